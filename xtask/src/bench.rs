@@ -1,4 +1,4 @@
-//! Instructions and stack of the hot paths, with their budgets; and the speed of the simulator, the
+//! Instructions and stack of the hot paths, with their budgets, and the speed of the simulator, the
 //! replays and the checker.
 
 use std::fs;
@@ -14,49 +14,52 @@ pub(crate) fn all() -> Result<(), Failure> {
     throughput()
 }
 
-/// The compiler whose code the budgets were measured on.
-const BUDGETS_OF: &str = "rustc 1.95.";
+/// The compiler for which the budgets were measured.
+const BUDGETS_FOR: &str = "rustc 1.95.";
 
 /// Counts on this host and, if the budgets are for this compiler, on bare metal.
 fn counts() -> Result<(), Failure> {
     if hot_paths()? { hot_paths_boot() } else { Ok(()) }
 }
 
-/// Counts the hot paths on this host. Returns whether the budgets are for this compiler; if they
+/// Counts the hot paths on this host. Returns `true` if the budgets are for this compiler. If they
 /// are, a path above its budget is a failure.
 pub(crate) fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
     let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
-        // As in a kernel; a profile's `panic` is not for benchmarks.
+        // A kernel aborts on panic. Cargo ignores a profile's `panic` setting for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
     let compiler = Command::new("rustc").args("--version").output()?;
-    if compiler.starts_with(BUDGETS_OF) {
+    if compiler.starts_with(BUDGETS_FOR) {
         return counted.map(|()| true);
     }
-    println!("budgets not enforced: they are for {BUDGETS_OF}x, and this is {}", compiler.trim());
+    println!("budgets not enforced: they are for {BUDGETS_FOR}x, and this is {}", compiler.trim());
     Ok(false)
 }
 
-/// On bare metal, paths are as long as on the host and as the book shows.
+/// Checks that paths on bare metal are as long as on the host and as in the book.
 fn hot_paths_boot() -> Result<(), Failure> {
-    /// Budgets are that much above the host's counts.
+    /// Ratio of a budget to the count on the host.
     const BUDGET_ABOVE_HOST: f64 = 1.02;
-    /// The kernel's code has no vector registers, so that counts differ by up to 6 %.
+    /// The kernel's code uses no vector registers, so counts differ by up to 6 %.
     const NEAR: RangeInclusive<f64> = 0.94..=1.06;
-    /// Of a short path, a few instructions are more than that.
+    /// Absolute tolerance for short paths, where a few instructions exceed the relative one.
     const NEAR_INSTRUCTIONS: f64 = 5.0;
     if !setup::emulators::for_boots()?.contains(&"x86_64") {
-        println!("not counted on bare metal");
+        println!("skipped on bare metal: no emulator");
         return Ok(());
     }
-    let said = Command::new(builds::lab()?).args("boot --paths --format csv").output()?;
-    if said.lines().count() < 2 {
-        return Err(Failure::new("the kernel counts no path", "shootdown boot --paths --console"));
+    let printed = Command::new(builds::lab()?).args("boot --paths --format csv").output()?;
+    if printed.lines().count() < 2 {
+        return Err(Failure::new(
+            "the kernel printed no count",
+            "shootdown boot --paths --console",
+        ));
     }
     let book = fs::read_to_string(crate::root().join(COSTS))
         .map_err(|error| Failure::new(format!("{COSTS}: {error}"), "git checkout docs"))?;
-    for line in said.lines().skip(1) {
+    for line in printed.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let number = |cell: usize| cells.get(cell)?.parse::<f64>().ok();
         let is_near = |count: f64, budget: f64| {
@@ -65,7 +68,7 @@ fn hot_paths_boot() -> Result<(), Failure> {
         };
         if !number(2).zip(number(4)).is_some_and(|(count, budget)| is_near(count, budget)) {
             return Err(Failure::new(
-                format!("a path takes other than the host's number of instructions: {line}"),
+                format!("bare metal and host differ in the instructions of a path: {line}"),
                 "shootdown boot --paths",
             ));
         }
@@ -75,20 +78,20 @@ fn hot_paths_boot() -> Result<(), Failure> {
         };
         if !shown.is_some_and(|shown| shown.into_iter().enumerate().all(is_shown)) {
             return Err(Failure::new(
-                format!("{COSTS} does not show what the kernel counts: {line}"),
+                format!("{COSTS} does not show these counts of the kernel: {line}"),
                 format!("edit the row in {COSTS}"),
             ));
         }
     }
-    print!("{said}");
+    print!("{printed}");
     Ok(())
 }
 
 /// The page of the book with the counts on bare metal.
 const COSTS: &str = "docs/cost.md";
 
-/// The counts of a path on bare metal, in the book: of the engine alone, and with the processor's
-/// half. The table for the host has more columns.
+/// Returns the counts of a path on bare metal from the book: of the engine alone, and with the
+/// processor's part. (The book's table for the host has more columns.)
 fn counts_in_book(book: &str, path: &str) -> Option<[f64; 2]> {
     book.lines().find_map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -101,14 +104,15 @@ fn counts_in_book(book: &str, path: &str) -> Option<[f64; 2]> {
     })
 }
 
-/// How fast the simulator, replays and the checker are on this host. Nothing fails: hosts differ.
+/// Measures the speed of the simulator, the replays and the checker on this host. There is no limit
+/// to fail, because hosts differ.
 fn throughput() -> Result<(), Failure> {
     cargo("bench -p shootdown-sim --bench throughput").run()?;
     cargo("bench -p shootdown-run --bench recordings").run()?;
     cargo("bench -p shootdown-check --bench states").run()
 }
 
-/// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.
+/// Checks the budgets if valgrind can be installed. Otherwise prints that they were skipped.
 pub(crate) fn counts_if_possible() -> Result<(), Failure> {
     match setup::instruction_counter() {
         Ok(()) => counts(),

@@ -1,4 +1,4 @@
-//! Running other commands, and saying what went wrong.
+//! Runs other commands, and describes their failures.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// One line of cause and one of remedy.
+/// A failure: one line of cause and one line of remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     cause: String,
@@ -32,7 +32,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The output of a command, and how it ended: `None` if it was stopped.
+/// The output and the exit status of a command. The status is `None` if the command was stopped at
+/// its time limit.
 #[derive(Debug)]
 pub(crate) struct Captured {
     pub(crate) status: Option<ExitStatus>,
@@ -46,9 +47,9 @@ pub(crate) struct Command {
     line: String,
 }
 
-/// `cargo` with the words of `arguments`.
+/// Returns the command `cargo` with the words of `arguments`.
 pub(crate) fn cargo(arguments: &str) -> Command {
-    // Not the path in `$CARGO`: that one does not know `+nightly`.
+    // The path in `$CARGO` does not accept `+nightly`.
     Command::new("cargo").args(arguments)
 }
 
@@ -57,7 +58,7 @@ impl Command {
         let program = program.as_ref();
         let mut command = process::Command::new(program);
         command.current_dir(crate::root());
-        // Set by the cargo that runs us, for the toolchain that runs us.
+        // The cargo that runs this program sets these for its own toolchain.
         for inherited in ["CARGO", "RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC"] {
             command.env_remove(inherited);
         }
@@ -81,29 +82,30 @@ impl Command {
         self
     }
 
-    /// Runs it in another directory than the root.
+    /// Makes the command run in another directory than the root.
     pub(crate) fn within(mut self, directory: &Path) -> Self {
         self.command.current_dir(directory);
         self
     }
 
-    /// Runs it, with its output shown.
+    /// Runs the command, and shows its output.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         let status = self.command.status().map_err(|error| self.not_run(&error))?;
         self.succeeded(status)
     }
 
-    /// Runs it, with its output shown, and returns how it ended.
+    /// Runs the command, shows its output, and returns its exit status.
     pub(crate) fn status(mut self) -> Result<ExitStatus, Failure> {
         self.command.status().map_err(|error| self.not_run(&error))
     }
 
-    /// Runs it, hands over each line that it prints, and returns how it ended.
+    /// Runs the command, passes each line of its standard output to `line`, and returns its exit
+    /// status.
     pub(crate) fn lines(mut self, mut line: impl FnMut(&str)) -> Result<ExitStatus, Failure> {
         let mut run = || {
             let mut child = self.command.stdout(Stdio::piped()).spawn()?;
             if let Some(output) = child.stdout.take() {
-                // Messages of panics may hold anything.
+                // The message of a panic may contain any bytes.
                 for text in BufReader::new(output).split(b'\n') {
                     line(&String::from_utf8_lossy(&text?));
                 }
@@ -113,7 +115,7 @@ impl Command {
         run().map_err(|error| self.not_run(&error))
     }
 
-    /// Runs it, hands over each line that it prints on either stream, and fails if it does.
+    /// Runs the command, and passes each line of its output and error streams to `line`.
     pub(crate) fn run_with(mut self, mut line: impl FnMut(&str)) -> Result<(), Failure> {
         let (mut child, output) = self.start().map_err(|error| self.not_run(&error))?;
         for text in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -123,15 +125,17 @@ impl Command {
         self.succeeded(status)
     }
 
-    /// Runs it for at most `limit`, and returns its output and how it ended.
+    /// Runs the command for at most `limit`, and returns its output and exit status.
     pub(crate) fn captured_within(mut self, limit: Duration) -> Result<Captured, Failure> {
-        /// After that, a process that the command started and left behind holds the pipe.
+        /// After this time, a process that the command started and left behind still has the pipe
+        /// open.
         const AFTER_KILL: Duration = Duration::from_secs(1);
         let (mut child, mut output) = self.start().map_err(|error| self.not_run(&error))?;
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What was read before an error is worth showing; nobody waits for it after a while.
+            // Output before an error is worth showing. The receiver may have stopped waiting for
+            // it.
             let _ = output.read_to_end(&mut bytes);
             let _ = sender.send(bytes);
         });
@@ -144,7 +148,7 @@ impl Command {
         Ok(Captured { status, output: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    /// Starts it with both of its streams in one pipe.
+    /// Starts the command with both of its streams in one pipe.
     fn start(&mut self) -> io::Result<(Child, PipeReader)> {
         let (reader, writer) = io::pipe()?;
         self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -154,7 +158,7 @@ impl Command {
         Ok((child?, reader))
     }
 
-    /// Runs it, and returns what it printed.
+    /// Runs the command, and returns its standard output.
     pub(crate) fn output(mut self) -> Result<String, Failure> {
         match self.command.output() {
             Ok(output) if output.status.success() => {
@@ -168,12 +172,12 @@ impl Command {
         }
     }
 
-    /// Runs it, and returns what it printed and how it ended, whichever that is.
+    /// Runs the command, and returns its output and exit status, also if it fails.
     pub(crate) fn captured(mut self) -> Result<Output, Failure> {
         self.command.output().map_err(|error| self.not_run(&error))
     }
 
-    /// Runs it, and shows what it printed only if it fails.
+    /// Runs the command, and shows its output only if it fails.
     pub(crate) fn output_or_show(mut self) -> Result<(), Failure> {
         let output = self.command.output().map_err(|error| self.not_run(&error))?;
         if output.status.success() {
@@ -184,7 +188,7 @@ impl Command {
         self.succeeded(output.status)
     }
 
-    /// A failure, unless this is the status of a success.
+    /// Returns a failure unless `status` is a success.
     fn succeeded(&self, status: ExitStatus) -> Result<(), Failure> {
         if status.success() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The demonstration, and the promises that the README makes about it.
+//! The demonstration, and the checks of the README's promises about it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     recordings()?.into_iter().fold(command, Command::arg).run()
 }
 
-/// The recordings that ship in `traces/`.
+/// Returns the recordings that ship in `traces/`.
 fn recordings() -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(root().join("traces"))
         .map_err(|error| Failure::new(format!("traces: {error}"), "git checkout traces"))?;

@@ -1,6 +1,6 @@
-//! Everything that one does in this repository: `cargo xtask` lists the commands.
+//! The commands of this repository: `cargo xtask` lists them.
 //!
-//! Each command sets up what it needs, then runs other commands in an order, and reports which one
+//! Each command installs what it needs, runs other commands in order, and reports the one that
 //! failed.
 
 mod bench;
@@ -24,25 +24,28 @@ use command::Failure;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
-cargo xtask test            all that CI runs: a quarter of an hour on two cores
-cargo xtask test STEP       one step of that; a wrong name lists the steps
+cargo xtask test            run all of CI: a quarter of an hour on two cores
+cargo xtask test STEP       run one step of it; a wrong name lists the steps
 cargo xtask book            build the book and the API into target/book
-cargo xtask tidy            the step that reads the source: house style, lines of code, cycles of
+cargo xtask tidy            check the source: house style, plain words, lines of code, cycles of
                             modules
-cargo xtask boots           the step that boots; outside of CI, it writes its results into
+cargo xtask tidy --list HABIT
+                            list the places of a habit that the house style avoids, such as `say`
+cargo xtask boots           boot the kernel; outside of CI, write the results into
                             docs/bare-metal.md and kernel/counts.csv
-cargo xtask bench           instructions of the hot paths; speed of simulator, replays, checker
-cargo xtask bench paths     of that, instructions and stack of the hot paths on this host: seconds
-cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
-                            damaged recordings, the contents of memory, the checker; and kernels
-                            that boot, for MINUTES on each machine (10)
+cargo xtask bench           count instructions of the hot paths; measure the speed of the
+                            simulator, the replays and the checker
+cargo xtask bench paths     only count instructions and stack of the hot paths: seconds
+cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
+                            damaged recordings, the contents of memory, the checker, and boots
+                            for MINUTES on each machine (default 10)
 cargo xtask soak boots [MINUTES]
-                            of that, kernels that boot: MINUTES on each machine (30)
+                            only boot, for MINUTES on each machine (default 30)
 cargo xtask mutants [PART]  does a test detect each change of the engine? takes hours; continues
-                            where it was interrupted; PART: 0/8 to 7/8, or a regular expression
-                            of mutants' names
+                            after an interruption; PART: 0/8 to 7/8, or a regular expression of
+                            mutants' names
 cargo xtask mutants deletions [PART]
-                            of that, deleted statements; PART: 0/8 to 7/8, or part of their names
+                            only try deleted statements; PART: 0/8 to 7/8, or part of their names
 
 Each command installs what it needs: rustup targets and components, emulators, valgrind.";
 
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         ["test", step] => test::step(step),
         ["book"] => book::build(),
         ["tidy"] => tidy::check(),
+        ["tidy", "--list", habit] => tidy::list(habit),
         ["boots"] => boots::all(),
         ["bench"] => bench::all(),
         ["bench", "paths"] => bench::hot_paths().map(drop),
@@ -89,12 +93,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The folder for results.
+/// Returns the folder for results.
 fn output() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }

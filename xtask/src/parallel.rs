@@ -1,11 +1,10 @@
-//! Work on several items at once.
+//! Parallel work on several items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The results of `work` for each item, in the order of the items. As many run at once as there are
-/// cores.
+/// Applies `work` to each item, on all cores, and returns the results in the order of the items.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -31,7 +30,7 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn results_are_in_the_order_of_the_items() {
+    fn results_keep_the_order_of_items() {
         let items: Vec<u64> = (0..50).collect();
         assert_eq!(super::map(&items, |item| item * 2), (0..100).step_by(2).collect::<Vec<_>>());
     }

@@ -1,4 +1,4 @@
-//! Searches that take as long as one likes, and the shorter ones that CI makes of the same kind.
+//! Long searches, and the shorter ones of the same kind in CI.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ fn stress(seconds: u64) -> Result<(), Failure> {
 }
 
 /// Reads damaged recordings and imports damaged texts for some seconds, in a build that detects
-/// arithmetic that overflows.
+/// arithmetic overflow.
 pub(crate) fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
     builds::example("fuzz")?
         .args("--seconds")
@@ -24,21 +24,21 @@ pub(crate) fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
         .run()
 }
 
-/// How much of the engine's tests miri runs.
+/// The part of the engine's tests that miri runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Miri {
     /// The part that CI runs.
     Sample,
-    /// Everything, and the tests with threads under this number of seeds.
+    /// Everything. Tests with threads run under this number of seeds.
     Seeds(u32),
 }
 
-/// Runs the engine's own tests under miri, which knows C++20's weak memory.
+/// Runs the engine's own tests under miri, which models C++20's weak memory.
 ///
-/// The word in which a CPU publishes its hazard is a pointer with flags: miri is told that integers
-/// may become pointers.
+/// The word in which a CPU publishes its hazard is a pointer with flags, so miri must accept
+/// integers that become pointers.
 pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
-    // CI has two cores for a quarter of an hour: one case of each property is run there.
+    // CI has two cores for a quarter of an hour, so it runs one case of each property.
     let (seeds, cases) = match part {
         Miri::Sample => (2, "1"),
         Miri::Seeds(seeds) => (seeds, "4"),
@@ -57,7 +57,7 @@ pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
     tests("--test stress", format!("-Zmiri-many-seeds=0..{seeds}"))
 }
 
-/// A number of minutes from the command line, from 1 to a year.
+/// Parses a number of minutes, from 1 to a year.
 pub(crate) fn parse_minutes(text: &str, remedy: &str) -> Result<u64, Failure> {
     const MAX: u64 = 365 * 24 * 60;
     text.parse().ok().filter(|minutes| (1..=MAX).contains(minutes)).ok_or_else(|| {
@@ -66,18 +66,18 @@ pub(crate) fn parse_minutes(text: &str, remedy: &str) -> Result<u64, Failure> {
     })
 }
 
-/// Another seed each time. Commands print it when they find a violation.
+/// Returns another seed each time. Commands print it when they find a violation.
 fn seed_of_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() & u64::from(u32::MAX)
 }
 
-/// Boots the kernel on every machine: the last part of [`all`] alone.
+/// Boots the kernel on every machine: the last part of [`all`].
 pub(crate) fn boots(minutes: u64) -> Result<(), Failure> {
     boots::soak(Duration::from_secs(minutes * 60), seed_of_now())
 }
 
-/// Runs every search for a time that follows from `minutes`.
+/// Runs every search for a time that depends on `minutes`.
 pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     setup::toolchain()?;
     setup::packages()?;
@@ -87,15 +87,15 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .run()?;
     let seed = seed_of_now();
     damage(minutes * 60, seed)?;
-    // About 2000 programs a minute.
+    // About 2000 programs per minute.
     cargo("test --release -p shootdown-run --test all memory_model::memory_matches")
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
-    // The checker's programs that CI leaves out.
+    // These are the checker's programs that CI leaves out.
     cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     boots::soak(Duration::from_secs(minutes * 60), seed)?;
-    // As long for short programs in every schedule as for large ones at random.
+    // Large random programs get as much time as short programs in every schedule.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
         .arg(format!("{minutes}m"))
         .arg("--seed")

@@ -1,7 +1,8 @@
-//! How fast the checker is on this host: states of a small program that is gone through, and steps
-//! of large ones at random. Of one CPU of the host; a campaign uses all.
+//! The speed of the checker on this host: states per second in exhaustive searches of small
+//! programs, and steps per second of large random ones. It uses one CPU of the host; a campaign
+//! uses all.
 //!
-//! Nothing fails: hosts differ.
+//! There is no limit to fail, because hosts differ.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: usize::MA
 fn main() {
     for text in ["run 0, leave, run 0 | unmap 0.0", "run 0, unmap 0.0, run 0 | reclaim 0.0"] {
         for profile in [Profile::X86, Profile::ARM64] {
-            let programs = Programs::parse(Config::new(2), text).expect("it is a program");
+            let programs = Programs::parse(Config::new(2), text).expect("the text is valid");
             let start = Instant::now();
             let found = search(&programs, profile, None, BUDGET);
             let seconds = start.elapsed().as_secs_f64();

@@ -1,6 +1,5 @@
-//! Looking for whatever is wrong with the engine until time is up: all short programs in every
-//! schedule, and large ones at random, on every architecture that is asked for, on all of the
-//! host's CPUs.
+//! Searches for violations by the engine until time is up: all short programs in every schedule,
+//! and large ones at random, on each requested architecture, on all of the host's CPUs.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,109 +12,111 @@ use std::time::{Duration, Instant};
 use shootdown::{Lifetime, Rule};
 
 use crate::engine::{Config, Programs, SPACES_MAX, Tags};
-use crate::explore::{Budget, Found, Search, at_random, by_priorities, search, shortest};
+use crate::explore::{self, Budget, Found, Search, at_random, by_priorities, shortest};
 use crate::profile::Profile;
 use crate::sometimes::Sometimes;
 
-/// What is looked for, where, and for how long.
+/// The scope of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// On these architectures.
+    /// The architectures.
     pub profiles: Vec<Profile>,
     /// CPUs of large programs: 2 to 64.
     pub cpus: usize,
-    /// For so long, including the time to make a counter-example small. An eighth is kept for that;
-    /// a counter-example that is found early has all that is left.
+    /// Total time, including the time to shrink a counter-example. An eighth is reserved for
+    /// shrinking. An early counter-example gets all the time that is left.
     pub time: Duration,
-    /// Where random numbers begin.
+    /// Seed of all random choices.
     pub seed: u64,
     /// A rule that the engine breaks.
     pub broken: Option<Rule>,
 }
 
-/// How far it has come, while it runs.
+/// The progress of a campaign, readable while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Short programs that were gone through.
+    /// Short programs that were searched exhaustively.
     pub short: AtomicUsize,
-    /// States of all of them.
+    /// States of all short programs.
     pub states: AtomicU64,
     /// Runs of large programs.
     pub runs: AtomicU64,
-    /// Steps of everything.
+    /// Steps of all programs.
     pub steps: AtomicU64,
-    /// Smaller programs that were tried, since something was found; 0 before that.
+    /// Smaller programs that were tried since a violation was found; 0 before that.
     pub tried: AtomicUsize,
-    /// Operations of the smallest one that goes wrong.
+    /// Operations of the smallest program that still fails.
     pub smallest: AtomicUsize,
 }
 
-/// What came of it.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// How many short programs there are, on all architectures together.
+    /// Number of short programs, on all architectures together.
     pub short_total: usize,
-    /// How many of them were gone through, each in every schedule.
+    /// Number of short programs that were searched exhaustively.
     pub short: usize,
-    /// In so many states.
+    /// States of the short programs.
     pub states: u64,
     /// Runs of large programs.
     pub runs: u64,
-    /// Steps of everything.
+    /// Steps of all programs.
     pub steps: u64,
-    /// What happened that must happen now and then.
+    /// The expected events that some run covered.
     pub reached: BTreeSet<Sometimes>,
-    /// What is wrong.
+    /// The violation, if there is one.
     pub counter_example: Option<CounterExample>,
 }
 
-/// A program that goes wrong, and how.
+/// A program that fails, and the run that shows it.
 #[derive(Clone, Debug)]
 pub struct CounterExample {
-    /// What each CPU does.
+    /// The program of each CPU.
     pub programs: Programs,
-    /// On which architecture.
+    /// The architecture.
     pub profile: Profile,
-    /// What happens.
+    /// The violation, and how to repeat it.
     pub found: Found,
 }
 
-/// One thing to look at.
+/// One unit of work.
 enum Task {
     /// A short program, in every schedule.
     Short(Profile, Programs),
-    /// A large one, at random, by this seed.
+    /// A large program in random schedules, by the number of the task.
     Large(u64),
 }
 
-/// What was found, and as the so many-th.
-type Bad = (usize, Profile, Programs, Found);
+/// A violation, after the number of its task.
+type Failure = (usize, Profile, Programs, Found);
 
-/// Schedules of each large program, half of them by priorities.
+/// Schedules of each large program. Half of them are by priorities.
 const SCHEDULES: usize = 4;
 /// Operations of each CPU of a large program.
 const LENGTH: usize = 12;
-/// Large programs are looked at so often between two short ones, which take longer.
+/// Large programs between two short ones, which take longer.
 const LARGE_PER_SHORT: usize = 20;
 
 impl Campaign {
-    /// Does it. `progress` can be looked at meanwhile.
+    /// Runs the campaign. `progress` is updated while it runs.
     pub fn run(&self, progress: &Progress) -> Verdict {
         let short = self.short_programs();
         let start = Instant::now();
-        // The rest is for making a counter-example small.
+        // The rest is for shrinking a counter-example.
         let (end, next) = (start + self.time * 7 / 8, AtomicUsize::new(0));
-        let (reached, found) = (Mutex::new(BTreeSet::new()), Mutex::new(None::<Bad>));
+        let (reached, found) = (Mutex::new(BTreeSet::new()), Mutex::new(None::<Failure>));
         let work = || {
             loop {
                 let index = next.fetch_add(1, Relaxed);
-                // What was found first in this order is what is shown, whoever was faster.
+                // The violation with the lowest task number counts, so that the host's timing does
+                // not matter.
                 let is_late = matches!(&*locked(&found), Some((first, ..)) if *first < index);
                 if is_late || Instant::now() >= end {
                     return;
                 }
-                let (profile, programs, search) = self.look_at(&task(&short, index), end);
-                count(progress, &short, index, &search);
+                let task = task(&short, index);
+                let (profile, programs, search) = self.execute(&task, end);
+                count(progress, &task, &search);
                 locked(&reached).extend(&search.reached);
                 if let Some(bad) = search.found {
                     let mut found = locked(&found);
@@ -132,7 +133,7 @@ impl Campaign {
         let found = found.into_inner().unwrap_or_default();
         let counter_example = found.map(|(_, profile, programs, found)| {
             let shrinking = Shrinking { end: start + self.time, seed: self.seed, progress };
-            CounterExample { programs, profile, found }.shrunken(&shrinking)
+            CounterExample { programs, profile, found }.shrink(&shrinking)
         });
         Verdict {
             short_total: short.len(),
@@ -145,10 +146,9 @@ impl Campaign {
         }
     }
 
-    /// What must happen in some run of a campaign that was long enough.
-    #[must_use]
+    /// The events that some run of a sufficiently long campaign must cover.
     pub fn expected(&self) -> BTreeSet<Sometimes> {
-        let mut expected = BTreeSet::from(Sometimes::ALL);
+        let mut expected = Sometimes::all().collect::<BTreeSet<_>>();
         let tags: Vec<_> = self.profiles.iter().flat_map(|profile| self.tags(*profile)).collect();
         if !tags.iter().any(|it| matches!(it, Tags::Broadcast(_))) {
             expected.remove(&Sometimes::Broadcast);
@@ -173,11 +173,11 @@ impl Campaign {
         self.profiles.iter().flat_map(of_profile).collect()
     }
 
-    /// The kinds of tags that an architecture has, the most usual first.
+    /// The kinds of tags that an architecture has, the most common first.
     fn tags(&self, profile: Profile) -> Vec<Tags> {
         match profile.name {
             "x86" => vec![Tags::PerCpu(2), Tags::PerCpu(1), Tags::PerCpu(0)],
-            // One more than CPUs, or they do not suffice for broadcasts; and one for a device.
+            // Broadcasts need one tag more than there are CPUs. Another one is for a device.
             "arm64" if self.cpus < 62 => vec![Tags::Broadcast(self.cpus + 2), Tags::Global(4)],
             "arm64" => vec![Tags::Global(4)],
             "riscv" => vec![Tags::Global(4), Tags::PerCpu(0)],
@@ -185,12 +185,12 @@ impl Campaign {
         }
     }
 
-    fn look_at(&self, task: &Task, end: Instant) -> (Profile, Programs, Search) {
+    fn execute(&self, task: &Task, end: Instant) -> (Profile, Programs, Search) {
         let time = end.saturating_duration_since(Instant::now());
         match task {
             Task::Short(profile, programs) => {
                 let budget = Budget { time, states: usize::MAX };
-                (*profile, programs.clone(), search(programs, *profile, None, budget))
+                (*profile, programs.clone(), explore::search(programs, *profile, None, budget))
             }
             &Task::Large(number) => {
                 let (profile, programs) = self.large_program(number);
@@ -205,7 +205,8 @@ impl Campaign {
         }
     }
 
-    /// By a number: of each architecture in turn, and of each kind that it has.
+    /// Returns large program `number`. The numbers take the architectures in turn, and the kinds of
+    /// tags of each.
     fn large_program(&self, number: u64) -> (Profile, Programs) {
         let (profiles, seed) = (self.profiles.len() as u64, self.seed.wrapping_add(number));
         let profile = self.profiles[(number % profiles) as usize];
@@ -213,10 +214,10 @@ impl Campaign {
         let tags = kinds[(number / profiles) as usize % kinds.len()];
         let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
         let lifetime = lifetimes[(seed % 3) as usize];
-        // More spaces than tags, where those are the same on all CPUs.
+        // Use more spaces than tags where all CPUs share the tags.
         let spaces = if let Tags::Broadcast(_) = tags { SPACES_MAX } else { 5 };
         let Self { cpus, broken, .. } = *self;
-        // Sets of two words leave too few tags for broadcasts.
+        // CPU sets of two words leave too few tags for broadcasts.
         let is_wide =
             seed % 2 == 0 && lifetime == Lifetime::Handoff && !matches!(tags, Tags::Broadcast(_));
         let cpu_words = 1 + usize::from(is_wide);
@@ -225,7 +226,7 @@ impl Campaign {
     }
 }
 
-/// What is looked at as the so many-th: a few large programs, a short one, and so on.
+/// Returns task `index`: a few large programs, then a short one, and so on.
 fn task(short: &[(Profile, Programs)], index: usize) -> Task {
     let turn = index / (LARGE_PER_SHORT + 1);
     match (index % (LARGE_PER_SHORT + 1), short.get(turn)) {
@@ -234,9 +235,9 @@ fn task(short: &[(Profile, Programs)], index: usize) -> Task {
     }
 }
 
-fn count(progress: &Progress, short: &[(Profile, Programs)], index: usize, search: &Search) {
+fn count(progress: &Progress, task: &Task, search: &Search) {
     progress.steps.fetch_add(search.steps, Relaxed);
-    if let Task::Short(..) = task(short, index) {
+    if let Task::Short(..) = task {
         progress.short.fetch_add(usize::from(search.is_complete), Relaxed);
         progress.states.fetch_add(search.states as u64, Relaxed);
     } else {
@@ -245,29 +246,29 @@ fn count(progress: &Progress, short: &[(Profile, Programs)], index: usize, searc
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A thread that panics takes the campaign with it.
+    // A thread that panics poisons the lock, and the scope passes the panic on.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl CounterExample {
-    /// Looks for what is wrong with a program: with as few changes of CPU as possible first, then
-    /// in every schedule, then at random. The budget is for all of it.
-    pub fn look(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Search {
+    /// Searches a program for a violation: first with as few changes of CPU as possible, then in
+    /// every schedule, then at random. The budget is for all of it.
+    pub fn search(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Search {
         let end = Instant::now() + budget.time;
         let left = |states| {
             let time = end.saturating_duration_since(Instant::now());
             Budget { time, states }
         };
-        let (states, tries) = (budget.states, RANDOM_TRIES);
-        let ways: [&dyn Fn() -> Search; 4] = [
+        let (states, tries) = (budget.states, RANDOM_SCHEDULES);
+        let searches: [&dyn Fn() -> Search; 4] = [
             &|| shortest(programs, profile, 3, left(states / 4)),
-            &|| search(programs, profile, None, left(states)),
+            &|| explore::search(programs, profile, None, left(states)),
             &|| at_random(programs, profile, seed, left(tries)),
             &|| by_priorities(programs, profile, 3, seed, left(tries)),
         ];
         let mut total = Search::default();
-        for way in ways {
-            total = total.and(way());
+        for next in searches {
+            total = total.and(next());
             if total.found.is_some() || total.is_complete {
                 break;
             }
@@ -275,70 +276,69 @@ impl CounterExample {
         total
     }
 
-    /// The same with the smallest program that goes wrong, and the shortest way to it, as far as
-    /// there is time.
-    fn shrunken(self, how: &Shrinking<'_>) -> Self {
+    /// Shrinks the program, and then looks for the shortest run that fails, as far as time allows.
+    fn shrink(self, how: &Shrinking<'_>) -> Self {
         let Self { programs, profile, found } = self;
         let &Shrinking { end, seed, progress } = how;
         progress.smallest.store(programs.len(), Relaxed);
         let now = Instant::now();
-        // The last third is for the shortest way.
+        // The last third is for the shortest run.
         let end_of_tries = now + end.saturating_duration_since(now) * 2 / 3;
         let smallest = RefCell::new((programs.clone(), found));
         let fails = |programs: &Programs| {
             let time = || end_of_tries.saturating_duration_since(Instant::now());
-            let budget = || Budget { time: time(), states: TRIES_OF_SMALLER };
+            let budget = || Budget { time: time(), states: SHRINK_SCHEDULES };
             if time().is_zero() {
                 return false;
             }
             progress.tried.fetch_add(1, Relaxed);
-            let by_chance = at_random(programs, profile, seed, budget()).found;
-            let found =
-                by_chance.or_else(|| by_priorities(programs, profile, 3, seed, budget()).found);
-            let Some(found) = found else { return false };
+            let found = at_random(programs, profile, seed, budget()).found;
+            let by_priorities = || by_priorities(programs, profile, 3, seed, budget()).found;
+            let Some(found) = found.or_else(by_priorities) else { return false };
             progress.smallest.store(programs.len(), Relaxed);
             smallest.replace((programs.clone(), found));
             true
         };
-        // The last that fails is the smallest.
-        let _ = programs.shrunken(fails);
+        // The last program that failed is the smallest.
+        let _ = programs.shrink(fails);
         let (programs, found) = smallest.into_inner();
         let time = end.saturating_duration_since(Instant::now());
-        let budget = Budget { time, states: STATES_OF_SMALL };
-        let shortest = Self::look(&programs, profile, seed, budget).found;
+        let budget = Budget { time, states: SHORTEST_STATES };
+        let shortest = Self::search(&programs, profile, seed, budget).found;
         Self { programs, profile, found: shortest.unwrap_or(found) }
     }
 }
 
-/// How a counter-example is made small.
+/// The settings for shrinking a counter-example.
 struct Shrinking<'p> {
-    /// Until then.
+    /// The time at which shrinking ends.
     end: Instant,
-    /// Where random numbers begin.
+    /// Seed of all random choices.
     seed: u64,
     progress: &'p Progress,
 }
 
-/// Schedules of each kind in which a smaller program has to go wrong.
-const TRIES_OF_SMALLER: usize = 400;
+/// Schedules of each kind in which a smaller program must fail.
+const SHRINK_SCHEDULES: usize = 400;
 
-/// States of a program that was made small, in which the shortest way is looked for: seconds.
-const STATES_OF_SMALL: usize = 400_000;
+/// Maximum number of states in the search for the shortest run: a few seconds.
+const SHORTEST_STATES: usize = 400_000;
 
-/// Schedules at random of one program.
-const RANDOM_TRIES: usize = 5000;
+/// Random schedules of one program.
+const RANDOM_SCHEDULES: usize = 5000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hardware::Violation;
 
     fn campaign(broken: Option<Rule>, profiles: &[Profile], seconds: u64) -> Verdict {
         let (profiles, time) = (profiles.to_vec(), Duration::from_secs(seconds));
         Campaign { profiles, cpus: 5, time, seed: 1, broken }.run(&Progress::default())
     }
 
-    /// A program whose CPUs wait for each other is long to try: not before 100,000 steps is it
-    /// found out that they do.
+    /// A program whose CPUs deadlock takes long to try, because a deadlock is only recognised after
+    /// 100,000 steps.
     #[test]
     fn shrinking_ends_within_the_budget() {
         let config = Config { broken: Some(Rule::AnswerWhileWaiting), ..Config::new(4) };
@@ -348,35 +348,38 @@ mod tests {
                     idle | \
                     run 0, unmap-masked 0.2, run 0, protect 0.3, run 2, reclaim 1.1, idle, run 0 | \
                     run 0, unmap-masked 0.3, run 1, unmap 2.0, run 0, migrate 2.1, unmap-kernel 0";
-        let programs = Programs::parse(config, text).expect("it is a program");
+        let programs = Programs::parse(config, text).expect("the text is valid");
         let budget = Budget { time: Duration::from_secs(60), states: 1000 };
-        let found = at_random(&programs, Profile::X86, 1, budget).found.expect("it is wrong");
-        assert_eq!(found.wrong, crate::hardware::Wrong::Stuck);
+        let found =
+            at_random(&programs, Profile::X86, 1, budget).found.expect("the rule is needed");
+        assert_eq!(found.violation, Violation::Stuck);
         let (start, time, progress) = (Instant::now(), Duration::from_secs(2), Progress::default());
         let shrinking = Shrinking { end: start + time, seed: 1, progress: &progress };
         let length = programs.len();
-        let small = CounterExample { programs, profile: Profile::X86, found }.shrunken(&shrinking);
+        let small = CounterExample { programs, profile: Profile::X86, found }.shrink(&shrinking);
         let elapsed = start.elapsed();
         assert!(small.programs.len() < length, "{}", small.programs);
         let (tried, smallest) = (progress.tried.load(Relaxed), progress.smallest.load(Relaxed));
         assert!(tried > 1 && smallest == small.programs.len(), "{tried} tried, {smallest}");
-        // A run that has begun comes to its end, and a busy host may be slow.
+        // The last run is not interrupted, and a busy host may be slow.
         assert!(elapsed < time * 2, "{elapsed:?}");
     }
 
     #[test]
-    fn an_engine_without_a_rule_is_found_and_made_small() {
+    fn missing_rule_is_detected_and_shrunk() {
         let verdict = campaign(Some(Rule::RingPresent), &[Profile::X86], 20);
-        let CounterExample { programs, found, .. } = verdict.counter_example.expect("it is wrong");
+        let CounterExample { programs, found, .. } =
+            verdict.counter_example.expect("the rule is needed");
         assert_eq!((programs.config.cpus, programs.len()), (2, 2), "{programs}");
-        // Nothing is left out, and nothing happens twice.
+        // The run is short: no step is left out or repeated.
         assert!(found.choices.len() < 60, "{}", found.choices.len());
     }
 
     #[test]
-    fn the_engine_as_it_is_goes_through() {
+    fn complete_engine_has_no_violation() {
         let verdict = campaign(None, &Profile::ALL, 2);
-        let bad = verdict.counter_example.map(|bad| (bad.programs.to_string(), bad.found.wrong));
+        let bad =
+            verdict.counter_example.map(|bad| (bad.programs.to_string(), bad.found.violation));
         assert_eq!(bad, None);
         assert!(verdict.runs > 0 && verdict.steps > verdict.runs);
         assert_eq!(verdict.short_total, 4 * 170);

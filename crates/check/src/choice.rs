@@ -1,61 +1,63 @@
-//! Who decides what happens next: a search through everything that could, a generator of random
-//! numbers, or a list of what happened before.
+//! Choosers select the next event: an exhaustive search, a random number generator, or the replay
+//! of a list.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::fmt::Debug;
 use std::hash::BuildHasherDefault;
 
 use crate::hash::{Ready, finish, mix};
-use crate::world::Action;
+use crate::machine::Action;
 
-/// Decides.
-pub trait Chooser {
-    /// Which of these actions is next, where `state` is a hash of all that is known. `None` to give
-    /// this run up: all that could come was seen before.
+/// Selects the next event of a run.
+pub trait Chooser: Debug {
+    /// Returns the index of the next action, or `None` to give the run up because every
+    /// continuation was visited before. `state` returns a hash of the machine's state.
     fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize>;
 }
 
-/// Everything, one after the other: each run goes as far as the last with all but its last choice
-/// that had another one left.
+/// Visits all runs one after the other. Each run repeats the previous one up to the last choice
+/// that has an untried alternative.
 ///
-/// A state that was seen before is not gone on from. A state is the memory, what hardware may
-/// hold, and what each CPU has seen so far, which is all that its program knows. So schedules that
-/// differ in the order of steps that have nothing to do with each other are gone through once.
+/// A run that reaches a visited state stops. A state consists of the memory, the entries that the
+/// hardware may hold, and the values that each CPU has observed so far, which is all that its
+/// program depends on. Schedules that differ only in the order of independent steps are therefore
+/// visited once.
 #[derive(Debug, Default)]
-pub struct Everything {
+pub struct Exhaustive {
     has_begun: bool,
     trail: Vec<Node>,
     depth: usize,
-    /// How often one may yet change from a CPU that could go on to another one, if that is bounded.
+    /// Number of changes that this run may still make from a CPU that could continue to another
+    /// CPU; `None` if unbounded.
     changes_left: Option<u32>,
     changes_max: Option<u32>,
-    /// With how many changes left each state was seen.
+    /// For each visited state, the number of changes that were left there.
     seen: HashMap<u64, u32, BuildHasherDefault<Ready>>,
     last_cpu: Option<usize>,
-    /// Of the last choice: kept for its room.
+    /// Candidates of the last choice, kept to reuse the allocation.
     possible: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    taken: usize,
+    chosen: usize,
     count: usize,
 }
 
-impl Everything {
-    /// All there is.
-    #[must_use]
+impl Exhaustive {
+    /// Creates a chooser that visits all runs.
     pub fn unbounded() -> Self {
         Self::default()
     }
 
-    /// All in which a CPU that could go on is left for another one so often at most.
-    #[must_use]
+    /// Creates a chooser that visits all runs with at most `changes_max` changes from a CPU that
+    /// could continue to another CPU.
     pub fn with_changes(changes_max: u32) -> Self {
         Self { changes_max: Some(changes_max), ..Self::default() }
     }
 
-    /// To be called before each run, the first included. Returns whether there is one left.
+    /// Starts the next run and returns `true` if there is one. Call this before each run, including
+    /// the first.
     pub fn next_run(&mut self) -> bool {
         self.depth = 0;
         self.last_cpu = None;
@@ -64,8 +66,8 @@ impl Everything {
             return true;
         }
         while let Some(node) = self.trail.last_mut() {
-            node.taken += 1;
-            if node.taken < node.count {
+            node.chosen += 1;
+            if node.chosen < node.count {
                 return true;
             }
             self.trail.pop();
@@ -73,8 +75,7 @@ impl Everything {
         false
     }
 
-    /// How many states were seen.
-    #[must_use]
+    /// Returns the number of visited states.
     pub fn states(&self) -> usize {
         self.seen.len()
     }
@@ -90,48 +91,44 @@ impl Everything {
     }
 }
 
-impl Chooser for Everything {
+impl Chooser for Exhaustive {
     fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
-        let goes_on = self.last_cpu.map(Action::Step).filter(|step| actions.contains(step));
-        // Without changes left, whoever can go on does; hardware may do what it likes.
+        let next_step = self.last_cpu.map(Action::Step).filter(|step| actions.contains(step));
+        // Without changes left, the last CPU continues if it can. Hardware events stay possible.
         let is_possible = |action: &Action| match action {
             Action::Step(_) => {
-                self.changes_left != Some(0) || goes_on.is_none_or(|step| step == *action)
+                self.changes_left != Some(0) || next_step.is_none_or(|step| step == *action)
             }
             _ => true,
         };
         let mut possible = std::mem::take(&mut self.possible);
         possible.clear();
         possible.extend((0..actions.len()).filter(|&index| is_possible(&actions[index])));
-        // Whoever was last, first: then the first thing that goes wrong does so with few changes.
-        possible.sort_by_key(|&index| Some(actions[index]) != goes_on);
-        let taken = if self.depth < self.trail.len() {
-            self.trail[self.depth].taken
+        // Try the last CPU first: then the first violation that is found has few changes.
+        possible.sort_by_key(|&index| Some(actions[index]) != next_step);
+        let position = if self.depth < self.trail.len() {
+            self.trail[self.depth].chosen
         } else {
             let left = self.changes_left.unwrap_or(0);
             let last = self.last_cpu.map_or(0, |cpu| cpu as u64 + 1);
             let key = if self.changes_max.is_some() { mix(state(), last) } else { state() };
-            match self.seen.entry(key) {
-                Entry::Occupied(seen) if *seen.get() >= left => return None,
-                Entry::Occupied(mut seen) => {
-                    seen.insert(left);
-                }
-                Entry::Vacant(new) => {
-                    new.insert(left);
-                }
+            if self.seen.get(&key).is_some_and(|&seen| seen >= left) {
+                return None;
             }
-            self.trail.push(Node { taken: 0, count: possible.len() });
+            self.seen.insert(key, left);
+            self.trail.push(Node { chosen: 0, count: possible.len() });
             0
         };
         self.depth += 1;
-        let chosen = possible[taken];
+        let chosen = possible[position];
         self.possible = possible;
-        self.note(actions[chosen], goes_on.is_some());
+        self.note(actions[chosen], next_step.is_some());
         Some(chosen)
     }
 }
 
-/// At random, but that a CPU goes on more often than not: long stretches find what needs them.
+/// Chooses at random. A CPU continues more often than it changes, because some bugs need long
+/// uninterrupted stretches.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
@@ -139,8 +136,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The same seed makes the same choices.
-    #[must_use]
+    /// Creates a chooser. The same seed makes the same choices.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed, last_cpu: None }
     }
@@ -155,8 +151,8 @@ impl Random {
 impl Chooser for Random {
     fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
         let last = self.last_cpu.map(Action::Step);
-        let goes_on = actions.iter().position(|&action| Some(action) == last);
-        let index = match goes_on {
+        let next_step = actions.iter().position(|&action| Some(action) == last);
+        let index = match next_step {
             Some(index) if self.below(4) != 0 => index,
             _ => self.below(actions.len()),
         };
@@ -167,57 +163,57 @@ impl Chooser for Random {
     }
 }
 
-/// By priorities: of all that could happen, what comes first is always the same CPU's step, or its
-/// interrupt, or its store, but that a few times, at random, whatever was first becomes the last.
-/// What goes wrong by so many changes is found with a probability that has a bound (Burckhardt and
-/// others, ASPLOS 2010).
+/// Chooses by random priorities. The action of highest priority always comes next, where all steps,
+/// interrupts and stores of one CPU have one priority each. A few times per run, at random, the
+/// highest priority becomes the lowest. The probability of finding a bug that needs a given number
+/// of such changes has a lower bound (Burckhardt and others, ASPLOS 2010).
 #[derive(Clone, Debug)]
 pub struct Priorities {
     random: Random,
-    /// The higher, the sooner.
-    of: HashMap<Doer, u64>,
-    /// After how many choices the first becomes the last.
+    /// The priority of each actor; the highest comes first.
+    by_actor: HashMap<Actor, u64>,
+    /// Numbers of the choices after which the highest priority becomes the lowest.
     changes: Vec<u64>,
     choices: u64,
 }
 
-/// Whose an action is.
-type Doer = (u8, usize);
+/// Kind and CPU of an action.
+type Actor = (u8, usize);
 
-/// So long a run is taken to be.
+/// Assumed length of a run, in choices.
 const CHOICES: usize = 2000;
 
 impl Priorities {
-    /// With so many changes. The same seed makes the same choices.
-    #[must_use]
+    /// Creates a chooser with this number of priority changes. The same seed makes the same
+    /// choices.
     pub fn new(seed: u64, changes: usize) -> Self {
         let mut random = Random::new(seed);
         let changes = (0..changes).map(|_| random.below(CHOICES) as u64).collect();
-        Self { random, of: HashMap::new(), changes, choices: 0 }
+        Self { random, by_actor: HashMap::new(), changes, choices: 0 }
     }
 
-    fn of(&mut self, doer: Doer) -> u64 {
-        let Self { random, of, .. } = self;
-        *of.entry(doer).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
+    fn priority(&mut self, actor: Actor) -> u64 {
+        let Self { random, by_actor, .. } = self;
+        *by_actor.entry(actor).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
     }
 }
 
 impl Chooser for Priorities {
     fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
-        let doers: Vec<_> = actions.iter().map(|action| action.doer()).collect();
-        let priorities: Vec<_> = doers.iter().map(|&doer| self.of(doer)).collect();
+        let actors: Vec<_> = actions.iter().map(|action| action.actor()).collect();
+        let priorities: Vec<_> = actors.iter().map(|&actor| self.priority(actor)).collect();
         let first = (0..actions.len()).max_by_key(|&index| priorities[index])?;
         self.choices += 1;
         if self.changes.contains(&self.choices) {
-            // Behind all that became so before.
-            self.of.insert(doers[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
+            // Lower than all that were lowered before.
+            self.by_actor.insert(actors[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
         }
         Some(first)
     }
 }
 
 impl Action {
-    const fn doer(self) -> Doer {
+    const fn actor(self) -> Actor {
         match self {
             Self::Step(cpu) => (0, cpu),
             Self::Interrupt(cpu) => (1, cpu),
@@ -226,23 +222,22 @@ impl Action {
     }
 }
 
-/// What happened before, and after its end always the first thing that could.
+/// Replays a list of actions. After its end, always chooses the first possible action.
 #[derive(Clone, Debug)]
-pub struct Again {
+pub struct Replay {
     actions: std::vec::IntoIter<Action>,
 }
 
-impl Again {
-    /// These.
-    #[must_use]
+impl Replay {
+    /// Creates a chooser that replays these actions.
     pub fn new(actions: Vec<Action>) -> Self {
         Self { actions: actions.into_iter() }
     }
 }
 
-impl Chooser for Again {
+impl Chooser for Replay {
     fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
-        // One that is not possible any more is left out: so schedules can be made shorter.
+        // Skip an action that is no longer possible, so that a schedule can be shortened.
         let next = self.actions.find_map(|next| actions.iter().position(|&it| it == next));
         Some(next.unwrap_or(0))
     }

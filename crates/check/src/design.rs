@@ -1,4 +1,4 @@
-//! What can be checked, by name.
+//! The designs that can be checked, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,28 @@ use shootdown::Rule;
 
 use crate::zoo::{Bug, Variant};
 
-/// Something to be checked.
+/// A design to check.
 #[derive(Clone, Copy, Debug)]
 pub enum Design {
-    /// The engine; without one of its rules, to see that found.
+    /// The engine, or the engine without one of its rules. Removing a rule shows that its absence
+    /// is detected.
     Engine(Option<Rule>),
-    /// A bug of the zoo, or its mended twin.
+    /// A bug of the zoo, or its fixed variant.
     Bug(&'static Bug, Variant),
-    /// All of the zoo.
+    /// All bugs of the zoo.
     Zoo,
 }
 
-/// There is no such design.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The name of a design that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no design `{}`", .0.escape_debug())]
 pub struct UnknownDesign(pub String);
 
 impl Design {
-    /// Every design but the whole zoo.
+    /// Returns every design except [`Design::Zoo`].
     pub fn every() -> impl Iterator<Item = Self> {
         let engines = [None].into_iter().chain(Rule::ALL.iter().copied().map(Some));
-        let both = |bug| [Self::Bug(bug, Variant::Faulty), Self::Bug(bug, Variant::Mended)];
+        let both = |bug| [Self::Bug(bug, Variant::Faulty), Self::Bug(bug, Variant::Fixed)];
         engines.map(Self::Engine).chain(Bug::all().flat_map(both))
     }
 }
@@ -37,7 +39,7 @@ impl fmt::Display for Design {
             Self::Engine(None) => f.write_str("shootdown"),
             Self::Engine(Some(rule)) => write!(f, "without{}", hyphenated(&format!("{rule:?}"))),
             Self::Bug(bug, Variant::Faulty) => f.write_str(bug.name),
-            Self::Bug(bug, Variant::Mended) => write!(f, "{}-mended", bug.name),
+            Self::Bug(bug, Variant::Fixed) => write!(f, "{}-fixed", bug.name),
             Self::Zoo => f.write_str("zoo"),
         }
     }
@@ -52,15 +54,7 @@ impl FromStr for Design {
     }
 }
 
-impl fmt::Display for UnknownDesign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no design `{}`", self.0.escape_debug())
-    }
-}
-
-impl std::error::Error for UnknownDesign {}
-
-/// Each capital letter as a small one behind a hyphen.
+/// Converts capital letters to lower case, each preceded by a hyphen.
 fn hyphenated(name: &str) -> String {
     let mut text = String::new();
     for letter in name.chars() {
@@ -77,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_design_has_a_name_of_its_own_by_which_it_is_found() {
+    fn each_design_parses_from_its_unique_name() {
         for design in Design::every().chain([Design::Zoo]) {
             let name = design.to_string();
             assert_eq!(name.parse::<Design>().unwrap().to_string(), name);

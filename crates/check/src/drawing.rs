@@ -1,5 +1,5 @@
-//! A counter-example as a drawing: a column for each CPU, time downwards, and beside what each does
-//! whether it is in user mode, and whether it may hold what is old.
+//! A counter-example as a drawing: one column for each CPU, with time downwards. Bands beside a
+//! column show when its CPU is in user mode, and when it may hold stale entries.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use crate::explore::Found;
 use crate::history::{Line, LineKind};
 use crate::timeline::{Detail, wrapped};
 
-/// In pixels: a column, its gutter for the bands, a line of text, and what is above the first.
+/// In pixels: the width of a column, its gutter for the bands, the height of a line, and the space
+/// above the first line.
 const COLUMN: usize = 330;
 const GUTTER: usize = 26;
 const LINE: usize = 17;
@@ -15,7 +16,7 @@ const HEAD: usize = 40;
 /// Characters in a column.
 const WIDTH: usize = 44;
 
-/// A line, and where it is.
+/// A line of the history and its position.
 struct Placed<'l> {
     line: &'l Line,
     parts: Vec<String>,
@@ -33,9 +34,7 @@ impl Placed<'_> {
 }
 
 impl Found {
-    /// The time line as an SVG, which needs nothing else: text without markup of its own, so that
-    /// it can stand in a page.
-    #[must_use]
+    /// Returns the time line as an SVG. It needs no other file or style, so a page can contain it.
     pub fn drawing(&self, detail: Detail) -> String {
         let lines = place(self.shown(detail));
         let cpus = lines.iter().map(|placed| placed.line.cpu + 1).max().unwrap_or(1);
@@ -45,7 +44,7 @@ impl Found {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" font-family=\"system-ui, sans-serif\" \
              font-size=\"12\" fill=\"currentColor\" role=\"img\">\n<title>{}</title>\n",
-            escaped(&self.wrong.to_string())
+            escaped(&self.violation.to_string())
         );
         for cpu in 0..cpus {
             let x = cpu * COLUMN;
@@ -68,9 +67,9 @@ impl Found {
             "<text x=\"{GUTTER}\" y=\"{}\" font-weight=\"bold\" fill=\"{RED}\">{}.</text>\n\
              <text x=\"{GUTTER}\" y=\"{}\" fill-opacity=\"0.7\">\
              <tspan fill=\"{BLUE}\">▮</tspan> in user mode  \
-             <tspan fill=\"{RED}\">▮</tspan> may hold what is old</text>\n</svg>",
+             <tspan fill=\"{RED}\">▮</tspan> may hold stale entries</text>\n</svg>",
             bottom + 2 * LINE,
-            escaped(&self.wrong.to_string()),
+            escaped(&self.violation.to_string()),
             bottom + 3 * LINE + 4,
         );
         svg
@@ -83,7 +82,7 @@ fn place<'l>(lines: Vec<&'l Line>) -> Vec<Placed<'l>> {
     let mut top = HEAD;
     let place = |line: &'l Line| {
         let Line { text, kind, .. } = line;
-        // Room above what begins anew.
+        // Leave room above a new operation.
         top += if *kind == LineKind::Operation { LINE / 2 } else { 0 };
         let placed = Placed { line, parts: wrapped(text, WIDTH), top };
         top = placed.bottom();
@@ -92,13 +91,13 @@ fn place<'l>(lines: Vec<&'l Line>) -> Vec<Placed<'l>> {
     lines.into_iter().map(place).collect()
 }
 
-/// Where a CPU is in user mode, and where it may hold what is old.
+/// Draws the times in user mode, and those in which a CPU may hold stale entries.
 fn bands(svg: &mut String, lines: &[Placed<'_>], bottom: usize) {
     for (index, begin) in lines.iter().enumerate() {
         let (color, x, what): (_, _, fn(&Line) -> bool) = match begin.line.kind {
             LineKind::EntersUserMode => (BLUE, 4, |line| line.kind == LineKind::LeavesUserMode),
-            LineKind::Holds if holds_old(begin.line) => {
-                (RED, 15, |line| line.kind == LineKind::Holds)
+            LineKind::StaleEntries if is_stale(begin.line) => {
+                (RED, 15, |line| line.kind == LineKind::StaleEntries)
             }
             _ => continue,
         };
@@ -116,17 +115,17 @@ fn bands(svg: &mut String, lines: &[Placed<'_>], bottom: usize) {
     }
 }
 
-fn holds_old(line: &Line) -> bool {
-    line.kind == LineKind::Holds && !line.text.ends_with("nothing old")
+fn is_stale(line: &Line) -> bool {
+    line.kind == LineKind::StaleEntries && !line.text.ends_with("no stale entry")
 }
 
-/// From who interrupts to who is interrupted.
+/// Draws an arrow from each sender of an interrupt to its target.
 fn arrows(svg: &mut String, lines: &[Placed<'_>]) {
     for (index, begin) in lines.iter().enumerate() {
-        let LineKind::Rings(target) = begin.line.kind else { continue };
+        let LineKind::SendsInterrupt(target) = begin.line.kind else { continue };
         let takes = |line: &Line| line.cpu == target && line.kind == LineKind::TakesInterrupt;
         let Some(end) = lines[index + 1..].iter().find(|end| takes(end.line)) else { continue };
-        // To its text, from whichever side.
+        // The arrow ends at the text, on the near side.
         let (from, to) = (begin.line.cpu * COLUMN + GUTTER - 2, target * COLUMN + GUTTER - 2);
         let (y, end) = (begin.middle(), end.middle());
         let back = if from < to { to - 7 } else { to + 7 };
@@ -142,9 +141,9 @@ fn arrows(svg: &mut String, lines: &[Placed<'_>]) {
 fn text(svg: &mut String, placed: &Placed<'_>) {
     let (indent, style) = match placed.line.kind {
         LineKind::Operation => (0, " font-weight=\"bold\"".to_owned()),
-        LineKind::Holds if holds_old(placed.line) => (12, format!(" fill=\"{RED}\"")),
-        LineKind::Holds => (12, " fill-opacity=\"0.6\"".to_owned()),
-        LineKind::Rings(_) | LineKind::TakesInterrupt => (12, format!(" fill=\"{BLUE}\"")),
+        LineKind::StaleEntries if is_stale(placed.line) => (12, format!(" fill=\"{RED}\"")),
+        LineKind::StaleEntries => (12, " fill-opacity=\"0.6\"".to_owned()),
+        LineKind::SendsInterrupt(_) | LineKind::TakesInterrupt => (12, format!(" fill=\"{BLUE}\"")),
         _ => (12, String::new()),
     };
     for (index, part) in placed.parts.iter().enumerate() {
@@ -165,21 +164,21 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::Wrong;
+    use crate::hardware::Violation;
 
     #[test]
-    fn bands_end_where_they_should_and_arrows_reach_whom_they_are_for() {
+    fn bands_end_and_arrows_reach_their_targets() {
         let line = |cpu, kind, text: &str| Line { cpu, text: text.to_owned(), kind };
         let found = Found {
-            wrong: Wrong::UsesFlushed { cpu: 1, page: 3 },
+            violation: Violation::UsesFlushed { cpu: 1, page: 3 },
             choices: Vec::new(),
             lines: vec![
-                line(1, LineKind::EntersUserMode, "goes to user mode"),
+                line(1, LineKind::EntersUserMode, "enters user mode"),
                 line(0, LineKind::Operation, "unmaps page 3 of space 0"),
-                line(1, LineKind::Holds, "may hold page 3 → 3"),
-                line(0, LineKind::Rings(1), "interrupts CPU 1"),
+                line(1, LineKind::StaleEntries, "may hold page 3 → 3"),
+                line(0, LineKind::SendsInterrupt(1), "interrupts CPU 1"),
                 line(1, LineKind::TakesInterrupt, "takes the interrupt"),
-                line(1, LineKind::Holds, "may hold nothing old"),
+                line(1, LineKind::StaleEntries, "may hold no stale entry"),
                 line(0, LineKind::Event, "a < b & c"),
             ],
         };

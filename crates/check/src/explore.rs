@@ -1,98 +1,94 @@
-//! The search: runs, until something is wrong, all was seen, or it is enough.
+//! The search: repeats runs until it finds a violation, has visited everything, or exhausts its
+//! budget.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::choice::{Again, Chooser, Everything, Priorities, Random};
-use crate::hardware::Wrong;
-use crate::history::{Line, Writing};
+use crate::choice::{Chooser, Exhaustive, Priorities, Random, Replay};
+use crate::hardware::Violation;
+use crate::history::{History, Line};
+use crate::machine::{Action, End, Outcome, RunSettings};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::world::{Action, End, Outcome, Setting, Stacks};
 
-/// What can be run over and over.
-pub trait Scene {
-    /// One run.
-    fn run(&self, setting: Setting<'_>) -> Outcome;
+/// A system and its programs, which can be run any number of times.
+pub trait Scenario {
+    /// Executes one run.
+    fn run(&self, settings: RunSettings<'_>) -> Outcome;
 }
 
-/// How long one looks.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// No longer than that.
+    /// Maximum duration.
     pub time: Duration,
-    /// Nor in more states, or, at random, in more runs.
+    /// Maximum number of states, or of runs for a search at random.
     pub states: usize,
 }
 
-/// What was found.
+/// A violation, and the run that shows it.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What is wrong.
-    pub wrong: Wrong,
-    /// How to come there again: what was chosen, where there was a choice.
+    /// The violation.
+    pub violation: Violation,
+    /// The choices of the run, from which it can be repeated.
     pub choices: Vec<Action>,
-    /// What happened.
+    /// The history of the run.
     pub lines: Vec<Line>,
 }
 
-/// How a search went.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Steps of all of them.
+    /// Number of steps of all runs.
     pub steps: u64,
-    /// States, if all were looked for.
+    /// Number of states of an exhaustive search.
     pub states: usize,
-    /// What happened in some run.
+    /// The expected events that some run covered.
     pub reached: BTreeSet<Sometimes>,
-    /// Whether there is nothing else to be seen.
+    /// `true` if the search has visited everything within its bound on changes.
     pub is_complete: bool,
-    /// What is wrong.
+    /// The violation, if there is one.
     pub found: Option<Found>,
 }
 
-/// Goes through everything, or through all with so many changes of CPU.
+/// Visits all runs, or all runs with at most `changes_max` changes of CPU.
 pub fn search(
-    scene: &dyn Scene,
+    scenario: &dyn Scenario,
     profile: Profile,
     changes_max: Option<u32>,
     budget: Budget,
 ) -> Search {
-    search_from(Sharing::default(), scene, profile, changes_max, budget)
+    search_from(Sharing::default(), scenario, profile, changes_max, budget)
 }
 
-/// The same, where so much is known already of which words are shared.
+/// Searches with a known set of shared words.
 fn search_from(
     mut sharing: Sharing,
-    scene: &dyn Scene,
+    scenario: &dyn Scenario,
     profile: Profile,
     changes_max: Option<u32>,
     budget: Budget,
 ) -> Search {
-    let all_anew = || changes_max.map_or_else(Everything::unbounded, Everything::with_changes);
-    let mut all = all_anew();
-    let mut stacks = Stacks::default();
+    let new_chooser = || changes_max.map_or_else(Exhaustive::unbounded, Exhaustive::with_changes);
+    let mut all = new_chooser();
     let (mut search, start) = (Search::default(), Instant::now());
     while all.next_run() {
         if all.states() > budget.states || start.elapsed() > budget.time {
             return search;
         }
-        let outcome = scene.run(Setting {
-            profile,
-            chooser: &mut all,
-            stacks: &mut stacks,
-            writing: Writing::Off,
-            sharing: &mut sharing,
-        });
+        let (chooser, history) = (&mut all, History::Off);
+        let outcome =
+            scenario.run(RunSettings { profile, chooser, history, sharing: &mut sharing });
         if sharing.has_grown() {
-            // So far, a word was taken to be one CPU's own that is not.
-            all = all_anew();
+            // The runs so far treated a shared word as one CPU's own.
+            all = new_chooser();
             continue;
         }
-        search.add(scene, profile, &outcome, &mut stacks, &mut sharing);
+        search.add(scenario, profile, &outcome, &mut sharing);
         search.states = all.states();
         if search.found.is_some() {
             return search;
@@ -102,56 +98,56 @@ fn search_from(
     search
 }
 
-/// The same with ever more changes of CPU, up to `changes_max`: what is found has as few as
-/// possible.
-pub fn shortest(scene: &dyn Scene, profile: Profile, changes_max: u32, budget: Budget) -> Search {
+/// Searches with 0, 1, … and at last `changes_max` changes of CPU. The violation that it finds has
+/// as few changes as possible.
+pub fn shortest(
+    scenario: &dyn Scenario,
+    profile: Profile,
+    changes_max: u32,
+    budget: Budget,
+) -> Search {
     let mut total = Search::default();
     for changes in 0..=changes_max {
-        total = total.and(search(scene, profile, Some(changes), budget));
+        total = total.and(search(scenario, profile, Some(changes), budget));
         if total.found.is_some() || !total.is_complete {
             break;
         }
     }
-    // There are more changes than those.
+    // Runs with more changes were not visited.
     total.is_complete = false;
     total
 }
 
-/// Runs at random, each with a seed of its own.
-pub fn at_random(scene: &dyn Scene, profile: Profile, seed: u64, budget: Budget) -> Search {
-    many(scene, profile, seed, budget, Random::new)
+/// Executes random runs, each with a seed of its own.
+pub fn at_random(scenario: &dyn Scenario, profile: Profile, seed: u64, budget: Budget) -> Search {
+    search_runs(scenario, profile, seed, budget, Random::new)
 }
 
-/// Runs by [priorities](Priorities) that change so often, each with a seed of its own.
+/// Executes runs under [`Priorities`] with a number of changes, each with a seed of its own.
 pub fn by_priorities(
-    scene: &dyn Scene,
+    scenario: &dyn Scenario,
     profile: Profile,
     changes: usize,
     seed: u64,
     budget: Budget,
 ) -> Search {
-    many(scene, profile, seed, budget, |seed| Priorities::new(seed, changes))
+    search_runs(scenario, profile, seed, budget, |seed| Priorities::new(seed, changes))
 }
 
-fn many<C: Chooser>(
-    scene: &dyn Scene,
+fn search_runs<C: Chooser>(
+    scenario: &dyn Scenario,
     profile: Profile,
     seed: u64,
     budget: Budget,
     chooser: impl Fn(u64) -> C,
 ) -> Search {
-    let (mut stacks, mut sharing) = (Stacks::default(), Sharing::all());
+    let mut sharing = Sharing::all();
     let (mut search, start) = (Search::default(), Instant::now());
     while search.runs < budget.states as u64 && start.elapsed() < budget.time {
-        let mut chooser = chooser(seed.wrapping_add(search.runs));
-        let outcome = scene.run(Setting {
-            profile,
-            chooser: &mut chooser,
-            stacks: &mut stacks,
-            writing: Writing::Off,
-            sharing: &mut sharing,
-        });
-        search.add(scene, profile, &outcome, &mut stacks, &mut sharing);
+        let (chooser, history) = (&mut chooser(seed.wrapping_add(search.runs)), History::Off);
+        let outcome =
+            scenario.run(RunSettings { profile, chooser, history, sharing: &mut sharing });
+        search.add(scenario, profile, &outcome, &mut sharing);
         if search.found.is_some() {
             break;
         }
@@ -160,8 +156,7 @@ fn many<C: Chooser>(
 }
 
 impl Search {
-    /// This one, and then another of the same.
-    #[must_use]
+    /// Adds the results of a search of the same programs that came after this one.
     pub fn and(self, next: Self) -> Self {
         Self {
             runs: self.runs + next.runs,
@@ -175,23 +170,20 @@ impl Search {
 
     fn add(
         &mut self,
-        scene: &dyn Scene,
+        scenario: &dyn Scenario,
         profile: Profile,
         outcome: &Outcome,
-        stacks: &mut Stacks,
         sharing: &mut Sharing,
     ) {
         self.runs += 1;
         self.steps += outcome.steps;
         self.reached.extend(&outcome.reached);
-        if let End::Wrong(wrong) = outcome.end {
+        if let End::Violation(violation) = outcome.end {
             let choices = outcome.choices.clone();
-            let mut again = Again::new(choices.clone());
-            let writing = Writing::On;
-            let written =
-                scene.run(Setting { profile, chooser: &mut again, stacks, writing, sharing });
-            debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
-            self.found = Some(Found { wrong, choices, lines: written.lines });
+            let (chooser, history) = (&mut Replay::new(choices.clone()), History::On);
+            let replay = scenario.run(RunSettings { profile, chooser, history, sharing });
+            debug_assert_eq!(replay.end, outcome.end, "the same choices are the same run");
+            self.found = Some(Found { violation, choices, lines: replay.lines });
         }
     }
 }
@@ -205,7 +197,7 @@ mod tests {
 
     const BUDGET: Budget = Budget { time: Duration::from_secs(600), states: 1_000_000 };
 
-    /// With all words taken to be shared, and with those that are.
+    /// Searches with every word treated as shared, and with the words that really are.
     fn both(broken: Option<Rule>, text: &str) -> [Search; 2] {
         let config = Config { broken, ..Config::new(2) };
         let programs = Programs::parse(config, text).unwrap();
@@ -215,7 +207,7 @@ mod tests {
 
     /// Accesses to what is one CPU's own can be left out: all that can happen still does.
     #[test]
-    fn what_only_one_uses_hides_nothing() {
+    fn unshared_words_hide_no_violation() {
         let texts = [
             "run 0 | unmap 0.0",
             "run 0, idle | unmap-table 0.0",

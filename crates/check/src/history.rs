@@ -1,42 +1,42 @@
-//! What happened in a run, written down for people.
+//! The history of a run, for people to read.
 
-/// A line of what happened.
+/// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Whose doing it was.
+    /// The CPU that acts.
     pub cpu: usize,
-    /// What it was.
+    /// Description of the action, as a verb phrase.
     pub text: String,
-    /// What kind of thing.
+    /// Kind of the action.
     pub kind: LineKind,
 }
 
-/// What a line is about.
+/// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineKind {
-    /// What a CPU is about to do from here on.
+    /// The start of an operation of the CPU's program.
     Operation,
-    /// Something that kernels or hardware did.
+    /// An event in the kernel or the hardware.
     Event,
-    /// It interrupts this CPU.
-    Rings(usize),
-    /// It takes the interrupt.
+    /// The CPU sends an interrupt to this CPU.
+    SendsInterrupt(usize),
+    /// The CPU takes the interrupt.
     TakesInterrupt,
-    /// It goes to user mode.
+    /// The CPU enters user mode.
     EntersUserMode,
-    /// It comes back.
+    /// The CPU returns from user mode.
     LeavesUserMode,
-    /// It may hold other old translations than before: these, or none.
-    Holds,
-    /// An access to shared memory, of which there are many.
+    /// The set of stale translations that the CPU may hold has changed, possibly to the empty set.
+    StaleEntries,
+    /// An access to shared memory. A run has many of these.
     Access,
 }
 
-/// Whether a run is written down.
+/// Controls whether a run records its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// It is not.
+pub enum History {
+    /// Record nothing.
     Off,
-    /// It is.
+    /// Record every line.
     On,
 }

@@ -1,48 +1,49 @@
-//! Pages of the kernel's own, which every CPU uses that is online, whatever it runs: translations
-//! without a tag, found by nobody's root.
+//! The kernel's own pages. Every online CPU uses them, in whatever space it runs. Their
+//! translations have no tag and belong to no root.
 
 use std::collections::BTreeSet;
 
-use crate::hardware::{Entry, Wrong};
-use crate::hash::mix;
+use crate::hardware::{Entry, Violation};
 use crate::memory::Memory;
 use crate::profile::{Invalidations, Profile};
 
-/// A page as its entry was, and how often its frame had been given away by then.
-type Held = (usize, Entry, u32);
+/// A page, its entry, and the incarnation of the entry's frame at that time.
+type CachedPage = (usize, Entry, u32);
 
-/// What CPUs may hold of the kernel's pages.
-#[derive(Debug)]
+/// The translations of the kernel's pages that CPUs may hold.
+#[derive(Debug, Hash)]
 pub(crate) struct KernelPages {
-    /// The words of the page table, if there is one.
+    /// The words of the page table. Empty if there is none.
     words: Vec<u32>,
-    /// How often each frame was given away.
-    lives: Vec<u32>,
-    /// What each CPU may hold.
-    held: Vec<BTreeSet<Held>>,
-    /// What each CPU may have found since its earlier loads were last complete: an invalidation of
-    /// everything may come as early as that.
-    since_complete: Vec<BTreeSet<Held>>,
-    /// What each CPU has overwritten since it last published: as in `hardware::unpublished`.
-    unpublished: Vec<Vec<Held>>,
+    /// Number of times that each frame was reused.
+    incarnations: Vec<u32>,
+    /// The translations that each CPU may hold.
+    cached: Vec<BTreeSet<CachedPage>>,
+    /// The translations that each CPU may have found since its earlier loads were last complete. An
+    /// invalidation of everything may take effect as early as that.
+    since_complete: Vec<BTreeSet<CachedPage>>,
+    /// The entries that each CPU has overwritten since it last published, as in
+    /// `hardware::unpublished`.
+    unpublished: Vec<Vec<CachedPage>>,
     is_early: bool,
-    /// Who uses them, a bit each.
+    /// The online CPUs, one bit each.
     online: u64,
-    /// Invalidations that were broadcast and are not complete: whose, and of which page.
+    /// Incomplete broadcasts: the issuer and the page of each.
     broadcasts: Vec<(usize, usize)>,
-    /// What their issuers had overwritten and not published when they issued them.
-    unpublished_then: Vec<(usize, Held)>,
+    /// For each incomplete broadcast, the entries that its issuer had overwritten and not published
+    /// when it issued the broadcast.
+    unpublished_then: Vec<(usize, CachedPage)>,
 }
 
 impl KernelPages {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
-        let held = vec![BTreeSet::new(); cpus];
+        let cached = vec![BTreeSet::new(); cpus];
         let is_early = profile.invalidations == Invalidations::Early;
         Self {
             words: Vec::new(),
-            lives: Vec::new(),
-            since_complete: held.clone(),
-            held,
+            incarnations: Vec::new(),
+            since_complete: cached.clone(),
+            cached,
             unpublished: vec![Vec::new(); cpus],
             is_early,
             online: 0,
@@ -51,91 +52,94 @@ impl KernelPages {
         }
     }
 
-    /// These are the words of their page table, each with a frame of the same number.
-    pub(crate) fn set_words(&mut self, memory: &Memory, words: Vec<u32>) -> Option<Wrong> {
-        self.lives = vec![0; words.len()];
+    /// Sets the words of the page table. Each has a frame of the same number.
+    pub(crate) fn set_words(&mut self, memory: &Memory, words: Vec<u32>) -> Option<Violation> {
+        self.incarnations = vec![0; words.len()];
         self.words = words;
         self.fill(memory)
     }
 
-    pub(crate) fn set_online(&mut self, cpu: usize, is_online: bool) -> Option<Wrong> {
+    pub(crate) fn set_online(&mut self, cpu: usize, is_online: bool) -> Option<Violation> {
         self.online = self.online & !(1 << cpu) | u64::from(is_online) << cpu;
-        self.look()
+        self.check()
     }
 
-    /// A CPU has written an entry.
+    /// Records that a CPU has written an entry.
     pub(crate) fn written(
         &mut self,
         memory: &Memory,
         cpu: usize,
         word: u32,
         before: Entry,
-    ) -> Option<Wrong> {
+    ) -> Option<Violation> {
         let page = self.words.iter().position(|&it| it == word);
         if let Some(page) = page.filter(|_| self.is_early && before.is_present()) {
-            self.unpublished[cpu].push((page, before, self.lives[before.target()]));
+            self.unpublished[cpu].push((page, before, self.incarnations[before.target()]));
         }
         self.fill(memory)
     }
 
-    /// Walkers find what a CPU has written so far, whatever it invalidates from now on.
+    /// Orders a CPU's page-table writes before its later invalidations: walkers find the new
+    /// entries.
     pub(crate) fn publish(&mut self, cpu: usize) {
         self.unpublished[cpu].clear();
     }
 
-    /// What a CPU invalidates from now on comes after what it has done so far.
+    /// Orders a CPU's earlier accesses before its later invalidations.
     pub(crate) fn order_invalidations(&mut self, memory: &Memory, cpu: usize) {
         if self.is_early {
             self.since_complete[cpu] = self.present(memory).collect();
         }
     }
 
-    /// What page tables say.
-    fn present(&self, memory: &Memory) -> impl Iterator<Item = Held> {
+    /// The translations in the page table.
+    fn present(&self, memory: &Memory) -> impl Iterator<Item = CachedPage> {
         let entries = self.words.iter().map(|&word| Entry(memory.value(word))).enumerate();
         let present = entries.filter(|(_, entry)| entry.is_present());
-        present.map(|(page, entry)| (page, entry, self.lives[entry.target()]))
+        present.map(|(page, entry)| (page, entry, self.incarnations[entry.target()]))
     }
 
-    /// Every CPU finds whatever there is, online or not.
-    fn fill(&mut self, memory: &Memory) -> Option<Wrong> {
+    /// Adds the translations in the page table to every CPU, online or not.
+    fn fill(&mut self, memory: &Memory) -> Option<Violation> {
         let present: Vec<_> = self.present(memory).collect();
-        self.held.iter_mut().for_each(|held| held.extend(&present));
+        self.cached.iter_mut().for_each(|cached| cached.extend(&present));
         if self.is_early {
             self.since_complete.iter_mut().for_each(|found| found.extend(&present));
         }
-        self.look()
+        self.check()
     }
 
     pub(crate) fn contains(&self, word: u32) -> bool {
         self.words.contains(&word)
     }
 
-    /// A CPU drops what it holds of some.
-    pub(crate) fn drop_pages(
+    /// Invalidates pages on a CPU.
+    pub(crate) fn invalidate_pages(
         &mut self,
         memory: &Memory,
         cpu: usize,
         pages: impl Fn(usize) -> bool,
-    ) -> Option<Wrong> {
-        self.held[cpu].retain(|&(page, ..)| !pages(page));
-        self.held[cpu].extend(&self.unpublished[cpu]);
-        // It is done when it returns, and with it all loads before it.
+    ) -> Option<Violation> {
+        self.cached[cpu].retain(|&(page, ..)| !pages(page));
+        self.cached[cpu].extend(&self.unpublished[cpu]);
+        // The invalidation is complete when it returns, and so are all earlier loads.
         self.order_invalidations(memory, cpu);
         self.fill(memory)
     }
 
-    /// A CPU drops everything. If it is not online yet, it does so whatever it has loaded: where no
-    /// dependency orders an invalidation after loads, this one may come as early as when they were
-    /// last complete, and the CPU may hold whatever it has found since then. A CPU that is online
-    /// drops everything only because of something that it has loaded.
-    pub(crate) fn drop_all(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
-        self.held[cpu].clear();
+    /// Invalidates everything on a CPU.
+    ///
+    /// A CPU that is online invalidates everything only because of a value that it has loaded, and
+    /// that dependency orders the invalidation after the load. A CPU that is not online yet does so
+    /// whatever it has loaded. Its invalidation may take effect as early as when its loads were
+    /// last complete, and the CPU may then hold every translation that it has found since.
+    pub(crate) fn invalidate_all(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
+        self.cached[cpu].clear();
         if self.is_early && self.online >> cpu & 1 == 0 {
-            self.held[cpu].clone_from(&self.since_complete[cpu]);
+            self.cached[cpu].clone_from(&self.since_complete[cpu]);
         }
-        self.held[cpu].extend(&self.unpublished[cpu]);
-        // It is done when it returns, and with it all loads before it.
+        self.cached[cpu].extend(&self.unpublished[cpu]);
+        // The invalidation is complete when it returns, and so are all earlier loads.
         self.order_invalidations(memory, cpu);
         self.fill(memory)
     }
@@ -143,62 +147,37 @@ impl KernelPages {
     pub(crate) fn issue_broadcast(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
         let pages = (0..self.words.len()).filter(|&page| pages(page));
         self.broadcasts.extend(pages.map(|page| (cpu, page)));
-        self.unpublished_then.extend(self.unpublished[cpu].iter().map(|&held| (cpu, held)));
+        self.unpublished_then.extend(self.unpublished[cpu].iter().map(|&cached| (cpu, cached)));
     }
 
-    /// A CPU's broadcasts are complete.
-    pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+    /// Completes a CPU's broadcasts.
+    pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
         let is_done = |page| self.broadcasts.contains(&(cpu, page));
         let then = self.unpublished_then.iter().filter(|&&(issuer, _)| issuer == cpu);
-        let again: Vec<_> = then.map(|&(_, held)| held).collect();
-        for held in self.held.iter_mut().chain(&mut self.since_complete) {
-            held.retain(|&(page, ..)| !is_done(page));
-            held.extend(&again);
+        let again: Vec<_> = then.map(|&(_, cached)| cached).collect();
+        for cached in self.cached.iter_mut().chain(&mut self.since_complete) {
+            cached.retain(|&(page, ..)| !is_done(page));
+            cached.extend(&again);
         }
         self.broadcasts.retain(|&(issuer, _)| issuer != cpu);
         self.unpublished_then.retain(|&(issuer, _)| issuer != cpu);
         self.fill(memory)
     }
 
-    /// A frame is somebody else's from now on.
-    pub(crate) fn reuse(&mut self, frame: usize) -> Option<Wrong> {
-        self.lives[frame] += 1;
-        self.look()
+    /// Reuses a frame.
+    pub(crate) fn reuse(&mut self, frame: usize) -> Option<Violation> {
+        self.incarnations[frame] += 1;
+        self.check()
     }
 
-    fn look(&self) -> Option<Wrong> {
-        let online = (0..self.held.len()).filter(|cpu| self.online >> cpu & 1 == 1);
+    fn check(&self) -> Option<Violation> {
+        let online = (0..self.cached.len()).filter(|cpu| self.online >> cpu & 1 == 1);
         online.into_iter().find_map(|cpu| {
-            let is_old =
-                |&&(_, entry, life): &&(usize, Entry, u32)| life != self.lives[entry.target()];
-            let &(page, ..) = self.held[cpu].iter().find(is_old)?;
-            Some(Wrong::UsesReusedKernel { cpu, page })
+            let is_old = |&&(_, entry, incarnation): &&(usize, Entry, u32)| {
+                incarnation != self.incarnations[entry.target()]
+            };
+            let &(page, ..) = self.cached[cpu].iter().find(is_old)?;
+            Some(Violation::UsesReusedKernel { cpu, page })
         })
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        let of_held = |hash, &(page, entry, life): &Held| {
-            mix(hash, entry.0 << 16 | (page << 8) as u64 | u64::from(life))
-        };
-        let mut hash = self.online;
-        for &(issuer, page) in &self.broadcasts {
-            hash = mix(hash, (issuer << 8 | page) as u64 + 1);
-        }
-        for held in &self.held {
-            hash = mix(hash, held.len() as u64);
-            hash = held.iter().fold(hash, of_held);
-        }
-        if self.is_early {
-            for found in &self.since_complete {
-                hash = found.iter().fold(mix(hash, found.len() as u64), of_held);
-            }
-            for overwritten in &self.unpublished {
-                hash = overwritten.iter().fold(mix(hash, overwritten.len() as u64), of_held);
-            }
-            for (cpu, held) in &self.unpublished_then {
-                hash = of_held(mix(hash, *cpu as u64), held);
-            }
-        }
-        self.lives.iter().fold(hash, |hash, &life| mix(hash, u64::from(life)))
     }
 }

@@ -1,61 +1,72 @@
-//! The adversary: a machine that does whatever the architecture allows, and every schedule of small
-//! programs on it.
+//! The model checker: a hostile machine that does whatever the architecture allows, and a search
+//! through every schedule of small programs on it.
 //!
-//! It is independent of the engine: of it, it knows the [contract](shootdown::Machine) with the
-//! machine, and what a kernel calls. What must never be is looked for in the hardware, and not in
-//! what the engine says of itself.
+//! The checker is independent of the engine. It uses only the engine's
+//! [contract](shootdown::Machine) with the machine and the calls that a kernel makes. It looks for
+//! violations in the hardware state, and does not trust what the engine reports about itself.
 //!
-//! # How it looks
+//! # Method
 //!
-//! - **Steps.** CPUs are coroutines that are suspended before each thing that another CPU could
-//!   see: an access to shared memory, a load of a root, an invalidation, a move to user mode. Then
-//!   somebody [chooses](Chooser) what comes next: a step of some CPU, an interrupt that arrives, a
+//! - **Steps.** Each CPU is a coroutine. It is suspended before each action that another CPU could
+//!   observe: an access to shared memory, a load of a root, an invalidation, a change to user mode.
+//!   A [`Chooser`] then selects the next event: a step of some CPU, an interrupt that arrives, or a
 //!   store that becomes visible.
-//! - **Everything.** The same choices are the same run, so all runs can be gone through, one choice
-//!   changed at a time. A state is memory, store buffers, what hardware may hold, and what each
-//!   program has seen so far; from a state that was met before, no run goes on. Accesses to words
-//!   that one CPU alone uses are no steps ([`Sharing`]), and who waits goes on when a word changes
-//!   that it has read. ([`search`])
-//! - **Hardware that cannot be more hostile.** Whether a TLB fills itself at this moment or that is
-//!   not chosen. Instead it is kept what each *may* hold: all that could be reached since it was
-//!   last dropped, by CPUs that are lazy, too, and by ways to page tables that they remember. A CPU
-//!   that is in user mode while it may hold what it must not is [wrong](Wrong), whether or not it
-//!   touches it. One run stands for all that speculation could have done.
-//! - **Memory.** Stores become visible late: in order on x86, in nearly any order elsewhere; so do
-//!   the second halves of locked operations that do not acquire.
+//! - **Exhaustive search.** The same choices give the same run, so the [`search`] can visit all
+//!   runs by changing one choice at a time. A state consists of the memory, the store buffers, the
+//!   translations that the hardware may hold, and the values that each program has observed so far.
+//!   A run that reaches a visited state stops. An access to a word that only one CPU uses is not a
+//!   step ([`Sharing`]). A waiting CPU continues when a word that it has read changes.
+//! - **The most hostile hardware.** The search does not choose when a TLB fills itself. Instead,
+//!   the machine keeps the set of entries that each TLB *may* hold: every entry that could be
+//!   reached since the last invalidation, also by a lazy CPU, and also through cached pointers to
+//!   page tables. A CPU in user mode that may hold a forbidden entry is a [`Violation`], whether or
+//!   not it uses the entry. One run therefore stands for everything that speculation could have
+//!   done.
+//! - **Memory.** Stores become visible late: in order on x86, in nearly any order elsewhere. The
+//!   second halves of locked operations that do not acquire are late as well.
 //!
-//! What is found is looked for again with as few changes from one CPU to another as possible
-//! ([`shortest`]), and drawn as a [time line](Found::timeline).
+//! After the search finds a violation, it repeats the search with as few changes from one CPU to
+//! another as possible ([`shortest`]), and draws the result as a [time line](Found::timeline).
 //!
-//! # What it cannot see
+//! # Limits
 //!
-//! Loads of data are not early, so a missing barrier that orders loads alone is not detected here;
-//! loom detects it (`crates/shootdown/tests/rules`). Only when a CPU that is not online yet drops
-//! everything may that come before its loads: other invalidations are taken to depend on all loads
-//! before them, for the machine cannot see dependencies ([`Invalidations`]). Translations in flight
-//! are kept for programs that ask for them, as `tests/litmus` does; of walks that are half done it
-//! is not kept which tables they are in. Walkers do not see their own CPU's stores before others
-//! do. Page tables have two levels, of two entries each. Programs that are gone through are of two
-//! or three CPUs; a dozen steps more are ten times the states. States are compared by hashes of 64
-//! bits. `docs/checking.md` has the parts of the engine that no program uses.
+//! Loads of data never execute early here, so the checker cannot detect a missing barrier that only
+//! orders loads; loom detects it (`crates/shootdown/tests/rules`). There is one exception: when a
+//! CPU that is not online yet invalidates everything, that invalidation may take effect before the
+//! CPU's earlier loads. All other invalidations are assumed to depend on all earlier loads, because
+//! the machine cannot observe dependencies ([`Invalidations`]).
 //!
-//! For the rules that order what neither this machine nor loom reorders, [`axiomatic`] enumerates
-//! the executions of small programs under C++20's memory model, without the machine.
+//! Further limits:
 //!
-//! # Reading it
+//! - Translations in flight are tracked only for programs that ask for it, as `tests/litmus` does.
+//!   For a walk in progress, the machine does not track which tables the walk is in.
+//! - A walker does not observe its own CPU's stores before other CPUs do.
+//! - Page tables have two levels of two entries each.
+//! - The exhaustive search covers programs of two or three CPUs. A dozen more steps mean ten times
+//!   as many states.
+//! - States are compared by hashes of 64 bits.
 //!
-//! [`Profile`] is what architectures allow; [`World`] what a run is in the middle of, with its
-//! `memory`, its `hardware`, the kernel's pages, and who may be told of what ([`Use`]); [`run`]
-//! does one; [`Chooser`] is who decides; [`search`] the search; [`Found`] what comes of it, as a
-//! time line and a drawing. [`engine`] is the engine on this machine, [`zoo`] are bugs of others,
-//! and a [`Campaign`] looks until time is up.
+//! `docs/checking.md` lists the parts of the engine that no program uses.
+//!
+//! Some rules order accesses that neither this machine nor loom reorders. For these rules,
+//! [`axiomatic`] enumerates the executions of small programs under C++20's memory model, without
+//! the machine.
+//!
+//! # Reading order
+//!
+//! [`Profile`] describes an architecture. [`HostileMachine`] is the state of a run: its `memory`,
+//! its `hardware`, the kernel's pages, and the set of CPUs that a flush may interrupt
+//! ([`SpaceUse`]). [`run`] executes one run, under a [`Chooser`]. [`search`] is the search, and
+//! [`Found`] its result, as a time line and a drawing. [`engine`] runs the engine on this machine,
+//! [`zoo`] contains bugs of other kernels, and a [`Campaign`] searches until its time is up.
 
 #![warn(clippy::pedantic)]
 #![allow(
     clippy::module_name_repetitions,
     clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
     clippy::cast_possible_truncation,
-    reason = "names are read with their module; numbers are small"
+    reason = "names are qualified by their module; numbers are small"
 )]
 
 // In reading order.
@@ -66,9 +77,9 @@ mod history;
 mod memory;
 mod hardware;
 mod kernel_pages;
-mod flush_scope;
+mod interrupt_oracle;
 mod sharing;
-mod world;
+mod machine;
 mod choice;
 mod explore;
 mod timeline;
@@ -81,19 +92,19 @@ pub mod engine;
 pub mod zoo;
 
 pub use campaign::{Campaign, CounterExample, Progress, Verdict};
-pub use choice::{Again, Chooser, Everything, Priorities, Random};
+pub use choice::{Chooser, Exhaustive, Priorities, Random, Replay};
 pub use design::{Design, UnknownDesign};
-pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
-pub use flush_scope::{FlushScope, Use};
+pub use explore::{Budget, Found, Scenario, Search, at_random, by_priorities, search, shortest};
 pub use hardware::{
-    Access, Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
+    AccessTiming, Entry, Moment, OnLoad, PAGES, Reach, SLOTS, StaleEntries, Translation, Violation,
 };
-pub use history::{Line, LineKind, Writing};
+pub use history::{History, Line, LineKind};
+pub use interrupt_oracle::{FlushScope, SpaceUse};
+pub use machine::{
+    Action, CheckWord, End, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, System,
+    WalkCaches, complete_accesses, fence, publish, run, with_machine,
+};
 pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
 pub use sharing::Sharing;
 pub use sometimes::Sometimes;
 pub use timeline::Detail;
-pub use world::{
-    Action, CheckWord, End, KernelTable, Outcome, PageTables, Setting, Stacks, System, Upper,
-    World, complete_accesses, fence, publish, run, with_world,
-};

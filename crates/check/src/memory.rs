@@ -1,9 +1,9 @@
-//! Shared memory: words, and the stores that a CPU has made and nobody else can see yet.
+//! Shared memory: words, and the stores that a CPU has made and that other CPUs cannot observe yet.
 
 use std::collections::BTreeMap;
 
-use crate::hash::mix;
-use crate::history::Writing;
+use crate::hash::{hash_of, mix};
+use crate::history::History;
 use crate::profile::Stores;
 
 /// All words of a run, and the store buffers of its CPUs.
@@ -11,44 +11,44 @@ use crate::profile::Stores;
 pub(crate) struct Memory {
     pub(crate) stores: Stores,
     values: Vec<u64>,
-    /// How often each has changed.
+    /// Number of times that each word has changed.
     versions: Vec<u32>,
     names: Option<BTreeMap<u32, String>>,
     buffers: Vec<Vec<Stored>>,
-    /// Of all values.
+    /// Hash of all values.
     hash: u64,
 }
 
-/// A store that is on its way.
-#[derive(Clone, Copy, Debug)]
+/// A store in a store buffer.
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Stored {
     pub(crate) word: u32,
     pub(crate) value: u64,
-    /// Those before it go first.
+    /// Earlier stores of the same CPU become visible before this one.
     pub(crate) releases: bool,
-    /// It is the second half of a locked operation: the first half has read what is there, and
-    /// nobody may write in between.
+    /// This is the second half of a locked operation. The first half has read the word, and no
+    /// other CPU may write to it in between.
     pub(crate) is_locked: bool,
 }
 
-/// What a store that became visible was to.
+/// The effect of a store that became visible.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visible {
     pub(crate) word: u32,
-    /// The value that it held before.
+    /// The value that the word had before.
     pub(crate) before: u64,
-    /// Whether it held another value before.
+    /// `true` if the value changed.
     pub(crate) is_change: bool,
 }
 
 impl Memory {
-    pub(crate) fn new(stores: Stores, cpus: usize, writing: Writing) -> Self {
+    pub(crate) fn new(stores: Stores, cpus: usize, history: History) -> Self {
         let buffers = vec![Vec::new(); cpus];
         Self {
             stores,
             values: Vec::new(),
             versions: Vec::new(),
-            names: (writing == Writing::On).then(BTreeMap::new),
+            names: (history == History::On).then(BTreeMap::new),
             buffers,
             hash: 0,
         }
@@ -62,21 +62,21 @@ impl Memory {
         word
     }
 
-    /// What a word is called in a history, if one is written.
+    /// Names a word for histories, if a history is recorded.
     pub(crate) fn name(&mut self, word: u32, name: impl FnOnce() -> String) {
         if let Some(names) = &mut self.names {
             names.insert(word, name());
         }
     }
 
-    /// The same of those from the `first` on, by their place among them.
+    /// Names all words from `first` on. `name` gets the index of a word after `first`.
     pub(crate) fn name_from(&mut self, first: u32, name: impl Fn(usize) -> String) {
         for word in first..self.word_count() {
             self.name(word, || name((word - first) as usize));
         }
     }
 
-    /// How many there are.
+    /// Number of words.
     pub(crate) fn word_count(&self) -> u32 {
         self.values.len() as u32
     }
@@ -86,17 +86,17 @@ impl Memory {
         name.map_or_else(|| format!("word {word}"), String::clone)
     }
 
-    /// What everybody sees.
+    /// The value that is visible to all CPUs.
     pub(crate) fn value(&self, word: u32) -> u64 {
         self.values[word as usize]
     }
 
-    /// How often a word has changed.
+    /// Number of times that a word has changed.
     pub(crate) fn version(&self, word: u32) -> u32 {
         self.versions[word as usize]
     }
 
-    /// What a CPU sees: its own stores first.
+    /// The value that a CPU observes: its own newest store, if that is still in its buffer.
     pub(crate) fn load(&self, cpu: usize, word: u32) -> u64 {
         let own = self.buffers[cpu].iter().rev().find(|stored| stored.word == word);
         own.map_or(self.value(word), |stored| stored.value)
@@ -110,7 +110,7 @@ impl Memory {
         !self.buffers[cpu].is_empty()
     }
 
-    /// Which stores of a CPU can become visible next, by their places.
+    /// Indices of the stores of a CPU that can become visible next.
     pub(crate) fn visible_next(&self, cpu: usize) -> impl Iterator<Item = usize> + '_ {
         let buffer = &self.buffers[cpu];
         let is_next = move |&index: &usize| {
@@ -129,7 +129,7 @@ impl Memory {
         (0..buffer.len()).filter(is_next)
     }
 
-    /// Whether another CPU is in the middle of a locked operation on the word.
+    /// Returns `true` if another CPU is in the middle of a locked operation on the word.
     fn is_locked_for(&self, cpu: usize, word: u32) -> bool {
         let is_locked = |stored: &Stored| stored.word == word && stored.is_locked;
         let mut others = (0..self.buffers.len()).filter(|&other| other != cpu);
@@ -141,9 +141,10 @@ impl Memory {
         self.buffers[cpu].first().map(|stored| stored.word)
     }
 
-    /// Which store of `other` is to become visible next, so that `cpu` may write to the word: those
-    /// to it that are its own, or the second halves of another's locked operations.
-    pub(crate) fn in_the_way(&self, word: u32, cpu: usize, other: usize) -> Option<usize> {
+    /// Returns the store of `other` that must become visible next before `cpu` may write to the
+    /// word. Such a store blocks a write if it is `cpu`'s own store to the word, or the second half
+    /// of another CPU's locked operation on the word.
+    pub(crate) fn blocking_store(&self, word: u32, cpu: usize, other: usize) -> Option<usize> {
         let is_in_the_way =
             |stored: &Stored| stored.word == word && (other == cpu || stored.is_locked);
         let last = self.buffers[other].iter().rposition(is_in_the_way)?;
@@ -151,7 +152,7 @@ impl Memory {
         Some(next.unwrap_or(0))
     }
 
-    /// A store becomes visible.
+    /// Makes a store visible.
     pub(crate) fn write_back(&mut self, cpu: usize, index: usize) -> Visible {
         let Stored { word, value, .. } = self.buffers[cpu].remove(index);
         let before = self.value(word);
@@ -159,8 +160,8 @@ impl Memory {
         Visible { word, before, is_change: before != value }
     }
 
-    /// Everything is visible: before a run begins.
-    pub(crate) fn settle(&mut self) {
+    /// Makes all stores visible, before a run begins.
+    pub(crate) fn complete_stores(&mut self) {
         for cpu in 0..self.buffers.len() {
             for Stored { word, value, .. } in std::mem::take(&mut self.buffers[cpu]) {
                 self.set(word, value);
@@ -169,32 +170,24 @@ impl Memory {
     }
 
     pub(crate) fn set(&mut self, word: u32, value: u64) {
-        let held = &mut self.values[word as usize];
-        self.hash ^= mix(u64::from(word), *held) ^ mix(u64::from(word), value);
-        if *held != value {
+        let old = &mut self.values[word as usize];
+        self.hash ^= mix(u64::from(word), *old) ^ mix(u64::from(word), value);
+        if *old != value {
             self.versions[word as usize] += 1;
         }
-        *held = value;
+        *old = value;
     }
 
     pub(crate) fn hash(&self) -> u64 {
-        let mut hash = self.hash;
-        for buffer in &self.buffers {
-            hash = mix(hash, buffer.len() as u64);
-            for &Stored { word, value, releases, is_locked } in buffer {
-                let flags = u64::from(releases) | u64::from(is_locked) << 1;
-                hash = mix(mix(hash, u64::from(word) << 2 | flags), value);
-            }
-        }
-        hash
+        mix(self.hash, hash_of(&self.buffers))
     }
 }
 
-/// What is done with a word.
+/// Kind of access to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// Both, in one.
+    /// A locked operation: reads and writes.
     Modifies,
 }

@@ -1,25 +1,25 @@
-//! Which words matter to more than one CPU: those that several use, and some of them write.
+//! Finds the words that matter to more than one CPU: those that several CPUs use and at least one
+//! of them writes.
 //!
-//! An access to any other word is no step, for nobody could tell whether it came before or after
-//! what others did: so far fewer schedules have to be looked at, and none is lost. That is known
-//! only afterwards. A search takes no word to be shared at first, and begins anew whenever one
-//! turns out to be; when it has gone through everything without that, it has gone through
-//! everything there is. (An interrupt may still come before an access, for its handler is on the
-//! same CPU.)
+//! An access to any other word is not a step, because no other CPU can observe when it happens. The
+//! search then has far fewer schedules to visit and loses none. The set of shared words is only
+//! known afterwards. A search therefore starts with no shared word, and restarts whenever a word
+//! turns out to be shared. A search that ends without a restart has visited everything. (An
+//! interrupt may still come before such an access, because its handler is on the same CPU.)
 
-/// How words are used.
+/// The uses of all words.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing {
-    /// Whether all count as shared: nothing is left out.
+    /// All words count as shared, so every access is a step.
     takes_all: bool,
     words: Vec<Users>,
     has_grown: bool,
 }
 
-/// Who uses a word.
+/// The users of a word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Users {
-    /// A bit for each CPU.
+    /// One bit for each CPU.
     cpus: u64,
     is_written: bool,
 }
@@ -31,13 +31,12 @@ impl Users {
 }
 
 impl Sharing {
-    /// Every word is taken to be shared.
-    #[must_use]
+    /// Treats every word as shared.
     pub const fn all() -> Self {
         Self { takes_all: true, words: Vec::new(), has_grown: false }
     }
 
-    /// A CPU uses a word. Returns whether it is shared.
+    /// Records that a CPU uses a word. Returns `true` if the word is shared.
     pub(crate) fn note(&mut self, word: u32, cpu: usize, is_written: bool) -> bool {
         if self.takes_all {
             return true;
@@ -53,7 +52,7 @@ impl Sharing {
         users.are_several()
     }
 
-    /// Whether more words turned out to be shared since this was last asked.
+    /// Returns `true` if more words turned out to be shared since the last call.
     pub(crate) fn has_grown(&mut self) -> bool {
         std::mem::take(&mut self.has_grown)
     }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_shared_when_two_use_it_and_one_writes() {
+    fn word_is_shared_by_two_users_with_a_writer() {
         let mut sharing = Sharing::default();
         assert!(!sharing.note(3, 0, true) && !sharing.note(3, 0, false));
         assert!(!sharing.note(7, 0, false) && !sharing.note(7, 1, false));

@@ -1,99 +1,87 @@
-//! What must happen now and then, so that a search that finds nothing has looked where it matters.
+//! Events that must happen in some run. A search that finds no violation but does not cover these
+//! events has not exercised the code that matters.
 
 use std::fmt;
 
-/// Something that must happen in some run, or the search shows less than it seems to.
+/// An event that some run of a search must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sometimes {
-    /// A CPU had missed flushes, and made up for them by the log.
+    /// A CPU caught up with missed flushes from the log.
     CaughtUpFromLog,
-    /// A CPU came back to a space, whose tag had kept everything.
+    /// A CPU came back to a space whose tag had kept all entries.
     KeptItsTag,
-    /// A CPU answered its bell.
-    Answered,
-    /// A flush found nobody to tell.
-    ToldNobody,
-    /// A flush did not interrupt a CPU, for that was lazy.
+    /// A CPU handled a flush interrupt.
+    HandledInterrupt,
+    /// A flush had no CPU to notify.
+    NotifiedNone,
+    /// A flush did not interrupt a CPU because it was lazy.
     SkippedLazy,
-    /// A ring sent no interrupt, for one was on its way.
+    /// A ring sent no interrupt because one was pending already.
     Coalesced,
-    /// A space was freed by another CPU than that which retired it.
+    /// A CPU freed a space that another CPU had retired.
     HandedOff,
-    /// Who found a page gone flushed it, for a batch held it back.
-    Settled,
-    /// Hardware was told to drop translations everywhere. (Where it can be.)
+    /// A CPU found a page gone and flushed it, because its flush was waiting in another CPU's
+    /// batch.
+    FlushedBatched,
+    /// The engine broadcast an invalidation. (Only on hardware with broadcasts.)
     Broadcast,
-    /// Tags ran out, and all were given anew, while somebody flushed. (Where they are the same on
-    /// all CPUs, or renamed.)
+    /// The tags ran out during a flush, and all were assigned again. (Only where all CPUs share the
+    /// tags, or where tags are renamed.)
     RolledOverDuringFlush,
-    /// A page table waited in quarantine, for a lazy CPU could walk it.
-    HeldTableBack,
-    /// There was no room in quarantine, and CPUs were made to forget the way to tables.
-    Expelled,
-    /// A CPU freed a dead space that another CPU had held, by reaping.
+    /// A page table waited in quarantine because a lazy CPU could walk it.
+    QuarantinedTable,
+    /// The quarantine was full, and the walkers were flushed.
+    FlushedWalkers,
+    /// A CPU freed, by reaping, a dead space for which another CPU had a hazard.
     Reaped,
-    /// A roster was trimmed.
-    TrimmedRoster,
-    /// A tag was pinned, and a device used it. (Where hardware can be told to drop translations
-    /// everywhere, and there are tags enough.)
+    /// A CPU mask was trimmed.
+    TrimmedCpumask,
+    /// A tag was pinned, and a device used it. (Only on hardware with broadcasts and enough tags.)
     PinnedForDevice,
-    /// A flush was polled, was not done, and was joined with another one.
+    /// A flush was polled before it was complete, and was then joined with another one.
     JoinedUnfinished,
-    /// A batch took pages of two spaces.
+    /// A batch unmapped pages of two spaces.
     BatchedTwoSpaces,
-    /// A large page was taken away.
+    /// A large page was unmapped.
     UnmappedLargePage,
-    /// A CPU was interrupted whose number is in the second word of sets. (Where they have two.)
+    /// A CPU was interrupted whose number is in the second word of a CPU set. (Only where sets have
+    /// two words.)
     RangInSecondWord,
 }
 
+/// Every event, with its description.
+const TEXTS: [(Sometimes, &str); 19] = [
+    (Sometimes::CaughtUpFromLog, "caught up from the log"),
+    (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
+    (Sometimes::HandledInterrupt, "handled a flush interrupt"),
+    (Sometimes::NotifiedNone, "flushed without notifying another CPU"),
+    (Sometimes::SkippedLazy, "did not interrupt a lazy CPU"),
+    (Sometimes::Coalesced, "found an interrupt pending already"),
+    (Sometimes::HandedOff, "freed a space that another CPU had retired"),
+    (Sometimes::FlushedBatched, "flushed a page whose flush waited in a batch"),
+    (Sometimes::Broadcast, "broadcast an invalidation"),
+    (Sometimes::RolledOverDuringFlush, "ran out of tags during a flush"),
+    (Sometimes::QuarantinedTable, "kept a page table in quarantine because of a lazy CPU"),
+    (Sometimes::FlushedWalkers, "found the quarantine full, and flushed the walkers"),
+    (Sometimes::Reaped, "freed, by reaping, a dead space with a hazard on another CPU"),
+    (Sometimes::TrimmedCpumask, "trimmed a CPU mask"),
+    (Sometimes::PinnedForDevice, "pinned a tag for a device"),
+    (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
+    (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),
+    (Sometimes::UnmappedLargePage, "unmapped a large page"),
+    (Sometimes::RangInSecondWord, "interrupted a CPU of the second word of a set"),
+];
+
 impl Sometimes {
-    /// All of it.
-    pub const ALL: [Self; 19] = [
-        Self::CaughtUpFromLog,
-        Self::KeptItsTag,
-        Self::Answered,
-        Self::ToldNobody,
-        Self::SkippedLazy,
-        Self::Coalesced,
-        Self::HandedOff,
-        Self::Settled,
-        Self::Broadcast,
-        Self::RolledOverDuringFlush,
-        Self::HeldTableBack,
-        Self::Expelled,
-        Self::Reaped,
-        Self::TrimmedRoster,
-        Self::PinnedForDevice,
-        Self::JoinedUnfinished,
-        Self::BatchedTwoSpaces,
-        Self::UnmappedLargePage,
-        Self::RangInSecondWord,
-    ];
+    /// Returns every event.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TEXTS.iter().map(|&(event, _)| event)
+    }
 }
 
 impl fmt::Display for Sometimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CaughtUpFromLog => "caught up from the log",
-            Self::KeptItsTag => "came back to a tag that had kept everything",
-            Self::Answered => "answered a bell",
-            Self::ToldNobody => "flushed with nobody to tell",
-            Self::SkippedLazy => "left a lazy CPU alone",
-            Self::Coalesced => "found a bell rung already",
-            Self::HandedOff => "handed a dead space to the last that left it",
-            Self::Settled => "flushed what a batch held back",
-            Self::Broadcast => "broadcast an invalidation",
-            Self::RolledOverDuringFlush => "ran out of tags during a flush",
-            Self::HeldTableBack => "held a page table back from a lazy CPU",
-            Self::Expelled => "made CPUs forget the way to tables",
-            Self::Reaped => "freed a dead space that another CPU had held, by reaping",
-            Self::TrimmedRoster => "trimmed a roster",
-            Self::PinnedForDevice => "pinned a tag for a device",
-            Self::JoinedUnfinished => "polled a flush that was not done, and joined it",
-            Self::BatchedTwoSpaces => "took pages of two spaces in a batch",
-            Self::UnmappedLargePage => "took a large page away",
-            Self::RangInSecondWord => "interrupted a CPU of the second word of a set",
-        })
+        let (_, text) = TEXTS.iter().find(|(event, _)| event == self).expect("it is in the table");
+        f.write_str(text)
     }
 }

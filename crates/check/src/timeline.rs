@@ -1,26 +1,25 @@
-//! A counter-example for people: a column for each CPU, a line for each thing that happened, and at
-//! the end what must not be.
+//! A counter-example as text: one column for each CPU, one line for each event, and the violation
+//! at the end.
 
 use std::fmt::Write;
 
 use crate::explore::Found;
 use crate::history::{Line, LineKind};
 
-/// How wide a column is.
+/// Width of a column, in characters.
 const COLUMN: usize = 42;
 
-/// What is shown.
+/// The events that a time line shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What kernels and hardware do: operations, page tables, TLBs, interrupts.
+    /// Events of kernels and hardware: operations, page tables, TLBs and interrupts.
     Events,
-    /// Every access to shared memory, too.
+    /// Every access to shared memory as well.
     Accesses,
 }
 
 impl Found {
-    /// The time line, as text.
-    #[must_use]
+    /// Returns the time line as text.
     pub fn timeline(&self, detail: Detail) -> String {
         let lines = self.shown(detail);
         let cpus = lines.iter().map(|line| line.cpu + 1).max().unwrap_or(0);
@@ -31,7 +30,7 @@ impl Found {
         for line in lines {
             let (indent, mark) = match line.kind {
                 LineKind::Operation => ("", "— "),
-                LineKind::Holds => ("  ", "▒ "),
+                LineKind::StaleEntries => ("  ", "▒ "),
                 _ => ("  ", ""),
             };
             let mut cells = vec![String::new(); cpus];
@@ -40,13 +39,12 @@ impl Found {
                 row(&mut text, &cells);
             }
         }
-        let _ = writeln!(text, "\n{}.", self.wrong);
+        let _ = writeln!(text, "\n{}.", self.violation);
         text
     }
 
-    /// What is shown of it.
-    #[must_use]
-    pub fn shown(&self, detail: Detail) -> Vec<&Line> {
+    /// Returns the lines that a time line shows.
+    pub(crate) fn shown(&self, detail: Detail) -> Vec<&Line> {
         let is_shown = |line: &&Line| detail == Detail::Accesses || line.kind != LineKind::Access;
         self.lines.iter().filter(is_shown).collect()
     }
@@ -62,7 +60,7 @@ fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-/// A text in lines of so many characters at most, if its words allow.
+/// Splits a text into lines of at most `width` characters. A longer word gets a line of its own.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -80,22 +78,22 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::Wrong;
+    use crate::hardware::Violation;
 
     #[test]
-    fn each_cpu_has_a_column_and_accesses_are_shown_if_asked_for() {
+    fn timeline_has_a_column_per_cpu() {
         let line = |cpu, text: &str, kind| Line { cpu, text: text.to_owned(), kind };
         let found = Found {
-            wrong: Wrong::UsesFlushed { cpu: 1, page: 3 },
+            violation: Violation::UsesFlushed { cpu: 1, page: 3 },
             choices: Vec::new(),
             lines: vec![
                 line(0, "unmaps page 3 of space 0", LineKind::Operation),
                 line(0, "reads presence of CPU 1: 0x7", LineKind::Access),
-                line(1, "goes to user mode", LineKind::EntersUserMode),
-                line(1, "may hold page 3 → 3", LineKind::Holds),
+                line(1, "enters user mode", LineKind::EntersUserMode),
+                line(1, "may hold page 3 → 3", LineKind::StaleEntries),
                 line(
                     0,
-                    "says a thing that is longer than a column is wide, word by word",
+                    "has a text that is longer than a column is wide, word by word",
                     LineKind::Event,
                 ),
             ],
@@ -104,12 +102,12 @@ mod tests {
             "CPU 0                                     CPU 1",
             "────────────────────────────────────────  ────────────────────────────────────────",
             "— unmaps page 3 of space 0",
-            "                                            goes to user mode",
+            "                                            enters user mode",
             "                                            ▒ may hold page 3 → 3",
-            "  says a thing that is longer than a",
+            "  has a text that is longer than a",
             "  column is wide, word by word",
             "",
-            "CPU 1 can use page 3 as it was before a flush that is said to be done.",
+            "CPU 1 can use page 3 after a flush of it was complete.",
             "",
         ];
         assert_eq!(found.timeline(Detail::Events), expected.join("\n"));

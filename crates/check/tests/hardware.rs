@@ -1,5 +1,5 @@
-//! The hostile machine itself: what it allows, and what it does not, by programs of a few steps
-//! that were worked out by hand.
+//! The hostile machine itself: the outcomes that it allows, in programs of a few steps whose
+//! outcomes were worked out by hand.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use shootdown::Word;
 use shootdown_check::{
-    Budget, CheckWord, Entry, Keeps, KernelTable, Outcome, PageTables, Profile, Scene, Search,
-    Setting, System, Upper, World, Wrong, complete_accesses, fence, publish, run, search,
-    with_world,
+    Budget, CheckWord, Entry, HostileMachine, KernelTable, OnLoad, Outcome, PageTables, Profile,
+    RunSettings, Scenario, Search, System, Violation, WalkCaches, complete_accesses, fence,
+    publish, run, search, with_machine,
 };
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
 
 type Body = fn(&Shared, usize);
 
-/// Two words, one space, and what two CPUs have seen.
+/// Two words, one space, and the values that two CPUs have observed.
 struct Shared {
     x: CheckWord,
     y: CheckWord,
     tables: PageTables,
     kernel: KernelTable,
-    seen: Cell<[u64; 2]>,
-    /// How many CPUs have come to their end.
+    observed_values: Cell<[u64; 2]>,
+    /// Number of CPUs that have finished.
     ended: Cell<usize>,
     body: Body,
 }
@@ -34,8 +34,8 @@ impl System for Shared {
         (self.body)(self, cpu);
         self.ended.set(self.ended.get() + 1);
     }
-    fn interrupt(&self, _: usize) {
-        with_world(|world| world.drop_tag(Some(1)));
+    fn handle_interrupt(&self, _: usize) {
+        with_machine(|machine| machine.invalidate_tag(Some(1)));
         self.y.store(1, Release);
     }
 }
@@ -43,98 +43,98 @@ impl System for Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.ended.get() == 2 {
-            SEEN.with_borrow_mut(|all| all.insert(self.seen.get()));
+            OBSERVED.with_borrow_mut(|all| all.insert(self.observed_values.get()));
         }
     }
 }
 
 thread_local! {
-    /// What the CPUs have seen, in any run.
-    static SEEN: RefCell<BTreeSet<[u64; 2]>> = const { RefCell::new(BTreeSet::new()) };
+    /// The observed values of all runs.
+    static OBSERVED: RefCell<BTreeSet<[u64; 2]>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 struct Litmus(Body);
 
-impl Scene for Litmus {
-    fn run(&self, setting: Setting<'_>) -> Outcome {
-        let set_up = |world: &World| Shared {
+impl Scenario for Litmus {
+    fn run(&self, settings: RunSettings<'_>) -> Outcome {
+        let set_up = |machine: &HostileMachine| Shared {
             x: CheckWord::new(0),
             y: CheckWord::new(0),
-            tables: PageTables::new(world),
-            kernel: KernelTable::new(world),
-            seen: Cell::new([0; 2]),
+            tables: PageTables::new(machine),
+            kernel: KernelTable::new(machine),
+            observed_values: Cell::new([0; 2]),
             ended: Cell::new(0),
             body: self.0,
         };
-        run(setting, 2, set_up)
+        run(settings, 2, set_up)
     }
 }
 
 impl Shared {
-    fn see(&self, cpu: usize, value: u64) {
-        let mut seen = self.seen.get();
-        seen[cpu] = value;
-        self.seen.set(seen);
+    fn observe(&self, cpu: usize, value: u64) {
+        let mut observed_values = self.observed_values.get();
+        observed_values[cpu] = value;
+        self.observed_values.set(observed_values);
     }
 }
 
-/// All that the CPUs can come to see.
-fn seen(profile: Profile, body: Body) -> BTreeSet<[u64; 2]> {
-    SEEN.take();
+/// Returns all values that the CPUs can observe.
+fn observed(profile: Profile, body: Body) -> BTreeSet<[u64; 2]> {
+    OBSERVED.take();
     let all = search(&Litmus(body), profile, None, BUDGET);
     assert!(all.is_complete && all.found.is_none(), "{all:?}");
-    SEEN.take()
+    OBSERVED.take()
 }
 
-fn wrong(profile: Profile, body: Body) -> Option<Wrong> {
+fn violation(profile: Profile, body: Body) -> Option<Violation> {
     let Search { found, is_complete, .. } = search(&Litmus(body), profile, None, BUDGET);
     assert!(is_complete || found.is_some());
-    found.map(|found| found.wrong)
+    found.map(|found| found.violation)
 }
 
-/// Store buffering: each stores, and reads what the other stores.
+/// Store buffering: each CPU stores, and reads the word that the other stores.
 #[test]
-fn stores_may_be_later_than_loads_unless_there_is_a_fence() {
+fn store_may_pass_load_without_fence() {
     let without: Body = |it, cpu| {
         let (own, other) = if cpu == 0 { (&it.x, &it.y) } else { (&it.y, &it.x) };
         own.store(1, Relaxed);
-        it.see(cpu, other.load(Relaxed));
+        it.observe(cpu, other.load(Relaxed));
     };
     let with: Body = |it, cpu| {
         let (own, other) = if cpu == 0 { (&it.x, &it.y) } else { (&it.y, &it.x) };
         own.store(1, Relaxed);
         fence();
-        it.see(cpu, other.load(Relaxed));
+        it.observe(cpu, other.load(Relaxed));
     };
     for profile in Profile::ALL {
-        assert!(seen(profile, without).contains(&[0, 0]), "{}", profile.name);
-        let fenced = seen(profile, with);
+        assert!(observed(profile, without).contains(&[0, 0]), "{}", profile.name);
+        let fenced = observed(profile, with);
         assert_eq!(fenced, BTreeSet::from([[0, 1], [1, 0], [1, 1]]), "{}", profile.name);
     }
 }
 
-/// The same with a locked operation for the store: on x86 it is a fence; on Arm it is none, unless
-/// it acquires.
+/// Store buffering with a locked operation for the store. On x86 the operation is a fence. On Arm
+/// it is a fence only if it acquires.
 #[test]
-fn what_follows_a_locked_operation_may_come_first_where_that_does_not_acquire() {
+fn load_may_pass_locked_operation_without_acquire() {
     let releases: Body = |it, cpu| {
         let (own, other) = if cpu == 0 { (&it.x, &it.y) } else { (&it.y, &it.x) };
         own.fetch_add(1, Release);
-        it.see(cpu, other.load(Relaxed));
+        it.observe(cpu, other.load(Relaxed));
     };
     let acquires: Body = |it, cpu| {
         let (own, other) = if cpu == 0 { (&it.x, &it.y) } else { (&it.y, &it.x) };
         own.fetch_add(1, AcqRel);
-        it.see(cpu, other.load(Relaxed));
+        it.observe(cpu, other.load(Relaxed));
     };
-    assert!(!seen(Profile::X86, releases).contains(&[0, 0]));
-    assert!(seen(Profile::ARM64, releases).contains(&[0, 0]));
-    assert!(!seen(Profile::ARM64, acquires).contains(&[0, 0]));
+    assert!(!observed(Profile::X86, releases).contains(&[0, 0]));
+    assert!(observed(Profile::ARM64, releases).contains(&[0, 0]));
+    assert!(!observed(Profile::ARM64, acquires).contains(&[0, 0]));
 }
 
-/// Message passing: one stores a message, and then a flag.
+/// Message passing: one CPU stores a message, and then a flag.
 #[test]
-fn stores_keep_their_order_on_x86_and_elsewhere_if_they_release() {
+fn stores_keep_order_on_x86_or_with_release() {
     let pass: [Body; 2] = [
         |it, cpu| {
             if cpu == 0 {
@@ -142,7 +142,7 @@ fn stores_keep_their_order_on_x86_and_elsewhere_if_they_release() {
                 it.y.store(1, Relaxed);
             } else {
                 let flag = it.y.load(Relaxed);
-                it.see(1, flag << 1 | it.x.load(Relaxed));
+                it.observe(1, flag << 1 | it.x.load(Relaxed));
             }
         },
         |it, cpu| {
@@ -151,133 +151,135 @@ fn stores_keep_their_order_on_x86_and_elsewhere_if_they_release() {
                 it.y.store(1, Release);
             } else {
                 let flag = it.y.load(Relaxed);
-                it.see(1, flag << 1 | it.x.load(Relaxed));
+                it.observe(1, flag << 1 | it.x.load(Relaxed));
             }
         },
     ];
-    // The flag, and no message.
-    let is_lost = |profile, body| seen(profile, body).contains(&[0, 2]);
+    // The reader observes the flag without the message.
+    let is_lost = |profile, body| observed(profile, body).contains(&[0, 2]);
     assert!(!is_lost(Profile::X86, pass[0]));
     assert!(is_lost(Profile::ARM64, pass[0]));
     assert!(!is_lost(Profile::ARM64, pass[1]));
 }
 
-/// Two that add lose nothing.
+/// Two additions are never lost.
 #[test]
 fn locked_operations_are_atomic() {
     let body: Body = |it, cpu| {
         let before = it.x.fetch_add(1, Relaxed);
-        it.see(cpu, before + 1);
+        it.observe(cpu, before + 1);
     };
     for profile in Profile::ALL {
-        assert_eq!(seen(profile, body), BTreeSet::from([[1, 2], [2, 1]]), "{}", profile.name);
+        assert_eq!(observed(profile, body), BTreeSet::from([[1, 2], [2, 1]]), "{}", profile.name);
     }
 }
 
 fn load(it: &Shared, tag: u16) {
-    with_world(|world| world.load_root(Some(it.tables.root()), tag, Keeps::Everything));
+    with_machine(|machine| machine.load_root(Some(it.tables.root()), tag, OnLoad::Keep));
 }
 
-/// CPU 0 is in user mode while CPU 1 takes a page away, and says that it is flushed.
+/// CPU 0 is in user mode while CPU 1 unmaps a page, and claims without a flush that it is flushed.
 #[test]
-fn a_tlb_forgets_nothing_by_itself() {
+fn tlb_evicts_no_entry() {
     let body: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
-            with_world(World::stay_in_user_mode);
+            with_machine(HostileMachine::stay_in_user_mode);
         } else {
             it.tables.swap(0, Entry::EMPTY);
             fence();
-            with_world(|world| world.flush_is_done(world.outdated(it.tables.root(), |it| it == 0)));
-        }
-    };
-    for profile in Profile::ALL {
-        assert_eq!(wrong(profile, body), Some(Wrong::UsesFlushed { cpu: 0, page: 0 }));
-    }
-}
-
-/// The same, and CPU 1 interrupts CPU 0, which drops it, and waits for its answer: the published
-/// litmus test of a shootdown by software.
-#[test]
-fn what_was_dropped_before_the_flush_is_done_is_not_used_after_it() {
-    let body: Body = |it, cpu| {
-        if cpu == 0 {
-            load(it, 1);
-            with_world(World::stay_in_user_mode);
-            with_world(World::stay_in_user_mode);
-        } else {
-            it.tables.swap(0, Entry::EMPTY);
-            fence();
-            with_world(|world| {
-                world.ring(0);
-                while it.y.load(Relaxed) == 0 {
-                    world.spin_hint();
-                }
-                world.flush_is_done(world.outdated(it.tables.root(), |it| it == 0));
-                world.reuse_frame(0);
+            with_machine(|machine| {
+                machine.complete_flush(machine.stale_entries(it.tables.root(), |it| it == 0));
             });
         }
     };
     for profile in Profile::ALL {
-        assert_eq!(wrong(profile, body), None, "{}", profile.name);
+        assert_eq!(violation(profile, body), Some(Violation::UsesFlushed { cpu: 0, page: 0 }));
     }
 }
 
-/// And where the answer does not come after the drop.
+/// CPU 1 unmaps a page, interrupts CPU 0, which invalidates it, and waits for the acknowledgement:
+/// the published litmus test of a software shootdown.
 #[test]
-fn who_answers_too_early_is_found() {
+fn acknowledged_invalidation_is_final() {
+    let body: Body = |it, cpu| {
+        if cpu == 0 {
+            load(it, 1);
+            with_machine(HostileMachine::stay_in_user_mode);
+            with_machine(HostileMachine::stay_in_user_mode);
+        } else {
+            it.tables.swap(0, Entry::EMPTY);
+            fence();
+            with_machine(|machine| {
+                machine.send_interrupt(0);
+                while it.y.load(Relaxed) == 0 {
+                    machine.spin_hint();
+                }
+                machine.complete_flush(machine.stale_entries(it.tables.root(), |it| it == 0));
+                machine.reuse_frame(0);
+            });
+        }
+    };
+    for profile in Profile::ALL {
+        assert_eq!(violation(profile, body), None, "{}", profile.name);
+    }
+}
+
+/// The acknowledgement comes before the invalidation.
+#[test]
+fn early_acknowledgement_is_detected() {
     let body: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
             it.y.store(1, Release);
-            with_world(World::stay_in_user_mode);
-            with_world(|world| world.drop_tag(Some(1)));
+            with_machine(HostileMachine::stay_in_user_mode);
+            with_machine(|machine| machine.invalidate_tag(Some(1)));
         } else {
             it.tables.swap(0, Entry::EMPTY);
             while it.y.load(Relaxed) == 0 {
-                with_world(World::spin_hint);
+                with_machine(HostileMachine::spin_hint);
             }
-            with_world(|world| world.reuse_frame(0));
+            with_machine(|machine| machine.reuse_frame(0));
         }
     };
-    assert_eq!(wrong(Profile::X86, body), Some(Wrong::UsesReused { cpu: 0, page: 0 }));
+    assert_eq!(violation(Profile::X86, body), Some(Violation::UsesReused { cpu: 0, page: 0 }));
 }
 
-/// CPU 0 idles with the root loaded, and drops the pages, when CPU 1 frees the table above them.
+/// CPU 0 idles with the root loaded, and invalidates pages when CPU 1 frees the table above them.
 #[test]
-fn the_way_to_a_table_is_remembered_where_only_pages_are_dropped() {
+fn page_invalidation_keeps_table_pointers_on_arm() {
     let body: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
             while it.x.load(Relaxed) == 0 {
-                with_world(World::spin_hint);
+                with_machine(HostileMachine::spin_hint);
             }
-            with_world(|world| world.drop_pages(|page| page < 2, Upper::Kept));
+            with_machine(|machine| machine.invalidate_pages(|page| page < 2, WalkCaches::Keep));
             it.y.store(1, Release);
         } else {
-            let table = it.tables.unhook(0).expect("it is there");
+            let table = it.tables.unlink_table(0).expect("it is linked");
             fence();
             it.x.store(1, Release);
             while it.y.load(Relaxed) == 0 {
-                with_world(World::spin_hint);
+                with_machine(HostileMachine::spin_hint);
             }
-            with_world(|world| world.free_table(table));
+            with_machine(|machine| machine.free_table(table));
         }
     };
-    assert_eq!(wrong(Profile::X86, body), None);
-    assert_eq!(wrong(Profile::ARM64, body), Some(Wrong::WalksFreed { cpu: 0 }));
+    assert_eq!(violation(Profile::X86, body), None);
+    assert_eq!(violation(Profile::ARM64, body), Some(Violation::WalksFreed { cpu: 0 }));
 }
 
-/// CPU 0 takes a page away that it has loaded itself, and invalidates it there.
+/// CPU 0 unmaps a page of the root that it has loaded, and invalidates it there.
 fn invalidate_own_after(it: &Shared, cpu: usize, barrier: fn()) {
     if cpu == 0 {
         load(it, 1);
         it.tables.swap(0, Entry::EMPTY);
         barrier();
-        with_world(|world| {
-            world.drop_pages(|page| page == 0, Upper::Kept);
-            world.reuse_frame(0);
-            world.stay_in_user_mode();
+        with_machine(|machine| {
+            machine.invalidate_pages(|page| page == 0, WalkCaches::Keep);
+            machine.reuse_frame(0);
+            machine.stay_in_user_mode();
         });
     }
 }
@@ -286,41 +288,41 @@ fn invalidate_own_after(it: &Shared, cpu: usize, barrier: fn()) {
 fn fenced_entry_is_read_again_after_invalidation() {
     let fenced: Body = |it, cpu| invalidate_own_after(it, cpu, fence);
     let published: Body = |it, cpu| invalidate_own_after(it, cpu, publish);
-    let reused = Some(Wrong::UsesReused { cpu: 0, page: 0 });
-    assert_eq!(wrong(Profile::ARM64, fenced), reused);
-    assert_eq!(wrong(Profile::ARM64, published), None);
+    let reused = Some(Violation::UsesReused { cpu: 0, page: 0 });
+    assert_eq!(violation(Profile::ARM64, fenced), reused);
+    assert_eq!(violation(Profile::ARM64, published), None);
 }
 
-/// The same by a broadcast, which is complete before the frame is given away.
+/// The invalidation is a broadcast that is complete before the frame is reused.
 #[test]
 fn fenced_entry_is_read_again_after_broadcast() {
     let fenced: Body = |it, cpu| broadcast_after(it, cpu, fence);
     let published: Body = |it, cpu| broadcast_after(it, cpu, publish);
-    let reused = Some(Wrong::UsesReused { cpu: 1, page: 0 });
-    assert_eq!(wrong(Profile::ARM64, fenced), reused);
-    assert_eq!(wrong(Profile::ARM64, published), None);
+    let reused = Some(Violation::UsesReused { cpu: 1, page: 0 });
+    assert_eq!(violation(Profile::ARM64, fenced), reused);
+    assert_eq!(violation(Profile::ARM64, published), None);
     for profile in [Profile::X86, Profile::RISCV] {
-        assert_eq!(wrong(profile, fenced), None, "{}", profile.name);
+        assert_eq!(violation(profile, fenced), None, "{}", profile.name);
     }
 }
 
 fn broadcast_after(it: &Shared, cpu: usize, barrier: fn()) {
     if cpu == 1 {
         load(it, 1);
-        return with_world(World::stay_in_user_mode);
+        return with_machine(HostileMachine::stay_in_user_mode);
     }
     it.tables.swap(0, Entry::EMPTY);
     barrier();
-    with_world(|world| {
-        world.issue_broadcast(|page| page == 0);
-        // What comes after the invalidation was issued does not help it.
+    with_machine(|machine| {
+        machine.issue_broadcast(|page| page == 0);
+        // A barrier after the invalidation was issued does not help it.
         publish();
-        world.complete_broadcasts();
-        world.reuse_frame(0);
+        machine.complete_broadcasts();
+        machine.reuse_frame(0);
     });
 }
 
-/// CPU 0 takes a kernel page away and counts that; CPU 1 reads the count, drops everything, and
+/// CPU 0 unmaps a kernel page and counts that. CPU 1 reads the count, invalidates everything, and
 /// comes online if it has found the page counted.
 fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
     if cpu == 0 {
@@ -328,83 +330,83 @@ fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
         publish();
         it.x.store(1, Release);
         while it.y.load(Relaxed) == 0 {
-            with_world(World::spin_hint);
+            with_machine(HostileMachine::spin_hint);
         }
-        return with_world(|world| world.reuse_kernel_frame(entry.target()));
+        return with_machine(|machine| machine.reuse_kernel_frame(entry.target()));
     }
     fence();
     let count = it.x.load(Acquire);
     if let Some(barrier) = barrier {
         barrier();
     }
-    with_world(|world| world.drop_tag(None));
+    with_machine(|machine| machine.invalidate_tag(None));
     if count == 1 {
-        with_world(|world| world.set_online(true));
+        with_machine(|machine| machine.set_online(true));
     }
     it.y.store(1, Release);
 }
 
 #[test]
-fn dropping_everything_may_precede_an_earlier_load() {
+fn full_invalidation_may_precede_earlier_load() {
     let early: Body = |it, cpu| drop_all_after_load(it, cpu, None);
     let fenced: Body = |it, cpu| drop_all_after_load(it, cpu, Some(fence));
     let ordered: Body = |it, cpu| drop_all_after_load(it, cpu, Some(complete_accesses));
-    let reused = Some(Wrong::UsesReusedKernel { cpu: 1, page: 0 });
-    assert_eq!(wrong(Profile::ARM64, early), reused);
-    assert_eq!(wrong(Profile::ARM64, fenced), reused);
-    assert_eq!(wrong(Profile::ARM64, ordered), None);
-    assert_eq!(wrong(Profile::X86, early), None);
+    let reused = Some(Violation::UsesReusedKernel { cpu: 1, page: 0 });
+    assert_eq!(violation(Profile::ARM64, early), reused);
+    assert_eq!(violation(Profile::ARM64, fenced), reused);
+    assert_eq!(violation(Profile::ARM64, ordered), None);
+    assert_eq!(violation(Profile::X86, early), None);
 }
 
-/// Two spaces under one tag, and nothing dropped in between.
+/// Two spaces use one tag, without an invalidation in between.
 #[test]
-fn a_tag_that_is_given_on_shows_what_was_there_before() {
+fn reused_tag_shows_old_entries() {
     let body: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
-            let other = with_world(PageTables::new);
-            with_world(|world| {
-                world.load_root(Some(other.root()), 1, Keeps::Everything);
-                world.stay_in_user_mode();
+            let other = with_machine(PageTables::new);
+            with_machine(|machine| {
+                machine.load_root(Some(other.root()), 1, OnLoad::Keep);
+                machine.stay_in_user_mode();
             });
         }
     };
-    assert_eq!(wrong(Profile::X86, body), Some(Wrong::UsesForeign { cpu: 0, page: 0 }));
+    assert_eq!(violation(Profile::X86, body), Some(Violation::UsesForeign { cpu: 0, page: 0 }));
     let dropped: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
-            let other = with_world(PageTables::new);
-            with_world(|world| {
-                world.load_root(Some(other.root()), 1, Keeps::Nothing);
-                world.stay_in_user_mode();
+            let other = with_machine(PageTables::new);
+            with_machine(|machine| {
+                machine.load_root(Some(other.root()), 1, OnLoad::Flush);
+                machine.stay_in_user_mode();
             });
         }
     };
-    assert_eq!(wrong(Profile::X86, dropped), None);
+    assert_eq!(violation(Profile::X86, dropped), None);
 }
 
-/// A page that reclaim takes to be clean, while a CPU may remember it as writable.
+/// Reclaim takes a page to be clean, while a CPU may hold a writable entry.
 #[test]
-fn a_clean_page_is_written_late_where_marks_are_not_looked_for() {
+fn clean_page_is_written_late_on_arc() {
     let body: Body = |it, cpu| {
         if cpu == 0 {
             load(it, 1);
-            with_world(World::stay_in_user_mode);
+            with_machine(HostileMachine::stay_in_user_mode);
         } else {
             let entry = it.tables.swap(0, Entry::EMPTY);
-            with_world(|world| world.write_out(entry.target(), false));
+            with_machine(|machine| machine.write_out(entry.target(), false));
         }
     };
-    assert_eq!(wrong(Profile::X86, body), None);
-    assert_eq!(wrong(Profile::ARC, body), Some(Wrong::WritesLate { cpu: 0, page: 0 }));
+    assert_eq!(violation(Profile::X86, body), None);
+    assert_eq!(violation(Profile::ARC, body), Some(Violation::WritesLate { cpu: 0, page: 0 }));
 }
 
 #[test]
-fn who_waits_for_nobody_is_stuck() {
+fn waiting_for_no_store_is_stuck() {
     let body: Body = |it, cpu| {
         while cpu == 0 && it.x.load(Relaxed) == 0 {
-            with_world(World::spin_hint);
+            with_machine(HostileMachine::spin_hint);
         }
     };
-    assert_eq!(wrong(Profile::X86, body), Some(Wrong::Stuck));
+    assert_eq!(violation(Profile::X86, body), Some(Violation::Stuck));
 }

@@ -1,23 +1,23 @@
-//! What workloads come to where instructions are counted: the same, to the last one, as when it was
-//! written down. A change of the engine or of the kernel shows in `git diff`.
+//! Exact counts of workloads under instruction counting, compared with a golden file. Each change
+//! of the engine or the kernel shows in `git diff`.
 
 use std::fmt::Write as _;
 
-use super::{BOOK, Built, WORKLOADS, written};
+use super::{BOOK, Built, WORKLOADS, golden};
 use crate::command::{Command, Failure};
 use crate::parallel;
 
-/// What was counted, with what it was counted with.
+/// The golden file.
 const COUNTS: &str = "kernel/counts.csv";
 
-/// With how many CPUs, on each architecture. The book's table is of the first.
+/// The numbers of CPUs on each architecture. The book's table shows the first.
 ///
-/// Not on LoongArch64, whose compiler's `core` is ready-made here and built from source there, with
-/// the names of its files; and where things are in memory shows in the number of instructions, for
-/// it takes some to refill a TLB.
+/// LoongArch64 is left out. Its `core` is prebuilt on some hosts and built from source on others,
+/// where it contains the paths of its source files. The code's position in memory then differs, and
+/// so does the number of instructions, because a TLB refill takes some.
 const CPUS: [(&str, &[u32]); 2] = [("x86_64", &[1, 2, 4]), ("aarch64", &[1, 2])];
 
-/// What ships, and where it is run.
+/// The recordings that ship, and the architecture and number of CPUs on which they run.
 const RECORDINGS: [&str; 6] = [
     "traces/go.shootdown",
     "traces/ls.shootdown",
@@ -28,17 +28,18 @@ const RECORDINGS: [&str; 6] = [
 ];
 const RECORDED_ON: (&str, u32) = ("x86_64", 2);
 
-/// Another compiler makes other code, and another emulator has other devices.
+/// The versions that the golden file is for. Another compiler generates other code, and another
+/// emulator has other devices.
 const COUNTED_WITH: [&str; 2] = ["rustc 1.95.", "QEMU emulator version 10.0."];
 
-/// Counts every workload and recording, and compares the counts with the file.
+/// Counts every workload and recording, and compares the counts with the golden file.
 pub(super) fn compare(built: &Built) -> Result<(), Failure> {
     let compiler = Command::new("rustc").args("--version").output()?;
     let emulator = Command::new("qemu-system-x86_64").args("--version").output()?;
     for (wanted, found) in COUNTED_WITH.into_iter().zip([&compiler, &emulator]) {
         if !found.starts_with(wanted) {
             let found = found.lines().next().unwrap_or_default();
-            println!("skipped: {COUNTS} is of {wanted}x, and this is {found}");
+            println!("skipped: {COUNTS} is for {wanted}x, and this is {found}");
             return Ok(());
         }
     }
@@ -55,15 +56,15 @@ pub(super) fn compare(built: &Built) -> Result<(), Failure> {
         counts += &counted?;
     }
     println!("{} runs counted", runs.len());
-    written::part_of(BOOK, "workloads", &table(&counts))?;
-    written::whole(COUNTS, &counts)
+    golden::check_part(BOOK, "workloads", &table(&counts))?;
+    golden::check_file(COUNTS, &counts)
 }
 
-/// The lines of one workload.
+/// Returns the lines of one workload.
 fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
     let command = built.count(arch).args("--workload").arg(workload).args("--cpus");
     let printed = command.arg(cpus.to_string()).output()?;
-    // As it is printed, but for the architecture, which is first here.
+    // The printed line has the architecture after the count's name; here it comes first.
     let mut counts = String::new();
     for (_, rest) in printed.lines().skip(1).filter_map(|line| line.split_once(',')) {
         let rest = rest.strip_prefix(arch).unwrap_or(rest);
@@ -72,7 +73,7 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
     Ok(counts)
 }
 
-/// *Booted / simulated*, a row for each workload.
+/// Returns the table *booted / simulated*, with one row for each workload.
 fn table(counts: &str) -> String {
     let (arch, cpus) = CPUS[0];
     let cells: Vec<[&str; 6]> = counts
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn booted_and_simulated_are_side_by_side() {
+    fn table_pairs_booted_and_simulated() {
         let counts = "arch,workload,cpus,count,booted,simulated\n\
                       x86_64,crowd,2,flushes,800,801\n\
                       aarch64,crowd,4,ipis_sent,1,2\n\

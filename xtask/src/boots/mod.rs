@@ -1,8 +1,8 @@
-//! The kernel boots on every architecture and passes its own tests, and the book shows what they
-//! find.
+//! Boots the kernel on every architecture, where it runs its own tests, and compares their results
+//! with the book.
 
 mod counts;
-mod written;
+mod golden;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,22 +14,22 @@ use crate::parallel;
 use crate::setup::emulators::{self, ARCHITECTURES};
 use crate::test::builds;
 
-/// The time for boots with four CPUs on each architecture. `cargo xtask soak` has more.
+/// Time for boots with four CPUs on each architecture. `cargo xtask soak` takes longer.
 const SOAK_IN_TEST: Duration = Duration::from_secs(15);
 
-/// The book's chapter.
+/// The chapter of the book with the results.
 const BOOK: &str = "docs/bare-metal.md";
 
-/// All that `shootdown boot --workload` knows by name.
+/// All workloads that `shootdown boot --workload` accepts by name.
 const WORKLOADS: [&str; 9] =
     ["migrate", "mprotect", "heap", "crowd", "threads", "pairs", "beside", "exits", "sort"];
 
-/// Boots with one CPU; with four, on as many threads of the host; and with time that counts
-/// instructions, where two runs must give the same bytes.
+/// Boots with one CPU; with four CPUs on as many host threads; and with instruction counting, where
+/// two runs must give the same bytes.
 pub(crate) fn all() -> Result<(), Failure> {
     type Run = fn(&Built, &str) -> Result<String, Failure>;
-    /// The runs on each architecture. Each takes one core.
-    const RUNS: [Run; 3] = [Built::trials, Built::trials, Built::alone];
+    /// The runs on each architecture. Each run takes one core.
+    const RUNS: [Run; 3] = [Built::inject_faults, Built::inject_faults, Built::alone];
     let ready = emulators::for_boots()?;
     let built = Built::new(&ready)?;
     let mut found = Vec::new();
@@ -39,11 +39,13 @@ pub(crate) fn all() -> Result<(), Failure> {
     for (arch, outputs) in ready.iter().zip(outputs.chunks_exact(RUNS.len())) {
         if outputs[0] != outputs[1] {
             return Err(Failure::new(
-                format!("two runs on {arch} that count instructions differ"),
+                format!("two runs on {arch} with instruction counting differ"),
                 format!("compare two of `shootdown boot --arch {arch} --counts --console`"),
             ));
         }
-        println!("{arch}: boots with one CPU; the same twice, where instructions are counted");
+        println!(
+            "{arch}: boots with one CPU, and gives the same bytes twice with instruction counting"
+        );
         found.extend(outputs[0].lines().skip(1).map(str::to_owned));
     }
     for arch in &ready {
@@ -52,7 +54,7 @@ pub(crate) fn all() -> Result<(), Failure> {
     if ready.len() < ARCHITECTURES.len() {
         return Ok(());
     }
-    written::part_of(BOOK, "trials", &table(&found))?;
+    golden::check_part(BOOK, "trials", &table(&found))?;
     counts::compare(&built)
 }
 
@@ -73,9 +75,9 @@ pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
 
 #[derive(Clone, Copy)]
 enum Machine<'a> {
-    /// QEMU, for this architecture.
+    /// QEMU for this architecture.
     Qemu(&'a str),
-    /// An x86-64 machine.
+    /// Bochs, which is an x86-64 machine.
     Bochs,
 }
 
@@ -88,11 +90,12 @@ impl Machine<'_> {
     }
 }
 
-/// The command and the kernels that it boots. A boot that builds its kernel starts cargo each time.
+/// The lab's command and the kernels that it boots. Without them, each boot would start cargo to
+/// build its kernel.
 #[derive(Debug)]
 struct Built {
     lab: PathBuf,
-    /// By architecture: with assertions, and as the kernel would ship.
+    /// For each architecture, the kernel with assertions and the kernel as it would ship.
     kernels: BTreeMap<String, [PathBuf; 2]>,
 }
 
@@ -111,7 +114,7 @@ impl Built {
         Ok(Self { lab: builds::lab()?, kernels })
     }
 
-    /// `shootdown boot` with the kernel that has every assertion.
+    /// Returns `shootdown boot` of the kernel with all assertions.
     fn boot(&self, machine: Machine<'_>) -> Command {
         let (option, name, arch) = match machine {
             Machine::Qemu(arch) => ("--arch", arch, arch),
@@ -121,7 +124,7 @@ impl Built {
         command.arg("--kernel").arg(&self.kernels[arch][0])
     }
 
-    /// `shootdown boot` where instructions are counted, of the kernel as it would ship.
+    /// Returns `shootdown boot` with instruction counting of the kernel as it would ship.
     fn count(&self, arch: &str) -> Command {
         let command = Command::new(&self.lab).args("boot --counts --format csv --arch").arg(arch);
         command.arg("--kernel").arg(&self.kernels[arch][1])
@@ -131,19 +134,19 @@ impl Built {
         self.boot(Machine::Qemu(arch)).args("--cpus 1").output()
     }
 
-    fn trials(&self, arch: &str) -> Result<String, Failure> {
+    fn inject_faults(&self, arch: &str) -> Result<String, Failure> {
         self.count(arch).output()
     }
 
-    /// All trials and storms, and each workload, repeatedly, with another seed each time.
+    /// Runs all fault injections, storms and workloads repeatedly, each time with another seed.
     ///
-    /// Any violation fails the boot, and so does a kernel that prints nothing for a minute.
+    /// A violation fails the boot, and so does a kernel that prints nothing for a minute.
     fn soak(&self, machine: Machine<'_>, time: Duration, seed: u64) -> Result<(), Failure> {
-        /// About 50 ms for each round and storm, where four CPUs spin on two of the host's.
+        /// A round or storm takes about 50 ms with four CPUs that spin on two host cores.
         const ROUNDS: u64 = 100;
         let start = Instant::now();
         let mut boots = 0;
-        let mut is_over = || {
+        let mut is_time_up = || {
             boots += 1;
             start.elapsed() >= time
         };
@@ -152,7 +155,7 @@ impl Built {
             let storms = self.boot(machine).args("--cpus 4 --rounds").arg(ROUNDS.to_string());
             storms.output_or_show()?;
             for workload in WORKLOADS {
-                if is_over() {
+                if is_time_up() {
                     let name = machine.name();
                     println!("{name}: {boots} boots with 4 CPUs, the last with seed {seed}");
                     return Ok(());
@@ -169,28 +172,28 @@ impl Built {
     }
 }
 
-/// A row for each way to be missed and each fault, a column for each machine.
+/// Returns a table with one row for each scenario and fault, and one column for each machine.
 ///
-/// Of lines as `shootdown boot --format csv` prints them: machine, way, fault, verdict.
+/// `found` has lines of `shootdown boot --format csv`: machine, scenario, fault, verdict.
 fn table(found: &[String]) -> String {
     let cells: Vec<[&str; 4]> = found
         .iter()
         .filter_map(|line| line.split(',').collect::<Vec<_>>().try_into().ok())
         .collect();
     let mut rows: Vec<(&str, &str)> = Vec::new();
-    for [_, way, fault, _] in &cells {
-        if !rows.contains(&(way, fault)) {
-            rows.push((way, fault));
+    for [_, scenario, fault, _] in &cells {
+        if !rows.contains(&(scenario, fault)) {
+            rows.push((scenario, fault));
         }
     }
     let names = ARCHITECTURES.map(|(arch, ..)| arch);
     let mut text = format!("| a CPU that | fault | {} |\n|---|---|", names.join(" | "));
     text += &"---|".repeat(names.len());
     text.push('\n');
-    for (way, fault) in rows {
-        let _ = write!(text, "| {} | {fault} |", way.replace('-', " "));
+    for (scenario, fault) in rows {
+        let _ = write!(text, "| {} | {fault} |", scenario.replace('-', " "));
         for arch in names {
-            let is_it = |cell: &&[&str; 4]| cell[..3] == [arch, way, fault];
+            let is_it = |cell: &&[&str; 4]| cell[..3] == [arch, scenario, fault];
             let verdict = cells.iter().find(is_it).map_or("", |[.., verdict]| verdict);
             let _ = write!(text, " {verdict} |");
         }
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_machines_find_is_side_by_side() {
+    fn table_has_a_column_per_machine() {
         let found = ["x86_64,reads-all,none,fresh", "aarch64,reads-all,none,stale"];
         let table = table(&found.map(str::to_owned));
         let rows: Vec<_> = table.lines().collect();

@@ -1,8 +1,8 @@
 //! Deleted statements: mutants that cargo-mutants does not generate.
 //!
-//! One at a time, each statement that calls or assigns is removed from the engine's source. Left
-//! alone are tests, `soft/`, assertions, and statements that return, bind or branch: cargo-mutants
-//! changes conditions and functions.
+//! Each statement that calls or assigns is removed from the engine's source, one at a time. Tests,
+//! `soft/` and assertions are left alone. So are statements that return, bind or branch, because
+//! cargo-mutants changes conditions and functions.
 
 use std::fs;
 use std::ops::Range;
@@ -16,19 +16,19 @@ use crate::command::Failure;
 
 /// The engine's source.
 const SOURCE: &str = "crates/shootdown/src";
-/// In it, what is for tests.
+/// The part of it that is for tests.
 const SOFT: &str = "crates/shootdown/src/soft";
-/// Characters of a statement that are shown in its name.
+/// Maximum number of characters of a statement in its name.
 const SHOWN_MAX: usize = 80;
 
 /// A statement that can be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Deletion {
-    /// As cargo-mutants has it: place, what is done, and in which function.
+    /// Place, change and function, in the format of cargo-mutants.
     pub(super) name: String,
-    /// Relative to the root of the repository.
+    /// Path relative to the root of the repository.
     pub(super) file: PathBuf,
-    /// In bytes of the file.
+    /// Byte range in the file.
     range: Range<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Deletion {
     }
 }
 
-/// All deletions of the engine, file by file.
+/// Returns all deletions of the engine, file by file.
 pub(super) fn all(root: &Path) -> Result<Vec<Deletion>, Failure> {
     let mut files = Vec::new();
     find_sources(root, Path::new(SOURCE), &mut files).map_err(|error| {
@@ -76,7 +76,7 @@ fn find_sources(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> std::io
     Ok(())
 }
 
-/// The deletions of one file, in order.
+/// Returns the deletions of one file, in order.
 fn deletions_of(file: &Path, text: &str) -> syn::Result<Vec<Deletion>> {
     let syntax = syn::parse_file(text)?;
     let mut finder = Finder { file, text, within: Vec::new(), found: Vec::new() };
@@ -89,13 +89,13 @@ fn deletions_of(file: &Path, text: &str) -> syn::Result<Vec<Deletion>> {
 struct Finder<'a> {
     file: &'a Path,
     text: &'a str,
-    /// The type and the functions that we are in.
+    /// The type and the functions that contain the current position.
     within: Vec<String>,
     found: Vec<Deletion>,
 }
 
 impl Finder<'_> {
-    /// A piece of source on one line.
+    /// Returns a piece of the source on one line.
     fn squeezed(&self, range: Range<usize>) -> String {
         self.text[range].split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -167,12 +167,12 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         {
             self.delete(statement);
         }
-        // Also within: closures and blocks have statements.
+        // Closures and blocks within the statement have statements of their own.
         visit::visit_stmt(self, statement);
     }
 }
 
-/// A call, or a store.
+/// Returns `true` for a call or a store.
 fn is_deletable(expression: &Expr) -> bool {
     match expression {
         Expr::Call(_) | Expr::MethodCall(_) | Expr::Assign(_) => true,
@@ -183,7 +183,7 @@ fn is_deletable(expression: &Expr) -> bool {
     }
 }
 
-/// Whether an operator stores its result.
+/// Returns `true` if an operator stores its result.
 const fn is_assignment(operator: &BinOp) -> bool {
     matches!(
         operator,
@@ -200,7 +200,8 @@ const fn is_assignment(operator: &BinOp) -> bool {
     )
 }
 
-/// `#[test]`, or `#[cfg(…)]` of something with `test` that is not `not(…)`.
+/// Returns `true` for `#[test]`, and for `#[cfg(…)]` with a condition that contains `test` and is
+/// not `not(…)`.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.is_ident("test"),
@@ -218,10 +219,10 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Vec<Deletion> {
-        deletions_of(Path::new("a.rs"), text).expect("it is Rust")
+        deletions_of(Path::new("a.rs"), text).expect("the text is valid Rust")
     }
 
-    /// What is deleted of a function's body.
+    /// Returns the statements of a function's body that are deleted.
     fn deleted(body: &str) -> Vec<String> {
         let prefix = "a.rs:2:1: delete statement ";
         let text = format!("fn f() {{\n{body}\n}}");
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_within_statements_are_deleted_alone() {
+    fn nested_statement_is_deleted_alone() {
         let text = "fn f() {\n    if a {\n        g();\n    }\n    \
                     a.each(|b| {\n        h(b);\n    });\n}\n";
         let deletions = of(text);
@@ -273,14 +274,14 @@ mod tests {
         );
         let without: Vec<_> = deletions.iter().map(|deletion| deletion.apply(text)).collect();
         assert_eq!(without[0], text.replace("g();", ""));
-        // Lines below keep their numbers.
+        // Later lines keep their numbers.
         assert_eq!(without[1].lines().count(), text.lines().count());
         assert_eq!(without[1].lines().nth(7), Some("}"));
         assert_eq!(without[2], text.replace("h(b);", ""));
     }
 
     #[test]
-    fn statements_after_other_letters_are_where_they_are() {
+    fn multibyte_letters_do_not_shift_statements() {
         let text = "/// „Ä“.\nfn f() {\n    g(\"…\"); h();\n}\n";
         let deletions = of(text);
         assert_eq!(deletions[1].apply(text), text.replace("h();", ""));
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn code_of_tests_is_left_alone() {
+    fn test_code_is_left_alone() {
         for text in [
             "#[cfg(test)] mod tests { fn f() { g(); } }",
             "#[cfg(all(test, feature = \"soft\"))] mod tests { fn f() { g(); } }",
@@ -324,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_has_statements_to_delete() {
-        let deletions = all(crate::root()).expect("it is built from here");
+    fn engine_has_statements_to_delete() {
+        let deletions = all(crate::root()).expect("the source is there");
         assert!(deletions.len() > 200, "{}", deletions.len());
         assert!(deletions.iter().all(|deletion| !deletion.file.starts_with(SOFT)));
         assert!(deletions.iter().any(|deletion| deletion.name.contains("machine.publish();")));

@@ -1,4 +1,4 @@
-//! What became of each mutant, and what is said of those that survive.
+//! The verdict on each mutant, and the arguments for those that survive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::{fmt, fs, io};
 
 use crate::command::Failure;
 
-/// What became of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It cannot be built.
+    /// The mutant does not build.
     Unviable,
-    /// Noticed, by this test.
+    /// This test detects the mutant.
     Killed(String),
-    /// Not noticed by any test so far.
+    /// No test so far detects the mutant.
     Survived,
 }
 
 impl Verdict {
-    /// What cargo-mutants' log says, and of which mutant; nothing if it was interrupted.
+    /// Parses the mutant and the verdict from a log of cargo-mutants; `None` if it was interrupted.
     pub(super) fn of_log(log: &str) -> Option<(&str, Self)> {
         let mutant = log.lines().find_map(|line| line.strip_prefix("*** "))?;
         if mutant == "baseline" {
@@ -27,10 +27,14 @@ impl Verdict {
         let results: Vec<_> =
             log.lines().filter_map(|line| line.strip_prefix("*** result: ")).collect();
         let verdict = match results[..] {
-            // The build, and the tests.
+            // The first result is that of the build, the second that of the tests.
             ["Success", "Success"] => Self::Survived,
-            ["Success", "Timeout"] => Self::Killed(format!("{}, which does not end", killer(log))),
-            ["Success", failure] if failure.starts_with("Failure") => Self::Killed(killer(log)),
+            ["Success", "Timeout"] => {
+                Self::Killed(format!("{}, which does not end", killing_test(log)))
+            }
+            ["Success", failure] if failure.starts_with("Failure") => {
+                Self::Killed(killing_test(log))
+            }
             [failure] if failure.starts_with("Failure") => Self::Unviable,
             _ => return None,
         };
@@ -57,11 +61,11 @@ impl Verdict {
     }
 }
 
-/// The first test that failed, with the binary that it is in; or that binary.
-pub(super) fn killer(log: &str) -> String {
+/// Returns the first test that failed and its binary, or only the binary.
+pub(super) fn killing_test(log: &str) -> String {
     let mut binary = "?";
     for line in log.lines() {
-        // As in: Running `target/mutants/deps/engine-95c21ca9377de002`
+        // For example: Running `target/mutants/deps/engine-95c21ca9377de002`
         if let Some(path) = line.trim_start().strip_prefix("Running `")
             && let Some((_, file)) = path.rsplit_once("/deps/")
             && let Some((name, _)) = file.rsplit_once('-')
@@ -76,7 +80,7 @@ pub(super) fn killer(log: &str) -> String {
     binary.to_owned()
 }
 
-/// What became of all mutants so far, in a file.
+/// The verdicts on all mutants so far, kept in a file.
 #[derive(Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
@@ -84,7 +88,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// What was noted; nothing, if there is no such file.
+    /// Reads the verdicts; there are none if the file does not exist.
     pub(super) fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap_or_default();
         let verdicts = text
@@ -102,7 +106,7 @@ impl Ledger {
     pub(super) fn write(&self) -> io::Result<()> {
         let lines: String =
             self.verdicts.iter().map(|(mutant, verdict)| verdict.to_line(mutant)).collect();
-        // At once, or not at all.
+        // Replace the file atomically.
         let new = self.path.with_extension("new");
         fs::write(&new, lines)?;
         fs::rename(new, &self.path)
@@ -114,12 +118,12 @@ impl Ledger {
         }
     }
 
-    /// Whether there is nothing to try any more.
+    /// Returns `true` if the verdict on the mutant is final.
     pub(super) fn is_settled(&self, mutant: &str) -> bool {
         matches!(self.verdicts.get(mutant), Some(Verdict::Unviable | Verdict::Killed(_)))
     }
 
-    /// How these fared.
+    /// Counts the verdicts on these mutants.
     pub(super) fn tally(&self, mutants: &[String], arguments: &BTreeMap<String, usize>) -> Tally {
         let mut tally = Tally::default();
         let mut may_survive = arguments.clone();
@@ -141,7 +145,7 @@ impl Ledger {
     }
 }
 
-/// How many became of what.
+/// Number of mutants by verdict.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     killed: usize,
@@ -152,7 +156,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of those that can be built and were tried.
+    /// Percentage of killed mutants among those that build and were tried.
     pub(super) fn killed_percent(&self) -> f64 {
         let viable = self.killed + self.argued + self.unargued.len();
         100.0 * self.killed as f64 / viable.max(1) as f64
@@ -176,13 +180,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The name without line and column, which change with every edit above.
+/// Returns the name without line and column, which change with every edit above the mutant.
 pub(super) fn without_place(mutant: &str) -> &str {
     mutant.split_once(": ").map_or(mutant, |(_, change)| change)
 }
 
-/// Which mutants may survive, and how many of each name. Mutants are on lines of their own, `NAME`
-/// or `NAME (COUNT)`; below those that it is true of stands the reason, indented.
+/// Parses the mutants that may survive, and the number of each name. Each mutant is on a line of
+/// its own, `NAME` or `NAME (COUNT)`. An indented line below gives the reason for all mutants above
+/// it.
 pub(super) fn arguments(text: &str) -> Result<BTreeMap<String, usize>, Failure> {
     let mut arguments = BTreeMap::new();
     let mut waiting = None;
@@ -200,7 +205,10 @@ pub(super) fn arguments(text: &str) -> Result<BTreeMap<String, usize>, Failure> 
     }
     match waiting {
         None => Ok(arguments),
-        Some(name) => Err(Failure::new(format!("`{name}` has no reason"), "say why it survives")),
+        Some(name) => Err(Failure::new(
+            format!("`{name}` has no reason"),
+            "add an indented line with the reason below it",
+        )),
     }
 }
 
@@ -215,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_first_is_the_killer() {
+    fn first_failing_test_kills() {
         let tests = "     Running `/target/mutants/deps/engine-95c2`\n\
             test one ... ok\ntest two ... FAILED\ntest three ... FAILED\n";
         let verdict = |end: &str| {
@@ -225,12 +233,12 @@ mod tests {
         let killed = |by: &str| Some((MUTANT.to_owned(), Verdict::Killed(by.to_owned())));
         assert_eq!(verdict("*** result: Failure(101)\n"), killed("engine two"));
         assert_eq!(verdict("*** result: Timeout\n"), killed("engine two, which does not end"));
-        // It was interrupted.
+        // The run was interrupted.
         assert_eq!(verdict(""), None);
     }
 
     #[test]
-    fn lines_are_read_as_written() {
+    fn lines_round_trip() {
         let verdicts = [Verdict::Unviable, Verdict::Survived, Verdict::Killed("lib a::b".into())];
         for verdict in verdicts {
             let line = verdict.to_line(MUTANT);
@@ -239,8 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn as_many_survive_as_are_argued() {
-        let argued = "# File\nreplace f -> u64 with 0 (2)\nreplace g -> u64 with 0\n    So what?\n";
+    fn only_argued_mutants_may_survive() {
+        let argued =
+            "# File\nreplace f -> u64 with 0 (2)\nreplace g -> u64 with 0\n    A reason.\n";
         let arguments = arguments(argued).unwrap();
         let mutants: Vec<_> =
             (1..4).map(|line| MUTANT.replace(":1:", &format!(":{line}:"))).collect();
@@ -251,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_without_a_reason_is_no_argument() {
+    fn mutant_without_reason_is_rejected() {
         assert!(arguments("replace f -> u64 with 0\n").is_err());
     }
 }

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Failure, cargo};
 
-/// The tests that break rules. The first names every rule, and breaks those that loom can break
-/// visibly, also at each place alone; the others break the rest.
+/// The tests that break rules. The first test names every rule, and breaks those that loom can
+/// break visibly, also at each place alone. The other tests break the rest.
 const TESTS: [&str; 3] = [
     "test -p shootdown --features soft --test rules -- each_rule_broken each_site_broken",
     "test -p shootdown-check --test axiomatic -- each_rule_broken",
     "test -p shootdown-check --test engine -- each_rule_broken",
 ];
 
-/// Runs the tests that break each rule, and prints how many programs notice. Returns what is wrong
-/// with that, if anything.
-pub(super) fn each_broken_rule_is_noticed(
+/// Runs the tests that break each rule, and prints how many rules are detected. Returns the cause
+/// of a failure, if there is one.
+pub(super) fn each_broken_rule_is_detected(
     arguments: &BTreeMap<String, usize>,
 ) -> Result<Option<String>, Failure> {
     println!("\n── rules broken, one after the other: about ten minutes ──");
@@ -28,7 +28,7 @@ pub(super) fn each_broken_rule_is_noticed(
             println!("{line}");
             match (listed.fate, listed.place) {
                 (_, Some(_)) => places.add(&listed, &mut may_survive),
-                // No program of the first test's: another test must break it.
+                // The first test has no program for the rule: another test must break it.
                 (Fate::Argued, None) => _ = elsewhere.insert(listed.rule.to_owned()),
                 (Fate::Killed, None) if elsewhere.remove(listed.rule) => rules.killed += 1,
                 (_, None) => rules.add(&listed, &mut may_survive),
@@ -39,7 +39,7 @@ pub(super) fn each_broken_rule_is_noticed(
     rules.survived += elsewhere.len();
     println!("rules: {rules}\nplaces of rules: {places}");
     if rules.killed == 0 || !all_pass || rules.survived + places.survived != 0 {
-        return Ok(Some("a broken rule goes unnoticed, or the test fails".to_owned()));
+        return Ok(Some("a broken rule is not detected, or a test fails".to_owned()));
     }
     Ok(None)
 }
@@ -51,14 +51,14 @@ enum Fate {
     Survived,
 }
 
-/// A line of the tests: `killed RULE by PROGRAM …`, `survived RULE: PROGRAM, …`, or `survived RULE`
-/// if no program is for it, of which `rules.rs` says why; and `killed RULE at FILE:LINE by PROGRAM
-/// …`, `argued RULE at FILE:LINE` or `survived RULE at FILE:LINE`.
+/// A line of the tests. For a rule: `killed RULE by PROGRAM …`, `survived RULE: PROGRAM, …`, or
+/// `survived RULE` if it has no program, for the reason that `rules.rs` gives. For a place: `killed
+/// RULE at FILE:LINE by PROGRAM …`, `argued RULE at FILE:LINE` or `survived RULE at FILE:LINE`.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed<'a> {
     fate: Fate,
     rule: &'a str,
-    /// The file and what follows it.
+    /// The file, and the rest of the place.
     place: Option<(&'a str, &'a str)>,
 }
 
@@ -85,7 +85,8 @@ impl<'a> Listed<'a> {
         Some(Self { fate, rule: rule.trim_end_matches(':'), place })
     }
 
-    /// As it is argued in `mutants.txt`: without the line, which changes with every edit.
+    /// Returns the name in `mutants.txt`, which has no line number because that changes with every
+    /// edit.
     fn name(&self) -> Option<String> {
         Some(format!("break {} in {}", self.rule, self.place?.0))
     }
@@ -143,27 +144,30 @@ mod tests {
         let first = "test each_rule_broken_fails_its_program ... survived StampClaim";
         assert_read(first, Fate::Argued, "StampClaim", None);
         assert_eq!(Listed::from_line("test each_rule_broken ... ok"), None);
-        assert_eq!(Listed::from_line("nobody noticed: []"), None);
+        assert_eq!(Listed::from_line("not detected: []"), None);
     }
 
     #[test]
     fn lines_of_places_are_read() {
-        let place = Some(("crates/shootdown/src/held.rs", "71:9"));
-        let killed = "killed HeldRelease at crates/shootdown/src/held.rs:71:9 by retire, 3.05s";
-        assert_read(killed, Fate::Killed, "HeldRelease", place);
-        let survived = "survived HeldRelease at crates/shootdown/src/held.rs:71:9";
-        assert_read(survived, Fate::Survived, "HeldRelease", place);
-        let argued = "argued HeldRelease at crates/shootdown/src/held.rs:71:9";
-        assert_read(argued, Fate::Argued, "HeldRelease", place);
-        let by_line = "killed HeldRelease at held.rs:71 by retire";
-        assert_read(by_line, Fate::Killed, "HeldRelease", Some(("held.rs", "71")));
+        let place = Some(("crates/shootdown/src/hazard.rs", "71:9"));
+        let killed = "killed HazardRelease at crates/shootdown/src/hazard.rs:71:9 by retire, 3.05s";
+        assert_read(killed, Fate::Killed, "HazardRelease", place);
+        let survived = "survived HazardRelease at crates/shootdown/src/hazard.rs:71:9";
+        assert_read(survived, Fate::Survived, "HazardRelease", place);
+        let argued = "argued HazardRelease at crates/shootdown/src/hazard.rs:71:9";
+        assert_read(argued, Fate::Argued, "HazardRelease", place);
+        let by_line = "killed HazardRelease at hazard.rs:71 by retire";
+        assert_read(by_line, Fate::Killed, "HazardRelease", Some(("hazard.rs", "71")));
     }
 
     #[test]
     fn place_survives_only_as_often_as_argued() {
-        let mut may_survive = BTreeMap::from([("break HeldRelease in a/held.rs".to_owned(), 1)]);
+        let mut may_survive =
+            BTreeMap::from([("break HazardRelease in a/hazard.rs".to_owned(), 1)]);
         let mut count = Count::default();
-        for line in ["survived HeldRelease at a/held.rs:7", "survived HeldRelease at a/held.rs:9"] {
+        for line in
+            ["survived HazardRelease at a/hazard.rs:7", "survived HazardRelease at a/hazard.rs:9"]
+        {
             count.add(&Listed::from_line(line).unwrap(), &mut may_survive);
         }
         assert_eq!(count, Count { killed: 0, argued: 1, survived: 1 });

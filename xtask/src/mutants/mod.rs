@@ -1,14 +1,13 @@
-//! Mutants of the engine: each barrier removed, each ordering relaxed and each step left out that
-//! has a name in `rules.rs`, everywhere at once and at each place alone; each function, operator
-//! and condition changed, by cargo-mutants; and each statement that calls or stores [deleted].
+//! Mutants of the engine. There are four kinds: each rule in `rules.rs` (a barrier, an ordering or
+//! a step) broken everywhere; each rule broken at one place alone; each function, operator and
+//! condition changed, by cargo-mutants; and each statement that calls or stores [deleted].
 //!
-//! Somebody must notice each: a test that fails, by its name, or one that never ends. Who is not
-//! noticed is argued in `crates/shootdown/mutants.txt`, or is a finding.
+//! Each mutant must be detected by a test that fails or never ends. A mutant that is not detected
+//! must have an argument in `crates/shootdown/mutants.txt`, or it is a finding.
 //!
-//! Most mutants die in the first pass, of tests that take less than a second. Those that survive a
-//! pass are tried by the next one, whose tests take longer. What died stays dead when the command
-//! is given again, so that it can be interrupted at any time; what survived is tried again, for
-//! somebody may have written a test.
+//! The first pass uses tests that take less than a second, and kills most mutants. Each later pass
+//! tries the survivors with slower tests. The command can be interrupted at any time: a new run
+//! skips the mutants that were killed. It tries survivors again, because there may be a new test.
 //!
 //! [deleted]: mod@deletions
 
@@ -27,29 +26,31 @@ use deletions::Deletion;
 use ledger::{Ledger, Verdict};
 use scratch::Scratch;
 
-/// Of the mutants that can be built, so many percent must be killed.
+/// Minimum percentage of killed mutants among those that build.
 const KILLED_PERCENT_MIN: f64 = 95.0;
 
-/// Where survivors are argued.
+/// The file with the arguments for survivors.
 const ARGUED: &str = "crates/shootdown/mutants.txt";
 
-/// One go at all mutants that are left, with some of the tests.
+/// One pass over the remaining mutants, with some of the tests.
 struct Pass {
     name: &'static str,
-    /// For cargo-mutants, and by `-C` for cargo.
+    /// Arguments for cargo-mutants; those after `-C=` are for cargo.
     tests: &'static str,
-    /// Tests of a second are not worth optimising for.
+    /// Optimisation level. Tests that take a second are not worth optimising.
     opt_level: &'static str,
-    /// More than ten times what they take. What takes longer waits for what does not come.
+    /// Time limit: more than ten times what the tests take. A longer run waits for an event that
+    /// never comes.
     timeout_s: u32,
-    /// Whether survivors that are argued are tried, too: to tell a wrong argument.
+    /// `true` if survivors with an argument are tried as well, which detects a wrong argument.
     tries_argued: bool,
 }
 
 const PASSES: &[Pass] = &[
-    // Alone, for it takes twice as long to build the next ones with it, and kills most.
+    // These tests are a pass of their own, because they kill most mutants, and building them
+    // together with the next ones takes twice as long.
     Pass {
-        name: "each part for itself",
+        name: "unit tests",
         tests: "-C=--lib",
         opt_level: "0",
         timeout_s: 5,
@@ -70,7 +71,7 @@ const PASSES: &[Pass] = &[
         tries_argued: false,
     },
     Pass {
-        name: "a hostile machine, in every schedule",
+        name: "the hostile machine, in every schedule",
         tests: "--test-package=shootdown-check -C=--test=engine",
         opt_level: "2",
         timeout_s: 900,
@@ -85,64 +86,31 @@ const PASSES: &[Pass] = &[
     },
 ];
 
-/// Tries all mutants, or `part` of those that are generated: `SHARD/SHARDS`, from `0/8` to `7/8`,
-/// or a regular expression of the names that `cargo mutants --list` shows, and then no deletions.
+/// Tries all mutants, or a part of the generated ones: `SHARD/SHARDS`, from `0/8` to `7/8`, or a
+/// regular expression of the names that `cargo mutants --list` shows. An expression excludes
+/// deletions.
 pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
-    let place = place()?;
-    let tool = Tool { program: setup::mutator()?, place: place.clone() };
-    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
-    tool.note_verdicts(&mut ledger)?;
-
-    let all = tool.list("")?;
-    let deletions = deletions::all(crate::root())?;
-    let (part_of_them, deletions) = match part {
+    let tool = Tool { program: setup::mutator()?, place: place()? };
+    let (all, deletions) = (tool.list("")?, deletions::all(crate::root())?);
+    let (mutants, deletions) = match part.map(|part| shard(part).ok_or(part)) {
         None => (all.clone(), deletions),
-        Some(part) => match shard(part) {
-            Some((shard, shards)) => {
-                let deletions = deletions.into_iter().skip(shard).step_by(shards).collect();
-                (all.iter().skip(shard).step_by(shards).map(String::clone).collect(), deletions)
-            }
-            None => (tool.list(part)?, Vec::new()),
-        },
+        Some(Ok(shard)) => (take_shard(all.clone(), shard), take_shard(deletions, shard)),
+        Some(Err(expression)) => (tool.list(expression)?, Vec::new()),
     };
-    let arguments = read_arguments()?;
-    let scratch = Scratch::new(&place)?;
-    for pass in PASSES {
-        let mut left: BTreeSet<&String> =
-            part_of_them.iter().filter(|mutant| !ledger.is_settled(mutant)).collect();
-        if !pass.tries_argued {
-            left.retain(|mutant| !arguments.contains_key(ledger::without_place(mutant)));
-        }
-        println!("\n── {} mutants left: {} ──", left.len(), pass.name);
-        if !left.is_empty() {
-            let settled = all.iter().filter(|mutant| !left.contains(mutant));
-            tool.run(pass, settled)?;
-            tool.note_verdicts(&mut ledger)?;
-        }
-        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
-    }
-    let deleted = deletions.into_iter().map(|deletion| deletion.name);
-    let mutants: Vec<String> = part_of_them.into_iter().chain(deleted).collect();
-    let mut failures = conclude(&ledger, &mutants, &arguments, part.is_none());
+    let mut failures = try_all(Some((&tool, &all)), &mutants, &deletions, part.is_none())?;
     if part.is_none() {
-        failures.extend(listed::each_broken_rule_is_noticed(&arguments)?);
+        failures.extend(listed::each_broken_rule_is_detected(&read_arguments()?)?);
     }
     result_of(&failures)
 }
 
-/// Tries deleted statements alone: all, `SHARD/SHARDS`, or those with `part` in their names.
+/// Tries only deleted statements: all, `SHARD/SHARDS`, or those with `part` in their names.
 pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
-    let place = place()?;
-    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
     let mut deletions = deletions::all(crate::root())?;
-    if let Some(part) = part {
-        deletions = match shard(part) {
-            Some((shard, shards)) => deletions.into_iter().skip(shard).step_by(shards).collect(),
-            None => {
-                deletions.retain(|deletion| deletion.name.contains(part));
-                deletions
-            }
-        };
+    match part.map(|part| shard(part).ok_or(part)) {
+        None => {}
+        Some(Ok(shard)) => deletions = take_shard(deletions, shard),
+        Some(Err(part)) => deletions.retain(|deletion| deletion.name.contains(part)),
     }
     if deletions.is_empty() {
         return Err(Failure::new(
@@ -150,16 +118,50 @@ pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
             "cargo xtask mutants deletions flush.rs",
         ));
     }
-    let arguments = read_arguments()?;
-    let scratch = Scratch::new(&place)?;
-    for pass in PASSES {
-        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
-    }
-    let names: Vec<String> = deletions.into_iter().map(|deletion| deletion.name).collect();
-    result_of(&conclude(&ledger, &names, &arguments, false))
+    result_of(&try_all(None, &[], &deletions, false)?)
 }
 
-/// Where mutants are built, and verdicts kept.
+/// Tries mutants and deletions in all passes, and returns the causes of failure. `tool` is
+/// cargo-mutants with the names of all its mutants.
+fn try_all(
+    tool: Option<(&Tool, &[String])>,
+    mutants: &[String],
+    deletions: &[Deletion],
+    are_all: bool,
+) -> Result<Vec<String>, Failure> {
+    let place = place()?;
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    if let Some((tool, _)) = tool {
+        tool.note_verdicts(&mut ledger)?;
+    }
+    let (arguments, scratch) = (read_arguments()?, Scratch::new(&place)?);
+    let is_left = |pass: &Pass, ledger: &Ledger, name: &str| {
+        let is_argued = arguments.contains_key(ledger::without_place(name));
+        !ledger.is_settled(name) && (pass.tries_argued || !is_argued)
+    };
+    for pass in PASSES {
+        if let Some((tool, all)) = tool {
+            let left = mutants.iter().filter(|mutant| is_left(pass, &ledger, mutant));
+            let left: BTreeSet<&String> = left.collect();
+            println!("\n── {} mutants left: {} ──", left.len(), pass.name);
+            if !left.is_empty() {
+                tool.run(pass, all.iter().filter(|mutant| !left.contains(mutant)))?;
+                tool.note_verdicts(&mut ledger)?;
+            }
+        }
+        let left = deletions.iter().filter(|deletion| is_left(pass, &ledger, &deletion.name));
+        let left: Vec<&Deletion> = left.collect();
+        println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
+        if !left.is_empty() {
+            scratch.run(pass, &left, &mut ledger)?;
+        }
+    }
+    let deleted = deletions.iter().map(|deletion| &deletion.name);
+    let tried: Vec<String> = mutants.iter().chain(deleted).cloned().collect();
+    Ok(conclude(&ledger, &tried, &arguments, are_all))
+}
+
+/// Returns the folder in which mutants are built and verdicts kept.
 fn place() -> Result<PathBuf, Failure> {
     let place = crate::output().join("mutants");
     fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
@@ -171,25 +173,7 @@ fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
     ledger::arguments(&text)
 }
 
-/// Tries the deletions that have survived so far with the tests of a pass.
-fn try_deletions(
-    scratch: &Scratch,
-    pass: &Pass,
-    deletions: &[Deletion],
-    arguments: &BTreeMap<String, usize>,
-    ledger: &mut Ledger,
-) -> Result<(), Failure> {
-    let is_argued = |name: &str| arguments.contains_key(ledger::without_place(name));
-    let left: Vec<_> = deletions
-        .iter()
-        .filter(|deletion| !ledger.is_settled(&deletion.name))
-        .filter(|deletion| pass.tries_argued || !is_argued(&deletion.name))
-        .collect();
-    println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
-    if left.is_empty() { Ok(()) } else { scratch.run(pass, &left, ledger) }
-}
-
-/// Prints how mutants fared, and returns what is wrong with that.
+/// Prints the tally of the mutants, and returns the causes of failure.
 fn conclude(
     ledger: &Ledger,
     mutants: &[String],
@@ -201,7 +185,7 @@ fn conclude(
     println!("verdicts: {}", ledger.path().display());
     let mut failures = Vec::new();
     if !tally.unargued.is_empty() {
-        failures.push(format!("{} mutants survive, and nobody says why", tally.unargued.len()));
+        failures.push(format!("{} mutants survive without an argument", tally.unargued.len()));
     }
     if are_all && tally.killed_percent() < KILLED_PERCENT_MIN {
         failures.push(format!("less than {KILLED_PERCENT_MIN} % were killed"));
@@ -213,21 +197,28 @@ fn result_of(failures: &[String]) -> Result<(), Failure> {
     if failures.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(failures.join("; "), format!("write a test, or argue in {ARGUED}")))
+    Err(Failure::new(failures.join("; "), format!("write a test, or add an argument to {ARGUED}")))
 }
 
-/// `SHARD/SHARDS`.
+/// Parses `SHARD/SHARDS`.
 fn shard(part: &str) -> Option<(usize, usize)> {
     let (shard, shards) = part.split_once('/')?;
     let (shard, shards) = (shard.parse().ok()?, shards.parse().ok()?);
     (shard < shards).then_some((shard, shards))
 }
 
-fn unwritable(place: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{}: {error}", place.display()), "make room, or set CARGO_TARGET_DIR")
+fn take_shard<T>(items: Vec<T>, (shard, shards): (usize, usize)) -> Vec<T> {
+    items.into_iter().skip(shard).step_by(shards).collect()
 }
 
-/// cargo-mutants, and where it works.
+fn unwritable(place: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(
+        format!("{}: {error}", place.display()),
+        "free some disk space, or set CARGO_TARGET_DIR",
+    )
+}
+
+/// cargo-mutants, and its working folder.
 struct Tool {
     program: PathBuf,
     place: PathBuf,
@@ -237,13 +228,14 @@ impl Tool {
     fn command(&self) -> Command {
         Command::new(&self.program)
             .args("mutants --package shootdown --exclude crates/shootdown/src/soft/**")
-            // It takes modules that need more than `test` for a part of the engine.
+            // cargo-mutants takes a module of tests with more conditions than `test` for a part of
+            // the engine.
             .args(r"--exclude-re \btests::")
             .arg("--output")
             .arg(&self.place)
     }
 
-    /// The names of all mutants, or of those that a regular expression matches.
+    /// Returns the names of all mutants, or of those that match a regular expression.
     fn list(&self, expression: &str) -> Result<Vec<String>, Failure> {
         let mut list = self.command().args("--list");
         if !expression.is_empty() {
@@ -252,13 +244,13 @@ impl Tool {
         Ok(list.output()?.lines().map(str::to_owned).collect())
     }
 
-    /// Tries all but those that are settled.
+    /// Tries all mutants that are not settled.
     fn run<'a>(
         &self,
         pass: &Pass,
         settled: impl Iterator<Item = &'a String>,
     ) -> Result<(), Failure> {
-        // It leaves out whom its last run killed, and this is how it remembers.
+        // cargo-mutants skips the mutants that its last run killed, which it reads from this file.
         let memory = self.place.join("mutants.out");
         let text: String =
             settled.flat_map(|mutant| iter::once(mutant.as_str()).chain(["\n"])).collect();
@@ -271,7 +263,7 @@ impl Tool {
             .args("--iterate --no-shuffle --profile mutants --timeout")
             .arg(pass.timeout_s.to_string())
             .args(pass.tests)
-            // Its own: it builds a copy of the workspace.
+            // cargo-mutants builds a copy of the workspace, which needs a target folder of its own.
             .env("CARGO_TARGET_DIR", self.place.join("target"))
             .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
             .env("CHECK_ALL", "1")
@@ -281,12 +273,12 @@ impl Tool {
             Some(0 | 2 | 3) => Ok(()),
             _ => Err(Failure::new(
                 format!("cargo-mutants gave up ({status})"),
-                "read what it says above; what died so far is remembered",
+                "read its output above; verdicts so far are kept",
             )),
         }
     }
 
-    /// Notes what the last run found, which may have been interrupted.
+    /// Records the verdicts of the last run, which may have been interrupted.
     fn note_verdicts(&self, ledger: &mut Ledger) -> Result<(), Failure> {
         let logs = fs::read_dir(self.place.join("mutants.out/log")).into_iter().flatten();
         for log in logs.flatten() {

@@ -1,4 +1,4 @@
-//! A copy of the repository in which statements are deleted, built and tested.
+//! A copy of the repository, in which statements are deleted and the tests built and run.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::deletions::Deletion;
-use super::ledger::{Ledger, Verdict, killer};
+use super::ledger::{Ledger, Verdict, killing_test};
 use super::{Pass, unwritable};
 use crate::command::{Command, Failure, cargo};
 
-/// Of what a pass takes without a mutant, that many times are enough on a busy host.
-const SLOWER_MAX: u32 = 10;
+/// Time limit of a mutant, as a multiple of the time without a mutant: enough on a busy host.
+const TIMEOUT_FACTOR: u32 = 10;
 
-/// The copy, and where it is built.
+/// The copy of the source tree, and the folder that contains it.
 pub(super) struct Scratch {
     place: PathBuf,
     tree: PathBuf,
 }
 
 impl Scratch {
-    /// Copies what git knows, and what it does not ignore.
+    /// Copies the files that git tracks or would add.
     pub(super) fn new(place: &Path) -> Result<Self, Failure> {
         let tree = place.join("tree");
         let files = Command::new("git")
@@ -40,8 +40,8 @@ impl Scratch {
         Ok(Self { place: place.to_owned(), tree })
     }
 
-    /// Tries each deletion with a pass's tests. Verdicts are written one by one, so that this can
-    /// be interrupted.
+    /// Tries each deletion with the tests of a pass. Verdicts are written one by one, so that a run
+    /// can be interrupted.
     pub(super) fn run(
         &self,
         pass: &Pass,
@@ -50,7 +50,7 @@ impl Scratch {
     ) -> Result<(), Failure> {
         let fails = |verdict| {
             Failure::new(
-                format!("with nothing deleted, tests fail: {verdict:?}"),
+                format!("without a deletion, tests fail: {verdict:?}"),
                 format!("cargo test {}", cargo_arguments(pass).join(" ")),
             )
         };
@@ -61,7 +61,7 @@ impl Scratch {
             verdict => return Err(fails(verdict)),
         }
         let timeout =
-            (start.elapsed() * SLOWER_MAX).max(Duration::from_secs(pass.timeout_s.into()));
+            (start.elapsed() * TIMEOUT_FACTOR).max(Duration::from_secs(pass.timeout_s.into()));
         for (number, deletion) in (1..).zip(deletions) {
             let path = self.tree.join(&deletion.file);
             let failed = |error| unwritable(&path, &error);
@@ -96,7 +96,7 @@ impl Scratch {
         Ok(built.status.success().then(programs))
     }
 
-    /// Runs programs of tests until one fails, or all of them have taken the time.
+    /// Runs test programs until one fails, or until the timeout for all of them.
     fn test(
         &self,
         pass: &Pass,
@@ -113,7 +113,7 @@ impl Scratch {
         Ok(Verdict::Survived)
     }
 
-    /// Runs one binary of tests: without cargo, for there is then one process to end.
+    /// Runs one test binary without cargo, so that there is only one process to kill.
     fn run_tests(
         &self,
         program: &Path,
@@ -136,7 +136,7 @@ impl Scratch {
         })?;
         let printed = fs::read(&log).unwrap_or_default();
         let printed = String::from_utf8_lossy(&printed);
-        let killer = killer(&format!("Running `{}`\n{printed}", program.display()));
+        let killer = killing_test(&format!("Running `{}`\n{printed}", program.display()));
         Ok(match passed {
             Some(true) => Verdict::Survived,
             Some(false) => Verdict::Killed(killer),
@@ -145,7 +145,7 @@ impl Scratch {
     }
 }
 
-/// Whether a child succeeded; `None` if it was killed at the deadline.
+/// Waits for a child. Returns `true` if it succeeded, and `None` if it was killed at the deadline.
 fn wait(child: &mut Child, deadline: Option<Instant>) -> std::io::Result<Option<bool>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -160,25 +160,25 @@ fn wait(child: &mut Child, deadline: Option<Instant>) -> std::io::Result<Option<
     }
 }
 
-/// The package whose tests a pass runs.
+/// Returns the package whose tests a pass runs.
 fn package_of(pass: &Pass) -> &'static str {
     let package = |word: &'static str| word.strip_prefix("--test-package=");
     pass.tests.split_whitespace().find_map(package).unwrap_or("shootdown")
 }
 
-/// The folder of a package below `crates/`.
+/// Returns the folder of a package below `crates/`.
 fn folder_of(package: &str) -> &str {
     package.strip_prefix("shootdown-").unwrap_or(package)
 }
 
-/// What a pass gives cargo-mutants, as arguments of cargo.
+/// Returns the arguments of a pass for cargo, from those for cargo-mutants.
 fn cargo_arguments(pass: &Pass) -> Vec<String> {
     let tests = pass.tests.split_whitespace().filter_map(|word| word.strip_prefix("-C="));
     ["-p", package_of(pass)].into_iter().chain(tests).map(str::to_owned).collect()
 }
 
-/// The programs that `cargo test --no-run` has built, as it prints them:
-/// `Executable tests/a.rs (target/mutants/deps/a-95c21ca9377de002)`.
+/// Parses the programs that `cargo test --no-run` has built from its output: `Executable tests/a.rs
+/// (target/mutants/deps/a-95c21ca9377de002)`.
 fn executables(printed: &str) -> Vec<PathBuf> {
     let of_line = |line: &str| {
         let line = line.trim_start().strip_prefix("Executable ")?;
@@ -194,7 +194,7 @@ mod tests {
     use crate::mutants::PASSES;
 
     #[test]
-    fn every_pass_names_its_package_and_tests() {
+    fn pass_names_package_and_tests() {
         let arguments: Vec<_> = PASSES.iter().map(|pass| cargo_arguments(pass).join(" ")).collect();
         assert_eq!(arguments[0], "-p shootdown --lib");
         assert_eq!(arguments[3], "-p shootdown-check --test=engine");

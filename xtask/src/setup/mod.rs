@@ -1,4 +1,4 @@
-//! What the commands need beyond a stable toolchain, installed where it is missing.
+//! The requirements of the commands beyond a stable toolchain, installed where they are missing.
 
 pub(crate) mod emulators;
 
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure, cargo};
 
-/// Where kernels run.
+/// Targets without an operating system, for which libraries must compile.
 pub(crate) const BARE_TARGETS: &[&str] =
     &["x86_64-unknown-none", "aarch64-unknown-none", "riscv64gc-unknown-none-elf"];
 
-/// Others generate other mutants.
+/// The version of cargo-mutants. Other versions generate other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
-/// What a first build of everything takes, in three profiles, is 2.6 GiB where nothing is kept for
-/// the next.
-const ROOM_MIB: u64 = 4 * 1024;
+/// Free space for a first build. A build of everything in three profiles takes 2.6 GiB, without
+/// incremental state.
+const FREE_MIB_MIN: u64 = 4 * 1024;
 
-/// Checks the room on the disk, and installs targets and components of the stable toolchain.
+/// Checks the free disk space, and installs targets and components of the stable toolchain.
 pub(crate) fn toolchain() -> Result<(), Failure> {
-    room()?;
+    check_disk_space()?;
     let installed = Command::new("rustup").args("target list --installed").output()?;
     for target in BARE_TARGETS {
         if !installed.lines().any(|line| line == *target) {
@@ -45,7 +45,7 @@ pub(crate) fn packages() -> Result<(), Failure> {
     let has = |component| nightly.lines().any(|line| line.starts_with(component));
     if !has("miri") || !has("rust-src") {
         let install = "toolchain install nightly --profile minimal -c miri -c rust-src";
-        // An installed nightly is not updated for the sake of a component.
+        // Do not update an installed nightly just to add a component.
         let add = "component add miri rust-src --toolchain nightly";
         Command::new("rustup").args(if nightly.is_empty() { install } else { add }).run()?;
     }
@@ -59,36 +59,43 @@ pub(crate) fn packages() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Before the lab is first built: a compiler that finds the disk full says so in a hundred lines.
-fn room() -> Result<(), Failure> {
+/// Checks the free disk space before the first build, because a compiler reports a full disk in a
+/// hundred lines.
+fn check_disk_space() -> Result<(), Failure> {
     let output = crate::output();
     if output.join("ci/shootdown").exists() {
         return Ok(());
     }
     let failed = |error: std::io::Error| {
-        Failure::new(format!("{}: {error}", output.display()), "set CARGO_TARGET_DIR elsewhere")
+        Failure::new(
+            format!("{}: {error}", output.display()),
+            "set CARGO_TARGET_DIR to a folder that you can write",
+        )
     };
     std::fs::create_dir_all(&output).map_err(failed)?;
-    // Where there is no such `df`, nobody knows better than the compiler.
+    // Without a POSIX `df`, leave it to the compiler to report a full disk.
     let df = Command::new("df").args("-Pk").arg(&output).output().unwrap_or_default();
     match free_mib(&df) {
-        Some(free) if free < ROOM_MIB => Err(Failure::new(
-            format!("{free} MiB are free in {}, and {ROOM_MIB} are needed", output.display()),
-            "make room, or set CARGO_TARGET_DIR to where there is some",
+        Some(free) if free < FREE_MIB_MIN => Err(Failure::new(
+            format!(
+                "{free} MiB are free in {}, and {FREE_MIB_MIN} MiB are needed",
+                output.display()
+            ),
+            "free some disk space, or set CARGO_TARGET_DIR to another disk",
         )),
         _ => Ok(()),
     }
 }
 
-/// Of what POSIX's `df -Pk` says of one place.
+/// Parses the free space, in MiB, from the output of POSIX's `df -Pk` for one path.
 fn free_mib(df: &str) -> Option<u64> {
     let kib: u64 = df.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
     Some(kib / 1024)
 }
 
-/// Tests of recording skip themselves where the kernel does not let them trace. Nothing is mounted
-/// for them: that is for whoever's machine it is.
-pub(crate) fn say_whether_recording_is_tested() {
+/// Prints whether tests of recording run: they skip themselves where the kernel does not permit
+/// tracing. This program does not mount tracefs, which is up to the owner of the machine.
+pub(crate) fn report_recording_tests() {
     let has_tracefs = Path::new("/sys/kernel/tracing/instances").is_dir();
     match (is_root(), has_tracefs) {
         (true, true) => println!("recording is tested with this kernel"),
@@ -99,7 +106,7 @@ pub(crate) fn say_whether_recording_is_tested() {
     }
 }
 
-/// Valgrind.
+/// Installs valgrind.
 pub(crate) fn instruction_counter() -> Result<(), Failure> {
     if Command::new("valgrind").args("--version").output().is_err() {
         install_from_distribution("valgrind")?;
@@ -107,33 +114,24 @@ pub(crate) fn instruction_counter() -> Result<(), Failure> {
     Ok(())
 }
 
-/// cargo-mutants. Returns its path.
+/// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
-    install("cargo-mutants", CARGO_MUTANTS)
-}
-
-/// Builds a program of a crate of the same name, unless it is there. Returns its path.
-fn install(name: &str, version: &str) -> Result<PathBuf, Failure> {
-    let place = crate::output().join(format!("{name}-{version}"));
-    let program = place.join("bin").join(name);
+    let place = crate::output().join(format!("cargo-mutants-{CARGO_MUTANTS}"));
+    let program = place.join("bin/cargo-mutants");
     if !program.exists() {
-        println!("building {name} {version}, once: two minutes");
-        cargo("install --quiet --locked --version")
-            .arg(version)
-            .arg("--root")
-            .arg(&place)
-            .arg(name)
-            .run()?;
+        println!("building cargo-mutants {CARGO_MUTANTS}, only once: two minutes");
+        let install = format!("install --quiet --locked --version {CARGO_MUTANTS} --root");
+        cargo(&install).arg(&place).arg("cargo-mutants").run()?;
     }
     Ok(program)
 }
 
-/// Installs packages of Debian's or Ubuntu's, as root or with a `sudo` that does not ask.
+/// Installs packages of Debian or Ubuntu, as root or with a `sudo` that needs no password.
 fn install_from_distribution(packages: &str) -> Result<(), Failure> {
     let by_hand = || {
         Failure::new(
             format!("not installed: {packages}"),
-            format!("sudo apt-get install {packages}, or your system's way to install it"),
+            format!("sudo apt-get install {packages}, or the equivalent on your system"),
         )
     };
     let apt = |words: &str| {
@@ -155,7 +153,7 @@ fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_free_is_the_fourth_number() {
+    fn free_space_is_the_fourth_number() {
         let df = "Filesystem 1024-blocks Used Available Capacity Mounted on\n\
                   /dev/vda 263174212 29000000 66060288 31% /\n";
         assert_eq!(super::free_mib(df), Some(64_512));

@@ -1,6 +1,6 @@
-//! Builds the tests and runs their binaries side by side.
+//! Builds the tests and runs their binaries in parallel.
 //!
-//! `cargo test` runs one binary after the other, so that a core is idle whenever the last test of a
+//! `cargo test` runs one binary after the other, so a core is idle whenever the last test of a
 //! binary runs alone.
 
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::builds::SELECTION;
 use crate::command::{Captured, Command, Failure, cargo};
 use crate::{parallel, setup};
 
-/// A binary that takes longer has a test that waits for an event that never comes.
+/// Maximum time of a binary. A longer run has a test that waits for an event that never comes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// The binaries that take longest, which start first.
+/// The slowest binaries, which start first.
 const SLOWEST: &[&str] = &["check engine", "shootdown rules", "lab all", "vm all"];
 
 /// One executable with tests.
@@ -28,7 +28,7 @@ pub(super) struct Binary {
     folder: PathBuf,
 }
 
-/// Builds all tests, and returns their executables in the order in which to start them.
+/// Builds all tests, and returns their executables in the order in which they start.
 pub(super) fn build() -> Result<Vec<Binary>, Failure> {
     let mut binaries = Vec::new();
     let status = cargo("test --quiet --no-run --message-format=json-render-diagnostics")
@@ -46,7 +46,7 @@ pub(super) fn build() -> Result<Vec<Binary>, Failure> {
     Ok(binaries)
 }
 
-/// The test binary that a message of cargo is about.
+/// Returns the test binary in a message of cargo, if there is one.
 fn binary(message: &Value) -> Option<Binary> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
@@ -60,9 +60,9 @@ fn binary(message: &Value) -> Option<Binary> {
     Some(Binary { name, program, folder })
 }
 
-/// Builds the tests unless they are built, and runs all of them.
+/// Builds all tests where necessary, and runs them.
 pub(super) fn run() -> Result<(), Failure> {
-    setup::say_whether_recording_is_tested();
+    setup::report_recording_tests();
     let binaries = build()?;
     let passed = parallel::map(&binaries, |binary| run_one(binary).unwrap_or(false));
     let failed: Vec<&str> = binaries
@@ -76,12 +76,12 @@ pub(super) fn run() -> Result<(), Failure> {
     }
     Err(Failure::new(
         format!("tests failed: {}", failed.join(", ")),
-        "cargo test -p shootdown-CRATE --test FILE, of these",
+        "cargo test -p shootdown-CRATE --test FILE, for each of these",
     ))
 }
 
-/// Runs one binary, prints its closing line, the tests that were skipped and why, and all of its
-/// output if it fails. Returns whether it passed.
+/// Runs one binary and prints its closing line and the reasons of skipped tests, or all of its
+/// output if it fails. Returns `true` if it passed.
 fn run_one(binary: &Binary) -> Result<bool, Failure> {
     let start = Instant::now();
     let Captured { status, output } = Command::new(&binary.program)
@@ -102,11 +102,11 @@ fn run_one(binary: &Binary) -> Result<bool, Failure> {
     }
     let end = match status {
         Some(_) => output.lines().rev().find(|line| line.starts_with("test result: ")),
-        None => Some("test result: STOPPED, it took too long"),
+        None => Some("test result: STOPPED at its time limit"),
     };
     let end = end.unwrap_or("test result: FAILED, without a closing line");
     let seconds = start.elapsed().as_secs_f64();
-    // In one piece, so that nothing comes between the lines.
+    // One call prints all lines, so that other output does not come between them.
     println!("{report}{:<28} {seconds:>6.1} s  {end}", binary.name);
     Ok(passed)
 }

@@ -1,18 +1,18 @@
-//! The steps that compile, and how what they compile is shared.
+//! The steps that compile, and the build that they share.
 
 use std::path::PathBuf;
 
 use crate::command::{Command, Failure, cargo};
 use crate::setup::{self, emulators};
 
-/// The profile of the tests, and of the `shootdown` command that they and the boots run.
+/// The profile of the tests, and of the `shootdown` command that the tests and the boots run.
 const PROFILE: &str = "ci";
 
-/// The packages, features and profile of the tests. Others would be another build.
+/// The packages, features and profile of the tests. Another selection would be another build.
 pub(super) const SELECTION: &str =
     "--workspace --exclude book --features shootdown/soft --profile ci";
 
-/// The lints, as strict as the house wants them.
+/// Runs clippy, and treats warnings as errors.
 pub(super) fn clippy() -> Result<(), Failure> {
     cargo("clippy --quiet --all-targets").args(SELECTION).args("-- -D warnings").run()
 }
@@ -22,30 +22,30 @@ pub(super) fn tests() -> Result<(), Failure> {
     super::binaries::build().map(|binaries| println!("{} test binaries", binaries.len()))
 }
 
-/// Compiles the `shootdown` command, unless the tests have. Returns its path.
+/// Compiles the `shootdown` command where necessary. Returns its path.
 pub(crate) fn lab() -> Result<PathBuf, Failure> {
     cargo("build --quiet --bin shootdown").args(SELECTION).run()?;
     Ok(crate::output().join(PROFILE).join("shootdown"))
 }
 
-/// Compiles an example, unless the tests have. Returns a command that runs it.
+/// Compiles an example where necessary. Returns a command that runs it.
 pub(crate) fn example(name: &str) -> Result<Command, Failure> {
     cargo("build --quiet").args(SELECTION).arg("--example").arg(name).run()?;
     Ok(Command::new(crate::output().join(PROFILE).join("examples").join(name)))
 }
 
-/// The examples in the documentation.
+/// Runs the examples in the documentation.
 pub(super) fn doc_tests() -> Result<(), Failure> {
     cargo("test --quiet --doc").args(SELECTION).run()
 }
 
-/// The documentation has no broken link.
+/// Builds the documentation. A broken link is an error.
 pub(super) fn documentation() -> Result<(), Failure> {
     cargo("doc --quiet --no-deps").args(SELECTION).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
-/// The engine, the memory manager and the language of workloads compile where there is no operating
-/// system; and so does the kernel, without a warning.
+/// Checks that the engine, the memory manager and the language of workloads compile without an
+/// operating system, and that the kernel compiles without a warning.
 pub(super) fn bare_targets() -> Result<(), Failure> {
     for target in setup::BARE_TARGETS {
         cargo("check --quiet -p shootdown -p shootdown-vm -p shootdown-program --target")

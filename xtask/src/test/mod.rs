@@ -1,4 +1,4 @@
-//! Everything that CI runs, as steps that run side by side where they leave a core idle.
+//! All of CI, as steps that run in parallel where they leave a core idle.
 //!
 //! `cargo xtask test` runs each step as a process of its own, `cargo xtask test STEP`, and prints
 //! the step's name before each of its lines.
@@ -12,14 +12,14 @@ use crate::{bench, book, boots, demo, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
-/// The steps, in the order in which they start: what each keeps busy, the steps that must be done
-/// before, and a budget.
+/// The steps, in the order in which they start: for each, its cores, the steps that must be done
+/// before it, and its budget.
 ///
 /// A budget is about the number of seconds that the step takes on two idle cores from a clean
-/// clone, with the other steps beside it.
+/// clone, in parallel with the other steps.
 const STEPS: &[Step] = &[
     Step::new("toolchain", Cores::None, &[], 10, setup::toolchain),
-    // It downloads, and leaves the cores to the compiler.
+    // This step downloads, and leaves the cores to the compiler.
     Step::new("packages", Cores::None, &["toolchain"], 90, setup::packages),
     Step::new("format", Cores::One, &["toolchain"], 5, || cargo("fmt --all --check").run()),
     Step::new("tidy", Cores::One, &[], 5, tidy::check),

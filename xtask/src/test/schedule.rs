@@ -1,4 +1,4 @@
-//! Runs steps, as many side by side as there are cores.
+//! Runs steps in parallel, as far as there are cores.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,12 +8,12 @@ use crate::command::{Command, Failure};
 
 /// One step of the tests.
 pub(super) struct Step {
-    /// Its argument on the command line.
+    /// The argument that selects the step on the command line.
     pub(super) name: &'static str,
     cores: Cores,
-    /// The steps that must be done before it starts.
+    /// The steps that must be done before this one starts.
     pub(super) needs: &'static [&'static str],
-    /// The seconds that it is expected to take. Nothing fails when a step takes longer.
+    /// Expected time in seconds. A longer time is not a failure.
     budget_s: u32,
     pub(super) run: fn() -> Result<(), Failure>,
 }
@@ -30,12 +30,12 @@ impl Step {
     }
 }
 
-/// The cores that a step keeps busy.
+/// The number of cores that a step keeps busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cores {
-    /// It waits for the network or the disk.
+    /// The step waits for the network or the disk.
     None,
-    /// It leaves a core idle now and then, so that another step may run beside it.
+    /// The step leaves a core idle at times, so another step may run in parallel.
     One,
     All,
 }
@@ -50,10 +50,10 @@ impl Cores {
     }
 }
 
-/// A step is reported when it takes longer than its budget times this.
+/// A step is reported when it takes longer than its budget times this factor.
 const TOLERANCE: f64 = 2.0;
 
-/// How a step ended.
+/// The result of a step.
 struct Done {
     step: usize,
     time: Duration,
@@ -113,7 +113,7 @@ fn run_on(
     failure.map_or(Ok(()), Err)
 }
 
-/// The position in `next` of the step that can start now.
+/// Returns the position in `next` of the step that can start now.
 fn startable(
     steps: &[Step],
     next: &[usize],
@@ -130,7 +130,7 @@ fn startable(
     (busy + steps[*step].cores.of(cores) <= cores).then_some(position)
 }
 
-/// Runs a step as a process, and prints each of its lines behind its name.
+/// Runs a step as a process, and prints its name before each of its lines.
 fn in_process(name: &str) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("this program: {error}"), "cargo xtask test"))?;
@@ -165,7 +165,7 @@ mod tests {
         Step::new("last", Cores::One, &[], 0, || Ok(())),
     ];
 
-    /// The order in which steps end, where one of them fails and one is slow.
+    /// Returns the order in which steps end, where one of them fails and one is slow.
     fn order(failing: &str, slow: &str) -> Vec<&'static str> {
         let done = Mutex::new(Vec::new());
         let result = run_on(2, &STEPS, |step| {

@@ -1,4 +1,4 @@
-//! Each crate's size and the cycles among its modules.
+//! The size of each crate, and the cycles among its modules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use super::modules::Modules;
 use super::source::{code_lines, without_tests};
 
-/// The largest number of modules of one crate that may all use each other, where that is less than
-/// [`CYCLE_MAX`].
+/// The crates whose largest cycle has a limit below [`CYCLE_MAX`].
 const CYCLES: &[(&str, usize)] = &[("crates/lab", 3), ("kernel", 3)];
 
-/// The limit of all other crates.
+/// The maximum number of modules of one crate that may all use each other.
 const CYCLE_MAX: usize = 4;
 
 /// Prints a line for each crate, and adds the crates whose cycles are too large to `findings`.
@@ -45,7 +44,7 @@ pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
     println!("{:<20} {:>13}", "total", lines.values().sum::<usize>());
 }
 
-/// The folder of the crate that a file belongs to: `crates/NAME`, or the first part of its path.
+/// Returns the folder of the crate of a file: `crates/NAME`, or the first part of its path.
 fn crate_of(file: &Path) -> PathBuf {
     let parts = if file.starts_with("crates") { 2 } else { 1 };
     file.iter().take(parts).collect()

@@ -1,7 +1,8 @@
-//! The part of the house style that a program can check.
+//! Checks the part of the house style that a program can check.
 
 mod crates;
 mod modules;
+mod prose;
 mod source;
 mod style;
 
@@ -13,25 +14,18 @@ use crate::command::{Command, Failure};
 /// The guide for embedders. Each of its excerpts is a copy of lines of the file that it names.
 const GUIDE: &str = "docs/embedding.md";
 
-/// Checks every Rust file that git tracks or would add.
+/// Checks every Rust and Markdown file that git tracks or would add.
 pub(crate) fn check() -> Result<(), Failure> {
-    let list = "ls-files --cached --others --exclude-standard -- *.rs";
-    let listed = Command::new("git").args(list).output()?;
-    let mut files = Vec::new();
-    for file in listed.lines().map(PathBuf::from) {
-        // A file that is deleted but not yet committed as deleted is not there.
-        let Ok(text) = fs::read_to_string(crate::root().join(&file)) else { continue };
-        files.push((file, text));
-    }
-    let mut findings = Vec::new();
-    for (file, text) in &files {
+    let (sources, mut findings) = (files("*.rs")?, Vec::new());
+    for (file, text) in &sources {
         style::check_file(file, text, &mut findings);
-        check_module_file(file, &files, &mut findings);
+        check_module_file(file, &sources, &mut findings);
     }
     check_excerpts(&mut findings);
-    crates::check(&files, &mut findings);
+    crates::check(&sources, &mut findings);
+    prose::check(&files("*.rs *.md")?, &mut findings);
     if findings.is_empty() {
-        println!("{} files are tidy", files.len());
+        println!("{} files are tidy", sources.len());
         return Ok(());
     }
     for finding in &findings {
@@ -43,10 +37,25 @@ pub(crate) fn check() -> Result<(), Failure> {
     ))
 }
 
-/// Crates whose module files are still in both styles.
+/// Lists the places of a habit of bad prose.
+pub(crate) fn list(habit: &str) -> Result<(), Failure> {
+    prose::list(&files("*.rs *.md")?, habit)
+}
+
+/// Returns the files that git tracks or would add, with their text.
+fn files(patterns: &str) -> Result<Vec<(PathBuf, String)>, Failure> {
+    let list = format!("ls-files --cached --others --exclude-standard -- {patterns}");
+    let listed = Command::new("git").args(&list).output()?;
+    // A file that is deleted but not yet committed as deleted has no text.
+    let read = |file: PathBuf| Some((fs::read_to_string(crate::root().join(&file)).ok()?, file));
+    let files = listed.lines().map(PathBuf::from).filter_map(read);
+    Ok(files.map(|(text, file)| (file, text)).collect())
+}
+
+/// Crates that still have both styles of module files.
 const MODULE_FILES_MIXED: &[&str] = &["crates/shootdown", "crates/vm"];
 
-/// A module with child modules is in `name/mod.rs`, not in `name.rs` beside `name/`.
+/// Checks that a module with child modules is in `name/mod.rs`, not in `name.rs` next to `name/`.
 fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Vec<String>) {
     let folder = file.with_extension("");
     let has_folder = || files.iter().any(|(other, _)| other.starts_with(&folder));
@@ -59,7 +68,7 @@ fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Ve
     }
 }
 
-/// Each excerpt in the guide occurs in the file that the guide named last before it.
+/// Checks that each excerpt in the guide occurs in the file that the guide named last before it.
 fn check_excerpts(findings: &mut Vec<String>) {
     let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
     let mut before = String::new();

@@ -12,19 +12,19 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use super::source::without_tests;
 
-/// One crate's modules, of which the first is the root.
+/// The modules of one crate. The first is the root.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     modules: Vec<Module>,
 }
 
-/// A module, with what its own tokens name.
+/// A module, with the paths that its own tokens name.
 #[derive(Debug)]
 struct Module {
     parent: usize,
     name: String,
     children: BTreeMap<String, usize>,
-    /// Paths of `pub use`, by the name that they give.
+    /// Paths of `pub use`, by the name that each gives to its item.
     exports: BTreeMap<String, Vec<String>>,
     paths: Vec<Vec<String>>,
 }
@@ -44,7 +44,7 @@ impl Modules {
         self.modules.len()
     }
 
-    /// Adds a module and its children. Files of the children are in `folder`.
+    /// Adds a module and its children. The files of the children are in `folder`.
     fn add(
         &mut self,
         parent: usize,
@@ -71,7 +71,7 @@ impl Modules {
         index
     }
 
-    /// The modules that each module uses.
+    /// Returns the modules that each module uses.
     fn uses(&self) -> Vec<BTreeSet<usize>> {
         let of_module = |(index, module): (usize, &Module)| {
             let used = module.paths.iter().filter_map(|path| self.resolve(index, path, 0));
@@ -80,9 +80,10 @@ impl Modules {
         self.modules.iter().enumerate().map(of_module).collect()
     }
 
-    /// The module that a path in the module `from` leads into. `None`: another crate's.
+    /// Returns the module to which a path in the module `from` leads; `None` if that is in another
+    /// crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
-        /// Re-exports of re-exports end before that, but for globs that form a ring.
+        /// A chain of re-exports is shorter than this, unless globs form a ring.
         const DEPTH_MAX: usize = 8;
         let (first, mut rest) = path.split_first()?;
         let mut module = match first.as_str() {
@@ -109,8 +110,8 @@ impl Modules {
         Some(module)
     }
 
-    /// The largest set of modules that all use each other, directly or not, by their names; a
-    /// module that is in no cycle is a set of one.
+    /// Returns the names of the largest set of modules that all use each other, directly or
+    /// indirectly. A module that is in no cycle is a set of one.
     pub(super) fn largest_cycle(&self) -> Vec<String> {
         let uses = self.uses();
         let reached: Vec<BTreeSet<usize>> = (0..uses.len())
@@ -129,7 +130,7 @@ impl Modules {
             };
             (0..uses.len()).filter(is_in).collect()
         };
-        // The first of the largest, so that the answer is always the same.
+        // Take the first of the largest sets, so that the result is deterministic.
         let largest = (0..uses.len()).rev().map(cycle_of).max_by_key(Vec::len).unwrap_or_default();
         largest.into_iter().map(|module| self.name(module)).collect()
     }
@@ -144,14 +145,14 @@ impl Modules {
 }
 
 impl Module {
-    /// Notes the paths in these tokens.
+    /// Collects the paths in these tokens.
     fn scan(&mut self, tokens: &TokenStream) {
         use TokenTree::{Group, Ident, Punct};
         let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
         let mut rest = tokens.as_slice();
         while let [first, after @ ..] = rest {
             rest = match rest {
-                // The braces are the other module's own.
+                // The braces contain the other module.
                 [Ident(word), _, Group(_), after @ ..] if word == "mod" => after,
                 [Ident(public), Ident(word), after @ ..]
                 | [Ident(public), Group(_), Ident(word), after @ ..]
@@ -190,8 +191,8 @@ impl Module {
     }
 }
 
-/// The paths of a `use` up to its semicolon, each with the name that it gives; and the tokens after
-/// it.
+/// Returns the paths of a `use` up to its semicolon, each with the name that it gives, and the
+/// tokens after the semicolon.
 fn use_tree(mut tokens: &[TokenTree]) -> (Vec<(Vec<String>, String)>, &[TokenTree]) {
     let (mut paths, mut path, mut name) = (Vec::new(), Vec::new(), None);
     while let [token, after @ ..] = tokens {
@@ -224,13 +225,14 @@ fn use_tree(mut tokens: &[TokenTree]) -> (Vec<(Vec<String>, String)>, &[TokenTre
     (paths, tokens)
 }
 
-/// A path with the name that it gives: its last part, unless `as` gives another.
+/// Returns a path with the name that it gives: its last part, unless `as` gives another.
 fn named(path: Vec<String>, name: Option<String>) -> Option<(Vec<String>, String)> {
     let last = path.last()?.clone();
     Some((path, name.unwrap_or(last)))
 }
 
-/// The modules that are declared among these tokens, with the bodies of those that have one here.
+/// Returns the modules that are declared among these tokens, with the bodies of those that have one
+/// here.
 fn children_in(tokens: &TokenStream) -> Vec<(String, Option<TokenStream>)> {
     let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
     let child = |three: &[TokenTree]| match three {
@@ -246,7 +248,8 @@ fn children_in(tokens: &TokenStream) -> Vec<(String, Option<TokenStream>)> {
     tokens.windows(3).filter_map(child).collect()
 }
 
-/// The tokens of a file outside of tests; none if it does not parse, which the compiler reports.
+/// Returns the tokens of a file outside of tests. A file that does not parse has none; the compiler
+/// reports it.
 fn tokens_of(text: &str) -> TokenStream {
     without_tests(text).join("\n").parse().unwrap_or_default()
 }
@@ -255,7 +258,7 @@ fn tokens_of(text: &str) -> TokenStream {
 mod tests {
     use super::*;
 
-    /// The largest cycle of a crate of these files.
+    /// Returns the largest cycle of a crate of these files.
     fn cycle(files: &[(&str, &str)]) -> Vec<String> {
         let files: BTreeMap<&Path, &str> =
             files.iter().map(|(name, text)| (Path::new(*name), *text)).collect();
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_use_each_other_form_a_cycle() {
+    fn mutual_use_forms_a_cycle() {
         let root = ("src/lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;");
         let b = ("src/b/mod.rs", "pub(crate) mod d;\nuse super::c;");
         for (a, d, expected) in [
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_that_dispatches_to_its_child_is_in_no_cycle() {
+    fn parent_that_calls_its_child_is_in_no_cycle() {
         let child = ("src/a.rs", "use super::Root;");
         assert_eq!(cycle(&[("src/lib.rs", "mod a; fn f() { a::g() }"), child]), ["crate"]);
         assert_eq!(

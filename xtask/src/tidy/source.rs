@@ -1,8 +1,8 @@
 //! The part of a source file that is not test code.
 
-/// The lines of a file without the items under `#[cfg(test)]` or `#[cfg(all(test, …))]`.
+/// Returns the lines of a file without the items under `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 ///
-/// rustfmt has formatted the file, so that the indentation shows where an item ends.
+/// The file must be formatted by rustfmt, so that the indentation shows the end of an item.
 pub(super) fn without_tests(text: &str) -> Vec<&str> {
     let mut kept = Vec::new();
     let mut lines = text.lines();
@@ -38,7 +38,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>, indent: usize) {
     }
 }
 
-/// The number of lines that are neither blank nor comments.
+/// Returns the number of lines that are neither blank nor comments.
 pub(super) fn code_lines(lines: &[&str]) -> usize {
     let is_code = |line: &&&str| !line.trim().is_empty() && !line.trim().starts_with("//");
     lines.iter().filter(is_code).count()
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_of_tests_are_not_counted() {
+    fn test_items_are_not_counted() {
         let text = "//! A file.\n\nfn one() {\n    two();\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     fn three() {\n    }\n}\n";
         for (before, count) in [

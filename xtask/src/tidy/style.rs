@@ -7,15 +7,18 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// Adds what the file breaks of the house style to `findings`.
+/// Adds the file's violations of the house style to `findings`.
 pub(super) fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     let place = |line: usize| format!("{}:{line}", file.display());
     let lines = text.lines().count();
     if lines > FILE_LINES_MAX {
-        findings.push(format!("{}: {lines} lines; one idea each", place(1)));
+        findings.push(format!(
+            "{}: {lines} lines are more than {FILE_LINES_MAX}; split the file by idea",
+            place(1)
+        ));
     }
     if !text.starts_with("//!") && !text.starts_with("#!") {
-        findings.push(format!("{}: says not what it is for", place(1)));
+        findings.push(format!("{}: begin with a `//!` comment", place(1)));
     }
     let has_rules = has_rules(file);
     if has_rules {
@@ -26,17 +29,20 @@ pub(super) fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
         if line.chars().count() > COLUMNS_MAX {
             findings.push(format!("{}: longer than {COLUMNS_MAX} columns", place(number)));
         }
-        // Split, so that this file does not find itself.
+        // The marks are split so that this file contains none.
         for mark in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("dbg", "!(")] {
             if line.contains(mark) {
-                findings.push(format!("{}: `{mark}` is for a note, not for main", place(number)));
+                findings.push(format!("{}: remove `{mark}` before you commit", place(number)));
             }
         }
         let code = line.split("//").next().unwrap_or_default();
         let mut words = code.split(|letter: char| !letter.is_alphanumeric());
         let is_bare = words.any(|word| ORDERINGS.contains(&word)) || code.contains(".fence()");
         if has_rules && is_bare {
-            findings.push(format!("{}: orders, and names no rule of rules.rs", place(number)));
+            findings.push(format!(
+                "{}: use a rule of rules.rs for this ordering or fence",
+                place(number)
+            ));
         }
         let indent = line.len() - line.trim_start().len();
         if is_function(line.trim_start()) {
@@ -45,57 +51,54 @@ pub(super) fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
             && line.trim_end() == format!("{:of$}}}", "")
         {
             if number - start > FUNCTION_LINES_MAX {
-                findings.push(format!(
-                    "{}: {} lines in one function",
-                    place(start),
-                    number - start
-                ));
+                findings.push(format!("{}: a function has {} lines", place(start), number - start));
             }
             function = None;
         }
     }
 }
 
-/// Each relaxed access to a word of the engine says why no ordering is needed: `Relaxed: <reason>`
-/// in a comment on the same line, or above it in the same paragraph. In the doc comment of a
-/// function, the reason is that of the whole function. Unit tests are exempt, and counters, whose
-/// module says why.
+/// Checks that each relaxed access to a word of the engine has a reason: `Relaxed: <reason>` in a
+/// comment on the same line, or above it in the same paragraph. A reason in the doc comment of a
+/// function is for the whole function. Unit tests are exempt. So is the module of counters, which
+/// has one reason for all.
 fn check_relaxed(file: &Path, text: &str, findings: &mut Vec<String>) {
     if file.ends_with("stats.rs") {
         return;
     }
-    let (mut of_paragraph, mut of_item, mut of_function) = (false, false, None);
+    let (mut paragraph_reason, mut item_reason, mut function_reason) = (false, false, None);
     let lines = text.lines().take_while(|line| !line.starts_with("#[cfg("));
     for (number, line) in (1..).zip(lines) {
         let (code, comment) = line.split_once("//").unwrap_or((line, ""));
         let (indent, code) = (line.len() - line.trim_start().len(), code.trim_start());
         if line.trim().is_empty() {
-            (of_paragraph, of_item) = (false, false);
+            (paragraph_reason, item_reason) = (false, false);
         }
         if comment.split_once("Relaxed: ").is_some_and(|(_, reason)| !reason.is_empty()) {
             let is_doc = comment.starts_with('/');
-            (of_paragraph, of_item) = (of_paragraph || !is_doc, of_item || is_doc);
+            (paragraph_reason, item_reason) = (paragraph_reason || !is_doc, item_reason || is_doc);
         }
-        if is_function(code) && std::mem::take(&mut of_item) {
-            of_function = Some(indent);
+        if is_function(code) && std::mem::take(&mut item_reason) {
+            function_reason = Some(indent);
         }
-        let has_reason = of_paragraph || of_function.is_some();
+        let has_reason = paragraph_reason || function_reason.is_some();
         let mut words = code.split(|letter: char| !letter.is_alphanumeric());
         if words.any(|word| word == "Relaxed") && !code.starts_with("use ") && !has_reason {
             let place = format!("{}:{number}", file.display());
-            findings.push(format!("{place}: relaxed, without a `// Relaxed: <reason>`"));
+            findings.push(format!("{place}: add `// Relaxed: <reason>` to this relaxed access"));
         }
-        if of_function.is_some_and(|of| line.trim_end() == format!("{:of$}}}", "")) {
-            of_function = None;
+        if function_reason.is_some_and(|of| line.trim_end() == format!("{:of$}}}", "")) {
+            function_reason = None;
         }
     }
 }
 
-/// Whether this is a part of the engine whose fences, and whose orderings beyond relaxed, are all
-/// rules with names: so that there is a test that breaks each.
+/// Returns `true` if a file is a part of the engine in which every fence, and every ordering
+/// stronger than relaxed, must be a named rule. A test breaks each rule.
 fn has_rules(file: &Path) -> bool {
     let is_exempt = |file: &Path| {
-        // The list itself, what a kernel implements, and the machine for tests.
+        // The list of rules, the traits that a kernel implements, and the machine for tests are
+        // exempt.
         file == Path::new("rules.rs")
             || file == Path::new("memory.rs")
             || file == Path::new("machine.rs")
@@ -105,7 +108,7 @@ fn has_rules(file: &Path) -> bool {
     file.strip_prefix("crates/shootdown/src").is_ok_and(|file| !is_exempt(file))
 }
 
-/// Whether a line begins a function. rustfmt has seen to the rest.
+/// Returns `true` if a line begins a function. The file must be formatted by rustfmt.
 fn is_function(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let signature = words.find(|word| {
@@ -120,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_orders_without_a_rule_is_found_in_the_engine() {
+    fn engine_ordering_without_rule_is_found() {
         let findings = |file: &str, line: &str| {
             let mut findings = Vec::new();
             check_file(Path::new(file), &format!("//! A file.\n{line}\n"), &mut findings);

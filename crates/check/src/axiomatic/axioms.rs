@@ -9,8 +9,8 @@ use super::execution::{Event, INITIAL};
 use super::relation::{Relation, events};
 
 impl Execution {
-    /// Whether two accesses to one location, one of them plain and one of them a write, are not
-    /// ordered by happens-before.
+    /// Returns `true` if the execution has a data race: two accesses to one location that
+    /// happens-before does not order. At least one of them is plain, and at least one is a write.
     pub fn has_race(&self) -> bool {
         let hb = self.happens_before();
         let conflict = |one: &Event, two: &Event| {
@@ -26,20 +26,20 @@ impl Execution {
         })
     }
 
-    /// Whether the axioms hold that are not kept by construction.
+    /// Returns `true` if the axioms hold that construction does not ensure.
     pub(super) fn is_consistent(&self) -> bool {
         let (hb, eco) = (self.happens_before(), self.extended_coherence());
         let is_coherent = hb.is_irreflexive() && hb.then(&eco).is_irreflexive();
         is_coherent && self.partial_sc(&hb, &eco).closure().is_irreflexive()
     }
 
-    /// The events that a condition holds for.
+    /// Returns the set of events that satisfy a condition.
     fn mask(&self, is: impl Fn(&Event) -> bool) -> u64 {
         let all = self.events.iter().enumerate();
         all.filter(|(_, event)| is(event)).fold(0, |mask, (at, _)| mask | 1 << at)
     }
 
-    /// `sb`.
+    /// Returns `sb`: sequenced before.
     fn sequenced_before(&self) -> Relation {
         let mut sb = Relation::empty(self.events.len());
         for (b, later) in self.events.iter().enumerate() {
@@ -53,7 +53,7 @@ impl Execution {
         sb
     }
 
-    /// `mo` and `rb`, and `rf` in the third place.
+    /// Returns `mo`, `rb` and `rf`: modification order, reads-before and reads-from.
     fn orders(&self) -> [Relation; 3] {
         let empty = Relation::empty(self.events.len());
         let [mut mo, mut rb, mut rf] = [empty.clone(), empty.clone(), empty];
@@ -74,13 +74,13 @@ impl Execution {
         [mo, rb, rf]
     }
 
-    /// `eco = (rf ∪ mo ∪ rb)⁺`.
+    /// Returns `eco = (rf ∪ mo ∪ rb)⁺`: extended coherence order.
     fn extended_coherence(&self) -> Relation {
         let [mo, rb, rf] = self.orders();
         mo.union(&rb).union(&rf).closure()
     }
 
-    /// `sw`, with release sequences of read-modify-writes, and with fences.
+    /// Returns `sw`, synchronizes with: by release sequences of read-modify-writes, and by fences.
     fn synchronizes_with(&self, sb: &Relation) -> Relation {
         let mut sw = Relation::empty(self.events.len());
         let fences = self.mask(Event::is_fence);
@@ -118,14 +118,14 @@ impl Execution {
         sw
     }
 
-    /// `hb = (sb ∪ sw)⁺`.
+    /// Returns `hb = (sb ∪ sw)⁺`: happens before.
     fn happens_before(&self) -> Relation {
         let sb = self.sequenced_before();
         let sw = self.synchronizes_with(&sb);
         sb.union(&sw).closure()
     }
 
-    /// `psc = psc_base ∪ psc_F`.
+    /// Returns `psc = psc_base ∪ psc_F`: the partial order of SC events.
     fn partial_sc(&self, hb: &Relation, eco: &Relation) -> Relation {
         let sc = self.mask(|event| event.ordering == Some(SeqCst));
         let fences = self.mask(|event| event.ordering == Some(SeqCst) && event.is_fence());

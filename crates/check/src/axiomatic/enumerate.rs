@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::{Execution, Program};
 
-/// What an enumeration has found.
+/// Results of an enumeration.
 #[derive(Debug)]
 pub struct Enumeration {
     /// Number of executions that satisfy the axioms.
     pub executions: usize,
-    /// Number of those that have the outcome.
+    /// Number of those executions that have the outcome.
     pub with_outcome: usize,
     /// Number of prefixes of executions, the executions included.
     pub prefixes: usize,
@@ -18,7 +18,7 @@ pub struct Enumeration {
 }
 
 impl Enumeration {
-    /// Whether the memory model allows the outcome.
+    /// Returns `true` if the memory model allows the outcome.
     pub fn is_allowed(&self) -> bool {
         self.witness.is_some()
     }

@@ -11,7 +11,7 @@ use super::{Name, Program};
 /// The thread of initial values.
 pub(super) const INITIAL: usize = usize::MAX;
 
-/// What a step did.
+/// The effect of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) thread: usize,
@@ -44,7 +44,7 @@ impl Event {
     }
 }
 
-/// Where a thread is.
+/// The position of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Thread {
     next: usize,
@@ -55,7 +55,7 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Execution {
     program: Rc<Program>,
-    /// In an order in which each load comes after its source. The initial values come first.
+    /// The events. The initial values come first, and each load comes after its source.
     pub(super) events: Vec<Event>,
     threads: Vec<Thread>,
     /// The order of modification of each location.
@@ -63,7 +63,7 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// The initial values.
+    /// Creates the prefix that has only the initial values.
     pub(super) fn new(program: &Program) -> Self {
         let initial = |(location, &(_, value)): (usize, &(Name, u64))| Event {
             thread: INITIAL,
@@ -82,19 +82,19 @@ impl Execution {
         }
     }
 
-    /// The value that was loaded under a name; `None` if its thread stopped before.
+    /// Returns the value that was loaded under a name; `None` if its thread stopped before.
     pub fn value(&self, name: Name) -> Option<u64> {
         let is_named = |event: &&Event| self.step(event).is_some_and(|step| step.name == name);
         self.events.iter().find(is_named).map(|event| event.read)
     }
 
-    /// The last value in a location's order of modification.
+    /// Returns the last value in a location's order of modification.
     pub fn last(&self, at: Name) -> Option<u64> {
         let location = self.program.initial.iter().position(|&(name, _)| name == at)?;
         self.events[*self.modifications[location].last()?].written
     }
 
-    /// Whether no thread has stopped before its last step.
+    /// Returns `true` if no thread has stopped before its last step.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(|thread| !thread.has_stopped)
     }
@@ -103,10 +103,11 @@ impl Execution {
         (event.thread != INITIAL).then(|| &self.program.threads[event.thread].1[event.step])
     }
 
-    /// All prefixes that are longer by one event; `None` if the execution is complete.
+    /// Returns all prefixes that are longer by one event; `None` if the execution is complete.
     ///
-    /// A step that does not load can do the same whenever it comes, so the first such step is the
-    /// only one that is tried. Which loads come first decides which stores they can read from.
+    /// The effect of a step that does not load does not depend on its position, so only the first
+    /// such step is tried. The order of loads decides which stores they can read from, so all
+    /// orders are tried.
     pub(super) fn extensions(&self) -> Option<Vec<Self>> {
         let program = Rc::clone(&self.program);
         let next = |thread: usize| {
@@ -130,7 +131,7 @@ impl Execution {
         (!is_complete).then_some(longer)
     }
 
-    /// The next event of a thread.
+    /// Returns the next event of a thread.
     fn event(&self, thread: usize, step: &Step) -> Event {
         let location = self.program.initial.iter().position(|&(name, _)| name == step.at);
         Event {
@@ -148,13 +149,14 @@ impl Execution {
         let mut longer = self.clone();
         let thread = &mut longer.threads[event.thread];
         thread.next += 1;
-        let goes_on = step.goes_on.as_ref().is_none_or(|values| values.contains(&event.read));
-        thread.has_stopped = !goes_on;
+        let continues =
+            step.continues_on.as_ref().is_none_or(|values| values.contains(&event.read));
+        thread.has_stopped = !continues;
         longer.events.push(event);
         longer
     }
 
-    /// A store takes every place in the order of modification but one that parts a
+    /// Adds a store at each place in the order of modification that does not separate a
     /// read-modify-write from its source.
     fn with_write_or_fence(&self, thread: usize, step: &Step) -> Vec<Self> {
         let event = self.event(thread, step);
@@ -172,7 +174,8 @@ impl Execution {
         (1..=order.len()).filter(is_free).map(insert).collect()
     }
 
-    /// A load reads from every store that is there; a read-modify-write takes the place behind it.
+    /// Adds a load that reads from each existing store. A read-modify-write takes the place after
+    /// its source.
     fn add_reads(&self, thread: usize, step: &Step, longer: &mut Vec<Self>) {
         let event = self.event(thread, step);
         let location = event.location.expect("what loads has a location");
@@ -196,7 +199,7 @@ impl Execution {
         }
     }
 
-    /// The same for two executions exactly if they are the same, in whatever order they grew.
+    /// Returns a key that is equal for equal executions only, in whatever order they grew.
     pub(super) fn key(&self) -> Vec<u8> {
         let name = |event: usize| {
             let Event { thread, step, location, .. } = self.events[event];

@@ -15,16 +15,16 @@
 //! One definition is that of C++20, which is weaker (P0982): a release sequence consists of its
 //! head and read-modify-writes, without the later stores of the head's own thread.
 //!
-//! All axioms are inherited by prefixes of an execution. So an execution grows step by step, a load
-//! takes its value from a store that is there already (no thin air), and what violates an axiom
-//! is dropped at once.
+//! Every prefix of an execution that satisfies the axioms satisfies them as well. An execution can
+//! therefore grow step by step: a load reads from a store that exists already (no thin air), and a
+//! prefix that violates an axiom is dropped.
 //!
 //! # Limits
 //!
-//! The checker knows no page tables, TLBs or interrupts, and no loops: a thread [stops] where a
-//! loaded value is not one that it goes on with. Values are constants. A program has at most 64
-//! events, initial values included. A program that stands for a part of the engine is that part
-//! reduced by hand: the checker takes orderings from the engine, and not the sequence of accesses.
+//! The checker has no page tables, TLBs or interrupts, and no loops: a thread [stops] where a
+//! loaded value is not one of those on which it continues. Values are constants. A program has at
+//! most 64 events, initial values included. A program that stands for a part of the engine is that
+//! part reduced by hand: the orderings come from the engine, the sequence of accesses does not.
 //!
 //! [stops]: Step::only_if
 

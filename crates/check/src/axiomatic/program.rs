@@ -8,14 +8,14 @@ use shootdown::rules::Kind;
 /// The name of a location, a thread or a loaded value.
 pub type Name = &'static str;
 
-/// How an access or a fence is ordered.
+/// Ordering of an access or a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Not atomic: an access that may [race](super::Execution::has_race).
     Plain,
     /// Atomic, with this ordering.
     Atomic(Ordering),
-    /// As the engine's rule asks for.
+    /// The ordering of one of the engine's rules.
     Rule(Rule),
 }
 
@@ -46,7 +46,7 @@ impl Access {
     }
 }
 
-/// What a step does.
+/// Effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Load,
@@ -92,8 +92,8 @@ pub struct Step {
     /// The location; empty for a fence.
     pub(super) at: Name,
     pub(super) access: Access,
-    /// The thread goes on only if it has loaded one of these values.
-    pub(super) goes_on: Option<Vec<u64>>,
+    /// The thread continues only if it has loaded one of these values.
+    pub(super) continues_on: Option<Vec<u64>>,
     /// The name of the loaded value.
     pub(super) name: Name,
     /// The line of the engine that the step stands for.
@@ -102,7 +102,7 @@ pub struct Step {
 
 impl Step {
     fn new(action: Action, at: Name, access: Access) -> Self {
-        Self { action, at, access, goes_on: None, name: "", line: "" }
+        Self { action, at, access, continues_on: None, name: "", line: "" }
     }
 
     fn site(&self, thread: Name) -> Option<Site> {
@@ -113,19 +113,16 @@ impl Step {
     }
 
     /// Gives the loaded value a name.
-    #[must_use]
     pub fn named(self, name: Name) -> Self {
         Self { name, ..self }
     }
 
     /// The thread stops after this step unless it has loaded one of `values`.
-    #[must_use]
     pub fn only_if(self, values: &[u64]) -> Self {
-        Self { goes_on: Some(values.to_vec()), ..self }
+        Self { continues_on: Some(values.to_vec()), ..self }
     }
 
     /// Names the line of the engine that the step stands for.
-    #[must_use]
     pub fn line(self, line: Name) -> Self {
         Self { line, ..self }
     }
@@ -192,7 +189,6 @@ impl Program {
     }
 
     /// The program with rules broken at some sites: orderings relaxed, and fences removed.
-    #[must_use]
     pub fn without(&self, is_broken: impl Fn(Site) -> bool) -> Self {
         let weaken = |thread: Name, step: &Step| {
             if !step.site(thread).is_some_and(&is_broken) {

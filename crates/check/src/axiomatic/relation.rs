@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub(super) struct Relation(Vec<u64>);
 
-/// The events of a mask, lowest first.
+/// Returns the events of a mask, lowest first.
 pub(super) fn events(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let event = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
@@ -14,7 +14,7 @@ pub(super) fn events(mut mask: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Relation {
-    /// The empty relation between `count` events.
+    /// Returns the empty relation between `count` events.
     pub(super) fn empty(count: usize) -> Self {
         assert!(count <= 64, "{count} events are more than a mask has bits");
         Self(vec![0; count])
@@ -32,27 +32,27 @@ impl Relation {
         Self(self.0.iter().zip(&other.0).map(|(one, two)| one | two).collect())
     }
 
-    /// `self; other`.
+    /// Returns the composition `self; other`.
     pub(super) fn then(&self, other: &Self) -> Self {
         let row = |&mask: &u64| events(mask).fold(0, |row, middle| row | other.0[middle]);
         Self(self.0.iter().map(row).collect())
     }
 
-    /// The pairs from an event of one mask to an event of another.
+    /// Returns the pairs from an event of one mask to an event of another.
     pub(super) fn between(&self, from: u64, to: u64) -> Self {
         let row = |(event, row): (usize, &u64)| if from >> event & 1 != 0 { row & to } else { 0 };
         Self(self.0.iter().enumerate().map(row).collect())
     }
 
-    /// The pairs that a condition holds for.
-    pub(super) fn filter(&self, keeps: impl Fn(usize, usize) -> bool) -> Self {
+    /// Returns the pairs for which a condition holds.
+    pub(super) fn filter(&self, keep: impl Fn(usize, usize) -> bool) -> Self {
         let row = |(from, &row): (usize, &u64)| {
-            events(row).filter(|&to| keeps(from, to)).fold(0, |row, to| row | 1 << to)
+            events(row).filter(|&to| keep(from, to)).fold(0, |row, to| row | 1 << to)
         };
         Self(self.0.iter().enumerate().map(row).collect())
     }
 
-    /// With every event of the mask related to itself.
+    /// Adds the pairs of each event of the mask with itself.
     pub(super) fn with_identity(mut self, mask: u64) -> Self {
         for event in events(mask) {
             self.0[event] |= 1 << event;
@@ -60,7 +60,7 @@ impl Relation {
         self
     }
 
-    /// The transitive closure.
+    /// Returns the transitive closure.
     pub(super) fn closure(mut self) -> Self {
         for middle in 0..self.0.len() {
             let after = self.0[middle];

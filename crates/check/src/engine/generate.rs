@@ -1,13 +1,13 @@
-//! Programs, by rule: all short ones, and long ones at random.
+//! Generators of programs: all short ones, and long ones at random.
 
 use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// What short programs are made of: each operation on one of two spaces, and on pages of one table.
-/// Four are left out: [`Op::Pin`] needs tags that most hardware does not have, and the programs
-/// with [`Op::UnmapLarge`], [`Op::TrimCpumask`] and [`Op::Expel`] have too many states to go through
-/// with every other operation.
+/// The operations of short programs, each on one of two spaces and on pages of one table. Four
+/// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
+/// [`Op::UnmapLarge`], [`Op::TrimCpumask`] and [`Op::FlushWalkers`] have too many states to search
+/// in combination with every other operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),
@@ -30,8 +30,9 @@ const ALPHABET: [Op; 18] = [
 ];
 
 impl Programs {
-    /// All programs of so many CPUs with so many operations each, of which the last CPU runs a
-    /// space before. Which CPU does what makes no difference, so it is taken in one order only.
+    /// Returns all programs with `length` operations for each CPU. The last CPU runs a space before
+    /// its operations. The assignment of programs to CPUs does not matter, so only one order is
+    /// generated.
     pub fn all_short(config: Config, length: u32) -> impl Iterator<Item = Self> {
         let count = ALPHABET.len().pow(length);
         let sequence = move |mut number: usize| -> Vec<Op> {
@@ -61,16 +62,15 @@ impl Programs {
         })
     }
 
-    /// Of so many operations for each CPU. In every second one each space is retired at last, and a
-    /// CPU reaps. The same seed makes the same program.
-    #[must_use]
+    /// Returns a random program with `length` operations for each CPU. In half of the programs, all
+    /// spaces are retired at the end, and a CPU reaps. The same seed makes the same program.
     pub fn at_random(config: Config, length: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut below = |bound| random.below(bound);
         let mut op = |_| {
             let (kind, space, page) = (below(41), below(config.spaces), below(SLOTS * PAGES));
-            // One that has a neighbour.
-            let of_two = if space ^ 1 < config.spaces { space } else { 0 };
+            // A space that has a neighbour.
+            let paired = if space ^ 1 < config.spaces { space } else { 0 };
             match kind {
                 0..9 => Op::Run(space),
                 9..11 => Op::Idle,
@@ -83,8 +83,8 @@ impl Programs {
                 24..26 => Op::Migrate(space, page),
                 26 => Op::UnmapTable(space, page % SLOTS),
                 27 => Op::UnmapKernel(page % SLOTS),
-                29..31 if config.spaces > 1 => Op::UnmapJoined(of_two, page),
-                31..33 if config.spaces > 1 => Op::ReclaimBoth(of_two, page),
+                29..31 if config.spaces > 1 => Op::UnmapJoined(paired, page),
+                31..33 if config.spaces > 1 => Op::ReclaimBoth(paired, page),
                 33..36 => Op::FreeTable(space, page % SLOTS),
                 36 => Op::UnmapLarge(space, page % SLOTS),
                 37 => Op::FlushWalkers(space),
@@ -111,9 +111,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_programs_are_all_there_and_each_once() {
+    fn short_programs_are_complete_and_distinct() {
         let all: Vec<_> = Programs::all_short(Config::new(2), 1).collect();
-        // Two of them, in any order, but for one that is retired twice.
+        // All pairs without order, except the pair that retires one space twice.
         assert_eq!(all.len(), ALPHABET.len() * (ALPHABET.len() + 1) / 2 - 1);
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.ops != one.ops));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_makes_the_same_program_and_any_can_be_typed() {
+    fn random_program_depends_on_its_seed_only() {
         for seed in 0..50 {
             let programs = Programs::at_random(Config::new(5), 12, seed);
             assert_eq!(programs, Programs::at_random(Config::new(5), 12, seed));

@@ -1,4 +1,4 @@
-//! The hostile machine, as the engine sees it.
+//! The hostile machine behind the engine's `Machine` trait.
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
@@ -11,20 +11,22 @@ use shootdown::{
 };
 
 use super::{Config, Tags};
-use crate::hardware::{Keeps, PAGES, SLOTS};
+use crate::hardware::{OnLoad, PAGES, SLOTS};
+use crate::machine::{
+    CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
+};
 use crate::sometimes::Sometimes;
-use crate::world::{CheckWord, Upper, World, complete_accesses, fence, publish, with_world};
 
-/// The hostile machine, as the engine sees it, with a way to end spaces, and sets of CPUs of so
-/// many words.
+/// The hostile machine as the engine uses it, with a lifetime policy and a number of words of CPU
+/// sets.
 #[derive(Debug)]
-pub struct Hostile<const LIFETIME: u8, const WORDS: usize> {
+pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     cpus: Vec<CpuState<Self>>,
     tags: Tags,
     broken: Option<Rule>,
-    /// Which CPU has retired each space: by the number of its root.
+    /// The root of each retired space, and the CPU that retired it.
     retired_by: RefCell<Vec<(usize, usize)>>,
-    /// How many spaces each CPU has freed.
+    /// Number of spaces that each CPU has freed.
     freed: Vec<Cell<usize>>,
 }
 
@@ -32,17 +34,17 @@ pub(super) const HANDOFF: u8 = 0;
 pub(super) const SHOOT: u8 = 1;
 pub(super) const COUNTED: u8 = 2;
 
-/// CPUs of a word of a set.
+/// CPUs of one word of a set.
 const WORD_BITS: usize = 64;
 
-// SAFETY: a run and all that belongs to it stays on one thread of the host.
-unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for Hostile<LIFETIME, WORDS> {}
+// SAFETY: a run and all its objects stay on one host thread.
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for EngineMachine<LIFETIME, WORDS> {}
 
-impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
-    pub(super) fn new(world: &World, config: Config) -> Self {
+impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
+    pub(super) fn new(machine: &HostileMachine, config: Config) -> Self {
         let cpu = |number| {
-            world.with_names(CpuState::new, |place| {
-                let name = CPU_WORDS.get(place).unwrap_or(&"another word");
+            machine.with_names(CpuState::new, |place| {
+                let name = CPU_WORDS.get(place).unwrap_or(&"other word");
                 format!("{name} of CPU {number}")
             })
         };
@@ -52,30 +54,30 @@ impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
         Self { cpus, tags, broken, retired_by: RefCell::default(), freed }
     }
 
-    /// The engine's number of a CPU: CPUs are dealt out to the words of sets in turn.
+    /// Returns the engine's number of a CPU: CPUs are assigned to the words of sets in turn.
     pub(super) const fn id(cpu: usize) -> CpuId {
         CpuId((cpu % WORDS * WORD_BITS + cpu / WORDS) as u32)
     }
 
-    /// The CPU with a number of the engine's.
+    /// Returns the CPU with this number of the engine's.
     const fn cpu_of(id: CpuId) -> usize {
         id.index() % WORD_BITS * WORDS + id.index() / WORD_BITS
     }
 
-    /// How many spaces the calling CPU has freed so far.
+    /// Returns the number of spaces that the calling CPU has freed so far.
     pub(super) fn freed(&self) -> usize {
-        self.freed[with_world(World::cpu)].get()
+        self.freed[with_machine(HostileMachine::cpu)].get()
     }
 
-    /// This CPU is about to retire the space with this root.
-    pub(super) fn retires(&self, root: usize, cpu: usize) {
+    /// Records that `cpu` is about to retire the space with this root.
+    pub(super) fn note_retired(&self, root: usize, cpu: usize) {
         self.retired_by.borrow_mut().push((root, cpu));
     }
 }
 
-// SAFETY: a fence takes effect before the method returns. `breaks` is only ever true in runs that
+// SAFETY: a fence takes effect before the method returns. `breaks` only returns `true` in runs that
 // expect the engine to fail.
-unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for Hostile<LIFETIME, WORDS> {
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for EngineMachine<LIFETIME, WORDS> {
     type Word = CheckWord;
 
     fn fence(&self) {
@@ -86,9 +88,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for Hostile<LIFETIME,
     }
 }
 
-// SAFETY: everything takes effect before the method returns; interrupts arrive, for every CPU takes
-// them whenever it does not mask them, and none does so for ever.
-unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME, WORDS> {
+// SAFETY: every operation takes effect before its method returns. Interrupts arrive, because every
+// CPU takes them whenever they are not masked, and no CPU masks them for ever.
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LIFETIME, WORDS> {
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 2];
     type TagWords = [CheckWord; 2];
@@ -98,21 +100,21 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
         HANDOFF => Lifetime::Handoff,
         SHOOT => Lifetime::Shoot,
         COUNTED => Lifetime::Counted,
-        _ => panic!("there are three"),
+        _ => panic!("there are three lifetime policies"),
     };
 
     fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[Self::cpu_of(cpu)]
     }
     fn cpu(&self) -> CpuId {
-        Self::id(with_world(World::cpu))
+        Self::id(with_machine(HostileMachine::cpu))
     }
     fn cpu_limit(&self) -> usize {
         let ids = (0..self.cpus.len()).map(|cpu| Self::id(cpu).index());
         ids.max().map_or(0, |last| last + 1)
     }
     fn interrupts_masked(&self) -> bool {
-        with_world(World::is_masked)
+        with_machine(HostileMachine::is_masked)
     }
     fn publish(&self) {
         publish();
@@ -139,97 +141,94 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
         self.flush_ceiling()
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let keeps = match entries {
-            Entries::Keep => Keeps::Everything,
-            Entries::Discard => Keeps::Nothing,
+        let on_load = match entries {
+            Entries::Keep => OnLoad::Keep,
+            Entries::Discard => OnLoad::Flush,
         };
-        with_world(|world| world.load_root(Some(root.0 as usize), tag.0, keeps));
+        with_machine(|machine| machine.load_root(Some(root.0 as usize), tag.0, on_load));
     }
     fn load_kernel(&self) {
-        // Where there are no tags, user translations are under the kernel's.
-        let keeps = if self.tag_count() == 0 { Keeps::Nothing } else { Keeps::Everything };
-        with_world(|world| world.load_root(None, Tag::KERNEL.0, keeps));
+        // Without tags, user translations are under the kernel's tag.
+        let on_load = if self.tag_count() == 0 { OnLoad::Flush } else { OnLoad::Keep };
+        with_machine(|machine| machine.load_root(None, Tag::KERNEL.0, on_load));
     }
     fn invalidate(&self, _: Tag, extent: Extent) {
-        with_world(|world| world.drop_pages(|page| covers(extent, page), upper(extent)));
+        with_machine(|machine| {
+            machine.invalidate_pages(|page| covers(extent, page), upper(extent));
+        });
     }
     fn invalidate_tag(&self, tag: Tag) {
-        with_world(|world| world.drop_tag(Some(tag.0)));
+        with_machine(|machine| machine.invalidate_tag(Some(tag.0)));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        with_world(|world| world.drop_kernel_pages(|page| covers(extent, page)));
+        with_machine(|machine| machine.invalidate_kernel_pages(|page| covers(extent, page)));
     }
     fn invalidate_all(&self) {
-        with_world(|world| world.drop_tag(None));
+        with_machine(|machine| machine.invalidate_tag(None));
     }
     fn traps_stale_writes(&self) -> bool {
-        with_world(|world| world.profile().traps_stale_writes)
+        with_machine(|machine| machine.profile().traps_stale_writes)
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {
             if cpu.index() >= WORD_BITS {
-                with_world(|world| world.reach(Sometimes::RangInSecondWord));
+                with_machine(|machine| machine.reach(Sometimes::RangInSecondWord));
             }
-            with_world(|world| world.ring(Self::cpu_of(cpu)));
+            with_machine(|machine| machine.send_interrupt(Self::cpu_of(cpu)));
         }
     }
     fn broadcaster(&self) -> Option<&Self> {
         matches!(self.tags, Tags::Broadcast(_)).then_some(self)
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
-        // SAFETY: it is ours again, and spaces live as long as the run.
+        // SAFETY: the engine has given the space back, and spaces live as long as the run.
         let root = unsafe { space.as_ref() }.root().0 as usize;
-        with_world(|world| {
-            world.free_root(root);
-            self.freed[world.cpu()].update(|count| count + 1);
-            if !self.retired_by.borrow().contains(&(root, world.cpu())) {
-                world.reach(Sometimes::HandedOff);
+        with_machine(|machine| {
+            machine.free_root(root);
+            self.freed[machine.cpu()].update(|count| count + 1);
+            if !self.retired_by.borrow().contains(&(root, machine.cpu())) {
+                machine.reach(Sometimes::HandedOff);
             }
         });
     }
     fn spin_hint(&self) {
-        with_world(World::spin_hint);
+        with_machine(HostileMachine::spin_hint);
     }
     fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
-        with_world(World::spin_hint);
+        with_machine(HostileMachine::spin_hint);
     }
 }
 
 // SAFETY: a broadcast takes effect on every CPU before `complete` returns.
-unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for Hostile<LIFETIME, WORDS> {
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachine<LIFETIME, WORDS> {
     fn capabilities(&self) -> Broadcast {
         Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 }
     }
     fn costs(&self) -> NotifyCosts {
-        // The engine broadcasts whenever it may.
+        // With these costs, the engine broadcasts whenever it can.
         NotifyCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..NotifyCosts::default() }
     }
     fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
         let covered = |page| covers(extent, page);
-        with_world(|world| world.broadcast_under(tag.0, covered, upper(extent)));
+        with_machine(|machine| machine.broadcast_under(tag.0, covered, upper(extent)));
     }
     fn broadcast_kernel(&self, extent: Extent) {
-        with_world(|world| world.broadcast_kernel(|page| covers(extent, page)));
+        with_machine(|machine| machine.broadcast_kernel(|page| covers(extent, page)));
     }
     fn complete(&self) -> u64 {
-        with_world(World::complete_broadcasts);
+        with_machine(HostileMachine::complete_broadcasts);
         0
     }
 }
 
-/// A CPU's words, in the order in which the engine makes them: for histories alone.
-const CPU_WORDS: [&str; 7] = [
-    "the presence",
-    "what is held",
-    "what is seen",
-    "the tag",
-    "the last tag",
-    "the bell",
-    "the answer",
-];
+/// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
+/// them.
+const CPU_WORDS: [&str; 7] =
+    ["presence", "hazard", "seen generation", "tag", "last tag", "bell", "acknowledgement"];
 
-/// Whether an extent covers a page of a table, by its number, or the large page of an entry of the
-/// root, whose number comes after those. An extent of large pages need not cover small ones there.
+/// Returns `true` if an extent covers a page of a table, by its number, or the large page of an
+/// entry of the root, whose number comes after those of the tables' pages. An extent of large pages
+/// may leave out small pages.
 pub(super) fn covers(extent: Extent, page: usize) -> bool {
     let is_covered = |page: usize| extent.covers((page as u64) << 12);
     match page.checked_sub(SLOTS * PAGES) {
@@ -239,6 +238,10 @@ pub(super) fn covers(extent: Extent, page: usize) -> bool {
     }
 }
 
-fn upper(extent: Extent) -> Upper {
-    if extent.frees_tables() || extent.is_whole() { Upper::Dropped } else { Upper::Kept }
+fn upper(extent: Extent) -> WalkCaches {
+    if extent.frees_tables() || extent.is_whole() {
+        WalkCaches::Invalidate
+    } else {
+        WalkCaches::Keep
+    }
 }

@@ -10,84 +10,82 @@ use std::ops::Range;
 
 use shootdown::{Lifetime, Rule};
 
-use crate::explore::Scene;
-use crate::world::{Outcome, Setting};
+use crate::explore::Scenario;
+use crate::machine::{Outcome, RunSettings};
 
-pub use hostile::Hostile;
+pub use hostile::EngineMachine;
 pub use op::{BadProgram, Op};
 
-/// How large a system is, what its hardware has, and what is wrong with it.
+/// The size of a system, its hardware, and the rule that its engine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// CPUs: up to 64.
+    /// Number of CPUs: 1 to 64.
     pub cpus: usize,
-    /// Address spaces.
+    /// Number of address spaces.
     pub spaces: usize,
-    /// Which tags the hardware has.
+    /// The tags of the hardware.
     pub tags: Tags,
-    /// How spaces end.
+    /// The way in which spaces end.
     pub lifetime: Lifetime,
-    /// Words of a set of CPUs, over which the CPUs are spread: 1; or 2, with
-    /// [`Lifetime::Handoff`] alone.
+    /// Number of words of a CPU set, over which the CPUs are spread: 1, or 2 with
+    /// [`Lifetime::Handoff`] only.
     pub cpu_words: usize,
-    /// A rule that the engine breaks.
+    /// The rule that the engine breaks, if any.
     pub broken: Option<Rule>,
 }
 
 impl Config {
-    /// Three spaces that the last CPU frees, two tags for each CPU, sets of one word, and no rule
-    /// broken.
-    #[must_use]
+    /// A configuration of three spaces with [`Lifetime::Handoff`], two tags for each CPU, sets of
+    /// one word, and no broken rule.
     pub const fn new(cpus: usize) -> Self {
         let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
         Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None }
     }
 }
 
-/// Which tags there are.
+/// The kind and number of the hardware's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tags {
-    /// So many of each CPU's own, up to 2: as on x86.
+    /// Each CPU has up to 2 tags of its own, as on x86.
     PerCpu(usize),
-    /// So many that mean the same on all CPUs, up to 63: as on RISC-V.
+    /// All CPUs share up to 63 tags, as on RISC-V.
     Global(usize),
-    /// The same, with invalidations that reach everyone, if there is one more than there are CPUs
-    /// (and sets of CPUs have one word): as on Arm. One tag more can be pinned for a device.
+    /// All CPUs share up to 63 tags, and invalidations can be broadcast, as on Arm. The engine
+    /// broadcasts if there is at least one tag more than there are CPUs, and if CPU sets have one
+    /// word. One tag more can be pinned for a device.
     Broadcast(usize),
-    /// So many that each CPU counts up: as on ARC.
+    /// Each CPU assigns up to this many tags, counting up, as on ARC.
     Renamed(usize),
 }
 
-/// How many address spaces there can be.
+/// Maximum number of address spaces.
 pub const SPACES_MAX: usize = 12;
 
-/// What each CPU does on a machine with this engine.
+/// A program for each CPU of a machine with this engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// The machine and the engine.
     pub config: Config,
-    /// For each CPU.
+    /// The operations of each CPU.
     pub ops: Vec<Vec<Op>>,
 }
 
 impl Programs {
-    /// How many operations all CPUs have together.
-    #[must_use]
+    /// Returns the number of operations of all CPUs.
     pub fn len(&self) -> usize {
         self.ops.iter().map(Vec::len).sum()
     }
 
-    /// Whether no CPU does anything.
-    #[must_use]
+    /// Returns `true` if no CPU has an operation.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same with as few operations as it can have so that `fails` says so all the same.
-    #[must_use]
-    pub fn shrunken(&self, fails: impl Fn(&Self) -> bool) -> Self {
+    /// Returns the smallest program for which `fails` still returns `true`, as far as removing
+    /// operations and CPUs finds it.
+    pub fn shrink(&self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut smallest = self.clone();
-        // In parts that become smaller, down to one operation.
+        // Remove parts that become smaller, down to one operation.
         let mut part = smallest.len().div_ceil(2);
         while part > 0 {
             let mut start = 0;
@@ -104,7 +102,7 @@ impl Programs {
         smallest.with_busy_cpus(&fails)
     }
 
-    /// Without some of the operations, which are counted from CPU to CPU.
+    /// Returns the programs without a range of operations, which are numbered from CPU to CPU.
     fn without(&self, left_out: Range<usize>) -> Self {
         let mut number = 0;
         let mut stays = |_: &Op| {
@@ -116,7 +114,7 @@ impl Programs {
         smaller
     }
 
-    /// Without the CPUs that do nothing, if it fails without them, too.
+    /// Removes the CPUs that have no operation, if the programs still fail then.
     fn with_busy_cpus(self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut busy = self.clone();
         busy.ops.retain(|ops| !ops.is_empty());
@@ -125,14 +123,14 @@ impl Programs {
     }
 }
 
-impl Scene for Programs {
-    fn run(&self, setting: Setting<'_>) -> Outcome {
-        kernel::run_programs(self, setting)
+impl Scenario for Programs {
+    fn run(&self, settings: RunSettings<'_>) -> Outcome {
+        kernel::run_programs(self, settings)
     }
 }
 
 impl fmt::Display for Programs {
-    /// As it is parsed: operations behind commas, CPUs behind bars.
+    /// Formats the programs as they are parsed: operations separated by commas, CPUs by bars.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (cpu, ops) in self.ops.iter().enumerate() {
             f.write_str(if cpu == 0 { "" } else { " | " })?;

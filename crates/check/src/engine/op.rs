@@ -1,4 +1,4 @@
-//! What a kernel does, in words that can be typed.
+//! The operations of a kernel, and their syntax.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,100 +6,81 @@ use std::str::FromStr;
 use super::{Config, Programs, SPACES_MAX};
 use crate::hardware::{PAGES, SLOTS};
 
-/// What a kernel does on a CPU, one after the other.
+/// An operation that a kernel performs on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Runs a thread of this space from now on, which is in user mode for a while; what follows are
+    /// Runs a thread of this space, which is in user mode for a while. The following operations are
     /// its system calls.
     Run(usize),
     /// Goes idle, with the space still loaded.
     Idle,
     /// Loads the kernel's own root.
     Leave,
-    /// Takes a page of a space away, flushes, waits, and gives its frame to somebody else.
+    /// Unmaps a page of a space, flushes, waits, and reuses its frame.
     Unmap(usize, usize),
-    /// The same, and takes no interrupt while it waits.
+    /// As [`Op::Unmap`], with interrupts masked while the CPU waits.
     UnmapMasked(usize, usize),
-    /// Maps a page of a space that was taken away, if its frame has been given back: nobody has to
-    /// be told.
+    /// Maps an unmapped page of a space, if its frame is free. This requires no flush.
     Map(usize, usize),
-    /// Reclaims a page of a space: takes it, and flushes that with others.
+    /// Reclaims a page of a space: unmaps it and flushes it in a batch.
     Reclaim(usize, usize),
-    /// Lets nobody write to a page of a space any more.
+    /// Write-protects a page of a space.
     Protect(usize, usize),
-    /// Moves a page of a space to another frame: takes it away, flushes, waits, copies it, and maps
-    /// it again.
+    /// Moves a page of a space to another frame: unmaps it, flushes, waits, copies it, and maps it
+    /// again.
     Migrate(usize, usize),
-    /// Takes a table out of a space, with its pages, flushes, and frees it when nobody walks it.
+    /// Removes a table and its pages from a space, flushes, and frees the table when no CPU can
+    /// walk it.
     UnmapTable(usize, usize),
-    /// The same, but that CPUs which are lazy on the space are left alone: the table is in
-    /// quarantine until they have forgotten the way to it, or, if that is full, until they are
-    /// interrupted.
+    /// As [`Op::UnmapTable`], but does not interrupt CPUs that are lazy on the space. The table
+    /// stays in quarantine until these CPUs have forgotten their pointers to it. If the quarantine
+    /// is full, they are interrupted.
     FreeTable(usize, usize),
-    /// Puts a large page where a table is, which is freed with its pages; and takes the large page
-    /// away, flushes that, and gives its frame to somebody else.
+    /// Replaces a table by a large page, and frees the table and its pages. Then unmaps the large
+    /// page, flushes, and reuses its frame.
     UnmapLarge(usize, usize),
-    /// Takes a page of a space and the same of its [neighbour](Self::spaces) away: two flushes, of
-    /// which the first is polled, and then joined with the second.
+    /// Unmaps a page of a space and the same page of its [neighbour](Self::spaces) by two flushes.
+    /// The first is polled, and then joined with the second.
     UnmapJoined(usize, usize),
-    /// Reclaims a page of a space, and the same of its neighbour, in one batch.
+    /// Reclaims a page of a space and the same page of its neighbour in one batch.
     ReclaimBoth(usize, usize),
-    /// Has all CPUs forget the way to tables of a space that are in quarantine, and frees these.
+    /// Makes all CPUs forget their pointers to the space's tables in quarantine, and frees these
+    /// tables.
     FlushWalkers(usize),
-    /// Takes CPUs out of a space's roster that do not use it.
+    /// Trims from a space's CPU mask the CPUs that do not use it.
     TrimCpumask(usize),
-    /// Pins the tag of a space for a device, which uses the space for a while.
+    /// Pins the tag of a space for a device, which then uses the space for a while.
     Pin(usize),
-    /// Has other CPUs let go of dead spaces.
+    /// Makes other CPUs drop their hazards of dead spaces.
     Reap,
-    /// Takes a page of the kernel's own away, which all CPUs use, and gives its frame to somebody
-    /// else.
+    /// Unmaps a kernel page, which all CPUs use, and reuses its frame.
     UnmapKernel(usize),
-    /// Waits until nobody runs the space any more, nor will: its tables are freed when nobody walks
-    /// them.
+    /// Waits until no CPU runs the space or will run it, and retires it. Its tables are freed when
+    /// no CPU can walk them.
     Retire(usize),
-    /// Goes offline, and comes back.
+    /// Goes offline, and comes back online.
     OfflineOnline,
 }
 
 impl Op {
-    /// The space that it is about, or the first of two.
-    #[must_use]
-    pub const fn space(self) -> Option<usize> {
+    /// Returns the space of the operation, or the first of two.
+    fn space(self) -> Option<usize> {
         match self {
-            Self::Run(space)
-            | Self::Unmap(space, _)
-            | Self::UnmapMasked(space, _)
-            | Self::Map(space, _)
-            | Self::Reclaim(space, _)
-            | Self::Protect(space, _)
-            | Self::Migrate(space, _)
-            | Self::UnmapTable(space, _)
-            | Self::FreeTable(space, _)
-            | Self::UnmapLarge(space, _)
-            | Self::UnmapJoined(space, _)
-            | Self::ReclaimBoth(space, _)
-            | Self::FlushWalkers(space)
-            | Self::TrimCpumask(space)
-            | Self::Pin(space)
-            | Self::Retire(space) => Some(space),
-            Self::Idle | Self::Leave | Self::Reap | Self::UnmapKernel(_) | Self::OfflineOnline => {
-                None
-            }
+            Self::UnmapKernel(_) => None,
+            _ => self.parts().1,
         }
     }
 
-    /// The spaces that it is about: the neighbour of an even space is the next one, and the other
-    /// way round.
+    /// Returns the spaces of the operation. The neighbour of an even space is the next one; the
+    /// neighbour of an odd space is the previous one.
     pub fn spaces(self) -> impl Iterator<Item = usize> {
         let has_two = matches!(self, Self::UnmapJoined(..) | Self::ReclaimBoth(..));
         let neighbour = self.space().filter(|_| has_two).map(|space| space ^ 1);
         self.space().into_iter().chain(neighbour)
     }
 
-    /// What a CPU that does it does, for a history.
-    #[must_use]
-    pub fn story(self) -> String {
+    /// Describes the operation as a verb phrase, for a history.
+    pub fn describe(self) -> String {
         match self {
             Self::Run(space) => format!("runs space {space}"),
             Self::Idle => "goes idle".to_owned(),
@@ -114,10 +95,10 @@ impl Op {
             Self::Migrate(space, page) => format!("migrates page {page} of space {space}"),
             Self::UnmapTable(space, slot) => format!("unmaps table {slot} of space {space}"),
             Self::FreeTable(space, slot) => {
-                format!("unmaps table {slot} of space {space}, and holds it back from lazy CPUs")
+                format!("unmaps table {slot} of space {space}, and quarantines it")
             }
             Self::UnmapLarge(space, slot) => {
-                format!("replaces table {slot} of space {space} by a large page, and unmaps that")
+                format!("replaces table {slot} of space {space} by a large page, and unmaps it")
             }
             Self::UnmapJoined(space, page) => {
                 format!("unmaps page {page} of spaces {space} and {}", space ^ 1)
@@ -125,58 +106,40 @@ impl Op {
             Self::ReclaimBoth(space, page) => {
                 format!("reclaims page {page} of spaces {space} and {}", space ^ 1)
             }
-            Self::FlushWalkers(space) => format!("has the tables of space {space} forgotten"),
-            Self::TrimCpumask(space) => format!("trims the roster of space {space}"),
+            Self::FlushWalkers(space) => format!("flushes the walkers of space {space}"),
+            Self::TrimCpumask(space) => format!("trims the CPU mask of space {space}"),
             Self::Pin(space) => format!("pins space {space} for a device"),
-            Self::Reap => "has dead spaces let go of".to_owned(),
+            Self::Reap => "reaps dead spaces".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
             Self::Retire(space) => format!("retires space {space}"),
             Self::OfflineOnline => "goes offline, and comes back".to_owned(),
         }
     }
 
-    /// Its name, as one types it, and what it is about.
-    fn parts(self) -> (&'static str, Option<usize>, Option<usize>) {
-        let name = match self {
-            Self::Run(_) => "run",
-            Self::Idle => "idle",
-            Self::Leave => "leave",
-            Self::Unmap(..) => "unmap",
-            Self::UnmapMasked(..) => "unmap-masked",
-            Self::Map(..) => "map",
-            Self::Reclaim(..) => "reclaim",
-            Self::Protect(..) => "protect",
-            Self::Migrate(..) => "migrate",
-            Self::UnmapTable(..) => "unmap-table",
-            Self::FreeTable(..) => "free-table",
-            Self::UnmapLarge(..) => "unmap-large",
-            Self::UnmapJoined(..) => "unmap-joined",
-            Self::ReclaimBoth(..) => "reclaim-both",
-            Self::FlushWalkers(_) => "flush-walkers",
-            Self::TrimCpumask(_) => "trim-cpumask",
-            Self::Pin(_) => "pin",
-            Self::Reap => "reap",
-            Self::UnmapKernel(_) => "unmap-kernel",
-            Self::Retire(_) => "retire",
-            Self::OfflineOnline => "offline-online",
-        };
-        let page = match self {
-            Self::Unmap(_, page)
-            | Self::UnmapMasked(_, page)
-            | Self::Map(_, page)
-            | Self::Reclaim(_, page)
-            | Self::Protect(_, page)
-            | Self::Migrate(_, page)
-            | Self::UnmapTable(_, page)
-            | Self::FreeTable(_, page)
-            | Self::UnmapLarge(_, page)
-            | Self::UnmapJoined(_, page)
-            | Self::ReclaimBoth(_, page) => Some(page),
-            _ => None,
-        };
+    /// Returns the name of the operation, its first number, and its second number.
+    const fn parts(self) -> (&'static str, Option<usize>, Option<usize>) {
         match self {
-            Self::UnmapKernel(page) => (name, Some(page), None),
-            _ => (name, self.space(), page),
+            Self::Run(space) => ("run", Some(space), None),
+            Self::Idle => ("idle", None, None),
+            Self::Leave => ("leave", None, None),
+            Self::Unmap(space, page) => ("unmap", Some(space), Some(page)),
+            Self::UnmapMasked(space, page) => ("unmap-masked", Some(space), Some(page)),
+            Self::Map(space, page) => ("map", Some(space), Some(page)),
+            Self::Reclaim(space, page) => ("reclaim", Some(space), Some(page)),
+            Self::Protect(space, page) => ("protect", Some(space), Some(page)),
+            Self::Migrate(space, page) => ("migrate", Some(space), Some(page)),
+            Self::UnmapTable(space, slot) => ("unmap-table", Some(space), Some(slot)),
+            Self::FreeTable(space, slot) => ("free-table", Some(space), Some(slot)),
+            Self::UnmapLarge(space, slot) => ("unmap-large", Some(space), Some(slot)),
+            Self::UnmapJoined(space, page) => ("unmap-joined", Some(space), Some(page)),
+            Self::ReclaimBoth(space, page) => ("reclaim-both", Some(space), Some(page)),
+            Self::FlushWalkers(space) => ("flush-walkers", Some(space), None),
+            Self::TrimCpumask(space) => ("trim-cpumask", Some(space), None),
+            Self::Pin(space) => ("pin", Some(space), None),
+            Self::Reap => ("reap", None, None),
+            Self::UnmapKernel(page) => ("unmap-kernel", Some(page), None),
+            Self::Retire(space) => ("retire", Some(space), None),
+            Self::OfflineOnline => ("offline-online", None, None),
         }
     }
 }
@@ -191,77 +154,57 @@ impl fmt::Display for Op {
     }
 }
 
-/// Why a text is no program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why a text is not a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadProgram {
-    /// It is no operation.
+    /// The text is not an operation.
+    #[error("`{}` is not an operation", .0.escape_debug())]
     Unknown(String),
-    /// There is no such space, page or table.
+    /// The space, page or table does not exist.
+    #[error(
+        "`{}`: spaces are 0 to {}, pages 0 to {}, tables and kernel pages 0 to {}",
+        .0.escape_debug(), SPACES_MAX - 1, SLOTS * PAGES - 1, SLOTS - 1
+    )]
     OutOfRange(String),
-    /// A space is retired before the last use of it on that CPU, or twice.
+    /// A CPU uses a space after retiring one, or a space is retired twice.
+    #[error("CPU {0} uses a space after retiring one, or a space is retired twice")]
     UsedAfterRetire(usize),
-    /// There are more CPUs than 64, or none.
+    /// There are more than 64 CPUs, or none.
+    #[error("{0} CPUs; there can be 1 to 64")]
     Cpus(usize),
 }
-
-impl fmt::Display for BadProgram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(text) => write!(f, "`{}` is no operation", text.escape_debug()),
-            Self::OutOfRange(text) => write!(
-                f,
-                "`{}`: spaces are 0 to {}, pages 0 to {}, tables and kernel pages 0 to {}",
-                text.escape_debug(),
-                SPACES_MAX - 1,
-                SLOTS * PAGES - 1,
-                SLOTS - 1
-            ),
-            Self::UsedAfterRetire(cpu) => {
-                write!(f, "CPU {cpu} goes on after it has retired a space, or one is retired twice")
-            }
-            Self::Cpus(cpus) => write!(f, "{cpus} CPUs; there can be 1 to 64"),
-        }
-    }
-}
-
-impl std::error::Error for BadProgram {}
 
 impl FromStr for Op {
     type Err = BadProgram;
 
     fn from_str(text: &str) -> Result<Self, BadProgram> {
         let unknown = || BadProgram::Unknown(text.to_owned());
-        let (name, what) = text.split_once(' ').unwrap_or((text, ""));
-        let (first, second) = what.split_once('.').unwrap_or((what, ""));
-        let number = |text: &str| text.parse::<usize>().map_err(|_| unknown());
-        let op = match (name, first, second) {
-            ("idle", "", "") => Self::Idle,
-            ("leave", "", "") => Self::Leave,
-            ("offline-online", "", "") => Self::OfflineOnline,
-            ("reap", "", "") => Self::Reap,
-            ("flush-walkers", space, "") => Self::FlushWalkers(number(space)?),
-            ("trim-cpumask", space, "") => Self::TrimCpumask(number(space)?),
-            ("pin", space, "") => Self::Pin(number(space)?),
-            ("run", space, "") => Self::Run(number(space)?),
-            ("retire", space, "") => Self::Retire(number(space)?),
-            ("unmap-kernel", page, "") => Self::UnmapKernel(number(page)?),
-            _ => {
-                let (space, page) = (number(first)?, number(second)?);
-                match name {
-                    "unmap" => Self::Unmap(space, page),
-                    "unmap-masked" => Self::UnmapMasked(space, page),
-                    "map" => Self::Map(space, page),
-                    "reclaim" => Self::Reclaim(space, page),
-                    "protect" => Self::Protect(space, page),
-                    "migrate" => Self::Migrate(space, page),
-                    "unmap-table" => Self::UnmapTable(space, page),
-                    "free-table" => Self::FreeTable(space, page),
-                    "unmap-large" => Self::UnmapLarge(space, page),
-                    "unmap-joined" => Self::UnmapJoined(space, page),
-                    "reclaim-both" => Self::ReclaimBoth(space, page),
-                    _ => return Err(unknown()),
-                }
-            }
+        let (name, numbers) = text.split_once(' ').unwrap_or((text, ""));
+        let numbers = numbers.split('.').filter(|number| !number.is_empty());
+        let numbers = numbers.map(str::parse).collect::<Result<Vec<usize>, _>>();
+        let op = match (name, &*numbers.map_err(|_| unknown())?) {
+            ("run", &[space]) => Self::Run(space),
+            ("idle", []) => Self::Idle,
+            ("leave", []) => Self::Leave,
+            ("unmap", &[space, page]) => Self::Unmap(space, page),
+            ("unmap-masked", &[space, page]) => Self::UnmapMasked(space, page),
+            ("map", &[space, page]) => Self::Map(space, page),
+            ("reclaim", &[space, page]) => Self::Reclaim(space, page),
+            ("protect", &[space, page]) => Self::Protect(space, page),
+            ("migrate", &[space, page]) => Self::Migrate(space, page),
+            ("unmap-table", &[space, slot]) => Self::UnmapTable(space, slot),
+            ("free-table", &[space, slot]) => Self::FreeTable(space, slot),
+            ("unmap-large", &[space, slot]) => Self::UnmapLarge(space, slot),
+            ("unmap-joined", &[space, page]) => Self::UnmapJoined(space, page),
+            ("reclaim-both", &[space, page]) => Self::ReclaimBoth(space, page),
+            ("flush-walkers", &[space]) => Self::FlushWalkers(space),
+            ("trim-cpumask", &[space]) => Self::TrimCpumask(space),
+            ("pin", &[space]) => Self::Pin(space),
+            ("reap", []) => Self::Reap,
+            ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
+            ("retire", &[space]) => Self::Retire(space),
+            ("offline-online", []) => Self::OfflineOnline,
+            _ => return Err(unknown()),
         };
         let (_, space, page) = op.parts();
         let (spaces, pages) = match op {
@@ -279,12 +222,12 @@ impl FromStr for Op {
 }
 
 impl Programs {
-    /// From operations behind commas, and CPUs behind bars: `run 0, idle | unmap 0.1`. There are
-    /// as many CPUs as the text has, and spaces as many as it names at least.
+    /// Parses operations separated by commas, and CPUs separated by bars: `run 0, idle | unmap
+    /// 0.1`. There are as many CPUs as the text has, and at least as many spaces as it names.
     ///
     /// # Errors
     ///
-    /// If it is none, or one that no kernel may do.
+    /// If the text is not a program, or if no kernel may perform it.
     pub fn parse(config: Config, text: &str) -> Result<Self, BadProgram> {
         let ops_of = |cpu: &str| {
             let ops = cpu.split(',').map(str::trim).filter(|op| !op.is_empty());
@@ -301,8 +244,9 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Whether a kernel may do that: a CPU that retires a space waits for all others to be done
-    /// with it, so all that it does afterwards is to reap, and no other CPU retires it.
+    /// Returns an error if no kernel may perform the programs. A CPU that retires a space waits for
+    /// all other CPUs to finish with it. Afterwards, it may only reap, and no other CPU may retire
+    /// that space.
     pub(super) fn check(&self) -> Result<(), BadProgram> {
         let mut retired = [false; SPACES_MAX];
         for (cpu, ops) in self.ops.iter().enumerate() {
@@ -329,11 +273,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_reads_as_it_is_written() {
+    fn program_text_round_trips() {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
-                    free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, flush-walkers 0, \
-                    trim-cpumask 1, pin 2, retire 2, reap";
+                    free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
+                    flush-walkers 0, trim-cpumask 1, pin 2, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
         assert_eq!(programs.len(), 21);
@@ -346,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kernel_may_do_is_no_program() {
+    fn invalid_program_is_rejected() {
         let bad = |text: &str| Programs::parse(Config::new(1), text).unwrap_err().to_string();
         for text in ["fly 0", "run", "run x", "idle 0", "unmap 0", "run 0.0", "unmap 0.1.2"] {
-            assert!(bad(text).contains("is no operation"), "{text}: {}", bad(text));
+            assert!(bad(text).contains("is not an operation"), "{text}: {}", bad(text));
         }
         for text in ["run 12", "unmap 0.4", "unmap-table 0.2", "unmap-kernel 2"] {
             assert!(bad(text).contains("spaces are 0 to 11"), "{text}: {}", bad(text));

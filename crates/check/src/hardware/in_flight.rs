@@ -1,41 +1,41 @@
-//! Translations in flight: those that a CPU makes early, and uses late.
+//! Translations in it: those that a CPU makes early and uses late.
 //!
-//! A CPU may translate for an instruction long before it is the instruction's turn. What it has
-//! found then, and be it that there is nothing, is in no TLB: an invalidation on that CPU does not
-//! reach it, and no barrier ends it. What ends it is a context synchronisation: an `isb`, or an
-//! exception that is taken, or returned from. An invalidation by *another* CPU is not complete
-//! before all accesses are that use what it takes away: what is left of those are loads that are
-//! done, and wait for their turn, until a barrier says that they were too early. A fault is no
-//! access.
+//! A CPU may translate for an instruction long before it executes the instruction. The result,
+//! which may also be a fault, is not in a TLB: an invalidation on that CPU does not remove it, and
+//! a barrier does not end it. Only a context synchronisation ends it: an `isb`, or an exception
+//! that is taken or returned from.
 //!
-//! As with TLBs, nobody chooses when a CPU looks: it is kept what it *may* have found since its
-//! last synchronisation. Only programs that ask for it pay for that: who comes back from user mode
-//! by an exception has synchronised, and so have all kernels that are checked.
+//! An invalidation by *another* CPU is not complete until all accesses that use the invalidated
+//! entries are complete. The remaining uses are loads that have executed early and are not yet in
+//! program order. A barrier discards such loads. A fault is not an access.
 //!
-//! Of walks that are half done it is not kept which tables they are in: that is too kind to who
-//! frees a table, and writes into it, before it synchronises.
+//! As with TLBs, the search does not choose when a CPU translates. The machine keeps the set of
+//! translations that each CPU *may* have found since its last synchronisation. Only programs that
+//! ask for it pay for this. A CPU that returns from user mode by an exception has synchronised, and
+//! all checked kernels do that.
+//!
+//! For a walk in progress, the machine does not track which tables the walk is in. This is too
+//! lenient to a kernel that frees a table, and writes into it, before it synchronises.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Entry, Hardware, PAGES};
-use crate::hash::mix;
 use crate::memory::Memory;
 
-/// What a CPU finds for a page.
+/// The result of translating a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Translation {
-    /// An entry that is present.
+    /// The page has a present entry.
     To(Entry),
-    /// The root has no table there.
+    /// The root has no table for the page.
     FaultsInRoot,
-    /// The table has nothing there.
+    /// The table has no entry for the page.
     FaultsInTable,
 }
 
 impl Translation {
-    /// Whether there is nothing.
-    #[must_use]
+    /// Returns `true` if the translation faults.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::To(_))
     }
@@ -60,92 +60,85 @@ impl fmt::Display for Translation {
     }
 }
 
-/// When an access is done.
+/// The time at which an access executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// When it is its turn.
-    Now,
-    /// Maybe before, for it is a load, and no barrier is between.
-    MaybeDone,
+pub enum AccessTiming {
+    /// The access executes in program order.
+    InOrder,
+    /// The access is a load and may have executed earlier, because no barrier precedes it.
+    MaybeEarly,
 }
 
-/// A moment of a CPU's program, from which on it can know the address of a later access.
+/// A point in a CPU's program from which the CPU can know the address of a later access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(usize);
 
 impl Moment {
-    /// Before everything: the address depends on nothing.
+    /// The beginning of the program: the address depends on nothing.
     pub const BEGINNING: Self = Self(0);
 }
 
-/// What an instruction may have found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
+/// A translation that an instruction may have found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct EarlyTranslation {
     page: usize,
     found: Translation,
-    /// It was a load, and is done.
-    is_done: bool,
+    /// `true` if the access was a load and has executed.
+    has_executed: bool,
 }
 
-type Flights = BTreeSet<Flight>;
+type EarlyTranslations = BTreeSet<EarlyTranslation>;
 
-/// Of all CPUs.
-#[derive(Debug)]
+/// Translations in it of all CPUs.
+#[derive(Debug, Hash)]
 pub(super) struct InFlight {
-    /// Of each, what it may have found since each of its moments, and its last synchronisation.
-    cpus: Vec<Vec<Flights>>,
+    /// For each CPU and each of its moments, the translations that the CPU may have found since
+    /// that moment and since its last synchronisation.
+    cpus: Vec<Vec<EarlyTranslations>>,
 }
 
 impl InFlight {
-    fn add(&mut self, cpu: usize, flights: &Flights) {
-        self.cpus[cpu].iter_mut().for_each(|since| since.extend(flights));
+    fn add(&mut self, cpu: usize, found: &EarlyTranslations) {
+        self.cpus[cpu].iter_mut().for_each(|since| since.extend(found));
     }
 
-    /// All accesses of a CPU that use entries of these pages are done.
+    /// Marks as executed all accesses of a CPU that use entries of these pages.
     fn complete(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
         for since in &mut self.cpus[cpu] {
-            let after = since.iter().map(|&flight| {
-                let is_done = !flight.found.is_fault() && pages(flight.page);
-                Flight { is_done: flight.is_done || is_done, ..flight }
+            let after = since.iter().map(|&it| {
+                let has_executed = !it.found.is_fault() && pages(it.page);
+                EarlyTranslation { has_executed: it.has_executed || has_executed, ..it }
             });
             *since = after.collect();
         }
     }
-
-    pub(super) fn hash(&self, mut hash: u64) -> u64 {
-        for since in self.cpus.iter().flatten() {
-            hash = mix(hash, since.len() as u64);
-            for &Flight { page, found, is_done } in since {
-                hash = mix(mix(hash, (page as u64) << 1 | u64::from(is_done)), found.bits());
-            }
-        }
-        hash
-    }
 }
 
 impl Hardware {
-    /// Keeps what is in flight from now on.
+    /// Tracks translations in it from now on.
     pub(crate) fn track_in_flight(&mut self, memory: &Memory) {
-        let cpus = vec![vec![Flights::new()]; self.cpus.len()];
+        let cpus = vec![vec![EarlyTranslations::new()]; self.cpus.len()];
         self.in_flight = Some(InFlight { cpus });
         (0..self.cpus.len()).for_each(|cpu| self.note_in_flight(memory, cpu));
     }
 
-    /// A CPU may find something else than before.
+    /// Adds the translations that a CPU may find now, after a change.
     pub(super) fn note_in_flight(&mut self, memory: &Memory, cpu: usize) {
         if self.in_flight.is_some() {
-            let flights = self.findable(memory, cpu);
-            self.in_flight.iter_mut().for_each(|in_flight| in_flight.add(cpu, &flights));
+            let found = self.findable(memory, cpu);
+            self.in_flight.iter_mut().for_each(|in_flight| in_flight.add(cpu, &found));
         }
     }
 
-    /// What a CPU may find now, in its TLB or by a walk.
-    fn findable(&self, memory: &Memory, cpu: usize) -> Flights {
-        let mut flights = Flights::new();
-        let mut add = |page, found| flights.insert(Flight { page, found, is_done: false });
+    /// Returns the translations that a CPU may find now, in its TLB or by a walk.
+    fn findable(&self, memory: &Memory, cpu: usize) -> EarlyTranslations {
+        let mut found = EarlyTranslations::new();
+        let mut add = |page, translation| {
+            found.insert(EarlyTranslation { page, found: translation, has_executed: false })
+        };
         let state = &self.cpus[cpu];
         let cached = state.root.zip(state.cached.get(&state.tag));
-        let Some((root, cached)) = cached else { return flights };
+        let Some((root, cached)) = cached else { return found };
         for leaf in &cached.leaves {
             add(leaf.page, Translation::To(leaf.entry));
         }
@@ -156,39 +149,39 @@ impl Hardware {
                 }
             }
         }
-        for upper in cached.uppers.iter().filter(|it| it.root == root) {
+        for upper in cached.tables.iter().filter(|it| it.root == root) {
             for (index, &word) in self.tables[upper.table].words.iter().enumerate() {
                 if !Entry(memory.value(word)).is_present() {
                     add(upper.slot * PAGES + index, Translation::FaultsInTable);
                 }
             }
         }
-        flights
+        found
     }
 
-    /// What a CPU may have found for a page since a moment of its program: for an access that is
-    /// done now, or what a load has found that is done.
+    /// Returns the translations that an access of a CPU to a page may use, if the address was known
+    /// at `since`.
     pub(crate) fn translations(
         &self,
         cpu: usize,
         page: usize,
         since: Moment,
-        access: Access,
+        access: AccessTiming,
     ) -> BTreeSet<Translation> {
-        let flights = self.in_flight.iter().flat_map(|it| &it.cpus[cpu][since.0]);
-        let flights = flights.filter(|it| it.page == page);
-        let flights = flights.filter(|it| !it.is_done || access == Access::MaybeDone);
-        flights.map(|flight| flight.found).collect()
+        let found = self.in_flight.iter().flat_map(|it| &it.cpus[cpu][since.0]);
+        let found = found.filter(|it| it.page == page);
+        let found = found.filter(|it| !it.has_executed || access == AccessTiming::MaybeEarly);
+        found.map(|it| it.found).collect()
     }
 
-    /// A CPU's loads that are done come too early for what is behind a barrier.
+    /// A barrier: discards a CPU's loads that have executed early.
     pub(crate) fn order_loads(&mut self, cpu: usize) {
         for since in self.in_flight.iter_mut().flat_map(|it| &mut it.cpus[cpu]) {
-            since.retain(|flight| !flight.is_done);
+            since.retain(|it| !it.has_executed);
         }
     }
 
-    /// A CPU forgets what it has found early.
+    /// Discards the translations that a CPU has found early.
     pub(crate) fn synchronise(&mut self, memory: &Memory, cpu: usize) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.cpus[cpu].iter_mut().for_each(BTreeSet::clear);
@@ -196,16 +189,17 @@ impl Hardware {
         }
     }
 
-    /// The present moment of a CPU's program.
+    /// Returns the current moment of a CPU's program.
     pub(crate) fn moment(&mut self, memory: &Memory, cpu: usize) -> Moment {
         let Some(in_flight) = &mut self.in_flight else { return Moment::BEGINNING };
-        in_flight.cpus[cpu].push(Flights::new());
+        in_flight.cpus[cpu].push(EarlyTranslations::new());
         let moment = Moment(in_flight.cpus[cpu].len() - 1);
         self.note_in_flight(memory, cpu);
         moment
     }
 
-    /// An invalidation by another CPU waits for those accesses of this one that use what it takes.
+    /// Lets an invalidation by another CPU wait for those accesses of this CPU that use an
+    /// invalidated entry.
     pub(super) fn wait_for_accesses(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.complete(cpu, pages);

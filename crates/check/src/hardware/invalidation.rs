@@ -1,39 +1,38 @@
-//! Invalidations that take their time: one is complete when its issuer waits for it, and maybe no
-//! sooner, on whatever CPU.
+//! Asynchronous invalidations. On every CPU, an invalidation may take effect as late as when its
+//! issuer waits for it.
 
 use std::fmt;
 
-use super::{Hardware, Overwritten, PAGE_NUMBERS, Wrong};
-use crate::hash::mix;
+use super::{Hardware, Overwritten, PAGE_NUMBERS, Violation};
 use crate::memory::Memory;
 
-/// One that is not complete.
-#[derive(Clone, Debug)]
+/// An invalidation that is not complete.
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Invalidation {
     issuer: usize,
     reach: Reach,
     what: What,
-    /// What its issuer had overwritten and not published by then.
+    /// The entries that its issuer had overwritten and not published when it issued the
+    /// invalidation.
     unpublished: Vec<Overwritten>,
 }
 
-/// Whose translations an invalidation takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The CPUs that an invalidation reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// Its issuer's.
+    /// Only the CPU that issues it.
     Own,
-    /// Everybody's.
+    /// All CPUs and the device.
     Everybody,
 }
 
-/// What an invalidation takes.
-#[derive(Clone, Copy, Debug)]
+/// The entries that an invalidation removes.
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum What {
-    /// Pages of whatever is loaded, as a set of bits, and the way to them.
-    Pages(u64),
-    /// The same under a tag, and the way to them if that is asked for.
-    PagesUnder { tag: u16, pages: u64, upper: bool },
-    /// All of a tag.
+    /// A set of pages, one bit each, under `tag` or the loaded one, and the cached pointers to
+    /// tables if `upper` is set.
+    Pages { tag: Option<u16>, pages: u64, upper: bool },
+    /// All entries under a tag.
     Tag(u16),
 }
 
@@ -43,8 +42,8 @@ impl fmt::Display for What {
             (0..PAGE_NUMBERS).filter(|page| set >> page & 1 == 1).collect()
         };
         match *self {
-            Self::Pages(set) => write!(f, "pages {:?}", list(set)),
-            Self::PagesUnder { tag, pages, .. } => {
+            Self::Pages { tag: None, pages, .. } => write!(f, "pages {:?}", list(pages)),
+            Self::Pages { tag: Some(tag), pages, .. } => {
                 write!(f, "pages {:?} under tag {tag}", list(pages))
             }
             Self::Tag(tag) => write!(f, "tag {tag}"),
@@ -52,61 +51,40 @@ impl fmt::Display for What {
     }
 }
 
-impl Invalidation {
-    pub(super) fn hash(&self, hash: u64) -> u64 {
-        let reach = u64::from(self.reach == Reach::Everybody);
-        let (kind, what) = match self.what {
-            What::Pages(set) => (0, set),
-            What::PagesUnder { tag, pages, upper } => {
-                (4 | u64::from(upper) << 3, pages << 16 | u64::from(tag))
-            }
-            What::Tag(tag) => (2, u64::from(tag)),
-        };
-        let hash = mix(mix(hash, (self.issuer as u64) << 4 | kind | reach), what);
-        self.unpublished.iter().fold(hash, |hash, it| it.hash(hash))
-    }
-}
-
 impl Hardware {
-    /// A CPU begins an invalidation.
+    /// Begins an invalidation.
     pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
         let unpublished = self.unpublished(issuer);
         self.invalidations.push(Invalidation { issuer, reach, what, unpublished });
     }
 
-    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
-    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+    /// Completes all invalidations that a CPU has issued: the CPUs that they reach hold none of the
+    /// entries.
+    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
         let all = std::mem::take(&mut self.invalidations);
         let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
         self.invalidations = others;
-        let mut wrong = None;
+        let mut violation = None;
         for invalidation in own {
             for target in 0..self.cpus.len() {
                 if target == cpu || invalidation.reach == Reach::Everybody {
-                    let found = self.take(memory, target, &invalidation);
-                    wrong = wrong.or(found);
+                    let found = self.apply(memory, target, &invalidation);
+                    violation = violation.or(found);
                 }
             }
         }
-        wrong
+        violation
     }
 
-    fn take(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Wrong> {
+    fn apply(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Violation> {
         let (is_remote, tag) = (cpu != by.issuer, self.cpus[cpu].tag);
         match by.what {
-            What::Pages(set) => {
-                let is_taken = |page| set >> page & 1 == 1;
-                if is_remote {
-                    self.wait_for_accesses(cpu, is_taken);
-                }
-                self.drop_under(cpu, tag, is_taken, true);
-            }
-            What::PagesUnder { tag: of, pages, upper } => {
-                let is_taken = |page| pages >> page & 1 == 1;
+            What::Pages { tag: of, pages, upper } => {
+                let (of, is_covered) = (of.unwrap_or(tag), |page| pages >> page & 1 == 1);
                 if is_remote && tag == of {
-                    self.wait_for_accesses(cpu, is_taken);
+                    self.wait_for_accesses(cpu, is_covered);
                 }
-                self.drop_under(cpu, of, is_taken, upper);
+                self.invalidate_under(cpu, of, is_covered, upper);
             }
             What::Tag(of) => {
                 if is_remote && tag == of {
@@ -115,7 +93,7 @@ impl Hardware {
                 self.forget(cpu, Some(of));
             }
         }
-        self.read_again(memory, cpu, by.issuer, &by.unpublished);
+        self.refetch_unpublished(memory, cpu, by.issuer, &by.unpublished);
         self.fill(memory, cpu)
     }
 }

@@ -1,96 +1,90 @@
-//! What hardware may hold: TLBs that never forget, and caches of upper levels, filled from whatever
-//! can be reached, at any moment.
+//! The translations that the hardware may hold: TLBs that never evict an entry, and caches of upper
+//! levels. Both fill themselves with every reachable entry at any moment.
 //!
-//! No search guesses *when* a CPU fills its TLB. For each CPU and tag it is kept what the TLB *may*
-//! hold: every translation that could have been found since something was last dropped. After each
-//! write to a page table that is loaded, and after each load, all that can be reached is added. So
-//! one run stands for every way in which hardware could have speculated. What instructions have
-//! found early is kept in the same way, for programs that ask for it (`in_flight`).
+//! The search does not choose *when* a CPU fills its TLB. For each CPU and tag, the machine keeps
+//! the entries that the TLB *may* hold: every translation that could have been found since the last
+//! invalidation. After each write to a loaded page table, and after each load of a root, the
+//! machine adds all reachable entries. One run therefore stands for every way in which the hardware
+//! could have speculated. Translations that instructions have found early are kept in the same way,
+//! for programs that ask for it (`in_flight`).
 //!
-//! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] each.
+//! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] entries each.
 
 mod in_flight;
 mod invalidation;
 mod unpublished;
-mod wrong;
+mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
-use crate::hash::mix;
 use crate::memory::Memory;
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
-pub use self::in_flight::{Access, Moment, Translation};
+pub use self::in_flight::{AccessTiming, Moment, Translation};
 pub use self::invalidation::Reach;
 pub(crate) use self::invalidation::{Invalidation, What};
 use self::unpublished::Overwritten;
-pub use self::wrong::Wrong;
-use self::wrong::page_name;
+pub use self::violation::Violation;
+use self::violation::page_name;
 
-/// Entries of a root.
+/// Number of entries of a root.
 pub const SLOTS: usize = 2;
-/// Entries of a table.
+/// Number of entries of a table.
 pub const PAGES: usize = 2;
-/// Numbers of pages: those of tables, and then one large page for each entry of a root.
+/// Number of page numbers: one for each entry of each table, then one for the large page of each
+/// entry of a root.
 pub(crate) const PAGE_NUMBERS: usize = SLOTS * PAGES + SLOTS;
 
-/// An entry of a page table: a frame, or the number of a table, and what it allows.
+/// An entry of a page table: the number of a frame or of a table, and its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// There is nothing.
+    /// The entry that is not present.
     pub const EMPTY: Self = Self(0);
     const PRESENT: u64 = 1;
     const WRITABLE: u64 = 2;
     const LARGE: u64 = 4;
 
-    /// To a table, or to a frame that can only be read.
-    #[must_use]
+    /// A pointer to a table, or a read-only mapping of a frame.
     pub const fn to(target: usize) -> Self {
         Self((target as u64) << 8 | Self::PRESENT)
     }
 
-    /// The same, for a frame that can be written.
-    #[must_use]
+    /// Makes a mapping of a frame writable.
     pub const fn writable(self) -> Self {
         Self(self.0 | Self::WRITABLE)
     }
 
-    /// The same, for a large page: an entry of a root.
-    #[must_use]
+    /// Makes a mapping a large page, for an entry of a root.
     pub const fn large(self) -> Self {
         Self(self.0 | Self::LARGE)
     }
 
-    /// Whether it is of a large page.
-    #[must_use]
+    /// Returns `true` if this maps a large page.
     pub const fn is_large(self) -> bool {
         self.0 & Self::LARGE != 0
     }
 
-    /// Whether it leads to a table, in a root.
-    #[must_use]
+    /// Returns `true` if this entry of a root points to a table.
     pub const fn is_table(self) -> bool {
         self.is_present() && !self.is_large()
     }
 
-    /// Whether there is anything.
-    #[must_use]
+    /// Returns `true` if the entry is present.
     pub const fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
 
-    /// Whether it lets one write.
-    #[must_use]
+    /// Returns `true` if the entry permits writes.
     pub const fn is_writable(self) -> bool {
         self.0 & Self::WRITABLE != 0
     }
 
-    /// The table, or the frame.
-    #[must_use]
+    /// The number of the table or of the frame.
     pub const fn target(self) -> usize {
         (self.0 >> 8) as usize
     }
@@ -106,40 +100,32 @@ impl fmt::Display for Entry {
     }
 }
 
-/// A translation that a CPU may hold: of which root, for which page, as the entry was, and how
-/// often the frame had been given away by then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A translation that a CPU may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Leaf {
     root: usize,
     page: usize,
     entry: Entry,
-    life: u32,
+    incarnation: u32,
 }
 
-impl Leaf {
-    const fn mixed_into(self, hash: u64) -> u64 {
-        let place = (self.root << 8 | self.page) as u64;
-        mix(mix(hash, place << 32 | self.life as u64), self.entry.0)
-    }
-}
-
-/// The way to a table that a CPU may remember.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Upper {
+/// A cached pointer to a table that a CPU may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct CachedTable {
     root: usize,
     slot: usize,
     table: usize,
-    life: u32,
+    incarnation: u32,
 }
 
-/// What a CPU may hold under one tag.
-#[derive(Clone, Debug, Default)]
+/// The entries that a CPU may hold under one tag.
+#[derive(Clone, Debug, Default, Hash)]
 struct Cached {
     leaves: BTreeSet<Leaf>,
-    uppers: BTreeSet<Upper>,
+    tables: BTreeSet<CachedTable>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 struct HardwareCpu {
     root: Option<usize>,
     tag: u16,
@@ -150,35 +136,35 @@ struct HardwareCpu {
 /// A root, or a table below one.
 #[derive(Debug)]
 struct Table {
-    /// The numbers of its words.
+    /// The numbers of its words in memory.
     words: Vec<u32>,
-    life: u32,
+    incarnation: u32,
     is_free: bool,
 }
 
-/// Translations that a flush is to take from everybody.
+/// Translations that no CPU may use after a flush.
 #[derive(Clone, Debug)]
-#[must_use = "the flush is said to be done some time"]
-pub struct Outdated(BTreeSet<Leaf>);
+#[must_use = "pass it to `complete_flush`"]
+pub struct StaleEntries(BTreeSet<Leaf>);
 
-/// All of it.
+/// The hardware state of all CPUs.
 #[derive(Debug)]
 pub(crate) struct Hardware {
     profile: Profile,
     cpus: Vec<HardwareCpu>,
     roots: Vec<Table>,
     tables: Vec<Table>,
-    /// How often each frame was given away.
+    /// Number of times that each frame was reused.
     frames: Vec<u32>,
-    /// What nobody may use any more: a flush of it is done.
+    /// Translations that no CPU may use, because a flush of them is complete.
     flushed: BTreeSet<Leaf>,
-    /// Which words are of page tables.
+    /// For each word, `true` if it is part of a page table.
     words: Vec<bool>,
     /// Invalidations that are not complete.
     invalidations: Vec<Invalidation>,
-    /// Entries that each CPU has overwritten since it last published.
+    /// For each CPU, the entries that it has overwritten since it last published.
     unpublished: Vec<Vec<Overwritten>>,
-    /// What CPUs may have found early, if anybody asks.
+    /// Translations that CPUs may have found early; `None` if they are not tracked.
     in_flight: Option<InFlight>,
 }
 
@@ -230,22 +216,22 @@ impl Hardware {
             self.words.resize(self.words.len().max(word + 1), false);
             self.words[word] = true;
         }
-        Table { words, life: 0, is_free: false }
+        Table { words, incarnation: 0, is_free: false }
     }
 
-    /// Whether a word is part of one.
+    /// Returns `true` if a word is part of a page table.
     pub(crate) fn is_of_page_tables(&self, word: u32) -> bool {
         self.words.get(word as usize).copied().unwrap_or(false)
     }
 
-    /// A CPU has given a word another value: all CPUs may have found it.
+    /// Records that a CPU has changed a word: all CPUs may have found the new value.
     pub(crate) fn written(
         &mut self,
         memory: &Memory,
         cpu: usize,
         word: u32,
         before: Entry,
-    ) -> Option<Wrong> {
+    ) -> Option<Violation> {
         if !self.is_of_page_tables(word) {
             return None;
         }
@@ -253,126 +239,138 @@ impl Hardware {
         self.fill_all(memory)
     }
 
-    /// Every CPU finds whatever it can reach.
-    fn fill_all(&mut self, memory: &Memory) -> Option<Wrong> {
+    /// Adds to every CPU the entries that it can reach.
+    fn fill_all(&mut self, memory: &Memory) -> Option<Violation> {
         (0..self.cpus.len()).find_map(|cpu| self.fill(memory, cpu))
     }
 
-    fn fill(&mut self, memory: &Memory, number: usize) -> Option<Wrong> {
+    fn fill(&mut self, memory: &Memory, number: usize) -> Option<Violation> {
         let Self { cpus, roots, tables, frames, flushed, .. } = self;
         let cpu = &mut cpus[number];
         let root = cpu.root?;
         let cached = cpu.cached.entry(cpu.tag).or_default();
         if roots[root].is_free {
-            return Some(Wrong::WalksFreed { cpu: number });
+            return Some(Violation::WalksFreed { cpu: number });
         }
         for (slot, &word) in roots[root].words.iter().enumerate() {
             let entry = Entry(memory.value(word));
             if entry.is_large() {
                 let page = SLOTS * PAGES + slot;
-                let leaf = Leaf { root, page, entry, life: frames[entry.target()] };
+                let leaf = Leaf { root, page, entry, incarnation: frames[entry.target()] };
                 cached.leaves.insert(leaf);
                 flushed.remove(&leaf);
             } else if entry.is_present() {
                 let table = entry.target();
-                cached.uppers.insert(Upper { root, slot, table, life: tables[table].life });
+                cached.tables.insert(CachedTable {
+                    root,
+                    slot,
+                    table,
+                    incarnation: tables[table].incarnation,
+                });
             }
         }
-        for &Upper { root: of, slot, table, life } in
-            cached.uppers.iter().filter(|it| it.root == root)
+        for &CachedTable { root: of, slot, table, incarnation } in
+            cached.tables.iter().filter(|it| it.root == root)
         {
             let found = &tables[table];
-            if found.is_free || found.life != life {
-                return Some(Wrong::WalksFreed { cpu: number });
+            if found.is_free || found.incarnation != incarnation {
+                return Some(Violation::WalksFreed { cpu: number });
             }
             for (index, &word) in found.words.iter().enumerate() {
                 let entry = Entry(memory.value(word));
                 if entry.is_present() {
-                    let (page, life) = (slot * PAGES + index, frames[entry.target()]);
-                    let leaf = Leaf { root: of, page, entry, life };
+                    let (page, incarnation) = (slot * PAGES + index, frames[entry.target()]);
+                    let leaf = Leaf { root: of, page, entry, incarnation };
                     cached.leaves.insert(leaf);
-                    // It is what it was before once more.
+                    // The same translation is valid again.
                     flushed.remove(&leaf);
                 }
             }
         }
         self.note_in_flight(memory, number);
-        self.look(number)
+        self.check(number)
     }
 
-    /// Whether a CPU in user mode can use what it must not.
-    fn look(&self, number: usize) -> Option<Wrong> {
+    /// Returns a violation if a CPU in user mode can use a translation that it must not use.
+    fn check(&self, number: usize) -> Option<Violation> {
         let cpu = &self.cpus[number];
         let (true, Some(root)) = (cpu.is_in_user_mode, cpu.root) else { return None };
         let cached = cpu.cached.get(&cpu.tag)?;
         cached.leaves.iter().find_map(|leaf| {
-            let &Leaf { root: of, page, entry, life } = leaf;
+            let &Leaf { root: of, page, entry, incarnation } = leaf;
             if of != root {
-                Some(Wrong::UsesForeign { cpu: number, page })
-            } else if life != self.frames[entry.target()] {
-                Some(Wrong::UsesReused { cpu: number, page })
+                Some(Violation::UsesForeign { cpu: number, page })
+            } else if incarnation != self.frames[entry.target()] {
+                Some(Violation::UsesReused { cpu: number, page })
             } else if self.flushed.contains(leaf) {
-                Some(Wrong::UsesFlushed { cpu: number, page })
+                Some(Violation::UsesFlushed { cpu: number, page })
             } else {
                 None
             }
         })
     }
 
-    /// A CPU loads a root under a tag, or the kernel's.
+    /// Loads a root under a tag on a CPU; `None` is the kernel's root.
     pub(crate) fn load(
         &mut self,
         memory: &Memory,
         cpu: usize,
         root: Option<usize>,
         tag: u16,
-        keeps: Keeps,
-    ) -> Option<Wrong> {
-        let drops = keeps == Keeps::Nothing
+        on_load: OnLoad,
+    ) -> Option<Violation> {
+        let is_flush = on_load == OnLoad::Flush
             || tag == 0 && self.profile.loads_without_tags == LoadsWithoutTags::Drop;
         let state = &mut self.cpus[cpu];
-        if drops {
+        if is_flush {
             state.cached.remove(&tag);
         }
         (state.root, state.tag) = (root, tag);
-        if drops {
-            self.read_again(memory, cpu, cpu, &[]);
+        if is_flush {
+            self.refetch_unpublished(memory, cpu, cpu, &[]);
         }
         self.fill(memory, cpu)
     }
 
-    /// A CPU drops pages of what it has loaded, and upper levels if that is asked for.
-    pub(crate) fn drop_pages(
+    /// Invalidates pages under a CPU's loaded tag, and the cached pointers to tables if `upper` is
+    /// set.
+    pub(crate) fn invalidate_pages(
         &mut self,
         memory: &Memory,
         cpu: usize,
         pages: impl Fn(usize) -> bool,
         upper: bool,
-    ) -> Option<Wrong> {
-        self.drop_under(cpu, self.cpus[cpu].tag, pages, upper);
-        self.read_again(memory, cpu, cpu, &[]);
+    ) -> Option<Violation> {
+        self.invalidate_under(cpu, self.cpus[cpu].tag, pages, upper);
+        self.refetch_unpublished(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
     }
 
-    fn drop_under(&mut self, cpu: usize, tag: u16, pages: impl Fn(usize) -> bool, upper: bool) {
-        let drops_upper = upper || self.profile.upper_levels == UpperLevels::DroppedWithPages;
+    fn invalidate_under(
+        &mut self,
+        cpu: usize,
+        tag: u16,
+        pages: impl Fn(usize) -> bool,
+        upper: bool,
+    ) {
+        let includes_tables = upper || self.profile.upper_levels == UpperLevels::DroppedWithPages;
         if let Some(cached) = self.cpus[cpu].cached.get_mut(&tag) {
             cached.leaves.retain(|leaf| !pages(leaf.page));
-            if drops_upper {
-                cached.uppers.clear();
+            if includes_tables {
+                cached.tables.clear();
             }
         }
     }
 
-    /// A CPU drops all of a tag, or everything.
-    pub(crate) fn drop_tag(
+    /// Invalidates all entries of a tag on a CPU, or all entries if `tag` is `None`.
+    pub(crate) fn invalidate_tag(
         &mut self,
         memory: &Memory,
         cpu: usize,
         tag: Option<u16>,
-    ) -> Option<Wrong> {
+    ) -> Option<Violation> {
         self.forget(cpu, tag);
-        self.read_again(memory, cpu, cpu, &[]);
+        self.refetch_unpublished(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
     }
 
@@ -384,84 +382,86 @@ impl Hardware {
         }
     }
 
-    /// Whether a device translates by some root.
+    /// Returns `true` if a device is attached.
     pub(crate) fn has_device(&self) -> bool {
         self.cpus.last().is_some_and(|device| device.root.is_some())
     }
 
-    /// A device translates by a root under a tag, and uses all that it finds, until it is detached.
+    /// Attaches a device to a root under a tag. The device uses every translation that it finds
+    /// until it is detached.
     pub(crate) fn attach_device(
         &mut self,
         memory: &Memory,
         root: usize,
         tag: u16,
-    ) -> Option<Wrong> {
+    ) -> Option<Violation> {
         let number = self.cpus.len() - 1;
         let device = &mut self.cpus[number];
         (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
         self.fill(memory, number)
     }
 
-    /// The device stops, and drops all that it holds.
+    /// Detaches the device and invalidates all its entries.
     pub(crate) fn detach_device(&mut self) {
         let number = self.cpus.len() - 1;
         self.cpus[number] = HardwareCpu::default();
     }
 
-    /// A CPU goes to user mode, or comes back.
-    pub(crate) fn set_user_mode(&mut self, cpu: usize, is_in_user_mode: bool) -> Option<Wrong> {
+    /// Moves a CPU to user mode, or back.
+    pub(crate) fn set_user_mode(&mut self, cpu: usize, is_in_user_mode: bool) -> Option<Violation> {
         self.cpus[cpu].is_in_user_mode = is_in_user_mode;
-        self.look(cpu)
+        self.check(cpu)
     }
 
-    /// What CPUs may hold of pages that say something else by now.
-    pub(crate) fn outdated(
+    /// Returns the entries of some pages that CPUs may hold and that no longer match the page
+    /// tables.
+    pub(crate) fn stale_entries(
         &self,
         memory: &Memory,
         root: usize,
         pages: impl Fn(usize) -> bool,
-    ) -> Outdated {
+    ) -> StaleEntries {
         let now = self.entries(memory, root);
         let caches = self.cpus.iter().flat_map(|cpu| cpu.cached.values());
         let held = caches.flat_map(|cached| &cached.leaves);
         let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
         let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
-        Outdated(old.copied().collect())
+        StaleEntries(old.copied().collect())
     }
 
-    /// A flush is said to be done: nobody uses any of it.
-    pub(crate) fn flush_is_done(&mut self, outdated: Outdated) -> Option<Wrong> {
-        self.flushed.extend(outdated.0);
-        self.look_at_all()
+    /// Records that a flush of these entries is complete: no CPU may use them.
+    pub(crate) fn complete_flush(&mut self, stale_entries: StaleEntries) -> Option<Violation> {
+        self.flushed.extend(stale_entries.0);
+        self.check_all()
     }
 
-    fn look_at_all(&self) -> Option<Wrong> {
-        (0..self.cpus.len()).find_map(|cpu| self.look(cpu))
+    fn check_all(&self) -> Option<Violation> {
+        (0..self.cpus.len()).find_map(|cpu| self.check(cpu))
     }
 
-    /// What a CPU may hold that page tables do not say any more, in words.
-    pub(crate) fn old(&self, memory: &Memory, cpu: usize) -> String {
+    /// Describes the stale entries that a CPU may hold.
+    pub(crate) fn describe_stale(&self, memory: &Memory, cpu: usize) -> String {
         let mut old = Vec::new();
         let state = &self.cpus[cpu];
         for (&tag, cached) in &state.cached {
             let under = if tag == state.tag { String::new() } else { format!(" (tag {tag})") };
-            for &Leaf { root, page, entry, life } in &cached.leaves {
+            for &Leaf { root, page, entry, incarnation } in &cached.leaves {
                 let is_now = self.entries(memory, root)[page] == entry;
-                if !is_now || life != self.frames[entry.target()] {
+                if !is_now || incarnation != self.frames[entry.target()] {
                     old.push(format!("{} {entry}{under}", page_name(page)));
                 }
             }
-            for &Upper { root, slot, table, life } in &cached.uppers {
+            for &CachedTable { root, slot, table, incarnation } in &cached.tables {
                 let now = Entry(memory.value(self.roots[root].words[slot]));
-                if now != Entry::to(table) || life != self.tables[table].life {
-                    old.push(format!("the way to table {table}{under}"));
+                if now != Entry::to(table) || incarnation != self.tables[table].incarnation {
+                    old.push(format!("a pointer to table {table}{under}"));
                 }
             }
         }
         old.join("; ")
     }
 
-    /// What the page tables of a root say.
+    /// Returns the current page-table entries of a root, by page number.
     fn entries(&self, memory: &Memory, root: usize) -> Vec<Entry> {
         let mut entries = vec![Entry::EMPTY; PAGE_NUMBERS];
         for (slot, &word) in self.roots[root].words.iter().enumerate() {
@@ -477,16 +477,18 @@ impl Hardware {
         entries
     }
 
-    /// A frame is somebody else's from now on.
-    pub(crate) fn reuse_frame(&mut self, frame: usize) -> Option<Wrong> {
+    /// Reuses a frame: its old mappings are stale.
+    pub(crate) fn reuse_frame(&mut self, frame: usize) -> Option<Violation> {
         self.frames[frame] += 1;
-        self.look_at_all()
+        self.check_all()
     }
 
-    /// What is in a frame has been written out, or is taken to need no writing: nobody writes to it
-    /// any more through an entry that is gone. `was_written` says whether its entry said so.
-    pub(crate) fn write_out(&self, frame: usize, was_written: bool) -> Option<Wrong> {
-        // Who finds an entry that is not marked looks again, and finds it gone.
+    /// Checks that no CPU can still write to a frame through a removed entry. The frame has been
+    /// written out, or is assumed not to need it. `was_written` is the dirty bit of the removed
+    /// entry.
+    pub(crate) fn write_out(&self, frame: usize, was_written: bool) -> Option<Violation> {
+        // A CPU whose cached entry is not dirty reads the entry again before it writes, and finds
+        // it gone.
         if self.profile.traps_stale_writes && !was_written {
             return None;
         }
@@ -496,60 +498,43 @@ impl Hardware {
             let leaf = cached.leaves.iter().find(|leaf| {
                 leaf.entry.target() == frame
                     && leaf.entry.is_writable()
-                    && leaf.life == self.frames[frame]
+                    && leaf.incarnation == self.frames[frame]
             })?;
-            Some(Wrong::WritesLate { cpu, page: leaf.page })
+            Some(Violation::WritesLate { cpu, page: leaf.page })
         })
     }
 
-    /// A table is free: nobody may walk it any more.
-    pub(crate) fn free_table(&mut self, memory: &Memory, table: usize) -> Option<Wrong> {
+    /// Frees a table: no CPU may walk it.
+    pub(crate) fn free_table(&mut self, memory: &Memory, table: usize) -> Option<Violation> {
         self.tables[table].is_free = true;
-        self.tables[table].life += 1;
+        self.tables[table].incarnation += 1;
         self.fill_all(memory)
     }
 
-    /// A root is free.
-    pub(crate) fn free_root(&mut self, memory: &Memory, root: usize) -> Option<Wrong> {
+    /// Frees a root: no CPU may walk it.
+    pub(crate) fn free_root(&mut self, memory: &Memory, root: usize) -> Option<Violation> {
         self.roots[root].is_free = true;
         self.fill_all(memory)
     }
+}
 
-    pub(crate) fn hash(&self) -> u64 {
-        let mut hash = 0;
-        for cpu in &self.cpus {
-            let root = cpu.root.map_or(0, |root| root as u64 + 1);
-            let mode = u64::from(cpu.is_in_user_mode);
-            hash = mix(hash, root << 32 | u64::from(cpu.tag) << 1 | mode);
-            for (&tag, cached) in &cpu.cached {
-                hash = mix(hash, u64::from(tag));
-                hash = cached.leaves.iter().fold(hash, |hash, leaf| leaf.mixed_into(hash));
-                for upper in &cached.uppers {
-                    let place = (upper.root << 16 | upper.slot << 8 | upper.table) as u64;
-                    hash = mix(hash, place << 32 | u64::from(upper.life));
-                }
-            }
+/// Hashes everything that can change during a run.
+impl Hash for Hardware {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { cpus, roots, tables, frames, flushed, .. } = self;
+        let Self { invalidations, unpublished, in_flight, .. } = self;
+        (cpus, frames, flushed, invalidations, unpublished, in_flight).hash(state);
+        for table in roots.iter().chain(tables) {
+            (table.incarnation, table.is_free).hash(state);
         }
-        hash = self.invalidations.iter().fold(hash, |hash, it| it.hash(hash));
-        for (cpu, entries) in self.unpublished.iter().enumerate() {
-            hash = entries.iter().fold(hash, |hash, it| it.hash(mix(hash, cpu as u64)));
-        }
-        hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
-        for leaf in &self.flushed {
-            hash = leaf.mixed_into(hash);
-        }
-        for table in self.roots.iter().chain(&self.tables) {
-            hash = mix(hash, u64::from(table.life) << 1 | u64::from(table.is_free));
-        }
-        self.frames.iter().fold(hash, |hash, &life| mix(hash, u64::from(life)))
     }
 }
 
-/// What a load keeps of what is cached under its tag.
+/// The treatment of the entries under a tag when a root is loaded under that tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
-    /// Nothing.
-    Nothing,
-    /// Everything.
-    Everything,
+pub enum OnLoad {
+    /// Remove them.
+    Flush,
+    /// Leave them.
+    Keep,
 }

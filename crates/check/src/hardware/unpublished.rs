@@ -1,64 +1,59 @@
-//! Page-table writes that are visible to CPUs, and not yet ordered before later invalidations of
-//! the CPU that made them.
+//! Page-table writes that are visible to CPUs, and that are not yet ordered before later
+//! invalidations of the CPU that made them.
 //!
-//! Arm orders a `TLBI` after an earlier store of the same CPU by a `DSB` only: a full barrier
-//! (`DMB`) between the two does not suffice. The invalidation may then take effect first, and a
-//! walker reads the old entry again before the store reaches it. Nobody chooses when: after each
-//! invalidation, whatever its issuer has overwritten since its last [`publish`](crate::publish) may
-//! be held once more, by each CPU that the invalidation reaches.
+//! On Arm, only a `DSB` orders a `TLBI` after an earlier store of the same CPU. A full barrier
+//! (`DMB`) between the two does not suffice: the invalidation may take effect first, and a walker
+//! then reads the old entry again before the store reaches it. The search does not choose when that
+//! happens. After each invalidation, every CPU that the invalidation reaches may again hold the
+//! entries that the issuer has overwritten since its last [`publish`](crate::publish).
 //!
-//! Invalidations of other CPUs are not affected. A CPU that has loaded a word which was stored
-//! behind the page-table write, and invalidates because of that, finds the new entry: Arm's model
-//! orders it by the dependency.
+//! Invalidations of other CPUs are not affected. Consider a CPU that loads a word that was stored
+//! after the page-table write, and therefore invalidates: it finds the new entry, because Arm's
+//! model orders the invalidation by the dependency.
 
-use super::{Entry, Hardware, Leaf, PAGES, SLOTS, Upper};
-use crate::hash::mix;
+use super::{CachedTable, Entry, Hardware, Leaf, PAGES, SLOTS};
 use crate::memory::Memory;
 use crate::profile::Invalidations;
 
 /// An entry that was overwritten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Overwritten {
     word: u32,
     before: Entry,
-    /// How often its frame, or its table, had been given away by then.
-    life: u32,
-}
-
-impl Overwritten {
-    pub(super) const fn hash(self, hash: u64) -> u64 {
-        mix(mix(hash, (self.word as u64) << 32 | self.life as u64), self.before.0)
-    }
+    /// Incarnation of the entry's frame or table at that time.
+    incarnation: u32,
 }
 
 impl Hardware {
-    /// A CPU has overwritten an entry.
+    /// Records that a CPU has overwritten an entry.
     pub(super) fn overwrite(&mut self, cpu: usize, word: u32, before: Entry) {
         if self.profile.invalidations == Invalidations::InOrder || !before.is_present() {
             return;
         }
         let is_of_root = self.roots.iter().any(|root| root.words.contains(&word));
-        let life = if is_of_root && !before.is_large() {
-            self.tables[before.target()].life
+        let incarnation = if is_of_root && !before.is_large() {
+            self.tables[before.target()].incarnation
         } else {
             self.frames[before.target()]
         };
-        self.unpublished[cpu].push(Overwritten { word, before, life });
+        self.unpublished[cpu].push(Overwritten { word, before, incarnation });
     }
 
-    /// Walkers find what a CPU has written so far, whatever it invalidates from now on.
+    /// Orders a CPU's page-table writes before its later invalidations: walkers find the new
+    /// entries.
     pub(crate) fn publish(&mut self, cpu: usize) {
         self.unpublished[cpu].clear();
     }
 
-    /// What a CPU has overwritten since it last published.
+    /// Returns the entries that a CPU has overwritten since it last published.
     pub(super) fn unpublished(&self, cpu: usize) -> Vec<Overwritten> {
         self.unpublished[cpu].clone()
     }
 
-    /// An invalidation of `issuer` has reached a CPU: that may read again what the issuer has
-    /// overwritten and not published, and what it had when it issued the invalidation.
-    pub(super) fn read_again(
+    /// Adds to a CPU that an invalidation of `issuer` has reached the entries that it may read
+    /// again: those that the issuer has overwritten and not published, now or when it issued the
+    /// invalidation.
+    pub(super) fn refetch_unpublished(
         &mut self,
         memory: &Memory,
         cpu: usize,
@@ -66,15 +61,15 @@ impl Hardware {
         when_issued: &[Overwritten],
     ) {
         for &entry in when_issued {
-            self.read_entry_again(memory, cpu, entry);
+            self.refetch(memory, cpu, entry);
         }
         for index in 0..self.unpublished[issuer].len() {
-            self.read_entry_again(memory, cpu, self.unpublished[issuer][index]);
+            self.refetch(memory, cpu, self.unpublished[issuer][index]);
         }
     }
 
-    fn read_entry_again(&mut self, memory: &Memory, cpu: usize, it: Overwritten) {
-        let Overwritten { word, before, life } = it;
+    fn refetch(&mut self, memory: &Memory, cpu: usize, it: Overwritten) {
+        let Overwritten { word, before, incarnation } = it;
         let Self { cpus, roots, tables, .. } = self;
         let state = &mut cpus[cpu];
         let Some(root) = state.root else { return };
@@ -82,9 +77,14 @@ impl Hardware {
         for (slot, &of_root) in roots[root].words.iter().enumerate() {
             if of_root == word && before.is_large() {
                 let page = SLOTS * PAGES + slot;
-                cached.leaves.insert(Leaf { root, page, entry: before, life });
+                cached.leaves.insert(Leaf { root, page, entry: before, incarnation });
             } else if of_root == word {
-                cached.uppers.insert(Upper { root, slot, table: before.target(), life });
+                cached.tables.insert(CachedTable {
+                    root,
+                    slot,
+                    table: before.target(),
+                    incarnation,
+                });
             }
             let upper = Entry(memory.value(of_root));
             if !upper.is_table() {
@@ -93,7 +93,7 @@ impl Hardware {
             let words = &tables[upper.target()].words;
             if let Some(index) = words.iter().position(|&of_table| of_table == word) {
                 let page = slot * PAGES + index;
-                cached.leaves.insert(Leaf { root, page, entry: before, life });
+                cached.leaves.insert(Leaf { root, page, entry: before, incarnation });
             }
         }
     }

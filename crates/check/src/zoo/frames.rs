@@ -1,117 +1,106 @@
-//! What is given away, and what a CPU remembers of it: generations, tags, answers.
+//! Frames that are freed, and what a CPU remembers of them: generations, tags, acknowledgements.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, uses_dead, uses_foreign};
-use crate::hardware::Keeps;
-use crate::world::fence;
+use super::{Bug, Stage, use_the_space, uses_foreign, uses_stale};
+use crate::hardware::OnLoad;
+use crate::machine::fence;
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "frame-freed-before-the-flush",
         source: "nanos f3c9d78b, Redox 4e392d05; LiteBox, StarryOS, Theseus (by reading)",
-        story: "The frame is free as soon as its entry is cleared, and is somebody else's while \
-                CPUs go on using it.",
-        finds: uses_dead,
-        cpus: &[use_it, free_and_flush],
+        story: "The frame is freed as soon as its entry is cleared, and reused while CPUs still \
+                use its translation.",
+        finds: uses_stale,
+        cpus: &[use_the_space, free_and_flush],
         ..Bug::DEFAULT
     },
     Bug {
         name: "late-answer-counts-for-the-next-round",
-        source: "Redox's word of answers (by reading)",
-        story: "Answers are counted, and not what they answer: one that comes late is taken for \
-                the answer to the next question.",
-        finds: uses_dead,
-        words: &["answers"],
-        cpus: &[use_it, flush_twice_and_wait_once],
-        handler: drops_and_counts,
+        source: "Redox's word of acknowledgements (by reading)",
+        story: "A flush counts acknowledgements and does not match them with its request: a late \
+                one counts for the next request.",
+        finds: uses_stale,
+        words: &["acknowledgements"],
+        cpus: &[use_the_space, flush_twice_and_wait_once],
+        handler: invalidate_and_count,
         ..Bug::DEFAULT
     },
     Bug {
         name: "partial-flush-overtakes-a-full-one",
-        source: "the rule in Linux's tlb.c: a partial flush only if nothing else was missed",
-        story: "A CPU that has missed a full flush does the partial one that came after it, and \
-                takes itself to have caught up.",
-        finds: uses_dead,
+        source: "the rule in Linux's tlb.c: a partial flush only if no other flush was missed",
+        story: "A CPU that has missed a full flush performs only the partial flush that came after \
+                it, and then counts as having caught up.",
+        finds: uses_stale,
         words: &["the generation", "absent"],
         cpus: &[miss_a_full_flush, flush_all_and_then_a_page],
         ..Bug::DEFAULT
     },
     Bug {
         name: "interrupt-before-the-local-flush",
-        source: "FreeBSD r362031, mended by r368649 (FreeBSD-EN-22:04.pcid)",
-        story: "To save time, a flush notes its own CPU's generation as clean, interrupts the \
-                others, and drops its own entries last: a thread that is switched in meanwhile \
-                goes by the note.",
-        finds: uses_dead,
+        source: "FreeBSD r362031, fixed by r368649 (FreeBSD-EN-22:04.pcid)",
+        story: "To save time, a flush marks its own CPU's generation as clean, interrupts the \
+                other CPUs, and invalidates its own entries last. A thread that is switched in \
+                before that relies on the mark.",
+        finds: uses_stale,
         spaces: 2,
         words: &["clean"],
-        cpus: &[note_and_flush_later],
+        cpus: &[mark_and_flush_later],
         ..Bug::DEFAULT
     },
     Bug {
         name: "tag-given-on-with-what-is-under-it",
         source: "SVSM 1157, Zircon (by reading), f4be75635",
-        story: "A tag is given to another space, and nothing is dropped: it shows the pages of \
-                the last one.",
+        story: "A tag is assigned to another space without an invalidation: the new space sees the \
+                pages of the previous one.",
         finds: uses_foreign,
         spaces: 2,
-        cpus: &[give_a_tag_on],
+        cpus: &[reuse_a_tag],
         ..Bug::DEFAULT
     },
     Bug {
         name: "put-off-and-freed-at-once",
         source: "LATR (ASPLOS 2018) with LAZY_MEM_FREE=n, as published",
-        story: "munmap tells nobody, for every CPU will look at its next tick; the pages are \
-                free before that.",
-        finds: uses_dead,
+        story: "munmap interrupts no CPU, because every CPU will sweep at its next tick. The pages \
+                are freed before that.",
+        finds: uses_stale,
         words: &["state", "swept"],
-        cpus: &[use_it_and_sweep, unmap_and_put_off],
+        cpus: &[use_and_sweep, unmap_and_defer],
         ..Bug::DEFAULT
     },
 ];
 
-fn use_it(stage: &Stage) {
-    stage.load(0);
-    stage.user_mode();
-}
-
 fn free_and_flush(stage: &Stage) {
-    let frame = stage.take(0, 0);
-    if stage.is_mended() {
-        stage.ask_and_wait(0);
-    }
-    stage.reuse(frame);
-    if !stage.is_mended() {
-        stage.ask_and_wait(0);
-    }
+    let frame = stage.unmap(0, 0);
+    stage.in_fixed_order(|| stage.interrupt_and_wait(0), || stage.reuse(frame));
 }
 
 fn flush_twice_and_wait_once(stage: &Stage) {
-    let answers = stage.word("answers");
-    let ask = || {
-        let before = answers.load(Acquire);
-        let ticket = stage.ask(0);
+    let acknowledgements = stage.word("acknowledgements");
+    let interrupt = || {
+        let before = acknowledgements.load(Acquire);
+        let ticket = stage.interrupt(0);
         (before, ticket)
     };
-    stage.take(0, 0);
-    // Nobody waits for this one.
-    ask();
-    let frame = stage.take(0, 1);
-    let (before, ticket) = ask();
-    if stage.is_mended() {
-        stage.wait_until(|| stage.answered[0].load(Acquire) >= ticket);
+    stage.unmap(0, 0);
+    // No CPU waits for this interrupt.
+    interrupt();
+    let frame = stage.unmap(0, 1);
+    let (before, ticket) = interrupt();
+    if stage.is_fixed() {
+        stage.wait_until(|| stage.handled[0].load(Acquire) >= ticket);
     } else {
-        stage.wait_until(|| answers.load(Acquire) > before);
+        stage.wait_until(|| acknowledgements.load(Acquire) > before);
     }
     stage.reuse(frame);
 }
 
-fn drops_and_counts(stage: &Stage) {
-    stage.drop_all();
-    stage.word("answers").fetch_add(1, AcqRel);
+fn invalidate_and_count(stage: &Stage) {
+    stage.invalidate_all();
+    stage.word("acknowledgements").fetch_add(1, AcqRel);
 }
 
 fn miss_a_full_flush(stage: &Stage) {
@@ -127,10 +116,10 @@ fn miss_a_full_flush(stage: &Stage) {
         let now = generation.load(Acquire);
         match now - seen {
             0 => {}
-            // The last one was of page 1 alone.
-            1 if now == 2 => stage.drop_page(1),
-            _ if !stage.is_mended() && now == 2 => stage.drop_page(1),
-            _ => stage.drop_all(),
+            // The last flush was of page 1 only.
+            1 if now == 2 => stage.invalidate_page(1),
+            _ if !stage.is_fixed() && now == 2 => stage.invalidate_page(1),
+            _ => stage.invalidate_all(),
         }
     });
     stage.user_mode();
@@ -138,58 +127,59 @@ fn miss_a_full_flush(stage: &Stage) {
 
 fn flush_all_and_then_a_page(stage: &Stage) {
     for page in [0, 1] {
-        let frame = stage.take(0, page);
+        let frame = stage.unmap(0, page);
         stage.word("the generation").fetch_add(1, AcqRel);
         if stage.word("absent").load(Acquire) == 0 {
-            stage.ask_and_wait(0);
+            stage.interrupt_and_wait(0);
         }
         stage.reuse(frame);
     }
 }
 
-fn note_and_flush_later(stage: &Stage) {
+fn mark_and_flush_later(stage: &Stage) {
     let clean = stage.word("clean");
     stage.load(0);
-    let frame = stage.take(0, 0);
-    if stage.is_mended() {
-        stage.drop_page(0);
+    let frame = stage.unmap(0, 0);
+    if stage.is_fixed() {
+        stage.invalidate_page(0);
     }
     clean.store(1, Release);
-    // It is preempted here: another space runs, and this one again, by its note.
+    // The thread is preempted here: another space runs, and then this one again, according to the
+    // mark.
     stage.load(1);
-    let keeps = if clean.load(Acquire) == 1 { Keeps::Everything } else { Keeps::Nothing };
+    let on_load = if clean.load(Acquire) == 1 { OnLoad::Keep } else { OnLoad::Flush };
     stage.reuse(frame);
-    stage.load_under(0, 1, keeps);
+    stage.load_under(0, 1, on_load);
     stage.user_mode();
-    stage.drop_page(0);
+    stage.invalidate_page(0);
 }
 
-fn give_a_tag_on(stage: &Stage) {
+fn reuse_a_tag(stage: &Stage) {
     stage.load(0);
     stage.user_mode();
-    let keeps = if stage.is_mended() { Keeps::Nothing } else { Keeps::Everything };
-    stage.load_under(1, 1, keeps);
+    let on_load = if stage.is_fixed() { OnLoad::Flush } else { OnLoad::Keep };
+    stage.load_under(1, 1, on_load);
     stage.user_mode();
 }
 
-fn use_it_and_sweep(stage: &Stage) {
+fn use_and_sweep(stage: &Stage) {
     stage.load(0);
     stage.user_mode();
-    // The tick.
+    // The timer tick.
     if stage.word("state").load(Acquire) != 0 {
-        stage.drop_page(0);
+        stage.invalidate_page(0);
     }
-    stage.come_to("swept");
+    stage.signal("swept");
     stage.user_mode();
 }
 
-fn unmap_and_put_off(stage: &Stage) {
-    let frame = stage.take(0, 0);
-    stage.come_to("state");
-    if stage.is_mended() {
-        // It has looked before we came, or has come to it: who can tell is interrupted.
+fn unmap_and_defer(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.signal("state");
+    if stage.is_fixed() {
+        // CPU 0 may have swept too early to see the unmap. This CPU cannot tell, so it interrupts.
         stage.wait_for("swept");
-        stage.ask_and_wait(0);
+        stage.interrupt_and_wait(0);
     }
     stage.reuse(frame);
 }

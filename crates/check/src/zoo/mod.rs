@@ -1,8 +1,9 @@
-//! The zoo: bugs that others shipped, each as a program of a few lines, beside its faultless twin.
+//! The zoo: bugs that other kernels shipped, each as a program of a few lines with a fixed variant.
 //!
-//! What is kept of a bug is its race, and nothing of the kernel around it. Each has a flag: the
-//! twin does what the fix does, and is otherwise the same. The search must find the one wrong, in
-//! the way that the story says, and go through all of the other.
+//! A program keeps the race of its bug and leaves out the kernel around it. One flag selects the
+//! variant: the fixed one does what the fix does, and is otherwise the same. The search must find
+//! the faulty variant's violation, of the kind that the story describes, and must visit every state
+//! of the fixed variant without a violation.
 
 mod frames;
 mod hardware;
@@ -15,56 +16,58 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use crate::explore::Scene;
-use crate::hardware::{Entry, Keeps, Wrong};
-use crate::profile::Profile;
-use crate::world::{
-    CheckWord, Outcome, PageTables, Setting, System, Upper, World, fence, run, with_world,
+use crate::explore::Scenario;
+use crate::hardware::{Entry, OnLoad, Violation};
+use crate::machine::{
+    CheckWord, HostileMachine, Outcome, PageTables, RunSettings, System, WalkCaches, fence, run,
+    with_machine,
 };
+use crate::profile::Profile;
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
-    /// What it is called here.
+    /// The name of the bug in this project.
     pub name: &'static str,
-    /// Where it was.
+    /// The kernel that had it, and the commit or report.
     pub source: &'static str,
-    /// What went wrong, in a sentence or two.
+    /// The race and its consequence, in a sentence or two.
     pub story: &'static str,
     /// The architecture on which it shows.
     pub profile: Profile,
-    /// What is found.
-    pub finds: fn(Wrong) -> bool,
+    /// Returns `true` for the violation that the search must find.
+    pub finds: fn(Violation) -> bool,
     spaces: usize,
     words: &'static [&'static str],
     cpus: &'static [fn(&Stage)],
     handler: fn(&Stage),
 }
 
-/// Whether a rule is kept.
+/// Variant of a bug's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// As it was shipped.
+    /// The program with the bug, as it was shipped.
     Faulty,
-    /// As it was mended.
-    Mended,
+    /// The program with the fix.
+    Fixed,
 }
 
 impl Bug {
-    /// Most bugs show on x86, with one space, and CPUs that drop everything when they are asked.
+    /// Most bugs show on x86, with one space, and with CPUs that invalidate everything when they
+    /// are interrupted.
     const DEFAULT: Self = Self {
         name: "",
         source: "",
         story: "",
         profile: Profile::X86,
-        finds: uses_dead,
+        finds: uses_stale,
         spaces: 1,
         words: &[],
         cpus: &[],
-        handler: drops_everything,
+        handler: handle_by_invalidating,
     };
 
-    /// All of them.
+    /// Returns all bugs.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         let kinds = [
             presence::BUGS,
@@ -77,37 +80,36 @@ impl Bug {
         kinds.into_iter().flatten()
     }
 
-    /// One of the two.
-    #[must_use]
-    pub const fn scene(&self, variant: Variant) -> BugScene<'_> {
-        BugScene { bug: self, variant }
+    /// Returns one variant as a scenario to run.
+    pub const fn scenario(&self, variant: Variant) -> BugScenario<'_> {
+        BugScenario { bug: self, variant }
     }
 }
 
-/// A bug, or its twin, to be run.
+/// A variant of a bug, to run.
 #[derive(Clone, Copy, Debug)]
-pub struct BugScene<'b> {
+pub struct BugScenario<'b> {
     bug: &'b Bug,
     variant: Variant,
 }
 
-impl Scene for BugScene<'_> {
-    fn run(&self, setting: Setting<'_>) -> Outcome {
+impl Scenario for BugScenario<'_> {
+    fn run(&self, settings: RunSettings<'_>) -> Outcome {
         let Bug { cpus, .. } = self.bug;
-        let set_up = |world: &World| Stage::new(world, self.bug, self.variant);
-        run(setting, cpus.len(), set_up)
+        let set_up = |machine: &HostileMachine| Stage::new(machine, self.bug, self.variant);
+        run(settings, cpus.len(), set_up)
     }
 }
 
-/// What a bug is played on: spaces, words, and interrupts that are waited for as they should be.
+/// The environment of a bug's program: spaces, words, and interrupts with correct acknowledgements.
 #[derive(Debug)]
 pub(crate) struct Stage {
     spaces: Vec<PageTables>,
     words: Vec<(&'static str, CheckWord)>,
-    /// How often each CPU was asked.
-    asked: Vec<CheckWord>,
-    /// And how often it has answered.
-    answered: Vec<CheckWord>,
+    /// Number of interrupts that were sent to each CPU.
+    requests: Vec<CheckWord>,
+    /// Number of those interrupts that each CPU has handled.
+    handled: Vec<CheckWord>,
     cpus: &'static [fn(&Self)],
     handler: fn(&Self),
     variant: Variant,
@@ -117,45 +119,46 @@ impl System for Stage {
     fn run(&self, cpu: usize) {
         self.cpus[cpu](self);
     }
-    fn interrupt(&self, cpu: usize) {
-        let asked = self.asked[cpu].load(Acquire);
+    fn handle_interrupt(&self, cpu: usize) {
+        let requests = self.requests[cpu].load(Acquire);
         (self.handler)(self);
-        self.answered[cpu].store(asked, Release);
+        self.handled[cpu].store(requests, Release);
     }
 }
 
-#[expect(clippy::unused_self, reason = "programs say all that they do by their stage")]
+#[expect(clippy::unused_self, reason = "programs act through their stage")]
 impl Stage {
-    fn new(world: &World, bug: &Bug, variant: Variant) -> Self {
+    fn new(machine: &HostileMachine, bug: &Bug, variant: Variant) -> Self {
         let Bug { spaces, words, cpus, handler, .. } = *bug;
         let counters = |name: &str| -> Vec<_> {
             (0..cpus.len()).map(|cpu| CheckWord::named(0, || format!("{name} {cpu}"))).collect()
         };
         Self {
-            spaces: (0..spaces).map(|_| PageTables::new(world)).collect(),
+            spaces: (0..spaces).map(|_| PageTables::new(machine)).collect(),
             words: words
                 .iter()
                 .map(|&name| (name, CheckWord::named(0, || name.to_owned())))
                 .collect(),
-            asked: counters("what is asked of CPU"),
-            answered: counters("the answer of CPU"),
+            requests: counters("requests to CPU"),
+            handled: counters("acknowledgement of CPU"),
             cpus,
             handler,
             variant,
         }
     }
 
-    fn is_mended(&self) -> bool {
-        self.variant == Variant::Mended
+    fn is_fixed(&self) -> bool {
+        self.variant == Variant::Fixed
     }
 
     fn cpu(&self) -> usize {
-        with_world(World::cpu)
+        with_machine(HostileMachine::cpu)
     }
 
-    /// The word of this name, which is in the bug's list of words.
+    /// Returns the word of this name, which must be in the bug's list of words.
     fn word(&self, name: &str) -> &CheckWord {
-        let (_, word) = self.words.iter().find(|(it, _)| *it == name).expect("a word of the bug");
+        let (_, word) =
+            self.words.iter().find(|(it, _)| *it == name).expect("it is in the bug's list");
         word
     }
 
@@ -163,112 +166,163 @@ impl Stage {
         &self.spaces[index]
     }
 
-    /// Takes a page away, for everybody to see, and returns its frame.
-    fn take(&self, space: usize, page: usize) -> usize {
+    /// Unmaps a page, visibly to all CPUs, and returns its frame.
+    fn unmap(&self, space: usize, page: usize) -> usize {
         let entry = self.space(space).swap(page, Entry::EMPTY);
         fence();
         entry.target()
     }
 
-    /// Takes a table out of a root, and returns its number.
-    fn unhook(&self, space: usize, slot: usize) -> usize {
-        self.space(space).unhook(slot).expect("each is unhooked once")
+    /// Removes a table from a root, and returns its number.
+    fn unlink_table(&self, space: usize, slot: usize) -> usize {
+        self.space(space).unlink_table(slot).expect("each table is unlinked once")
     }
 
-    /// Loads a space, and drops what is there of its tag.
+    /// Loads a space, and invalidates all entries under its tag.
     fn load(&self, space: usize) {
-        self.load_under(space, space as u16 + 1, Keeps::Nothing);
+        self.load_under(space, space as u16 + 1, OnLoad::Flush);
     }
 
-    fn load_under(&self, space: usize, tag: u16, keeps: Keeps) {
+    fn load_under(&self, space: usize, tag: u16, on_load: OnLoad) {
         let root = self.space(space).root();
-        with_world(|world| world.load_root(Some(root), tag, keeps));
+        with_machine(|machine| machine.load_root(Some(root), tag, on_load));
     }
 
     fn load_kernel(&self) {
-        with_world(|world| world.load_root(None, 0, Keeps::Everything));
+        with_machine(|machine| machine.load_root(None, 0, OnLoad::Keep));
     }
 
     fn user_mode(&self) {
-        with_world(World::stay_in_user_mode);
+        with_machine(HostileMachine::stay_in_user_mode);
     }
 
-    fn drop_page(&self, page: usize) {
-        with_world(|world| world.drop_pages(|it| it == page, Upper::Kept));
+    fn invalidate_page(&self, page: usize) {
+        with_machine(|machine| machine.invalidate_pages(|it| it == page, WalkCaches::Keep));
     }
 
-    fn drop_all(&self) {
-        with_world(|world| world.drop_tag(None));
+    fn invalidate_all(&self) {
+        with_machine(|machine| machine.invalidate_tag(None));
     }
 
-    /// Interrupts a CPU.
-    fn ask(&self, cpu: usize) -> u64 {
-        let ticket = self.asked[cpu].fetch_add(1, AcqRel) + 1;
-        with_world(|world| world.ring(cpu));
+    /// Broadcasts an invalidation of a page, and waits until it is complete.
+    fn broadcast(&self, page: usize) {
+        with_machine(|machine| {
+            machine.issue_broadcast(|it| it == page);
+            machine.complete_broadcasts();
+        });
+    }
+
+    /// Interrupts a CPU. Returns the ticket of the interrupt.
+    fn interrupt(&self, cpu: usize) -> u64 {
+        let ticket = self.requests[cpu].fetch_add(1, AcqRel) + 1;
+        with_machine(|machine| machine.send_interrupt(cpu));
         ticket
     }
 
-    /// Interrupts a CPU, and waits until it has answered that.
-    fn ask_and_wait(&self, cpu: usize) {
-        let ticket = self.ask(cpu);
-        self.wait_until(|| self.answered[cpu].load(Acquire) >= ticket);
+    /// Interrupts a CPU, and waits until it has handled the interrupt.
+    fn interrupt_and_wait(&self, cpu: usize) {
+        let ticket = self.interrupt(cpu);
+        self.wait_until(|| self.handled[cpu].load(Acquire) >= ticket);
     }
 
-    fn wait_until(&self, is_so: impl Fn() -> bool) {
-        with_world(|world| world.wait_until(is_so));
+    /// Interrupts CPU 0, and waits until it has handled that, if the lowest bit of a word is set.
+    fn interrupt_if_set(&self, word: &str) {
+        if self.word(word).load(Acquire) & 1 != 0 {
+            self.interrupt_and_wait(0);
+        }
     }
 
-    /// Waits until another CPU has come so far.
+    fn wait_until(&self, is_done: impl Fn() -> bool) {
+        with_machine(|machine| machine.wait_until(is_done));
+    }
+
+    /// Waits until another CPU has signalled this word.
     fn wait_for(&self, word: &str) {
         self.wait_until(|| self.word(word).load(Acquire) != 0);
     }
 
-    /// Tells another CPU that one has come so far.
-    fn come_to(&self, word: &str) {
+    /// Signals this word to other CPUs.
+    fn signal(&self, word: &str) {
         self.word(word).store(1, Release);
         fence();
     }
 
-    /// Says that nobody uses a page as it was.
-    fn is_flushed(&self, space: usize, page: usize) {
+    /// Claims that a page is flushed.
+    fn claim_flushed(&self, space: usize, page: usize) {
         let root = self.space(space).root();
-        with_world(|world| world.flush_is_done(world.outdated(root, |it| it == page)));
+        with_machine(|machine| {
+            machine.complete_flush(machine.stale_entries(root, |it| it == page));
+        });
     }
 
     fn reuse(&self, frame: usize) {
-        with_world(|world| world.reuse_frame(frame));
+        with_machine(|machine| machine.reuse_frame(frame));
+    }
+
+    /// Calls `first` and then `second`; the faulty variant calls them in the opposite order.
+    fn in_fixed_order(&self, first: impl FnOnce(), second: impl FnOnce()) {
+        if self.is_fixed() {
+            first();
+            second();
+        } else {
+            second();
+            first();
+        }
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        with_world(World::mask);
+        with_machine(HostileMachine::mask);
         let result = f();
-        with_world(World::unmask);
+        with_machine(HostileMachine::unmask);
         result
     }
 }
 
 fn nothing(_: &Stage) {}
 
-fn drops_everything(stage: &Stage) {
-    stage.drop_all();
+fn use_the_space(stage: &Stage) {
+    stage.load(0);
+    stage.user_mode();
 }
 
-const fn uses_dead(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::UsesFlushed { .. } | Wrong::UsesReused { .. })
+/// Joins the mask, and loads the space.
+fn join_the_mask(stage: &Stage) {
+    stage.masked(|| {
+        stage.word("the mask").fetch_or(1, AcqRel);
+        stage.load(0);
+    });
 }
 
-const fn walks_freed(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::WalksFreed { .. })
+/// Removes a table, interrupts CPU 0 if `must_interrupt` returns `true`, and frees the table.
+fn free_table_after_interrupt(stage: &Stage, must_interrupt: impl FnOnce() -> bool) {
+    let table = stage.unlink_table(0, 0);
+    fence();
+    if must_interrupt() {
+        stage.interrupt_and_wait(0);
+    }
+    with_machine(|machine| machine.free_table(table));
 }
 
-const fn uses_foreign(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::UsesForeign { .. })
+fn handle_by_invalidating(stage: &Stage) {
+    stage.invalidate_all();
 }
 
-const fn interrupts_for_nothing(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::InterruptedForNothing { .. })
+const fn uses_stale(violation: Violation) -> bool {
+    matches!(violation, Violation::UsesFlushed { .. } | Violation::UsesReused { .. })
 }
 
-const fn is_stuck(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::Stuck)
+const fn walks_freed(violation: Violation) -> bool {
+    matches!(violation, Violation::WalksFreed { .. })
+}
+
+const fn uses_foreign(violation: Violation) -> bool {
+    matches!(violation, Violation::UsesForeign { .. })
+}
+
+const fn interrupts_for_nothing(violation: Violation) -> bool {
+    matches!(violation, Violation::InterruptedForNothing { .. })
+}
+
+const fn is_stuck(violation: Violation) -> bool {
+    matches!(violation, Violation::Stuck)
 }

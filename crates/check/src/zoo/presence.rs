@@ -1,120 +1,116 @@
-//! Who is told: a CPU that was left out because of what it seemed to be doing.
+//! CPUs that a flush left out because of what they seemed to be doing.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, interrupts_for_nothing, uses_dead, walks_freed};
-use crate::flush_scope::{FlushScope, Use};
+use super::{
+    Bug, Stage, free_table_after_interrupt, interrupts_for_nothing, join_the_mask, uses_stale,
+    walks_freed,
+};
 use crate::hardware::Entry;
-use crate::world::{fence, with_world};
+use crate::interrupt_oracle::{FlushScope, SpaceUse};
+use crate::machine::{fence, with_machine};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "mask-read-before-entry-is-written",
         source: "Linux: CVE-2016-2069, 71b3c126e611",
-        story: "A flush stores the page table entry, and reads the mask before that is visible. \
-                A CPU that joins meanwhile is not in the mask, and finds the old entry.",
-        finds: uses_dead,
+        story: "A flush stores the page-table entry, and reads the mask before the store is \
+                visible. A CPU that joins in between is not in the mask, and finds the old entry.",
+        finds: uses_stale,
         words: &["the mask"],
-        cpus: &[join_and_use, flush_whom_the_mask_names],
+        cpus: &[join_and_use, flush_the_mask],
         ..Bug::DEFAULT
     },
     Bug {
         name: "barrier-skipped-as-the-bit-was-set",
-        source: "Linux: 209954cbc7d0, mended by 83b0177a6c48",
-        story: "A CPU that comes back from lazy found its bit of the mask set already, and left \
-                out the locked operation, which was also the barrier before it read the \
+        source: "Linux: 209954cbc7d0, fixed by 83b0177a6c48",
+        story: "A CPU that returned from lazy mode found its bit in the mask set already, and left \
+                out the locked operation. That operation was also the barrier before it read the \
                 generation.",
-        finds: uses_dead,
+        finds: uses_stale,
         words: &["the generation", "lazy"],
-        cpus: &[be_lazy_and_come_back, flush_who_is_not_lazy],
+        cpus: &[be_lazy_and_return, flush_unless_lazy],
         ..Bug::DEFAULT
     },
     Bug {
         name: "left-out-in-the-middle-of-a-switch",
         source: "Linux: fea4e317f9e7",
-        story: "A CPU on its way to a space has read the generation, and not yet said which \
-                space it has loaded. A flush looks at what is loaded, and leaves it out.",
-        finds: uses_dead,
-        words: &["the generation", "what is loaded"],
-        cpus: &[switch_and_say_so_late, flush_who_has_loaded],
+        story: "A CPU that switches to a space has read the generation, and has not yet published \
+                which space it has loaded. A flush reads the loaded space, and leaves the CPU out.",
+        finds: uses_stale,
+        words: &["the generation", "the loaded space"],
+        cpus: &[switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space")],
         ..Bug::DEFAULT
     },
     Bug {
         name: "mask-trimmed-by-another",
         source: "Linux on powerpc: a665eec0a22e",
-        story: "Who flushes a space that has one user has all others leave it, and then clears \
-                the mask. In between, a kernel thread has begun to use the space on another CPU.",
-        finds: uses_dead,
+        story: "A CPU flushes a space with one user. It makes all other CPUs leave the space, and \
+                then clears the mask. In between, a kernel thread has begun to use the space on \
+                another CPU.",
+        finds: uses_stale,
         words: &["the mask", "trimmed"],
         cpus: &[use_while_trimmed, trim_and_flush],
         ..Bug::DEFAULT
     },
     Bug {
         name: "mask-cleared-before-the-root-is-left",
-        source: "Asterinas and Redox, which other rules save (by reading)",
-        story: "A CPU takes itself out of the mask, and only then loads another root. In \
-                between, nobody tells it of a page table that is freed.",
+        source: "Asterinas and Redox, where other rules prevent it (by reading)",
+        story: "A CPU removes itself from the mask, and only then loads another root. In between, \
+                a flush that frees a page table does not interrupt it.",
         finds: walks_freed,
         words: &["the mask"],
-        cpus: &[leave_the_mask_and_then_the_space, free_a_table_that_the_mask_may_walk],
+        cpus: &[leave_the_mask_and_the_space, free_a_table_under_the_mask],
         ..Bug::DEFAULT
     },
     Bug {
         name: "interrupted-while-lazy",
-        source: "Linux 4.12, as seed 000 tells",
-        story: "A CPU idles with the space loaded, and is interrupted for each flush, though it \
-                uses and could catch up when it comes back. Nothing goes wrong, but that \
-                it costs time.",
+        source: "Linux 4.12 (study x86-lazy-tlb)",
+        story: "A CPU idles with the space loaded, and every flush interrupts it, although it uses \
+                no page and could catch up when it returns. This costs time, not correctness.",
         finds: interrupts_for_nothing,
         words: &["the generation", "active"],
-        cpus: &[run_and_idle, flush_whoever_may_hold_it],
+        cpus: &[run_and_idle, flush_if_active_or_lazy],
         ..Bug::DEFAULT
     },
     Bug {
         name: "generation-read-after-the-load",
         source: "DragonOS, latent (by reading)",
-        story: "A CPU loads a root and then notes the generation: what was changed in between \
-                counts as seen, and may be cached as it was.",
-        finds: uses_dead,
+        story: "A CPU loads a root and then reads the generation: a change in between counts as \
+                seen, although the CPU may have cached the old entry.",
+        finds: uses_stale,
         words: &["the generation", "active"],
-        cpus: &[load_and_note_the_generation, flush_who_is_active],
+        cpus: &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
         ..Bug::DEFAULT
     },
 ];
 
 fn join_and_use(stage: &Stage) {
-    stage.masked(|| {
-        stage.word("the mask").fetch_or(1, AcqRel);
-        stage.load(0);
-    });
+    join_the_mask(stage);
     stage.user_mode();
 }
 
-fn flush_whom_the_mask_names(stage: &Stage) {
+fn flush_the_mask(stage: &Stage) {
     let entry = stage.space(0).entry(0);
     stage.space(0).store(0, Entry::EMPTY);
-    if stage.is_mended() {
+    if stage.is_fixed() {
         fence();
     }
-    if stage.word("the mask").load(Acquire) & 1 != 0 {
-        stage.ask_and_wait(0);
-    }
+    stage.interrupt_if_set("the mask");
     fence();
-    stage.is_flushed(0, 0);
+    stage.claim_flushed(0, 0);
     stage.reuse(entry.target());
 }
 
-fn flush_whom_the_mask_names_in_order(stage: &Stage) {
-    let frame = stage.take(0, 0);
-    if stage.word("the mask").load(Acquire) & 1 != 0 {
-        stage.ask_and_wait(0);
-    }
+fn flush_the_mask_in_order(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.interrupt_if_set("the mask");
     stage.reuse(frame);
 }
 
-fn be_lazy_and_come_back(stage: &Stage) {
+fn be_lazy_and_return(stage: &Stage) {
     let (generation, lazy) = (stage.word("the generation"), stage.word("lazy"));
     let seen = generation.load(Acquire);
     stage.load(0);
@@ -122,30 +118,30 @@ fn be_lazy_and_come_back(stage: &Stage) {
     fence();
     stage.masked(|| {
         lazy.store(0, Release);
-        if stage.is_mended() {
+        if stage.is_fixed() {
             fence();
         }
         if generation.load(Acquire) != seen {
-            stage.drop_all();
+            stage.invalidate_all();
         }
     });
     stage.user_mode();
 }
 
-fn flush_who_is_not_lazy(stage: &Stage) {
-    let frame = stage.take(0, 0);
+fn flush_unless_lazy(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
     stage.word("the generation").fetch_add(1, AcqRel);
     if stage.word("lazy").load(Acquire) == 0 {
-        stage.ask_and_wait(0);
+        stage.interrupt_and_wait(0);
     }
     stage.reuse(frame);
 }
 
-fn switch_and_say_so_late(stage: &Stage) {
-    let (generation, loaded) = (stage.word("the generation"), stage.word("what is loaded"));
+fn switch_and_publish_late(stage: &Stage) {
+    let (generation, loaded) = (stage.word("the generation"), stage.word("the loaded space"));
     stage.masked(|| {
-        if stage.is_mended() {
-            // From here on it counts as loaded.
+        if stage.is_fixed() {
+            // From here on, the space counts as loaded.
             loaded.store(1, Release);
             fence();
         }
@@ -158,106 +154,78 @@ fn switch_and_say_so_late(stage: &Stage) {
 }
 
 fn use_while_trimmed(stage: &Stage) {
-    stage.masked(|| {
-        stage.word("the mask").fetch_or(1, AcqRel);
-        stage.load(0);
-    });
+    join_the_mask(stage);
     stage.wait_for("trimmed");
     stage.user_mode();
 }
 
 fn trim_and_flush(stage: &Stage) {
-    if !stage.is_mended() {
-        // All but the one user have been asked to leave by now, and have.
+    if !stage.is_fixed() {
+        // By now, all CPUs but the one user have been asked to leave, and have left.
         stage.word("the mask").store(0, Release);
         fence();
     }
-    stage.come_to("trimmed");
-    flush_whom_the_mask_names_in_order(stage);
+    stage.signal("trimmed");
+    flush_the_mask_in_order(stage);
 }
 
-fn leave_the_mask_and_then_the_space(stage: &Stage) {
-    stage.masked(|| {
-        stage.word("the mask").fetch_or(1, AcqRel);
-        stage.load(0);
-    });
+fn leave_the_mask_and_the_space(stage: &Stage) {
+    join_the_mask(stage);
     stage.user_mode();
-    stage.masked(|| {
-        if stage.is_mended() {
-            stage.load_kernel();
-            stage.word("the mask").fetch_and(!1, AcqRel);
-        } else {
-            stage.word("the mask").fetch_and(!1, AcqRel);
-            stage.load_kernel();
-        }
-    });
+    let leave_mask = || _ = stage.word("the mask").fetch_and(!1, AcqRel);
+    stage.masked(|| stage.in_fixed_order(|| stage.load_kernel(), leave_mask));
 }
 
-fn free_a_table_that_the_mask_may_walk(stage: &Stage) {
-    let table = stage.unhook(0, 0);
-    fence();
-    if stage.word("the mask").load(Acquire) & 1 != 0 {
-        stage.ask_and_wait(0);
-    }
-    with_world(|world| world.free_table(table));
+fn free_a_table_under_the_mask(stage: &Stage) {
+    free_table_after_interrupt(stage, || stage.word("the mask").load(Acquire) & 1 != 0);
 }
 
 fn run_and_idle(stage: &Stage) {
     stage.masked(|| {
-        with_world(|world| world.uses(Use::Switching));
+        with_machine(|machine| machine.set_use(SpaceUse::Switching));
         stage.word("active").store(1, Release);
         fence();
         stage.load(0);
-        with_world(|world| world.uses(Use::Of(stage.space(0).root())));
+        with_machine(|machine| machine.set_use(SpaceUse::Active(stage.space(0).root())));
     });
     stage.user_mode();
     stage.masked(|| {
         stage.word("active").store(0, Release);
-        with_world(|world| world.uses(Use::None));
+        with_machine(|machine| machine.set_use(SpaceUse::None));
     });
 }
 
-fn flush_whoever_may_hold_it(stage: &Stage) {
-    let frame = stage.take(0, 0);
+fn flush_if_active_or_lazy(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
     stage.word("the generation").fetch_add(1, AcqRel);
     let flush = || {
-        if !stage.is_mended() || stage.word("active").load(Acquire) != 0 {
-            stage.ask_and_wait(0);
+        if !stage.is_fixed() || stage.word("active").load(Acquire) != 0 {
+            stage.interrupt_and_wait(0);
         }
     };
-    with_world(|world| world.flushing(stage.space(0).root(), FlushScope::Pages, flush));
+    with_machine(|machine| machine.flushing(stage.space(0).root(), FlushScope::Pages, flush));
     stage.reuse(frame);
 }
 
-fn load_and_note_the_generation(stage: &Stage) {
+fn load_and_read_the_generation(stage: &Stage) {
     let (generation, active) = (stage.word("the generation"), stage.word("active"));
     stage.masked(|| {
         let before = generation.load(Acquire);
         stage.load(0);
-        let seen = if stage.is_mended() { before } else { generation.load(Acquire) };
+        let seen = if stage.is_fixed() { before } else { generation.load(Acquire) };
         active.store(1, Release);
         fence();
         if generation.load(Acquire) != seen {
-            stage.drop_all();
+            stage.invalidate_all();
         }
     });
     stage.user_mode();
 }
 
-fn flush_who_has_loaded(stage: &Stage) {
-    flush_if(stage, "what is loaded");
-}
-
-fn flush_who_is_active(stage: &Stage) {
-    flush_if(stage, "active");
-}
-
-/// Takes a page, and asks CPU 0 to drop it if a word is not zero.
-fn flush_if(stage: &Stage, word: &str) {
-    let frame = stage.take(0, 0);
+/// Unmaps a page, and interrupts CPU 0 if a word is not zero.
+fn flush_if_set(stage: &Stage, word: &str) {
+    let frame = stage.unmap(0, 0);
     stage.word("the generation").fetch_add(1, AcqRel);
-    if stage.word(word).load(Acquire) != 0 {
-        stage.ask_and_wait(0);
-    }
+    stage.interrupt_if_set(word);
     stage.reuse(frame);
 }

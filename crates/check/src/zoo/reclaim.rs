@@ -1,13 +1,13 @@
-//! Flushes that are put off, and others that rely on what they find meanwhile.
+//! Deferred flushes, and operations that rely on what they find in the meantime.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, uses_dead};
-use crate::hardware::{Entry, Wrong};
+use super::{Bug, Stage, use_the_space, uses_stale};
+use crate::hardware::{Entry, Violation};
+use crate::machine::{fence, with_machine};
 use crate::profile::Profile;
-use crate::world::{fence, with_world};
 
 const USER: usize = 0;
 
@@ -17,60 +17,61 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Linux 4.3 to 4.12: 3ea277194daa",
         story: "Reclaim has cleared an entry and not flushed it yet. munmap finds nothing to \
                 flush, and returns.",
-        finds: uses_dead,
-        words: &["held back", "taken"],
-        cpus: &[use_it, take_and_flush_later, unmap_what_is_there],
+        finds: uses_stale,
+        words: &["batched", "unmapped"],
+        cpus: &[use_the_space, unmap_and_flush_later, unmap_again],
         ..Bug::DEFAULT
     },
     Bug {
         name: "pending-flag-of-two-is-cleared-by-one",
         source: "Linux: 16af97dc5a89",
-        story: "Two flushes of one space are under way. That they are is one bit: the first to \
-                be done clears it for both, and who looks relies on what the other has yet to \
-                flush.",
-        finds: uses_dead,
-        words: &["pending", "taken"],
-        cpus: &[use_it, take_with_a_flag, take_another_and_rely_on_the_first],
+        story: "Two flushes of one space are in progress, and one bit records that. The first \
+                flush to finish clears the bit for both, and a reader of the bit relies on the \
+                other flush, which is not complete.",
+        finds: uses_stale,
+        words: &["pending", "unmapped"],
+        cpus: &[use_the_space, unmap_with_a_flag, unmap_another_and_rely_on_the_flag],
         ..Bug::DEFAULT
     },
     Bug {
         name: "clear-entry-taken-for-a-finished-flush",
         source: "Linux: 20841405940e; and 60bae7370896",
-        story: "An entry that is clear, or forbids everything, is taken as proof that nobody \
-                uses the page: its flush was still to come.",
-        finds: uses_dead,
+        story: "An entry that is clear, or that forbids every access, is taken as proof that no \
+                CPU uses the page, although its flush is still to come.",
+        finds: uses_stale,
         words: &["flushed"],
-        cpus: &[use_it, clear_and_flush, copy_what_is_clear],
+        cpus: &[use_the_space, clear_and_flush, copy_a_clear_page],
         ..Bug::DEFAULT
     },
     Bug {
         name: "written-out-before-the-flush",
-        source: "the obligation of seed 004: dirty pages are flushed before I/O",
-        story: "A page whose entry said that it was written is written out, and flushed after \
-                that: a CPU goes on writing to it.",
+        source: "study x86-batched-unmap: flush dirty pages before I/O",
+        story: "A page with a dirty entry is written out and flushed after that: a CPU still \
+                writes to it.",
         finds: is_written_late,
-        cpus: &[use_it, write_out_a_dirty_page],
+        cpus: &[use_the_space, write_out_a_dirty_page],
         ..Bug::DEFAULT
     },
     Bug {
         name: "clean-page-dropped-where-marks-are-not-looked-for",
-        source: "what seed 004 asks of an architecture",
-        story: "A page whose entry was not marked is dropped as clean, its flush put off. Where \
-                a CPU does not look for the entry before it first writes, it may yet write.",
+        source: "study x86-batched-unmap: the requirement on an architecture",
+        story: "A page with a clean entry is freed as clean, and its flush is deferred. On an \
+                architecture where a CPU does not read the entry again before its first write, the \
+                CPU can still write.",
         profile: Profile::ARC,
         finds: is_written_late,
-        cpus: &[use_it, drop_a_clean_page],
+        cpus: &[use_the_space, drop_a_clean_page],
         ..Bug::DEFAULT
     },
     Bug {
         name: "moved-and-flushed-after-the-lock",
         source: "Linux: CVE-2018-18281, eb66ae030829",
-        story: "mremap moves an entry, lets go of the lock, and flushes. In between another \
-                unmaps the new place, flushes that, and frees the page, which CPUs still have at \
+        story: "mremap moves an entry, releases the lock, and flushes. In between, another CPU \
+                unmaps the new place, flushes it, and frees the page, which CPUs can still use at \
                 the old place.",
-        finds: uses_dead,
+        finds: uses_stale,
         words: &["moved"],
-        cpus: &[use_it, move_and_flush, unmap_where_it_went],
+        cpus: &[use_the_space, move_and_flush, unmap_the_new_place],
         ..Bug::DEFAULT
     },
     Bug {
@@ -78,145 +79,115 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Linux: CVE-2022-39188, b67fbebd4cf9",
         story: "munmap clears entries of a driver's pages, unlinks the area, and flushes later. \
                 The driver finds no area that maps the pages, and frees them.",
-        finds: uses_dead,
+        finds: uses_stale,
         words: &["unlinked"],
-        cpus: &[use_it, unlink_and_flush, free_what_no_area_maps],
+        cpus: &[use_the_space, unlink_and_flush, free_unmapped_pages],
         ..Bug::DEFAULT
     },
 ];
 
-const fn is_written_late(wrong: Wrong) -> bool {
-    matches!(wrong, Wrong::WritesLate { .. })
+const fn is_written_late(violation: Violation) -> bool {
+    matches!(violation, Violation::WritesLate { .. })
 }
 
-fn use_it(stage: &Stage) {
-    stage.load(0);
-    stage.user_mode();
+fn unmap_and_flush_later(stage: &Stage) {
+    stage.word("batched").fetch_add(1, AcqRel);
+    stage.unmap(0, 0);
+    stage.signal("unmapped");
+    stage.interrupt_and_wait(USER);
+    stage.word("batched").fetch_add(1_u64.wrapping_neg(), AcqRel);
 }
 
-fn take_and_flush_later(stage: &Stage) {
-    stage.word("held back").fetch_add(1, AcqRel);
-    stage.take(0, 0);
-    stage.come_to("taken");
-    stage.ask_and_wait(USER);
-    stage.word("held back").fetch_add(1_u64.wrapping_neg(), AcqRel);
-}
-
-fn unmap_what_is_there(stage: &Stage) {
-    stage.wait_for("taken");
+fn unmap_again(stage: &Stage) {
+    stage.wait_for("unmapped");
     let found = stage.space(0).swap(0, Entry::EMPTY);
-    let is_batched = stage.is_mended() && stage.word("held back").load(Acquire) != 0;
+    let is_batched = stage.is_fixed() && stage.word("batched").load(Acquire) != 0;
     if found.is_present() || is_batched {
-        stage.ask_and_wait(USER);
+        stage.interrupt_and_wait(USER);
     }
-    stage.is_flushed(0, 0);
+    stage.claim_flushed(0, 0);
 }
 
-fn take_with_a_flag(stage: &Stage) {
-    begin_pending(stage);
-    stage.take(0, 0);
-    stage.come_to("taken");
-    stage.ask_and_wait(USER);
-    end_pending(stage);
+fn unmap_with_a_flag(stage: &Stage) {
+    change_pending(stage, 1);
+    stage.unmap(0, 0);
+    stage.signal("unmapped");
+    stage.interrupt_and_wait(USER);
+    change_pending(stage, -1);
 }
 
-fn take_another_and_rely_on_the_first(stage: &Stage) {
-    stage.wait_for("taken");
-    begin_pending(stage);
-    // It finds nothing to flush of its own.
-    end_pending(stage);
+fn unmap_another_and_rely_on_the_flag(stage: &Stage) {
+    stage.wait_for("unmapped");
+    change_pending(stage, 1);
+    // This CPU finds no page of its own to flush.
+    change_pending(stage, -1);
     if stage.word("pending").load(Acquire) == 0 {
-        stage.is_flushed(0, 0);
+        stage.claim_flushed(0, 0);
     }
 }
 
-fn begin_pending(stage: &Stage) {
-    if stage.is_mended() {
-        stage.word("pending").fetch_add(1, AcqRel);
+/// Adds `change`, 1 or -1, to the number of pending flushes. In the faulty variant, a flag stands
+/// for the number.
+fn change_pending(stage: &Stage, change: i64) {
+    let pending = stage.word("pending");
+    if stage.is_fixed() {
+        pending.fetch_add(change.cast_unsigned(), AcqRel);
     } else {
-        stage.word("pending").store(1, Release);
-        fence();
-    }
-}
-
-fn end_pending(stage: &Stage) {
-    if stage.is_mended() {
-        stage.word("pending").fetch_add(1_u64.wrapping_neg(), AcqRel);
-    } else {
-        stage.word("pending").store(0, Release);
+        pending.store(u64::from(change == 1), Release);
         fence();
     }
 }
 
 fn clear_and_flush(stage: &Stage) {
-    stage.take(0, 0);
-    stage.ask_and_wait(USER);
-    stage.come_to("flushed");
+    stage.unmap(0, 0);
+    stage.interrupt_and_wait(USER);
+    stage.signal("flushed");
 }
 
-fn copy_what_is_clear(stage: &Stage) {
+fn copy_a_clear_page(stage: &Stage) {
     if !stage.space(0).entry(0).is_present() {
-        if stage.is_mended() {
+        if stage.is_fixed() {
             stage.wait_for("flushed");
         }
-        stage.is_flushed(0, 0);
+        stage.claim_flushed(0, 0);
     }
 }
 
 fn write_out_a_dirty_page(stage: &Stage) {
-    let frame = stage.take(0, 0);
-    if stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
-    with_world(|world| world.write_out(frame, true));
-    if !stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
+    let frame = stage.unmap(0, 0);
+    let write_out = || with_machine(|machine| machine.write_out(frame, true));
+    stage.in_fixed_order(|| stage.interrupt_and_wait(USER), write_out);
 }
 
 fn drop_a_clean_page(stage: &Stage) {
-    let frame = stage.take(0, 0);
-    if stage.is_mended() {
-        stage.ask_and_wait(USER);
+    let frame = stage.unmap(0, 0);
+    if stage.is_fixed() {
+        stage.interrupt_and_wait(USER);
     }
-    with_world(|world| world.write_out(frame, false));
+    with_machine(|machine| machine.write_out(frame, false));
 }
 
 fn move_and_flush(stage: &Stage) {
     let entry = stage.space(0).swap(0, Entry::EMPTY);
     stage.space(0).swap(2, entry);
     fence();
-    flush_and_come_to(stage, "moved");
+    stage.in_fixed_order(|| stage.interrupt_and_wait(USER), || stage.signal("moved"));
 }
 
-/// Flushes, and lets the other CPU go on; with the bug, in the opposite order.
-fn flush_and_come_to(stage: &Stage, word: &str) {
-    if stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
-    stage.come_to(word);
-    if !stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
-}
-
-fn unmap_where_it_went(stage: &Stage) {
+fn unmap_the_new_place(stage: &Stage) {
     stage.wait_for("moved");
-    let frame = stage.take(0, 2);
-    // Of the new place alone.
-    with_world(|world| {
-        world.issue_broadcast(|page| page == 2);
-        world.complete_broadcasts();
-    });
+    let frame = stage.unmap(0, 2);
+    // Flush the new place only.
+    stage.broadcast(2);
     stage.reuse(frame);
 }
 
 fn unlink_and_flush(stage: &Stage) {
-    stage.take(0, 0);
-    flush_and_come_to(stage, "unlinked");
+    stage.unmap(0, 0);
+    stage.in_fixed_order(|| stage.interrupt_and_wait(USER), || stage.signal("unlinked"));
 }
 
-fn free_what_no_area_maps(stage: &Stage) {
+fn free_unmapped_pages(stage: &Stage) {
     stage.wait_for("unlinked");
     stage.reuse(0);
 }

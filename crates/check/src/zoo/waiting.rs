@@ -1,18 +1,18 @@
-//! Those who wait for each other for ever.
+//! CPUs that wait for each other for ever.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
 use super::{Bug, Stage, is_stuck};
-use crate::world::{World, with_world};
+use crate::machine::{HostileMachine, with_machine};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "both-wait-with-interrupts-masked",
         source: "Redox 4158d899; Asterinas, which panics there",
-        story: "Two CPUs flush, each with its interrupts masked, and wait for each other: nobody \
-                answers.",
+        story: "Two CPUs flush, each with interrupts masked, and wait for each other: neither \
+                takes the other's interrupt.",
         finds: is_stuck,
         cpus: &[|stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0)],
         ..Bug::DEFAULT
@@ -20,49 +20,50 @@ pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "waiter-holds-the-lock-that-the-target-spins-for",
         source: "Redox 7d42e8d9, Twizzler 150, Motor OS ce42f89c",
-        story: "Who flushes holds a lock while it waits. The CPU that it waits for spins for \
+        story: "A CPU holds a lock while it waits for a flush. The CPU that it waits for spins for \
                 that lock with interrupts masked.",
         finds: is_stuck,
         words: &["the lock"],
-        cpus: &[take_the_lock_masked, flush_under_the_lock],
+        cpus: &[lock_masked, flush_under_the_lock],
         ..Bug::DEFAULT
     },
     Bug {
         name: "rung-before-it-can-answer",
         source: "OSv 102, tgoskits 1196, Nilix R94-8, svsm 600",
-        story: "A CPU counts as online before its interrupts work: whoever flushes waits for it.",
+        story: "A CPU counts as online before it can take interrupts, and every flush waits for \
+                it.",
         finds: is_stuck,
         words: &["online"],
-        cpus: &[come_online, flush_who_is_online],
+        cpus: &[come_online, flush_if_online],
         ..Bug::DEFAULT
     },
     Bug {
         name: "ring-lost-while-the-handler-leaves",
-        source: "the trap of every doorbell: a ring between the last look and the leaving",
-        story: "While a CPU attends to its bell nobody sends the interrupt. Who rings after its \
-                last look, and before it has left, waits for ever.",
+        source: "the common bug of doorbells: a ring between the last check and the exit",
+        story: "While a CPU handles its bell, other CPUs send it no interrupt. A CPU that rings \
+                after the last check and before the exit waits for ever.",
         finds: is_stuck,
-        words: &["attended", "rung", "served"],
-        cpus: &[attend_and_leave, ring_the_bell],
-        handler: serves,
+        words: &["handling", "rung", "handled"],
+        cpus: &[handle_and_exit, ring_the_bell],
+        handler: handle_the_bell,
         ..Bug::DEFAULT
     },
 ];
 
 fn wait_masked(stage: &Stage, other: usize) {
     stage.masked(|| {
-        let ticket = stage.ask(other);
+        let ticket = stage.interrupt(other);
         let own = stage.cpu();
         stage.wait_until(|| {
-            if stage.is_mended() {
-                // As the handler would.
-                let asked = stage.asked[own].load(Acquire);
-                if asked != stage.answered[own].load(Acquire) {
-                    stage.drop_all();
-                    stage.answered[own].store(asked, Release);
+            if stage.is_fixed() {
+                // Do what the interrupt handler would do.
+                let requests = stage.requests[own].load(Acquire);
+                if requests != stage.handled[own].load(Acquire) {
+                    stage.invalidate_all();
+                    stage.handled[own].store(requests, Release);
                 }
             }
-            stage.answered[other].load(Acquire) >= ticket
+            stage.handled[other].load(Acquire) >= ticket
         });
     });
 }
@@ -75,7 +76,7 @@ fn unlock(stage: &Stage) {
     stage.word("the lock").store(0, Release);
 }
 
-fn take_the_lock_masked(stage: &Stage) {
+fn lock_masked(stage: &Stage) {
     stage.masked(|| {
         lock(stage);
         unlock(stage);
@@ -84,64 +85,53 @@ fn take_the_lock_masked(stage: &Stage) {
 
 fn flush_under_the_lock(stage: &Stage) {
     lock(stage);
-    let ticket = stage.ask(0);
-    if stage.is_mended() {
-        unlock(stage);
-    }
-    stage.wait_until(|| stage.answered[0].load(Acquire) >= ticket);
-    if !stage.is_mended() {
-        unlock(stage);
-    }
+    let ticket = stage.interrupt(0);
+    let wait = || stage.wait_until(|| stage.handled[0].load(Acquire) >= ticket);
+    stage.in_fixed_order(|| unlock(stage), wait);
 }
 
 fn come_online(stage: &Stage) {
-    with_world(World::mask);
-    let goes_online = || {
+    with_machine(HostileMachine::mask);
+    let go_online = || {
         stage.word("online").fetch_or(1, AcqRel);
     };
-    if stage.is_mended() {
-        with_world(World::unmask);
-        goes_online();
+    if stage.is_fixed() {
+        with_machine(HostileMachine::unmask);
+        go_online();
     } else {
-        // It waits for who has started it, and only then lets interrupts in.
-        goes_online();
+        // The CPU waits for the CPU that has started it, and only then unmasks interrupts.
+        go_online();
         stage.wait_until(|| stage.word("online").load(Acquire) & 2 != 0);
-        with_world(World::unmask);
+        with_machine(HostileMachine::unmask);
     }
 }
 
-fn flush_who_is_online(stage: &Stage) {
-    if stage.word("online").load(Acquire) & 1 != 0 {
-        stage.ask_and_wait(0);
-    }
+fn flush_if_online(stage: &Stage) {
+    stage.interrupt_if_set("online");
     stage.word("online").fetch_or(2, AcqRel);
 }
 
-fn attend_and_leave(stage: &Stage) {
-    let (attended, rung) = (stage.word("attended"), stage.word("rung"));
-    attended.swap(1, AcqRel);
-    serve(stage);
-    attended.swap(0, AcqRel);
-    if stage.is_mended() && rung.load(Acquire) != 0 {
-        serve(stage);
+fn handle_and_exit(stage: &Stage) {
+    let (handling, rung) = (stage.word("handling"), stage.word("rung"));
+    handling.swap(1, AcqRel);
+    handle_the_bell(stage);
+    handling.swap(0, AcqRel);
+    if stage.is_fixed() && rung.load(Acquire) != 0 {
+        handle_the_bell(stage);
     }
 }
 
-fn serve(stage: &Stage) {
+fn handle_the_bell(stage: &Stage) {
     if stage.word("rung").swap(0, AcqRel) != 0 {
-        stage.word("served").store(1, Release);
+        stage.word("handled").store(1, Release);
     }
-}
-
-fn serves(stage: &Stage) {
-    serve(stage);
 }
 
 fn ring_the_bell(stage: &Stage) {
-    let (attended, rung) = (stage.word("attended"), stage.word("rung"));
+    let (handling, rung) = (stage.word("handling"), stage.word("rung"));
     rung.swap(1, AcqRel);
-    if attended.load(Acquire) == 0 {
-        stage.ask(0);
+    if handling.load(Acquire) == 0 {
+        stage.interrupt(0);
     }
-    stage.wait_for("served");
+    stage.wait_for("handled");
 }

@@ -8,8 +8,8 @@ use shootdown_check::axiomatic::{
     swap,
 };
 
-/// A test: its threads, the values that make its outcome, and whether that is allowed. A value is
-/// that of a load, or the last one of a location.
+/// A test: its threads, the values that make up its outcome, and its verdict. A value is that of a
+/// load, or the last one of a location.
 struct Litmus {
     name: Name,
     threads: Vec<Vec<Step>>,
@@ -266,17 +266,17 @@ fn causality() -> Vec<Litmus> {
 fn model_agrees_with_known_verdicts() {
     let tests =
         [store_buffering(), message_passing(), coherence(), orders_of_modification(), causality()];
-    let mut wrong = Vec::new();
+    let mut failed = Vec::new();
     for test in tests.iter().flatten() {
         let found = enumerate(&test.program(), |execution| test.has_outcome(execution));
         let verdict = if found.is_allowed() { "allowed" } else { "forbidden" };
         println!("{:<44} {verdict:<10} {:>4} executions", test.name, found.executions);
         if found.is_allowed() != test.is_allowed {
             found.witness.iter().for_each(|witness| println!("{witness}"));
-            wrong.push(test.name);
+            failed.push(test.name);
         }
     }
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(failed.is_empty(), "{failed:?}");
 }
 
 #[test]
@@ -292,11 +292,12 @@ fn plain_accesses_race_unless_ordered() {
     }
 }
 
-/// Two threads that add, each after a load: the loads see any prefix of the two additions.
+/// Two threads, each with a load and then an addition: a load observes any prefix of the two
+/// additions.
 #[test]
 fn executions_are_counted_once() {
     let thread = |name| (name, vec![load("x", Relaxed), add("x", 1, Relaxed)]);
     let found = enumerate(&Program::new(&[], vec![thread("P0"), thread("P1")]), |_| true);
-    // The first to add loads 0 before. The other loads 0 or 1.
+    // The first thread to add has loaded 0 before. The other thread loads 0 or 1.
     assert_eq!((found.executions, found.with_outcome), (4, 4));
 }

@@ -1,5 +1,5 @@
-//! The axiomatic memory model: first held against litmus tests with published verdicts, then asked
-//! about parts of the engine, reduced by hand.
+//! The axiomatic memory model: first compared with litmus tests of published verdicts, then applied
+//! to parts of the engine, reduced by hand.
 
 mod engine;
 mod litmus;

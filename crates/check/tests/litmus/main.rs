@@ -1,54 +1,56 @@
 //! Published litmus tests of virtual memory on the hostile machine, with their published verdicts.
 //!
-//! The tests are those of "Relaxed virtual memory in Armv8-A" (Simner and others, ESOP 2022), and
-//! the verdicts those of its strong model, without FEAT_ETS, as in the table of results that is
-//! published with it (`esop_test_results.csv`); a few tests, or verdicts, are ours, and say so.
-//! Each asks for one outcome, the bad one. The machine is right if that is seen in some schedule
-//! exactly where the verdict says "allowed".
+//! The tests are those of "Relaxed virtual memory in Armv8-A" (Simner and others, ESOP 2022). The
+//! verdicts are those of its strong model, without FEAT_ETS, as in the published table of results
+//! (`esop_test_results.csv`). A few tests or verdicts are ours, which a comment states. Each test
+//! asks for one outcome, the bad one. The machine is right if some schedule has that outcome
+//! exactly where the verdict is "allowed".
 //!
 //! In names, R and W are reads and writes, T is a translation that succeeds, and Tf one that
-//! faults; `inv` begins with nothing mapped; after a `+` comes what orders each CPU's accesses,
-//! `po` being nothing.
+//! faults. A test with `inv` begins with unmapped pages. After the `+` comes the order of each
+//! CPU's accesses, where `po` is program order alone.
 //!
-//! # What the machine does that these tests are about
+//! # Behaviour under test
 //!
-//! - Stores are late, for walkers of page tables, too.
-//! - TLBs hold what could be reached since it was last dropped, but no faults.
-//! - What an instruction has found early, faults included, outlives an invalidation on its own CPU
-//!   until the next context synchronisation: `ISB`, an exception, a return from one.
-//! - An invalidation is complete when its issuer's `DSB` is, and no sooner. If it was broadcast, it
-//!   waits for accesses of others that use what it takes. Loads may be done then that are to be
-//!   done later, until a barrier orders them.
-//! - An access whose address depends on a load is translated after that.
+//! - Stores are late, also for walkers of page tables.
+//! - TLBs hold every entry that could be reached since the last invalidation, but no faults.
+//! - A translation that an instruction has found early, which may be a fault, outlives an
+//!   invalidation on its own CPU until the next context synchronisation: `ISB`, an exception, or a
+//!   return from an exception.
+//! - An invalidation is complete when its issuer's `DSB` is, and no sooner. A broadcast waits for
+//!   other CPUs' accesses that use an invalidated entry. Loads that come later in program order may
+//!   have executed by then, until a barrier orders them.
+//! - An access whose address depends on a load is translated after that load.
 //!
-//! # Where it differs from what is published
+//! # Differences from the published verdicts
 //!
-//! The machine differs in three tests. The table marks each, and the machine is held to it. For
-//! these three, the table also has the verdict of Arm's current VMSA model, as in herd7's source
-//! tree of June 2025: the machine agrees with that model in the first two.
+//! The machine differs in three tests. The table marks each of them, and the test asserts the
+//! difference. For these three, the table also has the verdict of Arm's current VMSA model, as in
+//! herd7's source tree of June 2025. The machine agrees with that model in the first two.
 //!
-//! - `MP.RT.EL1+dsb-tlbiis-dsb+dmb` is published as allowed, and **never seen here**. herd7 (June
-//!   2025) forbids it. The reader's access uses an entry after another CPU has had it dropped, and
-//!   has waited for that. By the manual, `TLBI` "waits for all memory accesses using in-scope old
-//!   translation information to complete", and by its twin RBS, which is forbidden, the reader must
-//!   not find what the frame's next owner writes there. The authors' own list of 2022-09-14 (strong
-//!   model with ETS) has it as forbidden, too.
-//! - `CoRpteT.EL1+dsb-tlbi-dsb` is published as forbidden, and **seen here**. herd7 (June 2025)
-//!   allows it. Nothing in it makes the translation later than in its twin
+//! - `MP.RT.EL1+dsb-tlbiis-dsb+dmb` is published as allowed, and **never happens here**. herd7
+//!   (June 2025) forbids it. In this outcome, the reader's access uses an entry after another CPU
+//!   has invalidated it and has waited for the invalidation. According to the manual, `TLBI` "waits
+//!   for all memory accesses using in-scope old translation information to complete". In the
+//!   similar test RBS, which is forbidden, the reader must not find data that the frame's next
+//!   owner writes. The authors' own list of 2022-09-14 (strong model with ETS) also has it as
+//!   forbidden.
+//! - `CoRpteT.EL1+dsb-tlbi-dsb` is published as forbidden, and **happens here**. herd7 (June 2025)
+//!   allows it. Nothing in this test makes the translation later than in
 //!   `CoWinvT.EL1+dsb-tlbi-dsb`, which is allowed.
-//! - `CoTRpte.inv+po` is published as allowed, and **never seen here**. herd7 (June 2025) allows
-//!   it, so here the machine is too kind: it makes no load of an entry, or of other data, early. Of
-//!   what is early it knows where it goes, and not what it reads.
+//! - `CoTRpte.inv+po` is published as allowed, and **never happens here**. herd7 (June 2025) allows
+//!   it, so the machine is too lenient: it never executes a load of an entry, or of other data,
+//!   early. For an early access, it tracks the translation, and not the value.
 //!
-//! # What is left out
+//! # Omitted tests
 //!
-//! - Two stages, VMIDs, and pKVM, which are made of them (`CoWinvT2…`, `CoWinvTv…`, `CoWTv…`,
+//! - Two stages, VMIDs, and pKVM, which uses both (`CoWinvT2…`, `CoWinvTv…`, `CoWTv…`,
 //!   `MP.invRT2…`, `….EL2…`, `Break2…`, `pKVM…`): the machine has one stage.
 //! - Loads of data that are early or late, through aliases or not (`MP+…`, `LB+…`, `PPO…`, `RSW…`,
 //!   `RDW…`, `CoRR….alias…`, `CoWR.alias`, `CoWW.alias`, `MP.alias3…`, `MP.RT.inv+dmb+ctrl-trfi`):
-//!   the machine does loads in order, and its pages have nothing in them.
-//! - `ETS`, of a CPU that promises more; `W` and `W+T`, which ask for nothing; and `R.inv`, whose
-//!   program is not among those that are published.
+//!   the machine executes loads in order, and its pages have no contents.
+//! - `ETS`, for a CPU with stronger guarantees; `W` and `W+T`, which ask for no outcome; and
+//!   `R.inv`, whose program is not among the published ones.
 
 mod program;
 mod published;
@@ -62,20 +64,20 @@ use crate::program::{Instruction, Program, Start};
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
 
-/// Whether an outcome can be seen.
+/// A verdict on an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allowed,
     Forbidden,
 }
 
-/// How the machine differs from what is published, and why.
+/// A difference from the published verdict, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deviation {
-    /// It shows an outcome that is forbidden.
+    /// The machine shows an outcome that is forbidden.
     TooHostile(&'static str),
-    /// It does not show one that is allowed.
-    TooKind(&'static str),
+    /// The machine does not show an outcome that is allowed.
+    TooLenient(&'static str),
 }
 
 /// A test.
@@ -84,7 +86,7 @@ pub(crate) struct Litmus {
     name: &'static str,
     verdict: Verdict,
     deviation: Option<Deviation>,
-    /// The verdict of Arm's model in herd7 (June 2025), where the machine deviates.
+    /// The verdict of Arm's model in herd7 (June 2025), if the machine differs.
     herd: Option<Verdict>,
     program: Program,
 }
@@ -95,13 +97,13 @@ const fn litmus(
     start: Start,
     threads: &'static [&'static [Instruction]],
 ) -> Litmus {
-    let program = Program { start, threads, handler: &[], spared: 0 };
+    let program = Program { start, threads, handler: &[], optional: 0 };
     Litmus { name, verdict, deviation: None, herd: None, program }
 }
 
 impl Litmus {
-    /// On CPUs that do this when they are interrupted.
-    const fn handling(self, handler: &'static [Instruction]) -> Self {
+    /// Sets the interrupt handler of the CPUs.
+    const fn with_handler(self, handler: &'static [Instruction]) -> Self {
         Self { program: Program { handler, ..self.program }, ..self }
     }
 
@@ -109,39 +111,40 @@ impl Litmus {
         Self { deviation: Some(Deviation::TooHostile(why)), ..self }
     }
 
-    const fn too_kind(self, why: &'static str) -> Self {
-        Self { deviation: Some(Deviation::TooKind(why)), ..self }
+    const fn too_lenient(self, why: &'static str) -> Self {
+        Self { deviation: Some(Deviation::TooLenient(why)), ..self }
     }
 
-    /// With this verdict of Arm's model in herd7 (June 2025).
-    const fn in_herd(self, verdict: Verdict) -> Self {
+    /// Adds the verdict of Arm's model in herd7 (June 2025).
+    const fn herd(self, verdict: Verdict) -> Self {
         Self { herd: Some(verdict), ..self }
     }
 
-    /// What the machine is known to say.
+    /// Returns the verdict that the machine is known to give.
     fn expected(&self) -> Verdict {
         match self.deviation {
             None => self.verdict,
             Some(Deviation::TooHostile(_)) => Allowed,
-            Some(Deviation::TooKind(_)) => Forbidden,
+            Some(Deviation::TooLenient(_)) => Forbidden,
         }
     }
 
-    /// Looks at everything. Returns what is wrong with the machine.
+    /// Visits all runs. Returns an error if the machine's verdict is not the expected one.
     fn check(&self) -> Result<(), String> {
         let Self { name, verdict: published, program, .. } = self;
         let all = everything(program);
         let verdict = if all.found.is_some() { Allowed } else { Forbidden };
         println!("{name:44} {published:9?} {verdict:?}: {} states", all.states);
-        // What is never seen has nearly been: no condition is in the way of all others.
-        let nearly = everything(&Program { spared: 1, ..*program }).found;
-        let nearly = nearly.ok_or(format!("{name}: asks for what never comes true"))?;
+        // An outcome that never happens must nearly happen: all conditions but one hold in some
+        // run. Otherwise one condition could prevent all others.
+        let nearly = everything(&Program { optional: 1, ..*program }).found;
+        let nearly = nearly.ok_or(format!("{name}: the outcome never nearly happens"))?;
         if verdict == self.expected() {
             return Ok(());
         }
         let (what, run) = match all.found {
-            Some(found) => ("seen, which must not be", found),
-            None => ("never seen, but only this", nearly),
+            Some(found) => ("the outcome happens, which is wrong", found),
+            None => ("the outcome never happens; the nearest run is", nearly),
         };
         Err(format!("{name}: {what}\n{}", run.timeline(Detail::Accesses)))
     }
@@ -154,8 +157,8 @@ fn everything(program: &Program) -> Search {
 }
 
 fn check(all: &[Litmus]) {
-    let wrong: Vec<_> = all.iter().filter_map(|it| it.check().err()).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let failed: Vec<_> = all.iter().filter_map(|it| it.check().err()).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]
@@ -210,9 +213,9 @@ fn later_verdicts() {
     check(published::LATER);
 }
 
-/// How many there are, as the documentation says.
+/// The documentation states these numbers.
 #[test]
-fn all_are_counted() {
+fn published_tests_are_complete() {
     let all = [
         published::SHOOTDOWN,
         published::SHOOTDOWN_BY_INTERRUPT,
@@ -237,17 +240,17 @@ fn all_are_counted() {
     let mut names: Vec<_> = tests().map(|test| test.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), 92, "one published test, of two pages, is two here");
+    assert_eq!(names.len(), 92, "one published test of two pages is two tests here");
 }
 
-/// With the verdicts of two tests exchanged.
+/// Checks two tests with their verdicts exchanged.
 #[test]
-fn a_wrong_verdict_is_reported_with_a_run() {
+fn wrong_verdict_is_reported_with_a_run() {
     let [mut before, mut after] = [published::STALE_ELSEWHERE[0], published::STALE_ELSEWHERE[2]];
     std::mem::swap(&mut before.verdict, &mut after.verdict);
     let never_seen = before.check().unwrap_err();
-    assert!(never_seen.contains("never seen") && never_seen.contains("reads the message: 0x1"));
+    assert!(never_seen.contains("never happens") && never_seen.contains("reads the message: 0x1"));
     let seen = after.check().unwrap_err();
-    assert!(seen.contains("must not be") && seen.contains("uses page 0, and finds frame 0"));
+    assert!(seen.contains("which is wrong") && seen.contains("uses page 0, and finds frame 0"));
     println!("{never_seen}\n{seen}");
 }

@@ -1,88 +1,91 @@
-//! Programs of litmus tests: what each CPU does, and what it has to see on the way so that the
-//! outcome is the one that is asked for.
+//! Programs of litmus tests: the instructions of each CPU, and the conditions on what the CPU
+//! observes that make up the outcome of the test.
 //!
-//! A CPU that sees something else goes on, but the outcome is another one then. So nothing has to
-//! branch on what is seen, and of an access it is enough what it *may* find.
+//! A CPU that observes something else continues, but the run then has another outcome. A program
+//! therefore has no branches, and for an access it suffices to know the translations that it *may*
+//! find.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use shootdown::Word;
 use shootdown_check::{
-    Access, CheckWord, Entry, Keeps, Moment, Outcome, PAGES, PageTables, Reach, Scene, Setting,
-    System, Translation, World, Wrong, fence, publish, run, with_world,
+    AccessTiming, CheckWord, Entry, HostileMachine, Moment, OnLoad, Outcome, PAGES, PageTables,
+    Reach, RunSettings, Scenario, System, Translation, Violation, fence, publish, run,
+    with_machine,
 };
 
 /// The page `x`.
 pub(crate) const X: usize = 0;
-/// The page `y`, where that is one.
+/// The page `y`, in tests where it is a page.
 pub(crate) const Y: usize = 1;
-/// Another page, which has a table of its own, and is always mapped in the beginning.
+/// Another page, which has a table of its own and is always mapped at the beginning.
 pub(crate) const Z: usize = PAGES;
-/// The variable that tells what was done: `y` mostly.
+/// The variable that signals the end of the writer's work: `y` in most tests.
 pub(crate) const MESSAGE: usize = 0;
-/// That asks for a flush, and says that it was made: `f`.
+/// The variable that requests a flush, and then acknowledges it: `f`.
 pub(crate) const REQUEST: usize = 1;
-/// That goes from one CPU to the next: `a`.
+/// The variable that one CPU passes to the next: `a`.
 pub(crate) const BATON: usize = 2;
-/// What is in the frame of `x`, by whatever way one gets there: `pa1`.
+/// The contents of the frame of `x`, through any mapping: `pa1`.
 pub(crate) const FRAME: usize = 3;
 
-/// As `x` is mapped in the beginning, if it is.
+/// The entry of `x` at the beginning, if `x` is mapped.
 pub(crate) const OLD: Entry = Entry::to(X).writable();
-/// The same, but that it is not writable.
+/// The entry of `x`, read-only.
 pub(crate) const READ_ONLY: Entry = Entry::to(X);
-/// To another frame.
+/// An entry for another frame.
 pub(crate) const NEW: Entry = Entry::to(Z).writable();
-/// Nothing.
+/// The empty entry.
 pub(crate) const INVALID: Entry = Entry::EMPTY;
-/// Nothing either, in other words.
-pub(crate) const INVALID_TOO: Entry = Entry(0x200);
+/// Another entry that is not present.
+pub(crate) const OTHER_INVALID: Entry = Entry(0x200);
 
-/// The address space's number in TLBs.
+/// The ASID of the address space.
 pub(crate) const ASID: u16 = 1;
-/// Another's.
+/// The ASID of another address space.
 pub(crate) const OTHER_ASID: u16 = 2;
 
-/// What there is in the beginning.
+/// The page tables at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// All pages are mapped.
     Mapped,
-    /// All but `x` and `y`.
+    /// All pages but `x` and `y` are mapped.
     Unmapped,
-    /// Nor is there a table for them.
+    /// As [`Start::Unmapped`], and `x` and `y` have no table.
     NoTable,
 }
 
-/// What a CPU does; or what it has to see.
+/// An instruction, or a condition on what it observes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instruction {
     /// `STR` to the entry of a page.
     Map(usize, Entry),
-    /// `STR` to the entry of the root: the table of `x`.
+    /// `STR` of the table of `x` to the entry of the root.
     MapTable,
-    /// The same: nothing.
+    /// `STR` of the empty entry to the entry of the root.
     UnmapTable,
     /// `STR` to a variable.
     Set(usize, u64),
-    /// `LDR` of a variable: it is to be so.
+    /// `LDR` of a variable. Condition: it has this value.
     Reads(usize, u64),
-    /// `LDR` of the entry of a page, as of any word.
+    /// `LDR` of the entry of a page, as of any word. Condition: it has this value.
     ReadsEntry(usize, Entry),
-    /// `LDR` through a page: it is to go where this entry goes.
+    /// `LDR` through a page. Condition: it uses this entry.
     Finds(usize, Entry),
-    /// The same: it is to go anywhere else, or to fault.
+    /// `LDR` through a page. Condition: it uses another entry, or faults.
     Misses(usize, Entry),
-    /// `LDR` through `x`: what it reads in the first frame of `x` is to be this.
+    /// `LDR` through `x`. Condition: it reads this value from the first frame of `x`.
     Loads(u64),
-    /// `STR` through a page: it is not to fault.
+    /// `STR` through a page. Condition: it does not fault.
     Writes(usize),
-    /// `LDR` through a page: it is to fault, because the table has nothing there, or the root.
+    /// `LDR` through a page. Condition: it faults, because the entry of the page or of the root is
+    /// not present.
     Faults(usize),
-    /// The same, because the table has nothing there.
+    /// `LDR` through a page. Condition: it faults, because the entry of the page is not present.
     FaultsInTable(usize),
-    /// The address of the next access depends on what was just read.
+    /// The address of the next access depends on the last value that was read.
     Depends,
     /// `DMB SY`.
     Dmb,
@@ -92,26 +95,26 @@ pub(crate) enum Instruction {
     Dsb,
     /// `ISB`.
     Isb,
-    /// `SVC`: to the kernel.
+    /// `SVC`: enters the kernel.
     Svc,
-    /// `ERET`: from it.
+    /// `ERET`: returns from the kernel.
     Eret,
-    /// `TLBI VAE1`, of a page.
+    /// `TLBI VAE1` of a page.
     Tlbi(usize),
-    /// `TLBI VAE1IS`, of a page.
+    /// `TLBI VAE1IS` of a page.
     TlbiIs(usize),
     /// `TLBI VMALLE1IS`.
     TlbiAllIs,
     /// `TLBI ASIDE1IS`.
     TlbiAsidIs(u16),
-    /// An interrupt is sent to a CPU.
+    /// Sends an interrupt to a CPU.
     Interrupts(usize),
 }
 
 use Instruction::*;
 
 impl Instruction {
-    /// Whether it asks for something.
+    /// Returns `true` if the instruction has a condition.
     const fn is_condition(self) -> bool {
         matches!(
             self,
@@ -131,42 +134,42 @@ impl Instruction {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) start: Start,
-    /// What each CPU does.
+    /// The instructions of each CPU.
     pub(crate) threads: &'static [&'static [Instruction]],
-    /// What it does when it is interrupted.
+    /// The instructions of the interrupt handler.
     pub(crate) handler: &'static [Instruction],
-    /// Of what it asks for, how much may be otherwise.
-    pub(crate) spared: usize,
+    /// Number of conditions that may fail.
+    pub(crate) optional: usize,
 }
 
 impl Program {
-    /// How much has to be as it is asked for.
-    fn wanted(&self) -> usize {
+    /// Returns the number of conditions that must hold.
+    fn required(&self) -> usize {
         let all = self.threads.iter().flat_map(|it| it.iter());
-        all.filter(|it| it.is_condition()).count() - self.spared
+        all.filter(|it| it.is_condition()).count() - self.optional
     }
 }
 
-impl Scene for Program {
-    fn run(&self, setting: Setting<'_>) -> Outcome {
-        run(setting, self.threads.len(), |world| Machine::new(world, *self))
+impl Scenario for Program {
+    fn run(&self, settings: RunSettings<'_>) -> Outcome {
+        run(settings, self.threads.len(), |machine| LitmusRun::new(machine, *self))
     }
 }
 
-/// A program on a machine.
-struct Machine {
+/// A run of a program.
+struct LitmusRun {
     program: Program,
     tables: PageTables,
     variables: [CheckWord; 4],
-    /// How much of what is asked for came true.
-    came_true: Cell<usize>,
+    /// Number of conditions that held.
+    held: Cell<usize>,
 }
 
-/// What a CPU's next instructions depend on.
+/// State that affects a CPU's next instruction.
 struct Context {
-    /// From when on it knows the address of the next access.
+    /// The moment from which the CPU knows the address of the next access.
     address_known: Moment,
-    /// Whether stores before the next one become visible first.
+    /// `true` if earlier stores become visible before the next store.
     is_ordered: bool,
 }
 
@@ -176,52 +179,52 @@ impl Context {
     }
 }
 
-impl Machine {
-    fn new(world: &World, program: Program) -> Self {
-        let tables = PageTables::new(world);
-        world.as_cpu(0, || match program.start {
+impl LitmusRun {
+    fn new(machine: &HostileMachine, program: Program) -> Self {
+        let tables = PageTables::new(machine);
+        machine.as_cpu(0, || match program.start {
             Start::Mapped => {}
             Start::Unmapped | Start::NoTable => {
                 tables.store(X, INVALID);
                 tables.store(Y, INVALID);
                 if program.start == Start::NoTable {
-                    tables.unhook(X);
+                    tables.unlink_table(X);
                 }
             }
         });
-        world.track_in_flight();
+        machine.track_in_flight();
         for cpu in 0..program.threads.len() {
             let root = Some(tables.root());
-            world.as_cpu(cpu, || world.load_root(root, ASID, Keeps::Everything));
+            machine.as_cpu(cpu, || machine.load_root(root, ASID, OnLoad::Keep));
         }
         let names = ["the message", "the request", "the baton", "the first frame of x"];
         let variables = names.map(|name| CheckWord::named(0, || name.to_owned()));
-        Self { program, tables, variables, came_true: Cell::new(0) }
+        Self { program, tables, variables, held: Cell::new(0) }
     }
 
-    /// Does one after the other, and counts what is as it is asked for, until something is not.
-    fn execute(&self, world: &World, instructions: &[Instruction]) {
+    /// Executes the instructions in order, and counts the conditions that hold until one does not.
+    fn execute(&self, machine: &HostileMachine, instructions: &[Instruction]) {
         let mut context = Context::new();
-        let mut is_all_so = true;
+        let mut all_hold = true;
         for &instruction in instructions {
             if instruction.is_condition() {
-                is_all_so &= self.is_so(world, instruction, &context);
-                self.came_true.update(|count| count + usize::from(is_all_so));
+                all_hold &= self.holds(machine, instruction, &context);
+                self.held.update(|count| count + usize::from(all_hold));
                 context = Context::new();
             } else {
-                self.perform(world, instruction, &mut context);
+                self.perform(machine, instruction, &mut context);
             }
         }
-        if self.came_true.get() >= self.program.wanted() {
-            world.wrong(Wrong::Seen);
+        if self.held.get() >= self.program.required() {
+            machine.report(Violation::OutcomeReached);
         }
     }
 
-    /// Whether what is asked for is so.
-    fn is_so(&self, world: &World, asked: Instruction, context: &Context) -> bool {
+    /// Returns `true` if a condition can hold.
+    fn holds(&self, machine: &HostileMachine, asked: Instruction, context: &Context) -> bool {
         let load = |page, is_so: &dyn Fn(Translation) -> bool| {
-            world.step();
-            access(world, page, context, Access::MaybeDone, is_so)
+            machine.step();
+            access(machine, page, context, AccessTiming::MaybeEarly, is_so)
         };
         match asked {
             Reads(variable, value) => self.variables[variable].load(Relaxed) == value,
@@ -231,79 +234,81 @@ impl Machine {
             Writes(page) => {
                 let is_writable =
                     |found| matches!(found, Translation::To(entry) if entry.is_writable());
-                world.step();
-                access(world, page, context, Access::Now, &is_writable)
+                machine.step();
+                access(machine, page, context, AccessTiming::InOrder, &is_writable)
             }
             Faults(page) => load(page, &Translation::is_fault),
             FaultsInTable(page) => load(page, &|found| found == Translation::FaultsInTable),
             Loads(value) => {
-                // Found and read in one step: an invalidation would wait between the two.
+                // Translate and read in one step: between two steps, an invalidation would wait for
+                // the access.
                 let is_read = self.variables[FRAME].load(Relaxed) == value;
                 let goes_there = |found| found == Translation::To(OLD);
-                is_read && access(world, X, context, Access::Now, &goes_there)
+                is_read && access(machine, X, context, AccessTiming::InOrder, &goes_there)
             }
-            _ => unreachable!("it asks for nothing"),
+            _ => unreachable!("it has no condition"),
         }
     }
 
-    fn perform(&self, world: &World, instruction: Instruction, context: &mut Context) {
+    fn perform(&self, machine: &HostileMachine, instruction: Instruction, context: &mut Context) {
         let order = if context.is_ordered { Release } else { Relaxed };
         match instruction {
             Map(page, entry) => self.tables.store_in_order(page, entry, order),
-            MapTable => self.tables.hook(X, order),
-            UnmapTable => drop(self.tables.unhook(X)),
+            MapTable => self.tables.link_table(X, order),
+            UnmapTable => drop(self.tables.unlink_table(X)),
             Set(variable, value) => self.variables[variable].store(value, order),
-            Depends => return context.address_known = world.moment(),
+            Depends => return context.address_known = machine.moment(),
             DmbSt => return context.is_ordered = true,
             Dmb => fence(),
             Dsb => {
-                // What is invalidated first may be found again, as long as a store is on its way.
-                world.complete_broadcasts();
+                // Complete invalidations first: an invalidated entry may be found again while a
+                // store is still buffered.
+                machine.complete_broadcasts();
                 fence();
                 publish();
             }
-            Isb | Svc | Eret => world.synchronise(),
-            Tlbi(page) => world.issue(Reach::Own, |it| it == page),
-            TlbiAllIs => world.issue(Reach::Everybody, |_| true),
-            TlbiIs(page) => world.issue(Reach::Everybody, |it| it == page),
-            TlbiAsidIs(asid) => world.issue_tag(Reach::Everybody, asid),
-            Interrupts(cpu) => world.ring(cpu),
-            _ => unreachable!("it does nothing"),
+            Isb | Svc | Eret => machine.synchronise(),
+            Tlbi(page) => machine.issue(Reach::Own, |it| it == page),
+            TlbiAllIs => machine.issue(Reach::Everybody, |_| true),
+            TlbiIs(page) => machine.issue(Reach::Everybody, |it| it == page),
+            TlbiAsidIs(asid) => machine.issue_tag(Reach::Everybody, asid),
+            Interrupts(cpu) => machine.send_interrupt(cpu),
+            _ => unreachable!("it is a condition"),
         }
         *context = Context::new();
     }
 }
 
-/// An access of this CPU to a page, in the step that was just made: whether what it finds may be
-/// so.
+/// Performs an access of this CPU to a page, in the current step. Returns `true` if a translation
+/// that satisfies `is_so` may be found.
 fn access(
-    world: &World,
+    machine: &HostileMachine,
     page: usize,
     context: &Context,
-    access: Access,
+    timing: AccessTiming,
     is_so: &dyn Fn(Translation) -> bool,
 ) -> bool {
-    let found = world.translations(page, context.address_known, access);
+    let found = machine.translations(page, context.address_known, timing);
     let it = found.iter().copied().find(|&found| is_so(found));
-    world.say(|| match it {
+    machine.record(|| match it {
         Some(it) => format!("uses page {page}, and finds {it}"),
         None => {
             let found: Vec<_> = found.iter().map(ToString::to_string).collect();
             format!("uses page {page}, and finds {}", found.join(", or "))
         }
     });
-    // A fault is an exception, from which the handler returns behind the access.
+    // A fault is an exception, and the handler returns to the instruction after the access.
     if it.is_some_and(Translation::is_fault) {
-        world.synchronise();
+        machine.synchronise();
     }
     it.is_some()
 }
 
-impl System for Machine {
+impl System for LitmusRun {
     fn run(&self, cpu: usize) {
-        with_world(|world| self.execute(world, self.program.threads[cpu]));
+        with_machine(|machine| self.execute(machine, self.program.threads[cpu]));
     }
-    fn interrupt(&self, _: usize) {
-        with_world(|world| self.execute(world, self.program.handler));
+    fn handle_interrupt(&self, _: usize) {
+        with_machine(|machine| self.execute(machine, self.program.handler));
     }
 }

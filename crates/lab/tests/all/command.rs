@@ -117,7 +117,7 @@ fn known_bug_is_found_and_drawn() {
     assert!(error.contains("try:   shootdown check --design left-out"), "{error}");
     let svg = std::fs::read_to_string(directory.path().join("bug.svg")).expect("a drawing");
     assert!(svg.starts_with("<svg ") && svg.contains("CPU 0 can use page 0"), "{svg}");
-    let fixed = run(&["check", "--design", "left-out-in-the-middle-of-a-switch-mended"]);
+    let fixed = run(&["check", "--design", "left-out-in-the-middle-of-a-switch-fixed"]);
     assert!(fixed.status.success(), "{}", text(&fixed.stderr));
     assert!(text(&fixed.stdout).contains("no violation in any schedule"));
 }

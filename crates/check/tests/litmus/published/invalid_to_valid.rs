@@ -1,4 +1,5 @@
-//! A page is mapped where there was none: nothing is dropped, and who was told must find it.
+//! A page is mapped where none was. No entry is invalidated, and a CPU that was signalled must find
+//! the new one.
 
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
@@ -6,7 +7,7 @@ use crate::program::Start::*;
 use crate::program::{INVALID, MESSAGE, NEW, X, Y};
 use crate::{Litmus, litmus};
 
-/// What a CPU that maps a page finds there.
+/// A CPU maps a page and accesses it.
 pub(crate) const INVALID_TO_VALID_HERE: &[Litmus] = &[
     litmus("CoWTf.inv+po", Allowed, Unmapped, &[&[Map(X, NEW), Faults(X)]]),
     litmus("CoWTf.inv+dsb-isb", Forbidden, Unmapped, &[&[Map(X, NEW), Dsb, Isb, Faults(X)]]),
@@ -24,7 +25,7 @@ pub(crate) const INVALID_TO_VALID_HERE: &[Litmus] = &[
     litmus("CoTW1.inv", Forbidden, Unmapped, &[&[Finds(X, NEW), Map(X, NEW)]]),
 ];
 
-/// What a CPU finds that knows that another has mapped a page.
+/// A CPU accesses a page after it learns that another CPU has mapped it.
 pub(crate) const INVALID_TO_VALID_ELSEWHERE: &[Litmus] = &[
     litmus(
         "MP.RTf.inv+dmb+addr",
@@ -56,8 +57,8 @@ pub(crate) const INVALID_TO_VALID_ELSEWHERE: &[Litmus] = &[
         Unmapped,
         &[&[Map(X, NEW), Dsb, TlbiIs(X), Dsb, Set(MESSAGE, 1)], &[Reads(MESSAGE, 1), Faults(X)]],
     ),
-    // Ours, for the program is published with the verdict of ETS alone, which forbids it: a fault
-    // is no access that the invalidation would wait for.
+    // Ours, because the program is published only with the verdict of ETS, which forbids it: a
+    // fault is not an access, so the invalidation does not wait for it.
     litmus(
         "MP.RTf.inv.EL1+dsb-tlbiis-dsb+dmb",
         Allowed,
@@ -90,7 +91,7 @@ pub(crate) const INVALID_TO_VALID_ELSEWHERE: &[Litmus] = &[
     ),
 ];
 
-/// One maps a page, another finds that, and tells a third.
+/// One CPU maps a page, a second CPU finds that, and signals a third.
 pub(crate) const MULTI_COPY: &[Litmus] = &[
     litmus(
         "WRC.RRTf.inv+addrs",

@@ -1,5 +1,5 @@
-//! More tests of the same authors, with verdicts that they list later (the strong model with ETS,
-//! 2022-09-14), of those in which ETS plays no part.
+//! More tests of the same authors, with verdicts from a later list (the strong model with ETS,
+//! 2022-09-14), for those in which ETS plays no part.
 
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
@@ -7,10 +7,10 @@ use crate::program::Start::*;
 use crate::program::{BATON, INVALID, Instruction, MESSAGE, NEW, OLD, X, Y, Z};
 use crate::{Litmus, litmus};
 
-/// Two pages with one wait; a table that is given to something else; who makes a page, and breaks
-/// it; who finds out that a page is gone, and has it dropped.
+/// Two pages with one wait; a table that is reused; a CPU that breaks and then makes a mapping; a
+/// CPU that finds a page unmapped and invalidates it.
 pub(crate) const LATER: &[Litmus] = &[
-    // Published for both pages at once; here for each, which forbids more.
+    // Published for both pages together. Here there is one test for each page, which forbids more.
     litmus(
         "MP.RTT.EL1+dsb-tlbiis-tlbiis-dsb+dsb-isb",
         Forbidden,
@@ -30,7 +30,7 @@ pub(crate) const LATER: &[Litmus] = &[
         &[&[UnmapTable, Dsb, TlbiAllIs, Dsb, Map(X, NEW)], &[Finds(X, NEW)]],
     ),
     litmus("ROT+dmb", Allowed, Mapped, &[&[UnmapTable, DmbSt, Map(X, NEW)], &[Finds(X, NEW)]]),
-    // The second load is done before the invalidation is, and the first after it.
+    // The second load executes before the invalidation is complete, and the first one after it.
     litmus(
         "Stacked1BBM",
         Allowed,

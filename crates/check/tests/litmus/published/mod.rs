@@ -1,7 +1,7 @@
-//! The tests: names and verdicts as published, programs written anew.
+//! The tests: names and verdicts as published, programs rewritten.
 //!
-//! Where a published program has a variable's last value asked for, here a CPU sees it; where it
-//! counts on a handler to say that there was a fault, here the fault is asked for.
+//! Where a published program asks for the last value of a variable, here a CPU observes that value.
+//! Where it relies on a handler to report a fault, here the fault is the condition.
 
 mod invalid_to_valid;
 mod later;

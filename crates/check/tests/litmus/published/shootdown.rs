@@ -1,4 +1,4 @@
-//! Shootdowns: a page is taken away on one CPU, and another is not to use it any more.
+//! Shootdowns: a page is unmapped on one CPU, and another CPU must not use it any more.
 
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
@@ -8,7 +8,7 @@ use crate::program::{
 };
 use crate::{Litmus, litmus};
 
-/// One takes a page away, and has it dropped everywhere; another has been told, and uses it.
+/// One CPU unmaps a page and invalidates it everywhere. Another CPU is signalled, and accesses it.
 pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
     litmus(
         "MP.RT.EL1+dsb-tlbiis-dsb+dsb-isb",
@@ -28,8 +28,10 @@ pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dmb, Finds(X, OLD)],
         ],
     )
-    .too_kind("the invalidation waits for accesses that use what it takes: see the beginning")
-    .in_herd(Forbidden),
+    .too_lenient(
+        "the invalidation waits for accesses that use the entry: see the head of this test",
+    )
+    .herd(Forbidden),
     litmus(
         "MP.RT.EL1+dsb-tlbi-dsb+dsb-isb",
         Allowed,
@@ -61,7 +63,7 @@ pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
         ],
     ),
-    // Ours: a reader's DSB completes nothing that the writer has issued.
+    // Ours: a reader's DSB does not complete an invalidation that the writer has issued.
     litmus(
         "MP.RT.EL1+dsb-tlbiis-dmb+dsb-isb",
         Allowed,
@@ -88,7 +90,8 @@ pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
     ),
 ];
 
-/// One takes a page away, and has another drop it: by a flag that the other polls, as published.
+/// One CPU unmaps a page, and makes another invalidate it by a flag that the other polls, as
+/// published.
 pub(crate) const SHOOTDOWN: &[Litmus] = &[litmus(
     "MP.RT.EL1+dsb-shootdown-dsb+dsb-isb",
     Forbidden,
@@ -113,17 +116,18 @@ pub(crate) const SHOOTDOWN: &[Litmus] = &[litmus(
     ],
 )];
 
-/// The same by an interrupt, as kernels do it; and with things left out. The verdicts are ours.
+/// The same shootdown by an interrupt, as kernels do it, and with parts left out. The verdicts are
+/// ours.
 pub(crate) const SHOOTDOWN_BY_INTERRUPT: &[Litmus] = &[
-    litmus("by an interrupt", Forbidden, Mapped, BY_INTERRUPT).handling(&[
+    litmus("handler", Forbidden, Mapped, BY_INTERRUPT).with_handler(&[
         Dsb,
         Tlbi(X),
         Dsb,
         Set(REQUEST, 2),
     ]),
-    // Who returns from an exception has synchronised.
+    // A CPU that returns from an exception has synchronised.
     litmus(
-        "whose return is enough for the reader",
+        "handler, and its return is enough for the reader",
         Forbidden,
         Mapped,
         &[
@@ -131,12 +135,13 @@ pub(crate) const SHOOTDOWN_BY_INTERRUPT: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Finds(X, OLD)],
         ],
     )
-    .handling(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
-    litmus("whose handler drops nothing", Allowed, Mapped, BY_INTERRUPT)
-        .handling(&[Dsb, Set(REQUEST, 2)]),
-    // The reader has no DSB of its own: that would complete what the handler has issued.
+    .with_handler(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
+    litmus("handler that invalidates nothing", Allowed, Mapped, BY_INTERRUPT)
+        .with_handler(&[Dsb, Set(REQUEST, 2)]),
+    // The reader has no DSB of its own, which would complete the invalidation that the handler has
+    // issued.
     litmus(
-        "whose handler does not wait for what it drops",
+        "handler that does not wait for its invalidation",
         Allowed,
         Mapped,
         &[
@@ -144,9 +149,9 @@ pub(crate) const SHOOTDOWN_BY_INTERRUPT: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Isb, Finds(X, OLD)],
         ],
     )
-    .handling(&[Dsb, Tlbi(X), Set(REQUEST, 2)]),
+    .with_handler(&[Dsb, Tlbi(X), Set(REQUEST, 2)]),
     litmus(
-        "whose sender does not wait",
+        "handler, and a sender that does not wait",
         Allowed,
         Mapped,
         &[
@@ -154,9 +159,9 @@ pub(crate) const SHOOTDOWN_BY_INTERRUPT: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
         ],
     )
-    .handling(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
+    .with_handler(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
     litmus(
-        "that comes before the page is taken",
+        "handler that runs before the page is unmapped",
         Allowed,
         Mapped,
         &[
@@ -164,7 +169,7 @@ pub(crate) const SHOOTDOWN_BY_INTERRUPT: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
         ],
     )
-    .handling(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
+    .with_handler(&[Dsb, Tlbi(X), Dsb, Set(REQUEST, 2)]),
 ];
 
 const BY_INTERRUPT: &[&[Instruction]] = &[
@@ -172,7 +177,7 @@ const BY_INTERRUPT: &[&[Instruction]] = &[
     &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
 ];
 
-/// A page goes from one frame to another by way of nothing.
+/// A page changes its frame by break-before-make.
 pub(crate) const BREAK_BEFORE_MAKE: &[Litmus] = &[
     litmus(
         "BBM+dsb-tlbiis-dsb",

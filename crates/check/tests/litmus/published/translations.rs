@@ -3,10 +3,11 @@
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
 use crate::program::Start::*;
-use crate::program::{INVALID, INVALID_TOO, NEW, OLD, X, Y, Z};
+use crate::program::{INVALID, NEW, OLD, OTHER_INVALID, X, Y, Z};
 use crate::{Litmus, litmus};
 
-/// What a CPU finds that has translated the page, or another, before; or reads its entry after.
+/// A CPU translates a page after it has translated the page or another one, or reads its entry
+/// afterwards.
 pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
     litmus("CoTTf.inv+po", Allowed, Unmapped, &[&[Map(X, NEW)], &[Finds(X, NEW), Faults(X)]]),
     litmus(
@@ -59,8 +60,8 @@ pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
         Unmapped,
         &[&[Map(X, NEW)], &[Finds(X, NEW), ReadsEntry(X, INVALID)]],
     )
-    .too_kind("loads of data are not early")
-    .in_herd(Allowed),
+    .too_lenient("loads of data never execute early")
+    .herd(Allowed),
     litmus(
         "CoTRpte.inv+dsb",
         Forbidden,
@@ -97,8 +98,8 @@ pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
         Unmapped,
         &[
             &[Map(X, NEW)],
-            &[Finds(X, NEW), Map(X, INVALID_TOO)],
-            &[ReadsEntry(X, INVALID_TOO), ReadsEntry(X, NEW)],
+            &[Finds(X, NEW), Map(X, OTHER_INVALID)],
+            &[ReadsEntry(X, OTHER_INVALID), ReadsEntry(X, NEW)],
         ],
     ),
     litmus(
@@ -107,8 +108,8 @@ pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
         Unmapped,
         &[
             &[Map(X, NEW)],
-            &[Finds(X, NEW), Dsb, Isb, Map(X, INVALID_TOO)],
-            &[ReadsEntry(X, INVALID_TOO), ReadsEntry(X, NEW)],
+            &[Finds(X, NEW), Dsb, Isb, Map(X, OTHER_INVALID)],
+            &[ReadsEntry(X, OTHER_INVALID), ReadsEntry(X, NEW)],
         ],
     ),
     litmus(
@@ -119,17 +120,18 @@ pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
     ),
 ];
 
-/// Of faults that come one after the other. The verdicts are ours.
+/// Two faults, one after the other. The verdicts are ours.
 pub(crate) const FAULT_TO_FAULT: &[Litmus] = &[
-    // The first is an exception: what was found for the second before is forgotten.
+    // The first fault is an exception, which discards the translation that was found early for the
+    // second access.
     litmus(
-        "a page that was mapped before another was taken away, which faults",
+        "mapped page after a fault of an unmapped page",
         Forbidden,
         Unmapped,
         &[&[Map(X, NEW), Dsb, Map(Z, INVALID)], &[Faults(Z), Faults(X)]],
     ),
     litmus(
-        "the same, and the other does not fault",
+        "mapped page without a fault of the unmapped page",
         Allowed,
         Unmapped,
         &[&[Map(X, NEW), Dsb, Map(Z, INVALID)], &[ReadsEntry(Z, INVALID), Faults(X)]],

@@ -1,4 +1,4 @@
-//! A page is taken away, and used on the same CPU, or by who has read its entry.
+//! A page is unmapped, and accessed on the same CPU, or by a CPU that has read its entry.
 
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
@@ -6,7 +6,7 @@ use crate::program::Start::*;
 use crate::program::{ASID, FRAME, INVALID, NEW, OLD, OTHER_ASID, X};
 use crate::{Litmus, litmus};
 
-/// What a CPU that takes a page away finds there, and what another does that knows of it.
+/// A CPU unmaps a page and accesses it, or another CPU does so after it has read the entry.
 pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
     litmus("CoWinvT+po", Allowed, Mapped, &[&[Map(X, INVALID), Finds(X, OLD)]]),
     litmus("CoWinvT+dsb-isb", Allowed, Mapped, &[&[Map(X, INVALID), Dsb, Isb, Finds(X, OLD)]]),
@@ -34,7 +34,8 @@ pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
         Mapped,
         &[&[Map(X, INVALID), Dsb, TlbiIs(X), Dsb, Isb, Finds(X, OLD)]],
     ),
-    // Ours, for the program is published without a verdict of this model: the store may be later.
+    // Ours, because the program is published without a verdict of this model: the store may be
+    // later.
     litmus(
         "CoWinvT.EL1+tlbi-dsb-isb",
         Allowed,
@@ -61,8 +62,8 @@ pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
         Mapped,
         &[&[Map(X, INVALID)], &[ReadsEntry(X, INVALID), Dsb, Tlbi(X), Dsb, Finds(X, OLD)]],
     )
-    .too_hostile("its twin CoWinvT.EL1+dsb-tlbi-dsb is allowed")
-    .in_herd(Allowed),
+    .too_hostile("the similar test CoWinvT.EL1+dsb-tlbi-dsb is allowed")
+    .herd(Allowed),
     litmus(
         "CoRpteT.EL1+dsb-tlbi-dsb-isb",
         Forbidden,
@@ -71,7 +72,7 @@ pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
     ),
 ];
 
-/// Invalidations of an address space's number.
+/// Invalidations by ASID.
 pub(crate) const ASIDS: &[Litmus] = &[
     litmus(
         "CoWinvTa1.1+dsb-tlbiasidis-dsb-eret",
@@ -97,7 +98,7 @@ pub(crate) const ASIDS: &[Litmus] = &[
         Unmapped,
         &[&[Map(X, NEW), Dsb, TlbiAsidIs(OTHER_ASID), Dsb, Eret, Faults(X)]],
     ),
-    // Ours: the same as RBS.
+    // Ours, by analogy with RBS.
     litmus(
         "RBS+dsb-tlbiasidis-dsb",
         Forbidden,

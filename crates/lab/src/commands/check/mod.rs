@@ -154,7 +154,7 @@ impl UserError for CheckError {
             Self::NoProgramFor(_) => "use --design shootdown, or remove --program".to_owned(),
             Self::Found { repeat: Some(repeat), .. } => format!("{repeat}, to repeat this"),
             Self::Found { design: Design::Bug(bug, _), .. } => {
-                format!("shootdown check --design {}", Design::Bug(bug, Variant::Mended))
+                format!("shootdown check --design {}", Design::Bug(bug, Variant::Fixed))
             }
             Self::UnknownDesign(_) | Self::Found { .. } => "shootdown check --list".to_owned(),
             Self::Unreached(_) => "search longer, with --budget TIME".to_owned(),
@@ -220,7 +220,7 @@ impl Check {
         let mut is_complete = true;
         for &profile in &self.arch {
             let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
-            let search = CounterExample::look(&programs, profile, self.seed, budget);
+            let search = CounterExample::search(&programs, profile, self.seed, budget);
             print(&text::program(profile, &search))?;
             if let Some(found) = search.found {
                 let bad = CounterExample { programs, profile, found };
@@ -238,7 +238,7 @@ impl Check {
         drawing: Option<Output>,
     ) -> Result<(), Failure> {
         print(&text::bug(bug))?;
-        let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
+        let (scene, design) = (bug.scenario(variant), Design::Bug(bug, variant));
         let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
         let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
         if found.found.is_none() {
@@ -280,7 +280,7 @@ impl Check {
             drawing.write(&found.drawing(detail))?;
             print(&format!("drawn: {}\n", shown(drawing.path())))?;
         }
-        Err(CheckError::Found { design, violation: found.wrong.to_string(), repeat }.into())
+        Err(CheckError::Found { design, violation: found.violation.to_string(), repeat }.into())
     }
 
     /// Returns the command that repeats the counter-example.

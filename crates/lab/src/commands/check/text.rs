@@ -66,7 +66,7 @@ pub(super) fn zoo(rows: &[Row]) -> String {
         let found = row
             .found
             .as_ref()
-            .map_or_else(|| "NOT FOUND".to_owned(), |found| found.wrong.to_string());
+            .map_or_else(|| "NOT FOUND".to_owned(), |found| found.violation.to_string());
         let fixed = row.fixed_result();
         table.row([row.bug.name.to_owned(), row.bug.profile.name.to_owned(), found, fixed]);
     }
@@ -84,7 +84,7 @@ shootdown      the engine
 without-RULE   the engine without one of its rules (the absence of a rule that only orders loads is
                not detected here, because loads never execute early; loom detects it)
 zoo            all known bugs of other kernels
-BUG            one of these bugs; BUG-mended is its fixed variant
+BUG            one of these bugs; BUG-fixed is its fixed variant
 
 Rules:
 "

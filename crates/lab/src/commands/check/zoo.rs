@@ -27,7 +27,7 @@ impl Row {
     /// Returns `true` if the search found the expected violation, and none in any schedule of the
     /// fixed variant.
     pub(crate) fn is_as_expected(&self) -> bool {
-        let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.wrong));
+        let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.violation));
         is_found && self.fixed.is_complete && self.fixed.found.is_none()
     }
 
@@ -46,8 +46,9 @@ pub(crate) fn rows(time: Duration, notify_done: impl Fn() + Sync) -> Vec<Row> {
     let bugs: Vec<_> = Bug::all().collect();
     let search_both = |bug: &&'static Bug| {
         let budget = Budget { time, states: STATES_MAX };
-        let found = shortest(&bug.scene(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
-        let fixed = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
+        let found =
+            shortest(&bug.scenario(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
+        let fixed = search(&bug.scenario(Variant::Fixed), bug.profile, None, budget);
         notify_done();
         Row { bug, found, fixed }
     };

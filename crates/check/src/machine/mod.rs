@@ -1,52 +1,53 @@
-//! What a run is in the middle of: CPUs that are suspended before each step that another could see.
+//! The state of a run: a machine whose CPUs are suspended before each step that another CPU could
+//! observe.
 //!
-//! All CPUs share the thread of the host that the run is on. A CPU is a coroutine; between two
-//! suspensions it does one thing that others may see, and whatever it does by itself.
+//! All CPUs share the host thread that executes the run. Each CPU is a coroutine. Between two
+//! suspensions it performs one action that other CPUs may observe, and any number of actions that
+//! they cannot.
 
-#![expect(unsafe_code, reason = "the run is found by a pointer, and CPUs are suspended by one")]
+#![expect(unsafe_code, reason = "the run and its coroutines are reached by pointers")]
 
-mod log;
-mod machine;
+mod hardware_ops;
+mod record;
 mod run;
 mod system;
 mod word;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ptr;
 
 use corosensei::Yielder;
 
-use crate::flush_scope::Announcement;
-use crate::hardware::{Entry, Hardware, Wrong};
-use crate::hash::mix;
-use crate::history::{Line, LineKind, Writing};
+use crate::hardware::{Entry, Hardware, Violation};
+use crate::hash::{hash_of, mix};
+use crate::history::{History, Line, LineKind};
+use crate::interrupt_oracle::InterruptOracle;
 use crate::kernel_pages::KernelPages;
 use crate::memory::{Access, Memory, Visible};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-pub use machine::{KernelTable, PageTables, Upper};
-pub use run::{End, Outcome, Setting, Stacks, run};
+pub use hardware_ops::{KernelTable, PageTables, WalkCaches};
+pub use run::{End, Outcome, RunSettings, run};
 pub use system::System;
 use system::with_system;
 pub use word::{CheckWord, complete_accesses, fence, publish};
 
-/// What can happen next.
+/// An event that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A CPU does its next step.
+    /// A CPU performs its next step.
     Step(usize),
-    /// A CPU takes the interrupt that is on its way to it.
+    /// A CPU takes its pending interrupt.
     Interrupt(usize),
-    /// A store of a CPU becomes visible: the one that was this many places behind the oldest.
+    /// A store of a CPU becomes visible. The second number is its index in the CPU's store buffer,
+    /// where 0 is the oldest store.
     Store(usize, usize),
 }
 
 impl Action {
-    /// Whose.
-    #[must_use]
+    /// The CPU that acts.
     pub const fn cpu(self) -> usize {
         match self {
             Self::Step(cpu) | Self::Interrupt(cpu) | Self::Store(cpu, _) => cpu,
@@ -57,29 +58,32 @@ impl Action {
 /// The state of a CPU's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
-    /// It can go on.
+    /// The program can run.
     Ready,
-    /// It waits until a word changes that it has read since it last began to wait.
+    /// The program waits until a word changes that it has read since its last call of `spin_hint`.
     Waiting,
-    /// It is over.
+    /// The program has finished.
     Idle,
 }
 
+#[derive(Debug)]
 struct CpuContext {
     program: Cell<Program>,
-    /// What it has read since it last began to wait, and how often that had changed by then.
+    /// The words that the program has read since its last call of `spin_hint`, each with its number
+    /// of changes at that time.
     read: RefCell<Vec<(u32, u32)>>,
-    /// A hash of all that it has done and seen.
+    /// Hash of everything that the program has done and observed.
     seen: Cell<u64>,
-    /// How often interrupts were masked.
+    /// Nesting depth of interrupt masking.
     masks: Cell<u32>,
-    is_rung: Cell<bool>,
-    /// It takes the interrupt when it is resumed.
+    is_interrupt_pending: Cell<bool>,
+    /// The CPU takes the interrupt when it is resumed.
     takes_interrupt: Cell<bool>,
 }
 
-/// A run.
-pub struct World {
+/// The machine and the state of a run on it.
+#[derive(Debug)]
+pub struct HostileMachine {
     cpus: Vec<CpuContext>,
     running: Cell<usize>,
     in_context: Cell<bool>,
@@ -87,30 +91,30 @@ pub struct World {
     memory: RefCell<Memory>,
     hardware: RefCell<Hardware>,
     kernel_pages: RefCell<KernelPages>,
-    flush_scope: RefCell<Announcement>,
+    interrupt_oracle: RefCell<InterruptOracle>,
     sharing: RefCell<Sharing>,
-    wrong: RefCell<Option<Wrong>>,
+    violation: RefCell<Option<Violation>>,
     choices: RefCell<Vec<Action>>,
     reached: RefCell<BTreeSet<Sometimes>>,
     has_begun: Cell<bool>,
-    /// How many words there were when it did.
+    /// Number of words when the run began.
     words_at_begin: Cell<u32>,
     steps: Cell<u64>,
     lines: RefCell<Option<Vec<Line>>>,
-    /// What was last written of what each CPU holds.
-    held: RefCell<Vec<String>>,
-    /// Objects whose host addresses words may hold, each with its name in histories.
+    /// For each CPU, the last recorded description of its stale entries.
+    stale_text: RefCell<Vec<String>>,
+    /// Objects whose host addresses words may contain, each with its name in histories.
     objects: RefCell<Vec<(u64, String)>>,
 }
 
-impl World {
-    fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
+impl HostileMachine {
+    fn new(profile: Profile, cpus: usize, history: History) -> Self {
         let cpu = |_| CpuContext {
             program: Cell::new(Program::Ready),
             read: RefCell::default(),
             seen: Cell::new(0),
             masks: Cell::new(0),
-            is_rung: Cell::new(false),
+            is_interrupt_pending: Cell::new(false),
             takes_interrupt: Cell::new(false),
         };
         Self {
@@ -118,26 +122,21 @@ impl World {
             running: Cell::new(0),
             in_context: Cell::new(false),
             yielder: Cell::new(ptr::null()),
-            memory: RefCell::new(Memory::new(profile.stores, cpus, writing)),
+            memory: RefCell::new(Memory::new(profile.stores, cpus, history)),
             hardware: RefCell::new(Hardware::new(profile, cpus)),
             kernel_pages: RefCell::new(KernelPages::new(profile, cpus)),
-            flush_scope: RefCell::new(Announcement::new(cpus)),
+            interrupt_oracle: RefCell::new(InterruptOracle::new(cpus)),
             sharing: RefCell::default(),
-            wrong: RefCell::new(None),
+            violation: RefCell::new(None),
             choices: RefCell::default(),
             reached: RefCell::default(),
             has_begun: Cell::new(false),
             words_at_begin: Cell::new(0),
             steps: Cell::new(0),
-            lines: RefCell::new((writing == Writing::On).then(Vec::new)),
-            held: RefCell::default(),
+            lines: RefCell::new((history == History::On).then(Vec::new)),
+            stale_text: RefCell::default(),
             objects: RefCell::default(),
         }
-    }
-
-    /// How many CPUs there are.
-    const fn cpu_count(&self) -> usize {
-        self.cpus.len()
     }
 
     /// The architecture of the run.
@@ -145,8 +144,8 @@ impl World {
         *self.hardware.borrow().profile()
     }
 
-    /// Makes a value, and names the words that belong to it, by their place among them, in
-    /// histories.
+    /// Calls `make`, and names the words that it allocates. `name` gets the index of a word among
+    /// them.
     pub(crate) fn with_names<R>(
         &self,
         make: impl FnOnce() -> R,
@@ -158,30 +157,29 @@ impl World {
         result
     }
 
-    /// Names an object whose host address a word may hold. A history then shows the name, and so
-    /// has the same bytes on every host.
+    /// Names an object whose host address a word may contain. Histories then show the name instead
+    /// of the address, and so have the same bytes on every host.
     pub(crate) fn name_object<T>(&self, object: &T, name: impl FnOnce() -> String) {
         if self.lines.borrow().is_some() {
             self.objects.borrow_mut().push((ptr::from_ref(object).addr() as u64, name()));
         }
     }
 
-    /// The CPU whose turn it is.
-    #[must_use]
+    /// The CPU that is running.
     pub fn cpu(&self) -> usize {
         self.running.get()
     }
 
-    /// Does something as a CPU, before the run has begun.
+    /// Calls `f` as a CPU, before the run has begun.
     pub fn as_cpu<R>(&self, cpu: usize, f: impl FnOnce() -> R) -> R {
         let before = self.running.replace(cpu);
         let result = f();
         self.running.set(before);
-        self.memory.borrow_mut().settle();
+        self.memory.borrow_mut().complete_stores();
         result
     }
 
-    /// The calling CPU is about to do something that others may see: others go first, if they do.
+    /// Lets other CPUs act before the calling CPU performs an action that they may observe.
     pub fn step(&self) {
         if !self.in_context.get() {
             return;
@@ -190,59 +188,60 @@ impl World {
             self.suspend();
             let cpu = self.cpu();
             if !self.cpus[cpu].takes_interrupt.replace(false) {
-                // It has come farther, even if it sees nothing there.
-                return self.see(0);
+                // The program has advanced, even if it observes nothing here.
+                return self.observe(0);
             }
             self.handle_interrupt(cpu);
         }
     }
 
-    /// The same for what nobody else can see: only an interrupt may come first.
+    /// Lets only an interrupt come before an action that no other CPU can observe.
     fn step_if_interrupted(&self) {
         let context = &self.cpus[self.cpu()];
-        if context.is_rung.get() && context.masks.get() == 0 {
+        if context.is_interrupt_pending.get() && context.masks.get() == 0 {
             self.step();
         } else if self.in_context.get() {
-            // As after a step: who was interrupted before, and is at the same place with the same
-            // in mind, is in the same state.
-            self.see(0);
+            // Record this as after a step. A CPU that was interrupted earlier, and that is now at
+            // the same place having observed the same values, is then in the same state.
+            self.observe(0);
         }
     }
 
     fn handle_interrupt(&self, cpu: usize) {
-        self.see(1);
+        self.observe(1);
         let program = self.cpus[cpu].program.replace(Program::Ready);
         self.mask();
         self.forget_in_flight();
-        with_system(|system| system.interrupt(cpu));
+        with_system(|system| system.handle_interrupt(cpu));
         self.forget_in_flight();
         self.unmask();
         self.cpus[cpu].program.set(match program {
-            // What it waits for may have come by its own hand.
+            // The handler itself may have changed a word that the program waits for.
             Program::Waiting => Program::Ready,
             other => other,
         });
     }
 
-    /// The calling CPU has done something, which its program now knows to have come to `value`.
-    pub fn see(&self, value: u64) {
+    /// Records that the calling CPU's program has observed `value`.
+    pub fn observe(&self, value: u64) {
         let seen = &self.cpus[self.cpu()].seen;
         seen.set(mix(seen.get(), value));
     }
 
-    /// Waits until something is so, by a look that remembers nothing of the last one, nor of
-    /// interrupts in between: the program is where it was before each, and such states are one.
-    pub fn wait_until(&self, is_so: impl Fn() -> bool) {
+    /// Waits until `is_done` returns `true`. The program forgets failed attempts, and interrupts
+    /// between them. It is then in the same place before each attempt, so these states count as
+    /// one.
+    pub fn wait_until(&self, is_done: impl Fn() -> bool) {
         let context = &self.cpus[self.cpu()];
         let before = context.seen.get();
-        while !is_so() {
+        while !is_done() {
             self.spin_hint();
             context.seen.set(before);
         }
     }
 
-    /// The calling CPU waits until a word changes that it has read since its last call: if none
-    /// does, it would only do the same again.
+    /// Suspends the calling CPU until a word changes that it has read since its last call. Until
+    /// then, it would only repeat itself.
     pub fn spin_hint(&self) {
         if !self.in_context.get() {
             return;
@@ -254,8 +253,8 @@ impl World {
         context.read.borrow_mut().clear();
     }
 
-    /// The calling CPU is about to use a word: a step if that is shared, or if it makes its stores
-    /// visible at once. Returns whether the word is shared.
+    /// Prepares an access of the calling CPU to a word. This is a step if the word is shared, or if
+    /// the access makes the CPU's stores visible. Returns `true` if the word is shared.
     fn step_to(&self, word: u32, access: Access, is_barrier: bool) -> bool {
         let is_shared = self.note_use(word, access);
         let cpu = self.cpu();
@@ -269,9 +268,10 @@ impl World {
         is_shared
     }
 
-    /// The calling CPU uses a word. Returns whether that is shared.
+    /// Records an access of the calling CPU to a word. Returns `true` if the word is shared.
     fn note_use(&self, word: u32, access: Access) -> bool {
-        // Page tables are read by walkers, too; and what is made on the way is not always the same.
+        // Walkers also read page tables. A word that is allocated during a run is not the same word
+        // in every run.
         !self.has_begun.get()
             || word >= self.words_at_begin.get()
             || self.sharing.borrow_mut().note(word, self.cpu(), access != Access::Reads)
@@ -282,50 +282,50 @@ impl World {
         self.hardware.borrow().is_of_page_tables(word) || self.kernel_pages.borrow().contains(word)
     }
 
-    /// Masks the interrupt on the calling CPU.
+    /// Masks interrupts on the calling CPU. Calls nest.
     pub fn mask(&self) {
         let masks = &self.cpus[self.cpu()].masks;
         masks.set(masks.get() + 1);
     }
 
-    /// Unmasks it, as often as it was masked.
+    /// Undoes one call of [`mask`](Self::mask) on the calling CPU.
     pub fn unmask(&self) {
         let masks = &self.cpus[self.cpu()].masks;
         masks.set(masks.get() - 1);
     }
 
-    /// Whether it is masked.
-    #[must_use]
+    /// Returns `true` if interrupts are masked on the calling CPU.
     pub fn is_masked(&self) -> bool {
         self.cpus[self.cpu()].masks.get() > 0
     }
 
-    /// Sends the interrupt to a CPU: with it, everything that the sender has stored.
-    pub fn ring(&self, target: usize) {
+    /// Sends an interrupt to a CPU. All stores of the sender become visible first.
+    pub fn send_interrupt(&self, target: usize) {
         self.step();
-        self.say_as(LineKind::Rings(target), || format!("interrupts CPU {target}"));
+        self.record_as(LineKind::SendsInterrupt(target), || format!("interrupts CPU {target}"));
         self.drain(self.cpu());
-        // A CPU interrupts itself to go on with its bell later, or to complete its own broadcast.
+        // A CPU interrupts itself to continue with its bell later, or to complete its own
+        // broadcast.
         let is_own = target == self.cpu();
-        if !is_own && !self.flush_scope.borrow().may_interrupt(self.cpu(), target) {
-            self.wrong(Wrong::InterruptedForNothing { cpu: target });
+        if !is_own && !self.interrupt_oracle.borrow().may_interrupt(self.cpu(), target) {
+            self.report(Violation::InterruptedForNothing { cpu: target });
         }
-        self.cpus[target].is_rung.set(true);
+        self.cpus[target].is_interrupt_pending.set(true);
     }
 
-    /// Something happened that must happen in some run.
-    pub fn reach(&self, what: Sometimes) {
-        self.reached.borrow_mut().insert(what);
+    /// Records that `event` happened in this run.
+    pub fn reach(&self, event: Sometimes) {
+        self.reached.borrow_mut().insert(event);
     }
 
-    /// Something must not be.
-    pub fn wrong(&self, wrong: Wrong) {
-        self.wrong.borrow_mut().get_or_insert(wrong);
+    /// Records a violation, which ends the run. Only the first one counts.
+    pub fn report(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
     }
 
     fn suspend(&self) {
         let yielder = self.yielder.get();
-        // SAFETY: it was set by the coroutine that runs, when it began or was resumed last.
+        // SAFETY: the running coroutine set `yielder` when it began, or after it was last resumed.
         unsafe { &*yielder }.suspend(());
         self.yielder.set(yielder);
     }
@@ -334,18 +334,18 @@ impl World {
         let stored = self.memory.borrow_mut().write_back(cpu, index);
         let name = || self.memory.borrow().name_of(stored.word);
         let text = || format!("its store to {} becomes visible", name());
-        self.write_line(cpu, self.kind_of_access(stored.word), text);
+        self.add_line(cpu, self.kind_of_access(stored.word), text);
         self.stored(cpu, stored);
     }
 
     fn stored(&self, cpu: usize, stored: Visible) {
-        self.flush_scope.borrow_mut().has_stored(&self.memory.borrow(), cpu);
+        self.interrupt_oracle.borrow_mut().has_stored(&self.memory.borrow(), cpu);
         if stored.is_change {
             self.written(cpu, stored.word, stored.before);
         }
     }
 
-    /// A word has another value for all from now on, written by this CPU. It held `before`.
+    /// Handles a change of a word by a CPU. `before` is the old value.
     fn written(&self, cpu: usize, word: u32, before: u64) {
         let found = {
             let memory = self.memory.borrow();
@@ -356,49 +356,49 @@ impl World {
                 self.hardware.borrow_mut().written(&memory, cpu, word, Entry(before))
             }
         };
-        if let Some(wrong) = found {
-            self.wrong(wrong);
+        if let Some(violation) = found {
+            self.report(violation);
         }
     }
 
-    /// All that a CPU has stored becomes visible.
+    /// Makes all stores of a CPU visible.
     fn drain(&self, cpu: usize) {
         loop {
             let Some(word) = self.memory.borrow().oldest(cpu) else { return };
-            self.unlock_others(word, cpu);
+            self.unblock_others(word, cpu);
             let stored = self.memory.borrow_mut().write_back(cpu, 0);
             self.stored(cpu, stored);
         }
     }
 
-    /// Nothing is in the way any more of a CPU that is about to write to the word at once.
-    fn unlock(&self, word: u32, cpu: usize) {
-        self.unlock_others(word, cpu);
-        self.clear_the_way(word, cpu, cpu);
+    /// Completes all stores that block an immediate write of `cpu` to the word.
+    fn unblock(&self, word: u32, cpu: usize) {
+        self.unblock_others(word, cpu);
+        self.complete_blocking(word, cpu, cpu);
     }
 
-    fn unlock_others(&self, word: u32, cpu: usize) {
+    fn unblock_others(&self, word: u32, cpu: usize) {
         for other in (0..self.cpus.len()).filter(|&other| other != cpu) {
-            self.clear_the_way(word, cpu, other);
+            self.complete_blocking(word, cpu, other);
         }
     }
 
-    fn clear_the_way(&self, word: u32, cpu: usize, other: usize) {
+    fn complete_blocking(&self, word: u32, cpu: usize, other: usize) {
         loop {
-            let Some(index) = self.memory.borrow().in_the_way(word, cpu, other) else { return };
+            let Some(index) = self.memory.borrow().blocking_store(word, cpu, other) else { return };
             let stored = self.memory.borrow_mut().write_back(other, index);
             self.stored(other, stored);
         }
     }
 
-    /// What can happen next.
+    /// Lists the events that can happen next.
     fn find_actions(&self, actions: &mut Vec<Action>) {
         actions.clear();
         for (cpu, context) in self.cpus.iter().enumerate() {
-            if self.goes_on(context) {
+            if self.can_run(context) {
                 actions.push(Action::Step(cpu));
             }
-            if context.is_rung.get() && context.masks.get() == 0 {
+            if context.is_interrupt_pending.get() && context.masks.get() == 0 {
                 actions.push(Action::Interrupt(cpu));
             }
         }
@@ -408,7 +408,7 @@ impl World {
         }
     }
 
-    fn goes_on(&self, context: &CpuContext) -> bool {
+    fn can_run(&self, context: &CpuContext) -> bool {
         match context.program.get() {
             Program::Ready => true,
             Program::Waiting => {
@@ -420,62 +420,58 @@ impl World {
         }
     }
 
-    /// Whether every program is over, and nobody is on his way.
-    fn is_over(&self) -> bool {
+    /// Returns `true` if every program has finished.
+    fn is_finished(&self) -> bool {
         self.cpus.iter().all(|context| context.program.get() == Program::Idle)
     }
 
     fn state(&self) -> u64 {
-        let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
-        hash = mix(hash, self.kernel_pages.borrow().hash());
-        hash = mix(hash, self.flush_scope.borrow().hash());
+        let mut hash = mix(self.memory.borrow().hash(), hash_of(&*self.hardware.borrow()));
+        hash = mix(hash, hash_of(&*self.kernel_pages.borrow()));
+        hash = mix(hash, hash_of(&*self.interrupt_oracle.borrow()));
         for context in &self.cpus {
             let program = match context.program.get() {
                 Program::Ready => 0,
-                // What matters is whether it can go on.
-                Program::Waiting => 1 + u64::from(self.goes_on(context)),
+                // Only the ability to continue matters.
+                Program::Waiting => 1 + u64::from(self.can_run(context)),
                 Program::Idle => 3,
             };
-            let flags = u64::from(context.is_rung.get()) << 2 | u64::from(context.masks.get()) << 3;
+            let flags = u64::from(context.is_interrupt_pending.get()) << 2
+                | u64::from(context.masks.get()) << 3;
             hash = mix(mix(hash, context.seen.get()), program | flags);
         }
         hash
     }
 }
 
-impl fmt::Debug for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("steps", &self.steps.get()).finish_non_exhaustive()
-    }
-}
-
 thread_local! {
-    static WORLD: Cell<*const World> = const { Cell::new(ptr::null()) };
+    static MACHINE: Cell<*const HostileMachine> = const { Cell::new(ptr::null()) };
 }
 
-/// Calls `f` with the run that this thread of the host is in.
+/// Calls `f` with the machine of the run that this host thread executes.
 ///
 /// # Panics
 ///
-/// If it is in none.
-pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
-    let world = WORLD.get();
-    // SAFETY: null, or that of a world that `PinnedCpu` borrows further down the stack.
-    let world = unsafe { world.as_ref() };
-    f(world.expect("words and machines are used within runs"))
+/// If this host thread executes no run.
+pub fn with_machine<R>(f: impl FnOnce(&HostileMachine) -> R) -> R {
+    let machine = MACHINE.get();
+    // SAFETY: the pointer is null, or that of a machine that `CurrentRun` borrows further down the
+    // stack.
+    let machine = unsafe { machine.as_ref() };
+    f(machine.expect("words and machines are used during a run"))
 }
 
-/// While it lives, this thread of the host is in a run.
-struct PinnedCpu(*const World);
+/// While it lives, this host thread executes a run.
+struct CurrentRun(*const HostileMachine);
 
-impl PinnedCpu {
-    fn enter(world: &World) -> Self {
-        Self(WORLD.replace(world))
+impl CurrentRun {
+    fn enter(machine: &HostileMachine) -> Self {
+        Self(MACHINE.replace(machine))
     }
 }
 
-impl Drop for PinnedCpu {
+impl Drop for CurrentRun {
     fn drop(&mut self) {
-        WORLD.set(self.0);
+        MACHINE.set(self.0);
     }
 }

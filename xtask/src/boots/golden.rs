@@ -1,12 +1,13 @@
-//! What a run has found, written down where people read it: compared in CI, and elsewhere brought
-//! up to date.
+//! Golden files: results of runs in files that people read. CI compares them, and other runs update
+//! them.
 
 use std::fs;
 
 use crate::command::Failure;
 
-/// A file has this between two marks of this name. Else, unless in CI, it has from now on.
-pub(crate) fn part_of(file: &str, name: &str, found: &str) -> Result<(), Failure> {
+/// Compares the part of a file between two marks of this name with `found`, or updates it outside
+/// of CI.
+pub(crate) fn check_part(file: &str, name: &str, found: &str) -> Result<(), Failure> {
     let text = read(file)?;
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let parts = text.split_once(&begin).and_then(|(before, rest)| {
@@ -15,27 +16,27 @@ pub(crate) fn part_of(file: &str, name: &str, found: &str) -> Result<(), Failure
     });
     let Some((before, old, after)) = parts else {
         return Err(Failure::new(
-            format!("{file} has no place for {name}"),
-            format!("a line {} and a line {end}", begin.trim_end()),
+            format!("{file} has no marks for {name}"),
+            format!("add a line {} and a line {end}", begin.trim_end()),
         ));
     };
-    up_to_date(file, old, found, || format!("{before}{begin}{found}{end}{after}"))
+    compare(file, old, found, || format!("{before}{begin}{found}{end}{after}"))
 }
 
-/// A file is this. Else, unless in CI, it is from now on.
-pub(crate) fn whole(file: &str, found: &str) -> Result<(), Failure> {
+/// Compares a whole file with `found`, or updates it outside of CI.
+pub(crate) fn check_file(file: &str, found: &str) -> Result<(), Failure> {
     let old = if crate::root().join(file).exists() { read(file)? } else { String::new() };
-    up_to_date(file, &old, found, || found.to_owned())
+    compare(file, &old, found, || found.to_owned())
 }
 
-fn up_to_date(
+fn compare(
     file: &str,
     old: &str,
     found: &str,
     new: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
     if old == found {
-        println!("{file} says what was found");
+        println!("{file} is up to date");
         return Ok(());
     }
     for line in difference(old, found) {
@@ -43,11 +44,11 @@ fn up_to_date(
     }
     if std::env::var_os("CI").is_some() {
         return Err(Failure::new(
-            format!("{file} does not say what was found"),
-            "cargo xtask boots, outside of CI, writes it down",
+            format!("{file} is out of date"),
+            format!("cargo xtask boots, outside of CI, and commit {file}"),
         ));
     }
-    println!("{file} says from now on what was found");
+    println!("{file} is updated");
     fs::write(crate::root().join(file), new()).map_err(|error| failed(file, &error))
 }
 
@@ -59,7 +60,8 @@ fn failed(file: &str, error: &std::io::Error) -> Failure {
     Failure::new(format!("{file}: {error}"), format!("git checkout {file}"))
 }
 
-/// Lines of one that the other does not have, in the order of the file: `-` and `+`.
+/// Returns the lines that only one of the texts has, in the order of the texts, marked with `-` and
+/// `+`.
 fn difference(old: &str, new: &str) -> Vec<String> {
     let only_in = |one: &str, other: &str, sign: &str| -> Vec<String> {
         let lines = one.lines().filter(|line| !other.lines().any(|known| known == *line));
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_what_the_other_has_not() {
+    fn difference_has_lines_of_one_text() {
         assert_eq!(difference("a\nb\n", "a\nc\nd\n"), ["- b", "+ c", "+ d"]);
         assert_eq!(difference("a\n", "a\n"), [""; 0]);
     }
