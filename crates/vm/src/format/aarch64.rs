@@ -38,9 +38,7 @@
 //! again, whether the entry had to be changed or not. (Linux: `flush_tlb_fix_spurious_fault`.) Of
 //! entries that are invalid nothing is kept.
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of `AArch64` with pages of 4 KiB: four levels of 512 entries.
 ///
@@ -70,120 +68,60 @@ impl Aarch64 {
 }
 
 const VALID: u64 = 1 << 0;
-/// A table, or, at level 0, a page.
+/// The type of a table, and, at level 0, of a page.
 const NOT_BLOCK: u64 = 1 << 1;
 const ATTRIBUTES_SHIFT: u32 = 2;
-/// `AP[1]`: EL0 may, too.
+/// `AP[1]`: EL0 has access also.
 const USER: u64 = 1 << 6;
-/// `AP[2]`: read-only if DBM is 0, clean if it is 1.
-const READ_ONLY: u64 = 1 << 7;
 const INNER_SHAREABLE: u64 = 3 << 8;
 const ACCESSED: u64 = 1 << 10;
 const NOT_GLOBAL: u64 = 1 << 11;
-/// DBM.
-const WRITABLE: u64 = 1 << 51;
+/// PXN.
 const KERNEL_NO_EXECUTE: u64 = 1 << 53;
-const USER_NO_EXECUTE: u64 = 1 << 54;
-/// Ours: of a page that is not writable.
-const DIRTY: u64 = 1 << 55;
-const FRAME: u64 = 0x0000_ffff_ffff_f000;
-/// In every leaf.
-const LEAF: u64 = Aarch64::ATTRIBUTES << ATTRIBUTES_SHIFT
-    | USER
-    | INNER_SHAREABLE
-    | NOT_GLOBAL
-    | KERNEL_NO_EXECUTE;
-/// The meaning of nG where bit 0 is 0.
-const NO_ACCESS: u64 = NOT_GLOBAL;
-const CLAIM: u64 = 1 << 2;
-const CLAIM_TICKET_SHIFT: u32 = 12;
 
 impl Format for Aarch64 {
     const LEVELS: usize = 4;
-    const INDEX_BITS: u32 = 9;
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    fn table(table: Frame) -> u64 {
-        // Permissions are the leaf's alone; accessed, for we know that it will be.
-        address_of(table) | VALID | NOT_BLOCK | ACCESSED
-    }
-
-    fn as_table(entry: u64) -> Option<Frame> {
-        const TABLE: u64 = VALID | NOT_BLOCK;
-        (entry & TABLE == TABLE).then_some(frame_of(entry))
-    }
-
-    fn leaf(leaf: Leaf) -> u64 {
-        block(leaf) | NOT_BLOCK
-    }
-
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        // Bit 0 alone is reserved at level 0, and faults.
-        if entry & NOT_BLOCK != 0 { as_page_or_block(entry) } else { None }
-    }
-
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        block(leaf)
-    }
-
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "there are no blocks");
-        if is_large_level::<Self>(level) && entry & NOT_BLOCK == 0 {
-            as_page_or_block(entry)
-        } else {
-            None
-        }
-    }
-
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-fn block(leaf: Leaf) -> u64 {
-    let Leaf { frame, protection, marks } = leaf;
-    let is_writable = protection.contains(Protection::WRITE);
-    let is_dirty = marks.contains(Marks::DIRTY);
-    LEAF | address_of(frame)
-        | bit_if(!protection.is_empty(), VALID)
-        | bit_if(is_writable, WRITABLE)
-        | bit_if(!(is_writable && is_dirty), READ_ONLY)
-        | bit_if(!is_writable && is_dirty, DIRTY)
-        | bit_if(!protection.contains(Protection::EXECUTE), USER_NO_EXECUTE)
-        | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
-}
-
-/// What an entry says whose type is that of a leaf.
-fn as_page_or_block(entry: u64) -> Option<Leaf> {
-    let mut protection = Protection::empty();
-    let is_writable = entry & WRITABLE != 0;
-    if entry & VALID != 0 {
-        protection |= Protection::READ;
-        protection.set(Protection::WRITE, is_writable);
-        protection.set(Protection::EXECUTE, entry & USER_NO_EXECUTE == 0);
-    } else if entry & NO_ACCESS == 0 {
-        return None;
-    }
-    let mut marks = Marks::empty();
-    marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
-    marks.set(Marks::DIRTY, is_writable && entry & READ_ONLY == 0 || entry & DIRTY != 0);
-    Some(Leaf { frame: frame_of(entry), protection, marks })
-}
-
-fn address_of(frame: Frame) -> u64 {
-    debug_assert!(frame.address() & !FRAME == 0, "{frame:x?} has more than 48 bits");
-    frame.address()
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> 12)
+    const BITS: Bits = Bits {
+        frame: 0x0000_ffff_ffff_f000,
+        frame_shift: 12,
+        // The leaf alone restricts permissions. A table is marked as accessed when it is written,
+        // because the MMU would mark it at its first use.
+        table: VALID | NOT_BLOCK | ACCESSED,
+        table_mask: VALID | NOT_BLOCK,
+        leaf: Self::ATTRIBUTES << ATTRIBUTES_SHIFT
+            | USER
+            | INNER_SHAREABLE
+            | NOT_GLOBAL
+            | KERNEL_NO_EXECUTE,
+        // At level 0, VALID without NOT_BLOCK is reserved, and faults.
+        page: NOT_BLOCK,
+        large: 0,
+        accessible: VALID,
+        inaccessible: NOT_GLOBAL,
+        // DBM.
+        writable: 1 << 51,
+        executable: 0,
+        // UXN.
+        not_executable: 1 << 54,
+        accessed: ACCESSED,
+        inaccessible_accessed: ACCESSED,
+        dirty: 0,
+        // Reserved for software.
+        not_writable_dirty: 1 << 55,
+        // `AP[2]`: read-only if DBM is 0, clean if DBM is 1.
+        clean: 1 << 7,
+        claim: 1 << 2,
+        ticket_shift: 12,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl Hardware for Aarch64 {
         // Bits 47 to 12.

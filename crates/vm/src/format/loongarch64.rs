@@ -46,9 +46,7 @@
 //!   access is tried again, whether the entry had to be changed or not. (Linux: `update_mmu_cache`,
 //!   which overwrites the pair.)
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of `LoongArch64` with pages of 4 KiB: four levels of 512 entries.
 ///
@@ -80,114 +78,62 @@ impl LoongArch64 {
     pub const PWCH: u64 = walk_of(3, 6);
 }
 
-const INDEX_BITS: u32 = 9;
-
 /// Where in an address the index of a level is, and above it how wide it is, in fields of so many
 /// bits.
 const fn walk_of(level: u32, field_bits: u32) -> u64 {
-    (12 + INDEX_BITS * level) as u64 | (INDEX_BITS as u64) << field_bits
+    (12 + LoongArch64::INDEX_BITS * level) as u64 | (LoongArch64::INDEX_BITS as u64) << field_bits
 }
 
-/// Accessed.
-const VALID: u64 = 1 << 0;
-const DIRTY: u64 = 1 << 1;
+const LARGE: u64 = 1 << 6;
+/// Reserved for software.
+const CLAIM: u64 = 1 << 11;
+/// Reserved for software.
+const TABLE: u64 = 1 << 60;
+/// PLV.
 const USER: u64 = 3 << 2;
 /// MAT: coherent cached.
 const CACHED: u64 = 1 << 4;
-const LARGE: u64 = 1 << 6;
-const PRESENT: u64 = 1 << 7;
-const WRITABLE: u64 = 1 << 8;
-/// Ours: dirty, of a page that is not writable.
-const MODIFIED: u64 = 1 << 9;
-/// Ours.
-const NO_ACCESS: u64 = 1 << 10;
-/// Ours.
-const CLAIM: u64 = 1 << 11;
-const CLAIM_TICKET_SHIFT: u32 = 12;
-/// Ours: accessed, of a page to which no access is allowed.
-const WAS_ACCESSED: u64 = 1 << 59;
-/// Ours.
-const TABLE: u64 = 1 << 60;
-const NO_EXECUTE: u64 = 1 << 62;
-const FRAME: u64 = 0x0000_ffff_ffff_f000;
 
 impl Format for LoongArch64 {
     const LEVELS: usize = 4;
-    const INDEX_BITS: u32 = INDEX_BITS;
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    fn table(table: Frame) -> u64 {
-        address_of(table) | TABLE
-    }
-
-    fn as_table(entry: u64) -> Option<Frame> {
-        // The ticket of a claim may have bit 60.
-        (entry & (TABLE | LARGE | CLAIM) == TABLE).then_some(frame_of(entry))
-    }
-
-    fn leaf(leaf: Leaf) -> u64 {
-        let Leaf { frame, protection, marks } = leaf;
-        let is_accessible = !protection.is_empty();
-        let is_writable = protection.contains(Protection::WRITE);
-        let is_accessed = marks.contains(Marks::ACCESSED);
-        let is_dirty = marks.contains(Marks::DIRTY);
-        address_of(frame)
-            | USER
-            | CACHED
-            | if is_accessible { PRESENT } else { NO_ACCESS }
-            | bit_if(is_accessed, if is_accessible { VALID } else { WAS_ACCESSED })
-            | bit_if(is_writable, WRITABLE)
-            | bit_if(is_dirty, if is_writable { DIRTY } else { MODIFIED })
-            | bit_if(!protection.contains(Protection::EXECUTE), NO_EXECUTE)
-    }
-
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        let mut protection = Protection::empty();
-        if entry & PRESENT != 0 {
-            protection |= Protection::READ;
-            protection.set(Protection::WRITE, entry & WRITABLE != 0);
-            protection.set(Protection::EXECUTE, entry & NO_EXECUTE == 0);
-        } else if entry & NO_ACCESS == 0 {
-            return None;
-        }
-        let mut marks = Marks::empty();
-        marks.set(Marks::ACCESSED, entry & (VALID | WAS_ACCESSED) != 0);
-        marks.set(Marks::DIRTY, entry & (DIRTY | MODIFIED) != 0);
-        Some(Leaf { frame: frame_of(entry), protection, marks })
-    }
-
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        Self::leaf(leaf) | LARGE
-    }
-
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "bit 6 is another one there");
-        if is_large_level::<Self>(level) && entry & LARGE != 0 {
-            Self::as_leaf(entry)
-        } else {
-            None
-        }
-    }
-
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-fn address_of(frame: Frame) -> u64 {
-    debug_assert!(frame.address() & !FRAME == 0, "{frame:x?} has more than 48 bits");
-    frame.address()
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> 12)
+    const BITS: Bits = Bits {
+        frame: 0x0000_ffff_ffff_f000,
+        frame_shift: 12,
+        table: TABLE,
+        // The ticket of a claim may contain bit 60.
+        table_mask: TABLE | LARGE | CLAIM,
+        leaf: USER | CACHED,
+        page: 0,
+        // H.
+        large: LARGE,
+        // P.
+        accessible: 1 << 7,
+        // Reserved for software, as are the other bits from 9 to 11, and bit 59.
+        inaccessible: 1 << 10,
+        // W.
+        writable: 1 << 8,
+        executable: 0,
+        // NX.
+        not_executable: 1 << 62,
+        // V.
+        accessed: 1 << 0,
+        inaccessible_accessed: 1 << 59,
+        // D.
+        dirty: 1 << 1,
+        not_writable_dirty: 1 << 9,
+        clean: 0,
+        claim: CLAIM,
+        ticket_shift: 12,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl Hardware for LoongArch64 {
         // Bits 47 to 12.
@@ -265,7 +211,11 @@ mod tests {
         for bits in [0, 1, u64::MAX >> 12] {
             assert_eq!(LoongArch64::claim(bits) & 0x41, 0);
         }
-        let all = Leaf { frame: Frame(FRAME >> 12), protection: READ_WRITE, marks: Marks::all() };
+        let all = Leaf {
+            frame: Frame(LoongArch64::BITS.frame >> 12),
+            protection: READ_WRITE,
+            marks: Marks::all(),
+        };
         assert_eq!(LoongArch64::leaf(all) & 0x40, 0);
         let last = Frame(0xf_ffff_fe00);
         assert_eq!(LoongArch64::large_leaf(Leaf { frame: last, ..all }, 1) & 0x7000, 0);

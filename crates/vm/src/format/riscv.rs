@@ -11,9 +11,7 @@
 //!   the access is tried again, whether the entry had to be changed or not. (Linux:
 //!   `update_mmu_cache`.) With Svvptc it is not needed where the entry was invalid.
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of RISC-V with 39 bits of address: three levels of 512 entries.
 ///
@@ -51,91 +49,45 @@ const EXECUTABLE: u64 = 1 << 3;
 const USER: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
-/// The meaning of G where V is 0.
-const NO_ACCESS: u64 = 1 << 5;
-const CLAIM: u64 = 1 << 8;
-const CLAIM_TICKET_SHIFT: u32 = 10;
-const FRAME: u64 = 0x003f_ffff_ffff_fc00;
-const FRAME_SHIFT: u32 = 10;
-/// With V, what tells a leaf from a table.
-const LEAF: u64 = READABLE | WRITABLE | EXECUTABLE;
 
 impl<const LEVELS: usize> Format for RiscV<LEVELS> {
     const LEVELS: usize = {
         assert!(LEVELS == 3 || LEVELS == 4, "Sv39 or Sv48");
         LEVELS
     };
-    const INDEX_BITS: u32 = 9;
-    // Sv48 would have leaves of 512 GiB at level 3.
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    fn table(table: Frame) -> u64 {
-        field_of(table) | VALID
-    }
-
-    fn as_table(entry: u64) -> Option<Frame> {
-        (entry & (VALID | LEAF) == VALID).then_some(frame_of(entry))
-    }
-
-    fn leaf(leaf: Leaf) -> u64 {
-        let Leaf { frame, protection, marks } = leaf;
-        field_of(frame)
-            // W without R is reserved.
-            | bit_if(!protection.is_empty(), VALID | READABLE | USER)
-            | bit_if(protection.is_empty(), NO_ACCESS)
-            | bit_if(protection.contains(Protection::WRITE), WRITABLE)
-            | bit_if(protection.contains(Protection::EXECUTE), EXECUTABLE)
-            | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
-            | bit_if(marks.contains(Marks::DIRTY), DIRTY)
-    }
-
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        let mut protection = Protection::empty();
-        if entry & VALID != 0 {
-            protection.set(Protection::READ, entry & READABLE != 0);
-            protection.set(Protection::WRITE, entry & WRITABLE != 0);
-            protection.set(Protection::EXECUTE, entry & EXECUTABLE != 0);
-            if protection.is_empty() {
-                return None;
-            }
-        } else if entry & NO_ACCESS == 0 {
-            return None;
-        }
-        let mut marks = Marks::empty();
-        marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
-        marks.set(Marks::DIRTY, entry & DIRTY != 0);
-        Some(Leaf { frame: frame_of(entry), protection, marks })
-    }
-
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        Self::leaf(leaf)
-    }
-
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "it is not large there");
-        if is_large_level::<Self>(level) { Self::as_leaf(entry) } else { None }
-    }
-
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-/// The frame, in its place.
-fn field_of(frame: Frame) -> u64 {
-    debug_assert!(frame.0 <= FRAME >> FRAME_SHIFT, "{frame:x?} has more than 44 bits");
-    frame.0 << FRAME_SHIFT
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> FRAME_SHIFT)
+    const BITS: Bits = Bits {
+        frame: 0x003f_ffff_ffff_fc00,
+        frame_shift: 10,
+        table: VALID,
+        table_mask: VALID | READABLE | WRITABLE | EXECUTABLE,
+        leaf: 0,
+        // A leaf has the same bits at every level.
+        page: 0,
+        large: 0,
+        // Every accessible leaf is readable: W without R is reserved.
+        accessible: VALID | READABLE | USER,
+        // G.
+        inaccessible: 1 << 5,
+        writable: WRITABLE,
+        executable: EXECUTABLE,
+        not_executable: 0,
+        accessed: ACCESSED,
+        inaccessible_accessed: ACCESSED,
+        dirty: DIRTY,
+        not_writable_dirty: DIRTY,
+        clean: 0,
+        claim: 1 << 8,
+        ticket_shift: 10,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl<const LEVELS: usize> Hardware for RiscV<LEVELS> {
         // Bits 53 to 10.

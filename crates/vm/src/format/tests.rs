@@ -153,11 +153,11 @@ macro_rules! format_checks {
             }
 
             #[test]
-            #[should_panic(expected = "no first frame")]
+            #[should_panic(expected = "is not the first frame")]
             #[cfg(debug_assertions)]
             fn a_large_leaf_begins_at_a_multiple_of_its_size() {
                 let (protection, marks) = (Protection::READ, Marks::empty());
-                <$format>::large_leaf(Leaf { frame: Frame(0x100), protection, marks }, 1);
+                let _ = <$format>::large_leaf(Leaf { frame: Frame(0x100), protection, marks }, 1);
             }
 
             proptest! {
