@@ -345,7 +345,7 @@ impl Kernel for SimKernel {
     }
     fn after_switch(&self, to: SwitchedTo) {
         // When the CPU has nothing better to do, or there are many dead tables.
-        if to == SwitchedTo::Nothing || self.vm.holds_many() {
+        if to == SwitchedTo::Nothing || self.vm.has_many_quarantined() {
             self.vm.free_dead_tables();
         }
     }

@@ -124,7 +124,7 @@ impl<P: Platform> File<P> {
     }
 
     /// Takes a page out, if nobody else counts it: nobody can come to it any more.
-    pub(crate) fn take_unused(&self, number: u64, page: Frame) -> bool {
+    pub(crate) fn remove_unused(&self, number: u64, page: Frame) -> bool {
         let mut cache = self.cache.lock();
         let is_there = cache.pages.get(&number) == Some(&page);
         let is_unused = is_there && self.platform.user_count(page) == 1;

@@ -10,7 +10,7 @@ use shootdown::{Extent, PageSize};
 
 use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
-use crate::deferred::in_flight::Flight;
+use crate::deferred::in_flight::FlushInFlight;
 use crate::deferred::unmaps::{Marked, Removed};
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
@@ -28,7 +28,7 @@ const TABLES_MAX: usize = 509;
 #[must_use = "what was gathered is released by `send` and `Sent::wait`"]
 pub(crate) struct Gather<'s, S: System> {
     space: &'s AddressSpace<S>,
-    flight: Flight,
+    flight: FlushInFlight,
     /// The range that the operation was asked to change.
     requested: Range<u64>,
     /// The least range that holds all removed translations.
@@ -81,7 +81,7 @@ impl<'s, S: System> Gather<'s, S> {
             } else {
                 // But not a table: a fault hangs one there after another call has cleared the leaf.
                 // The translation that we were asked to remove is gone then.
-                tables.take_large(platform, &found)
+                tables.clear_large(platform, &found)
             };
             if let Some(leaf) = leaf {
                 self.page(found.address, leaf, level);
@@ -98,7 +98,7 @@ impl<'s, S: System> Gather<'s, S> {
         }
         if extra_flushes.contains(ExtraFlushes::AREA_PER_UNMAP) {
             self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
-            self.take_range(area.clone(), PageSize::SIZE_4K);
+            self.extend_range(area.clone(), PageSize::SIZE_4K);
         }
     }
 
@@ -116,13 +116,13 @@ impl<'s, S: System> Gather<'s, S> {
     /// Adds an empty table that was unhooked. It covered at least `covered`.
     pub(crate) fn table(&mut self, covered: Range<u64>, table: Frame) {
         self.gathered.table(covered.start, table);
-        self.take_range(covered, PageSize::SIZE_4K);
+        self.extend_range(covered, PageSize::SIZE_4K);
     }
 
     /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
     /// entry's reference to the page, or to each page of a large one, becomes ours.
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf, level: usize) {
-        self.take_leaf(address, leaf, level);
+        self.add_leaf(address, leaf, level);
         if leaf.frame == self.space.vm.zero_page {
             return;
         }
@@ -144,20 +144,20 @@ impl<'s, S: System> Gather<'s, S> {
     }
 
     /// Adds the translation of an entry at `level` that held `leaf`. The page stays.
-    pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
+    pub(crate) fn add_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
         if !leaf.protection.is_empty()
             || self.space.vm.policy.extra_flushes.contains(ExtraFlushes::INACCESSIBLE_PAGES)
         {
-            self.take_page(address, level);
+            self.add_translation(address, level);
         }
     }
 
     /// Adds the translation of an entry at `level` that now allows less.
-    pub(crate) fn take_page(&mut self, address: u64, level: usize) {
+    pub(crate) fn add_translation(&mut self, address: u64, level: usize) {
         let size = size_at::<S::Format>(level);
         self.gathered.changed(Extent::pages(address, 1, size));
-        self.take_range(address..address + size.bytes(), size);
+        self.extend_range(address..address + size.bytes(), size);
     }
 
     /// An entry of another size will be written where a translation was removed.
@@ -185,7 +185,7 @@ impl<'s, S: System> Gather<'s, S> {
         mut self,
         flush: impl FnOnce(&AddressSpace<S>, &Change) -> Later<Pending<S>, Deferred<S>>,
     ) -> Sent<'s, S> {
-        let (change, removed) = self.take_all();
+        let (change, removed) = self.take_change();
         let Self { space, flight, requested, .. } = self;
         let flush = change.map(|change| flush(space, &change));
         if flush.is_none() {
@@ -200,7 +200,7 @@ impl<'s, S: System> Gather<'s, S> {
     }
 
     /// Takes the change to flush, and the pages and tables to free after it.
-    fn take_all(&mut self) -> (Option<Change>, Removed) {
+    fn take_change(&mut self) -> (Option<Change>, Removed) {
         // We may have found fewer entries than were asked for, because another call had cleared
         // them. Our caller relies on the range being clean. So if the other call's flush is not
         // complete, ours covers the whole range, besides the tables that we removed elsewhere.
@@ -211,7 +211,7 @@ impl<'s, S: System> Gather<'s, S> {
         if raced {
             self.space.counters.flushes_for_races.fetch_add(1, Relaxed);
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
-            self.take_range(self.requested.clone(), PageSize::SIZE_4K);
+            self.extend_range(self.requested.clone(), PageSize::SIZE_4K);
         }
         let range = self.taken.take();
         let page_size =
@@ -236,7 +236,7 @@ impl<'s, S: System> Gather<'s, S> {
         (change, Removed { pages, tables, marks: mem::take(&mut self.marks) })
     }
 
-    fn take_range(&mut self, range: Range<u64>, page_size: PageSize) {
+    fn extend_range(&mut self, range: Range<u64>, page_size: PageSize) {
         self.page_size = self.page_size.min(page_size);
         self.taken = Some(match &self.taken {
             None => range,
@@ -249,7 +249,7 @@ impl<'s, S: System> Gather<'s, S> {
         if self.gathered.pages().len() < PAGES_MAX && self.gathered.table_count() < TABLES_MAX {
             return;
         }
-        let (change, removed) = self.take_all();
+        let (change, removed) = self.take_change();
         let pending = change.map(|change| self.space.flush(&change));
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
         self.space.free(removed, horizon);
@@ -265,7 +265,7 @@ fn size_at<F: Format>(level: usize) -> PageSize {
 #[must_use = "what was gathered is released by `wait`"]
 pub(crate) struct Sent<'s, S: System> {
     space: &'s AddressSpace<S>,
-    flight: Flight,
+    flight: FlushInFlight,
     requested: Range<u64>,
     flush: Option<Later<Pending<S>, Deferred<S>>>,
     removed: Removed,

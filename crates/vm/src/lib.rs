@@ -54,10 +54,10 @@
 //! call, on each CPU, where memory can be freed:
 //!
 //! - whenever the CPU has nothing to run, after the coherence has learnt so;
-//! - after every switch also, while the system [holds many](Vm::holds_many).
+//! - after every switch also, while the system [holds many](Vm::has_many_quarantined).
 //!
 //! Without the call, tables wait for the next exit on the same CPU. An operation that would hold
-//! back [too many](Vm::with_held_tables_max) interrupts lazy CPUs. [`Vm::held_tables`] counts both.
+//! back [too many](Vm::with_quarantined_tables_max) interrupts lazy CPUs. [`Vm::held_tables`] counts both.
 //!
 //! # What it is not
 //!
@@ -129,7 +129,7 @@ pub use coherence::{
     ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
     Retired, Scheduling, UnmapLock, ZeroPage,
 };
-pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
+pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;

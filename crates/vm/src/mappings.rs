@@ -7,7 +7,7 @@ use shootdown::{BatchIsFull, StaleWrites};
 use crate::PAGE_BYTES;
 use crate::area::Protection;
 use crate::coherence::{Batching, ReclaimFlush};
-use crate::deferred::in_flight::{Flight, InFlight};
+use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
 use crate::format::Leaf;
 use crate::system::{Batch, Coherent, LockedAreas, System};
@@ -25,7 +25,7 @@ pub(crate) struct Mappings<S: System> {
 impl<S: System> Mappings<S> {
     /// The end of an outstanding flush that overlaps `range`: up to there, a CPU may have an old
     /// translation.
-    pub(crate) fn unsettled(&self, range: &Range<u64>) -> Option<u64> {
+    pub(crate) fn unflushed(&self, range: &Range<u64>) -> Option<u64> {
         self.in_flight.overlapping(range, None).or_else(|| self.deferred.overlapping(range))
     }
 
@@ -77,4 +77,4 @@ impl<S: System> Mappings<S> {
 }
 
 /// The page's own flush, if it is not flushed with its batch.
-pub(crate) struct Announced(Option<Flight>);
+pub(crate) struct Announced(Option<FlushInFlight>);

@@ -14,7 +14,7 @@ use crate::areas::Areas;
 use crate::coherence::{Change, Defer, Flush, Later};
 use crate::deferred::in_flight::InFlight;
 use crate::deferred::ranges::DeferredRanges;
-use crate::deferred::tables::{QUARANTINED_MAX, Quarantined};
+use crate::deferred::tables::{SPACE_QUARANTINE_MAX, SpaceQuarantine};
 use crate::file::File;
 use crate::format::Format;
 use crate::mappings::Mappings;
@@ -43,7 +43,7 @@ pub struct AddressSpace<S: System> {
     pub(crate) zero_page_predictor: ZeroPagePredictor,
     pub(crate) counters: Counters,
     /// Unhooked tables that CPUs may still walk, and whether there are any.
-    pub(crate) quarantine: Quarantined<S>,
+    pub(crate) quarantine: SpaceQuarantine<S>,
     pub(crate) has_quarantined: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl<S: System> AddressSpace<S> {
             claims: AtomicU64::new(0),
             zero_page_predictor: ZeroPagePredictor::default(),
             counters: Counters::default(),
-            quarantine: Mutex::new(Quarantine::new(QUARANTINED_MAX)),
+            quarantine: Mutex::new(Quarantine::new(SPACE_QUARANTINE_MAX)),
             has_quarantined: AtomicBool::new(false),
             vm: vm.clone(),
         })
@@ -95,8 +95,8 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Whether no flush of an address in `range` is in flight or deferred.
-    pub fn is_settled(&self, range: &Range<u64>) -> bool {
-        self.mappings.unsettled(range).is_none()
+    pub fn is_flushed(&self, range: &Range<u64>) -> bool {
+        self.mappings.unflushed(range).is_none()
     }
 
     /// Whether there is an area at `address`.
@@ -129,23 +129,23 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Records that a page, of a file perhaps, is about to be mapped.
-    pub(crate) fn note(
+    pub(crate) fn add_mapping(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
         address: u64,
     ) {
         if let Some(rmap) = self.vm.rmap_of(page) {
-            rmap.note(page, file, &self.mappings, address, self.vm.platform.node_of(page));
+            rmap.add_mapping(page, file, &self.mappings, address, self.vm.platform.node_of(page));
         }
     }
 
     /// Records that a page is about to be mapped at the same address in a copy of this space, and
     /// counts it once more, unless reclaim has just unmapped it.
-    pub(crate) fn note_inherited(&self, page: Frame, child: &Self, address: u64) -> bool {
+    pub(crate) fn add_inherited(&self, page: Frame, child: &Self, address: u64) -> bool {
         let share = || self.vm.share(page);
         if let Some(rmap) = self.vm.rmap_of(page) {
-            return rmap.note_inherited(page, [&self.mappings, &child.mappings], address, share);
+            return rmap.add_inherited(page, [&self.mappings, &child.mappings], address, share);
         }
         share();
         true
@@ -160,11 +160,11 @@ impl<S: System> AddressSpace<S> {
 
 /// The table that an entry was last made in. The next entry most likely belongs to it also.
 #[derive(Default)]
-pub(crate) struct LastTable {
+pub(crate) struct LeafTableCache {
     number_and_table: Option<(u64, Frame)>,
 }
 
-impl LastTable {
+impl LeafTableCache {
     /// As [`PageTables::make`], always for the same `tables`, where no large leaf may be.
     pub(crate) fn make<S: System>(
         &mut self,

@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::area::{Area, Backing};
 use crate::coherence::{Flush, Policy};
-use crate::deferred::tables::{HELD_TABLES_MAX, HeldTables};
+use crate::deferred::tables::{QUARANTINED_TABLES_MAX, QuarantinedTables};
 use crate::deferred::unmaps::DeferredUnmaps;
 use crate::file::File;
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
@@ -22,8 +22,8 @@ pub struct Vm<S: System> {
     pub(crate) coherence: Arc<S::Coherence>,
     pub(crate) policy: Policy,
     pub(crate) zero_page: Frame,
-    pub(crate) held: Arc<HeldTables<S>>,
-    pub(crate) held_tables_max: u64,
+    pub(crate) held: Arc<QuarantinedTables<S>>,
+    pub(crate) quarantined_tables_max: u64,
     /// In bytes; less than two pages for none.
     pub(crate) fault_around_bytes: u64,
     /// Less than two for none.
@@ -53,8 +53,8 @@ impl<S: System> Vm<S> {
             policy: coherence.policy(),
             coherence,
             zero_page,
-            held: Arc::new(HeldTables::new()),
-            held_tables_max: HELD_TABLES_MAX,
+            held: Arc::new(QuarantinedTables::new()),
+            quarantined_tables_max: QUARANTINED_TABLES_MAX,
             fault_around_bytes: 0,
             read_ahead_pages: 0,
             rmap: None,
@@ -92,8 +92,8 @@ impl<S: System> Vm<S> {
     /// Limits how many page tables are held back because lazy CPUs could walk them: beyond that,
     /// lazy CPUs are interrupted. A CPU holds the tables of one dead space at most.
     #[must_use]
-    pub fn with_held_tables_max(self, held_tables_max: u64) -> Self {
-        Self { held_tables_max, ..self }
+    pub fn with_quarantined_tables_max(self, quarantined_tables_max: u64) -> Self {
+        Self { quarantined_tables_max, ..self }
     }
 
     /// The platform.

@@ -94,7 +94,7 @@ fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
 }
 
 fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
-    let (stats, held) = (world.ended(), world.vm.held_tables());
+    let (stats, held) = (world.ended(), world.vm.quarantined_tables());
     members.object("memory", |members| {
         members.numbers([
             ("flushes", stats.flushes),

@@ -38,7 +38,7 @@ pub(crate) fn world() -> &'static World {
 /// Frees page tables whose space is dead, if the CPU has nothing better to do, or there are many.
 pub(crate) fn after_switch(next: Next) {
     let vm = &world().vm;
-    if next == Next::NoSpace || vm.holds_many() {
+    if next == Next::NoSpace || vm.has_many_quarantined() {
         vm.free_dead_tables();
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use shootdown::Root;
 
 use crate::coherence::{Defer, Lifetimes};
-use crate::deferred::tables::HeldStats;
+use crate::deferred::tables::QuarantineStats;
 use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform, Work};
@@ -17,18 +17,18 @@ impl<S: System> Vm<S> {
     /// Frees unmaps whose flush every CPU has come to by itself, up to the oldest that is not
     /// complete.
     pub(crate) fn free_completed(&self) {
-        let is_complete = |lot: &DeferredUnmap<S>| self.coherence.is_complete(&lot.flush);
-        self.free_lots(self.deferred.take(is_complete));
+        let is_complete = |unmap: &DeferredUnmap<S>| self.coherence.is_complete(&unmap.flush);
+        self.free_unmaps(self.deferred.take(is_complete));
     }
 
     /// Completes and frees all deferred unmaps, of any space. Returns their number.
     pub(crate) fn complete_deferred(&self) -> usize {
-        self.free_lots(self.deferred.take(|_| true))
+        self.free_unmaps(self.deferred.take(|_| true))
     }
 
-    fn free_lots(&self, lots: Vec<DeferredUnmap<S>>) -> usize {
-        let count = lots.len();
-        for DeferredUnmap { space, range, flush, removed } in lots {
+    fn free_unmaps(&self, unmaps: Vec<DeferredUnmap<S>>) -> usize {
+        let count = unmaps.len();
+        for DeferredUnmap { space, range, flush, removed } in unmaps {
             self.coherence.complete(flush);
             self.free_tables(self.free_pages(&space, removed));
             space.deferred.remove(&range);
@@ -76,7 +76,7 @@ impl<S: System> Vm<S> {
     /// Call this where memory can be freed, some time after a switch of address spaces, or after
     /// the CPU has [left](crate::Scheduling::leave_space) one. The best moment is when the CPU goes
     /// idle: the thread that runs next then does not pay for being on the last CPU. Call it without
-    /// delay if there are [many](Self::holds_many) tables. Without any, it costs a few loads.
+    /// delay if there are [many](Self::has_many_quarantined) tables. Without any, it costs a few loads.
     pub fn free_dead_tables(&self) {
         self.free_completed();
         while let Some(root) = self.coherence.take_dead() {
@@ -85,18 +85,18 @@ impl<S: System> Vm<S> {
     }
 
     /// Whether more than half of the page tables that may be held back are.
-    pub fn holds_many(&self) -> bool {
-        self.held.stats().now > self.held_tables_max / 2
+    pub fn has_many_quarantined(&self) -> bool {
+        self.held.stats().now > self.quarantined_tables_max / 2
     }
 
     /// The page tables that are held back because a CPU could still walk them, or because they have
     /// not been [freed](Self::free_dead_tables) yet.
-    pub fn held_tables(&self) -> HeldStats {
+    pub fn quarantined_tables(&self) -> QuarantineStats {
         self.held.stats()
     }
 
-    pub(crate) fn holds_too_many(&self) -> bool {
-        self.held.stats().now > self.held_tables_max
+    pub(crate) fn has_too_many_quarantined(&self) -> bool {
+        self.held.stats().now > self.quarantined_tables_max
     }
 
     pub(crate) fn free_dead(&self, root: Root) {
@@ -104,8 +104,8 @@ impl<S: System> Vm<S> {
     }
 
     /// Makes lazy CPUs leave dead spaces, if too many tables are held back.
-    pub(crate) fn bound_held(&self) {
-        if self.holds_too_many() {
+    pub(crate) fn bound_quarantine(&self) {
+        if self.has_too_many_quarantined() {
             self.held.count_overflow();
             self.coherence.reap();
             self.free_dead_tables();

@@ -44,7 +44,7 @@ struct Slot {
 
 /// One flight. Forgotten, it never ends, which costs flushes, but is safe.
 #[must_use = "it goes on until `InFlight::end`"]
-pub(crate) struct Flight {
+pub(crate) struct FlushInFlight {
     slot: Option<usize>,
 }
 
@@ -58,24 +58,24 @@ impl InFlight {
     }
 
     /// Says that entries for `range` are about to be changed.
-    pub(crate) fn begin(&self, range: &Range<u64>) -> Flight {
+    pub(crate) fn begin(&self, range: &Range<u64>) -> FlushInFlight {
         let taken = self.taken.fetch_update(AcqRel, Acquire, |taken| {
             let free = !taken & taken.wrapping_add(1);
             (free != 0).then_some(taken | free)
         });
         let Ok(taken) = taken else {
             self.unlisted.fetch_add(1, AcqRel);
-            return Flight { slot: None };
+            return FlushInFlight { slot: None };
         };
         let index = taken.trailing_ones() as usize;
         self.slots[index].start.store(range.start, Relaxed);
         self.slots[index].end.store(range.end, Release);
-        Flight { slot: Some(index) }
+        FlushInFlight { slot: Some(index) }
     }
 
     /// Says that no CPU uses what was there before.
     #[expect(clippy::needless_pass_by_value, reason = "a flight ends once")]
-    pub(crate) fn end(&self, flight: Flight) {
+    pub(crate) fn end(&self, flight: FlushInFlight) {
         match flight.slot {
             Some(index) => {
                 self.slots[index].end.store(0, Relaxed);
@@ -88,7 +88,11 @@ impl InFlight {
     }
 
     /// Up to where a flight reaches that overlaps `range`, other than `own`.
-    pub(crate) fn overlapping(&self, range: &Range<u64>, own: Option<&Flight>) -> Option<u64> {
+    pub(crate) fn overlapping(
+        &self,
+        range: &Range<u64>,
+        own: Option<&FlushInFlight>,
+    ) -> Option<u64> {
         let own_slot = own.and_then(|flight| flight.slot);
         let own_unlisted = u64::from(own.is_some() && own_slot.is_none());
         if self.unlisted.load(Acquire) > own_unlisted {

@@ -29,11 +29,11 @@ impl<S: System> AddressSpace<S> {
         if tables.is_empty() || horizon.is_clear() {
             self.vm.free_tables(tables);
         } else {
-            self.hold_tables(tables, horizon);
+            self.quarantine_tables(tables, horizon);
         }
     }
 
-    fn hold_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+    fn quarantine_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
         let count = tables.len();
         self.vm.held.add(count);
         if let Err(tables) = self.put_in_quarantine(tables, horizon) {
@@ -42,8 +42,8 @@ impl<S: System> AddressSpace<S> {
             return self.vm.free_tables(tables);
         }
         // Dead spaces first: an interrupt frees more of their tables.
-        self.vm.bound_held();
-        if self.vm.holds_too_many() {
+        self.vm.bound_quarantine();
+        if self.vm.has_too_many_quarantined() {
             self.flush_walkers();
         }
     }

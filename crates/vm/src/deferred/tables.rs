@@ -17,15 +17,15 @@ use crate::system::{SpinMutex, System};
 
 /// Maximum number of tables that are held back of one live space: 2 MiB, as many as one operation
 /// gathers at most. Beyond that, CPUs that are lazy on the space are interrupted.
-pub(crate) const QUARANTINED_MAX: usize = 512;
+pub(crate) const SPACE_QUARANTINE_MAX: usize = 512;
 
 /// Maximum number of tables that are held back of all spaces together, unless the kernel
-/// [chooses another](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are
+/// [chooses another](crate::Vm::with_quarantined_tables_max): 4 MiB. Beyond that, lazy CPUs are
 /// interrupted.
-pub const HELD_TABLES_MAX: u64 = 1024;
+pub const QUARANTINED_TABLES_MAX: u64 = 1024;
 
 /// The tables of dead spaces, and the number of all tables that are held back.
-pub(crate) struct HeldTables<S: System> {
+pub(crate) struct QuarantinedTables<S: System> {
     dead: SpinMutex<S, BTreeMap<u64, Dead>>,
     count: AtomicU64,
     peak: AtomicU64,
@@ -40,7 +40,7 @@ struct Dead {
 
 /// Numbers of page tables that were held back because a CPU could still walk them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldStats {
+pub struct QuarantineStats {
     /// Number that is held back now.
     pub now: u64,
     /// Greatest number at any time.
@@ -49,7 +49,7 @@ pub struct HeldStats {
     pub overflows: u64,
 }
 
-impl<S: System> HeldTables<S> {
+impl<S: System> QuarantinedTables<S> {
     pub(crate) fn new() -> Self {
         Self {
             dead: Mutex::new(BTreeMap::new()),
@@ -74,8 +74,8 @@ impl<S: System> HeldTables<S> {
         self.interrupted.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn stats(&self) -> HeldStats {
-        HeldStats {
+    pub(crate) fn stats(&self) -> QuarantineStats {
+        QuarantineStats {
             now: self.count.load(Relaxed),
             peak: self.peak.load(Relaxed),
             overflows: self.interrupted.load(Relaxed),
@@ -105,9 +105,9 @@ impl<S: System> HeldTables<S> {
 }
 
 /// The held tables of one live space.
-pub(crate) type Quarantined<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
+pub(crate) type SpaceQuarantine<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
 
-impl<S: System> fmt::Debug for HeldTables<S> {
+impl<S: System> fmt::Debug for QuarantinedTables<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stats().fmt(f)
     }

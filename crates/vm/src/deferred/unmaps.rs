@@ -20,7 +20,7 @@ use crate::system::{Deferred, SpinMutex, System};
 
 /// The deferred unmaps of all spaces, oldest first.
 pub(crate) struct DeferredUnmaps<S: System> {
-    lots: SpinMutex<S, VecDeque<DeferredUnmap<S>>>,
+    unmaps: SpinMutex<S, VecDeque<DeferredUnmap<S>>>,
     /// The length of the queue, to skip its lock while it is empty. A reader that misses an unmap
     /// which was just added finds it the next time.
     count: AtomicUsize,
@@ -37,7 +37,7 @@ pub(crate) struct DeferredUnmap<S: System> {
 
 impl<S: System> DeferredUnmaps<S> {
     pub(crate) fn new() -> Self {
-        Self { lots: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
+        Self { unmaps: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
     }
 
     /// Adds an unmap of `range`.
@@ -49,9 +49,9 @@ impl<S: System> DeferredUnmaps<S> {
         removed: Removed,
     ) {
         space.deferred.insert(&range);
-        let mut lots = self.lots.lock();
-        lots.push_back(DeferredUnmap { space: Arc::clone(space), range, flush, removed });
-        self.count.store(lots.len(), Relaxed);
+        let mut unmaps = self.unmaps.lock();
+        unmaps.push_back(DeferredUnmap { space: Arc::clone(space), range, flush, removed });
+        self.count.store(unmaps.len(), Relaxed);
     }
 
     /// Takes the oldest unmaps out, as long as `is_wanted` holds.
@@ -62,10 +62,10 @@ impl<S: System> DeferredUnmaps<S> {
         if self.count.load(Relaxed) == 0 {
             return Vec::new();
         }
-        let mut lots = self.lots.lock();
-        let wanted = lots.iter().take_while(|&lot| is_wanted(lot)).count();
-        let taken = lots.drain(..wanted).collect();
-        self.count.store(lots.len(), Relaxed);
+        let mut unmaps = self.unmaps.lock();
+        let wanted = unmaps.iter().take_while(|&unmap| is_wanted(unmap)).count();
+        let taken = unmaps.drain(..wanted).collect();
+        self.count.store(unmaps.len(), Relaxed);
         taken
     }
 }

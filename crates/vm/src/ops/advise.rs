@@ -97,11 +97,11 @@ impl<S: System> AddressSpace<S> {
                 // It may be discardable from before, and until the flush, a CPU may write to it
                 // that remembers the mark, and leaves no other.
                 if let Some(rmap) = &self.vm.rmap {
-                    rmap.mark_needed(leaf.frame);
+                    rmap.mark_not_discardable(leaf.frame);
                 }
                 match platform.compare_exchange(at, entry, unmarked) {
                     Ok(_) => {
-                        gather.take_leaf(address, leaf, 0);
+                        gather.add_leaf(address, leaf, 0);
                         gather.discard_later(leaf.frame, address);
                         break;
                     }

@@ -91,14 +91,14 @@ impl<S: System> AddressSpace<S> {
         protection: Protection,
     ) -> Result<bool, OutOfMemory> {
         let (platform, tables) = (&self.vm.platform, &self.mappings.tables);
-        let Some((at, table)) = tables.last_table(platform, block.start) else { return Ok(false) };
+        let Some((at, table)) = tables.leaf_table(platform, block.start) else { return Ok(false) };
         if !self.is_collapsible(block) {
             return Ok(false);
         }
         let large = platform.allocate_large()?;
         let mut gather = Gather::begin(self, block.clone(), Cause::Collapse);
         let small = self.take_small(block, table, &mut gather);
-        tables.take_table(platform, at);
+        tables.unlink(platform, at);
         // With its first page, CPUs forget the way to it.
         gather.table(block.start..block.start + PAGE_BYTES, table);
         gather.resize();
@@ -112,13 +112,13 @@ impl<S: System> AddressSpace<S> {
                 }
                 None => platform.clear_page(page),
             }
-            self.note(page, None, address);
+            self.add_mapping(page, None, address);
         }
         // We have written to it, so nobody may take it for unneeded; and it spares the MMU the
         // marking.
         let marks = Marks::ACCESSED | Marks::DIRTY;
         let leaf = Leaf { frame: large, protection, marks };
-        tables.put_large(platform, Slot { at, level: LEVEL }, leaf);
+        tables.set_large(platform, Slot { at, level: LEVEL }, leaf);
         count(&self.counters.collapsed, 1);
         Ok(true)
     }
@@ -159,7 +159,7 @@ impl<S: System> AddressSpace<S> {
         let take = |(index, address)| {
             let entry = self.vm.platform.swap(EntryAt { table, index }, EMPTY);
             let leaf = S::Format::as_leaf(entry)?;
-            gather.take_leaf(address, leaf, 0);
+            gather.add_leaf(address, leaf, 0);
             if leaf.frame == self.vm.zero_page {
                 return None;
             }

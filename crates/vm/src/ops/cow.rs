@@ -77,7 +77,7 @@ impl<S: System> AddressSpace<S> {
             platform.copy_page(leaf.frame, own);
         }
         sent.wait();
-        self.note(own, None, page);
+        self.add_mapping(own, None, page);
         if platform.compare_exchange(at, claim, writable(own)).is_err() {
             self.remove_mapping(own, page);
             platform.release(own);

@@ -30,7 +30,7 @@ impl<S: System> AddressSpace<S> {
                 for (address, frame) in
                     pages_of::<S::Format>(found.address, leaf.frame, found.slot.level)
                 {
-                    self.leave_page(address, Leaf { frame, ..leaf });
+                    self.release_page(address, Leaf { frame, ..leaf });
                     page_count += 1;
                 }
             }
@@ -38,7 +38,7 @@ impl<S: System> AddressSpace<S> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
-        let ranges = areas.with_tables(PageTables::<S::Format>::last_table_bytes());
+        let ranges = areas.with_tables(PageTables::<S::Format>::leaf_table_bytes());
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
         self.mappings
@@ -53,13 +53,13 @@ impl<S: System> AddressSpace<S> {
         }
         self.vm.free_dead_tables();
         self.vm.held.count_dead(self.root());
-        self.vm.bound_held();
+        self.vm.bound_quarantine();
         self.vm.close_all(areas.into_areas());
     }
 
     /// Releases a page that an entry holds, unless reclaim is about to: that clears the entry, and
     /// strikes it out, in one.
-    fn leave_page(&self, address: u64, leaf: Leaf) {
+    fn release_page(&self, address: u64, leaf: Leaf) {
         if leaf.marks.contains(Marks::DIRTY)
             && let Some(rmap) = &self.vm.rmap
         {

@@ -71,16 +71,16 @@ impl<S: System> AddressSpace<S> {
         };
         self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
-        if self.vm.rmap.is_some() && shown(area, page, access).is_none() {
-            self.settle(page);
+        if self.vm.rmap.is_some() && mapped_file_page(area, page, access).is_none() {
+            self.flush_if_pending(page);
         }
-        self.put_first(area, page, frame, access, at);
+        self.install_frame(area, page, frame, access, at);
         self.map_around(area, page, access, at);
         Ok(())
     }
 
     /// Maps `frame`, which is counted once for it, where nothing was, as far as `access` needs it.
-    pub(crate) fn put_first(
+    pub(crate) fn install_frame(
         &self,
         area: &Area<S::Platform>,
         page: u64,
@@ -88,7 +88,7 @@ impl<S: System> AddressSpace<S> {
         access: Access,
         at: EntryAt,
     ) {
-        self.note(frame, shown(area, page, access), page);
+        self.add_mapping(frame, mapped_file_page(area, page, access), page);
         let leaf = Leaf {
             frame,
             protection: first_protection(area, access),
@@ -110,14 +110,14 @@ impl<S: System> AddressSpace<S> {
     /// Has every CPU forget the page that reclaim may just have taken from `page`: another one is
     /// about to be mapped there, and what one CPU writes to that, another must not look for in the
     /// old one. [`Refault::Unflushed`] leaves that out.
-    fn settle(&self, page: u64) {
+    fn flush_if_pending(&self, page: u64) {
         if self.vm.policy.refault == Refault::Unflushed {
             return;
         }
         let Mappings { in_flight, coherent, .. } = &*self.mappings;
-        let is_settled = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
+        let is_flushed = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
             && !self.vm.coherence.is_batched(coherent);
-        if !is_settled {
+        if !is_flushed {
             self.vm.coherence.wait(self.flush(&Change::reclaimed(page)));
         }
     }
@@ -141,7 +141,7 @@ impl<S: System> AddressSpace<S> {
                 let allocate = || self.vm.allocate(FrameUse::Page);
                 let cached =
                     file.page(first_page + (page - area.range.start) / PAGE_BYTES, allocate)?;
-                if shown(area, page, access).is_some() {
+                if mapped_file_page(area, page, access).is_some() {
                     return Ok(cached);
                 }
                 let own = allocate();
@@ -167,7 +167,11 @@ fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
 
 /// The file, and its page, that the first access to a page is shown; `None` if that is a page of
 /// its own.
-fn shown<P: Platform>(area: &Area<P>, page: u64, access: Access) -> Option<(&Arc<File<P>>, u64)> {
+fn mapped_file_page<P: Platform>(
+    area: &Area<P>,
+    page: u64,
+    access: Access,
+) -> Option<(&Arc<File<P>>, u64)> {
     match &area.backing {
         Backing::File { file, first_page }
             if area.sharing == Sharing::Shared || access != Access::Write =>

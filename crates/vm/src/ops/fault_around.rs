@@ -50,7 +50,7 @@ impl<S: System> AddressSpace<S> {
         count(&self.counters.mapped_around, cached.len());
         for (number_there, frame) in cached {
             let (address, neighbour) = place(number_there);
-            self.put_first(area, address, frame, access, neighbour);
+            self.install_frame(area, address, frame, access, neighbour);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::coherence::{Cause, ExtraFlushes};
 use crate::format::{Format, Leaf};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, LastTable};
+use crate::space::{AddressSpace, LeafTableCache};
 use crate::system::System;
 use crate::table::{Found, Slot};
 
@@ -64,7 +64,7 @@ impl<S: System> AddressSpace<S> {
         child: &Self,
         gather: &mut Gather<'_, S>,
     ) -> Result<(), OutOfMemory> {
-        let mut target = LastTable::default();
+        let mut target = LeafTableCache::default();
         for area in areas.iter().filter(|area| area.sharing == Sharing::Private) {
             self.copy_area(area, child, &mut target, gather)?;
         }
@@ -75,7 +75,7 @@ impl<S: System> AddressSpace<S> {
         &self,
         area: &Area<S::Platform>,
         child: &Self,
-        target: &mut LastTable,
+        target: &mut LeafTableCache,
         gather: &mut Gather<'_, S>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
@@ -84,7 +84,7 @@ impl<S: System> AddressSpace<S> {
             let to = target.make(&child.mappings.tables, &self.vm, address)?;
             // There are no claims: we hold the lock for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
-            if !self.note_inherited(leaf.frame, child, address) {
+            if !self.add_inherited(leaf.frame, child, address) {
                 // The copy finds it where reclaim has put it.
                 continue;
             }
@@ -110,7 +110,7 @@ impl<S: System> AddressSpace<S> {
             let protected = Leaf { protection: leaf.protection - Protection::WRITE, ..leaf };
             match self.vm.platform.compare_exchange(at, entry, S::Format::leaf(protected)) {
                 Ok(_) => {
-                    gather.take_page(address, 0);
+                    gather.add_translation(address, 0);
                     return Some(protected);
                 }
                 // The MMU has marked it.

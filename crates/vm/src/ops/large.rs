@@ -119,14 +119,14 @@ impl<S: System> AddressSpace<S> {
         let mut gather = Gather::begin(self, requested, Cause::Split);
         for (found, &table) in large.iter().zip(&split) {
             let level = found.slot.level;
-            let leaf = tables.take_large(platform, found);
+            let leaf = tables.clear_large(platform, found);
             let leaf = leaf.expect("we hold the lock for writing, and have just found it");
-            gather.take_leaf(found.address, leaf, level);
+            gather.add_leaf(found.address, leaf, level);
             fill::<S::Format>(platform, table, leaf, level - 1);
         }
         gather.send().wait();
         for (found, &table) in large.iter().zip(&split) {
-            tables.hang(platform, found.slot.at, table);
+            tables.link(platform, found.slot.at, table);
         }
         count(&self.counters.split, large.len());
         Ok(())

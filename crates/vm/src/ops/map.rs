@@ -77,14 +77,14 @@ impl<S: System> AddressSpace<S> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
-        let occupied = |range: &Range<u64>| self.mappings.unsettled(range);
+        let occupied = |range: &Range<u64>| self.mappings.unflushed(range);
         if let Some(range) = areas.find_room(length, occupied) {
             return Ok(range);
         }
         // The only room left may be waiting for a flush. One of our own makes it clean: those who
         // wait have changed all their entries, which they do under the lock.
         let limits = areas.limits();
-        if self.mappings.unsettled(&limits).is_none() {
+        if self.mappings.unflushed(&limits).is_none() {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
@@ -104,7 +104,7 @@ impl<S: System> AddressSpace<S> {
         let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(range);
         self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
-        if removed.is_empty() && self.mappings.unsettled(range).is_none() {
+        if removed.is_empty() && self.mappings.unflushed(range).is_none() {
             return Ok(());
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);

@@ -90,7 +90,7 @@ impl<S: System> AddressSpace<S> {
                     Ok(_) => {
                         let gains = new.protection.contains(old.protection);
                         if !gains || flushes_gains && was_usable(old) {
-                            gather.take_page(address, level);
+                            gather.add_translation(address, level);
                         }
                         break;
                     }

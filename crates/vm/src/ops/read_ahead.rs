@@ -36,7 +36,7 @@ impl<S: System> AddressSpace<S> {
         for number in window.max(*first_page)..end {
             let Ok(frame) = file.page(number, || self.vm.allocate(FrameUse::Page)) else { break };
             if let Some(rmap) = &self.vm.rmap
-                && rmap.note_unmapped(frame, file, number)
+                && rmap.add_unmapped(frame, file, number)
             {
                 unlisted.push(frame);
                 count(&self.counters.read_ahead, usize::from(number != asked_for));

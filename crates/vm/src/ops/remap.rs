@@ -29,7 +29,7 @@ use crate::error::RemapError;
 use crate::format::{EMPTY, Format};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, LastTable};
+use crate::space::{AddressSpace, LeafTableCache};
 use crate::system::{System, WriteGuard};
 use crate::table::Found;
 
@@ -99,7 +99,7 @@ impl<S: System> AddressSpace<S> {
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,
             Err(error) => {
-                self.take_back_tables(&mut areas, to);
+                self.unhook_unused(&mut areas, to);
                 return Err(error.into());
             }
         };
@@ -113,14 +113,14 @@ impl<S: System> AddressSpace<S> {
             for piece in moving.chunk_by_mut(Moving::has_tables_of) {
                 let mut gather = Gather::begin(self, from.clone(), Cause::Move);
                 gather.flush_also(Extra::IdleCpus);
-                self.take_out(piece, &mut gather);
+                self.clear_moving(piece, &mut gather);
                 gather.send().wait();
-                self.put_in(piece);
+                self.write_moving(piece);
             }
             moving = &mut [];
         }
         let mut gather = Gather::begin(self, from.clone(), Cause::Move);
-        self.take_out(moving, &mut gather);
+        self.clear_moving(moving, &mut gather);
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             gather.flush_also(Extra::SpaceIfAny);
         }
@@ -129,26 +129,26 @@ impl<S: System> AddressSpace<S> {
             gather.unhook(&tables);
         }
         gather.send().wait();
-        self.put_in(moving);
+        self.write_moving(moving);
         Ok(())
     }
 
-    fn take_out(&self, moving: &mut [Moving], gather: &mut Gather<'_, S>) {
+    fn clear_moving(&self, moving: &mut [Moving], gather: &mut Gather<'_, S>) {
         for page in moving {
             // What it holds now: the MMU may have marked it.
             page.entry = self.vm.platform.swap(page.from, EMPTY);
             if let Some(leaf) = S::Format::as_leaf(page.entry) {
-                gather.take_leaf(page.address, leaf, 0);
+                gather.add_leaf(page.address, leaf, 0);
                 // Its count is ours until it is put in.
                 self.remove_mapping(leaf.frame, page.address);
             }
         }
     }
 
-    fn put_in(&self, moving: &[Moving]) {
+    fn write_moving(&self, moving: &[Moving]) {
         for page in moving {
             if let Some(leaf) = S::Format::as_leaf(page.entry) {
-                self.note(leaf.frame, None, page.to_address);
+                self.add_mapping(leaf.frame, None, page.to_address);
             }
             self.vm.platform.swap(page.to, page.entry);
         }
@@ -158,7 +158,7 @@ impl<S: System> AddressSpace<S> {
     /// are made where there are none.
     fn find_pages(&self, from: &Range<u64>, to: u64) -> Result<Vec<Moving>, OutOfMemory> {
         let platform = &self.vm.platform;
-        let mut target = LastTable::default();
+        let mut target = LeafTableCache::default();
         let page = |Found { address, slot, entry }| {
             debug_assert_eq!(slot.level, 0, "it is split");
             let to_address = to + (address - from.start);
@@ -170,9 +170,9 @@ impl<S: System> AddressSpace<S> {
 
     /// Takes tables away that were made for areas that do not come. Those that an area needs that
     /// is there already may stay.
-    fn take_back_tables(&self, areas: &mut Areas<S::Platform>, range: &Range<u64>) {
+    fn unhook_unused(&self, areas: &mut Areas<S::Platform>, range: &Range<u64>) {
         if self.vm.policy.empty_tables == EmptyTables::Kept {
-            return areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, range));
+            return areas.vacate(self.mappings.tables.leaf_tables(&self.vm.platform, range));
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Move);
         for [part, gap] in areas.gaps_in(range) {

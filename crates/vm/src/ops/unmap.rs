@@ -72,9 +72,9 @@ impl<S: System> AddressSpace<S> {
                 vec![Vacated { gap: areas.gap_around(&range), ranges: vec![range] }]
             }
             EmptyTables::Kept => {
-                areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, &range));
-                if self.mappings.tables.are_many() {
-                    areas.take_vacated(PageTables::<S::Format>::last_table_bytes())
+                areas.vacate(self.mappings.tables.leaf_tables(&self.vm.platform, &range));
+                if self.mappings.tables.has_many() {
+                    areas.take_vacated(PageTables::<S::Format>::leaf_table_bytes())
                 } else {
                     Vec::new()
                 }

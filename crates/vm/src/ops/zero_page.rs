@@ -19,7 +19,7 @@ use crate::platform::Platform;
 
 /// How often a write is expected after one that was not: 64 KiB are at stake, and 16 of 17
 /// interrupts are saved.
-const GUESSES: u64 = 16;
+const PREDICTIONS: u64 = 16;
 
 /// What a space has learned.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct ZeroPagePredictor {
 impl ZeroPagePredictor {
     /// A page that had been read first was written.
     pub(crate) fn was_written(&self) {
-        self.guesses.store(GUESSES, Relaxed);
+        self.guesses.store(PREDICTIONS, Relaxed);
     }
 
     /// What to map for the first access to a page of an area: what is asked for, or, where a write

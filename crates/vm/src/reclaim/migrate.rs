@@ -85,11 +85,11 @@ impl<S: System> AddressSpace<S> {
                     None => self.vm.platform.release(new),
                 }
                 if moving.len() == RECLAIM_PAGES {
-                    moved += self.arrive(rmap, mem::take(&mut batch), mem::take(&mut moving));
+                    moved += self.finish_batch(rmap, mem::take(&mut batch), mem::take(&mut moving));
                 }
             }
         }
-        Ok(moved + self.arrive(rmap, batch, moving))
+        Ok(moved + self.finish_batch(rmap, batch, moving))
     }
 
     fn is_elsewhere(&self, page: Frame, node: usize) -> bool {
@@ -152,15 +152,15 @@ impl<S: System> AddressSpace<S> {
 
     /// Puts claimed pages where they are to be, when no CPU remembers where they were. Returns how
     /// many have moved.
-    fn arrive(&self, rmap: &Rmap<S>, batch: Batch<S>, moving: Vec<Moving<S>>) -> usize {
+    fn finish_batch(&self, rmap: &Rmap<S>, batch: Batch<S>, moving: Vec<Moving<S>>) -> usize {
         self.vm.coherence.flush_batch(batch);
-        let moved = moving.into_iter().filter_map(|page| self.put_at_new(rmap, page)).count();
+        let moved = moving.into_iter().filter_map(|page| self.finish_move(rmap, page)).count();
         count(&self.counters.migrated, moved);
         moved
     }
 
     /// `None` if the page stays.
-    fn put_at_new(&self, rmap: &Rmap<S>, page: Moving<S>) -> Option<()> {
+    fn finish_move(&self, rmap: &Rmap<S>, page: Moving<S>) -> Option<()> {
         let Moving { address, at, claim, leaf, new, file, flush } = page;
         self.mappings.end(flush);
         let platform = &self.vm.platform;
@@ -178,8 +178,8 @@ impl<S: System> AddressSpace<S> {
         };
         let (stays, goes) = if is_ours { (new, old) } else { (old, new) };
         if is_ours {
-            self.note(new, file.as_ref().map(|(file, number)| (file, *number)), address);
-            rmap.take_over(old, new);
+            self.add_mapping(new, file.as_ref().map(|(file, number)| (file, *number)), address);
+            rmap.move_dirty(old, new);
             self.remove_mapping(old, address);
             rmap.forget_if(old, |_| true);
         }

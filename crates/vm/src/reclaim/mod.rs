@@ -84,7 +84,7 @@ enum Verdict {
 }
 
 /// A page on its way out.
-struct TakenPage<S: System> {
+struct Reclaiming<S: System> {
     page: Frame,
     /// The file that it is of, and which of its pages.
     file: Option<(Weak<File<S::Platform>>, u64)>,
@@ -156,7 +156,7 @@ impl<S: System> Vm<S> {
     /// whether there was anything to wait for.
     fn wait_for_others(&self, rmap: &Rmap<S>, freed_before: u64) -> bool {
         let mut has_waited = false;
-        while rmap.are_away() && rmap.freed() == freed_before {
+        while rmap.has_isolated() && rmap.freed() == freed_before {
             self.platform.wait_for_memory();
             has_waited = true;
         }
@@ -168,11 +168,11 @@ impl<S: System> Vm<S> {
         let mut total = Reclaimed::default();
         let Some(rmap) = &self.rmap else { return total };
         for chunk in frames.chunks(RECLAIM_PAGES) {
-            rmap.go_away(chunk.len());
+            rmap.add_isolated(chunk.len());
             let chosen = chunk.iter().copied();
             // What is kept is on a list already.
             let reclaimed = self.reclaim_chosen(rmap, chosen, Recent::Taken, |_, _| {});
-            rmap.come_back(chunk.len());
+            rmap.remove_isolated(chunk.len());
             total += reclaimed;
         }
         total
@@ -189,7 +189,7 @@ impl<S: System> Vm<S> {
         let reclaimed =
             self.reclaim_chosen(rmap, oldest, recent, |page, age| kept.push((page, age)));
         rmap.put_back(node, kept);
-        rmap.come_back(count);
+        rmap.remove_isolated(count);
         reclaimed
     }
 
@@ -212,7 +212,7 @@ impl<S: System> Vm<S> {
                     rmap.forget_if(page, Page::is_orphan);
                 }
                 Some(Verdict::Keep(age)) => keep(page, age),
-                Some(Verdict::Take) => match self.take_everywhere(rmap, page, &mut batch) {
+                Some(Verdict::Take) => match self.unmap_everywhere(rmap, page, &mut batch) {
                     Some(page) => taken.push(page),
                     None => keep(page, Age::Active),
                 },
@@ -275,20 +275,20 @@ impl<S: System> Vm<S> {
     }
 
     /// Takes a page from every space that maps it. `None` if it is needed after all.
-    fn take_everywhere(
+    fn unmap_everywhere(
         &self,
         rmap: &Rmap<S>,
         page: Frame,
         batch: &mut Batch<S>,
-    ) -> Option<TakenPage<S>> {
+    ) -> Option<Reclaiming<S>> {
         let file = rmap.with(page, |record| match &record.owner {
             Owner::Anonymous => None,
             Owner::File(file, number) => Some((Weak::clone(file), *number)),
         })?;
-        let mut taken = TakenPage { page, file, count: 0, was_written: false };
+        let mut taken = Reclaiming { page, file, count: 0, was_written: false };
         let mut busy = 0;
         loop {
-            let step = rmap.with(page, |record| self.take_one(page, record, busy, batch));
+            let step = rmap.with(page, |record| self.unmap_one(page, record, busy, batch));
             // Without a record: its file was closed meanwhile, and what is left are our counts.
             match step.unwrap_or(Step::Done) {
                 Step::Taken(mapping, leaf, flush) => {
@@ -307,7 +307,7 @@ impl<S: System> Vm<S> {
     }
 
     /// Clears the entry at the mapping after so many that are busy, and strikes it out.
-    fn take_one(
+    fn unmap_one(
         &self,
         page: Frame,
         record: &mut Page<S>,
@@ -344,7 +344,7 @@ impl<S: System> Vm<S> {
     fn finish(
         &self,
         rmap: &Rmap<S>,
-        TakenPage { page, file, count, was_written }: TakenPage<S>,
+        Reclaiming { page, file, count, was_written }: Reclaiming<S>,
         reclaimed: &mut Reclaimed,
         keep: &mut impl FnMut(Frame, Age),
     ) {
@@ -379,7 +379,7 @@ impl<S: System> Vm<S> {
         (0..count).for_each(|_| self.platform.release(page));
         let Some(file) = file else { return };
         let is_free = rmap.forget_if(page, |record| {
-            !record.state.contains(State::DIRTY) && file.take_unused(number, page)
+            !record.state.contains(State::DIRTY) && file.remove_unused(number, page)
         });
         if is_free {
             self.platform.release(page);

@@ -123,7 +123,7 @@ impl<S: System> Rmap<S> {
     }
 
     /// Notes that a page is about to be mapped. The page of a file is listed, on `node`.
-    pub(crate) fn note(
+    pub(crate) fn add_mapping(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
@@ -132,23 +132,23 @@ impl<S: System> Rmap<S> {
         node: usize,
     ) {
         let place = Mapping { space: Arc::clone(space), address };
-        if self.note_as(page, file, Some(place)) {
+        if self.add(page, file, Some(place)) {
             self.list([(page, node)]);
         }
     }
 
     /// Notes a file's page that was read in, and that nobody has mapped yet: for the caller, who
     /// counts it. Returns whether it is to be [listed](Self::list).
-    pub(crate) fn note_unmapped(
+    pub(crate) fn add_unmapped(
         &self,
         page: Frame,
         file: &Arc<File<S::Platform>>,
         number: u64,
     ) -> bool {
-        self.note_as(page, Some((file, number)), None)
+        self.add(page, Some((file, number)), None)
     }
 
-    fn note_as(
+    fn add(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
@@ -186,7 +186,7 @@ impl<S: System> Rmap<S> {
     /// Notes that a page is about to be mapped at the same address in a copy of the space, and
     /// counts that by `share`, if it is mapped there in the space itself. If not, reclaim has just
     /// taken it.
-    pub(crate) fn note_inherited(
+    pub(crate) fn add_inherited(
         &self,
         page: Frame,
         [parent, child]: [&Arc<Mappings<S>>; 2],
@@ -265,13 +265,13 @@ impl<S: System> Rmap<S> {
     }
 
     /// What is in the page is in another frame from now on.
-    pub(crate) fn take_over(&self, old: Frame, new: Frame) {
+    pub(crate) fn move_dirty(&self, old: Frame, new: Frame) {
         let state = self.with(old, |record| record.state).unwrap_or(State::empty());
         self.with(new, |record| record.state |= state & State::DIRTY);
     }
 
     /// It is needed again.
-    pub(crate) fn mark_needed(&self, page: Frame) {
+    pub(crate) fn mark_not_discardable(&self, page: Frame) {
         self.with(page, |record| record.state.remove(State::DISCARDABLE));
     }
 
@@ -306,12 +306,12 @@ impl<S: System> Rmap<S> {
         }
         let taken = inactive.len().min(count);
         // Under the lock: who finds them gone finds them counted.
-        self.go_away(taken);
+        self.add_isolated(taken);
         inactive.drain(..taken).collect()
     }
 
     /// Somebody is about to reclaim so many pages.
-    pub(crate) fn go_away(&self, count: usize) {
+    pub(crate) fn add_isolated(&self, count: usize) {
         self.away.fetch_add(count, Relaxed);
     }
 
@@ -321,13 +321,13 @@ impl<S: System> Rmap<S> {
     }
 
     /// So many pages are free, or on their lists.
-    pub(crate) fn come_back(&self, count: usize) {
+    pub(crate) fn remove_isolated(&self, count: usize) {
         // Pairs with the load in `are_away`: who finds none away finds them free, or listed.
         self.away.fetch_sub(count, Release);
     }
 
     /// Whether somebody is about to reclaim pages.
-    pub(crate) fn are_away(&self) -> bool {
+    pub(crate) fn has_isolated(&self) -> bool {
         self.away.load(Acquire) != 0
     }
 

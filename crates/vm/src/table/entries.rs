@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::{End, Found, PageTables, Slot, next_boundary};
+use super::{Found, PageTables, Slot, WalkEnd, next_boundary};
 use crate::PAGE_BYTES;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, Platform, Work};
@@ -28,12 +28,12 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
             let table = match self.table {
                 Some(table) => table,
                 None => match self.tables.walk(self.platform, address) {
-                    End::Table(_, table) => *self.table.insert(table),
-                    End::Nothing(level) => {
+                    WalkEnd::Table(_, table) => *self.table.insert(table),
+                    WalkEnd::Nothing(level) => {
                         self.range.start = next_boundary(address, F::span(level));
                         continue;
                     }
-                    End::Large(found) => {
+                    WalkEnd::Large(found) => {
                         self.looked_at += 1;
                         self.range.start = next_boundary(address, F::span(found.slot.level));
                         return Some(found);

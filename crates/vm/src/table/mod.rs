@@ -67,7 +67,7 @@ pub(crate) struct Found {
 }
 
 /// Where the way to an address ends.
-enum End {
+enum WalkEnd {
     /// At a table of level 0, and the entry that points to it.
     Table(EntryAt, Frame),
     /// At a large leaf.
@@ -102,7 +102,7 @@ impl<F: Format> PageTables<F> {
             table = match F::as_table(entry) {
                 Some(next) => next,
                 None if F::as_large_leaf(entry, level).is_some() => return Ok(Slot { at, level }),
-                None => self.hang_new_table(platform, at, new_table()?),
+                None => self.link_new(platform, at, new_table()?),
             };
         }
         Ok(Slot { at: EntryAt { table, index: F::index(address, 0) }, level: 0 })
@@ -110,30 +110,30 @@ impl<F: Format> PageTables<F> {
 
     /// The entry at level 0 for the page of `address`, if there is a table for it.
     pub(crate) fn find(&self, platform: &impl Platform, address: u64) -> Option<EntryAt> {
-        let (_, table) = self.last_table(platform, address)?;
+        let (_, table) = self.leaf_table(platform, address)?;
         Some(EntryAt { table, index: F::index(address, 0) })
     }
 
     /// What maps `address`, at whatever level.
     pub(crate) fn leaf(&self, platform: &impl Platform, address: u64) -> Option<Leaf> {
         match self.walk(platform, address) {
-            End::Table(_, table) => {
+            WalkEnd::Table(_, table) => {
                 F::as_leaf(platform.load(EntryAt { table, index: F::index(address, 0) }))
             }
-            End::Large(found) => found.leaf::<F>(),
-            End::Nothing(_) => None,
+            WalkEnd::Large(found) => found.leaf::<F>(),
+            WalkEnd::Nothing(_) => None,
         }
     }
 
     /// The table of level 0 for `address`, and the entry that points to it.
-    pub(crate) fn last_table(
+    pub(crate) fn leaf_table(
         &self,
         platform: &impl Platform,
         address: u64,
     ) -> Option<(EntryAt, Frame)> {
         match self.walk(platform, address) {
-            End::Table(at, table) => Some((at, table)),
-            End::Large(_) | End::Nothing(_) => None,
+            WalkEnd::Table(at, table) => Some((at, table)),
+            WalkEnd::Large(_) | WalkEnd::Nothing(_) => None,
         }
     }
 
@@ -148,7 +148,7 @@ impl<F: Format> PageTables<F> {
     }
 
     /// The first address of each table of level 0 that `range` overlaps.
-    pub(crate) fn last_tables<P: Platform>(
+    pub(crate) fn leaf_tables<P: Platform>(
         &self,
         platform: &P,
         range: &Range<u64>,
@@ -159,7 +159,7 @@ impl<F: Format> PageTables<F> {
                 let start = address;
                 let end = self.walk(platform, address);
                 address = next_boundary(address, F::span(end.level()));
-                if let End::Table(..) = end {
+                if let WalkEnd::Table(..) = end {
                     return Some(start & !(F::span(1) - 1));
                 }
             }
@@ -181,7 +181,7 @@ impl<F: Format> PageTables<F> {
             while address < end {
                 let end = self.walk(platform, address);
                 address = next_boundary(address, F::span(end.level()));
-                if let End::Large(found) = end {
+                if let WalkEnd::Large(found) = end {
                     return Some(found);
                 }
             }
@@ -190,14 +190,14 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Puts a large leaf where nothing is. Nobody else may put anything there meanwhile.
-    pub(crate) fn put_large(&self, platform: &impl Platform, Slot { at, level }: Slot, leaf: Leaf) {
+    pub(crate) fn set_large(&self, platform: &impl Platform, Slot { at, level }: Slot, leaf: Leaf) {
         self.large_count.fetch_add(1, Relaxed);
         let held = platform.swap(at, F::large_leaf(leaf, level));
         debug_assert_eq!(held, EMPTY);
     }
 
     /// Takes a large leaf away. `None` if another call has done so: there may be a table by now.
-    pub(crate) fn take_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
+    pub(crate) fn clear_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
         let Slot { at, level } = found.slot;
         let mut entry = found.entry;
         loop {
@@ -214,7 +214,7 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Hangs a table where nothing is. Nobody else may put anything there meanwhile.
-    pub(crate) fn hang(&self, platform: &impl Platform, at: EntryAt, table: Frame) {
+    pub(crate) fn link(&self, platform: &impl Platform, at: EntryAt, table: Frame) {
         self.count.fetch_add(1, Relaxed);
         let held = platform.swap(at, F::table(table));
         debug_assert_eq!(held, EMPTY);
@@ -222,13 +222,13 @@ impl<F: Format> PageTables<F> {
 
     /// Takes the table of level 0 out of the tree that `at` points to. All its entries must be
     /// empty, and stay so: a CPU may be in the middle of a walk.
-    pub(crate) fn take_table(&self, platform: &impl Platform, at: EntryAt) {
+    pub(crate) fn unlink(&self, platform: &impl Platform, at: EntryAt) {
         self.count.fetch_sub(1, Relaxed);
         platform.swap(at, EMPTY);
     }
 
     /// How many bytes a table of level 0 maps.
-    pub(crate) fn last_table_bytes() -> u64 {
+    pub(crate) fn leaf_table_bytes() -> u64 {
         F::span(1)
     }
 
@@ -247,12 +247,12 @@ impl<F: Format> PageTables<F> {
     ) {
         let count = &self.count;
         let mut unhooking = Unhooking { platform, gap, unhooked, count, format: PhantomData::<F> };
-        unhooking.visit(self.root, F::LEVELS - 1, ranges, State::Hung);
+        unhooking.visit(self.root, F::LEVELS - 1, ranges, State::Linked);
         self.count_at_unhook.store(self.count.load(Relaxed), Relaxed);
     }
 
     /// Whether there are so many tables that it is time to look for those that nobody needs.
-    pub(crate) fn are_many(&self) -> bool {
+    pub(crate) fn has_many(&self) -> bool {
         let needed_then = self.count_at_unhook.load(Relaxed);
         self.count.load(Relaxed) > (2 * needed_then).max(KEPT_MAX)
     }
@@ -263,7 +263,7 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Hangs a new table into an entry that was empty, or finds what another CPU hung there.
-    fn hang_new_table(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
+    fn link_new(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
         match platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
                 self.count.fetch_add(1, Relaxed);
@@ -277,19 +277,19 @@ impl<F: Format> PageTables<F> {
         }
     }
 
-    fn walk(&self, platform: &impl Platform, address: u64) -> End {
+    fn walk(&self, platform: &impl Platform, address: u64) -> WalkEnd {
         let (mut table, mut level) = (self.root, F::LEVELS - 1);
         loop {
             let at = EntryAt { table, index: F::index(address, level) };
             let entry = platform.load(at);
             match F::as_table(entry) {
-                Some(last) if level == 1 => return End::Table(at, last),
+                Some(last) if level == 1 => return WalkEnd::Table(at, last),
                 Some(next) => (table, level) = (next, level - 1),
                 None => {
                     let address = address & !(F::span(level) - 1);
                     let found = Found { address, slot: Slot { at, level }, entry };
                     let is_leaf = found.leaf::<F>().is_some();
-                    return if is_leaf { End::Large(found) } else { End::Nothing(level) };
+                    return if is_leaf { WalkEnd::Large(found) } else { WalkEnd::Nothing(level) };
                 }
             }
         }
@@ -314,7 +314,7 @@ impl Found {
     }
 }
 
-impl End {
+impl WalkEnd {
     /// The level of the last entry that was looked at.
     const fn level(&self) -> usize {
         match self {

@@ -13,7 +13,7 @@ use crate::platform::{EntryAt, Frame, Platform};
 /// Whether the table that is looked at is still in the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    Hung,
+    Linked,
     Unhooked,
 }
 
@@ -69,14 +69,14 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
         let is_free =
             self.gap.start <= first && next_boundary(first, F::span(level)) <= self.gap.end;
         let state_below = if state == State::Unhooked || is_free {
-            if state == State::Hung {
+            if state == State::Linked {
                 // Only here: what hangs below goes with it, and a CPU in the middle of a walk
                 // finds no page at its end.
                 self.platform.swap(at, EMPTY);
             }
             State::Unhooked
         } else {
-            State::Hung
+            State::Linked
         };
         if level > 1 {
             self.visit(below, level - 1, ranges, state_below);

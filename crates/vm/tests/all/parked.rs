@@ -88,13 +88,13 @@ fn the_next_unmapping_frees_what_is_over() {
 fn addresses_are_not_used_again_before() {
     let world = World::new(64, 8);
     world.unmap(0, 8);
-    assert!(!world.space.is_settled(&pages(3, 1)));
+    assert!(!world.space.is_flushed(&pages(3, 1)));
     let length = pages(0, 8).end - pages(0, 8).start;
     let elsewhere = world.map(Place::Anywhere { length });
     assert!(elsewhere >= pages(8, 1).start);
     world.design.sweep();
     world.vm.free_dead_tables();
-    assert!(world.space.is_settled(&pages(3, 1)));
+    assert!(world.space.is_flushed(&pages(3, 1)));
     world.unmap(8, PAGES - 8);
     world.design.sweep();
     world.vm.free_dead_tables();
@@ -154,10 +154,10 @@ fn what_was_unmapped_twice_is_kept_until_both_are_over() {
     world.unmap(0, 8);
     world.design.sweep_oldest();
     world.vm.free_dead_tables();
-    assert!(!world.space.is_settled(&pages(3, 1)));
+    assert!(!world.space.is_flushed(&pages(3, 1)));
     world.design.sweep();
     world.vm.free_dead_tables();
-    assert!(world.space.is_settled(&pages(3, 1)));
+    assert!(world.space.is_flushed(&pages(3, 1)));
     world.end();
 }
 
@@ -168,8 +168,8 @@ fn what_overlaps_is_kept_until_both_are_over() {
     // Nothing was mapped in most of these.
     world.unmap(0, 8);
     world.unmap(0, 40);
-    assert!(!world.space.is_settled(&pages(1, 1)));
-    assert!(!world.space.is_settled(&pages(7, 1)));
-    assert!(world.space.is_settled(&pages(50, 1)));
+    assert!(!world.space.is_flushed(&pages(1, 1)));
+    assert!(!world.space.is_flushed(&pages(7, 1)));
+    assert!(world.space.is_flushed(&pages(50, 1)));
     world.end();
 }

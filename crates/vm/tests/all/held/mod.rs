@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use crate::platform::READ_WRITE;
 use crate::platform::lock::before_next_lock;
-use shootdown_vm::{Backing, HeldStats, Place, Sharing};
-use world::{LAZY, OurSpace, QUARANTINED_MAX, TABLES, World, flush_a_page, page_of, unmap, write};
+use shootdown_vm::{Backing, Place, QuarantineStats, Sharing};
+use world::{
+    LAZY, OurSpace, SPACE_QUARANTINE_MAX, TABLES, World, flush_a_page, page_of, unmap, write,
+};
 
 #[test]
 fn tables_that_nobody_can_walk_are_freed_at_once() {
@@ -18,7 +20,7 @@ fn tables_that_nobody_can_walk_are_freed_at_once() {
     world.design.let_go_of_space(LAZY[0]);
     unmap(&world.space, 1..3);
     assert_eq!(world.held_of_space(), 0);
-    assert_eq!(world.vm.held_tables(), HeldStats::default());
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats::default());
     world.end([&world.space]);
 }
 
@@ -34,7 +36,7 @@ fn tables_wait_for_a_lazy_cpu_and_are_freed_by_a_later_flush_of_pages() {
     assert_eq!(world.held_of_space(), 2, "nobody has looked");
     flush_a_page(&world.space, 0);
     assert_eq!(world.held_of_space(), 0);
-    assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak: 2, overflows: 0 });
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats { now: 0, peak: 2, overflows: 0 });
     assert_eq!(world.design.expels(), 0);
     world.end([&world.space]);
 }
@@ -75,16 +77,16 @@ fn what_needs_no_flush_tells_nothing_of_tables() {
 #[test]
 fn too_many_tables_of_a_space_are_freed_by_telling_lazy_cpus_once() {
     let world = World::new(TABLES);
-    unmap(&world.space, 1..1 + QUARANTINED_MAX - 2);
-    unmap(&world.space, QUARANTINED_MAX..QUARANTINED_MAX + 2);
-    assert_eq!((world.held_of_space(), world.design.expels()), (QUARANTINED_MAX, 0));
-    unmap(&world.space, QUARANTINED_MAX + 2..QUARANTINED_MAX + 3);
+    unmap(&world.space, 1..1 + SPACE_QUARANTINE_MAX - 2);
+    unmap(&world.space, SPACE_QUARANTINE_MAX..SPACE_QUARANTINE_MAX + 2);
+    assert_eq!((world.held_of_space(), world.design.expels()), (SPACE_QUARANTINE_MAX, 0));
+    unmap(&world.space, SPACE_QUARANTINE_MAX + 2..SPACE_QUARANTINE_MAX + 3);
     assert_eq!((world.held_of_space(), world.design.expels()), (0, 1));
-    let rest = QUARANTINED_MAX + 10;
-    unmap(&world.space, rest..rest + QUARANTINED_MAX + 1);
+    let rest = SPACE_QUARANTINE_MAX + 10;
+    unmap(&world.space, rest..rest + SPACE_QUARANTINE_MAX + 1);
     assert_eq!((world.held_of_space(), world.design.expels()), (0, 2));
-    let peak = QUARANTINED_MAX + 1;
-    assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak, overflows: 2 });
+    let peak = SPACE_QUARANTINE_MAX + 1;
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats { now: 0, peak, overflows: 2 });
     assert_eq!(world.design.reaps(), 0, "no dead space was to blame");
     world.end([&world.space]);
 }
@@ -93,12 +95,12 @@ fn too_many_tables_of_a_space_are_freed_by_telling_lazy_cpus_once() {
 #[test]
 fn what_a_flush_clears_makes_room_for_what_it_frees() {
     let world = World::new(TABLES);
-    unmap(&world.space, 1..1 + QUARANTINED_MAX);
+    unmap(&world.space, 1..1 + SPACE_QUARANTINE_MAX);
     world.design.go_lazy(LAZY[0], world.space.root());
-    unmap(&world.space, QUARANTINED_MAX + 10..QUARANTINED_MAX + 12);
+    unmap(&world.space, SPACE_QUARANTINE_MAX + 10..SPACE_QUARANTINE_MAX + 12);
     assert_eq!((world.held_of_space(), world.design.expels()), (2, 0));
-    let peak = QUARANTINED_MAX;
-    assert_eq!(world.vm.held_tables(), HeldStats { now: 2, peak, overflows: 0 });
+    let peak = SPACE_QUARANTINE_MAX;
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats { now: 2, peak, overflows: 0 });
     world.end([&world.space]);
 }
 
@@ -122,7 +124,10 @@ fn a_dead_space_has_no_pages_at_once_and_its_tables_until_its_last_cpu_lets_go()
     held(tables);
     world.vm.free_dead_tables();
     held(0);
-    assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak: tables, overflows: 0 });
+    assert_eq!(
+        world.vm.quarantined_tables(),
+        QuarantineStats { now: 0, peak: tables, overflows: 0 }
+    );
     assert_eq!(world.host.retired(), 1);
     world.end([]);
 }
@@ -162,7 +167,7 @@ fn a_cpu_may_bury_a_space_that_is_still_being_retired() {
     world.space.exit();
     assert!(!world.host.hook_is_set());
     assert_eq!(world.held([]), 0);
-    assert_eq!(world.vm.held_tables(), HeldStats::default());
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats::default());
     world.end([]);
 }
 
@@ -177,7 +182,10 @@ fn what_nobody_held_was_never_held_back() {
         unmap(&world.space, 1..3);
         world.design.let_go_of_space(LAZY[0]);
         world.space.exit();
-        assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak: 2, overflows: 0 });
+        assert_eq!(
+            world.vm.quarantined_tables(),
+            QuarantineStats { now: 0, peak: 2, overflows: 0 }
+        );
         world.end([]);
     }
 }
@@ -185,18 +193,18 @@ fn what_nobody_held_was_never_held_back() {
 #[test]
 fn too_many_tables_of_dead_spaces_are_freed_by_telling_their_cpus() {
     // Each has its root, one table of each of the two middle levels, and two last ones.
-    let world = World::with_held_tables_max(2, 9);
+    let world = World::with_quarantined_tables_max(2, 9);
     let others = [0, 1].map(|_| Arc::new(OurSpace::new(&world.vm).unwrap()));
     others.iter().for_each(|space| (0..2).for_each(|table| write(space, table)));
     world.space.exit();
     assert_eq!((world.held(&others), world.design.reaps()), (5, 0));
-    assert!(world.vm.holds_many(), "more than half");
+    assert!(world.vm.has_many_quarantined(), "more than half");
     world.design.go_lazy(LAZY[1], others[0].root());
     others[0].exit();
     assert_eq!((world.held(&others[1..]), world.design.reaps()), (0, 1));
-    assert!(!world.vm.holds_many());
+    assert!(!world.vm.has_many_quarantined());
     others[1].exit();
-    assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak: 10, overflows: 1 });
+    assert_eq!(world.vm.quarantined_tables(), QuarantineStats { now: 0, peak: 10, overflows: 1 });
     assert_eq!(world.design.reaps(), 1);
     world.end([]);
 }
@@ -205,7 +213,7 @@ fn too_many_tables_of_dead_spaces_are_freed_by_telling_their_cpus() {
 #[test]
 fn the_tables_of_living_spaces_are_bounded_all_together() {
     let max = 20;
-    let world = World::with_held_tables_max(40, max);
+    let world = World::with_quarantined_tables_max(40, max);
     let other = Arc::new(OurSpace::new(&world.vm).unwrap());
     (0..40).for_each(|table| write(&other, table));
     world.design.go_lazy(LAZY[1], other.root());
@@ -223,7 +231,7 @@ fn the_tables_of_living_spaces_are_bounded_all_together() {
 /// Before lazy CPUs of spaces that live are interrupted, those of dead ones are.
 #[test]
 fn dead_spaces_are_told_of_before_living_ones() {
-    let world = World::with_held_tables_max(4, 6);
+    let world = World::with_quarantined_tables_max(4, 6);
     let other = Arc::new(OurSpace::new(&world.vm).unwrap());
     (0..4).for_each(|table| write(&other, table));
     world.design.go_lazy(LAZY[0], other.root());

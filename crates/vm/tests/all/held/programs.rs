@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use shootdown_vm::{Advice, HeldStats};
+use shootdown_vm::{Advice, QuarantineStats};
 
 use crate::held::world::{LAZY, OurSpace, TABLES, World, page_of, unmap, write};
 
@@ -89,8 +89,8 @@ impl Model {
     }
 }
 
-fn run(steps: &[(usize, Step)], held_tables_max: u64) {
-    let world = World::with_held_tables_max(0, held_tables_max);
+fn run(steps: &[(usize, Step)], quarantined_tables_max: u64) {
+    let world = World::with_quarantined_tables_max(0, quarantined_tables_max);
     let [second, third] = [0, 1].map(|_| Arc::new(OurSpace::new(&world.vm).unwrap()));
     let spaces = [Arc::clone(&world.space), second, third];
     let mut model = Model { spaces, dead: Vec::new(), written: BTreeSet::new() };
@@ -98,11 +98,11 @@ fn run(steps: &[(usize, Step)], held_tables_max: u64) {
     for (which, step) in steps {
         model.step(&world, *which, step);
         let held = world.held(&model.spaces);
-        assert!(held <= held_tables_max);
+        assert!(held <= quarantined_tables_max);
         assert_eq!(world.pages_in_use(), model.written.len());
         most = most.max(held);
     }
-    let HeldStats { peak, overflows, .. } = world.vm.held_tables();
+    let QuarantineStats { peak, overflows, .. } = world.vm.quarantined_tables();
     assert!(peak == most || peak > most && overflows > 0, "{peak} is not {most}");
     assert!(overflows <= (world.design.expels() + world.design.reaps()) as u64);
     world.end(&model.spaces);
@@ -124,8 +124,8 @@ proptest! {
     #[test]
     fn tables_are_held_back_within_the_bound(
         steps in prop::collection::vec(steps(), 1..80),
-        held_tables_max in 0..16u64,
+        quarantined_tables_max in 0..16u64,
     ) {
-        run(&steps, held_tables_max);
+        run(&steps, quarantined_tables_max);
     }
 }

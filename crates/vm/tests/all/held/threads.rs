@@ -60,7 +60,7 @@ fn threads_free_each_table_once_and_none_that_is_walked() {
 #[test]
 fn threads_bury_each_space_once() {
     const ROUNDS: u64 = if cfg!(miri) { 10 } else { 500 };
-    let world = World::with_held_tables_max(1, 40);
+    let world = World::with_quarantined_tables_max(1, 40);
     // Spaces that live, for others to be lazy on.
     let living: [Mutex<Option<Root>>; 2] = Default::default();
     let is_over = AtomicBool::new(false);

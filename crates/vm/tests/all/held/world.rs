@@ -16,7 +16,7 @@ pub(crate) const TABLE_BYTES: u64 = 2 << 20;
 /// How many last tables there can be.
 pub(crate) const TABLES: u64 = 1100;
 /// As many are held back of one space.
-pub(crate) const QUARANTINED_MAX: u64 = 512;
+pub(crate) const SPACE_QUARANTINE_MAX: u64 = 512;
 /// The CPUs that go lazy. CPU 0 does not.
 pub(crate) const LAZY: [usize; 2] = [1, 2];
 
@@ -68,13 +68,13 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(used: u64) -> Self {
-        Self::with_held_tables_max(used, u64::MAX)
+        Self::with_quarantined_tables_max(used, u64::MAX)
     }
 
-    pub(crate) fn with_held_tables_max(used: u64, held_tables_max: u64) -> Self {
+    pub(crate) fn with_quarantined_tables_max(used: u64, quarantined_tables_max: u64) -> Self {
         let (host, design) = machine();
         let vm = Vm::new(host.clone(), design.clone()).unwrap();
-        let vm = vm.with_held_tables_max(held_tables_max);
+        let vm = vm.with_quarantined_tables_max(quarantined_tables_max);
         let space = Arc::new(AddressSpace::new(&vm).unwrap());
         (0..used).for_each(|table| write(&space, table));
         design.go_lazy(LAZY[0], space.root());
@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn held<'s>(&self, living: impl IntoIterator<Item = &'s Arc<OurSpace>>) -> u64 {
         let in_use = living.into_iter().map(|space| 1 + self.host.tables_of(space.root()).len());
         let held = self.host.tables_in_use() - in_use.sum::<usize>();
-        assert_eq!(self.vm.held_tables().now, held as u64);
+        assert_eq!(self.vm.quarantined_tables().now, held as u64);
         self.speculate();
         held as u64
     }
@@ -108,7 +108,7 @@ impl World {
     }
 
     pub(crate) fn overflows(&self) -> u64 {
-        self.vm.held_tables().overflows
+        self.vm.quarantined_tables().overflows
     }
 
     /// Everything ends, and everything is free.
@@ -116,7 +116,7 @@ impl World {
         living.into_iter().for_each(|space| space.exit());
         LAZY.iter().for_each(|&cpu| self.design.let_go_of_space(cpu));
         self.vm.free_dead_tables();
-        assert_eq!(self.vm.held_tables().now, 0);
+        assert_eq!(self.vm.quarantined_tables().now, 0);
         assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
     }
 }

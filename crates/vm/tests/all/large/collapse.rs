@@ -163,11 +163,11 @@ fn the_table_stays_while_a_lazy_cpu_can_walk_it() {
     coherence.speculate(1, [block(1).start]);
     let tables = host.tables_in_use();
     assert_eq!(space.collapse(block(1)), Ok(1));
-    assert_eq!((vm.held_tables().now, host.tables_in_use()), (1, tables));
+    assert_eq!((vm.quarantined_tables().now, host.tables_in_use()), (1, tables));
     coherence.speculate(1, pages());
     coherence.let_go_of_space(1);
     space.unmap(at(BLOCK, 1)).unwrap();
-    assert_eq!((vm.held_tables().now, host.tables_in_use()), (0, tables));
+    assert_eq!((vm.quarantined_tables().now, host.tables_in_use()), (0, tables));
     space.exit();
     assert_eq!(host.frames_in_use(), 1);
 }

@@ -203,7 +203,7 @@ program reads or writes memory that is no longer its own. Anything but 0 is a bu
 <dt>held<dd>Page tables out of use that were held back because a CPU could still walk them: the \
 most at any time. When there are more than 1024, CPUs are interrupted to have them back.\n";
 
-const _: () = assert!(shootdown_vm::HELD_TABLES_MAX == 1024, "as it says above");
+const _: () = assert!(shootdown_vm::QUARANTINED_TABLES_MAX == 1024, "as it says above");
 
 #[cfg(test)]
 mod tests;
