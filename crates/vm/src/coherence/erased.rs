@@ -1,6 +1,7 @@
-//! The seam without types: a memory manager that is compiled once can drive any coherence.
+//! The coherence traits as one object-safe trait: a memory manager that is compiled once can use
+//! any coherence.
 
-#![expect(unsafe_code, reason = "two methods of the seam are unsafe, and handed on")]
+#![expect(unsafe_code, reason = "two methods are unsafe, and forward their contract")]
 
 use alloc::boxed::Box;
 use core::any::Any;
@@ -19,23 +20,24 @@ pub type ErasedBatch = Option<Box<dyn Any>>;
 /// A flush of any coherence, sent or deferred.
 type ErasedLater = Later<Box<dyn Any>, Box<dyn Any>>;
 
-/// Declares the methods of [`DynCoherence`]. Each forwards to the inner coherence by default, and
-/// in every coherence to the method of the seam, with the arguments and the result converted.
+/// Declares the methods of [`DynCoherence`]. By default each method forwards to the inner
+/// coherence. For every type that implements [`Coherence`], it calls the method of the same name,
+/// with the arguments and the result converted.
 macro_rules! erase {
     ($(
         $(#[$doc:meta])*
         $trait:ident::$method:ident($($arg:ident: $type:ty = $typed:expr),*)
             $(-> $returned:ty = $erase:expr)?;
     )*) => {
-        /// A [`Coherence`] behind a pointer, with its spaces, flushes and batches erased. The
-        /// methods are those of the seam.
+        /// A [`Coherence`] behind a pointer, with the types of its spaces, flushes and batches
+        /// erased.
         ///
-        /// Every coherence is one. A decorator implements [`inner`](Self::inner) and the methods
-        /// that it changes; the others forward.
+        /// Every type that implements [`Coherence`] implements this trait. A decorator implements
+        /// [`inner`](Self::inner) and the methods that it changes; the other methods forward.
         ///
         /// # Panics
         ///
-        /// The methods panic when they are given a space, flush or batch of another coherence.
+        /// The methods panic if they are given a space, flush or batch of another coherence.
         pub trait DynCoherence {
             /// The coherence that the methods forward to by default.
             fn inner(&self) -> &dyn DynCoherence;
@@ -52,7 +54,7 @@ macro_rules! erase {
             ///
             /// # Safety
             ///
-            /// As there.
+            /// The contract of [`Scheduling::switch`].
             unsafe fn switch(&self, space: &dyn Any) {
                 // SAFETY: as our caller promises.
                 unsafe { self.inner().switch(space) }
@@ -62,7 +64,7 @@ macro_rules! erase {
             ///
             /// # Safety
             ///
-            /// As there.
+            /// The contract of [`Scheduling::return_to_user`].
             unsafe fn return_to_user(&self, space: &dyn Any) {
                 // SAFETY: as our caller promises.
                 unsafe { self.inner().return_to_user(space) }
@@ -105,7 +107,7 @@ erase! {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the method.
     Batching::add_space(batch: &mut ErasedBatch = batch_of(batch), space: &dyn Any = typed(space))
         -> Result<(), BatchIsFull> = identity;
     Batching::unmapped(

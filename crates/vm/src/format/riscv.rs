@@ -1,15 +1,15 @@
 //! RISC-V with 64 bits, three or four levels, as in its manual, volume II, chapter
 //! "Supervisor-Level ISA", sections "Sv39" and "Sv48": the entries are the same.
 //!
-//! # What is assumed of the hardware
+//! # Requirements on the hardware and the kernel
 //!
-//! - The MMU sets A and D (Svadu, with `menvcfg.ADUE` set). Where it does not (Svade), an access
-//!   that is only to be marked faults again and again, for [`fault`](crate::AddressSpace::fault)
-//!   finds nothing wrong.
-//! - A CPU may remember that an entry was invalid, or a translation that has refused a write.
-//!   Whoever handles a page fault therefore executes `SFENCE.VMA` for the page, on this CPU, before
-//!   the access is tried again, whether the entry had to be changed or not. (Linux:
-//!   `update_mmu_cache`.) With Svvptc it is not needed where the entry was invalid.
+//! - The MMU must set A and D (Svadu, with `menvcfg.ADUE` set). If it does not (Svade), an access
+//!   that only needs a mark faults repeatedly, because [`fault`](crate::AddressSpace::fault) finds
+//!   nothing to change.
+//! - A CPU may cache that an entry was invalid, or keep a translation that has refused a write. The
+//!   handler of a page fault must therefore execute `SFENCE.VMA` for the page, on this CPU, before
+//!   the access is retried, whether the entry was changed or not. (Linux: `update_mmu_cache`.) With
+//!   Svvptc this is unnecessary if the entry was invalid.
 
 use super::{Bits, Format};
 
@@ -32,13 +32,14 @@ pub type Sv48 = RiscV<4>;
 /// └───┴──────┴─────┴──────────────────────┴─────┴───┴───┴───┴───┴───┴───┴───┴───┘
 /// ```
 ///
-/// N and PBMT, of Svnapot and Svpbmt, are always 0, and so is what is reserved below them. Where V
-/// is 1 and one of R, W and X is, the entry is a leaf, at any level: of 2 MiB at level 1, of 1 GiB
-/// at level 2. Where V is 1 and none of them is, it is a table, of which D, A and U must be 0.
+/// N and PBMT, of Svnapot and Svpbmt, are always 0, and so are the reserved bits below them. If V
+/// is 1 and one of R, W and X is 1, the entry is a leaf, at any level: of 2 MiB at level 1, of 1
+/// GiB at level 2. If V is 1 and R, W and X are 0, the entry points to a table, and D, A and U must
+/// be 0.
 ///
-/// Where V is 0, the MMU looks at nothing else. A page to which no access is allowed then keeps its
-/// frame and marks and has G set, as Linux has it (`_PAGE_PROT_NONE`); a claim has bit 8 set, which
-/// is the lower one of RSW, and its ticket above those.
+/// If V is 0, the MMU ignores all other bits. A page to which no access is allowed then keeps its
+/// frame and marks and has G set, as in Linux (`_PAGE_PROT_NONE`). A claim has bit 8 set, the lower
+/// bit of RSW, and its ticket above RSW.
 #[derive(Clone, Copy, Debug)]
 pub enum RiscV<const LEVELS: usize> {}
 
@@ -117,7 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_the_hardwares() {
+    fn entries_match_the_manual() {
+        assert_eq!((Sv39::LEVELS, Sv48::LEVELS), (3, 4));
         let leaf = Leaf {
             frame: Frame(0x12345),
             protection: Protection::READ | Protection::WRITE,
@@ -140,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_are_the_hardwares() {
-        // As for a page: the level alone makes them large.
+    fn large_entries_match_the_manual() {
+        // The same bits as for a page: only the level makes an entry large.
         let leaf = Leaf {
             frame: Frame(0x12200),
             protection: Protection::READ | Protection::WRITE,
@@ -157,18 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn write_without_read_is_never_said() {
+    fn writable_page_is_always_readable() {
         let leaf = Leaf { frame: Frame(1), protection: Protection::WRITE, marks: Marks::empty() };
         // 1 times 2^10; U, W, R, V: 0x10 + 4 + 2 + 1.
         assert_eq!(Sv39::leaf(leaf), 0x417);
-    }
-
-    #[test]
-    fn a_walk_takes_nine_bits_at_each_level() {
-        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
-        assert_eq!(Sv39::LEVELS, 3);
-        assert_eq!([2, 1, 0].map(|level| Sv39::index(address, level)), [2, 3, 4]);
-        assert_eq!(Sv48::LEVELS, 4);
-        assert_eq!([3, 2, 1, 0].map(|level| Sv48::index(address, level)), [1, 2, 3, 4]);
     }
 }

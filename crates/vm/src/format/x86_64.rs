@@ -89,7 +89,7 @@ mod tests {
     format_checks!(X86_64);
 
     #[test]
-    fn entries_are_the_hardwares() {
+    fn entries_match_the_manual() {
         let leaf = Leaf {
             frame: Frame(0x12345),
             protection: Protection::READ | Protection::WRITE,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_are_the_hardwares() {
+    fn large_entries_match_the_manual() {
         let leaf = Leaf {
             frame: Frame(0x12200),
             protection: Protection::READ | Protection::WRITE,
@@ -125,12 +125,5 @@ mod tests {
         // NX; G, PS, A: 0x100 + 0x80 + 0x20.
         let leaf = Leaf { protection: Protection::empty(), ..leaf };
         assert_eq!(X86_64::large_leaf(leaf, 2), 0x8000_0000_8000_01a0);
-    }
-
-    #[test]
-    fn a_walk_takes_nine_bits_at_each_level() {
-        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
-        let indices = [3, 2, 1, 0].map(|level| X86_64::index(address, level));
-        assert_eq!(indices, [1, 2, 3, 4]);
     }
 }

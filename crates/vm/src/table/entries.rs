@@ -1,4 +1,4 @@
-//! Visiting entries, in order.
+//! Iteration over entries, in order.
 
 use core::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::platform::{EntryAt, Frame, Platform, Work};
 pub(crate) struct Entries<'t, P: Platform, F: Format> {
     pub(super) tables: &'t PageTables<F>,
     pub(super) platform: &'t P,
-    /// What is still to be looked at.
+    /// The addresses that are still to be examined.
     pub(super) range: Range<u64>,
-    /// The table for the start of the range, when it is known.
+    /// The table for the start of the range, if it is known.
     pub(super) table: Option<Frame>,
-    /// How many entries of the table have been looked at, and not yet been reported.
+    /// Number of entries that were examined, and not yet accounted for.
     pub(super) looked_at: usize,
 }
 
