@@ -25,7 +25,7 @@ const PAGES_MAX: usize = 8 + 19 * 510;
 const TABLES_MAX: usize = 509;
 
 /// The changes of one operation, from before the first change until the flush is sent.
-#[must_use = "what was gathered is released by `send` and `Sent::wait`"]
+#[must_use = "`send` and `Sent::wait` release the gathered pages and tables"]
 pub(crate) struct Gather<'s, S: System> {
     space: &'s AddressSpace<S>,
     in_flight: FlushInFlight,
@@ -275,7 +275,7 @@ fn size_at<F: Format>(level: usize) -> PageSize {
 }
 
 /// A flush that was sent, or was not needed, and the pages and tables to free after it.
-#[must_use = "what was gathered is released by `wait`"]
+#[must_use = "`wait` releases the gathered pages and tables"]
 pub(crate) struct Sent<'s, S: System> {
     space: &'s AddressSpace<S>,
     in_flight: FlushInFlight,

@@ -56,7 +56,7 @@ macro_rules! erase {
             ///
             /// The contract of [`Scheduling::switch`].
             unsafe fn switch(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { self.inner().switch(space) }
             }
 
@@ -66,7 +66,7 @@ macro_rules! erase {
             ///
             /// The contract of [`Scheduling::return_to_user`].
             unsafe fn return_to_user(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { self.inner().return_to_user(space) }
             }
         }
@@ -83,12 +83,12 @@ macro_rules! erase {
             )*
 
             unsafe fn switch(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { Scheduling::switch(self, typed(space)) }
             }
 
             unsafe fn return_to_user(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { Scheduling::return_to_user(self, typed(space)) }
             }
         }
@@ -131,16 +131,16 @@ erase! {
 }
 
 fn typed<T: 'static>(erased: &dyn Any) -> &T {
-    erased.downcast_ref().expect("a value of this coherence")
+    erased.downcast_ref().expect("the value belongs to this coherence")
 }
 
 fn owned<T: 'static>(erased: Box<dyn Any>) -> T {
-    *erased.downcast().expect("a value of this coherence")
+    *erased.downcast().expect("the value belongs to this coherence")
 }
 
 fn batch_of<B: Default + 'static>(batch: &mut ErasedBatch) -> &mut B {
     let batch = batch.get_or_insert_with(|| Box::new(B::default()));
-    batch.downcast_mut().expect("a batch of this coherence")
+    batch.downcast_mut().expect("the batch belongs to this coherence")
 }
 
 fn boxed<T: 'static>(value: T) -> Box<dyn Any> {

@@ -3,7 +3,7 @@
 //! Each architecture is a table of bit positions, [`Bits`]; the code that reads and writes entries
 //! is shared.
 //!
-//! Three published crates know such bits, and none of them fits:
+//! Three published crates contain such bits, and none of them fits:
 //!
 //! - `x86_64` (0.15) and `page_table_multiarch` (0.6) change plain words through `&mut`. The entries
 //!   here are also written by the hardware (accessed, dirty) and by faults on other CPUs.

@@ -129,7 +129,7 @@ impl<S: System> AddressSpace<S> {
         for (found, &table) in large.iter().zip(&split) {
             let level = found.slot.level;
             let leaf = tables.clear_large(platform, found);
-            let leaf = leaf.expect("we hold the lock for writing, and have just found it");
+            let leaf = leaf.expect("the leaf was just found, and the lock is held for writing");
             gather.add_leaf(found.address, leaf, level);
             fill::<S::Format>(platform, table, leaf, level - 1);
         }
