@@ -66,6 +66,7 @@ pub enum Sharing {
 }
 
 /// The source of an area's pages.
+#[derive(Clone)]
 pub enum Backing<P: Platform> {
     /// No file: pages are zeros at first.
     Anonymous,
@@ -79,6 +80,7 @@ pub enum Backing<P: Platform> {
 }
 
 /// A range of addresses with one protection and one backing. (Linux: `vm_area_struct`.)
+#[derive(Clone)]
 pub struct Area<P: Platform> {
     /// The addresses, in whole pages.
     pub range: Range<u64>,
@@ -132,29 +134,6 @@ impl<P: Platform> Area<P> {
             && self.protection == above.protection
             && self.sharing == above.sharing
             && matches!((&self.backing, &above.backing), (Backing::Anonymous, Backing::Anonymous))
-    }
-}
-
-// Not derived, because `derive` would require a platform that can be cloned.
-impl<P: Platform> Clone for Area<P> {
-    fn clone(&self) -> Self {
-        Self {
-            range: self.range.clone(),
-            protection: self.protection,
-            sharing: self.sharing,
-            backing: self.backing.clone(),
-        }
-    }
-}
-
-impl<P: Platform> Clone for Backing<P> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Anonymous => Self::Anonymous,
-            Self::File { file, first_page } => {
-                Self::File { file: Arc::clone(file), first_page: *first_page }
-            }
-        }
     }
 }
 

@@ -170,7 +170,16 @@ impl<P: Platform> Areas<P> {
         length: u64,
         occupied: impl Fn(&Range<u64>) -> Option<u64>,
     ) -> Option<Range<u64>> {
-        let found = self.room_above(self.full_to, length, &occupied)?;
+        let mut start = self.full_to;
+        let found = loop {
+            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
+            let candidate = start..end;
+            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
+            match in_the_way.or_else(|| occupied(&candidate)) {
+                Some(end) => start = end,
+                None => break candidate,
+            }
+        };
         if found.start == self.full_to {
             self.full_to = found.end;
         }
@@ -224,23 +233,6 @@ impl<P: Platform> Areas<P> {
         }
         all.sort_unstable_by_key(|range| range.start);
         all
-    }
-
-    fn room_above(
-        &self,
-        mut start: u64,
-        length: u64,
-        occupied: impl Fn(&Range<u64>) -> Option<u64>,
-    ) -> Option<Range<u64>> {
-        loop {
-            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
-            let candidate = start..end;
-            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
-            match in_the_way.or_else(|| occupied(&candidate)) {
-                Some(end) => start = end,
-                None => return Some(candidate),
-            }
-        }
     }
 
     fn split_at(&mut self, address: u64) {

@@ -58,22 +58,16 @@ pub(crate) enum Extra {
 impl<'s, S: System> Gather<'s, S> {
     /// Begins to gather. Call this before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<S>, requested: Range<u64>, cause: Cause) -> Self {
-        let in_flight = space.mappings.in_flight.begin(&requested);
-        let gathered = shootdown::Gather::new();
-        let marks = Marked::default();
-        let (flush_range, extra, page_size) =
-            (None, None, size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX));
-        let resizes = false;
         Self {
+            in_flight: space.mappings.in_flight.begin(&requested),
             space,
-            in_flight,
             requested,
-            flush_range,
-            page_size,
-            resizes,
-            gathered,
-            marks,
-            extra,
+            flush_range: None,
+            page_size: size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX),
+            resizes: false,
+            gathered: shootdown::Gather::new(),
+            marks: Marked::default(),
+            extra: None,
             cause,
         }
     }

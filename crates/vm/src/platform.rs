@@ -10,6 +10,7 @@ pub struct Frame(pub u64);
 impl Frame {
     /// The physical address of the frame's first byte.
     #[must_use]
+    #[inline]
     pub const fn address(self) -> u64 {
         self.0 << 12
     }
@@ -57,11 +58,12 @@ pub enum Work {
     ForkEntry,
 }
 
-/// The machine and the kernel underneath the memory manager.
+/// The machine and the kernel underneath the memory manager: a small handle that is cheap to clone,
+/// such as a reference, an `Rc`, or a unit type in a kernel that has only one platform.
 ///
 /// Implementations must access entries atomically, because the hardware writes to them and faults
 /// of one space run concurrently. A load must have acquire ordering, and a write release ordering.
-pub trait Platform {
+pub trait Platform: Clone {
     /// The lock that guards the areas of a space. Faults take it for reading, and calls that change
     /// areas take it for writing. Waiters sleep.
     type SleepingLock: lock_api::RawRwLock + lock_api::RawRwLockDowngrade;

@@ -239,6 +239,7 @@ counters! {
 }
 
 /// Adds `more` to a counter.
+#[inline]
 pub(crate) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
 }

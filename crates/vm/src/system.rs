@@ -13,7 +13,7 @@ use crate::platform::Platform;
 /// of its own.
 pub trait System: 'static {
     /// Provides frames, page-table entries and locks.
-    type Platform: Platform + Clone + 'static;
+    type Platform: Platform + 'static;
     /// Removes translations from CPUs.
     type Coherence: Coherence + 'static;
     /// Encodes page-table entries.
@@ -22,7 +22,7 @@ pub trait System: 'static {
 
 impl<P, C, F> System for (P, C, F)
 where
-    P: Platform + Clone + 'static,
+    P: Platform + 'static,
     C: Coherence + 'static,
     F: Format + 'static,
 {

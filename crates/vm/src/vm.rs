@@ -15,8 +15,7 @@ use crate::table::{PageTables, Slot};
 
 /// A memory manager: the platform, the coherence, and the page of zeros that all spaces share.
 ///
-/// A clone refers to the same memory manager. The platform should be a small handle that is cheap
-/// to clone, such as a reference, an `Rc`, or a unit type in a kernel that has only one platform.
+/// A clone refers to the same memory manager.
 pub struct Vm<S: System> {
     pub(crate) platform: S::Platform,
     pub(crate) coherence: Arc<S::Coherence>,

@@ -144,7 +144,7 @@ impl Lifetimes for Engine {
         });
         wait_masked(|| retiring.wait());
         // By `take_dead`: on this CPU, if nobody held it.
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {

@@ -231,7 +231,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
         });
         self.masked(|| retiring.wait());
         // By `take_dead`: on this CPU, if nobody held it.
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {

@@ -91,6 +91,6 @@ impl<M: CountedMm> ActiveMms<M> {
 pub(crate) fn put(mm: &impl CountedMm) -> Retired {
     match mm.mm_count().drop(1) {
         Left::Nobody => Retired::Free,
-        Left::Others => Retired::Held,
+        Left::Others => Retired::Loaded,
     }
 }

@@ -205,7 +205,7 @@ pub enum Retired {
     Free,
     /// Some CPUs still have the space loaded. [`take_dead`](Lifetimes::take_dead) returns its root
     /// on the last of them.
-    Held,
+    Loaded,
 }
 
 /// The flush of an operation that allowed its deferral.

@@ -37,7 +37,13 @@ impl<S: System> AddressSpace<S> {
     fn quarantine_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
         let count = tables.len();
         self.vm.quarantined.add(count);
-        if let Err(tables) = self.put_in_quarantine(tables, horizon) {
+        let mut quarantine = self.quarantine.lock();
+        // Store under the lock, as in `free_cleared`: otherwise that function could clear the flag
+        // after this store, while the quarantine holds tables.
+        self.has_quarantined.store(true, Relaxed);
+        let rest = quarantine.hold(horizon, count, tables);
+        drop(quarantine);
+        if let Err(tables) = rest {
             self.flush_walkers();
             self.vm.quarantined.remove(count);
             return self.vm.free_tables(tables);
@@ -47,15 +53,6 @@ impl<S: System> AddressSpace<S> {
         if self.vm.has_too_many_quarantined() {
             self.flush_walkers();
         }
-    }
-
-    /// Adds tables to the quarantine. Returns the tables if there is no room for them.
-    fn put_in_quarantine(&self, tables: Vec<Frame>, horizon: Horizon) -> Result<(), Vec<Frame>> {
-        let mut quarantine = self.quarantine.lock();
-        // Store under the lock, as in `free_cleared`: otherwise that function could clear the flag
-        // after this store, while the quarantine holds tables.
-        self.has_quarantined.store(true, Relaxed);
-        quarantine.hold(horizon, tables.len(), tables)
     }
 
     /// Makes lazy CPUs drop the quarantined tables, and frees the tables.

@@ -5,7 +5,6 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -106,9 +105,3 @@ impl<S: System> QuarantinedTables<S> {
 
 /// The quarantined tables of one live space.
 pub(crate) type SpaceQuarantine<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
-
-impl<S: System> fmt::Debug for QuarantinedTables<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stats().fmt(f)
-    }
-}

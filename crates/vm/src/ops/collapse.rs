@@ -136,7 +136,7 @@ impl<S: System> AddressSpace<S> {
         for found in self.mappings.tables.entries(&self.vm.platform, block.clone()) {
             let Some(leaf) = found.leaf::<S::Format>() else { return false };
             if leaf.frame != self.vm.zero_page {
-                if !self.is_ours_alone(leaf.frame, found.address) {
+                if !self.is_unshared(leaf.frame, found.address) {
                     return false;
                 }
                 has_page = true;
@@ -148,7 +148,7 @@ impl<S: System> AddressSpace<S> {
     /// Returns `true` if no other space has the page at `address`. This cannot change while the
     /// lock is held: another user must first get the page from this space, and a fork of this space
     /// needs the lock.
-    fn is_ours_alone(&self, page: Frame, address: u64) -> bool {
+    fn is_unshared(&self, page: Frame, address: u64) -> bool {
         let is_alone = || self.vm.platform.user_count(page) == 1;
         match &self.vm.rmap {
             // Reclaim may just have unmapped the page. Its frame may then be free, or have another

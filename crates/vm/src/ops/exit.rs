@@ -1,11 +1,11 @@
 //! The end of a space.
 
 use crate::coherence::{Lifetimes, Retired};
-use crate::format::{Leaf, Marks};
+use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::System;
-use crate::table::{PageTables, pages_of};
+use crate::table::pages_of;
 
 impl<S: System> AddressSpace<S> {
     /// Ends the space. Its pages are free when this returns, and its tables when no CPU can walk
@@ -39,7 +39,7 @@ impl<S: System> AddressSpace<S> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
-        let ranges = areas.with_tables(PageTables::<S::Format>::leaf_table_bytes());
+        let ranges = areas.with_tables(S::Format::span(1));
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
         self.mappings

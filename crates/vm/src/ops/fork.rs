@@ -4,7 +4,6 @@
 use alloc::sync::Arc;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::areas::Areas;
 use crate::coherence::{Cause, ExtraFlushes};
 use crate::format::{Format, Leaf};
 use crate::gather::{Extra, Gather};
@@ -46,7 +45,11 @@ impl<S: System> AddressSpace<S> {
             // lock.
             *mappings.areas.get_mut() = areas.duplicate();
         }
-        let copied = self.copy_entries(&areas, &child, &mut gather);
+        let mut target = LeafTableCache::default();
+        let copied = areas
+            .iter()
+            .filter(|area| area.sharing == Sharing::Private)
+            .try_for_each(|area| self.copy_area(area, &child, &mut target, &mut gather));
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_FORK) {
             gather.flush_also(Extra::Everything);
         }
@@ -58,19 +61,6 @@ impl<S: System> AddressSpace<S> {
             return Err(error);
         }
         Ok(child)
-    }
-
-    fn copy_entries(
-        &self,
-        areas: &Areas<S::Platform>,
-        child: &Self,
-        gather: &mut Gather<'_, S>,
-    ) -> Result<(), OutOfMemory> {
-        let mut target = LeafTableCache::default();
-        for area in areas.iter().filter(|area| area.sharing == Sharing::Private) {
-            self.copy_area(area, child, &mut target, gather)?;
-        }
-        Ok(())
     }
 
     fn copy_area(
@@ -87,7 +77,7 @@ impl<S: System> AddressSpace<S> {
             // There are no claims, because the lock is held for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
             if !self.add_inherited(leaf.frame, child, address) {
-                // Reclaim has just unmapped the page. A fault in the copy gets it from its file.
+                // Reclaim has just unmapped the page. A fault maps it again, as in this space.
                 continue;
             }
             platform.swap(to, S::Format::leaf(leaf));

@@ -11,11 +11,12 @@ use crate::area::Area;
 use crate::areas::{Areas, Vacated};
 use crate::coherence::{Cause, EmptyTables, UnmapLock};
 use crate::error::RangeError;
+use crate::format::Format;
 use crate::gather::{Gather, Sent};
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::{System, WriteGuard};
-use crate::table::{Found, PageTables};
+use crate::table::Found;
 
 impl<S: System> AddressSpace<S> {
     /// Removes all mappings in `range`, which may have holes.
@@ -75,7 +76,7 @@ impl<S: System> AddressSpace<S> {
             EmptyTables::Kept => {
                 areas.vacate(self.mappings.tables.leaf_tables(&self.vm.platform, &range));
                 if self.mappings.tables.has_many() {
-                    areas.take_vacated(PageTables::<S::Format>::leaf_table_bytes())
+                    areas.take_vacated(S::Format::span(1))
                 } else {
                     Vec::new()
                 }

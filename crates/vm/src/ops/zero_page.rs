@@ -31,6 +31,7 @@ pub(crate) struct ZeroPagePredictor {
 
 impl ZeroPagePredictor {
     /// Records a write to a page that had been read first.
+    #[inline]
     pub(crate) fn record_write(&self) {
         self.left.store(PREDICTIONS, Relaxed);
     }

@@ -182,7 +182,11 @@ impl<S: System> AddressSpace<S> {
         if platform.compare_exchange(at, claim, entry).is_err() {
             // Another call has discarded the page since the claim, and has left its release to this
             // call. No CPU has used the page in between.
-            self.release_discarded(rmap, stays, address, leaf.marks);
+            if leaf.marks.contains(Marks::DIRTY) {
+                rmap.mark_dirty(stays);
+            }
+            self.remove_mapping(stays, address);
+            platform.release(stays);
         }
         if let Some((file, _)) = file {
             // If all other references were dropped during this call, closing the file is left to
@@ -190,13 +194,5 @@ impl<S: System> AddressSpace<S> {
             self.vm.close(file);
         }
         is_ours.then_some(())
-    }
-
-    fn release_discarded(&self, rmap: &Rmap<S>, page: Frame, address: u64, marks: Marks) {
-        if marks.contains(Marks::DIRTY) {
-            rmap.mark_dirty(page);
-        }
-        self.remove_mapping(page, address);
-        self.vm.platform.release(page);
     }
 }

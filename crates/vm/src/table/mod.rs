@@ -206,11 +206,6 @@ impl<F: Format> PageTables<F> {
         platform.swap(at, EMPTY);
     }
 
-    /// Number of bytes that a table of level 0 maps.
-    pub(crate) fn leaf_table_bytes() -> u64 {
-        F::span(1)
-    }
-
     /// Removes from the tree every table that one of `ranges` overlaps and that covers nothing
     /// outside `gap`. The ranges must be in order. Calls `unhooked` with each table, after the
     /// tables below it, and with the smallest range that contains the parts of `ranges` that the
@@ -243,7 +238,7 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Links a new table into an entry that was empty, or finds the table that another CPU has
-    /// linked there. Frees the new table then.
+    /// linked there, and frees the new one. Returns the linked table.
     fn link_new(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
         match platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
@@ -314,6 +309,7 @@ impl Found {
 
 impl WalkEnd {
     /// The level of the last entry of the walk.
+    #[inline]
     const fn level(&self) -> usize {
         match self {
             Self::Table(..) => 1,
@@ -353,6 +349,7 @@ pub(crate) fn pages_of<F: Format>(
 }
 
 /// Returns the first multiple of `span` above `address`.
+#[inline]
 const fn next_boundary(address: u64, span: u64) -> u64 {
     (address & !(span - 1)).saturating_add(span)
 }

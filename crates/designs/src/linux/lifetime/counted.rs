@@ -67,7 +67,7 @@ impl Lifetime for Counted {
     fn put(&self, _linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         match mm.mm_count.drop(1) {
             Left::Nobody => Retired::Free,
-            Left::Others => Retired::Held,
+            Left::Others => Retired::Loaded,
         }
     }
 }

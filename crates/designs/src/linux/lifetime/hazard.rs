@@ -170,7 +170,7 @@ impl Lifetime for Hazard {
         self.dead.borrow_mut().insert(mm.ctx_id, Rc::clone(mm));
         self.hand_over(linux, mm);
         if mm.mm_count.drop(1) == Left::Others {
-            return Retired::Held;
+            return Retired::Loaded;
         }
         self.dead.borrow_mut().remove(&mm.ctx_id);
         Retired::Free

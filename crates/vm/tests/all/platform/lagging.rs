@@ -177,7 +177,7 @@ impl<const LOCK: u8> Lifetimes for Lagging<LOCK> {
         }
         drop(state);
         self.host.begin_wait();
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {
