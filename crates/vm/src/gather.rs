@@ -1,6 +1,7 @@
 //! The translations that an operation removes: they are gathered, then flushed, and only then
 //! freed. (Linux: `mmu_gather`.)
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
@@ -11,7 +12,7 @@ use shootdown::{Extent, PageSize};
 use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
 use crate::deferred::in_flight::FlushInFlight;
-use crate::deferred::unmaps::{Marked, Removed};
+use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
@@ -286,7 +287,9 @@ impl<S: System> Sent<'_, S> {
             Some(Later::Deferred(flush)) => {
                 // Add the deferred range before the flush leaves the list that has covered it so
                 // far: see `DeferredRanges::overlapping`.
-                space.vm.deferred.put(&space.mappings, requested, flush, removed);
+                let mappings = Arc::clone(&space.mappings);
+                let unmap = DeferredUnmap { space: mappings, range: requested, flush, removed };
+                space.vm.deferred.push(unmap);
                 return space.mappings.in_flight.end(in_flight);
             }
             Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),

@@ -18,12 +18,12 @@ impl<S: System> Vm<S> {
     /// that is not complete.
     pub(crate) fn free_completed(&self) {
         let is_complete = |unmap: &DeferredUnmap<S>| self.coherence.is_complete(&unmap.flush);
-        self.free_unmaps(self.deferred.take(is_complete));
+        self.free_unmaps(self.deferred.pop_while(is_complete));
     }
 
     /// Completes and frees all deferred unmaps, of any space. Returns their number.
     pub(crate) fn complete_deferred(&self) -> usize {
-        self.free_unmaps(self.deferred.take(|_| true))
+        self.free_unmaps(self.deferred.pop_while(|_| true))
     }
 
     fn free_unmaps(&self, unmaps: Vec<DeferredUnmap<S>>) -> usize {

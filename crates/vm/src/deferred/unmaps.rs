@@ -40,23 +40,17 @@ impl<S: System> DeferredUnmaps<S> {
         Self { unmaps: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
     }
 
-    /// Adds an unmap of `range`.
-    pub(crate) fn put(
-        &self,
-        space: &Arc<Mappings<S>>,
-        range: Range<u64>,
-        flush: Deferred<S>,
-        removed: Removed,
-    ) {
-        space.deferred.insert(&range);
+    /// Adds an unmap.
+    pub(crate) fn push(&self, unmap: DeferredUnmap<S>) {
+        unmap.space.deferred.insert(&unmap.range);
         let mut unmaps = self.unmaps.lock();
-        unmaps.push_back(DeferredUnmap { space: Arc::clone(space), range, flush, removed });
+        unmaps.push_back(unmap);
         self.count.store(unmaps.len(), Relaxed);
     }
 
     /// Removes and returns the oldest unmaps, up to the first for which `is_wanted` returns
     /// `false`.
-    pub(crate) fn take(
+    pub(crate) fn pop_while(
         &self,
         mut is_wanted: impl FnMut(&DeferredUnmap<S>) -> bool,
     ) -> Vec<DeferredUnmap<S>> {

@@ -73,13 +73,9 @@ impl<S: System> AddressSpace<S> {
 
     /// Returns the frames that are mapped in `range`.
     fn frames(&self, areas: &Areas<S::Platform>, range: &Range<u64>) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        for area in areas.overlapping(range) {
-            let part = area.part_in(range);
-            let entries = self.mappings.tables.entries(&self.vm.platform, part);
-            frames.extend(entries.filter_map(|found| Some(found.leaf::<S::Format>()?.frame)));
-        }
-        frames
+        let parts = areas.overlapping(range).map(|area| area.part_in(range));
+        let entries = parts.flat_map(|part| self.mappings.tables.entries(&self.vm.platform, part));
+        entries.filter_map(|found| Some(found.leaf::<S::Format>()?.frame)).collect()
     }
 
     /// Clears the marks in entries. A CPU that has cached an entry as marked would not mark it

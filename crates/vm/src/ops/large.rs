@@ -108,14 +108,12 @@ impl<S: System> AddressSpace<S> {
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
     ) -> Vec<Found> {
-        let mut chosen = Vec::new();
         // Tables stay during the walk only where areas are.
-        for area in areas.overlapping(range).filter(|area| area.is_private_anonymous()) {
-            let part = area.part_in(range);
-            let large = self.mappings.tables.large_leaves(&self.vm.platform, &part);
-            chosen.extend(large.filter(&choose));
-        }
-        chosen
+        let private = areas.overlapping(range).filter(|area| area.is_private_anonymous());
+        let parts = private.map(|area| area.part_in(range));
+        let large =
+            parts.flat_map(|part| self.mappings.tables.large_leaves(&self.vm.platform, part));
+        large.filter(choose).collect()
     }
 
     /// Splits large pages, with one flush for all of them. If there is no memory, fails before the

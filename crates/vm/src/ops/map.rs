@@ -66,9 +66,7 @@ impl<S: System> AddressSpace<S> {
         areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
         Ok(start)
     }
-}
 
-impl<S: System> AddressSpace<S> {
     /// Finds a gap for which no CPU has an old translation.
     fn find_room(
         &self,

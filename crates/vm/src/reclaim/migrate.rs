@@ -69,23 +69,20 @@ impl<S: System> AddressSpace<S> {
         let mut batch = Batch::<S>::default();
         let mut moving = Vec::new();
         let mut moved = 0;
-        let parts: Vec<Range<u64>> =
-            areas.overlapping(&range).map(|area| area.part_in(&range)).collect();
-        'parts: for part in parts {
-            for found in self.mappings.tables.entries(&self.vm.platform, part) {
-                let Found { address, slot: Slot { at, level }, entry } = found;
-                let leaf = if level == 0 { S::Format::as_leaf(entry) } else { None };
-                let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
-                    continue;
-                };
-                let Ok(new) = self.vm.platform.allocate_on(node) else { break 'parts };
-                match self.claim(rmap, &mut batch, address, (at, leaf), new) {
-                    Some(page) => moving.push(page),
-                    None => self.vm.platform.release(new),
-                }
-                if moving.len() == RECLAIM_PAGES {
-                    moved += self.finish_batch(rmap, mem::take(&mut batch), mem::take(&mut moving));
-                }
+        let parts = areas.overlapping(&range).map(|area| area.part_in(&range));
+        for found in parts.flat_map(|part| self.mappings.tables.entries(&self.vm.platform, part)) {
+            let Found { address, slot: Slot { at, level }, entry } = found;
+            let leaf = if level == 0 { S::Format::as_leaf(entry) } else { None };
+            let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
+                continue;
+            };
+            let Ok(new) = self.vm.platform.allocate_on(node) else { break };
+            match self.claim(rmap, &mut batch, address, (at, leaf), new) {
+                Some(page) => moving.push(page),
+                None => self.vm.platform.release(new),
+            }
+            if moving.len() == RECLAIM_PAGES {
+                moved += self.finish_batch(rmap, mem::take(&mut batch), mem::take(&mut moving));
             }
         }
         Ok(moved + self.finish_batch(rmap, batch, moving))

@@ -166,10 +166,10 @@ impl<F: Format> PageTables<F> {
     pub(crate) fn large_leaves<P: Platform>(
         &self,
         platform: &P,
-        range: &Range<u64>,
+        range: Range<u64>,
     ) -> impl Iterator<Item = Found> {
         let has_large = self.large_count.load(Relaxed) != 0;
-        let range = if has_large { range.clone() } else { 0..0 };
+        let range = if has_large { range } else { 0..0 };
         self.walks(platform, range).filter_map(|(_, end)| match end {
             WalkEnd::Large(found) => Some(found),
             WalkEnd::Table(..) | WalkEnd::Nothing(_) => None,
