@@ -85,8 +85,8 @@ impl InFlight {
         match flush.slot {
             Some(index) => {
                 self.slots[index].end.store(0, Relaxed);
-                // Pairs with the load in `overlapping`. Otherwise a reader could find the bit clear,
-                // and use an old translation that the flush has not yet removed.
+                // Pairs with the load in `overlapping`. Otherwise a reader could find the bit
+                // clear, and rely on the range while a CPU still uses an old translation.
                 self.taken.fetch_and(!(1 << index), Release);
             }
             None => {

@@ -5,8 +5,8 @@
 //!
 //! Three published crates contain such bits, and none of them fits:
 //!
-//! - `x86_64` (0.15) and `page_table_multiarch` (0.6) change plain words through `&mut`. The entries
-//!   here are also written by the hardware (accessed, dirty) and by faults on other CPUs.
+//! - `x86_64` (0.15) and `page_table_multiarch` (0.6) change plain words through `&mut`. The
+//!   entries here are also written by the hardware (accessed, dirty) and by faults on other CPUs.
 //! - `page_table_multiarch` also reaches its machine through functions without a `self`, so that a
 //!   program can have only one machine; it flushes when its cursor is dropped, and keeps empty
 //!   tables until the end.
@@ -180,8 +180,8 @@ pub trait Format {
         encode::<Self>(leaf) | Self::BITS.large
     }
 
-    /// Decodes an entry at `level`, which must not be 0, if it is a leaf; `None` if it is a table or
-    /// holds no page. There are no leaves above [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX).
+    /// Decodes an entry at `level`, which must not be 0, if it is a leaf; `None` if it is a table
+    /// or holds no page. There are no leaves above [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX).
     #[inline]
     #[must_use]
     fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {

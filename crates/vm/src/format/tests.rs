@@ -28,8 +28,8 @@ pub(super) enum Kind {
     Claim,
 }
 
-/// Returns the kind of an entry at `level`, from the answers of the decoding functions. Panics if the
-/// entry has two kinds.
+/// Returns the kind of an entry at `level`, from the answers of the decoding functions. Panics if
+/// the entry has two kinds.
 pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
     let table = if level == 0 { None } else { F::as_table(entry) };
     let leaf = F::as_leaf_at(entry, level);
