@@ -63,7 +63,7 @@ impl<P: Platform> File<P> {
     }
 
     /// Returns `true` if this page is in memory.
-    pub(crate) fn holds(&self, number: u64) -> bool {
+    pub(crate) fn is_resident(&self, number: u64) -> bool {
         self.cache.lock().pages.contains_key(&number)
     }
 

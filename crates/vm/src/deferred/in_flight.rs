@@ -34,7 +34,7 @@ const SLOTS: usize = 64;
 /// The flushes in flight of one space.
 pub(crate) struct InFlight {
     /// One bit for each slot in use.
-    taken: AtomicU64,
+    used: AtomicU64,
     /// Number of flushes without a slot. Their range is unknown.
     unlisted: AtomicU64,
     slots: [Slot; SLOTS],
@@ -57,7 +57,7 @@ pub(crate) struct FlushInFlight {
 impl InFlight {
     pub(crate) fn new() -> Self {
         Self {
-            taken: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             unlisted: AtomicU64::new(0),
             slots: array::from_fn(|_| Slot::default()),
         }
@@ -65,15 +65,15 @@ impl InFlight {
 
     /// Lists a flush of `range`. Call this before entries for the range are changed.
     pub(crate) fn begin(&self, range: &Range<u64>) -> FlushInFlight {
-        let taken = self.taken.fetch_update(AcqRel, Acquire, |taken| {
-            let free = !taken & taken.wrapping_add(1);
-            (free != 0).then_some(taken | free)
+        let used = self.used.fetch_update(AcqRel, Acquire, |used| {
+            let free = !used & used.wrapping_add(1);
+            (free != 0).then_some(used | free)
         });
-        let Ok(taken) = taken else {
+        let Ok(used) = used else {
             self.unlisted.fetch_add(1, AcqRel);
             return FlushInFlight { slot: None };
         };
-        let index = taken.trailing_ones() as usize;
+        let index = used.trailing_ones() as usize;
         self.slots[index].start.store(range.start, Relaxed);
         self.slots[index].end.store(range.end, Release);
         FlushInFlight { slot: Some(index) }
@@ -87,7 +87,7 @@ impl InFlight {
                 self.slots[index].end.store(0, Relaxed);
                 // Pairs with the load in `overlapping`. Otherwise a reader could find the bit
                 // clear, and rely on the range while a CPU still uses an old translation.
-                self.taken.fetch_and(!(1 << index), Release);
+                self.used.fetch_and(!(1 << index), Release);
             }
             None => {
                 self.unlisted.fetch_sub(1, Release);
@@ -108,18 +108,18 @@ impl InFlight {
             return Some(u64::MAX);
         }
         // Pairs with `end`: see there.
-        let mut taken = self.taken.load(Acquire);
+        let mut used = self.used.load(Acquire);
         if let Some(own) = own_slot {
-            taken &= !(1 << own);
+            used &= !(1 << own);
         }
-        while taken != 0 {
-            let slot = &self.slots[taken.trailing_zeros() as usize];
+        while used != 0 {
+            let slot = &self.slots[used.trailing_zeros() as usize];
             let end = slot.end.load(Acquire);
             let start = slot.start.load(Relaxed);
             if start < range.end && range.start < end {
                 return Some(end);
             }
-            taken &= taken - 1;
+            used &= used - 1;
         }
         None
     }

@@ -59,9 +59,9 @@ impl<S: System> DeferredUnmaps<S> {
         }
         let mut unmaps = self.unmaps.lock();
         let wanted = unmaps.iter().take_while(|&unmap| is_wanted(unmap)).count();
-        let taken = unmaps.drain(..wanted).collect();
+        let popped = unmaps.drain(..wanted).collect();
         self.count.store(unmaps.len(), Relaxed);
-        taken
+        popped
     }
 }
 

@@ -54,8 +54,8 @@ pub struct Leaf {
 
 /// The bits of an architecture's page-table entries.
 ///
-/// A field is 0 if the architecture has no such bit. No two fields share a bit, unless their
-/// documentation names the sharing.
+/// A field is 0 if the architecture has no such bit. The fields for leaves do not share bits, unless
+/// their documentation allows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bits {
     /// The field that holds the number of a frame.
@@ -74,7 +74,7 @@ pub struct Bits {
     /// Set in a large leaf, and clear in a leaf at level 0.
     pub large: u64,
     /// Set, all of them, in a leaf to which some access is allowed, and in no other leaf. The bit
-    /// that makes an entry valid to the MMU is among them.
+    /// that makes an entry present to a table walker is among them.
     pub accessible: u64,
     /// Set in a leaf to which no access is allowed, and clear in tables and claims. It may be among
     /// [`leaf`](Self::leaf), because it is examined only in entries that are not accessible.

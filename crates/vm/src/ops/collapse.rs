@@ -103,7 +103,7 @@ impl<S: System> AddressSpace<S> {
         }
         let large = platform.allocate_large()?;
         let mut gather = Gather::begin(self, block.clone(), Cause::Collapse);
-        let small = self.take_small(block, table, &mut gather);
+        let small = self.clear_small(block, table, &mut gather);
         tables.unlink(platform, at);
         // A flush of the first page also makes CPUs drop the path to the table.
         gather.add_table(block.start..block.start + PAGE_BYTES, table);
@@ -159,7 +159,7 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Empties the entries of the block. Returns the page that each entry mapped, with its count.
-    fn take_small(
+    fn clear_small(
         &self,
         block: &Range<u64>,
         table: Frame,

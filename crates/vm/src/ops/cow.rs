@@ -58,13 +58,13 @@ impl<S: System> AddressSpace<S> {
         if leaf.frame != self.vm.zero_page && platform.user_count(leaf.frame) == 1 {
             // No other space has the page, and none can get it, because a fork needs the lock. The
             // new entry allows more than the old one, so no flush is needed.
-            self.put_back(gather, page, at, claim, writable(leaf.frame), leaf);
+            self.resolve_claim(gather, page, at, claim, writable(leaf.frame), leaf);
             return Ok(());
         }
         let own = match self.vm.allocate(FrameUse::Page) {
             Ok(own) => own,
             Err(error) => {
-                self.put_back(gather, page, at, claim, entry, leaf);
+                self.resolve_claim(gather, page, at, claim, entry, leaf);
                 return Err(error);
             }
         };
@@ -90,7 +90,7 @@ impl<S: System> AddressSpace<S> {
 
     /// Replaces a claim by `entry`, which maps the page of `leaf`. If the page has been discarded
     /// since the claim, flushes and releases it instead of the call that discarded it.
-    fn put_back(
+    fn resolve_claim(
         &self,
         mut gather: Gather<'_, S>,
         page: u64,

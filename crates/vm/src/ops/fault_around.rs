@@ -38,14 +38,14 @@ impl<S: System> AddressSpace<S> {
             (address, EntryAt { index: S::Format::index(address, 0), ..at })
         };
         let platform = &self.vm.platform;
-        let looked_at = Cell::new(0);
+        let examined = Cell::new(0);
         let is_empty = |number| {
-            looked_at.update(|count| count + 1);
+            examined.update(|count| count + 1);
             platform.load(place(number).1) == EMPTY
         };
         let cached = file.cached(first..first + (end - start) / PAGE_BYTES, is_empty);
-        if looked_at.get() != 0 {
-            platform.work(Work::Entry, looked_at.get());
+        if examined.get() != 0 {
+            platform.work(Work::Entry, examined.get());
         }
         count(&self.counters.mapped_around, cached.len());
         for (number, frame) in cached {

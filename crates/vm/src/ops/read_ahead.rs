@@ -28,7 +28,7 @@ impl<S: System> AddressSpace<S> {
         let window_pages = self.vm.read_ahead_pages;
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
         let asked_for = number(page);
-        if window_pages < 2 || !file.is_stored() || file.holds(asked_for) {
+        if window_pages < 2 || !file.is_stored() || file.is_resident(asked_for) {
             return;
         }
         // The size is a power of two.

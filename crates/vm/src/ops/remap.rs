@@ -110,7 +110,7 @@ impl<S: System> AddressSpace<S> {
         }
         let mut moving = &mut moving[..];
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::TABLE_PER_MOVE) {
-            for piece in moving.chunk_by_mut(Moving::has_tables_of) {
+            for piece in moving.chunk_by_mut(Moving::shares_tables_with) {
                 let mut gather = Gather::begin(self, from.clone(), Cause::Move);
                 gather.flush_also(Extra::IdleCpus);
                 self.clear_moving(piece, &mut gather);
@@ -195,7 +195,7 @@ struct Moving {
 
 impl Moving {
     /// Returns `true` if both pages leave the same page table, and go to the same page table.
-    fn has_tables_of(&self, other: &Self) -> bool {
+    fn shares_tables_with(&self, other: &Self) -> bool {
         self.from.table == other.from.table && self.to.table == other.to.table
     }
 }

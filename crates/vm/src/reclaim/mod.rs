@@ -56,7 +56,7 @@ pub struct Reclaimed {
     /// Pages that are free now.
     pub freed: usize,
     /// Pages that were examined.
-    pub looked_at: usize,
+    pub scanned: usize,
     /// Pages that were written out.
     pub written: usize,
 }
@@ -64,7 +64,7 @@ pub struct Reclaimed {
 impl AddAssign for Reclaimed {
     fn add_assign(&mut self, other: Self) {
         self.freed += other.freed;
-        self.looked_at += other.looked_at;
+        self.scanned += other.scanned;
         self.written += other.written;
     }
 }
@@ -195,7 +195,7 @@ impl<S: System> Vm<S> {
         let mut batch = Batch::<S>::default();
         let mut unmapped = Vec::new();
         for page in chosen {
-            reclaimed.looked_at += 1;
+            reclaimed.scanned += 1;
             let verdict = rmap.with(page, |record| self.judge(page, record, recent));
             match verdict {
                 None => {}

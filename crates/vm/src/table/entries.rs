@@ -16,7 +16,7 @@ pub(crate) struct Entries<'t, P: Platform, F: Format> {
     /// The table for the start of the range, if it is known.
     pub(super) table: Option<Frame>,
     /// Number of entries that were examined, and not yet accounted for.
-    pub(super) looked_at: usize,
+    pub(super) examined: usize,
 }
 
 impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
@@ -34,7 +34,7 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
                         continue;
                     }
                     WalkEnd::Large(found) => {
-                        self.looked_at += 1;
+                        self.examined += 1;
                         self.range.start = next_boundary(address, F::span(found.slot.level));
                         return Some(found);
                     }
@@ -42,7 +42,7 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
             };
             let at = EntryAt { table, index: F::index(address, 0) };
             let entry = self.platform.load(at);
-            self.looked_at += 1;
+            self.examined += 1;
             self.range.start += PAGE_BYTES;
             if self.range.start.is_multiple_of(F::span(1)) {
                 self.table = None;
@@ -58,9 +58,9 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
 
 impl<P: Platform, F: Format> Entries<'_, P, F> {
     fn report(&mut self) {
-        if self.looked_at != 0 {
-            self.platform.work(Work::Entry, self.looked_at);
-            self.looked_at = 0;
+        if self.examined != 0 {
+            self.platform.work(Work::Entry, self.examined);
+            self.examined = 0;
         }
     }
 }

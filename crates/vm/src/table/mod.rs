@@ -147,7 +147,7 @@ impl<F: Format> PageTables<F> {
         platform: &'t P,
         range: Range<u64>,
     ) -> Entries<'t, P, F> {
-        Entries { tables: self, platform, range, table: None, looked_at: 0 }
+        Entries { tables: self, platform, range, table: None, examined: 0 }
     }
 
     /// Returns the first address of each table of level 0 that `range` overlaps.

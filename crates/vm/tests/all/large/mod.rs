@@ -2,10 +2,10 @@
 //! operations.
 
 mod collapse;
+mod fixture;
 mod formats;
-mod memory;
 mod interruptions;
+mod memory;
 mod parts;
 mod reclaim;
 mod threads;
-mod fixture;

@@ -1,9 +1,9 @@
 //! The quarantine: page tables that lazy CPUs may still walk are kept until they cannot be walked,
 //! and no longer. Their number is bounded, and each is freed once.
 
+mod fixture;
 mod programs;
 mod threads;
-mod fixture;
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Reclaim: concurrent operations while pages are unmapped and not yet flushed.
 
+mod fixture;
+mod interruptions;
 mod memory;
 mod migrate;
-mod interruptions;
-mod fixture;
 
 use std::sync::Arc;
 use std::thread;
