@@ -346,7 +346,7 @@ impl Kernel for SimKernel {
     }
     fn after_switch(&self, to: SwitchedTo) {
         // Frees dead tables when the CPU is idle, or when there are many.
-        if to == SwitchedTo::Nothing || self.vm.holds_many() {
+        if to == SwitchedTo::Nothing || self.vm.has_many_quarantined() {
             self.vm.free_dead_tables();
         }
     }

@@ -4,7 +4,7 @@ use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::{OnFault, ProgramId};
 use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, Violation};
-use shootdown_vm::{HeldStats, Stats};
+use shootdown_vm::{QuarantineStats, Stats};
 use thiserror::Error;
 
 use crate::instrumented::Unmaps;
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub memory: Stats,
     /// Statistics of the page tables whose release was deferred, because a CPU could still walk
     /// them.
-    pub held_tables: HeldStats,
+    pub quarantined_tables: QuarantineStats,
 }
 
 impl Outcome {
@@ -117,7 +117,7 @@ impl Outcome {
             first_wrong_contents: model.map_or(Vec::new(), |model| model.first().to_vec()),
             traffic: kernel.platform().traffic(),
             memory: kernel.ended(),
-            held_tables: kernel.vm().held_tables(),
+            quarantined_tables: kernel.vm().quarantined_tables(),
         }
     }
 }

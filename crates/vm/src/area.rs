@@ -1,4 +1,4 @@
-//! An area: a range of addresses that user space asked for at once, and what it asked for.
+//! An area: a range of addresses that user space mapped by one call, and its attributes.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -9,9 +9,10 @@ use crate::file::File;
 use crate::platform::Platform;
 
 bitflags::bitflags! {
-    /// What user code may do with a page.
+    /// The accesses that user code may make to a page.
     ///
-    /// An area that may be written or executed may be read, too: most MMUs cannot do otherwise.
+    /// An area that may be written or executed may also be read, because most MMUs cannot forbid
+    /// it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Protection: u8 {
         /// Loads.
@@ -24,13 +25,14 @@ bitflags::bitflags! {
 }
 
 impl Protection {
-    /// With what the hardware gives along with it.
+    /// Adds the accesses that the hardware allows along with these.
+    #[inline]
     pub(crate) fn as_enforced(self) -> Self {
         if self.is_empty() { self } else { self | Self::READ }
     }
 }
 
-/// What user code tried to do.
+/// An access that user code tried to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// A load.
@@ -42,7 +44,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// What must be allowed for it.
+    /// The protection that allows this access.
+    #[inline]
     #[must_use]
     pub const fn needs(self) -> Protection {
         match self {
@@ -53,42 +56,44 @@ impl Access {
     }
 }
 
-/// Who sees what is written to an area.
+/// The spaces that observe a write to an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// This space alone; others keep what they had (copy-on-write).
+    /// This space alone. Other spaces keep the old contents (copy-on-write).
     Private,
-    /// Everyone who maps the same file, or has inherited the same area.
+    /// Every space that maps the same file, or has inherited the same area.
     Shared,
 }
 
-/// Where an area's pages come from.
+/// The source of an area's pages.
+#[derive(Clone)]
 pub enum Backing<P: Platform> {
-    /// Nowhere: they are zeros at first.
+    /// No file: pages are zeros at first.
     Anonymous,
     /// A file.
     File {
         /// The file.
         file: Arc<File<P>>,
-        /// Which of its pages is the area's first.
+        /// Number of the file's page at the start of the area.
         first_page: u64,
     },
 }
 
 /// A range of addresses with one protection and one backing. (Linux: `vm_area_struct`.)
+#[derive(Clone)]
 pub struct Area<P: Platform> {
-    /// The addresses.
+    /// The addresses, in whole pages.
     pub range: Range<u64>,
-    /// What may be done.
+    /// The accesses that user code may make.
     pub protection: Protection,
-    /// Who sees it.
+    /// The spaces that observe writes.
     pub sharing: Sharing,
-    /// Where its pages come from.
+    /// The source of the pages.
     pub backing: Backing<P>,
 }
 
 impl<P: Platform> Area<P> {
-    /// Cuts off and returns what lies at `address` and above; it must be inside the area.
+    /// Cuts off and returns the part from `address` upwards. The address must be inside the area.
     pub(crate) fn split_off(&mut self, address: u64) -> Self {
         debug_assert!(self.range.start < address && address < self.range.end);
         let mut above = self.clone();
@@ -100,42 +105,35 @@ impl<P: Platform> Area<P> {
         above
     }
 
-    /// Whether nobody but this space has its pages, and no file.
+    /// The part of the area that lies in `range`. The two must overlap.
+    #[inline]
+    pub(crate) fn part_in(&self, range: &Range<u64>) -> Range<u64> {
+        self.range.start.max(range.start)..self.range.end.min(range.end)
+    }
+
+    /// The file, and the number of its page that belongs at `address`, which must be in the area or
+    /// at its end; `None` if the area is anonymous.
+    #[inline]
+    pub(crate) fn file_page(&self, address: u64) -> Option<(&Arc<File<P>>, u64)> {
+        let Backing::File { file, first_page } = &self.backing else { return None };
+        Some((file, first_page + (address - self.range.start) / PAGE_BYTES))
+    }
+
+    /// Returns `true` if the area's pages belong to no file and to no other space, apart from pages
+    /// that a fork shares until they are written.
     pub(crate) fn is_private_anonymous(&self) -> bool {
         self.sharing == Sharing::Private && matches!(self.backing, Backing::Anonymous)
     }
 
-    /// Whether the two, `above` beginning where this one ends, may as well be one.
+    /// Returns `true` if `above`, which begins where this area ends, can be merged with it.
     ///
-    /// Areas of files are left alone: to compare them saves little, for few are mapped piecemeal.
+    /// Areas of files are not merged: few are mapped piecemeal, so the comparison would save
+    /// little.
     pub(crate) fn continues_in(&self, above: &Self) -> bool {
         self.range.end == above.range.start
             && self.protection == above.protection
             && self.sharing == above.sharing
             && matches!((&self.backing, &above.backing), (Backing::Anonymous, Backing::Anonymous))
-    }
-}
-
-// Not derived: that would ask for a platform that can be cloned.
-impl<P: Platform> Clone for Area<P> {
-    fn clone(&self) -> Self {
-        Self {
-            range: self.range.clone(),
-            protection: self.protection,
-            sharing: self.sharing,
-            backing: self.backing.clone(),
-        }
-    }
-}
-
-impl<P: Platform> Clone for Backing<P> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Anonymous => Self::Anonymous,
-            Self::File { file, first_page } => {
-                Self::File { file: Arc::clone(file), first_page: *first_page }
-            }
-        }
     }
 }
 

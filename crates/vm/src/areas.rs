@@ -1,9 +1,9 @@
-//! All areas of a space, by address.
+//! All areas of a space, in order of address.
 //!
-//! Crate `memory_set` (0.4.1) has such a map, too. It changes areas and page tables in one call,
-//! through `&mut` to both, so that no lock can be let go of or downgraded between the two, which
-//! is the point of half of the designs that run here; it visits every area at each call, and never
-//! merges any.
+//! The crate `memory_set` (0.4.1) also has such a map. It changes areas and page tables in one
+//! call, through `&mut` to both, so that no lock can be released or downgraded between the two
+//! changes. Half of the designs that run here exist to do exactly that. The crate also visits every
+//! area at each call, and never merges areas.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -16,22 +16,22 @@ use crate::area::Area;
 use crate::error::BadRange;
 use crate::platform::Platform;
 
-/// Addresses without areas that have page tables.
+/// Addresses without areas that may still have page tables.
 pub(crate) struct Vacated {
-    /// In order.
+    /// The addresses, in order.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// Up to the neighbours or the ends of all addresses.
+    /// The gap around the ranges: up to the neighbouring areas, or to the ends of all addresses.
     pub(crate) gap: Range<u64>,
 }
 
 /// The areas of a space. They do not overlap.
 pub(crate) struct Areas<P: Platform> {
     by_start: BTreeMap<u64, Area<P>>,
-    /// Where areas may be; empty when the space has exited.
+    /// The addresses at which areas may be; empty after the space has exited.
     limits: Range<u64>,
-    /// Below this there is no room for anything.
+    /// No gap begins below this address.
     full_to: u64,
-    /// Where page tables were kept although areas left them: the first address of each.
+    /// The first addresses of page tables that were kept although their areas were removed.
     vacated: BTreeSet<u64>,
 }
 
@@ -41,7 +41,7 @@ impl<P: Platform> Areas<P> {
         Self { by_start: BTreeMap::new(), full_to: limits.start, limits, vacated }
     }
 
-    /// The same areas once more, for a fork.
+    /// Copies the areas, for a fork.
     pub(crate) fn duplicate(&self) -> Self {
         Self {
             by_start: self.by_start.clone(),
@@ -51,23 +51,23 @@ impl<P: Platform> Areas<P> {
         }
     }
 
-    /// Takes everything out, and lets nothing in any more. `None` if that was done before.
+    /// Removes all areas, and allows no area from now on. `None` if this was done before.
     pub(crate) fn close(&mut self) -> Option<Self> {
         let closed = mem::replace(self, Self::new(0..0));
         (!closed.limits.is_empty()).then_some(closed)
     }
 
-    /// All areas, in order.
+    /// Returns all areas, in order.
     pub(crate) fn into_areas(self) -> impl Iterator<Item = Area<P>> {
         self.by_start.into_values()
     }
 
-    /// Where areas may be.
+    /// The addresses at which areas may be.
     pub(crate) fn limits(&self) -> Range<u64> {
         self.limits.clone()
     }
 
-    /// Whether areas could be in all of `range`.
+    /// Checks that `range` consists of whole pages at which areas may be.
     pub(crate) fn check(&self, range: &Range<u64>) -> Result<(), BadRange> {
         let is_good = range.start < range.end
             && range.start.is_multiple_of(PAGE_BYTES)
@@ -77,24 +77,24 @@ impl<P: Platform> Areas<P> {
         if is_good { Ok(()) } else { Err(BadRange) }
     }
 
-    /// All areas, in order.
+    /// Returns all areas, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Area<P>> {
         self.by_start.values()
     }
 
-    /// The area that holds `address`.
+    /// Returns the area that contains `address`.
     pub(crate) fn find(&self, address: u64) -> Option<&Area<P>> {
         let (_, area) = self.by_start.range(..=address).next_back()?;
         (address < area.range.end).then_some(area)
     }
 
-    /// The areas that overlap `range`, in order.
+    /// Returns the areas that overlap `range`, in order.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Area<P>> {
         let first = self.find(range.start).map_or(range.start, |area| area.range.start);
         self.by_start.range(first..range.end.max(first)).map(|(_, area)| area)
     }
 
-    /// Whether there is an area at every address of `range`.
+    /// Returns `true` if every address of `range` is in an area.
     pub(crate) fn cover(&self, range: &Range<u64>) -> bool {
         let mut covered_to = range.start;
         for area in self.overlapping(range) {
@@ -106,7 +106,7 @@ impl<P: Platform> Areas<P> {
         covered_to >= range.end
     }
 
-    /// Adds an area where there is none, and makes one of it and its equal neighbours.
+    /// Adds an area at addresses without one, and merges it with equal neighbours.
     pub(crate) fn insert(&mut self, mut area: Area<P>) {
         debug_assert!(self.overlapping(&area.range).next().is_none());
         if let Some((&start, below)) = self.by_start.range(..area.range.start).next_back()
@@ -124,7 +124,8 @@ impl<P: Platform> Areas<P> {
         self.by_start.insert(area.range.start, area);
     }
 
-    /// Has the area that ends at `end` reach up to `new_end`; nothing may be between the two.
+    /// Extends the area that ends at `end` up to `new_end`. No area may be between the two
+    /// addresses.
     pub(crate) fn grow(&mut self, end: u64, new_end: u64) {
         if let Some((&start, _)) = self.by_start.range(..end).next_back()
             && let Some(mut area) = self.by_start.remove(&start)
@@ -134,13 +135,14 @@ impl<P: Platform> Areas<P> {
         }
     }
 
-    /// Takes out, and returns in order, all that lies in `range`, cutting areas that reach beyond.
+    /// Removes and returns, in order, all areas in `range`. Cuts areas that reach beyond it.
     pub(crate) fn remove(&mut self, range: &Range<u64>) -> Vec<Area<P>> {
         self.full_to = self.full_to.min(range.start);
         self.cut(range)
     }
 
-    /// The same, for areas that come back, with another protection: they leave no room.
+    /// Does the same for areas that the caller inserts again, with another protection: they leave
+    /// no gap.
     pub(crate) fn cut(&mut self, range: &Range<u64>) -> Vec<Area<P>> {
         self.split_at(range.start);
         self.split_at(range.end);
@@ -149,33 +151,43 @@ impl<P: Platform> Areas<P> {
         starts.iter().filter_map(|start| self.by_start.remove(start)).collect()
     }
 
-    /// The addresses around `range`, in which there is no area, up to its neighbours or the ends of
-    /// all addresses.
+    /// Returns the addresses around `range`, in which there is no area, up to the neighbouring
+    /// areas or the ends of all addresses.
     pub(crate) fn gap_around(&self, range: &Range<u64>) -> Range<u64> {
         let below = self.by_start.range(..range.start).next_back();
         let above = self.by_start.range(range.end..).next();
         below.map_or(0, |(_, area)| area.range.end)..above.map_or(u64::MAX, |(&start, _)| start)
     }
 
-    /// Room for `length` bytes, as low as there is: addresses that were used before have page
-    /// tables already, if those were [kept](crate::EmptyTables::Kept), and fewer are needed where
-    /// areas lie close together.
+    /// Returns the lowest gap of `length` bytes. Low addresses are preferred for two reasons:
+    /// addresses that were used before have page tables already, if those were
+    /// [kept](crate::EmptyTables::Kept), and areas that lie close together need fewer tables.
     ///
-    /// `occupied` says of a range up to where it must not be used although no area is there.
+    /// `occupied` returns the address up to which a range must not be used although it has no area,
+    /// or `None`.
     pub(crate) fn find_room(
         &mut self,
         length: u64,
         occupied: impl Fn(&Range<u64>) -> Option<u64>,
     ) -> Option<Range<u64>> {
-        let found = self.room_above(self.full_to, length, &occupied)?;
+        let mut start = self.full_to;
+        let found = loop {
+            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
+            let candidate = start..end;
+            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
+            match in_the_way.or_else(|| occupied(&candidate)) {
+                Some(end) => start = end,
+                None => break candidate,
+            }
+        };
         if found.start == self.full_to {
             self.full_to = found.end;
         }
         Some(found)
     }
 
-    /// All parts of `range` without areas, each with the gap that it is in: up to the neighbours or
-    /// the ends of all addresses.
+    /// Returns all parts of `range` without areas, each with the gap around it: up to the
+    /// neighbouring areas or the ends of all addresses.
     pub(crate) fn gaps_in(&self, range: &Range<u64>) -> Vec<[Range<u64>; 2]> {
         let mut gaps = Vec::new();
         let mut start = range.start;
@@ -190,13 +202,14 @@ impl<P: Platform> Areas<P> {
         gaps
     }
 
-    /// Notes page tables that are kept, by their first addresses, although areas have left them.
+    /// Records the first addresses of page tables that are kept although their areas were removed.
     pub(crate) fn vacate(&mut self, tables: impl Iterator<Item = u64>) {
         self.vacated.extend(tables);
     }
 
-    /// Where page tables may be that no area needs, each table `table_bytes` long, by the gap that
-    /// they are in; and forgets them: those that an area needs still are vacated again with that.
+    /// Returns the addresses of kept page tables that no area covers, grouped by the gap around
+    /// them. Each table covers `table_bytes`. Forgets all kept tables: a table that an area still
+    /// uses is recorded again when that area is removed.
     pub(crate) fn take_vacated(&mut self, table_bytes: u64) -> Vec<Vacated> {
         let mut all: Vec<Vacated> = Vec::new();
         for start in mem::take(&mut self.vacated) {
@@ -211,7 +224,8 @@ impl<P: Platform> Areas<P> {
         all
     }
 
-    /// Everywhere where page tables may be, in order: where areas are, and where they were.
+    /// Returns all addresses that may have page tables, in order: those of areas, and those of kept
+    /// tables.
     pub(crate) fn with_tables(&mut self, table_bytes: u64) -> Vec<Range<u64>> {
         let mut all: Vec<Range<u64>> = self.iter().map(|area| area.range.clone()).collect();
         for Vacated { ranges, .. } in self.take_vacated(table_bytes) {
@@ -219,23 +233,6 @@ impl<P: Platform> Areas<P> {
         }
         all.sort_unstable_by_key(|range| range.start);
         all
-    }
-
-    fn room_above(
-        &self,
-        mut start: u64,
-        length: u64,
-        occupied: impl Fn(&Range<u64>) -> Option<u64>,
-    ) -> Option<Range<u64>> {
-        loop {
-            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
-            let candidate = start..end;
-            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
-            match in_the_way.or_else(|| occupied(&candidate)) {
-                Some(end) => start = end,
-                None => return Some(candidate),
-            }
-        }
     }
 
     fn split_at(&mut self, address: u64) {

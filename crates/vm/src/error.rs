@@ -1,62 +1,62 @@
-//! Errors, one small type for each set of operations that fail alike.
+//! Errors: one type for each set of operations that fail for the same reasons.
 
 use thiserror::Error;
 
 use crate::platform::OutOfMemory;
 
-/// The range is empty, or not of whole pages, or not at user addresses.
+/// A range that is empty, is not made of whole pages, or is not at user addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not a range of whole pages at user addresses")]
 pub struct BadRange;
 
-/// Why nothing was mapped.
+/// The reason why `map` mapped nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MapError {
-    /// The range, or the length, is not a number of whole pages at user addresses.
+    /// The range, or the length, is not made of whole pages at user addresses.
     #[error("{BadRange}")]
     BadRange,
-    /// No gap is long enough.
+    /// No gap in the address space is long enough.
     #[error("no gap is long enough")]
     NoRoom,
-    /// There is no frame for the page table that a large page in its place is split into.
+    /// No frame is left for the page table that a split of a large page needs.
     #[error("{OutOfMemory}")]
     OutOfMemory,
 }
 
-/// Why a range was not unmapped or protected, or not all of it discarded.
+/// The reason why a range was not unmapped or protected, or why not all of it was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RangeError {
-    /// The range is empty, or not of whole pages, or not at user addresses.
+    /// The range is empty, is not made of whole pages, or is not at user addresses.
     #[error("{BadRange}")]
     BadRange,
-    /// Part of the range is not in an area.
+    /// A part of the range is not in an area.
     #[error("part of the range is not mapped")]
     NoArea,
-    /// There is no frame for the page table that a large page is split into.
+    /// No frame is left for the page table that a split of a large page needs.
     #[error("{OutOfMemory}")]
     OutOfMemory,
 }
 
-/// Why nothing was moved.
+/// The reason why `remap` moved nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RemapError {
-    /// A range is empty, or not of whole pages, or not at user addresses; or the two ranges overlap
-    /// and do not begin at the same address.
+    /// A range is empty, is not made of whole pages, or is not at user addresses; or the two ranges
+    /// overlap and begin at different addresses.
     #[error("not two ranges of whole pages at user addresses")]
     BadRange,
-    /// Part of the source is not in an area.
+    /// A part of the source is not in an area.
     #[error("{}", RangeError::NoArea)]
     NoArea,
-    /// There is something where the last area would grow.
+    /// Another area is where the last area would grow.
     #[error("there is no room to grow in place")]
     NoRoom,
-    /// There is no frame for the page tables at the new addresses, or that a large page is split
-    /// into.
+    /// No frame is left for the page tables at the new addresses, or for the table that a split of
+    /// a large page needs.
     #[error("{OutOfMemory}")]
     OutOfMemory,
 }
 
-/// Why a fault was not resolved.
+/// The reason why a fault was not resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FaultError {
     /// The address is in no area: a segmentation fault.
@@ -65,12 +65,12 @@ pub enum FaultError {
     /// The area does not allow the access: a segmentation fault.
     #[error("the mapping does not permit this access")]
     NotPermitted,
-    /// There is no frame for the page or for a table above it.
+    /// No frame is left for the page or for a table above it.
     #[error("{OutOfMemory}")]
     OutOfMemory,
 }
 
-// Not by `#[from]`, which would put the error into the variant.
+// Not `#[from]`, because that would put the error into the variant.
 macro_rules! from {
     ($($error:ident => $($to:ident),*;)*) => {$($(
         impl From<$error> for $to {

@@ -1,4 +1,4 @@
-//! A file, as far as memory is concerned: its pages that are in memory. (Linux: `address_space`.)
+//! The page cache of a file: its pages that are in memory. (Linux: `address_space`.)
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -10,64 +10,65 @@ use lock_api::Mutex;
 
 use crate::platform::{FileId, Frame, OutOfMemory, Platform};
 
-/// The page cache of one file. What is shared without a file has one of its own, as in Linux.
+/// The page cache of one file. Memory that is shared without a file has a cache of its own, as in
+/// Linux.
 ///
-/// The cache counts as one user of each of its pages, so that nobody who maps one takes it for its
-/// own. When the last area and the last holder are gone, so are the pages.
+/// The cache counts as one user of each of its pages, so that no space that maps a page treats the
+/// page as private. When the last area and the last reference are gone, the pages are released.
 pub struct File<P: Platform> {
     platform: P,
-    /// Where it is stored.
+    /// The number of the stored file; `None` if the file is not stored.
     stored: Option<FileId>,
     cache: Mutex<P::SpinLock, Cache>,
 }
 
-/// What is in memory, and what is on its way.
+/// The pages in memory, and those that are being read in.
 struct Cache {
     pages: BTreeMap<u64, Frame>,
     /// Pages that are being read in.
     reading: BTreeMap<u64, Reading>,
 }
 
-/// Somebody reads a page in. Until that is done, others may read it in, too, map it, write to it,
-/// and have it written out and dropped again: then what was read is outdated.
+/// The read of a page that is in progress. Before it is complete, another CPU may read the page in
+/// also, map it, write to it, and have it written out and dropped again. The data of the first read
+/// is then outdated.
 #[derive(Default)]
 struct Reading {
     readers: usize,
-    /// How often the page was dropped since the first of them began.
+    /// Number of times that the page was dropped since the first reader began.
     drops: u64,
 }
 
 impl<P: Platform> File<P> {
-    /// A file with nothing in memory, and zeros on its disk. It is stored nowhere: what was once
-    /// read or written stays in memory for as long as the file is there.
+    /// Creates a file with no page in memory, whose pages are zeros at first. It is not stored, so
+    /// its pages stay in memory as long as the file exists.
     pub const fn new(platform: P) -> Self {
         Self { platform, stored: None, cache: Mutex::new(Cache::new()) }
     }
 
-    /// A file that is stored, with nothing in memory yet. Its pages are
-    /// [read in](Platform::read_in) when they are needed, and may be written out and dropped when
-    /// memory is.
+    /// Creates a stored file with no page in memory yet. Its pages are [read in](Platform::read_in)
+    /// when they are needed, and may be written out and dropped when memory is short.
     pub const fn stored(platform: P, id: FileId) -> Self {
         Self { platform, stored: Some(id), cache: Mutex::new(Cache::new()) }
     }
 
-    /// Whether it is.
+    /// Returns `true` if the file is stored.
     pub const fn is_stored(&self) -> bool {
         self.stored.is_some()
     }
 
-    /// How many of its pages are in memory.
+    /// Number of its pages that are in memory.
     pub fn resident_pages(&self) -> usize {
         self.cache.lock().pages.len()
     }
 
-    /// Whether this page is in memory.
-    pub(crate) fn holds(&self, number: u64) -> bool {
+    /// Returns `true` if this page is in memory.
+    pub(crate) fn is_resident(&self, number: u64) -> bool {
         self.cache.lock().pages.contains_key(&number)
     }
 
-    /// The pages that are in memory and wanted of those with `numbers`, in order, each counted once
-    /// more for the caller.
+    /// Returns the pages among `numbers` that are in memory and for which `is_wanted` returns
+    /// `true`, in order. Counts one more user of each, for the caller.
     pub(crate) fn cached(
         &self,
         numbers: Range<u64>,
@@ -79,10 +80,11 @@ impl<P: Platform> File<P> {
         wanted.inspect(|&(_, page)| self.platform.share(page)).collect()
     }
 
-    /// The page with this number, read in if need be, into a frame of `allocate`'s, and counted
-    /// once more for the caller.
+    /// Returns the page with this number, and counts one more user for the caller. Reads the page
+    /// into a frame from `allocate` if it is not in memory.
     ///
-    /// Two CPUs that miss it at once both read it in, and one has done so in vain.
+    /// If two CPUs need the page at the same time, both read it in, and one of the copies is
+    /// dropped.
     pub(crate) fn page(
         &self,
         number: u64,
@@ -103,7 +105,7 @@ impl<P: Platform> File<P> {
             let page = match cache.pages.entry(number) {
                 Entry::Vacant(_) if is_outdated => continue,
                 Entry::Vacant(vacant) => *vacant.insert(new),
-                // Another CPU has read it in meanwhile.
+                // Another CPU has read it in.
                 Entry::Occupied(found) => *found.get(),
             };
             self.platform.share(page);
@@ -115,16 +117,16 @@ impl<P: Platform> File<P> {
         }
     }
 
-    /// The page, if it is in memory, counted once more.
+    /// Returns the page, if it is in memory, and counts one more user.
     fn find(&self, number: u64) -> Option<Frame> {
         let cache = self.cache.lock();
         let page = cache.pages.get(&number).copied();
-        // Under the lock: reclaim, which takes what nobody else counts, has it, too.
+        // Count under the lock: `remove_unused` also holds it while it checks the count.
         page.inspect(|&page| self.platform.share(page))
     }
 
-    /// Takes a page out, if nobody else counts it: nobody can come to it any more.
-    pub(crate) fn take_unused(&self, number: u64, page: Frame) -> bool {
+    /// Removes a page if the cache is its only user. No CPU can then reach the page any more.
+    pub(crate) fn remove_unused(&self, number: u64, page: Frame) -> bool {
         let mut cache = self.cache.lock();
         let is_there = cache.pages.get(&number) == Some(&page);
         let is_unused = is_there && self.platform.user_count(page) == 1;
@@ -134,9 +136,9 @@ impl<P: Platform> File<P> {
         is_unused
     }
 
-    /// Puts another frame in a page's place, with the cache's count of both, if nobody but the
-    /// caller, who counts once, and the cache have it. Has it copied before, while nobody can come
-    /// to either.
+    /// Replaces a page by another frame, if only the cache and the caller, once each, are users of
+    /// the page. Calls `copy` before the replacement, while no other CPU can reach either frame.
+    /// Moves the cache's count from the old frame to the new one.
     pub(crate) fn replace(&self, number: u64, old: Frame, new: Frame, copy: impl FnOnce()) -> bool {
         let mut cache = self.cache.lock();
         let is_there = cache.pages.get(&number) == Some(&old);
@@ -150,14 +152,14 @@ impl<P: Platform> File<P> {
         is_ours
     }
 
-    /// Writes a page to where it is stored.
+    /// Writes a page to where the file is stored.
     pub(crate) fn write_out(&self, number: u64, page: Frame) {
         if let Some(id) = self.stored {
             self.platform.write_out(id, number, page);
         }
     }
 
-    /// Takes everything out, at the end.
+    /// Removes and returns all pages, at the end of the file.
     pub(crate) fn into_pages(mut self) -> BTreeMap<u64, Frame> {
         core::mem::take(&mut self.cache.get_mut().pages)
     }
@@ -168,9 +170,9 @@ impl Cache {
         Self { pages: BTreeMap::new(), reading: BTreeMap::new() }
     }
 
-    /// Somebody begins to read a page in. Returns how often it was dropped: if that is not what
-    /// [`end_reading`](Self::end_reading) returns, what was read may be older than what was written
-    /// out since.
+    /// Begins to read a page in. Returns the number of times that the page was dropped. If
+    /// [`end_reading`](Self::end_reading) returns another number, the data that was read may be
+    /// older than data that was written out in between.
     fn begin_reading(&mut self, number: u64) -> u64 {
         let reading = self.reading.entry(number).or_default();
         reading.readers += 1;

@@ -1,6 +1,7 @@
-//! The translations that an operation removes: gathered, flushed, and only then freed. (Linux:
-//! `mmu_gather`.)
+//! The translations that an operation removes: they are gathered, then flushed, and only then
+//! freed. (Linux: `mmu_gather`.)
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
@@ -10,8 +11,8 @@ use shootdown::{Extent, PageSize};
 
 use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
-use crate::deferred::in_flight::Flight;
-use crate::deferred::unmaps::{Marked, Removed};
+use crate::deferred::in_flight::FlushInFlight;
+use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
@@ -19,23 +20,23 @@ use crate::space::AddressSpace;
 use crate::system::{Deferred, Pending, System};
 use crate::table::{Slot, pages_of};
 
-/// Maximum number of gathered pages. Linux gathers as many: 8 on the stack, and 19 pages of 510.
+/// Maximum number of gathered pages, as in Linux: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
 /// Maximum number of gathered page tables: one page of them.
 const TABLES_MAX: usize = 509;
 
-/// The changes of one operation, from before the first of them until the flush is sent.
-#[must_use = "what was gathered is released by `send` and `Sent::wait`"]
+/// The changes of one operation, from before the first change until the flush is sent.
+#[must_use = "`send` and `Sent::wait` release the gathered pages and tables"]
 pub(crate) struct Gather<'s, S: System> {
     space: &'s AddressSpace<S>,
-    flight: Flight,
+    in_flight: FlushInFlight,
     /// The range that the operation was asked to change.
     requested: Range<u64>,
-    /// The least range that holds all removed translations.
-    taken: Option<Range<u64>>,
+    /// The smallest range that contains all removed translations.
+    flush_range: Option<Range<u64>>,
     /// The size of the smallest page that was removed.
     page_size: PageSize,
-    /// Whether an entry of another size may be written where a translation was removed.
+    /// `true` if an entry of another size may be written where a translation was removed.
     resizes: bool,
     /// The removed translations as extents, and the pages and tables to free after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
@@ -44,30 +45,35 @@ pub(crate) struct Gather<'s, S: System> {
     cause: Cause,
 }
 
-/// A flush beyond need: see [`ExtraFlushes`].
+/// A flush that correctness does not need: see [`ExtraFlushes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
-    /// The whole space, on idle CPUs also.
+    /// The whole space, also on idle CPUs.
     Everything,
     /// The whole space, if a translation was removed.
     SpaceIfAny,
-    /// The removed translations, on idle CPUs also.
+    /// The removed translations, also on idle CPUs.
     IdleCpus,
 }
 
 impl<'s, S: System> Gather<'s, S> {
     /// Begins to gather. Call this before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<S>, requested: Range<u64>, cause: Cause) -> Self {
-        let flight = space.mappings.in_flight.begin(&requested);
-        let gathered = shootdown::Gather::new();
-        let marks = Marked::default();
-        let (taken, extra, page_size) =
-            (None, None, size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX));
-        let resizes = false;
-        Self { space, flight, requested, taken, page_size, resizes, gathered, marks, extra, cause }
+        Self {
+            in_flight: space.mappings.in_flight.begin(&requested),
+            space,
+            requested,
+            flush_range: None,
+            page_size: size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX),
+            resizes: false,
+            gathered: shootdown::Gather::new(),
+            marks: Marked::default(),
+            extra: None,
+            cause,
+        }
     }
 
-    /// Clears the entries for `range`. No large page may reach beyond it.
+    /// Clears the entries for `range`. No large page may reach beyond the range.
     pub(crate) fn clear(&mut self, range: &Range<u64>) {
         let space = self.space;
         let (platform, tables) = (&space.vm.platform, &space.mappings.tables);
@@ -75,16 +81,17 @@ impl<'s, S: System> Gather<'s, S> {
             debug_assert!(!found.reaches_beyond::<S::Format>(range), "{found:x?} is not split");
             let Slot { at, level } = found.slot;
             let leaf = if level == 0 {
-                // The entry as it is now: the MMU may have marked it, or a fault have mapped a page
-                // since it was found. A claim is cleared also; its owner will notice.
+                // Remove the entry as it is now: since it was found, the MMU may have marked it, or
+                // a fault may have mapped a page. A claim is cleared also; the CPU that claimed the
+                // entry detects this.
                 S::Format::as_leaf(platform.swap(at, EMPTY))
             } else {
-                // But not a table: a fault hangs one there after another call has cleared the leaf.
-                // The translation that we were asked to remove is gone then.
-                tables.take_large(platform, &found)
+                // Do not remove a table: a fault links one here after another call has cleared the
+                // leaf. The translation that this call was asked to remove is gone then.
+                tables.clear_large(platform, &found)
             };
             if let Some(leaf) = leaf {
-                self.page(found.address, leaf, level);
+                self.remove_page(found.address, leaf, level);
             }
         }
     }
@@ -98,31 +105,31 @@ impl<'s, S: System> Gather<'s, S> {
         }
         if extra_flushes.contains(ExtraFlushes::AREA_PER_UNMAP) {
             self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
-            self.take_range(area.clone(), PageSize::SIZE_4K);
+            self.extend_range(area.clone(), PageSize::SIZE_4K);
         }
     }
 
-    /// Unhooks the tables for `ranges` that are of no use to areas outside of `gap`. See
+    /// Unhooks the tables for the addresses in `empty`. See
     /// [`PageTables::unhook`](crate::table::PageTables::unhook).
     pub(crate) fn unhook(&mut self, empty: &Vacated) {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
         space.mappings.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
-            self.table(covered, table);
+            self.add_table(covered, table);
             self.make_room();
         });
     }
 
-    /// Adds an empty table that was unhooked. It covered at least `covered`.
-    pub(crate) fn table(&mut self, covered: Range<u64>, table: Frame) {
+    /// Adds an empty table that was unhooked. The table covered at least `covered`.
+    pub(crate) fn add_table(&mut self, covered: Range<u64>, table: Frame) {
         self.gathered.table(covered.start, table);
-        self.take_range(covered, PageSize::SIZE_4K);
+        self.extend_range(covered, PageSize::SIZE_4K);
     }
 
     /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
-    /// entry's reference to the page, or to each page of a large one, becomes ours.
-    pub(crate) fn page(&mut self, address: u64, leaf: Leaf, level: usize) {
-        self.take_leaf(address, leaf, level);
+    /// entry's reference to the page, or to each page of a large page, becomes the gather's.
+    pub(crate) fn remove_page(&mut self, address: u64, leaf: Leaf, level: usize) {
+        self.add_leaf(address, leaf, level);
         if leaf.frame == self.space.vm.zero_page {
             return;
         }
@@ -143,24 +150,24 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Adds the translation of an entry at `level` that held `leaf`. The page stays.
-    pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
+    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed.
+    pub(crate) fn add_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
         if !leaf.protection.is_empty()
             || self.space.vm.policy.extra_flushes.contains(ExtraFlushes::INACCESSIBLE_PAGES)
         {
-            self.take_page(address, level);
+            self.add_translation(address, level);
         }
     }
 
     /// Adds the translation of an entry at `level` that now allows less.
-    pub(crate) fn take_page(&mut self, address: u64, level: usize) {
+    pub(crate) fn add_translation(&mut self, address: u64, level: usize) {
         let size = size_at::<S::Format>(level);
         self.gathered.changed(Extent::pages(address, 1, size));
-        self.take_range(address..address + size.bytes(), size);
+        self.extend_range(address..address + size.bytes(), size);
     }
 
-    /// An entry of another size will be written where a translation was removed.
+    /// Records that an entry of another size will be written where a translation was removed.
     pub(crate) const fn resize(&mut self) {
         self.resizes = true;
     }
@@ -175,8 +182,8 @@ impl<'s, S: System> Gather<'s, S> {
         self.send_by(|space, change| Later::Sent(space.flush(change)))
     }
 
-    /// Sends the flush, if one is needed, or defers it. The addresses are not mapped again until it
-    /// is complete, which may be after the operation has returned.
+    /// Sends the flush, if one is needed, or defers it. The addresses are not mapped again until
+    /// the flush is complete, which may be after the operation has returned.
     pub(crate) fn send_later(self) -> Sent<'s, S> {
         self.send_by(AddressSpace::flush_later)
     }
@@ -185,35 +192,36 @@ impl<'s, S: System> Gather<'s, S> {
         mut self,
         flush: impl FnOnce(&AddressSpace<S>, &Change) -> Later<Pending<S>, Deferred<S>>,
     ) -> Sent<'s, S> {
-        let (change, removed) = self.take_all();
-        let Self { space, flight, requested, .. } = self;
+        let (change, removed) = self.take_change();
+        let Self { space, in_flight, requested, .. } = self;
         let flush = change.map(|change| flush(space, &change));
         if flush.is_none() {
             space.counters.flushes_avoided.fetch_add(1, Relaxed);
         }
-        Sent { space, flight, requested, flush, removed }
+        Sent { space, in_flight, requested, flush, removed }
     }
 
-    /// Ends the gathering of an operation that changed nothing.
+    /// Ends a gather that changed nothing.
     pub(crate) fn cancel(self) {
-        self.space.mappings.in_flight.end(self.flight);
+        self.space.mappings.in_flight.end(self.in_flight);
     }
 
-    /// Takes the change to flush, and the pages and tables to free after it.
-    fn take_all(&mut self) -> (Option<Change>, Removed) {
-        // We may have found fewer entries than were asked for, because another call had cleared
-        // them. Our caller relies on the range being clean. So if the other call's flush is not
-        // complete, ours covers the whole range, besides the tables that we removed elsewhere.
+    /// Takes out the change to flush, and the pages and tables to free after the flush.
+    fn take_change(&mut self) -> (Option<Change>, Removed) {
+        // This call may have found fewer entries than it was asked to change, because another call
+        // had cleared them. The caller relies on all of the range being flushed. So if the other
+        // call's flush is not complete, this flush covers the whole range, in addition to tables
+        // that were removed elsewhere.
         let Mappings { in_flight, deferred, coherent, .. } = &*self.space.mappings;
-        let raced = in_flight.overlapping(&self.requested, Some(&self.flight)).is_some()
+        let raced = in_flight.overlapping(&self.requested, Some(&self.in_flight)).is_some()
             || deferred.overlapping(&self.requested).is_some()
             || self.space.vm.coherence.is_batched(coherent);
         if raced {
             self.space.counters.flushes_for_races.fetch_add(1, Relaxed);
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
-            self.take_range(self.requested.clone(), PageSize::SIZE_4K);
+            self.extend_range(self.requested.clone(), PageSize::SIZE_4K);
         }
-        let range = self.taken.take();
+        let range = self.flush_range.take();
         let page_size =
             mem::replace(&mut self.page_size, size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX));
         let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
@@ -236,36 +244,36 @@ impl<'s, S: System> Gather<'s, S> {
         (change, Removed { pages, tables, marks: mem::take(&mut self.marks) })
     }
 
-    fn take_range(&mut self, range: Range<u64>, page_size: PageSize) {
+    fn extend_range(&mut self, range: Range<u64>, page_size: PageSize) {
         self.page_size = self.page_size.min(page_size);
-        self.taken = Some(match &self.taken {
+        self.flush_range = Some(match &self.flush_range {
             None => range,
-            Some(taken) => taken.start.min(range.start)..taken.end.max(range.end),
+            Some(flush_range) => flush_range.start.min(range.start)..flush_range.end.max(range.end),
         });
     }
 
-    /// Flushes and frees before the end of the operation if too much is gathered.
+    /// Flushes and frees before the end of the operation, if too much is gathered.
     fn make_room(&mut self) {
         if self.gathered.pages().len() < PAGES_MAX && self.gathered.table_count() < TABLES_MAX {
             return;
         }
-        let (change, removed) = self.take_all();
+        let (change, removed) = self.take_change();
         let pending = change.map(|change| self.space.flush(&change));
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
         self.space.free(removed, horizon);
     }
 }
 
-/// The size of a page at `level`.
+/// Returns the size of a page at `level`.
 fn size_at<F: Format>(level: usize) -> PageSize {
     PageSize::from_shift(F::span(level).ilog2() as u8)
 }
 
-/// A flush that was sent, or that was not needed, and the pages and tables to free after it.
-#[must_use = "what was gathered is released by `wait`"]
+/// A flush that was sent, or was not needed, and the pages and tables to free after it.
+#[must_use = "`wait` releases the gathered pages and tables"]
 pub(crate) struct Sent<'s, S: System> {
     space: &'s AddressSpace<S>,
-    flight: Flight,
+    in_flight: FlushInFlight,
     requested: Range<u64>,
     flush: Option<Later<Pending<S>, Deferred<S>>>,
     removed: Removed,
@@ -274,21 +282,25 @@ pub(crate) struct Sent<'s, S: System> {
 impl<S: System> Sent<'_, S> {
     /// Waits until the flush is complete, and frees what was gathered; or defers both.
     pub(crate) fn wait(self) {
-        let Self { space, flight, requested, flush, removed } = self;
+        let Self { space, in_flight, requested, flush, removed } = self;
         let horizon = match flush {
             Some(Later::Deferred(flush)) => {
-                // The range is added before the flight ends that has covered it.
-                space.vm.deferred.put(&space.mappings, requested, flush, removed);
-                return space.mappings.in_flight.end(flight);
+                // Add the deferred range before the flush leaves the list that has covered it so
+                // far: see `DeferredRanges::overlapping`.
+                let mappings = Arc::clone(&space.mappings);
+                let unmap = DeferredUnmap { space: mappings, range: requested, flush, removed };
+                space.vm.deferred.push(unmap);
+                return space.mappings.in_flight.end(in_flight);
             }
             Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),
             None => None,
         };
-        space.mappings.in_flight.end(flight);
+        space.mappings.in_flight.end(in_flight);
         space.free(removed, horizon);
     }
 
-    /// As [`wait`](Self::wait), and drops the lock, before the wait if the policy allows it.
+    /// Does the same, and drops the lock: before the wait if the policy allows it, and after it
+    /// otherwise.
     pub(crate) fn wait_and_unlock(self, lock: impl Sized) {
         if self.space.vm.policy.unmap_lock == UnmapLock::Released {
             drop(lock);

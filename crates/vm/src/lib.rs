@@ -1,25 +1,28 @@
-//! A small, real virtual memory system that leaves TLB coherence to another crate.
+//! A small, complete memory manager that leaves TLB coherence to another crate.
 //!
-//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces,
-//! reclaims pages when memory is short, moves them between nodes, and makes large ones of them; in
-//! page tables of the hardware's own format. A [`System`] names the parts that it is built of: a
-//! [`Platform`], which has frames, entries and locks, a [`Coherence`], which makes CPUs forget
-//! translations, and a [`Format`]. Nothing else is known here: the same source runs on a simulated
-//! machine whose MMU walks these very tables, and on bare metal.
+//! The crate maps, unmaps, moves, protects, discards, faults in, forks and takes down address
+//! spaces. It also reclaims pages when memory is short, moves pages between nodes, and collapses
+//! small pages into large ones. Its page tables have the hardware's own format. A [`System`] names
+//! the parts of a memory manager: a [`Platform`] provides frames, entries and locks, a
+//! [`Coherence`] invalidates translations on all CPUs, and a [`Format`] encodes page-table entries.
+//! The crate depends on nothing else, so the same source runs on a simulated machine whose MMU
+//! walks these page tables, and on bare metal.
 //!
 //! # Guarantees
 //!
-//! - When a call returns, no CPU uses a translation that the call removed, even where another call,
-//!   not complete yet, had removed it first.
-//! - A page is released only after the flush that makes every CPU forget it, and a page table freed
-//!   only when no CPU can walk it. A call that removed no translation flushes nothing.
-//! - Any number of CPUs can make calls. Faults and [`advise`](AddressSpace::advise) run side by
-//!   side, and beside the second half of an [`unmap`](AddressSpace::unmap); entries of page tables
-//!   are changed by atomic operations alone.
-//! - A call that runs out of memory returns the memory that it took, and leaves a space that works.
-//!   Before that, where memory is [reclaimed](Vm::with_reclaim), it reclaims pages of any space.
-//! - Reclaim loses no write to a file: the page is written out after the flush, when no CPU can
-//!   write to it unnoticed any more.
+//! - When a call returns, no CPU uses a translation that the call removed. This holds even for a
+//!   translation that another call, which is not complete yet, had removed first.
+//! - A page is released only after a flush has removed its translations from every CPU. A page
+//!   table is freed only when no CPU can walk it. A call that removed no translation flushes
+//!   nothing.
+//! - Any number of CPUs can make calls. Faults and [`advise`](AddressSpace::advise) run
+//!   concurrently, also with the second half of an [`unmap`](AddressSpace::unmap). All changes to
+//!   page-table entries are atomic operations.
+//! - A call that runs out of memory returns the memory that it allocated, and leaves the space
+//!   usable. If memory is [reclaimed](Vm::with_reclaim), the call first reclaims pages of any
+//!   space.
+//! - Reclaim loses no write to a file: it writes the page out after the flush, when no CPU can
+//!   write to the page unnoticed.
 //!
 //! # Example
 //!
@@ -47,52 +50,51 @@
 //! # Page tables that outlive their use
 //!
 //! A CPU that is idle, or runs a kernel thread, may still walk the tables of the space that it ran
-//! last. A [`Coherence`] that does not interrupt such CPUs reports this with the horizon of each
-//! flush, and when a space is [retired](Lifetimes::retire). Tables are then held back: those of a
-//! live space until one of its next flushes finds that no CPU can walk them; those of a dead space
-//! until the last CPU has left it, and [frees](Vm::free_dead_tables) them. The scheduler makes that
-//! call, on each CPU, where memory can be freed:
+//! last. A [`Coherence`] that does not interrupt such CPUs reports this by the horizon of each
+//! flush, and when a space is [retired](Lifetimes::retire). The memory manager then quarantines the
+//! tables. The tables of a live space are freed after one of its next flushes, when that flush
+//! finds that no CPU can walk them. The tables of a dead space are freed by
+//! [`free_dead_tables`](Vm::free_dead_tables), after the last CPU has left the space. The scheduler
+//! must make that call on each CPU, at a point where memory can be freed:
 //!
-//! - whenever the CPU has nothing to run, after the coherence has learnt so;
-//! - after every switch also, while the system [holds many](Vm::holds_many).
+//! - whenever the CPU has nothing to run, after the scheduler has reported so to the coherence;
+//! - also after every switch, while [many tables are quarantined](Vm::has_many_quarantined).
 //!
-//! Without the call, tables wait for the next exit on the same CPU. An operation that would hold
-//! back [too many](Vm::with_held_tables_max) interrupts lazy CPUs. [`Vm::held_tables`] counts both.
+//! Without the call, tables wait for the next exit on the same CPU. An operation that would
+//! quarantine [too many](Vm::with_quarantined_tables_max) tables interrupts lazy CPUs.
+//! [`Vm::quarantined_tables`] counts both.
 //!
-//! # What it is not
+//! # Limits
 //!
-//! There is no swap, and no end of a file. Pages of a [stored](File::stored) file are written out
-//! when reclaim takes them, and at no other time. A file that is not stored, and every anonymous
-//! page that nobody [gave up](Advice::Free), stays in memory. Heap allocations, for areas and
-//! lists, are not expected to fail.
+//! There is no swap, and a file has no end. Pages of a [stored](File::stored) file are written out
+//! only when reclaim takes them. A file that is not stored stays in memory, and so does every
+//! anonymous page that no [`Advice::Free`] was given for. Heap allocations, for areas and lists,
+//! must not fail.
 //!
-//! Large pages are of 2 MiB, anonymous, private, and come by [`collapse`](AddressSpace::collapse)
-//! alone: no fault maps one, no file has one, no thread looks for pages to collapse. What concerns
-//! all of one is done at once, with one translation to flush; what concerns a part splits it, and
-//! so do a fork, a move, and a migration. Reclaim takes their pages when they are split. Pages of 1
-//! GiB would be split by the same code, but nothing makes them.
+//! Large pages are of 2 MiB, anonymous and private. Only [`collapse`](AddressSpace::collapse) makes
+//! them: no fault maps one, no file has one, and no thread looks for pages to collapse. An
+//! operation on all of a large page changes one entry and flushes one translation. An operation on
+//! a part splits the page first, and so do a fork, a move and a migration. Reclaim takes the small
+//! pages after a split. The same code could split pages of 1 GiB, but nothing makes them.
 //!
-//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`LoongArch64`], [`Sv39`]
-//! and [`Sv48`]; the last two as far as their bits go: no machine that walks them is here yet, but
-//! the MMU of a test. Where a CPU may remember that a page was *not* mapped, or remembers after a
-//! fault what it refused (RISC-V without Svvptc; `LoongArch`; Arm, for permissions), the kernel's
-//! fault handler has that forgotten on its own CPU.
+//! The formats are [x86-64's](X86_64), [`Aarch64`], [`LoongArch64`], [`Sv39`] and [`Sv48`]. For the
+//! last two only the bits are implemented: no machine here walks them, except the MMU of a test.
+//! Some CPUs may cache that a page was *not* mapped, or keep a translation that has refused an
+//! access (RISC-V without Svvptc; `LoongArch`; Arm, for permissions). On these machines the
+//! kernel's fault handler must invalidate the page on its own CPU.
 //!
-//! # Reading it
+//! # Reading order
 //!
-//! In this order:
-//!
-//! - [`Platform`] and [`Coherence`] are the two seams.
-//! - [`File`] is the page cache, [`Area`] what user space asked for, [`format`](Format) the bits of
-//!   an entry, and `table` the tree of them.
-//! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush CPUs come to by
-//!   themselves, and page tables that a CPU may still walk.
-//! - `mappings` is the part of a space that reclaim reaches from its pages; `reclaim` has the
-//!   records of where each page is mapped, [`reclaim`](Vm::reclaim) itself, and
-//!   [`migrate`](AddressSpace::migrate).
-//! - [`Vm`] and [`AddressSpace`] hold it all; `gather` collects what an operation removes, flushes,
-//!   and only then frees.
-//! - `ops` has the operations, a file each.
+//! - [`Platform`] and [`Coherence`] are the two interfaces that an embedder implements.
+//! - [`File`] is the page cache, [`Area`] is a range that user space mapped, [`format`](Format) has
+//!   the bits of an entry, and `table` the tree of page tables.
+//! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush is deferred, and
+//!   page tables that a CPU may still walk.
+//! - `mappings` is the part of a space that reclaim reaches from a page. `reclaim` has the reverse
+//!   map, [`reclaim`](Vm::reclaim) itself, and [`migrate`](AddressSpace::migrate).
+//! - [`Vm`] and [`AddressSpace`] own these parts. `gather` collects the pages and tables that an
+//!   operation removes, flushes, and only then frees.
+//! - `ops` has the operations, one per file.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -129,14 +131,14 @@ pub use coherence::{
     ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
     Retired, Scheduling, UnmapLock, ZeroPage,
 };
-pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
+pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;
 pub use format::loongarch64::LoongArch64;
 pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
-pub use format::{EMPTY, Format, Leaf, Marks};
+pub use format::{Bits, EMPTY, Format, Leaf, Marks};
 pub use ops::{Advice, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
@@ -144,7 +146,7 @@ pub use space::{AddressSpace, Stats};
 pub use system::System;
 pub use vm::Vm;
 
-/// The size of a page.
+/// The size of a page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
-/// The size of a large page, as [`collapse`](AddressSpace::collapse) makes them.
+/// The size of a large page that [`collapse`](AddressSpace::collapse) makes, in bytes.
 pub const LARGE_PAGE_BYTES: u64 = 512 * PAGE_BYTES;

@@ -1,4 +1,4 @@
-//! The part of a space that reclaim and migration reach from its pages.
+//! The part of a space that reclaim and migration reach from a page.
 
 use core::ops::Range;
 
@@ -7,13 +7,13 @@ use shootdown::{BatchIsFull, StaleWrites};
 use crate::PAGE_BYTES;
 use crate::area::Protection;
 use crate::coherence::{Batching, ReclaimFlush};
-use crate::deferred::in_flight::{Flight, InFlight};
+use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
 use crate::format::Leaf;
 use crate::system::{Batch, Coherent, LockedAreas, System};
 use crate::table::PageTables;
 
-/// The page tables and areas of a space, and the flushes of it that are not complete.
+/// The page tables and areas of a space, and its flushes that are not complete.
 pub(crate) struct Mappings<S: System> {
     pub(crate) tables: PageTables<S::Format>,
     pub(crate) areas: LockedAreas<S>,
@@ -23,15 +23,15 @@ pub(crate) struct Mappings<S: System> {
 }
 
 impl<S: System> Mappings<S> {
-    /// The end of an outstanding flush that overlaps `range`: up to there, a CPU may have an old
-    /// translation.
-    pub(crate) fn unsettled(&self, range: &Range<u64>) -> Option<u64> {
+    /// Returns the end of an outstanding flush that overlaps `range`: up to there, a CPU may have
+    /// an old translation. The flush may be in flight or deferred.
+    pub(crate) fn unflushed(&self, range: &Range<u64>) -> Option<u64> {
         self.in_flight.overlapping(range, None).or_else(|| self.deferred.overlapping(range))
     }
 
-    /// Announces that the entry for the page at `address` is about to be cleared, for a flush of
-    /// this page or of the batch. Call this before the entry changes: an operation that finds it
-    /// cleared must find this also.
+    /// Announces that the entry for the page at `address` is about to be cleared, and flushed alone
+    /// or with the batch. Call this before the entry changes, so that an operation that finds the
+    /// entry cleared finds the announcement also.
     pub(crate) fn announce(
         &self,
         coherence: &S::Coherence,
@@ -56,7 +56,7 @@ impl<S: System> Mappings<S> {
         address: u64,
         leaf: Leaf,
     ) {
-        // Without a permission, no CPU could have the translation.
+        // A CPU can cache only translations that allow some access.
         if !leaf.protection.is_empty() {
             let stale_writes = if leaf.protection.contains(Protection::WRITE) {
                 StaleWrites::Possible
@@ -67,14 +67,15 @@ impl<S: System> Mappings<S> {
         }
     }
 
-    /// Ends what [`announce`](Self::announce) began: the page was flushed, or is in its batch, or
-    /// its entry did not change.
-    pub(crate) fn end(&self, Announced(flight): Announced) {
-        if let Some(flight) = flight {
-            self.in_flight.end(flight);
+    /// Ends an [announcement](Self::announce): the page was flushed, or is in its batch, or its
+    /// entry did not change.
+    pub(crate) fn end(&self, Announced(in_flight): Announced) {
+        if let Some(in_flight) = in_flight {
+            self.in_flight.end(in_flight);
         }
     }
 }
 
-/// The page's own flush, if it is not flushed with its batch.
-pub(crate) struct Announced(Option<Flight>);
+/// The announcement of a page that is about to be unmapped: the page's own flush, or `None` if it
+/// is flushed with its batch.
+pub(crate) struct Announced(Option<FlushInFlight>);

@@ -1,5 +1,5 @@
-//! What the memory manager needs of the machine and the kernel underneath: frames, page-table
-//! entries, locks; and, where the machine is simulated, to be told what work it does.
+//! The services that the memory manager needs from the machine and the kernel: frames, page-table
+//! entries and locks. If the machine is simulated, the platform also accounts for work.
 
 use core::ops::Range;
 
@@ -10,25 +10,26 @@ pub struct Frame(pub u64);
 impl Frame {
     /// The physical address of the frame's first byte.
     #[must_use]
+    #[inline]
     pub const fn address(self) -> u64 {
         self.0 << 12
     }
 }
 
-/// What a frame is allocated for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameUse {
-    /// A page table. Comes filled with zeros.
+    /// A page table. The frame is filled with zeros.
     Table,
-    /// A page of memory. Comes with whatever was in it.
+    /// A page of memory. The frame's contents are arbitrary.
     Page,
 }
 
-/// A file that is stored somewhere, by whatever number the platform knows it.
+/// A stored file, by a number that the platform chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// There is no frame left.
+/// No frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no frame left")]
 pub struct OutOfMemory;
@@ -38,52 +39,53 @@ pub struct OutOfMemory;
 pub struct EntryAt {
     /// The table.
     pub table: Frame,
-    /// Which of its entries, from 0 on.
+    /// Index of the entry in the table, from 0.
     pub index: usize,
 }
 
-/// A piece of work that takes time of its own, over and above the memory that it touches.
+/// A piece of work that takes time beyond the memory accesses that it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Finding, making, cutting or removing areas.
     Areas,
-    /// Taking a page fault's exception, finding out what is wrong, and returning from it.
+    /// Taking a page fault's exception, finding its cause, and returning from it.
     Fault,
-    /// Looking at one page-table entry in a loop over a range, present or not.
+    /// Examining one page-table entry in a loop over a range, present or not.
     Entry,
-    /// Taking one page out of the books when it is unmapped.
+    /// Accounting for one page when it is unmapped.
     UnmapPage,
     /// Copying one page-table entry at a fork.
     ForkEntry,
 }
 
-/// The machine and the kernel underneath.
+/// The machine and the kernel underneath the memory manager: a small handle that is cheap to clone,
+/// such as a reference, an `Rc`, or a unit type in a kernel that has only one platform.
 ///
-/// Entries are accessed atomically, for the hardware writes into them, too, and faults of one
-/// space run side by side. The orderings are those of a lock-free structure: a load acquires, a
-/// write releases.
-pub trait Platform {
-    /// The lock that guards the areas of a space: taken for reading by faults, for writing by who
-    /// changes areas. Waiters sleep.
+/// Implementations must access entries atomically, because the hardware writes to them and faults
+/// of one space run concurrently. A load must have acquire ordering, and a write release ordering.
+pub trait Platform: Clone {
+    /// The lock that guards the areas of a space. Faults take it for reading, and calls that change
+    /// areas take it for writing. Waiters sleep.
     type SleepingLock: lock_api::RawRwLock + lock_api::RawRwLockDowngrade;
-    /// A lock that is held for some hundred instructions. Waiters spin.
+    /// A lock that is held for a few hundred instructions. Waiters spin.
     type SpinLock: lock_api::RawMutex;
 
-    /// A frame for `purpose`, with a count of one user.
+    /// Allocates a frame for `purpose`, with a count of one user.
     ///
     /// # Errors
     ///
-    /// If there is none left.
+    /// [`OutOfMemory`] if no frame is left.
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory>;
 
-    /// Frames for a large page: as many as [`LARGE_PAGE_BYTES`](crate::LARGE_PAGE_BYTES) have, one
-    /// after the other, the first of which is returned, and has a number that is a multiple of that
-    /// many. From then on each is a frame like others, for a page, with a count of one user of its
-    /// own: they are released one by one.
+    /// Allocates the frames of a large page: [`LARGE_PAGE_BYTES`](crate::LARGE_PAGE_BYTES) of
+    /// consecutive frames, the first at a multiple of that size. Returns the first frame. Each
+    /// frame is then an ordinary frame for a page, with its own count of one user, and is released
+    /// on its own.
     ///
     /// # Errors
     ///
-    /// If there are not so many in a row; always, unless the platform has large frames.
+    /// [`OutOfMemory`] if no such run of frames is free. The default implementation always fails,
+    /// for platforms without large frames.
     fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
         Err(OutOfMemory)
     }
@@ -91,28 +93,28 @@ pub trait Platform {
     /// Counts one more user of a page.
     fn share(&self, page: Frame);
 
-    /// How many users a page has.
+    /// Number of users of a page.
     fn user_count(&self, page: Frame) -> u64;
 
-    /// Counts one user of a page less; the frame is free when none is left.
+    /// Counts one user of a page less. The frame is free when no user is left.
     ///
-    /// No CPU may have a translation to it by which this user reached it.
+    /// No CPU may have a translation through which this user reached the page.
     fn release(&self, page: Frame);
 
-    /// Frees a table. No CPU may be able to walk it any more.
+    /// Frees a table. No CPU may be able to walk the table.
     fn free_table(&self, table: Frame);
 
-    /// Reads an entry.
+    /// Loads an entry.
     fn load(&self, entry: EntryAt) -> u64;
 
-    /// Writes an entry and returns what it held.
+    /// Writes an entry and returns its previous value.
     fn swap(&self, entry: EntryAt, value: u64) -> u64;
 
-    /// Writes `new` if the entry holds `current`.
+    /// Writes `new` if the value of the entry is `current`.
     ///
     /// # Errors
     ///
-    /// What the entry held instead.
+    /// The value of the entry, if it is not `current`.
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Fills a page with zeros.
@@ -121,53 +123,55 @@ pub trait Platform {
     /// Copies a page.
     fn copy_page(&self, from: Frame, to: Frame);
 
-    /// Fills a page with what is stored as page `number` of a file. May sleep.
+    /// Reads page `number` of a stored file into `page`. May sleep.
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
         let _ = (file, number);
         self.clear_page(page);
     }
 
-    /// Stores a page as page `number` of a file. May sleep. If the page is written meanwhile, it is
-    /// stored again later, and what is stored now may be of either time.
+    /// Writes `page` to page `number` of a stored file. May sleep. If a CPU writes to the page
+    /// during the call, the stored data may be older or newer than that write; the memory manager
+    /// then writes the page out again later.
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
         let _ = (file, number, page);
     }
 
-    /// How many nodes there are, each with memory of its own.
+    /// Number of nodes, each with memory of its own.
     fn node_count(&self) -> usize {
         1
     }
 
-    /// The node whose memory a frame is.
+    /// The node whose memory contains a frame.
     fn node_of(&self, page: Frame) -> usize {
         let _ = page;
         0
     }
 
-    /// A frame for a page, in the memory of a node, as [`allocate`](Self::allocate).
+    /// Allocates a frame for a page in the memory of a node, as [`allocate`](Self::allocate) does.
     ///
     /// # Errors
     ///
-    /// If there is none left there.
+    /// [`OutOfMemory`] if no frame is left on the node.
     fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
         let _ = node;
         self.allocate(FrameUse::Page)
     }
 
-    /// Lets some time pass, for there is no frame, and others are about to free some: they may be
-    /// writing pages out. Called again and again until they have. May sleep, and should.
+    /// Waits a little, because no frame is free and other threads are about to free some: they may
+    /// be writing pages out. The memory manager calls this repeatedly until they have. May sleep,
+    /// and should.
     fn wait_for_memory(&self) {
         core::hint::spin_loop();
     }
 
-    /// Is told what the memory manager does. Where time is real, there is nothing to do.
+    /// Accounts for work of the memory manager. If time is real, there is nothing to do.
     fn work(&self, work: Work, count: usize) {
         let _ = (work, count);
     }
 
-    /// The addresses that user areas may have.
+    /// Returns the addresses that user areas may have.
     fn user_addresses(&self) -> Range<u64> {
-        // The lower half, without its first and last 64 KiB: null pointers shall fault.
+        // The lower half, except its first and last 64 KiB, so that null pointers fault.
         0x1_0000..0x7fff_ffff_0000
     }
 }

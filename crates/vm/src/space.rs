@@ -1,4 +1,4 @@
-//! An address space, and what operations on it counted.
+//! An address space, and counts of its operations.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::areas::Areas;
 use crate::coherence::{Change, Defer, Flush, Later};
 use crate::deferred::in_flight::InFlight;
 use crate::deferred::ranges::DeferredRanges;
-use crate::deferred::tables::{QUARANTINED_MAX, Quarantined};
+use crate::deferred::tables::{SPACE_QUARANTINE_MAX, SpaceQuarantine};
 use crate::file::File;
 use crate::format::Format;
 use crate::mappings::Mappings;
@@ -24,35 +24,36 @@ use crate::system::{Coherent, Deferred, Pending, System};
 use crate::table::{PageTables, Slot};
 use crate::vm::Vm;
 
-/// An address space: areas, the page tables that they are mapped by, and the lock between them.
-/// (Linux: `mm_struct`.)
+/// An address space: its areas, its page tables, and the lock that guards the areas. (Linux:
+/// `mm_struct`.)
 ///
-/// One lock guards the areas. Calls that change areas take it for writing. Calls that change page
-/// tables under areas that stay take it for reading, and run side by side. How long
-/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs is the coherence's choice:
+/// Calls that change areas take the lock for writing. Calls that change page tables under areas
+/// that stay take it for reading, and run concurrently. The coherence chooses how long
+/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs: see
 /// [`Policy::unmap_lock`](crate::Policy::unmap_lock).
 ///
-/// Call [`exit`](Self::exit) before dropping a space. Otherwise its pages and tables are lost.
-/// Never drop it without `exit` while a CPU has it loaded: see
+/// Call [`exit`](Self::exit) before you drop a space. Otherwise its pages and tables are never
+/// freed. Never drop a space without `exit` while a CPU has it loaded: see
 /// [`Scheduling::switch`](crate::Scheduling::switch).
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,
     pub(crate) mappings: Arc<Mappings<S>>,
-    /// Number of entries that faults have claimed to copy a page.
+    /// Number of claims that were made so far: the next ticket.
     pub(crate) claims: AtomicU64,
     pub(crate) zero_page_predictor: ZeroPagePredictor,
     pub(crate) counters: Counters,
-    /// Unhooked tables that CPUs may still walk, and whether there are any.
-    pub(crate) quarantine: Quarantined<S>,
+    /// Unhooked tables that CPUs may still walk.
+    pub(crate) quarantine: SpaceQuarantine<S>,
+    /// `true` if the quarantine may hold tables; the lock is skipped otherwise.
     pub(crate) has_quarantined: AtomicBool,
 }
 
 impl<S: System> AddressSpace<S> {
-    /// A space with nothing in it.
+    /// Creates an empty space.
     ///
     /// # Errors
     ///
-    /// If there is no frame for the root of its page tables.
+    /// [`OutOfMemory`] if no frame is left for the root of its page tables.
     pub fn new(vm: &Vm<S>) -> Result<Self, OutOfMemory> {
         let tables = PageTables::new(vm.allocate(FrameUse::Table)?);
         let mappings = Mappings {
@@ -67,7 +68,7 @@ impl<S: System> AddressSpace<S> {
             claims: AtomicU64::new(0),
             zero_page_predictor: ZeroPagePredictor::default(),
             counters: Counters::default(),
-            quarantine: Mutex::new(Quarantine::new(QUARANTINED_MAX)),
+            quarantine: Mutex::new(Quarantine::new(SPACE_QUARANTINE_MAX)),
             has_quarantined: AtomicBool::new(false),
             vm: vm.clone(),
         })
@@ -78,8 +79,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.tables.root()
     }
 
-    /// The coherence's record of this space, to which a scheduler
-    /// [switches](crate::Scheduling::switch).
+    /// The coherence's record of this space, for [`Scheduling::switch`](crate::Scheduling::switch).
     pub fn coherent(&self) -> &Coherent<S> {
         &self.mappings.coherent
     }
@@ -89,24 +89,25 @@ impl<S: System> AddressSpace<S> {
         &self.vm
     }
 
-    /// The areas as they are now, in order of address.
+    /// A copy of the areas, in order of address.
     pub fn areas(&self) -> Vec<Area<S::Platform>> {
         self.mappings.areas.read().iter().cloned().collect()
     }
 
-    /// Whether no flush of an address in `range` is in flight or deferred.
-    pub fn is_settled(&self, range: &Range<u64>) -> bool {
-        self.mappings.unsettled(range).is_none()
+    /// Returns `true` if no flush of an address in `range` is in flight or deferred.
+    pub fn is_flushed(&self, range: &Range<u64>) -> bool {
+        self.mappings.unflushed(range).is_none()
     }
 
-    /// Whether there is an area at `address`.
+    /// Returns `true` if there is an area at `address`.
     pub fn is_mapped(&self, address: u64) -> bool {
         self.mappings.areas.read().find(address).is_some()
     }
 
-    /// The accesses that the page tables allow user code at `address` now; `None` without a page.
+    /// The accesses that the page tables currently allow user code at `address`; `None` if they
+    /// allow none.
     pub fn translation(&self, address: u64) -> Option<Protection> {
-        // Only below an area do tables stay while we walk them.
+        // Tables stay during the walk only where an area is.
         let areas = self.mappings.areas.read();
         areas.find(address)?;
         let leaf = self.mappings.tables.leaf(&self.vm.platform, address)?;
@@ -128,44 +129,48 @@ impl<S: System> AddressSpace<S> {
         self.vm.coherence.flush_later(&self.mappings.coherent, change)
     }
 
-    /// Records that a page, of a file perhaps, is about to be mapped.
-    pub(crate) fn note(
+    /// Records that a page is about to be mapped at `address`. `file` is its file and number there.
+    pub(crate) fn add_mapping(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
         address: u64,
     ) {
         if let Some(rmap) = self.vm.rmap_of(page) {
-            rmap.note(page, file, &self.mappings, address, self.vm.platform.node_of(page));
+            rmap.add_mapping(page, file, &self.mappings, address, self.vm.platform.node_of(page));
         }
     }
 
     /// Records that a page is about to be mapped at the same address in a copy of this space, and
-    /// counts it once more, unless reclaim has just unmapped it.
-    pub(crate) fn note_inherited(&self, page: Frame, child: &Self, address: u64) -> bool {
+    /// counts one more user. Does neither, and returns `false`, if reclaim has just unmapped the
+    /// page.
+    pub(crate) fn add_inherited(&self, page: Frame, child: &Self, address: u64) -> bool {
         let share = || self.vm.share(page);
         if let Some(rmap) = self.vm.rmap_of(page) {
-            return rmap.note_inherited(page, [&self.mappings, &child.mappings], address, share);
+            return rmap.add_inherited(page, [&self.mappings, &child.mappings], address, share);
         }
         share();
         true
     }
 
-    /// Removes the record of a mapping whose entry was cleared, or not written after all. Returns
-    /// `false` if reclaim was faster, and has cleared the entry also.
+    /// Removes the record of a mapping whose entry was cleared, or was not written after all.
+    /// Returns `false` if reclaim has removed the mapping first, and has then also cleared the
+    /// entry.
     pub(crate) fn remove_mapping(&self, page: Frame, address: u64) -> bool {
         self.vm.rmap_of(page).is_none_or(|rmap| rmap.remove_mapping(page, &self.mappings, address))
     }
 }
 
-/// The table that an entry was last made in. The next entry most likely belongs to it also.
+/// The table of level 0 in which an entry was last made. The next entry is probably in the same
+/// table.
 #[derive(Default)]
-pub(crate) struct LastTable {
+pub(crate) struct LeafTableCache {
     number_and_table: Option<(u64, Frame)>,
 }
 
-impl LastTable {
-    /// As [`PageTables::make`], always for the same `tables`, where no large leaf may be.
+impl LeafTableCache {
+    /// Does the same as [`PageTables::make`]. All calls must be for the same `tables`, and no large
+    /// leaf may be at `address`.
     pub(crate) fn make<S: System>(
         &mut self,
         tables: &PageTables<S::Format>,
@@ -216,23 +221,25 @@ macro_rules! counters {
 counters! {
     /// Flushes sent.
     flushes
-    /// Those of them that covered all that was asked for, since another's was under way there.
+    /// Flushes that covered the whole requested range, because another call's flush of it was not
+    /// complete.
     flushes_for_races
-    /// Operations that could have needed a flush, and did not.
+    /// Operations that might have needed a flush, and did not.
     flushes_avoided
-    /// Large pages [made](AddressSpace::collapse) of small ones.
+    /// Large pages [made](AddressSpace::collapse) from small ones.
     collapsed
     /// Large pages split into small ones.
     split
     /// Pages [moved](AddressSpace::migrate) to another node.
     migrated
-    /// Pages of files [read in](Vm::with_read_ahead) along with the one that was asked for.
+    /// Pages of files [read in](Vm::with_read_ahead) in addition to the page of the fault.
     read_ahead
-    /// Pages of files [mapped](Vm::with_fault_around) along with the one that was asked for.
+    /// Pages of files [mapped](Vm::with_fault_around) in addition to the page of the fault.
     mapped_around
 }
 
-/// Counts so many more.
+/// Adds `more` to a counter.
+#[inline]
 pub(crate) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
 }

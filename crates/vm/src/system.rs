@@ -9,12 +9,12 @@ use crate::platform::Platform;
 
 /// The platform, the coherence and the page-table format of a memory manager, in one parameter.
 ///
-/// A tuple of the three is a system. A kernel that names its system often declares a type of its
-/// own.
+/// A tuple of the three is a system. A kernel that names its system often usually declares a type
+/// of its own.
 pub trait System: 'static {
     /// Provides frames, page-table entries and locks.
-    type Platform: Platform + Clone + 'static;
-    /// Makes CPUs forget translations.
+    type Platform: Platform + 'static;
+    /// Removes translations from CPUs.
     type Coherence: Coherence + 'static;
     /// Encodes page-table entries.
     type Format: Format + 'static;
@@ -22,7 +22,7 @@ pub trait System: 'static {
 
 impl<P, C, F> System for (P, C, F)
 where
-    P: Platform + Clone + 'static,
+    P: Platform + 'static,
     C: Coherence + 'static,
     F: Format + 'static,
 {
@@ -33,11 +33,11 @@ where
 
 /// The coherence's record of one address space.
 pub(crate) type Coherent<S> = <<S as System>::Coherence as Flush>::Space;
-/// A flush that was sent.
+/// A flush that was sent, and may not be complete.
 pub(crate) type Pending<S> = <<S as System>::Coherence as Flush>::Pending;
-/// A flush that CPUs come to by themselves.
+/// A flush that CPUs perform by themselves later.
 pub(crate) type Deferred<S> = <<S as System>::Coherence as Defer>::Deferred;
-/// Pages whose flush reclaim puts off.
+/// Pages that reclaim has unmapped, and whose flush is still due.
 pub(crate) type Batch<S> = <<S as System>::Coherence as Batching>::Batch;
 
 type SleepingLock<S> = <<S as System>::Platform as Platform>::SleepingLock;

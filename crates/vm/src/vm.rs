@@ -1,11 +1,11 @@
-//! The parts that all spaces of a system have in common.
+//! The parts that all spaces of a system share.
 
 use alloc::sync::Arc;
 use core::fmt;
 
 use crate::area::{Area, Backing};
 use crate::coherence::{Flush, Policy};
-use crate::deferred::tables::{HELD_TABLES_MAX, HeldTables};
+use crate::deferred::tables::{QUARANTINED_TABLES_MAX, QuarantinedTables};
 use crate::deferred::unmaps::DeferredUnmaps;
 use crate::file::File;
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
@@ -13,34 +13,33 @@ use crate::reclaim::rmap::Rmap;
 use crate::system::System;
 use crate::table::{PageTables, Slot};
 
-/// The platform, the coherence, and the page of zeros that all spaces of a system share.
+/// A memory manager: the platform, the coherence, and the page of zeros that all spaces share.
 ///
-/// A clone refers to the same system. The platform is a handle: something small that can be cloned,
-/// such as a reference, an `Rc`, or a unit type for a kernel that has but one platform.
+/// A clone refers to the same memory manager.
 pub struct Vm<S: System> {
     pub(crate) platform: S::Platform,
     pub(crate) coherence: Arc<S::Coherence>,
     pub(crate) policy: Policy,
     pub(crate) zero_page: Frame,
-    pub(crate) held: Arc<HeldTables<S>>,
-    pub(crate) held_tables_max: u64,
-    /// In bytes; less than two pages for none.
+    pub(crate) quarantined: Arc<QuarantinedTables<S>>,
+    pub(crate) quarantined_tables_max: u64,
+    /// Window of fault-around, in bytes. Less than two pages disables it.
     pub(crate) fault_around_bytes: u64,
-    /// Less than two for none.
+    /// Window of read-ahead, in pages. Less than two disables it.
     pub(crate) read_ahead_pages: u64,
-    /// The mappings of every page, if memory is reclaimed.
+    /// The reverse map, if memory is reclaimed.
     pub(crate) rmap: Option<Arc<Rmap<S>>>,
     pub(crate) deferred: Arc<DeferredUnmaps<S>>,
 }
 
 impl<S: System> Vm<S> {
-    /// Allocates the one frame that all pages share which were read and never written. The frame is
-    /// never freed, and its users are not counted: a count would be the most contended word of the
-    /// system.
+    /// Creates a memory manager. Allocates the page of zeros: the one frame that is mapped for
+    /// every page that was read and never written. This frame is never freed, and its users are not
+    /// counted, because the count would be the most contended word of the system.
     ///
     /// # Errors
     ///
-    /// If there is no frame.
+    /// [`OutOfMemory`] if no frame is left.
     pub fn new(
         platform: S::Platform,
         coherence: impl Into<Arc<S::Coherence>>,
@@ -53,8 +52,8 @@ impl<S: System> Vm<S> {
             policy: coherence.policy(),
             coherence,
             zero_page,
-            held: Arc::new(HeldTables::new()),
-            held_tables_max: HELD_TABLES_MAX,
+            quarantined: Arc::new(QuarantinedTables::new()),
+            quarantined_tables_max: QUARANTINED_TABLES_MAX,
             fault_around_bytes: 0,
             read_ahead_pages: 0,
             rmap: None,
@@ -62,7 +61,7 @@ impl<S: System> Vm<S> {
         })
     }
 
-    /// Records where every page is mapped, so that memory can be [reclaimed](Self::reclaim), and
+    /// Records where every page is mapped, so that memory can be [reclaimed](Self::reclaim) and
     /// pages [migrated](crate::AddressSpace::migrate). Call this before the first space is made.
     #[must_use]
     pub fn with_reclaim(self) -> Self {
@@ -70,7 +69,7 @@ impl<S: System> Vm<S> {
         Self { rmap, ..self }
     }
 
-    /// Makes a read fault in an area of a file map the neighbours that are in memory also: those in
+    /// Makes a read fault in an area of a file also map the neighbours that are in memory: those in
     /// the same window of `window_bytes`, rounded down to a power of two. (Linux:
     /// `fault_around_bytes`, which is 64 KiB.) With less than two pages, the default, a fault maps
     /// one page.
@@ -80,20 +79,21 @@ impl<S: System> Vm<S> {
         Self { fault_around_bytes, ..self }
     }
 
-    /// Makes a fault on a page of a stored file that is not in memory read its neighbours also: the
-    /// window of `window_pages`, rounded down to a power of two. (Linux: `read_ahead_kb`, which is
-    /// 128 KiB.) With less than two, the default, a fault reads one page.
+    /// Makes a fault on a page of a stored file that is not in memory also read its neighbours:
+    /// those in the same window of `window_pages`, rounded down to a power of two. (Linux:
+    /// `read_ahead_kb`, which is 128 KiB.) With less than two, the default, a fault reads one page.
     #[must_use]
     pub fn with_read_ahead(self, window_pages: u64) -> Self {
         let read_ahead_pages = window_pages.checked_ilog2().map_or(0, |log| 1 << log);
         Self { read_ahead_pages, ..self }
     }
 
-    /// Limits how many page tables are held back because lazy CPUs could walk them: beyond that,
-    /// lazy CPUs are interrupted. A CPU holds the tables of one dead space at most.
+    /// Limits how many page tables are quarantined because lazy CPUs could walk them. Beyond the
+    /// limit, lazy CPUs are interrupted. Each CPU keeps the tables of at most one dead space
+    /// quarantined.
     #[must_use]
-    pub fn with_held_tables_max(self, held_tables_max: u64) -> Self {
-        Self { held_tables_max, ..self }
+    pub fn with_quarantined_tables_max(self, quarantined_tables_max: u64) -> Self {
+        Self { quarantined_tables_max, ..self }
     }
 
     /// The platform.
@@ -111,9 +111,9 @@ impl<S: System> Vm<S> {
         self.zero_page
     }
 
-    /// Allocates a frame: a free one, or one that reclaim takes from another page.
+    /// Allocates a frame: either a free one, or one that reclaim takes from another page.
     ///
-    /// Do not call this with a spin lock held, nor from reclaim.
+    /// Do not call this while you hold a spin lock, nor from reclaim.
     pub(crate) fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         self.platform.allocate(purpose).or_else(|error| {
             if self.complete_deferred() > 0
@@ -125,7 +125,7 @@ impl<S: System> Vm<S> {
         })
     }
 
-    /// The entry for the page of `address`, or the large leaf in its place: see
+    /// Returns the entry for the page of `address`, or the large leaf in its place: see
     /// [`PageTables::make`].
     pub(crate) fn make_entry(
         &self,
@@ -142,22 +142,23 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Counts one entry less that maps a page.
+    /// Counts one entry that maps a page less.
     pub(crate) fn release(&self, page: Frame) {
         if page != self.zero_page {
             self.platform.release(page);
         }
     }
 
-    /// The record of where pages are mapped, if this page has one.
+    /// Returns the reverse map, if it records this page.
     pub(crate) fn rmap_of(&self, page: Frame) -> Option<&Rmap<S>> {
         self.rmap.as_deref().filter(|_| page != self.zero_page)
     }
 
-    /// Drops a file, and with it, if nothing else refers to it, its pages and their records.
+    /// Drops a reference to a file. If it was the last one, releases the file's pages, and drops
+    /// the records of where they were mapped.
     ///
-    /// A file that is dropped otherwise is freed also; the records of its pages then stay until
-    /// reclaim comes to them.
+    /// A file whose last reference is dropped in another way is freed also. The records of its
+    /// pages then stay until reclaim finds them.
     pub fn close(&self, file: Arc<File<S::Platform>>) {
         let Some(rmap) = &self.rmap else { return };
         let Some(file) = Arc::into_inner(file) else { return };
@@ -167,7 +168,7 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Drops areas that were removed, and files that only they referred to.
+    /// Drops areas that were removed, and files that only these areas referred to.
     pub(crate) fn close_all(&self, areas: impl IntoIterator<Item = Area<S::Platform>>) {
         for area in areas {
             if let Backing::File { file, .. } = area.backing {
@@ -177,13 +178,13 @@ impl<S: System> Vm<S> {
     }
 }
 
-// Not derived: that would demand that the system can be cloned.
+// Not derived, because `derive` would require a system that can be cloned.
 impl<S: System> Clone for Vm<S> {
     fn clone(&self) -> Self {
         Self {
             platform: self.platform.clone(),
             coherence: Arc::clone(&self.coherence),
-            held: Arc::clone(&self.held),
+            quarantined: Arc::clone(&self.quarantined),
             rmap: self.rmap.clone(),
             deferred: Arc::clone(&self.deferred),
             ..*self

@@ -143,7 +143,7 @@ impl Lifetimes for Engine {
         });
         wait_masked(|| retiring.wait());
         // If no CPU held the space, `take_dead` returns its root on this CPU.
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {

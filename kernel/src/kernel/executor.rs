@@ -40,7 +40,7 @@ pub(crate) fn executor() -> &'static Executor {
 /// freed.
 pub(crate) fn after_switch(next: Next) {
     let vm = &executor().vm;
-    if next == Next::NoSpace || vm.holds_many() {
+    if next == Next::NoSpace || vm.has_many_quarantined() {
         vm.free_dead_tables();
     }
 }

@@ -93,7 +93,7 @@ fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
 }
 
 fn memory(executor: &Executor, members: &mut Members<'_, '_>) -> fmt::Result {
-    let (stats, deferred) = (executor.ended(), executor.vm.held_tables());
+    let (stats, deferred) = (executor.ended(), executor.vm.quarantined_tables());
     members.object("memory", |members| {
         members.numbers([
             ("flushes", stats.flushes),

@@ -113,13 +113,13 @@ impl Ledger {
     }
 
     pub(super) fn note(&mut self, mutant: &str, verdict: Verdict) {
-        if !self.is_settled(mutant) {
+        if !self.is_flushed(mutant) {
             self.verdicts.insert(mutant.to_owned(), verdict);
         }
     }
 
     /// Returns `true` if the verdict on the mutant is final.
-    pub(super) fn is_settled(&self, mutant: &str) -> bool {
+    pub(super) fn is_flushed(&self, mutant: &str) -> bool {
         matches!(self.verdicts.get(mutant), Some(Verdict::Unviable | Verdict::Killed(_)))
     }
 

@@ -137,7 +137,7 @@ fn try_all(
     let (arguments, scratch) = (read_arguments()?, Scratch::new(&place)?);
     let is_left = |pass: &Pass, ledger: &Ledger, name: &str| {
         let is_argued = arguments.contains_key(ledger::without_place(name));
-        !ledger.is_settled(name) && (pass.tries_argued || !is_argued)
+        !ledger.is_flushed(name) && (pass.tries_argued || !is_argued)
     };
     for pass in PASSES {
         if let Some((tool, all)) = tool {

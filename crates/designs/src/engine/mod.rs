@@ -219,7 +219,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
         });
         self.sim.masked(|| retiring.wait());
         // `take_dead` returns the root, on this CPU if no other CPU can walk the space.
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {

@@ -42,5 +42,5 @@ impl MmCount {
 /// The result of [`retire`](shootdown_vm::Lifetimes::retire), if dropping the reference of the
 /// users returned `root`.
 pub(crate) fn retired(root: Option<Root>) -> Retired {
-    root.map_or(Retired::Held, |_| Retired::Free)
+    root.map_or(Retired::Loaded, |_| Retired::Free)
 }

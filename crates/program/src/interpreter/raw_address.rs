@@ -55,7 +55,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     fn map_fixed(&self, pages: &Range<u64>, permission: Permission, mapping: Mapping) -> bool {
         // The recorded kernel chose an address that no flush was under way for. If the program
         // chose it, the simulated kernel may still flush it.
-        while !self.space().is_settled(&addresses(pages)) {
+        while !self.space().is_flushed(&addresses(pages)) {
             self.host.wait_hint();
         }
         let place = Place::Fixed(addresses(pages));

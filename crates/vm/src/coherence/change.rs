@@ -1,4 +1,4 @@
-//! What an operation changed in a space's page tables.
+//! The changes of an operation to a space's page tables.
 
 use core::ops::Range;
 
@@ -9,14 +9,14 @@ use shootdown::{Extent, ExtentSet, Machine, PageSize, Pending, PinnedCpu, Space}
 pub struct Change {
     /// The addresses from the first to the last; `None` for the whole space.
     pub range: Option<Range<u64>>,
-    /// The changed addresses among them, as the engine takes them.
+    /// The changed addresses among them, as the engine expects them.
     pub extents: ExtentSet,
     /// The size of the smallest page that was changed.
     pub page_size: PageSize,
-    /// What is freed after the flush.
+    /// The memory that is freed after the flush.
     pub freed: Freed,
-    /// Whether an entry of another size may be written next where something was mapped: a large
-    /// page was taken away, or small pages and their table.
+    /// `true` if an entry of another size may be written next at an address that was mapped: a
+    /// large page was removed, or small pages and their table.
     pub resizes: bool,
     /// The operation, for statistics.
     pub cause: Cause,
@@ -35,11 +35,11 @@ pub enum Cause {
     Move,
     /// `fork`.
     Fork,
-    /// A write to a page that is shared, or to the page of zeros.
+    /// A write to a page that is shared, or to the shared page of zeros.
     CopyOnWrite,
-    /// Small pages become a large one.
+    /// Small pages replaced by a large one.
     Collapse,
-    /// A large page becomes small ones, so that an operation can change some of them.
+    /// A large page split into small ones, so that an operation can change some of them.
     Split,
     /// Reclaim.
     Reclaim,
@@ -47,31 +47,32 @@ pub enum Cause {
     Exit,
 }
 
-/// What is freed after a flush.
+/// The memory that is freed after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
-    /// Pages at most.
+    /// At most pages.
     Pages,
     /// Page tables: CPUs that could walk them must be notified, even if they use no page.
     Tables,
 }
 
 impl Change {
-    /// Every small page of a range, as for `munmap`.
+    /// Returns the change of an operation that removed every small page of a range, such as
+    /// `munmap`.
     #[must_use]
     pub fn range(range: Range<u64>, freed: Freed) -> Self {
         let extent = Extent::range(range.clone(), PageSize::SIZE_4K);
         Self::of(Some(range), extent, freed, Cause::Unmap)
     }
 
-    /// One page that reclaim has unmapped.
+    /// Returns the change for one page that reclaim has unmapped.
     #[must_use]
     pub fn reclaimed(address: u64) -> Self {
         let range = address..address + crate::PAGE_BYTES;
         Self { cause: Cause::Reclaim, ..Self::range(range, Freed::Pages) }
     }
 
-    /// The whole space, as at its end.
+    /// Returns the change for the whole space, as at its end.
     #[must_use]
     pub fn whole(freed: Freed) -> Self {
         Self::of(None, Extent::whole(), freed, Cause::Exit)
@@ -83,9 +84,9 @@ impl Change {
         Self { range, extents, page_size: PageSize::SIZE_4K, freed, resizes: false, cause }
     }
 
-    /// Flushes the change with the engine: [`PinnedCpu::flush_gathered`], or [`PinnedCpu::flush_for_resize`]
-    /// where the change [resizes](Self::resizes) and the machine does not
-    /// [tolerate both sizes](Machine::tolerates_mixed_sizes).
+    /// Flushes the change with the engine: with [`PinnedCpu::flush_for_resize`] if the change
+    /// [resizes](Self::resizes) and the machine does not [tolerate both
+    /// sizes](Machine::tolerates_mixed_sizes), and with [`PinnedCpu::flush_gathered`] otherwise.
     pub fn flush_by_engine<'e, M: Machine>(
         &self,
         machine: &M,

@@ -1,6 +1,7 @@
-//! The seam without types: a memory manager that is compiled once can drive any coherence.
+//! The coherence traits as one object-safe trait: a memory manager that is compiled once can use
+//! any coherence.
 
-#![expect(unsafe_code, reason = "two methods of the seam are unsafe, and handed on")]
+#![expect(unsafe_code, reason = "two methods are unsafe, and forward their contract")]
 
 use alloc::boxed::Box;
 use core::any::Any;
@@ -19,23 +20,24 @@ pub type ErasedBatch = Option<Box<dyn Any>>;
 /// A flush of any coherence, sent or deferred.
 type ErasedLater = Later<Box<dyn Any>, Box<dyn Any>>;
 
-/// Declares the methods of [`DynCoherence`]. Each forwards to the inner coherence by default, and
-/// in every coherence to the method of the seam, with the arguments and the result converted.
+/// Declares the methods of [`DynCoherence`]. By default each method forwards to the inner
+/// coherence. For every type that implements [`Coherence`], it calls the method of the same name,
+/// with the arguments and the result converted.
 macro_rules! erase {
     ($(
         $(#[$doc:meta])*
         $trait:ident::$method:ident($($arg:ident: $type:ty = $typed:expr),*)
             $(-> $returned:ty = $erase:expr)?;
     )*) => {
-        /// A [`Coherence`] behind a pointer, with its spaces, flushes and batches erased. The
-        /// methods are those of the seam.
+        /// A [`Coherence`] behind a pointer, with the types of its spaces, flushes and batches
+        /// erased.
         ///
-        /// Every coherence is one. A decorator implements [`inner`](Self::inner) and the methods
-        /// that it changes; the others forward.
+        /// Every type that implements [`Coherence`] implements this trait. A decorator implements
+        /// [`inner`](Self::inner) and the methods that it changes; the other methods forward.
         ///
         /// # Panics
         ///
-        /// The methods panic when they are given a space, flush or batch of another coherence.
+        /// The methods panic if they are given a space, flush or batch of another coherence.
         pub trait DynCoherence {
             /// The coherence that the methods forward to by default.
             fn inner(&self) -> &dyn DynCoherence;
@@ -52,9 +54,9 @@ macro_rules! erase {
             ///
             /// # Safety
             ///
-            /// As there.
+            /// The contract of [`Scheduling::switch`].
             unsafe fn switch(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { self.inner().switch(space) }
             }
 
@@ -62,9 +64,9 @@ macro_rules! erase {
             ///
             /// # Safety
             ///
-            /// As there.
+            /// The contract of [`Scheduling::return_to_user`].
             unsafe fn return_to_user(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { self.inner().return_to_user(space) }
             }
         }
@@ -81,12 +83,12 @@ macro_rules! erase {
             )*
 
             unsafe fn switch(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { Scheduling::switch(self, typed(space)) }
             }
 
             unsafe fn return_to_user(&self, space: &dyn Any) {
-                // SAFETY: as our caller promises.
+                // SAFETY: the caller fulfils the same contract.
                 unsafe { Scheduling::return_to_user(self, typed(space)) }
             }
         }
@@ -105,7 +107,7 @@ erase! {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the method.
     Batching::add_space(batch: &mut ErasedBatch = batch_of(batch), space: &dyn Any = typed(space))
         -> Result<(), BatchIsFull> = identity;
     Batching::unmapped(
@@ -129,16 +131,16 @@ erase! {
 }
 
 fn typed<T: 'static>(erased: &dyn Any) -> &T {
-    erased.downcast_ref().expect("a value of this coherence")
+    erased.downcast_ref().expect("the value belongs to this coherence")
 }
 
 fn owned<T: 'static>(erased: Box<dyn Any>) -> T {
-    *erased.downcast().expect("a value of this coherence")
+    *erased.downcast().expect("the value belongs to this coherence")
 }
 
 fn batch_of<B: Default + 'static>(batch: &mut ErasedBatch) -> &mut B {
     let batch = batch.get_or_insert_with(|| Box::new(B::default()));
-    batch.downcast_mut().expect("a batch of this coherence")
+    batch.downcast_mut().expect("the batch belongs to this coherence")
 }
 
 fn boxed<T: 'static>(value: T) -> Box<dyn Any> {

@@ -1,7 +1,7 @@
-//! The seam between a memory manager and a way to keep TLBs coherent, split by caller. Shootdown's
-//! engine is behind it, and so are the designs that the engine is compared with.
+//! The interface between a memory manager and a method to keep TLBs coherent, split by caller.
+//! Shootdown's engine implements it, and so do the designs that the engine is compared with.
 //!
-//! All methods concern the CPU that calls them. The caller stays on that CPU until they return.
+//! All methods concern the CPU that calls them. The caller must stay on that CPU until they return.
 
 mod change;
 mod erased;
@@ -13,22 +13,22 @@ pub use policy::{EmptyTables, ExtraFlushes, Policy, ReclaimFlush, Refault, Unmap
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 
-/// The whole seam: implemented by every type that implements its parts.
+/// All parts of the interface. Every type that implements the parts implements this trait.
 pub trait Coherence: Defer + Batching + Lifetimes + Scheduling {}
 
 impl<C: Defer + Batching + Lifetimes + Scheduling> Coherence for C {}
 
-/// Flushes: called by every operation that removes translations.
+/// Flushes. Every operation that removes translations calls these methods.
 pub trait Flush {
     /// The record of one address space.
     type Space;
     /// A flush that was sent and may not be complete.
     type Pending;
 
-    /// The choices made for the memory manager. They never change.
+    /// Returns the choices that the coherence makes for the memory manager. They never change.
     fn policy(&self) -> Policy;
 
-    /// Makes the record of a space whose page tables start at `root`.
+    /// Creates the record of a space whose page tables start at `root`.
     fn space(&self, root: Root) -> Self::Space;
 
     /// Starts a flush. Call this after page tables were changed, and before the pages that they
@@ -40,15 +40,16 @@ pub trait Flush {
     fn wait(&self, pending: Self::Pending) -> Horizon;
 }
 
-/// Flushes that CPUs come to by themselves: called by `munmap`.
+/// Flushes that CPUs perform by themselves later. `munmap` calls these methods.
 pub trait Defer: Flush {
-    /// A flush that CPUs come to by themselves. A coherence that defers nothing names
+    /// A flush that CPUs perform by themselves later. A coherence that defers nothing uses
     /// [`Infallible`](core::convert::Infallible).
     type Deferred;
 
-    /// Flushes what `munmap` removed, at once or later. The memory manager puts the pages and the
-    /// addresses of a deferred flush aside until it [is complete](Self::is_complete). Until then a
-    /// CPU may go on using them, as a program that uses what it unmaps may find.
+    /// Flushes what `munmap` removed, either immediately or later. The memory manager keeps the
+    /// pages and the addresses of a deferred flush from reuse until the flush [is
+    /// complete](Self::is_complete). Until then a CPU may continue to use them, as a program that
+    /// accesses memory it unmaps may observe.
     fn flush_later(
         &self,
         space: &Self::Space,
@@ -57,39 +58,40 @@ pub trait Defer: Flush {
         Later::Sent(self.flush(space, change))
     }
 
-    /// Whether every CPU has come to the flush.
+    /// Returns `true` if every CPU has performed the flush.
     fn is_complete(&self, deferred: &Self::Deferred) -> bool {
         let _ = deferred;
         true
     }
 
-    /// Waits until every CPU has come to the flush, and notifies the CPUs that have not.
+    /// Waits until every CPU has performed the flush. Notifies the CPUs that have not.
     fn complete(&self, deferred: Self::Deferred) {
         let _ = deferred;
     }
 }
 
-/// Flushes of many pages of several spaces at once: called by reclaim and migration.
+/// Flushes of many pages of several spaces together. Reclaim and migration call these methods.
 pub trait Batching: Flush {
-    /// Pages that were unmapped and not flushed yet.
+    /// Pages that were unmapped and not yet flushed.
     type Batch: Default;
 
-    /// Prepares the batch for entries of `space`, which the caller is about to clear. From now on
-    /// the space [is batched](Self::is_batched), until the batch is [flushed](Self::flush_batch).
+    /// Prepares the batch for entries of `space`. Call this before the entries are cleared. From
+    /// this call on the space [is batched](Self::is_batched), until the batch is
+    /// [flushed](Self::flush_batch).
     ///
     /// # Errors
     ///
-    /// If there is no room for another space: flush the batch first.
+    /// [`BatchIsFull`] if there is no room for another space. Flush the batch, and call this again.
     fn add_space(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
         let _ = (batch, space);
         Ok(())
     }
 
     /// Adds the page at `address`, whose entry was cleared, of a space that is in the batch. When
-    /// this returns, no CPU can write to the page unnoticed, if its entry was not marked as
-    /// written.
+    /// this returns, no CPU can write to the page unnoticed, provided that its entry was not marked
+    /// as dirty.
     ///
-    /// The default flushes the page.
+    /// The default implementation flushes the page.
     fn unmapped(
         &self,
         batch: &mut Self::Batch,
@@ -106,106 +108,111 @@ pub trait Batching: Flush {
         let _ = batch;
     }
 
-    /// Whether a page of the space may be in a batch. An operation that finds an entry without a
-    /// page must then flush the addresses that it was asked to change, as if there had been one.
+    /// Returns `true` if a page of the space may be in a batch. An operation that finds an empty
+    /// entry must then flush the addresses that it was asked to change, as if the entry had held a
+    /// page.
     fn is_batched(&self, space: &Self::Space) -> bool {
         let _ = space;
         false
     }
 }
 
-/// Ends of spaces and of page tables: called by `exit`, and when memory can be freed.
+/// Ends of spaces and of page tables. `exit` calls these methods, and the kernel when memory can be
+/// freed.
 pub trait Lifetimes: Flush {
     /// Retires a space that has no user left and is never switched to again. This CPU may still
-    /// have it loaded, and so may CPUs that are lazy on it. The caller may drop the space after
-    /// that: a coherence that needs it for longer keeps it.
+    /// have the space loaded, and so may CPUs that are lazy on it. The caller may drop the space
+    /// after this call; a coherence that needs the space for longer keeps it.
     fn retire(&self, space: &Self::Space) -> Retired;
 
-    /// Returns the root of a retired space whose tables no CPU can walk any more, for this CPU to
-    /// free. Call this when memory can be freed, some time after a switch or any other event that
-    /// may have released a space: when the CPU idles, or when much is to be freed.
+    /// Returns the root of a retired space whose tables no CPU can walk any more, so that this CPU
+    /// can free them. Call this when memory can be freed, some time after a switch or any other
+    /// event that may have released a space: when the CPU idles, or when much memory is waiting to
+    /// be freed.
     fn take_dead(&self) -> Option<Root> {
         None
     }
 
-    /// Makes every CPU leave spaces that are dead. When it returns, spaces that were dead before
-    /// have been handed out.
+    /// Makes every CPU leave dead spaces. When this returns, the roots of all spaces that were dead
+    /// before the call are available from [`take_dead`](Self::take_dead).
     fn reap(&self) {}
 
-    /// Makes CPUs that could walk unhooked page tables of the space forget them. When it returns,
-    /// no CPU can walk the tables of any flush that was waited for before.
+    /// Makes CPUs that could walk unhooked page tables of the space drop them. When this returns,
+    /// no CPU can walk the tables of any flush that was waited for before the call.
     ///
-    /// Called when more tables are held back than is wanted; never under a coherence that holds
-    /// none back.
+    /// The memory manager calls this when more tables are quarantined than its limit allows. It
+    /// never calls it for a coherence that lets no table be quarantined.
     fn flush_walkers(&self, space: &Self::Space) -> Horizon {
         let _ = space;
         Horizon::CLEAR
     }
 }
 
-/// The scheduler's hooks.
+/// Hooks for the scheduler.
 pub trait Scheduling: Flush {
-    /// Called once on each CPU, before anything else: it can be interrupted from now on.
+    /// Prepares this CPU. Call this once on each CPU, before any other method: the CPU can be
+    /// interrupted from now on.
     fn online(&self) {}
 
-    /// Makes a space current on this CPU: a thread of it is about to run, in the kernel to begin
-    /// with.
+    /// Makes a space current on this CPU: a thread of the space is about to run, at first in the
+    /// kernel.
     ///
     /// # Safety
     ///
-    /// The space must not be dropped before it was [retired](Lifetimes::retire). Until `retire`
-    /// returns [`Retired::Free`], or the root is [handed out](Lifetimes::take_dead), the root must
-    /// be a valid page table.
+    /// The caller must not drop the space before it has [retired](Lifetimes::retire) it. The root
+    /// must be a valid page table until `retire` returns [`Retired::Free`], or until
+    /// [`take_dead`](Lifetimes::take_dead) returns the root.
     #[expect(unsafe_code, reason = "the root must be a page table, which no type can prove")]
     unsafe fn switch(&self, space: &Self::Space);
 
-    /// The thread that this CPU runs enters the kernel, by a system call or a fault. Until it
-    /// [returns](Self::return_to_user) it touches no user address: the kernel finds the thread's
-    /// memory by its frames.
+    /// Records that the thread on this CPU enters the kernel, by a system call or a fault. Until it
+    /// [returns](Self::return_to_user), the CPU must touch no user address: the kernel must access
+    /// the thread's memory by its frames.
     fn enter_kernel(&self) {}
 
-    /// The thread of `space` that this CPU runs goes on to user mode.
+    /// Records that the thread of `space` on this CPU continues in user mode.
     ///
-    /// Called before a thread first does so, and whenever it does after
-    /// [`enter_kernel`](Self::enter_kernel) or [`switch`](Self::switch), on whatever CPU the thread
-    /// is by then: a thread that was preempted was in the kernel.
+    /// Call this before a thread first enters user mode, and whenever it does so after
+    /// [`enter_kernel`](Self::enter_kernel) or [`switch`](Self::switch). The thread may have moved
+    /// to another CPU in between: a thread that was preempted was in the kernel.
     ///
     /// # Safety
     ///
-    /// As [`switch`](Self::switch).
+    /// The contract of [`switch`](Self::switch).
     #[expect(unsafe_code, reason = "as for `switch`")]
     unsafe fn return_to_user(&self, space: &Self::Space) {
         let _ = space;
     }
 
-    /// This CPU goes on to a kernel thread, or to idle, with the space still loaded.
+    /// Records that this CPU continues with a kernel thread, or with idling, and keeps the space
+    /// loaded.
     fn enter_lazy(&self);
 
-    /// This CPU is about to enter an idle state in which its TLB is lost.
+    /// Records that this CPU is about to enter an idle state in which it loses its TLB.
     fn leave_space(&self);
 
-    /// The body of the flush interrupt's handler.
+    /// Handles the flush interrupt. Call this in the interrupt's handler.
     fn interrupt(&self);
 
-    /// Called in the handler of the timer's interrupt: see [`Policy::tick_ns`].
+    /// Handles a timer interrupt. Call this in the interrupt's handler: see [`Policy::tick_ns`].
     fn tick(&self) {}
 }
 
-/// Where a space stands after [`retire`](Lifetimes::retire).
+/// The state of a space after [`retire`](Lifetimes::retire).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retired {
     /// No CPU can walk its page tables: they can be freed.
     Free,
-    /// CPUs still have it loaded. [`take_dead`](Lifetimes::take_dead) returns its root on the last
-    /// of them.
-    Held,
+    /// Some CPUs still have the space loaded. [`take_dead`](Lifetimes::take_dead) returns its root
+    /// on the last of them.
+    Loaded,
 }
 
-/// A flush that did not have to be sent at once.
+/// The flush of an operation that allowed its deferral.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later<P, D> {
-    /// It was sent as any other flush.
+    /// The flush was sent, as any other.
     Sent(P),
-    /// CPUs come to it by themselves.
+    /// CPUs perform the flush by themselves later.
     Deferred(D),
 }

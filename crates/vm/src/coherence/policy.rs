@@ -1,17 +1,17 @@
 //! The choices that a coherence makes for the memory manager, as a value.
 
-/// What the memory manager locks, keeps and flushes on behalf of a coherence.
+/// The locks, page tables and flushes that a coherence wants the memory manager to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The lock of the space that `munmap` holds while it waits for a flush.
     pub unmap_lock: UnmapLock,
-    /// What `munmap` does with page tables that it leaves empty.
+    /// The lifetime of page tables that `munmap` leaves empty.
     pub empty_tables: EmptyTables,
-    /// What the first read of an anonymous page maps.
+    /// The page that the first read of an anonymous page maps.
     pub zero_page: ZeroPage,
-    /// When pages are flushed that reclaim has unmapped.
+    /// The time at which pages are flushed that reclaim has unmapped.
     pub reclaim_flush: ReclaimFlush,
-    /// What a fault does about a page that reclaim may just have unmapped at the same address.
+    /// The action of a fault at an address at which reclaim may just have unmapped a page.
     pub refault: Refault,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
@@ -63,47 +63,49 @@ pub enum EmptyTables {
 pub enum ZeroPage {
     /// The page of zeros that all spaces share, until a write (Linux).
     Shared,
-    /// The shared page of zeros, or a page of its own where a write is likely to follow: that write
-    /// then flushes nothing.
+    /// The shared page of zeros, or a separate page if a write is likely to follow. That write then
+    /// flushes nothing.
     Predicted,
 }
 
-/// When pages are flushed that reclaim has unmapped.
+/// The time at which pages are flushed that reclaim has unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimFlush {
-    /// One by one (Linux until 4.2).
+    /// After each page (Linux until 4.2).
     PerPage,
-    /// Many together, of several spaces.
+    /// After many pages, of several spaces.
     Batched,
 }
 
-/// What a fault does that maps another page where reclaim may just have unmapped one.
+/// The action of a fault that maps a page at an address at which reclaim may just have unmapped
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refault {
-    /// It flushes the address first, if a flush of it may be outstanding. Otherwise one CPU could
-    /// write to the new page while another still reads the old one.
+    /// The fault first flushes the address, if a flush of it may be outstanding. Otherwise one CPU
+    /// could write to the new page while another CPU still reads the old one.
     Flushed,
-    /// It does nothing. (As far as is known, Linux does not flush here.)
+    /// The fault flushes nothing. (As far as is known, Linux does not flush here.)
     Unflushed,
 }
 
 bitflags::bitflags! {
-    /// Flushes without which no CPU could go wrong.
+    /// Flushes that no CPU's correctness depends on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ExtraFlushes: u8 {
-        /// A page that may be written or executed from now on, and could only be read.
+        /// After `mprotect`, of a page that could only be read, and may be written or executed from
+        /// now on.
         const PERMISSION_GAINS = 1;
-        /// Pages that no access was allowed to, when they are unmapped.
+        /// At an unmap, of pages that no access was allowed to.
         const INACCESSIBLE_PAGES = 1 << 1;
-        /// At every fork, the whole space, on idle CPUs also.
+        /// At every fork, of the whole space, also on idle CPUs.
         const SPACE_PER_FORK = 1 << 2;
-        /// Pages that move: each page table's separately, on idle CPUs also.
+        /// At a move of pages, of each page table separately, also on idle CPUs.
         const TABLE_PER_MOVE = 1 << 3;
-        /// The whole space whenever `munmap` or `madvise` has unmapped anything, or `mremap` has
-        /// removed a page table.
+        /// Of the whole space, whenever `munmap` or `madvise` has unmapped anything, or `mremap`
+        /// has removed a page table.
         const SPACE_PER_UNMAP = 1 << 4;
-        /// Each area that `munmap` removes or `madvise` empties, from its first page to its last,
-        /// whether or not anything was mapped there.
+        /// Of each area that `munmap` removes or `madvise` empties, from its first page to its
+        /// last, whether or not a page was mapped there.
         const AREA_PER_UNMAP = 1 << 5;
     }
 }

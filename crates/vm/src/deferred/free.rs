@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use shootdown::Root;
 
 use crate::coherence::{Defer, Lifetimes};
-use crate::deferred::tables::HeldStats;
+use crate::deferred::tables::QuarantineStats;
 use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform, Work};
@@ -14,21 +14,21 @@ use crate::system::System;
 use crate::vm::Vm;
 
 impl<S: System> Vm<S> {
-    /// Frees unmaps whose flush every CPU has come to by itself, up to the oldest that is not
-    /// complete.
+    /// Frees deferred unmaps whose flush every CPU has performed, from the oldest up to the first
+    /// that is not complete.
     pub(crate) fn free_completed(&self) {
-        let is_complete = |lot: &DeferredUnmap<S>| self.coherence.is_complete(&lot.flush);
-        self.free_lots(self.deferred.take(is_complete));
+        let is_complete = |unmap: &DeferredUnmap<S>| self.coherence.is_complete(&unmap.flush);
+        self.free_unmaps(self.deferred.pop_while(is_complete));
     }
 
     /// Completes and frees all deferred unmaps, of any space. Returns their number.
     pub(crate) fn complete_deferred(&self) -> usize {
-        self.free_lots(self.deferred.take(|_| true))
+        self.free_unmaps(self.deferred.pop_while(|_| true))
     }
 
-    fn free_lots(&self, lots: Vec<DeferredUnmap<S>>) -> usize {
-        let count = lots.len();
-        for DeferredUnmap { space, range, flush, removed } in lots {
+    fn free_unmaps(&self, unmaps: Vec<DeferredUnmap<S>>) -> usize {
+        let count = unmaps.len();
+        for DeferredUnmap { space, range, flush, removed } in unmaps {
             self.coherence.complete(flush);
             self.free_tables(self.free_pages(&space, removed));
             space.deferred.remove(&range);
@@ -52,7 +52,8 @@ impl<S: System> Vm<S> {
         tables
     }
 
-    /// Call this before the pages are released: their frames are theirs until then.
+    /// Records the marks of removed pages. Call this before the pages are released: their frames
+    /// cannot be reused until then.
     fn record_marks(&self, mappings: &Arc<Mappings<S>>, marks: &Marked) {
         let Some(rmap) = &self.rmap else { return };
         for &page in &marks.dirty {
@@ -70,13 +71,14 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Frees the page tables of dead spaces that this CPU was the last to hold, and deferred unmaps
-    /// whose flush is complete.
+    /// Frees the page tables of dead spaces that this CPU was the last to leave, and deferred
+    /// unmaps whose flush is complete.
     ///
     /// Call this where memory can be freed, some time after a switch of address spaces, or after
-    /// the CPU has [left](crate::Scheduling::leave_space) one. The best moment is when the CPU goes
-    /// idle: the thread that runs next then does not pay for being on the last CPU. Call it without
-    /// delay if there are [many](Self::holds_many) tables. Without any, it costs a few loads.
+    /// the CPU has [left](crate::Scheduling::leave_space) one. The best time is when the CPU
+    /// becomes idle: the thread that runs next then does not pay for being on the last CPU. Call it
+    /// without delay if there are [many](Self::has_many_quarantined) tables. If there is nothing to
+    /// free, the call costs a few loads.
     pub fn free_dead_tables(&self) {
         self.free_completed();
         while let Some(root) = self.coherence.take_dead() {
@@ -84,29 +86,29 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Whether more than half of the page tables that may be held back are.
-    pub fn holds_many(&self) -> bool {
-        self.held.stats().now > self.held_tables_max / 2
+    /// Returns `true` if more than half of the page tables that may be quarantined are.
+    pub fn has_many_quarantined(&self) -> bool {
+        self.quarantined.stats().now > self.quarantined_tables_max / 2
     }
 
-    /// The page tables that are held back because a CPU could still walk them, or because they have
-    /// not been [freed](Self::free_dead_tables) yet.
-    pub fn held_tables(&self) -> HeldStats {
-        self.held.stats()
+    /// Numbers of quarantined page tables: those that a CPU could still walk, or that are not
+    /// [freed](Self::free_dead_tables) yet.
+    pub fn quarantined_tables(&self) -> QuarantineStats {
+        self.quarantined.stats()
     }
 
-    pub(crate) fn holds_too_many(&self) -> bool {
-        self.held.stats().now > self.held_tables_max
+    pub(crate) fn has_too_many_quarantined(&self) -> bool {
+        self.quarantined.stats().now > self.quarantined_tables_max
     }
 
     pub(crate) fn free_dead(&self, root: Root) {
-        self.free_tables(self.held.take_dead(root));
+        self.free_tables(self.quarantined.take_dead(root));
     }
 
-    /// Makes lazy CPUs leave dead spaces, if too many tables are held back.
-    pub(crate) fn bound_held(&self) {
-        if self.holds_too_many() {
-            self.held.count_overflow();
+    /// Makes lazy CPUs leave dead spaces, if too many tables are quarantined.
+    pub(crate) fn bound_quarantine(&self) {
+        if self.has_too_many_quarantined() {
+            self.quarantined.count_overflow();
             self.coherence.reap();
             self.free_dead_tables();
         }

@@ -1,5 +1,5 @@
 //! Work that is not complete when its operation changes the page tables: flushes in flight, unmaps
-//! whose flush CPUs come to by themselves, and page tables that a CPU may still walk.
+//! whose flush is deferred, and page tables that a CPU may still walk.
 
 mod free;
 pub(crate) mod in_flight;

@@ -1,5 +1,5 @@
-//! The quarantine of a space: page tables that were unhooked while the space lives, and that a CPU
-//! may still walk.
+//! The quarantine of a space: page tables that were unhooked while the space was alive, and that a
+//! CPU may still walk.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,52 +13,51 @@ use crate::space::AddressSpace;
 use crate::system::System;
 
 impl<S: System> AddressSpace<S> {
-    /// Frees pages, and the tables that no CPU can walk after the flush, if there was one.
+    /// Frees pages, and the tables that no CPU can walk after the flush. `horizon` is the result of
+    /// the flush, or `None` if no flush was needed.
     pub(crate) fn free(&self, removed: Removed, horizon: Option<Horizon>) {
         let tables = self.vm.free_pages(&self.mappings, removed);
         self.free_tables(tables, horizon.unwrap_or(Horizon::UNKNOWN));
     }
 
-    /// Frees tables that were unhooked, now or as soon as no CPU can walk them; and tables of the
-    /// quarantine that no CPU can walk any more.
+    /// Frees tables that were unhooked, either now or as soon as no CPU can walk them. Also frees
+    /// quarantined tables that no CPU can walk any more.
     pub(crate) fn free_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
-        // First: it makes room.
+        // Free quarantined tables first, because this makes room.
         if self.has_quarantined.load(Relaxed) {
             self.free_cleared(horizon);
         }
         if tables.is_empty() || horizon.is_clear() {
             self.vm.free_tables(tables);
         } else {
-            self.hold_tables(tables, horizon);
+            self.quarantine_tables(tables, horizon);
         }
     }
 
-    fn hold_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+    fn quarantine_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
         let count = tables.len();
-        self.vm.held.add(count);
-        if let Err(tables) = self.put_in_quarantine(tables, horizon) {
+        self.vm.quarantined.add(count);
+        let mut quarantine = self.quarantine.lock();
+        // Store under the lock, as in `free_cleared`: otherwise that function could clear the flag
+        // after this store, while the quarantine holds tables.
+        self.has_quarantined.store(true, Relaxed);
+        let rest = quarantine.defer(horizon, count, tables);
+        drop(quarantine);
+        if let Err(tables) = rest {
             self.flush_walkers();
-            self.vm.held.remove(count);
+            self.vm.quarantined.remove(count);
             return self.vm.free_tables(tables);
         }
-        // Dead spaces first: an interrupt frees more of their tables.
-        self.vm.bound_held();
-        if self.vm.holds_too_many() {
+        // Empty dead spaces first, because one interrupt frees more tables there.
+        self.vm.bound_quarantine();
+        if self.vm.has_too_many_quarantined() {
             self.flush_walkers();
         }
     }
 
-    /// Returns the tables if there is no room for them.
-    fn put_in_quarantine(&self, tables: Vec<Frame>, horizon: Horizon) -> Result<(), Vec<Frame>> {
-        let mut quarantine = self.quarantine.lock();
-        // Under the lock, as where it is cleared: otherwise the clearing could follow this store.
-        self.has_quarantined.store(true, Relaxed);
-        quarantine.defer(horizon, tables.len(), tables)
-    }
-
-    /// Makes lazy CPUs forget the tables in quarantine, and frees them.
+    /// Makes lazy CPUs drop the quarantined tables, and frees the tables.
     fn flush_walkers(&self) {
-        self.vm.held.count_overflow();
+        self.vm.quarantined.count_overflow();
         let horizon = self.vm.coherence.flush_walkers(&self.mappings.coherent);
         self.free_cleared(horizon);
     }
@@ -71,12 +70,12 @@ impl<S: System> AddressSpace<S> {
                 return;
             };
             drop(quarantine);
-            self.vm.held.remove(count);
+            self.vm.quarantined.remove(count);
             self.vm.free_tables(tables);
         }
     }
 
-    /// Takes all tables out that are held back for this space.
+    /// Removes and returns all quarantined tables of this space.
     pub(crate) fn take_quarantined(&self) -> Vec<Frame> {
         let mut quarantine = self.quarantine.lock();
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The addresses of a space whose unmapping is deferred.
+//! The addresses of a space whose unmap is deferred.
 
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use core::ops::Range;
@@ -12,13 +12,14 @@ use crate::system::{SpinMutex, System};
 /// The ranges of a space whose unmap is deferred.
 pub(crate) struct DeferredRanges<S: System> {
     ranges: SpinMutex<S, Ranges>,
-    /// The number of deferred unmaps, to skip the lock while there are none.
+    /// Number of deferred unmaps. The lock is skipped while it is 0.
     count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Ranges {
-    /// How often each range, by start and end, is in an unmap: several unmaps may name it.
+    /// Number of deferred unmaps of each range, by start and end. Several unmaps may have the same
+    /// range.
     counts: BTreeMap<(u64, u64), usize>,
     /// An upper bound of the ranges' lengths.
     longest: u64,
@@ -29,11 +30,13 @@ impl<S: System> DeferredRanges<S> {
         Self { ranges: Mutex::new(Ranges::default()), count: AtomicUsize::new(0) }
     }
 
-    /// The end of a deferred range that overlaps `range`. Call this after `InFlight::overlapping`:
-    /// a range is added here before its flight ends, so a caller that has not found the flight
-    /// finds the range. It finds the count also, because `InFlight::end` releases what
-    /// `InFlight::overlapping` acquires. Without that, the caller could load an old count, and rely
-    /// on a deferred range as if it were clean.
+    /// Returns the end of a deferred range that overlaps `range`.
+    ///
+    /// Call this after `InFlight::overlapping`. A range is added here before its flush is removed
+    /// from the flushes in flight, so a caller that does not find the flush there finds the range
+    /// here. The relaxed load of the count finds it also, because `InFlight::end` releases what
+    /// `InFlight::overlapping` acquires. Without that pair, the caller could load an old count, and
+    /// treat a deferred range as flushed.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
         if self.count.load(Relaxed) == 0 {
             return None;

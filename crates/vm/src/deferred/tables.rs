@@ -1,11 +1,10 @@
 //! Page tables that are out of use, and that a CPU may still walk.
 //!
-//! The tables of a live space are in the space's quarantine, by the flush that they were unhooked
-//! with. The tables of a dead space are here, all together, by its root.
+//! The tables of a live space are in that space's own quarantine, grouped by the flush that they
+//! were unhooked with. The tables of a dead space are here, grouped by root.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,80 +14,80 @@ use shootdown::{Quarantine, Root};
 use crate::platform::Frame;
 use crate::system::{SpinMutex, System};
 
-/// Maximum number of tables that are held back of one live space: 2 MiB, as many as one operation
-/// gathers at most. Beyond that, CPUs that are lazy on the space are interrupted.
-pub(crate) const QUARANTINED_MAX: usize = 512;
+/// Maximum number of quarantined tables of one live space: 2 MiB, as many as one operation gathers
+/// at most. Beyond that, CPUs that are lazy on the space are interrupted.
+pub(crate) const SPACE_QUARANTINE_MAX: usize = 512;
 
-/// Maximum number of tables that are held back of all spaces together, unless the kernel
-/// [chooses another](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are
-/// interrupted.
-pub const HELD_TABLES_MAX: u64 = 1024;
+/// Maximum number of quarantined tables of all spaces together, unless the kernel [chooses
+/// another](crate::Vm::with_quarantined_tables_max): 4 MiB. Beyond that, lazy CPUs are interrupted.
+pub const QUARANTINED_TABLES_MAX: u64 = 1024;
 
-/// The tables of dead spaces, and the number of all tables that are held back.
-pub(crate) struct HeldTables<S: System> {
+/// The tables of dead spaces, and the number of all quarantined tables.
+pub(crate) struct QuarantinedTables<S: System> {
     dead: SpinMutex<S, BTreeMap<u64, Dead>>,
     count: AtomicU64,
     peak: AtomicU64,
-    interrupted: AtomicU64,
+    overflows: AtomicU64,
 }
 
-/// The tables of one dead space, and the number of them that are counted.
+/// The tables of one dead space.
 struct Dead {
     tables: Vec<Frame>,
     counted: usize,
 }
 
-/// Numbers of page tables that were held back because a CPU could still walk them.
+/// Numbers of page tables that were quarantined because a CPU could still walk them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldStats {
-    /// Number that is held back now.
+pub struct QuarantineStats {
+    /// Number of tables that are quarantined now.
     pub now: u64,
-    /// Greatest number at any time.
+    /// Greatest number of tables that were quarantined at any time.
     pub peak: u64,
-    /// Number of times that lazy CPUs were interrupted because too many were held back.
+    /// Number of times that lazy CPUs were interrupted because too many tables were quarantined.
     pub overflows: u64,
 }
 
-impl<S: System> HeldTables<S> {
+impl<S: System> QuarantinedTables<S> {
     pub(crate) fn new() -> Self {
         Self {
             dead: Mutex::new(BTreeMap::new()),
             count: AtomicU64::new(0),
             peak: AtomicU64::new(0),
-            interrupted: AtomicU64::new(0),
+            overflows: AtomicU64::new(0),
         }
     }
 
-    /// Counts tables that are held back from now on.
-    pub(crate) fn add(&self, count: usize) {
-        let held = self.count.fetch_add(count as u64, Relaxed) + count as u64;
-        self.peak.fetch_max(held, Relaxed);
+    /// Counts tables that are quarantined from now on.
+    pub(crate) fn add(&self, more: usize) {
+        let count = self.count.fetch_add(more as u64, Relaxed) + more as u64;
+        self.peak.fetch_max(count, Relaxed);
     }
 
-    /// Counts tables that are held back no more.
+    /// Counts tables that are no longer quarantined.
     pub(crate) fn remove(&self, count: usize) {
         self.count.fetch_sub(count as u64, Relaxed);
     }
 
     pub(crate) fn count_overflow(&self) {
-        self.interrupted.fetch_add(1, Relaxed);
+        self.overflows.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn stats(&self) -> HeldStats {
-        HeldStats {
+    pub(crate) fn stats(&self) -> QuarantineStats {
+        QuarantineStats {
             now: self.count.load(Relaxed),
             peak: self.peak.load(Relaxed),
-            overflows: self.interrupted.load(Relaxed),
+            overflows: self.overflows.load(Relaxed),
         }
     }
 
-    /// Keeps the tables of a space that is about to be retired. `counted` of them were held back
-    /// while the space lived, and are counted already.
+    /// Keeps the tables of a space that is about to be retired. `counted` of them were quarantined
+    /// while the space was alive, and are counted already.
     pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
         self.dead.lock().insert(root.0, Dead { tables, counted });
     }
 
-    /// Counts all tables of a space that was retired. If they are free by now, no CPU held them.
+    /// Counts all tables of a space that was retired. If they are freed by now, no CPU could walk
+    /// them, and they are not counted.
     pub(crate) fn count_dead(&self, root: Root) {
         if let Some(dead) = self.dead.lock().get_mut(&root.0) {
             self.add(dead.tables.len() - dead.counted);
@@ -96,7 +95,7 @@ impl<S: System> HeldTables<S> {
         }
     }
 
-    /// Takes the tables of a dead space out, which no CPU can walk any more.
+    /// Removes and returns the tables of a dead space that no CPU can walk any more.
     pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
         let Some(dead) = self.dead.lock().remove(&root.0) else { return Vec::new() };
         self.remove(dead.counted);
@@ -104,11 +103,5 @@ impl<S: System> HeldTables<S> {
     }
 }
 
-/// The held tables of one live space.
-pub(crate) type Quarantined<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
-
-impl<S: System> fmt::Debug for HeldTables<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stats().fmt(f)
-    }
-}
+/// The quarantined tables of one live space.
+pub(crate) type SpaceQuarantine<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;

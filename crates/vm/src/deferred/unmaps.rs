@@ -1,9 +1,9 @@
-//! Unmaps whose flush CPUs come to by themselves: the pages, the page tables and the addresses are
-//! put aside until every CPU has. For coherences that [defer flushes](crate::Defer::flush_later).
+//! Unmaps whose flush CPUs perform by themselves later. Until every CPU has, the pages, the page
+//! tables and the addresses are not reused. For coherences that [defer
+//! flushes](crate::Defer::flush_later).
 //!
-//! Pages and addresses are not reused before that. A thread that finds no memory completes the
-//! flushes, which notifies the remaining CPUs; a thread that needs these very addresses flushes
-//! them.
+//! A thread that finds no free memory completes the flushes, which notifies the remaining CPUs. A
+//! thread that maps the same addresses flushes them first.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -20,15 +20,15 @@ use crate::system::{Deferred, SpinMutex, System};
 
 /// The deferred unmaps of all spaces, oldest first.
 pub(crate) struct DeferredUnmaps<S: System> {
-    lots: SpinMutex<S, VecDeque<DeferredUnmap<S>>>,
-    /// The length of the queue, to skip its lock while it is empty. A reader that misses an unmap
-    /// which was just added finds it the next time.
+    unmaps: SpinMutex<S, VecDeque<DeferredUnmap<S>>>,
+    /// Length of the queue. The lock is skipped while it is 0. A reader that overlooks an unmap
+    /// which was just added finds it at its next call.
     count: AtomicUsize,
 }
 
-/// One unmap.
+/// One deferred unmap.
 pub(crate) struct DeferredUnmap<S: System> {
-    /// The space, which may have ended.
+    /// The space, which may have exited.
     pub(crate) space: Arc<Mappings<S>>,
     pub(crate) range: Range<u64>,
     pub(crate) flush: Deferred<S>,
@@ -37,36 +37,31 @@ pub(crate) struct DeferredUnmap<S: System> {
 
 impl<S: System> DeferredUnmaps<S> {
     pub(crate) fn new() -> Self {
-        Self { lots: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
+        Self { unmaps: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
     }
 
-    /// Adds an unmap of `range`.
-    pub(crate) fn put(
-        &self,
-        space: &Arc<Mappings<S>>,
-        range: Range<u64>,
-        flush: Deferred<S>,
-        removed: Removed,
-    ) {
-        space.deferred.insert(&range);
-        let mut lots = self.lots.lock();
-        lots.push_back(DeferredUnmap { space: Arc::clone(space), range, flush, removed });
-        self.count.store(lots.len(), Relaxed);
+    /// Adds an unmap.
+    pub(crate) fn push(&self, unmap: DeferredUnmap<S>) {
+        unmap.space.deferred.insert(&unmap.range);
+        let mut unmaps = self.unmaps.lock();
+        unmaps.push_back(unmap);
+        self.count.store(unmaps.len(), Relaxed);
     }
 
-    /// Takes the oldest unmaps out, as long as `is_wanted` holds.
-    pub(crate) fn take(
+    /// Removes and returns the oldest unmaps, up to the first for which `is_wanted` returns
+    /// `false`.
+    pub(crate) fn pop_while(
         &self,
         mut is_wanted: impl FnMut(&DeferredUnmap<S>) -> bool,
     ) -> Vec<DeferredUnmap<S>> {
         if self.count.load(Relaxed) == 0 {
             return Vec::new();
         }
-        let mut lots = self.lots.lock();
-        let wanted = lots.iter().take_while(|&lot| is_wanted(lot)).count();
-        let taken = lots.drain(..wanted).collect();
-        self.count.store(lots.len(), Relaxed);
-        taken
+        let mut unmaps = self.unmaps.lock();
+        let wanted = unmaps.iter().take_while(|&unmap| is_wanted(unmap)).count();
+        let popped = unmaps.drain(..wanted).collect();
+        self.count.store(unmaps.len(), Relaxed);
+        popped
     }
 }
 
@@ -80,7 +75,7 @@ pub(crate) struct Removed {
 /// Marks to record after the flush, when no CPU can write to the pages unnoticed.
 #[derive(Default)]
 pub(crate) struct Marked {
-    /// Pages whose entries were marked as written.
+    /// Pages whose entries were marked as dirty.
     pub(crate) dirty: Vec<Frame>,
     /// Pages whose contents are not needed, with their addresses.
     pub(crate) discardable: Vec<(Frame, u64)>,

@@ -1,15 +1,15 @@
 //! `AArch64`, four levels, as in chapter D8, on virtual memory, of Arm's manual (DDI 0487): stage 1
 //! of the EL1&0 regime, 4 KiB granule, addresses of 48 bits.
 //!
-//! Arm counts levels from the root down, from 0 to 3, so that our level 0 is its level 3.
+//! Arm counts levels from the root down, from 0 to 3. Level 0 here is Arm's level 3.
 //!
 //! # Dirty pages
 //!
-//! There is no dirty bit. With `FEAT_HAFDBS` ("Hardware updates to the translation tables") there
-//! is DBM, which makes `AP[2]` one: a page that has both is *writable-clean*, and the first write
-//! clears `AP[2]`, which makes it *writable-dirty*. Without DBM, `AP[2]` forbids writes. Linux has
-//! given the bits the names of what they come to: DBM is `PTE_WRITE`, `AP[2]` is `PTE_RDONLY`, and
-//! what is writable and not read-only is dirty (`pte_hw_dirty`). As here:
+//! There is no dirty bit. With `FEAT_HAFDBS` ("Hardware updates to the translation tables") the bit
+//! DBM turns `AP[2]` into one. A page with both bits set is *writable-clean*; the first write
+//! clears `AP[2]`, and the page is *writable-dirty*. Without DBM, `AP[2]` forbids writes. Linux
+//! names the bits by their effect: DBM is `PTE_WRITE`, `AP[2]` is `PTE_RDONLY`, and a page that is
+//! writable and not read-only is dirty (`pte_hw_dirty`). The encoding here is the same:
 //!
 //! |                  | DBM | `AP[2]` | bit 55 |
 //! |------------------|-----|---------|--------|
@@ -18,29 +18,27 @@
 //! | read-only, clean | 0   | 1       | 0      |
 //! | read-only, dirty | 0   | 1       | 1      |
 //!
-//! The last line is software's: when the permission to write is taken away, `AP[2]` must be set,
-//! and bit 55 remembers what it said (`PTE_DIRTY`). Linux sets that bit for writable pages, too,
-//! where it knows them to be dirty; here it is not set, so that what the MMU makes of an entry is
-//! what we would have written.
+//! The hardware never makes the last line. When software removes the permission to write, it must
+//! set `AP[2]`, and therefore keeps the dirty mark in bit 55 (`PTE_DIRTY`). Linux also sets this
+//! bit in writable pages that it has found dirty. This crate does not, so an entry that the MMU
+//! marks equals the entry that software would write.
 //!
-//! # What the kernel must have set up
+//! # Requirements on the kernel
 //!
-//! - `TCR_EL1`: HA and HD, for the MMU to set AF and clear `AP[2]`. Without them, an access that is
-//!   only to be marked faults again and again, for [`fault`](crate::AddressSpace::fault) finds
-//!   nothing wrong. IRGN0 and ORGN0 are write-back, and SH0 inner shareable: entries are not marked
-//!   in other memory. T0SZ is 16, TG0 4 KiB, DS 0.
+//! - `TCR_EL1`: set HA and HD, so that the MMU sets AF and clears `AP[2]`. Otherwise an access that
+//!   only needs a mark faults repeatedly, because [`fault`](crate::AddressSpace::fault) finds
+//!   nothing to change. IRGN0 and ORGN0 must be write-back, and SH0 inner shareable, because the
+//!   MMU marks entries only in such memory. T0SZ must be 16, TG0 4 KiB, and DS 0.
 //! - `MAIR_EL1`: normal memory, write-back, at [`Aarch64::ATTRIBUTES`].
-//! - `TCR2_EL1.PIE` is 0: with permission indirection (`FEAT_S1PIE`) the bits for permissions are
+//! - `TCR2_EL1.PIE` must be 0: with permission indirection (`FEAT_S1PIE`) the permission bits are
 //!   an index.
 //!
-//! A CPU may keep a translation that has refused a write ("TLB maintenance"). Whoever handles a
-//! permission fault therefore invalidates the page on this CPU (`TLBI VAE1`) before it is tried
-//! again, whether the entry had to be changed or not. (Linux: `flush_tlb_fix_spurious_fault`.) Of
-//! entries that are invalid nothing is kept.
+//! A CPU may keep a translation that has refused a write ("TLB maintenance"). The handler of a
+//! permission fault must therefore invalidate the page on this CPU (`TLBI VAE1`) before the access
+//! is retried, whether the entry was changed or not. (Linux: `flush_tlb_fix_spurious_fault`.) A CPU
+//! caches nothing of invalid entries.
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of `AArch64` with pages of 4 KiB: four levels of 512 entries.
 ///
@@ -51,139 +49,79 @@ use crate::platform::Frame;
 /// └─────┴───┴─────┴─────┴──┴─────┴─────┴─────────┴────┴────┴────┴─────────┴──┴──────┴──────┴───┘
 /// ```
 ///
-/// That is a page or a block; D is software's. The type is 1 in a page, and 0 in a block, which is
-/// a large leaf: of 2 MiB at level 1, of 1 GiB at level 2. A table has type 1, its frame, and AF,
-/// which the MMU would set if it were told to (`FEAT_HAFT`). All leaves are for user code
-/// (`AP[1]`), inner shareable (SH is 3), tagged with the ASID (nG), and never executed by the
-/// kernel (PXN).
+/// The diagram shows a page or a block; bit 55, D, is reserved for software. The type is 1 in a
+/// page, and 0 in a block, which is a large leaf: of 2 MiB at level 1, of 1 GiB at level 2. A table
+/// has type 1, its frame, and AF, which the MMU would set if `FEAT_HAFT` were enabled. All leaves
+/// are accessible to user code (`AP[1]`), inner shareable (SH is 3), tagged with the ASID (nG), and
+/// not executable by the kernel (PXN).
 ///
-/// Where V, the valid bit, is 0, the MMU looks at nothing else. A page to which no access is
-/// allowed then keeps its other bits, and is told by nG, as Linux has it (`PTE_PRESENT_INVALID`); a
-/// claim has nG clear and bit 2 set, and its ticket from bit 12 on.
+/// If V, the valid bit, is 0, the MMU ignores all other bits. A page to which no access is allowed
+/// then keeps its other bits, and is recognised by nG, as in Linux (`PTE_PRESENT_INVALID`). A claim
+/// has nG clear and bit 2 set, and its ticket from bit 12 on.
 #[derive(Clone, Copy, Debug)]
 pub enum Aarch64 {}
 
 impl Aarch64 {
-    /// Which of the eight attributes in `MAIR_EL1` all pages have: it is to be `0xff`, normal
-    /// memory, inner and outer write-back. (Linux: `MT_NORMAL`.)
+    /// Index of the attribute in `MAIR_EL1` that all pages have, from 0 to 7. The kernel must set
+    /// that attribute to `0xff`: normal memory, inner and outer write-back. (Linux: `MT_NORMAL`.)
     pub const ATTRIBUTES: u64 = 0;
 }
 
 const VALID: u64 = 1 << 0;
-/// A table, or, at level 0, a page.
+/// The type of a table, and, at level 0, of a page.
 const NOT_BLOCK: u64 = 1 << 1;
 const ATTRIBUTES_SHIFT: u32 = 2;
-/// `AP[1]`: EL0 may, too.
+/// `AP[1]`: EL0 has access also.
 const USER: u64 = 1 << 6;
-/// `AP[2]`: read-only if DBM is 0, clean if it is 1.
-const READ_ONLY: u64 = 1 << 7;
 const INNER_SHAREABLE: u64 = 3 << 8;
 const ACCESSED: u64 = 1 << 10;
 const NOT_GLOBAL: u64 = 1 << 11;
-/// DBM.
-const WRITABLE: u64 = 1 << 51;
+/// PXN.
 const KERNEL_NO_EXECUTE: u64 = 1 << 53;
-const USER_NO_EXECUTE: u64 = 1 << 54;
-/// Ours: of a page that is not writable.
-const DIRTY: u64 = 1 << 55;
-const FRAME: u64 = 0x0000_ffff_ffff_f000;
-/// In every leaf.
-const LEAF: u64 = Aarch64::ATTRIBUTES << ATTRIBUTES_SHIFT
-    | USER
-    | INNER_SHAREABLE
-    | NOT_GLOBAL
-    | KERNEL_NO_EXECUTE;
-/// The meaning of nG where bit 0 is 0.
-const NO_ACCESS: u64 = NOT_GLOBAL;
-const CLAIM: u64 = 1 << 2;
-const CLAIM_TICKET_SHIFT: u32 = 12;
 
 impl Format for Aarch64 {
     const LEVELS: usize = 4;
-    const INDEX_BITS: u32 = 9;
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    fn table(table: Frame) -> u64 {
-        // Permissions are the leaf's alone; accessed, for we know that it will be.
-        address_of(table) | VALID | NOT_BLOCK | ACCESSED
-    }
-
-    fn as_table(entry: u64) -> Option<Frame> {
-        const TABLE: u64 = VALID | NOT_BLOCK;
-        (entry & TABLE == TABLE).then_some(frame_of(entry))
-    }
-
-    fn leaf(leaf: Leaf) -> u64 {
-        block(leaf) | NOT_BLOCK
-    }
-
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        // Bit 0 alone is reserved at level 0, and faults.
-        if entry & NOT_BLOCK != 0 { as_page_or_block(entry) } else { None }
-    }
-
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        block(leaf)
-    }
-
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "there are no blocks");
-        if is_large_level::<Self>(level) && entry & NOT_BLOCK == 0 {
-            as_page_or_block(entry)
-        } else {
-            None
-        }
-    }
-
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-fn block(leaf: Leaf) -> u64 {
-    let Leaf { frame, protection, marks } = leaf;
-    let is_writable = protection.contains(Protection::WRITE);
-    let is_dirty = marks.contains(Marks::DIRTY);
-    LEAF | address_of(frame)
-        | bit_if(!protection.is_empty(), VALID)
-        | bit_if(is_writable, WRITABLE)
-        | bit_if(!(is_writable && is_dirty), READ_ONLY)
-        | bit_if(!is_writable && is_dirty, DIRTY)
-        | bit_if(!protection.contains(Protection::EXECUTE), USER_NO_EXECUTE)
-        | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
-}
-
-/// What an entry says whose type is that of a leaf.
-fn as_page_or_block(entry: u64) -> Option<Leaf> {
-    let mut protection = Protection::empty();
-    let is_writable = entry & WRITABLE != 0;
-    if entry & VALID != 0 {
-        protection |= Protection::READ;
-        protection.set(Protection::WRITE, is_writable);
-        protection.set(Protection::EXECUTE, entry & USER_NO_EXECUTE == 0);
-    } else if entry & NO_ACCESS == 0 {
-        return None;
-    }
-    let mut marks = Marks::empty();
-    marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
-    marks.set(Marks::DIRTY, is_writable && entry & READ_ONLY == 0 || entry & DIRTY != 0);
-    Some(Leaf { frame: frame_of(entry), protection, marks })
-}
-
-fn address_of(frame: Frame) -> u64 {
-    debug_assert!(frame.address() & !FRAME == 0, "{frame:x?} has more than 48 bits");
-    frame.address()
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> 12)
+    const BITS: Bits = Bits {
+        frame: 0x0000_ffff_ffff_f000,
+        frame_shift: 12,
+        // The leaf alone restricts permissions. A table is marked as accessed when it is written,
+        // because the MMU would mark it at its first use.
+        table: VALID | NOT_BLOCK | ACCESSED,
+        table_mask: VALID | NOT_BLOCK,
+        leaf: Self::ATTRIBUTES << ATTRIBUTES_SHIFT
+            | USER
+            | INNER_SHAREABLE
+            | NOT_GLOBAL
+            | KERNEL_NO_EXECUTE,
+        // At level 0, VALID without NOT_BLOCK is reserved, and faults.
+        page: NOT_BLOCK,
+        large: 0,
+        accessible: VALID,
+        inaccessible: NOT_GLOBAL,
+        // DBM.
+        writable: 1 << 51,
+        executable: 0,
+        // UXN.
+        not_executable: 1 << 54,
+        accessed: ACCESSED,
+        inaccessible_accessed: ACCESSED,
+        dirty: 0,
+        // Reserved for software.
+        not_writable_dirty: 1 << 55,
+        // `AP[2]`: read-only if DBM is 0, clean if DBM is 1.
+        clean: 1 << 7,
+        claim: 1 << 2,
+        ticket_shift: 12,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl Hardware for Aarch64 {
         // Bits 47 to 12.
@@ -198,7 +136,7 @@ mod tests {
         }
 
         fn written(entry: u64) -> Option<u64> {
-            // AP[2] is 0, or DBM has it become so.
+            // A write is allowed if AP[2] is 0, or if DBM lets the MMU clear AP[2].
             let may_write = entry & 0x80 == 0 || entry & 0x0008_0000_0000_0000 != 0;
             may_write.then_some((entry | 0x400) & !0x80)
         }
@@ -209,15 +147,15 @@ mod tests {
     const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
 
     #[test]
-    fn entries_are_the_hardwares() {
+    fn entries_match_the_manual() {
         let leaf = Leaf { frame: Frame(0x12345), protection: READ_WRITE, marks: Marks::all() };
         // UXN (54), PXN (53), DBM (51): 0x40 + 0x20 + 8, times 2^48; nG (11), AF (10), SH (9, 8),
         // AP[1] (6), type (1), valid (0): 0x800 + 0x400 + 0x300 + 0x40 + 2 + 1.
         assert_eq!(Aarch64::leaf(leaf), 0x0068_0000_1234_5f43);
-        // AP[2] (7), too: 0x80.
+        // The same, and AP[2] (7): 0x80.
         let leaf = Leaf { marks: Marks::ACCESSED, ..leaf };
         assert_eq!(Aarch64::leaf(leaf), 0x0068_0000_1234_5fc3);
-        // PXN alone above; AP[2], and no AF.
+        // PXN, but not UXN and DBM; AP[2], but not AF.
         let code = Protection::READ | Protection::EXECUTE;
         let leaf = Leaf { protection: code, marks: Marks::empty(), ..leaf };
         assert_eq!(Aarch64::leaf(leaf), 0x0020_0000_1234_5bc3);
@@ -231,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_are_the_hardwares() {
-        // As for a page, and type 0.
+    fn large_entries_match_the_manual() {
+        // The same bits as for a page, and type 0.
         let leaf = Leaf { frame: Frame(0x12200), protection: READ_WRITE, marks: Marks::ACCESSED };
         assert_eq!(Aarch64::large_leaf(leaf, 1), 0x0068_0000_1220_0fc1);
         let leaf = Leaf { frame: Frame(0x80000), ..leaf };
@@ -242,30 +180,24 @@ mod tests {
     }
 
     #[test]
-    fn dirty_survives_the_permission_to_write() {
+    fn dirty_mark_survives_loss_of_write_permission() {
         let dirty = Leaf { frame: Frame(1), protection: READ_WRITE, marks: Marks::DIRTY };
-        // DBM and AP[2] say it; then bit 55 does, whatever is allowed, and AP[2] forbids writes.
+        // DBM and AP[2] encode the mark. Without the permission to write, bit 55 does, and AP[2]
+        // forbids writes.
         assert_eq!(Aarch64::leaf(dirty) & 0x0088_0000_0000_0080, 0x0008_0000_0000_0000);
         for protection in [Protection::READ, Protection::empty()] {
             let entry = Aarch64::leaf(Leaf { protection, ..dirty });
             assert_eq!(entry & 0x0088_0000_0000_0080, 0x0080_0000_0000_0080);
         }
-        // Linux sets bit 55 of a writable page, too: it would be read as it is meant.
+        // Linux also sets bit 55 in writable pages. Such an entry is decoded correctly.
         let as_linux = Aarch64::leaf(dirty) | 0x0080_0000_0000_0000;
         assert_eq!(Aarch64::as_leaf(as_linux), Some(dirty));
     }
 
     #[test]
-    fn a_type_at_the_wrong_level_is_no_leaf() {
+    fn type_of_another_level_is_not_a_leaf() {
         let leaf = Leaf { frame: Frame(0), protection: READ_WRITE, marks: Marks::all() };
         assert_eq!(Aarch64::as_leaf(Aarch64::large_leaf(leaf, 1)), None);
         assert_eq!(Aarch64::as_large_leaf(Aarch64::leaf(leaf), 1), None);
-    }
-
-    #[test]
-    fn a_walk_takes_nine_bits_at_each_level() {
-        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
-        let indices = [3, 2, 1, 0].map(|level| Aarch64::index(address, level));
-        assert_eq!(indices, [1, 2, 3, 4]);
     }
 }

@@ -1,19 +1,17 @@
 //! RISC-V with 64 bits, three or four levels, as in its manual, volume II, chapter
 //! "Supervisor-Level ISA", sections "Sv39" and "Sv48": the entries are the same.
 //!
-//! # What is assumed of the hardware
+//! # Requirements on the hardware and the kernel
 //!
-//! - The MMU sets A and D (Svadu, with `menvcfg.ADUE` set). Where it does not (Svade), an access
-//!   that is only to be marked faults again and again, for [`fault`](crate::AddressSpace::fault)
-//!   finds nothing wrong.
-//! - A CPU may remember that an entry was invalid, or a translation that has refused a write.
-//!   Whoever handles a page fault therefore executes `SFENCE.VMA` for the page, on this CPU, before
-//!   the access is tried again, whether the entry had to be changed or not. (Linux:
-//!   `update_mmu_cache`.) With Svvptc it is not needed where the entry was invalid.
+//! - The MMU must set A and D (Svadu, with `menvcfg.ADUE` set). If it does not (Svade), an access
+//!   that only needs a mark faults repeatedly, because [`fault`](crate::AddressSpace::fault) finds
+//!   nothing to change.
+//! - A CPU may cache that an entry was invalid, or keep a translation that has refused a write. The
+//!   handler of a page fault must therefore execute `SFENCE.VMA` for the page, on this CPU, before
+//!   the access is retried, whether the entry was changed or not. (Linux: `update_mmu_cache`.) With
+//!   Svvptc this is unnecessary if the entry was invalid.
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of RISC-V with 39 bits of address: three levels of 512 entries.
 ///
@@ -34,13 +32,14 @@ pub type Sv48 = RiscV<4>;
 /// └───┴──────┴─────┴──────────────────────┴─────┴───┴───┴───┴───┴───┴───┴───┴───┘
 /// ```
 ///
-/// N and PBMT, of Svnapot and Svpbmt, are always 0, and so is what is reserved below them. Where V
-/// is 1 and one of R, W and X is, the entry is a leaf, at any level: of 2 MiB at level 1, of 1 GiB
-/// at level 2. Where V is 1 and none of them is, it is a table, of which D, A and U must be 0.
+/// N and PBMT, of Svnapot and Svpbmt, are always 0, and so are the reserved bits below them. If V
+/// is 1 and one of R, W and X is 1, the entry is a leaf, at any level: of 2 MiB at level 1, of 1
+/// GiB at level 2. If V is 1 and R, W and X are 0, the entry points to a table, and D, A and U must
+/// be 0.
 ///
-/// Where V is 0, the MMU looks at nothing else. A page to which no access is allowed then keeps its
-/// frame and marks and has G set, as Linux has it (`_PAGE_PROT_NONE`); a claim has bit 8 set, which
-/// is the lower one of RSW, and its ticket above those.
+/// If V is 0, the MMU ignores all other bits. A page to which no access is allowed then keeps its
+/// frame and marks and has G set, as in Linux (`_PAGE_PROT_NONE`). A claim has bit 8 set, the lower
+/// bit of RSW, and its ticket above RSW.
 #[derive(Clone, Copy, Debug)]
 pub enum RiscV<const LEVELS: usize> {}
 
@@ -51,91 +50,45 @@ const EXECUTABLE: u64 = 1 << 3;
 const USER: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
-/// The meaning of G where V is 0.
-const NO_ACCESS: u64 = 1 << 5;
-const CLAIM: u64 = 1 << 8;
-const CLAIM_TICKET_SHIFT: u32 = 10;
-const FRAME: u64 = 0x003f_ffff_ffff_fc00;
-const FRAME_SHIFT: u32 = 10;
-/// With V, what tells a leaf from a table.
-const LEAF: u64 = READABLE | WRITABLE | EXECUTABLE;
 
 impl<const LEVELS: usize> Format for RiscV<LEVELS> {
     const LEVELS: usize = {
         assert!(LEVELS == 3 || LEVELS == 4, "Sv39 or Sv48");
         LEVELS
     };
-    const INDEX_BITS: u32 = 9;
-    // Sv48 would have leaves of 512 GiB at level 3.
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    fn table(table: Frame) -> u64 {
-        field_of(table) | VALID
-    }
-
-    fn as_table(entry: u64) -> Option<Frame> {
-        (entry & (VALID | LEAF) == VALID).then_some(frame_of(entry))
-    }
-
-    fn leaf(leaf: Leaf) -> u64 {
-        let Leaf { frame, protection, marks } = leaf;
-        field_of(frame)
-            // W without R is reserved.
-            | bit_if(!protection.is_empty(), VALID | READABLE | USER)
-            | bit_if(protection.is_empty(), NO_ACCESS)
-            | bit_if(protection.contains(Protection::WRITE), WRITABLE)
-            | bit_if(protection.contains(Protection::EXECUTE), EXECUTABLE)
-            | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
-            | bit_if(marks.contains(Marks::DIRTY), DIRTY)
-    }
-
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        let mut protection = Protection::empty();
-        if entry & VALID != 0 {
-            protection.set(Protection::READ, entry & READABLE != 0);
-            protection.set(Protection::WRITE, entry & WRITABLE != 0);
-            protection.set(Protection::EXECUTE, entry & EXECUTABLE != 0);
-            if protection.is_empty() {
-                return None;
-            }
-        } else if entry & NO_ACCESS == 0 {
-            return None;
-        }
-        let mut marks = Marks::empty();
-        marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
-        marks.set(Marks::DIRTY, entry & DIRTY != 0);
-        Some(Leaf { frame: frame_of(entry), protection, marks })
-    }
-
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        Self::leaf(leaf)
-    }
-
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "it is not large there");
-        if is_large_level::<Self>(level) { Self::as_leaf(entry) } else { None }
-    }
-
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-/// The frame, in its place.
-fn field_of(frame: Frame) -> u64 {
-    debug_assert!(frame.0 <= FRAME >> FRAME_SHIFT, "{frame:x?} has more than 44 bits");
-    frame.0 << FRAME_SHIFT
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> FRAME_SHIFT)
+    const BITS: Bits = Bits {
+        frame: 0x003f_ffff_ffff_fc00,
+        frame_shift: 10,
+        table: VALID,
+        table_mask: VALID | READABLE | WRITABLE | EXECUTABLE,
+        leaf: 0,
+        // A leaf has the same bits at every level.
+        page: 0,
+        large: 0,
+        // Every accessible leaf is readable: W without R is reserved.
+        accessible: VALID | READABLE | USER,
+        // G.
+        inaccessible: 1 << 5,
+        writable: WRITABLE,
+        executable: EXECUTABLE,
+        not_executable: 0,
+        accessed: ACCESSED,
+        inaccessible_accessed: ACCESSED,
+        dirty: DIRTY,
+        not_writable_dirty: DIRTY,
+        clean: 0,
+        claim: 1 << 8,
+        ticket_shift: 10,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl<const LEVELS: usize> Hardware for RiscV<LEVELS> {
         // Bits 53 to 10.
@@ -165,7 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_the_hardwares() {
+    fn entries_match_the_manual() {
+        assert_eq!((Sv39::LEVELS, Sv48::LEVELS), (3, 4));
         let leaf = Leaf {
             frame: Frame(0x12345),
             protection: Protection::READ | Protection::WRITE,
@@ -188,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_are_the_hardwares() {
-        // As for a page: the level alone makes them large.
+    fn large_entries_match_the_manual() {
+        // The same bits as for a page: only the level makes an entry large.
         let leaf = Leaf {
             frame: Frame(0x12200),
             protection: Protection::READ | Protection::WRITE,
@@ -205,18 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn write_without_read_is_never_said() {
+    fn writable_page_is_always_readable() {
         let leaf = Leaf { frame: Frame(1), protection: Protection::WRITE, marks: Marks::empty() };
         // 1 times 2^10; U, W, R, V: 0x10 + 4 + 2 + 1.
         assert_eq!(Sv39::leaf(leaf), 0x417);
-    }
-
-    #[test]
-    fn a_walk_takes_nine_bits_at_each_level() {
-        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
-        assert_eq!(Sv39::LEVELS, 3);
-        assert_eq!([2, 1, 0].map(|level| Sv39::index(address, level)), [2, 3, 4]);
-        assert_eq!(Sv48::LEVELS, 4);
-        assert_eq!([3, 2, 1, 0].map(|level| Sv48::index(address, level)), [1, 2, 3, 4]);
     }
 }

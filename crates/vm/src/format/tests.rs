@@ -1,25 +1,25 @@
-//! What holds for every format, checked by the tests of each.
+//! Checks that hold for every format. The tests of each format call them.
 
 use super::{EMPTY, Format, Leaf, Marks};
 use crate::area::Protection;
 use crate::platform::Frame;
 
-/// What an MMU makes of entries, in the manual's bits.
+/// The behaviour of an MMU, written with the manual's bits.
 pub(super) trait Hardware: Format {
-    /// How many bits the number of a frame has.
+    /// Number of bits of a frame's number.
     const FRAME_BITS: u32;
 
-    /// Whether it looks at more than one bit.
+    /// Returns `true` if the MMU examines more bits than the valid bit.
     fn is_valid(entry: u64) -> bool;
 
-    /// What a valid leaf becomes when it is used.
+    /// Returns the entry after an access through a valid leaf.
     fn read(entry: u64) -> u64;
 
-    /// What a valid leaf becomes when it is written through; `None` if that is refused.
+    /// Returns the entry after a write through a valid leaf; `None` if the MMU refuses the write.
     fn written(entry: u64) -> Option<u64>;
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Empty,
@@ -28,7 +28,8 @@ pub(super) enum Kind {
     Claim,
 }
 
-/// What an entry at `level` is, by what a caller asks; fails if it is two things at once.
+/// Returns the kind of an entry at `level`, from the answers of the decoding functions. Panics if
+/// the entry has two kinds.
 pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
     let table = if level == 0 { None } else { F::as_table(entry) };
     let leaf = F::as_leaf_at(entry, level);
@@ -41,13 +42,14 @@ pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
     }
 }
 
-/// The first frame of the page at `level` that `number` is in, if the number has not too many bits.
+/// Returns the first frame of the page at `level` that contains `number`, cut to the number of bits
+/// that the format has.
 pub(super) fn frame_at<F: Hardware>(number: u64, level: usize) -> Frame {
     let pages = F::span(level) / crate::PAGE_BYTES;
     Frame(number & ((1 << F::FRAME_BITS) - 1) & !(pages - 1))
 }
 
-/// Every protection there is, with all marks.
+/// Returns every possible protection, with all combinations of marks.
 pub(super) fn protections_and_marks() -> impl Iterator<Item = (Protection, Marks)> {
     let enforced = |bits| Protection::from_bits_truncate(bits).as_enforced();
     (0..8).map(enforced).flat_map(|protection| {
@@ -55,7 +57,7 @@ pub(super) fn protections_and_marks() -> impl Iterator<Item = (Protection, Marks
     })
 }
 
-/// Every leaf of the last frame at each level, and the level.
+/// Returns every leaf of the last frame at each level, and the level.
 fn leaves<F: Hardware>() -> impl Iterator<Item = (Leaf, usize)> {
     (0..=F::LEAF_LEVEL_MAX).flat_map(|level| {
         let frame = frame_at::<F>(u64::MAX, level);
@@ -64,7 +66,7 @@ fn leaves<F: Hardware>() -> impl Iterator<Item = (Leaf, usize)> {
     })
 }
 
-pub(super) fn every_leaf_is_read_as_it_was_written<F: Hardware>() {
+pub(super) fn leaf_decodes_as_encoded<F: Hardware>() {
     for (leaf, level) in leaves::<F>() {
         let entry = F::leaf_at(leaf, level);
         assert_eq!(kind::<F>(entry, level), Kind::Leaf(leaf), "{entry:#x} at level {level}");
@@ -72,7 +74,7 @@ pub(super) fn every_leaf_is_read_as_it_was_written<F: Hardware>() {
     }
 }
 
-pub(super) fn there_are_leaves_up_to_1_gib<F: Hardware>() {
+pub(super) fn largest_leaf_maps_1_gib<F: Hardware>() {
     let sizes = [0, 1, 2].map(|level| F::span(level));
     assert_eq!(sizes, [4 << 10, 2 << 20, 1 << 30]);
     assert_eq!(F::LEAF_LEVEL_MAX, 2);
@@ -83,7 +85,7 @@ pub(super) fn there_are_leaves_up_to_1_gib<F: Hardware>() {
     }
 }
 
-pub(super) fn tables_claims_and_nothing_are_told_apart<F: Hardware>() {
+pub(super) fn tables_claims_and_empty_are_distinct<F: Hardware>() {
     for level in 0..F::LEVELS {
         assert_eq!(kind::<F>(EMPTY, level), Kind::Empty);
         assert!(!F::is_valid(EMPTY));
@@ -102,8 +104,8 @@ pub(super) fn tables_claims_and_nothing_are_told_apart<F: Hardware>() {
     }
 }
 
-/// What a leaf is told by does not come from its frame.
-pub(super) fn the_least_leaf_is_told_apart<F: Hardware>() {
+/// Checks that a leaf is recognised by other bits than those of its frame.
+pub(super) fn leaf_of_frame_zero_is_distinct<F: Hardware>() {
     for (leaf, level) in leaves::<F>() {
         let leaf = Leaf { frame: Frame(0), ..leaf };
         let entry = F::leaf_at(leaf, level);
@@ -111,7 +113,7 @@ pub(super) fn the_least_leaf_is_told_apart<F: Hardware>() {
     }
 }
 
-pub(super) fn the_hardware_marks_as_we_do<F: Hardware>() {
+pub(super) fn hardware_marks_equal_encoded_marks<F: Hardware>() {
     for (leaf, level) in leaves::<F>().filter(|(leaf, _)| !leaf.protection.is_empty()) {
         let entry = F::leaf_at(leaf, level);
         let marked = |marks| F::leaf_at(Leaf { marks: leaf.marks | marks, ..leaf }, level);
@@ -120,6 +122,12 @@ pub(super) fn the_hardware_marks_as_we_do<F: Hardware>() {
         let expected = may_write.then(|| marked(Marks::ACCESSED | Marks::DIRTY));
         assert_eq!(F::written(entry), expected, "{leaf:x?} at level {level}");
     }
+}
+
+pub(super) fn walk_takes_nine_bits_per_level<F: Hardware>() {
+    let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
+    let indices = [0, 1, 2, 3].map(|level| F::index(address, level));
+    assert_eq!(indices[..F::LEVELS], [4, 3, 2, 1][..F::LEVELS]);
 }
 
 /// The tests of a format.
@@ -132,38 +140,43 @@ macro_rules! format_checks {
             use proptest::prelude::*;
 
             #[test]
-            fn every_leaf_is_read_as_it_was_written() {
-                checks::every_leaf_is_read_as_it_was_written::<$format>();
-                checks::the_least_leaf_is_told_apart::<$format>();
+            fn leaf_decodes_as_encoded() {
+                checks::leaf_decodes_as_encoded::<$format>();
+                checks::leaf_of_frame_zero_is_distinct::<$format>();
             }
 
             #[test]
-            fn there_are_leaves_up_to_1_gib() {
-                checks::there_are_leaves_up_to_1_gib::<$format>();
+            fn largest_leaf_maps_1_gib() {
+                checks::largest_leaf_maps_1_gib::<$format>();
             }
 
             #[test]
-            fn tables_claims_and_nothing_are_told_apart() {
-                checks::tables_claims_and_nothing_are_told_apart::<$format>();
+            fn tables_claims_and_empty_are_distinct() {
+                checks::tables_claims_and_empty_are_distinct::<$format>();
             }
 
             #[test]
-            fn the_hardware_marks_as_we_do() {
-                checks::the_hardware_marks_as_we_do::<$format>();
+            fn hardware_marks_equal_encoded_marks() {
+                checks::hardware_marks_equal_encoded_marks::<$format>();
             }
 
             #[test]
-            #[should_panic(expected = "no first frame")]
+            fn walk_takes_nine_bits_per_level() {
+                checks::walk_takes_nine_bits_per_level::<$format>();
+            }
+
+            #[test]
+            #[should_panic(expected = "is not the first frame")]
             #[cfg(debug_assertions)]
-            fn a_large_leaf_begins_at_a_multiple_of_its_size() {
+            fn misaligned_large_leaf_panics() {
                 let (protection, marks) = (Protection::READ, Marks::empty());
-                <$format>::large_leaf(Leaf { frame: Frame(0x100), protection, marks }, 1);
+                let _ = <$format>::large_leaf(Leaf { frame: Frame(0x100), protection, marks }, 1);
             }
 
             proptest! {
-                /// So do marks and protections with them.
+                /// Frames, protections and marks are decoded as they were encoded.
                 #[test]
-                fn frames_survive(
+                fn frame_decodes_as_encoded(
                     number: u64,
                     level in 0..=<$format>::LEAF_LEVEL_MAX,
                     (protection, marks) in prop::sample::select(
@@ -180,7 +193,7 @@ macro_rules! format_checks {
                 }
 
                 #[test]
-                fn claims_are_as_many_as_tickets(
+                fn claims_differ_by_ticket(
                     one in 0..1u64 << 52,
                     other in 0..1u64 << 52,
                     level in 0..<$format>::LEVELS,

@@ -1,11 +1,9 @@
 //! x86-64, four levels, as in Intel's manual, volume 3A, section 4.5.
 //!
-//! It is assumed that there are no shadow stacks (section 4.6): a CPU that has them takes a dirty
-//! page that is not writable for a part of one. (Linux: `_PAGE_SAVED_DIRTY`.)
+//! Shadow stacks (section 4.6) must be disabled: a CPU with shadow stacks treats a page that is
+//! dirty and not writable as part of one. (Linux: `_PAGE_SAVED_DIRTY`.)
 
-use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
-use crate::area::Protection;
-use crate::platform::Frame;
+use super::{Bits, Format};
 
 /// Page tables of x86-64 in long mode: four levels of 512 entries.
 ///
@@ -16,13 +14,13 @@ use crate::platform::Frame;
 /// └────┴─────────┴──────────────────────┴─────┴──┴──┴──┴──┴─────┴────┴────┴───┘
 /// ```
 ///
-/// Where P is 0, the MMU looks at nothing else. A page to which no access is allowed then keeps
-/// its frame and has G set, as Linux has it (`_PAGE_PROTNONE`); a claim has bit 9 set, and its
-/// ticket above.
+/// If P is 0, the MMU ignores all other bits. A page to which no access is allowed then keeps its
+/// frame and has G set, as in Linux (`_PAGE_PROTNONE`). A claim has bit 9 set, and its ticket above
+/// bit 9.
 ///
-/// PS is set in large leaves, whether they are present or not, and only there: at level 1, of
-/// 2 MiB, and at level 2, of 1 GiB, if the CPU knows them (CPUID 80000001H, EDX bit 26). Their
-/// frame begins at bit 21 or 30. (Bit 12 is PAT there, as bit 7 is at level 0: always 0.)
+/// PS is set only in large leaves, whether they are present or not: at level 1, of 2 MiB, and at
+/// level 2, of 1 GiB, if the CPU supports them (CPUID 80000001H, EDX bit 26). Their frame begins at
+/// bit 21 or 30. Bit 12 is PAT in a large leaf, as bit 7 is at level 0; PAT is always 0 here.
 #[derive(Clone, Copy, Debug)]
 pub enum X86_64 {}
 
@@ -31,89 +29,45 @@ const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-/// PS: a leaf above level 0.
+/// PS.
 const LARGE: u64 = 1 << 7;
-/// The meaning of G where P is 0.
-const NO_ACCESS: u64 = 1 << 8;
-const CLAIM: u64 = 1 << 9;
-const CLAIM_TICKET_SHIFT: u32 = 10;
-const FRAME: u64 = 0x000f_ffff_ffff_f000;
-const NO_EXECUTE: u64 = 1 << 63;
 
 impl Format for X86_64 {
     const LEVELS: usize = 4;
-    const INDEX_BITS: u32 = 9;
-    const LEAF_LEVEL_MAX: usize = 2;
-
-    #[inline]
-    fn table(table: Frame) -> u64 {
-        // Permissions are the leaf's alone; accessed, for we know that it will be.
-        table.address() | PRESENT | WRITABLE | USER | ACCESSED
-    }
-
-    #[inline]
-    fn as_table(entry: u64) -> Option<Frame> {
-        (entry & (PRESENT | LARGE) == PRESENT).then_some(frame_of(entry))
-    }
-
-    #[inline]
-    fn leaf(leaf: Leaf) -> u64 {
-        let Leaf { frame, protection, marks } = leaf;
-        frame.address()
-            | bit_if(!protection.is_empty(), PRESENT | USER)
-            | bit_if(protection.is_empty(), NO_ACCESS)
-            | bit_if(protection.contains(Protection::WRITE), WRITABLE)
-            | bit_if(!protection.contains(Protection::EXECUTE), NO_EXECUTE)
-            | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
-            | bit_if(marks.contains(Marks::DIRTY), DIRTY)
-    }
-
-    #[inline]
-    fn as_leaf(entry: u64) -> Option<Leaf> {
-        let mut protection = Protection::empty();
-        if entry & PRESENT != 0 {
-            protection |= Protection::READ;
-            protection.set(Protection::WRITE, entry & WRITABLE != 0);
-            protection.set(Protection::EXECUTE, entry & NO_EXECUTE == 0);
-        } else if entry & (CLAIM | NO_ACCESS) != NO_ACCESS {
-            return None;
-        }
-        let mut marks = Marks::empty();
-        marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
-        marks.set(Marks::DIRTY, entry & DIRTY != 0);
-        Some(Leaf { frame: frame_of(entry), protection, marks })
-    }
-
-    #[inline]
-    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
-        assert_large::<Self>(leaf.frame, level);
-        Self::leaf(leaf) | LARGE
-    }
-
-    #[inline]
-    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
-        debug_assert!(level != 0, "bit 7 is another one there");
-        if is_large_level::<Self>(level) && entry & LARGE != 0 {
-            Self::as_leaf(entry)
-        } else {
-            None
-        }
-    }
-
-    #[inline]
-    fn claim(ticket: u64) -> u64 {
-        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
-    }
-}
-
-const fn frame_of(entry: u64) -> Frame {
-    Frame((entry & FRAME) >> 12)
+    const BITS: Bits = Bits {
+        frame: 0x000f_ffff_ffff_f000,
+        frame_shift: 12,
+        // The leaf alone restricts permissions. A table is marked as accessed when it is written,
+        // because the MMU would mark it at its first use.
+        table: PRESENT | WRITABLE | USER | ACCESSED,
+        table_mask: PRESENT | LARGE,
+        leaf: 0,
+        page: 0,
+        large: LARGE,
+        accessible: PRESENT | USER,
+        // G.
+        inaccessible: 1 << 8,
+        writable: WRITABLE,
+        executable: 0,
+        // NX.
+        not_executable: 1 << 63,
+        accessed: ACCESSED,
+        inaccessible_accessed: ACCESSED,
+        dirty: DIRTY,
+        not_writable_dirty: DIRTY,
+        clean: 0,
+        claim: 1 << 9,
+        ticket_shift: 10,
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::Protection;
     use crate::format::tests::{Hardware, format_checks};
+    use crate::format::{Leaf, Marks};
+    use crate::platform::Frame;
 
     impl Hardware for X86_64 {
         // Bits 51 to 12.
@@ -135,7 +89,7 @@ mod tests {
     format_checks!(X86_64);
 
     #[test]
-    fn entries_are_the_hardwares() {
+    fn entries_match_the_manual() {
         let leaf = Leaf {
             frame: Frame(0x12345),
             protection: Protection::READ | Protection::WRITE,
@@ -158,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_are_the_hardwares() {
+    fn large_entries_match_the_manual() {
         let leaf = Leaf {
             frame: Frame(0x12200),
             protection: Protection::READ | Protection::WRITE,
@@ -171,12 +125,5 @@ mod tests {
         // NX; G, PS, A: 0x100 + 0x80 + 0x20.
         let leaf = Leaf { protection: Protection::empty(), ..leaf };
         assert_eq!(X86_64::large_leaf(leaf, 2), 0x8000_0000_8000_01a0);
-    }
-
-    #[test]
-    fn a_walk_takes_nine_bits_at_each_level() {
-        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
-        let indices = [3, 2, 1, 0].map(|level| X86_64::index(address, level));
-        assert_eq!(indices, [1, 2, 3, 4]);
     }
 }

@@ -1,34 +1,38 @@
-//! Collapsing: 512 small pages become a large one, that takes one entry of a TLB. (Linux:
-//! `MADV_COLLAPSE`, `collapse_huge_page`.)
+//! Collapsing: a large page replaces 512 small pages, and needs one TLB entry instead of 512.
+//! (Linux: `MADV_COLLAPSE`, `collapse_huge_page`.)
 //!
-//! # The order of things
+//! # Steps
 //!
-//! 1. The small pages are looked at, and room found for the large one. Whatever speaks against it
-//!    does so now: nothing has been changed.
-//! 2. Their entries are emptied, and then that of their table, which nobody needs any more.
-//! 3. All CPUs are made to forget the pages, and the way to the table, and are waited for.
-//! 4. Only then is copied. A CPU that still knew a small page could write to it behind the copy,
-//!    and the word would be gone.
-//! 5. The large page is put where the table was. Not before the flush: a CPU could hold it along
-//!    with the small ones (*break before make*), and read in the one what another had written to
-//!    the other. That includes lazy CPUs, unless the machine
+//! 1. Check the small pages, and allocate the large one. Every reason not to collapse is found
+//!    here, before anything is changed.
+//! 2. Empty the entries of the small pages, and then the entry of their table, which is no longer
+//!    needed.
+//! 3. Make all CPUs drop the small pages, and the path to the table, and wait for them.
+//! 4. Copy, only now. A CPU that still had a small page cached could write to it after its word was
+//!    copied, and the write would be lost.
+//! 5. Write the large leaf to the entry of the table, not before the flush. Otherwise a CPU could
+//!    hold the large page together with small ones (*break before make*), and read from one of them
+//!    after another CPU had written to the other. This includes lazy CPUs, unless the machine
 //!    [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes).
 //!
-//! The table is freed as are all that were unhooked: when no CPU can walk it any more. A lazy CPU
-//! that was not notified may walk it until then, and finds 512 empty entries there. (Linux keeps
-//! the entries until it has copied, interrupts lazy CPUs, too, and then keeps the table for when
-//! the page is split.)
+//! The table is freed as any unhooked table: when no CPU can walk it any more. A lazy CPU that was
+//! not notified may walk the table until then, and finds 512 empty entries. (Linux keeps the
+//! entries until it has copied, interrupts lazy CPUs also, and then keeps the table for the split
+//! of the page.)
 //!
-//! The areas are locked for writing, one large page at a time, as in Linux. So there are no claims
-//! and no faults, and no fork that would share a page. Less would not do: faults in between would
-//! have to be kept from making the table anew, at a level where they look for no claims, and so
-//! would whoever discards or protects what is in nobody's tables.
+//! # Locks
 //!
-//! Reclaim asks for no lock. A page that it takes before step 2 leaves an empty entry behind, and
-//! is zeros from then on, as if it had come a moment earlier. Its flush may not be done; but ours
-//! covers the page then, as always where something [is batched](Batching::is_batched). From
-//! step 2 on it finds the entries empty, and the pages' records gone: those are struck out before
-//! the table can be freed that reclaim, holding a record, may be looking at.
+//! The areas are locked for writing, for one large page at a time, as in Linux. So there are no
+//! claims, no faults, and no fork that would share a page. A weaker lock would not do: faults would
+//! have to be kept from making the table again, at a level where they look for no claims. The same
+//! holds for operations that discard or protect pages while no table refers to them.
+//!
+//! Reclaim takes no lock. If it unmaps a page before step 2, it leaves an empty entry, and the page
+//! is zeros from then on, as if reclaim had come a moment earlier. Reclaim's flush may not be
+//! complete, but the flush of step 3 then covers the page, as always if the space [is
+//! batched](Batching::is_batched). From step 2 on, reclaim finds the entries empty and the pages'
+//! mappings removed. They are removed before the table can be freed, which reclaim may be reading
+//! while it holds the lock of a page's record.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -45,23 +49,25 @@ use crate::system::System;
 use crate::table::{Slot, pages_of};
 use crate::{LARGE_PAGE_BYTES, PAGE_BYTES};
 
-/// At which level of the tables large pages are made.
+/// The level of the large pages that are made.
 const LEVEL: usize = 1;
 
 impl<S: System> AddressSpace<S> {
-    /// Makes large pages of the small ones in `range`: of each [`LARGE_PAGE_BYTES`], at a multiple
-    /// of that, that lie in one anonymous private area. Returns how many.
+    /// Makes large pages from the small pages in `range`. Each block of [`LARGE_PAGE_BYTES`], at a
+    /// multiple of that size, is collapsed if it lies in one anonymous private area. Returns the
+    /// number of large pages made.
     ///
-    /// Only pages that are not shared with another space are taken. Those that have not been
-    /// written are zeros, and take memory from now on; at least one must have been. (Linux:
-    /// `max_ptes_none`, which is 511, too.) A block with a page that is shared is left as it is;
-    /// so are all that are left when no [large frame](Platform::allocate_large) is to be had.
+    /// A block with a page that is shared with another space is left as it is. At least one page of
+    /// the block must have been written. Pages that were not written are zeros, and occupy memory
+    /// from now on. (Linux: `max_ptes_none`, which is also 511.) If no [large
+    /// frame](Platform::allocate_large) is available, all remaining blocks are left as they are.
     ///
-    /// What was [given up](crate::Advice::Free) is kept, as if it had been written since.
+    /// The contents of pages that were [freed by advice](crate::Advice::Free) are kept, as if they
+    /// had been written since.
     ///
     /// # Errors
     ///
-    /// If areas cannot be there.
+    /// [`BadRange`] if areas cannot be in all of `range`.
     pub fn collapse(&self, range: Range<u64>) -> Result<usize, BadRange> {
         const {
             assert!(S::Format::INDEX_BITS == 9, "2 MiB can be a page");
@@ -77,30 +83,30 @@ impl<S: System> AddressSpace<S> {
             };
             match self.collapse_block(&block, protection) {
                 Ok(is_large) => collapsed += usize::from(is_large),
-                // There is none for the next one, either.
+                // No large frame is left for the next block either.
                 Err(OutOfMemory) => return Ok(collapsed),
             }
             rest.start = block.end;
         }
     }
 
-    /// Returns whether the block can be, and is, a large page now.
+    /// Collapses a block if possible. Returns `true` if it was collapsed.
     fn collapse_block(
         &self,
         block: &Range<u64>,
         protection: Protection,
     ) -> Result<bool, OutOfMemory> {
         let (platform, tables) = (&self.vm.platform, &self.mappings.tables);
-        let Some((at, table)) = tables.last_table(platform, block.start) else { return Ok(false) };
+        let Some((at, table)) = tables.leaf_table(platform, block.start) else { return Ok(false) };
         if !self.is_collapsible(block) {
             return Ok(false);
         }
         let large = platform.allocate_large()?;
         let mut gather = Gather::begin(self, block.clone(), Cause::Collapse);
-        let small = self.take_small(block, table, &mut gather);
-        tables.take_table(platform, at);
-        // With its first page, CPUs forget the way to it.
-        gather.table(block.start..block.start + PAGE_BYTES, table);
+        let small = self.clear_small(block, table, &mut gather);
+        tables.unlink(platform, at);
+        // A flush of the first page also makes CPUs drop the path to the table.
+        gather.add_table(block.start..block.start + PAGE_BYTES, table);
         gather.resize();
         gather.send().wait();
         for ((address, page), small) in pages_of::<S::Format>(block.start, large, LEVEL).zip(small)
@@ -112,24 +118,25 @@ impl<S: System> AddressSpace<S> {
                 }
                 None => platform.clear_page(page),
             }
-            self.note(page, None, address);
+            self.add_mapping(page, None, address);
         }
-        // We have written to it, so nobody may take it for unneeded; and it spares the MMU the
-        // marking.
+        // The large page was just written, so it must not count as unneeded. Setting both marks
+        // also saves the MMU from setting them.
         let marks = Marks::ACCESSED | Marks::DIRTY;
         let leaf = Leaf { frame: large, protection, marks };
-        tables.put_large(platform, Slot { at, level: LEVEL }, leaf);
+        tables.set_large(platform, Slot { at, level: LEVEL }, leaf);
         count(&self.counters.collapsed, 1);
         Ok(true)
     }
 
-    /// Whether a page of the block is ours, and none somebody else's, too.
+    /// Returns `true` if the block has a page besides the page of zeros, and all such pages belong
+    /// to this space alone.
     fn is_collapsible(&self, block: &Range<u64>) -> bool {
         let mut has_page = false;
         for found in self.mappings.tables.entries(&self.vm.platform, block.clone()) {
             let Some(leaf) = found.leaf::<S::Format>() else { return false };
             if leaf.frame != self.vm.zero_page {
-                if !self.is_ours_alone(leaf.frame, found.address) {
+                if !self.is_unshared(leaf.frame, found.address) {
                     return false;
                 }
                 has_page = true;
@@ -138,19 +145,21 @@ impl<S: System> AddressSpace<S> {
         has_page
     }
 
-    /// Whether nobody else has the page at `address`. So it stays then: who shares a page has it
-    /// first, and a fork of this space needs the lock.
-    fn is_ours_alone(&self, page: Frame, address: u64) -> bool {
+    /// Returns `true` if no other space has the page at `address`. This cannot change while the
+    /// lock is held: another user must first get the page from this space, and a fork of this space
+    /// needs the lock.
+    fn is_unshared(&self, page: Frame, address: u64) -> bool {
         let is_alone = || self.vm.platform.user_count(page) == 1;
         match &self.vm.rmap {
-            // Reclaim may just have taken it, and its frame be another page's, or nobody's.
+            // Reclaim may just have unmapped the page. Its frame may then be free, or have another
+            // use, so the count alone proves nothing.
             Some(rmap) => rmap.is_mapped_at(page, &self.mappings, address, is_alone),
             None => is_alone(),
         }
     }
 
-    /// Empties the entries of the block. Returns the page that each held, and its count with it.
-    fn take_small(
+    /// Empties the entries of the block. Returns the page that each entry mapped, with its count.
+    fn clear_small(
         &self,
         block: &Range<u64>,
         table: Frame,
@@ -159,7 +168,7 @@ impl<S: System> AddressSpace<S> {
         let take = |(index, address)| {
             let entry = self.vm.platform.swap(EntryAt { table, index }, EMPTY);
             let leaf = S::Format::as_leaf(entry)?;
-            gather.take_leaf(address, leaf, 0);
+            gather.add_leaf(address, leaf, 0);
             if leaf.frame == self.vm.zero_page {
                 return None;
             }
@@ -170,7 +179,7 @@ impl<S: System> AddressSpace<S> {
     }
 }
 
-/// The first addresses in `range` that could be a large page's, and what their area allows.
+/// Returns the first block in `range` that can be a large page, and the protection of its area.
 fn next_block<P: Platform>(
     areas: &Areas<P>,
     range: &Range<u64>,

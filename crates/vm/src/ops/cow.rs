@@ -1,23 +1,25 @@
-//! Copy-on-write: a write to a private page that others may share.
+//! Copy-on-write: a write to a private page that other spaces may share.
 //!
-//! # The order of things
+//! # Steps
 //!
-//! The copy must not be writable on one CPU while another still reads the original: the one would
-//! write, tell the other, and that would read the old word. So the entry is emptied first, then
-//! flushed, and the copy put there when all CPUs have forgotten the original. (Linux does so under
-//! the lock of the page table: "clear the pte entry and flush it first, before updating the pte
-//! with the new entry".)
+//! The copy must not become writable on one CPU while another CPU still reads the original: the
+//! first CPU could write, notify the second CPU, and the second CPU would read the old word. So the
+//! entry is emptied first, then flushed, and the copy is mapped when all CPUs have dropped the
+//! original. (Linux does the same under the lock of the page table: "clear the pte entry and flush
+//! it first, before updating the pte with the new entry".)
 //!
-//! Without such a lock, the entry is *claimed* meanwhile: it holds a ticket that no other claim
-//! ever has. The claim does three things. It takes the entry's count of the page over to the
-//! claimant, so that the page stays while it is looked at and copied, whatever others do to the
-//! entry. It has other faults on the page come back later. And it tells at the end whether the
-//! entry is still the one that was claimed.
+//! There is no such lock here. Instead, the faulting CPU *claims* the entry: during the flush and
+//! the copy the entry contains a ticket that no other claim ever has. The claim has three effects:
 //!
-//! The lock is held for reading throughout, whatever the design. Who holds it for writing never
-//! meets a claim, and so a fork, or a change of protection, never has to ask where the page is. An
-//! [`advise`](AddressSpace::advise) that discards may meet one, and clears it: the page is gone,
-//! which the claimant sees when it fails to put the copy there.
+//! - The entry's count of the page passes to the claiming CPU. So the page stays while the CPU
+//!   examines and copies it, whatever other CPUs do to the entry.
+//! - Other faults on the page return, and are retried later.
+//! - At the end, the ticket shows whether the entry is still the one that was claimed.
+//!
+//! The lock is held for reading throughout, under every policy. So a caller that holds the lock for
+//! writing never finds a claim, and a fork or a change of protection never has to ask where the
+//! page is. An [`advise`](AddressSpace::advise) that discards pages may find a claim, and clears
+//! it. The page is then discarded, which the claiming CPU detects when it fails to map the copy.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -31,8 +33,8 @@ use crate::space::AddressSpace;
 use crate::system::System;
 
 impl<S: System> AddressSpace<S> {
-    /// Makes the page at `page`, for which `at` held `entry`, ours alone and writable, if nobody
-    /// else changes the entry.
+    /// Gives this space its own writable page at `page`, where `at` held `entry`. Does nothing if
+    /// another call changes the entry first.
     pub(crate) fn make_private(
         &self,
         page: u64,
@@ -41,7 +43,8 @@ impl<S: System> AddressSpace<S> {
         leaf: Leaf,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
-        // Before the claim: who clears it, and finds no page, must know that a flush is to come.
+        // List the flush before the claim: a call that clears the claim, and finds no page, must
+        // detect that a flush is still to come.
         let mut gather = Gather::begin(self, page..page + PAGE_BYTES, Cause::CopyOnWrite);
         let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
         if platform.compare_exchange(at, entry, claim).is_err() {
@@ -53,31 +56,31 @@ impl<S: System> AddressSpace<S> {
             S::Format::leaf(Leaf { frame, protection, marks: Marks::ACCESSED | Marks::DIRTY })
         };
         if leaf.frame != self.vm.zero_page && platform.user_count(leaf.frame) == 1 {
-            // Nobody else has it, and nobody can come to: a fork needs the lock. More is allowed
-            // than was, so no flush.
-            self.put_back(gather, page, at, claim, writable(leaf.frame), leaf);
+            // No other space has the page, and none can get it, because a fork needs the lock. The
+            // new entry allows more than the old one, so no flush is needed.
+            self.resolve_claim(gather, page, at, claim, writable(leaf.frame), leaf);
             return Ok(());
         }
         let own = match self.vm.allocate(FrameUse::Page) {
             Ok(own) => own,
             Err(error) => {
-                self.put_back(gather, page, at, claim, entry, leaf);
+                self.resolve_claim(gather, page, at, claim, entry, leaf);
                 return Err(error);
             }
         };
         if self.vm.policy.zero_page == ZeroPage::Predicted && leaf.frame == self.vm.zero_page {
-            self.zero_page_predictor.was_written();
+            self.zero_page_predictor.record_write();
         }
-        gather.page(page, leaf, 0);
+        gather.remove_page(page, leaf, 0);
         let sent = gather.send();
-        // While other CPUs are told.
+        // Copy while other CPUs handle the flush.
         if leaf.frame == self.vm.zero_page {
             platform.clear_page(own);
         } else {
             platform.copy_page(leaf.frame, own);
         }
         sent.wait();
-        self.note(own, None, page);
+        self.add_mapping(own, None, page);
         if platform.compare_exchange(at, claim, writable(own)).is_err() {
             self.remove_mapping(own, page);
             platform.release(own);
@@ -85,9 +88,9 @@ impl<S: System> AddressSpace<S> {
         Ok(())
     }
 
-    /// Ends a claim with the page where it was, or, where it has been discarded meanwhile, flushes
-    /// and releases it in place of who discarded it.
-    fn put_back(
+    /// Replaces a claim by `entry`, which maps the page of `leaf`. If the page has been discarded
+    /// since the claim, flushes and releases it instead of the call that discarded it.
+    fn resolve_claim(
         &self,
         mut gather: Gather<'_, S>,
         page: u64,
@@ -99,7 +102,7 @@ impl<S: System> AddressSpace<S> {
         if self.vm.platform.compare_exchange(at, claim, entry).is_ok() {
             gather.cancel();
         } else {
-            gather.page(page, leaf, 0);
+            gather.remove_page(page, leaf, 0);
             gather.send().wait();
         }
     }

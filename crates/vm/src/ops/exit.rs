@@ -1,24 +1,25 @@
 //! The end of a space.
 
 use crate::coherence::{Lifetimes, Retired};
-use crate::format::{Leaf, Marks};
+use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::System;
-use crate::table::{PageTables, pages_of};
+use crate::table::pages_of;
 
 impl<S: System> AddressSpace<S> {
-    /// Takes the space down: its pages are free afterwards, and its tables are when no CPU can walk
-    /// them any more; see [`Vm::free_dead_tables`](crate::Vm::free_dead_tables).
+    /// Ends the space. Its pages are free when this returns, and its tables when no CPU can walk
+    /// them any more: see [`Vm::free_dead_tables`](crate::Vm::free_dead_tables).
     ///
-    /// Nobody may be using the space any more, nor be about to: no thread of it is left but the
-    /// caller's, which runs in the kernel, and no other call is on its way. Calls that come later
-    /// find a space without room for anything.
+    /// No thread may use the space, now or later: the only thread left is the caller's, which runs
+    /// in the kernel, and no other call may be in progress. Calls that come later find a space in
+    /// which nothing can be mapped.
     ///
-    /// There is one [`retire`](Lifetimes::retire), and no flush: nobody uses a page of it, nor ever
-    /// will. So the entries of pages are not cleared, nor pages gathered. CPUs that are lazy on the
-    /// space may walk its tables, which therefore stay, and lead to pages that are not its own any
-    /// more: what speculation finds there, nobody uses.
+    /// There is one [`retire`](Lifetimes::retire), and no flush, because no CPU uses a page of the
+    /// space from now on. So the entries of pages are not cleared, and pages are not gathered. CPUs
+    /// that are lazy on the space may walk its tables. The tables therefore stay, and point to
+    /// frames that may already have another use. A CPU may cache such translations speculatively,
+    /// but never uses them.
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
@@ -30,7 +31,7 @@ impl<S: System> AddressSpace<S> {
                 for (address, frame) in
                     pages_of::<S::Format>(found.address, leaf.frame, found.slot.level)
                 {
-                    self.leave_page(address, Leaf { frame, ..leaf });
+                    self.release_page(address, Leaf { frame, ..leaf });
                     page_count += 1;
                 }
             }
@@ -38,7 +39,7 @@ impl<S: System> AddressSpace<S> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
-        let ranges = areas.with_tables(PageTables::<S::Format>::last_table_bytes());
+        let ranges = areas.with_tables(S::Format::span(1));
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
         self.mappings
@@ -46,20 +47,21 @@ impl<S: System> AddressSpace<S> {
             .unhook(platform, &ranges, &(0..u64::MAX), |table, _| tables.push(table));
         tables.push(self.mappings.tables.root_frame());
 
-        // Before it is retired: another CPU may be told a moment later that it is dead.
-        self.vm.held.keep_dead(self.root(), tables, quarantined);
+        // Keep the tables before the space is retired: a moment later, another CPU may take its
+        // root from `take_dead`.
+        self.vm.quarantined.keep_dead(self.root(), tables, quarantined);
         if self.vm.coherence.retire(self.coherent()) == Retired::Free {
             self.vm.free_dead(self.root());
         }
         self.vm.free_dead_tables();
-        self.vm.held.count_dead(self.root());
-        self.vm.bound_held();
+        self.vm.quarantined.count_dead(self.root());
+        self.vm.bound_quarantine();
         self.vm.close_all(areas.into_areas());
     }
 
-    /// Releases a page that an entry holds, unless reclaim is about to: that clears the entry, and
-    /// strikes it out, in one.
-    fn leave_page(&self, address: u64, leaf: Leaf) {
+    /// Releases a page that an entry maps, unless reclaim is about to release it. Reclaim clears
+    /// the entry and removes the mapping in one step.
+    fn release_page(&self, address: u64, leaf: Leaf) {
         if leaf.marks.contains(Marks::DIRTY)
             && let Some(rmap) = &self.vm.rmap
         {

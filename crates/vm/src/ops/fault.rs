@@ -1,9 +1,9 @@
-//! Page faults: the page that an access needs, as late as can be.
+//! Page faults: map the page that an access needs, as late as possible.
 
 use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
-use crate::area::{Access, Area, Backing, Protection, Sharing};
+use crate::area::{Access, Area, Protection, Sharing};
 use crate::coherence::{Batching, Change, Flush, Refault, ZeroPage};
 use crate::error::FaultError;
 use crate::file::File;
@@ -15,15 +15,15 @@ use crate::system::System;
 use crate::table::Slot;
 
 impl<S: System> AddressSpace<S> {
-    /// Sees to it that an access at `address`, which the MMU has refused, can be tried again.
+    /// Resolves a page fault, so that the access at `address` can be retried.
     ///
-    /// It may be refused again, and is to be brought here again then, if another CPU was at the
-    /// same page. Nothing may be wrong at all: a CPU may have held a translation that allowed less
+    /// The retry may fault again, if another CPU was changing the same page; call this again then.
+    /// Sometimes there is nothing to change: the CPU may have had a translation that allowed less
     /// than the page tables do.
     ///
     /// # Errors
     ///
-    /// If the areas do not allow the access, or there is no memory for it.
+    /// [`FaultError`] if the areas do not allow the access, or if there is no memory for it.
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let page = address & !(PAGE_BYTES - 1);
         self.vm.platform.work(Work::Fault, 1);
@@ -38,9 +38,9 @@ impl<S: System> AddressSpace<S> {
             return Ok(self.install(area, page, access, at)?);
         }
         let Some(leaf) = S::Format::as_leaf_at(entry, level) else {
-            // Claimed by a fault on another CPU, which waits for a flush before it lets anyone
-            // write. To try again is to wait for it, with interrupts on. Or a large page that
-            // another call has just discarded: next time, the way does not end there.
+            // Either a fault on another CPU has claimed the entry, and waits for a flush before it
+            // makes the page writable. The retry waits for it, with interrupts enabled. Or another
+            // call has just discarded a large page here; the retry finds a table.
             return Ok(());
         };
         if leaf.protection.contains(access.needs()) {
@@ -50,14 +50,14 @@ impl<S: System> AddressSpace<S> {
         if area.sharing == Sharing::Private && access == Access::Write && level == 0 {
             return Ok(self.make_private(page, at, entry, leaf)?);
         }
-        // Whoever changes the protection of an area changes its entries, so that this is not
-        // reached; but nothing would be wrong with it.
+        // A call that changes the protection of an area also changes its entries, so this is
+        // not reached; it would be harmless.
         let allowed = Leaf { protection: leaf.protection | first_protection(area, access), ..leaf };
         let _ = self.vm.platform.compare_exchange(at, entry, S::Format::leaf_at(allowed, level));
         Ok(())
     }
 
-    /// The first access to a page.
+    /// Maps a page at its first access.
     fn install(
         &self,
         area: &Area<S::Platform>,
@@ -67,20 +67,21 @@ impl<S: System> AddressSpace<S> {
     ) -> Result<(), OutOfMemory> {
         let access = match self.vm.policy.zero_page {
             ZeroPage::Shared => access,
-            ZeroPage::Predicted => self.zero_page_predictor.expected(area, access),
+            ZeroPage::Predicted => self.zero_page_predictor.predict(area, access),
         };
         self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
-        if self.vm.rmap.is_some() && shown(area, page, access).is_none() {
-            self.settle(page);
+        if self.vm.rmap.is_some() && mapped_file_page(area, page, access).is_none() {
+            self.flush_if_pending(page);
         }
-        self.put_first(area, page, frame, access, at);
+        self.install_frame(area, page, frame, access, at);
         self.map_around(area, page, access, at);
         Ok(())
     }
 
-    /// Maps `frame`, which is counted once for it, where nothing was, as far as `access` needs it.
-    pub(crate) fn put_first(
+    /// Maps `frame`, which the caller has counted once for the entry, at an address without a page.
+    /// The entry allows no more than `access` needs.
+    pub(crate) fn install_frame(
         &self,
         area: &Area<S::Platform>,
         page: u64,
@@ -88,41 +89,42 @@ impl<S: System> AddressSpace<S> {
         access: Access,
         at: EntryAt,
     ) {
-        self.note(frame, shown(area, page, access), page);
+        self.add_mapping(frame, mapped_file_page(area, page, access), page);
         let leaf = Leaf {
             frame,
             protection: first_protection(area, access),
-            // Spares the MMU the marking.
+            // Marks that software sets save the MMU from setting them.
             marks: if access == Access::Write {
                 Marks::ACCESSED | Marks::DIRTY
             } else {
                 Marks::ACCESSED
             },
         };
-        // No flush: nobody remembers that there was nothing.
+        // No flush: no CPU caches an empty entry.
         if self.vm.platform.compare_exchange(at, EMPTY, S::Format::leaf(leaf)).is_err() {
-            // Another CPU was faster. What it has put there may do; if not, we come back.
+            // Another CPU has mapped a page first. If that page does not allow the access, the
+            // access faults again.
             self.remove_mapping(frame, page);
             self.vm.release(frame);
         }
     }
 
-    /// Has every CPU forget the page that reclaim may just have taken from `page`: another one is
-    /// about to be mapped there, and what one CPU writes to that, another must not look for in the
-    /// old one. [`Refault::Unflushed`] leaves that out.
-    fn settle(&self, page: u64) {
+    /// Makes every CPU drop the page that reclaim may just have unmapped from `page`. Another page
+    /// is about to be mapped there: without the flush, one CPU could write to the new page while
+    /// another still reads the old one. [`Refault::Unflushed`] omits this.
+    fn flush_if_pending(&self, page: u64) {
         if self.vm.policy.refault == Refault::Unflushed {
             return;
         }
         let Mappings { in_flight, coherent, .. } = &*self.mappings;
-        let is_settled = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
+        let is_flushed = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
             && !self.vm.coherence.is_batched(coherent);
-        if !is_settled {
+        if !is_flushed {
             self.vm.coherence.wait(self.flush(&Change::reclaimed(page)));
         }
     }
 
-    /// The page to map, counted once for the entry.
+    /// Returns the page to map, and counts one user for the entry.
     fn first_frame(
         &self,
         area: &Area<S::Platform>,
@@ -130,33 +132,30 @@ impl<S: System> AddressSpace<S> {
         access: Access,
     ) -> Result<Frame, OutOfMemory> {
         let platform = &self.vm.platform;
-        match &area.backing {
-            Backing::Anonymous if access == Access::Write => {
-                let own = self.vm.allocate(FrameUse::Page)?;
-                platform.clear_page(own);
-                Ok(own)
+        let allocate = || self.vm.allocate(FrameUse::Page);
+        let Some((file, number)) = area.file_page(page) else {
+            if access != Access::Write {
+                return Ok(self.vm.zero_page);
             }
-            Backing::Anonymous => Ok(self.vm.zero_page),
-            Backing::File { file, first_page } => {
-                let allocate = || self.vm.allocate(FrameUse::Page);
-                let cached =
-                    file.page(first_page + (page - area.range.start) / PAGE_BYTES, allocate)?;
-                if shown(area, page, access).is_some() {
-                    return Ok(cached);
-                }
-                let own = allocate();
-                if let Ok(own) = own {
-                    platform.copy_page(cached, own);
-                }
-                platform.release(cached);
-                own
-            }
+            let own = allocate()?;
+            platform.clear_page(own);
+            return Ok(own);
+        };
+        let cached = file.page(number, allocate)?;
+        if mapped_file_page(area, page, access).is_some() {
+            return Ok(cached);
         }
+        let own = allocate();
+        if let Ok(own) = own {
+            platform.copy_page(cached, own);
+        }
+        platform.release(cached);
+        own
     }
 }
 
-/// What the entry for a page allows that `access` is the first to use: writing to a private page
-/// only when it is written, for until then it is shared.
+/// Returns the protection of an entry that `access` is the first to use. It allows writes to a
+/// private page only if the access is a write, because the page is shared until then.
 fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
     if area.sharing == Sharing::Private && access != Access::Write {
         area.protection - Protection::WRITE
@@ -165,15 +164,13 @@ fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
     }
 }
 
-/// The file, and its page, that the first access to a page is shown; `None` if that is a page of
-/// its own.
-fn shown<P: Platform>(area: &Area<P>, page: u64, access: Access) -> Option<(&Arc<File<P>>, u64)> {
-    match &area.backing {
-        Backing::File { file, first_page }
-            if area.sharing == Sharing::Shared || access != Access::Write =>
-        {
-            Some((file, first_page + (page - area.range.start) / PAGE_BYTES))
-        }
-        _ => None,
-    }
+/// Returns the file and the number of the page that the first access to `page` maps; `None` if the
+/// access maps a page that belongs to no file.
+fn mapped_file_page<P: Platform>(
+    area: &Area<P>,
+    page: u64,
+    access: Access,
+) -> Option<(&Arc<File<P>>, u64)> {
+    let is_shared = area.sharing == Sharing::Shared || access != Access::Write;
+    area.file_page(page).filter(|_| is_shared)
 }

@@ -1,45 +1,52 @@
-//! Large pages, and how one is split: 512 small pages that one entry maps.
+//! Large pages, and their split into 512 small pages that a table maps.
 //!
 //! A large page comes from [`collapse`](AddressSpace::collapse). It is anonymous and private, lies
-//! in one area, allows what the area allows, and is mapped here alone. Each of its frames is an
-//! ordinary one, with a count of one user, and a record where it is mapped. So it can be taken away
-//! as a whole without further ado; and whoever needs part of it splits it first, which takes a page
-//! table and nothing else.
+//! in one area, has the protection of that area, and is mapped in one space only. Each of its
+//! frames is an ordinary frame, with a count of one user, and a record of its mapping. So an
+//! operation on all of a large page treats it as one entry. An operation on a part splits it first,
+//! which takes a page table and nothing else.
 //!
-//! # The order of things
+//! # Steps
 //!
-//! The entry is emptied, then flushed, and the table, which has been filled by then, hung there
-//! when no CPU remembers the large page: *break before make*. If the table came in one step, a CPU
-//! could hold the large translation along with small ones. Who then takes away page 7, and has that
-//! flushed, cannot know which of the two an access by page 8's address goes through; and on Arm
-//! even the access may end in a conflict abort.
+//! The entry is emptied, then flushed. The table, which is filled before the flush completes, is
+//! linked when no CPU caches the large page: *break before make*. If the table replaced the large
+//! leaf in one step, a CPU could cache the large translation together with small ones. An operation
+//! that then unmapped page 7, and flushed it, could not determine through which of the two an
+//! access at page 8 goes. On Arm even the access may end in a conflict abort.
 //!
-//! A lazy CPU touches no user page, and drops all that it missed before it does. But it may walk to
-//! the new table while it has the large page cached. So the change says that it
-//! [resizes](crate::Change::resizes), as does every change that takes a large page away, and each
-//! collapse. With the engine behind the seam, lazy CPUs are then notified and waited for, unless
-//! the machine [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes). x86-64 does, and
+//! A lazy CPU accesses no user page, and drops all outdated translations before it does. But it may
+//! walk to the new table while it caches the large page. So the change is marked as one that
+//! [resizes](crate::Change::resizes), as is every change that removes a large page, and each
+//! collapse. With Shootdown's engine, lazy CPUs are then notified and waited for, unless the
+//! machine [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes). x86-64 does, and
 //! Linux interrupts no lazy CPU there.
 //!
-//! Where all of a large page is discarded, under the lock for reading, nothing holds faults back
-//! while it is flushed: one of them may hang a table there, and map a new page. A CPU that does so
-//! had no translation, and one that still has the large one does not look for another; so none
-//! holds both, but for machines on which CPUs share a TLB, or keep parts of a large page apart. (So
-//! does Linux, as far as we know.) A lazy CPU is notified by the same flush, and until it is, it
-//! may walk to that table: where a machine does not tolerate both sizes, the page would have to be
-//! split before it is discarded, which is not done.
+//! # Discarding a large page
 //!
-//! The marks are read when the entry is emptied, and every small page gets them. A CPU that
-//! remembers the large page may still write to it until the flush is done, but only if the entry
-//! was marked by then: else it looks for the entry to mark, finds none, and waits.
+//! A large page is discarded under the lock for reading, and faults can run during its flush. Such
+//! a fault may link a table at its entry, and map a new page. The CPU that faults has no
+//! translation, and a CPU that still has the large translation does not walk. So no CPU caches
+//! both, except on machines on which CPUs share a TLB, or cache parts of a large page separately.
+//! (Linux does the same, as far as we know.) A lazy CPU is notified by the same flush, and may walk
+//! to that table until then. On a machine that does not tolerate both sizes, the page would have to
+//! be split before it is discarded, which is not done.
 //!
-//! The areas are locked for writing. So no fault finds the entry empty, which would hang a table of
-//! its own there, and map pages of zeros in it. Only two do not ask for the lock: MMUs, which find
-//! nothing, fault, and wait; and reclaim, which finds no entry where the page's record says that it
-//! is mapped, and leaves it alone.
+//! # Marks
 //!
-//! An operation that runs under the lock for reading takes it for writing to split, and then for
-//! reading without letting go of it. So it finds no page large again that it has split.
+//! The marks are read when the entry is emptied, and every small page gets them. A CPU that caches
+//! the large page may still write to it until the flush is complete, but only if the entry was
+//! marked as dirty by then. Otherwise it walks to the entry to mark it, finds it empty, and faults.
+//!
+//! # Locks
+//!
+//! The areas are locked for writing. So no fault finds the empty entry; it would link a table of
+//! its own, and map pages of zeros in it. Only two actors do not take the lock. An MMU finds
+//! nothing, and its CPU faults, and waits for the lock. Reclaim finds no entry at the mapping that
+//! the page's record names, and skips the page.
+//!
+//! An operation that runs under the lock for reading takes it for writing to split, and then
+//! downgrades it to reading. So a page that it has split is not made large again before the
+//! operation uses it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -57,11 +64,11 @@ use crate::system::{ReadGuard, System};
 use crate::table::Found;
 
 impl<S: System> AddressSpace<S> {
-    /// Splits the large pages that overlap `range` and of which `choose` says so, until there are
-    /// none: one of a higher level is first split into large ones. Costs nothing where no page is
-    /// large. The areas must be locked for writing.
+    /// Splits the large pages that overlap `range` and for which `choose` returns `true`, until
+    /// there are none: a page of a higher level is first split into large ones. Costs nothing in a
+    /// space without large pages. The areas must be locked for writing.
     ///
-    /// If it fails, nobody who looks at pages can tell that anything was changed.
+    /// If it fails, the mapped pages and their protection are unchanged.
     pub(crate) fn split_large(
         &self,
         areas: &Areas<S::Platform>,
@@ -77,8 +84,8 @@ impl<S: System> AddressSpace<S> {
         }
     }
 
-    /// The areas, locked for reading, after the same; and whether there was memory for it. Nothing
-    /// is split if areas cannot be in `range`.
+    /// Does the same, and returns the areas, locked for reading, and the result. Splits nothing if
+    /// areas cannot be in `range`.
     pub(crate) fn read_areas_split(
         &self,
         range: &Range<u64>,
@@ -94,23 +101,23 @@ impl<S: System> AddressSpace<S> {
         (RwLockWriteGuard::downgrade(areas), split)
     }
 
+    /// Returns the large pages that [`split_large`](Self::split_large) has to split next.
     fn choose_large(
         &self,
         areas: &Areas<S::Platform>,
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
     ) -> Vec<Found> {
-        let mut chosen = Vec::new();
-        // Only below areas do tables stay while we walk them.
-        for area in areas.overlapping(range).filter(|area| area.is_private_anonymous()) {
-            let part = area.range.start.max(range.start)..area.range.end.min(range.end);
-            let large = self.mappings.tables.large_leaves(&self.vm.platform, &part);
-            chosen.extend(large.filter(&choose));
-        }
-        chosen
+        // Tables stay during the walk only where areas are.
+        let private = areas.overlapping(range).filter(|area| area.is_private_anonymous());
+        let parts = private.map(|area| area.part_in(range));
+        let large =
+            parts.flat_map(|part| self.mappings.tables.large_leaves(&self.vm.platform, part));
+        large.filter(choose).collect()
     }
 
-    /// Splits large pages, with one flush for all of them. Fails before the first is touched.
+    /// Splits large pages, with one flush for all of them. If there is no memory, fails before the
+    /// first entry is changed.
     fn split(&self, large: &[Found]) -> Result<(), OutOfMemory> {
         let [first, .., last] = [&large[0], &large[large.len() - 1]];
         let requested = first.address..last.range::<S::Format>().end;
@@ -119,14 +126,14 @@ impl<S: System> AddressSpace<S> {
         let mut gather = Gather::begin(self, requested, Cause::Split);
         for (found, &table) in large.iter().zip(&split) {
             let level = found.slot.level;
-            let leaf = tables.take_large(platform, found);
-            let leaf = leaf.expect("we hold the lock for writing, and have just found it");
-            gather.take_leaf(found.address, leaf, level);
+            let leaf = tables.clear_large(platform, found);
+            let leaf = leaf.expect("the leaf was just found, and the lock is held for writing");
+            gather.add_leaf(found.address, leaf, level);
             fill::<S::Format>(platform, table, leaf, level - 1);
         }
         gather.send().wait();
         for (found, &table) in large.iter().zip(&split) {
-            tables.hang(platform, found.slot.at, table);
+            tables.link(platform, found.slot.at, table);
         }
         count(&self.counters.split, large.len());
         Ok(())
@@ -138,9 +145,7 @@ impl<S: System> AddressSpace<S> {
             match self.vm.allocate(FrameUse::Table) {
                 Ok(table) => tables.push(table),
                 Err(error) => {
-                    for table in tables {
-                        self.vm.platform.free_table(table);
-                    }
+                    self.vm.free_tables(tables);
                     return Err(error);
                 }
             }
@@ -149,7 +154,8 @@ impl<S: System> AddressSpace<S> {
     }
 }
 
-/// Fills a table, which hangs nowhere yet, at `level` with the parts of a large leaf of the next.
+/// Fills a table at `level`, which is not linked yet, with the parts of a large leaf of the next
+/// level.
 fn fill<F: Format>(platform: &impl Platform, table: Frame, leaf: Leaf, level: usize) {
     let frames_each = F::span(level) / PAGE_BYTES;
     for index in 0..1 << F::INDEX_BITS {

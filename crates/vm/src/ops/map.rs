@@ -15,28 +15,29 @@ use crate::space::AddressSpace;
 use crate::system::System;
 use crate::table::Found;
 
-/// Where to map.
+/// The addresses of a new mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where there is room.
+    /// The lowest gap that is long enough.
     Anywhere {
-        /// In bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// Here, whatever is here now. (Linux: `MAP_FIXED`.)
+    /// This range. Existing mappings in it are removed. (Linux: `MAP_FIXED`.)
     Fixed(Range<u64>),
 }
 
 impl<S: System> AddressSpace<S> {
-    /// Makes an area, and returns its address. Pages come at the first access.
+    /// Creates an area, and returns its address. Pages are mapped at their first access.
     ///
-    /// What is not backed by a file and shared all the same is shared with the spaces that inherit
-    /// it by [`fork`](Self::fork).
+    /// A shared area without a file is shared with the spaces that inherit it by
+    /// [`fork`](Self::fork).
     ///
     /// # Errors
     ///
-    /// If the place is no place for an area, or there is no room; if there is no memory to split a
-    /// large page that it takes a part of. Nothing is changed then.
+    /// [`MapError`] if the place is not made of whole pages at user addresses, if no gap is long
+    /// enough, or if there is no memory to split a large page that the range cuts. Nothing is
+    /// changed then.
     pub fn map(
         &self,
         place: Place,
@@ -65,10 +66,8 @@ impl<S: System> AddressSpace<S> {
         areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
         Ok(start)
     }
-}
 
-impl<S: System> AddressSpace<S> {
-    /// Room that no CPU has an old translation for.
+    /// Finds a gap for which no CPU has an old translation.
     fn find_room(
         &self,
         areas: &mut Areas<S::Platform>,
@@ -77,14 +76,14 @@ impl<S: System> AddressSpace<S> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
-        let occupied = |range: &Range<u64>| self.mappings.unsettled(range);
+        let occupied = |range: &Range<u64>| self.mappings.unflushed(range);
         if let Some(range) = areas.find_room(length, occupied) {
             return Ok(range);
         }
-        // The only room left may be waiting for a flush. One of our own makes it clean: those who
-        // wait have changed all their entries, which they do under the lock.
+        // The only gap left may be waiting for a flush. A flush of this call makes it usable: calls
+        // that wait for a flush have changed all their entries, because they do so under the lock.
         let limits = areas.limits();
-        if self.mappings.unsettled(&limits).is_none() {
+        if self.mappings.unflushed(&limits).is_none() {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
@@ -92,8 +91,9 @@ impl<S: System> AddressSpace<S> {
         Ok(found)
     }
 
-    /// Removes what is mapped in `range`, and what CPUs may remember of it, before any of it can
-    /// be faulted in anew: under the lock. Page tables stay, for the area to come.
+    /// Removes all mappings in `range`, and the translations that CPUs may still cache, before a
+    /// fault can map a page there again: the caller holds the lock. Page tables are kept for the
+    /// new area.
     ///
     /// Fails, with nothing changed, if there is no memory to split a large page.
     pub(crate) fn replace(
@@ -104,7 +104,7 @@ impl<S: System> AddressSpace<S> {
         let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(range);
         self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
-        if removed.is_empty() && self.mappings.unsettled(range).is_none() {
+        if removed.is_empty() && self.mappings.unflushed(range).is_none() {
             return Ok(());
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);

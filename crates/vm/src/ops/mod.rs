@@ -1,4 +1,4 @@
-//! Operations on an address space, a file each.
+//! Operations on an address space, one per file.
 
 mod advise;
 mod collapse;

@@ -1,4 +1,4 @@
-//! Changing what may be done with pages. (Linux: `mprotect`.)
+//! Changes of protection. (Linux: `mprotect`.)
 
 use core::ops::Range;
 
@@ -10,19 +10,19 @@ use crate::gather::Gather;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::{System, WriteGuard};
-use crate::table::{Found, Slot};
+use crate::table::{Found, change_leaf};
 
 impl<S: System> AddressSpace<S> {
-    /// Changes the protection of all that is mapped in `range`.
+    /// Changes the protection of all areas in `range`.
     ///
-    /// CPUs are told of permissions that are lost. Of those that are gained they need not know: a
-    /// CPU that holds the old translation takes a fault, and looks again.
+    /// Lost permissions are flushed. Gained permissions are not: a CPU with the old translation
+    /// takes a fault, and loads the entry again.
     ///
     /// # Errors
     ///
-    /// If areas cannot be there, or are not in all of it; if there is no memory to split a large
-    /// page that the range begins or ends in. Nothing is changed then. (Linux changes what comes
-    /// before the first hole; see [`protect_existing`](Self::protect_existing).)
+    /// [`RangeError`] if areas cannot be in `range`, if a part of it is in no area, or if there is
+    /// no memory to split a large page that the range cuts. Nothing is changed then. (Linux changes
+    /// the areas before the first hole; see [`protect_existing`](Self::protect_existing).)
     pub fn protect(&self, range: Range<u64>, protection: Protection) -> Result<(), RangeError> {
         let areas = self.areas_for_change(&range)?;
         if !areas.cover(&range) {
@@ -31,15 +31,15 @@ impl<S: System> AddressSpace<S> {
         Ok(self.protect_locked(areas, range, protection)?)
     }
 
-    /// The same for a range in which there may be holes.
+    /// Changes the protection of all areas in `range`, which may have holes.
     ///
-    /// It is for who replays what was done on another system: a range that was mapped there all
-    /// over may have holes here, where an area was not known of, and the rest is to be changed all
-    /// the same.
+    /// This is for the replay of a recording. A range without holes on the recorded system may have
+    /// holes here, where an area was not recorded, and the other areas must be changed
+    /// nevertheless.
     ///
     /// # Errors
     ///
-    /// As for [`protect`](Self::protect), but for the holes.
+    /// As [`protect`](Self::protect), except for holes.
     pub fn protect_existing(
         &self,
         range: Range<u64>,
@@ -78,33 +78,29 @@ impl<S: System> AddressSpace<S> {
     fn protect_entries(&self, area: &Area<S::Platform>, gather: &mut Gather<'_, S>) {
         let platform = &self.vm.platform;
         let flushes_gains = self.vm.policy.extra_flushes.contains(ExtraFlushes::PERMISSION_GAINS);
-        for found in self.mappings.tables.entries(platform, area.range.clone()) {
-            let Found { address, slot: Slot { at, level }, mut entry } = found;
-            // Claims are taken and returned under the lock, which we hold for writing.
-            while let Some(old) = S::Format::as_leaf_at(entry, level) {
-                let new = Leaf { protection: self.allowed(area, old), ..old };
-                if new == old {
-                    break;
-                }
-                match platform.compare_exchange(at, entry, S::Format::leaf_at(new, level)) {
-                    Ok(_) => {
-                        let gains = new.protection.contains(old.protection);
-                        if !gains || flushes_gains && was_usable(old) {
-                            gather.take_page(address, level);
-                        }
-                        break;
-                    }
-                    // The MMU has marked it.
-                    Err(found) => entry = found,
-                }
+        for Found { address, slot, entry } in
+            self.mappings.tables.entries(platform, area.range.clone())
+        {
+            let mut allowed = Protection::empty();
+            // There are no claims, because the lock is held for writing.
+            let changed = change_leaf::<S::Format>(platform, slot, entry, |old| {
+                allowed = self.allowed(area, old);
+                let new = Leaf { protection: allowed, ..old };
+                (new != old).then(|| S::Format::leaf_at(new, slot.level))
+            });
+            if let Some(Leaf { protection: old, .. }) = changed
+                && (!allowed.contains(old) || flushes_gains && !old.is_empty())
+            {
+                gather.add_translation(address, slot.level);
             }
         }
     }
 
-    /// What an entry may allow in an area: writing to a private page only if it is ours alone.
+    /// Returns the protection of an entry in an area. A private page is writable only if no other
+    /// space shares it.
     ///
-    /// A page that was writable is. Others cannot come to share it, or cease to, as we look: only
-    /// a fork of this space could, and it needs the lock.
+    /// A page that was writable is not shared. The answer cannot change during the call: only a
+    /// fork of this space could share the page, and it needs the lock.
     fn allowed(&self, area: &Area<S::Platform>, leaf: Leaf) -> Protection {
         let is_ours = area.sharing == Sharing::Shared
             || !area.protection.contains(Protection::WRITE)
@@ -112,9 +108,4 @@ impl<S: System> AddressSpace<S> {
             || leaf.frame != self.vm.zero_page && self.vm.platform.user_count(leaf.frame) == 1;
         if is_ours { area.protection } else { area.protection - Protection::WRITE }
     }
-}
-
-/// Whether a CPU could have found it.
-const fn was_usable(leaf: Leaf) -> bool {
-    !leaf.protection.is_empty()
 }

@@ -1,9 +1,10 @@
-//! Read-ahead: who reads a page of a stored file gets its neighbours read in, too. (Linux: the
-//! read-around of `do_sync_mmap_readahead`.)
+//! Read-ahead: the fault that reads a page of a stored file in also reads its neighbours. (Linux:
+//! the read-around of `do_sync_mmap_readahead`.)
 //!
-//! Pages that came in together are listed together, and reclaim then comes to them together, too:
-//! it finds many pages of few spaces in a batch, and has few CPUs to tell. (Linux gathers pages in
-//! a `pagevec` first, for the sake of the list's lock, and with the same effect.)
+//! Pages that were read in together are added to the reclaim list together. Reclaim then also finds
+//! them together: a batch has many pages of few spaces, and its flush interrupts few CPUs. (Linux
+//! collects pages in a `pagevec` first, to reduce contention on the list's lock, with the same
+//! effect.)
 
 use alloc::vec::Vec;
 
@@ -13,30 +14,31 @@ use crate::platform::{Frame, FrameUse, Platform};
 use crate::space::{AddressSpace, count};
 use crate::system::System;
 
-/// So many pages are listed together. (Linux: `PAGEVEC_SIZE`, 14 until 4.15, 15 until 6.8.) Pages
-/// that are not listed yet can't be reclaimed, so that there should not be many on every CPU.
+/// Number of pages that are added to the list together. (Linux: `PAGEVEC_SIZE`, 14 until 4.15, 15
+/// until 6.8.) Pages that are not listed yet cannot be reclaimed, so no CPU should have many of
+/// them.
 const LISTED_TOGETHER: usize = 14;
 
 impl<S: System> AddressSpace<S> {
-    /// Reads in the window of the file in which `page` is, as far as the area reaches, if `page` is
-    /// not in memory. What others have read in stays as it is. If memory runs short, the rest is
-    /// left out: the fault asks for its own page after that.
+    /// Reads in the window of the file around `page`, as far as the area reaches, if `page` is not
+    /// in memory. Keeps pages that are in memory already. If memory runs short, omits the rest: the
+    /// fault then reads its own page.
     pub(crate) fn read_ahead(&self, area: &Area<S::Platform>, page: u64) {
         let Backing::File { file, first_page } = &area.backing else { return };
         let window_pages = self.vm.read_ahead_pages;
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
         let asked_for = number(page);
-        if window_pages < 2 || !file.is_stored() || file.holds(asked_for) {
+        if window_pages < 2 || !file.is_stored() || file.is_resident(asked_for) {
             return;
         }
-        // A power of two.
+        // The size is a power of two.
         let window = asked_for & !(window_pages - 1);
         let end = (window + window_pages).min(number(area.range.end));
         let mut unlisted = Vec::with_capacity(LISTED_TOGETHER);
         for number in window.max(*first_page)..end {
             let Ok(frame) = file.page(number, || self.vm.allocate(FrameUse::Page)) else { break };
             if let Some(rmap) = &self.vm.rmap
-                && rmap.note_unmapped(frame, file, number)
+                && rmap.add(frame, Some((file, number)), None)
             {
                 unlisted.push(frame);
                 count(&self.counters.read_ahead, usize::from(number != asked_for));

@@ -1,22 +1,22 @@
-//! Moving: areas, with the pages that they hold, to other addresses. (Linux: `mremap`.)
+//! Moving: areas, with the pages that they contain, get other addresses. (Linux: `mremap`.)
 //!
-//! # The order of things
+//! # Steps
 //!
-//! A page that moves stays the same page, so that what is written through an old translation is
-//! not lost, however late. But nobody may find it at both places: one CPU would write at the new
-//! address, tell another, and that would use the old one, where nothing is any more. So all entries
-//! are emptied first, then flushed, and written at their new places when all CPUs have forgotten
-//! the old ones. In between, the pages are in nobody's tables. (Linux writes the new entry first,
-//! and flushes before it lets go of the locks of both page tables, which keeps faults out, but not
-//! the MMU.)
+//! A moved page stays the same page, so a write through an old translation is never lost. But no
+//! CPU may use the page at both addresses. Otherwise one CPU could write at the new address and
+//! notify another, which would use the old address, where no page is any more. So all entries are
+//! first emptied, then flushed, and written at their new places when all CPUs have dropped the old
+//! translations. In between, the pages are in no table. (Linux writes the new entry first, and
+//! flushes before it releases the locks of both page tables. This keeps faults out, but not the
+//! MMU.)
 //!
-//! The lock is held for writing throughout, whatever the design. So there are no claims, whoever
-//! faults comes back to find the areas where they are now, and what we have taken out of one entry
-//! can be put into another without anyone having been there.
+//! The lock is held for writing throughout, under every policy. So there are no claims, a fault
+//! during the move finds the areas at their new addresses when it gets the lock, and an entry that
+//! was emptied can be written to its new place unchanged.
 //!
-//! Page tables at the new addresses are made before anything is changed, for that is all that can
-//! fail; and so are those that large pages are split into, of what moves as of what is there.
-//! (Linux moves a large page as one, if it is one at its new address, too.)
+//! Page tables at the new addresses are made before anything is changed, because only that can
+//! fail. For the same reason large pages are split first, those that move and those at the new
+//! addresses. (Linux moves a large page as one, if it is aligned at its new address also.)
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,24 +29,24 @@ use crate::error::RemapError;
 use crate::format::{EMPTY, Format};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, LastTable};
+use crate::space::{AddressSpace, LeafTableCache};
 use crate::system::{System, WriteGuard};
 use crate::table::Found;
 
 impl<S: System> AddressSpace<S> {
-    /// Moves what is mapped in `from` to the beginning of `to`, whatever is there now, or, where
-    /// both begin at the same address, grows or shrinks it in place.
+    /// Moves the areas in `from` to the beginning of `to`, and removes existing mappings there. If
+    /// both ranges begin at the same address, grows or shrinks in place.
     ///
-    /// If `to` is longer, the last area grows: by zeros, or by the next pages of its file. If it is
-    /// shorter, the rest is unmapped. The pages are not copied, and keep their contents.
+    /// If `to` is longer, the last area grows: by zeros, or by the next pages of its file. If `to`
+    /// is shorter, the rest is unmapped. The pages are not copied, and keep their contents.
     ///
     /// # Errors
     ///
-    /// If areas cannot be there, or the two ranges overlap and begin at different addresses; if
-    /// areas are not in all of `from`; if there is something where the last area would grow in
-    /// place; if there is no memory for page tables at the new addresses, or to split large pages.
-    /// Nothing is changed then.
-    /// (Linux has unmapped what was at `to` when it runs out of memory.)
+    /// [`RemapError`] if areas cannot be in the ranges, or if these overlap and begin at different
+    /// addresses; if a part of `from` is in no area; if another area is in the way of growth in
+    /// place; or if there is no memory for page tables at the new addresses, or to split large
+    /// pages. Nothing is changed then. (Linux has already unmapped `to` when it runs out of
+    /// memory.)
     pub fn remap(&self, from: Range<u64>, to: Range<u64>) -> Result<(), RemapError> {
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
@@ -79,7 +79,7 @@ impl<S: System> AddressSpace<S> {
             if areas.overlapping(&grown).next().is_some() {
                 return Err(RemapError::NoRoom);
             }
-            // Nothing but what CPUs may still remember.
+            // There is no area here, but CPUs may still cache old translations.
             self.replace(&mut areas, &grown)?;
             areas.grow(from.end, end);
         }
@@ -99,7 +99,7 @@ impl<S: System> AddressSpace<S> {
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,
             Err(error) => {
-                self.take_back_tables(&mut areas, to);
+                self.unhook_unused(&mut areas, to);
                 return Err(error.into());
             }
         };
@@ -110,17 +110,17 @@ impl<S: System> AddressSpace<S> {
         }
         let mut moving = &mut moving[..];
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::TABLE_PER_MOVE) {
-            for piece in moving.chunk_by_mut(Moving::has_tables_of) {
+            for piece in moving.chunk_by_mut(Moving::shares_tables_with) {
                 let mut gather = Gather::begin(self, from.clone(), Cause::Move);
                 gather.flush_also(Extra::IdleCpus);
-                self.take_out(piece, &mut gather);
+                self.clear_moving(piece, &mut gather);
                 gather.send().wait();
-                self.put_in(piece);
+                self.write_moving(piece);
             }
             moving = &mut [];
         }
         let mut gather = Gather::begin(self, from.clone(), Cause::Move);
-        self.take_out(moving, &mut gather);
+        self.clear_moving(moving, &mut gather);
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             gather.flush_also(Extra::SpaceIfAny);
         }
@@ -129,36 +129,37 @@ impl<S: System> AddressSpace<S> {
             gather.unhook(&tables);
         }
         gather.send().wait();
-        self.put_in(moving);
+        self.write_moving(moving);
         Ok(())
     }
 
-    fn take_out(&self, moving: &mut [Moving], gather: &mut Gather<'_, S>) {
+    fn clear_moving(&self, moving: &mut [Moving], gather: &mut Gather<'_, S>) {
         for page in moving {
-            // What it holds now: the MMU may have marked it.
+            // Use the entry's current value: the MMU may have marked it.
             page.entry = self.vm.platform.swap(page.from, EMPTY);
             if let Some(leaf) = S::Format::as_leaf(page.entry) {
-                gather.take_leaf(page.address, leaf, 0);
-                // Its count is ours until it is put in.
+                gather.add_leaf(page.address, leaf, 0);
+                // The entry's count of the page stays with this call until the page is mapped
+                // again.
                 self.remove_mapping(leaf.frame, page.address);
             }
         }
     }
 
-    fn put_in(&self, moving: &[Moving]) {
+    fn write_moving(&self, moving: &[Moving]) {
         for page in moving {
             if let Some(leaf) = S::Format::as_leaf(page.entry) {
-                self.note(leaf.frame, None, page.to_address);
+                self.add_mapping(leaf.frame, None, page.to_address);
             }
             self.vm.platform.swap(page.to, page.entry);
         }
     }
 
-    /// The entries that are to be moved from `from`, and their places from `to` on, in tables that
-    /// are made where there are none.
+    /// Returns the entries to move from `from`, and their new places from `to` on. Makes tables
+    /// there if there are none.
     fn find_pages(&self, from: &Range<u64>, to: u64) -> Result<Vec<Moving>, OutOfMemory> {
         let platform = &self.vm.platform;
-        let mut target = LastTable::default();
+        let mut target = LeafTableCache::default();
         let page = |Found { address, slot, entry }| {
             debug_assert_eq!(slot.level, 0, "it is split");
             let to_address = to + (address - from.start);
@@ -168,11 +169,11 @@ impl<S: System> AddressSpace<S> {
         self.mappings.tables.entries(platform, from.clone()).map(page).collect()
     }
 
-    /// Takes tables away that were made for areas that do not come. Those that an area needs that
-    /// is there already may stay.
-    fn take_back_tables(&self, areas: &mut Areas<S::Platform>, range: &Range<u64>) {
+    /// Removes tables that were made for areas that are not moved after all. Tables that another
+    /// area needs are kept.
+    fn unhook_unused(&self, areas: &mut Areas<S::Platform>, range: &Range<u64>) {
         if self.vm.policy.empty_tables == EmptyTables::Kept {
-            return areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, range));
+            return areas.vacate(self.mappings.tables.leaf_tables(&self.vm.platform, range));
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Move);
         for [part, gap] in areas.gaps_in(range) {
@@ -182,9 +183,9 @@ impl<S: System> AddressSpace<S> {
     }
 }
 
-/// A page on its way.
+/// A page that is being moved.
 struct Moving {
-    /// Where it was mapped.
+    /// The address at which the page was mapped.
     address: u64,
     from: EntryAt,
     to: EntryAt,
@@ -193,14 +194,14 @@ struct Moving {
 }
 
 impl Moving {
-    /// Whether another page leaves the same page table, and arrives in the same.
-    fn has_tables_of(&self, other: &Self) -> bool {
+    /// Returns `true` if both pages leave the same page table, and go to the same page table.
+    fn shares_tables_with(&self, other: &Self) -> bool {
         self.from.table == other.from.table && self.to.table == other.to.table
     }
 }
 
-/// The part in `kept` of an area, as it is when `kept` begins where `to` does. The last one ends
-/// where `to` ends.
+/// Returns the part of an area in `kept`, at its place after `kept` has moved to the start of `to`.
+/// The last area ends where `to` ends.
 fn moved<P: Platform>(area: &Area<P>, kept: &Range<u64>, to: &Range<u64>) -> Area<P> {
     let place = |address| to.start + (address - kept.start);
     let end = if area.range.end < kept.end { place(area.range.end) } else { to.end };

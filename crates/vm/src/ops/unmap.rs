@@ -1,4 +1,4 @@
-//! Unmapping: areas, their pages, and the page tables that nobody needs any more. (Linux:
+//! Unmapping: removes areas, their pages, and the page tables that no other area needs. (Linux:
 //! `munmap`.)
 
 use alloc::vec;
@@ -11,19 +11,20 @@ use crate::area::Area;
 use crate::areas::{Areas, Vacated};
 use crate::coherence::{Cause, EmptyTables, UnmapLock};
 use crate::error::RangeError;
+use crate::format::Format;
 use crate::gather::{Gather, Sent};
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::{System, WriteGuard};
-use crate::table::{Found, PageTables};
+use crate::table::Found;
 
 impl<S: System> AddressSpace<S> {
-    /// Removes what is mapped in `range`; parts of it may not be.
+    /// Removes all mappings in `range`, which may have holes.
     ///
     /// # Errors
     ///
-    /// If areas cannot be there, or if there is no memory to split a large page that the range
-    /// begins or ends in. Nothing is changed then.
+    /// [`RangeError`] if areas cannot be in `range`, or if there is no memory to split a large page
+    /// that the range cuts. Nothing is changed then.
     pub fn unmap(&self, range: Range<u64>) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
@@ -31,7 +32,7 @@ impl<S: System> AddressSpace<S> {
         Ok(self.unmap_locked(areas, range)?)
     }
 
-    /// The same for a good range, by who holds the lock.
+    /// Does the same for a range that was checked, under the caller's lock.
     pub(crate) fn unmap_locked(
         &self,
         mut areas: WriteGuard<'_, S>,
@@ -44,7 +45,8 @@ impl<S: System> AddressSpace<S> {
             return Ok(());
         }
         let empty = self.empty_tables(&mut areas, &removed);
-        // Begun while the lock is held for writing: who next looks for room knows of it.
+        // List the flush while the lock is held for writing, so that the next call that looks for a
+        // gap finds it.
         let gather = Gather::begin(self, range, Cause::Unmap);
         if self.vm.policy.unmap_lock == UnmapLock::Exclusive {
             remove(gather, &removed, &empty).wait();
@@ -53,13 +55,13 @@ impl<S: System> AddressSpace<S> {
             let areas = RwLockWriteGuard::downgrade(areas);
             remove(gather, &removed, &empty).wait_and_unlock(areas);
         }
-        // A file of which this was the last area goes only now.
+        // Release a file only now, if this was its last area.
         self.vm.close_all(removed);
         self.vm.free_completed();
         Ok(())
     }
 
-    /// Where page tables are to be unhooked, now that `removed` is gone.
+    /// Returns the addresses at which page tables should be unhooked, after `removed` was removed.
     pub(crate) fn empty_tables(
         &self,
         areas: &mut Areas<S::Platform>,
@@ -72,9 +74,9 @@ impl<S: System> AddressSpace<S> {
                 vec![Vacated { gap: areas.gap_around(&range), ranges: vec![range] }]
             }
             EmptyTables::Kept => {
-                areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, &range));
-                if self.mappings.tables.are_many() {
-                    areas.take_vacated(PageTables::<S::Format>::last_table_bytes())
+                areas.vacate(self.mappings.tables.leaf_tables(&self.vm.platform, &range));
+                if self.mappings.tables.has_many() {
+                    areas.take_vacated(S::Format::span(1))
                 } else {
                     Vec::new()
                 }
@@ -83,25 +85,25 @@ impl<S: System> AddressSpace<S> {
     }
 }
 
-/// Clears the entries of areas that are gone, unhooks tables, and sends the flush.
+/// Clears the entries of areas that were removed, unhooks tables, and sends the flush.
 ///
-/// The lock is held at least for reading, without a pause since the areas were removed. What others
-/// do meanwhile is then:
+/// The lock is held at least for reading, without interruption since the areas were removed. Other
+/// CPUs can therefore do the following at the same time:
 ///
-/// - *Faults, and calls that discard*, look for addresses of areas alone, and no area is in the
-///   gap, nor can one come while readers keep writers out. A table that is unhooked covers the gap
-///   alone, so none of them walks it, hangs a table below it, or makes it anew. A table that a
-///   neighbouring area needs, too, is not unhooked.
-/// - *Another `unmap`* removed its areas before ours, for it held the lock for writing. If it still
-///   holds it for reading, ours could not have been taken for writing; so it is past this function,
-///   and at most waits.
-/// - *CPUs* may be in the middle of a walk, or have cached the way to a table. It leads to entries
-///   that are all empty and stay so, and the table is freed after the flush.
+/// - *Faults, and calls that discard*, access only addresses of areas. No area is in the gap, and
+///   none can be added there while the lock is held for reading. An unhooked table covers only the
+///   gap, so these calls neither walk it, nor link a table below it, nor make it again. A table
+///   that a neighbouring area also needs is not unhooked.
+/// - *Another `unmap`* removed its areas before this one, because it held the lock for writing. If
+///   it still held the lock for reading, this call could not have taken the lock for writing. So
+///   the other call has completed this function, and at most waits for its flush.
+/// - *A CPU* may be in the middle of a walk, or may have cached the path to a table. Both lead to
+///   entries that are all empty and stay empty, and the table is freed after the flush.
 ///
-/// When the lock has been let go and the flush is not yet done, the gap but for the range itself
-/// may be mapped again, and get new tables. A CPU that has cached the way to the old one faults
-/// there, finds that nothing is wrong, and tries again, until the flush reaches it (or at once: on
-/// x86 a fault drops what is cached of the way to its address).
+/// After the lock has been released and before the flush is complete, the gap outside the range
+/// itself may be mapped again, and get new tables. A CPU that has cached the path to the old table
+/// then faults there, finds nothing to change, and retries until the flush reaches it. (On x86 it
+/// retries only once, because a fault drops the cached path to its address.)
 fn remove<'s, S: System>(
     mut gather: Gather<'s, S>,
     removed: &[Area<S::Platform>],

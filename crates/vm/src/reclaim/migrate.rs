@@ -1,17 +1,18 @@
-//! Migration: pages that move to the memory of another node, under the same addresses. (Linux:
+//! Migration: pages move to the memory of another node, and keep their addresses. (Linux:
 //! `migrate_pages`.)
 //!
-//! # The order of things
+//! # Steps
 //!
-//! A page is claimed in its entry, as in copy-on-write, so that faults on it come back later, and
-//! nobody can come to map it anew. When no CPU remembers where it was, it is copied, and the entry
-//! written. So nothing is written to the old page while it is copied. (Linux once copied pages that
-//! threads could still write to: it took an entry without permissions to be one that every CPU
-//! knew of, while the flush that took them was on its way; 20841405940e, and again 16af97dc5a89.)
+//! The entry of a page is claimed, as in copy-on-write, so that faults on the page are retried
+//! later, and no other space can map the page. When no CPU caches the old translation, the page is
+//! copied, and the entry written. So no CPU writes to the old page while it is copied. (Linux once
+//! copied pages that threads could still write to: it assumed that every CPU had observed an entry
+//! without permissions, while the flush that removed them was still in flight; 20841405940e, and
+//! again 16af97dc5a89.)
 //!
-//! The areas are locked for reading from the claims on until all of them are resolved: see
-//! [`cow`](crate::AddressSpace::fault) for what others do meanwhile. Pages that more than one space
-//! maps stay where they are.
+//! The areas are locked for reading from the first claim until all claims are resolved.
+//! [`cow`](crate::AddressSpace::fault) describes the actions of other CPUs during a claim. Pages
+//! that more than one space maps are not moved.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,13 +32,13 @@ use crate::reclaim::RECLAIM_PAGES;
 use crate::reclaim::rmap::{Owner, Rmap};
 use crate::space::{AddressSpace, count};
 use crate::system::{Batch, System};
-use crate::table::{Found, Slot, pages_of};
+use crate::table::{Found, Slot, change_leaf, pages_of};
 
-/// A page on its way to another node.
+/// A page that is being moved to another node.
 struct Moving<S: System> {
     address: u64,
     at: EntryAt,
-    /// What the entry holds meanwhile, and what it held.
+    /// The claim in the entry during the move.
     claim: u64,
     leaf: Leaf,
     new: Frame,
@@ -47,16 +48,16 @@ struct Moving<S: System> {
 
 impl<S: System> AddressSpace<S> {
     /// Moves the pages that are mapped in `range`, and in no other space, to the memory of a node,
-    /// as far as there is room. Returns how many have moved.
+    /// as long as it has free frames. Returns the number of pages moved.
     ///
-    /// Large pages are split first, and move page by page; without memory for their tables they
-    /// stay.
+    /// Large pages are split first, and then move page by page. If there is no memory for their
+    /// tables, they are not moved.
     ///
     /// Does nothing without [`with_reclaim`](crate::Vm::with_reclaim).
     ///
     /// # Errors
     ///
-    /// If areas cannot be there.
+    /// [`BadRange`] if areas cannot be in all of `range`.
     pub fn migrate(&self, range: Range<u64>, node: usize) -> Result<usize, BadRange> {
         self.vm.platform.work(Work::Areas, 1);
         let Some(rmap) = &self.vm.rmap else {
@@ -68,35 +69,30 @@ impl<S: System> AddressSpace<S> {
         let mut batch = Batch::<S>::default();
         let mut moving = Vec::new();
         let mut moved = 0;
-        let parts: Vec<Range<u64>> = areas
-            .overlapping(&range)
-            .map(|area| area.range.start.max(range.start)..area.range.end.min(range.end))
-            .collect();
-        'parts: for part in parts {
-            for found in self.mappings.tables.entries(&self.vm.platform, part) {
-                let Found { address, slot: Slot { at, level }, entry } = found;
-                let leaf = if level == 0 { S::Format::as_leaf(entry) } else { None };
-                let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
-                    continue;
-                };
-                let Ok(new) = self.vm.platform.allocate_on(node) else { break 'parts };
-                match self.claim(rmap, &mut batch, address, (at, leaf), new) {
-                    Some(page) => moving.push(page),
-                    None => self.vm.platform.release(new),
-                }
-                if moving.len() == RECLAIM_PAGES {
-                    moved += self.arrive(rmap, mem::take(&mut batch), mem::take(&mut moving));
-                }
+        let parts = areas.overlapping(&range).map(|area| area.part_in(&range));
+        for found in parts.flat_map(|part| self.mappings.tables.entries(&self.vm.platform, part)) {
+            let Found { address, slot: Slot { at, level }, entry } = found;
+            let leaf = if level == 0 { S::Format::as_leaf(entry) } else { None };
+            let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
+                continue;
+            };
+            let Ok(new) = self.vm.platform.allocate_on(node) else { break };
+            match self.claim(rmap, &mut batch, address, (at, leaf), new) {
+                Some(page) => moving.push(page),
+                None => self.vm.platform.release(new),
+            }
+            if moving.len() == RECLAIM_PAGES {
+                moved += self.finish_batch(rmap, mem::take(&mut batch), mem::take(&mut moving));
             }
         }
-        Ok(moved + self.arrive(rmap, batch, moving))
+        Ok(moved + self.finish_batch(rmap, batch, moving))
     }
 
     fn is_elsewhere(&self, page: Frame, node: usize) -> bool {
         page != self.vm.zero_page && self.vm.platform.node_of(page) != node
     }
 
-    /// Whether any part of a large page is.
+    /// Returns `true` if any part of a large page is on another node.
     fn is_large_elsewhere(&self, large: &Found, node: usize) -> bool {
         large.leaf::<S::Format>().is_some_and(|leaf| {
             pages_of::<S::Format>(large.address, leaf.frame, large.slot.level)
@@ -104,7 +100,8 @@ impl<S: System> AddressSpace<S> {
         })
     }
 
-    /// Claims a page that only this space maps, so that it can be moved to `new`.
+    /// Claims the entry of a page that only this space maps, so that the page can be moved to
+    /// `new`.
     fn claim(
         &self,
         rmap: &Rmap<S>,
@@ -132,35 +129,29 @@ impl<S: System> AddressSpace<S> {
         });
         let flush = flush.ok()?;
         let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
-        let mut entry = platform.load(at);
-        loop {
-            let Some(held) = S::Format::as_leaf(entry).filter(|held| held.frame == leaf.frame)
-            else {
-                self.mappings.end(flush);
-                return None;
-            };
-            match platform.compare_exchange(at, entry, claim) {
-                Ok(_) => {
-                    self.mappings.unmapped(coherence, batch, address, held);
-                    return Some(Moving { address, at, claim, leaf: held, new, file, flush });
-                }
-                // The MMU has marked it, or reclaim or another call was here.
-                Err(found) => entry = found,
-            }
-        }
+        let entry = platform.load(at);
+        let claimed = change_leaf::<S::Format>(platform, Slot { at, level: 0 }, entry, |current| {
+            (current.frame == leaf.frame).then_some(claim)
+        });
+        let Some(leaf) = claimed else {
+            // Reclaim or another call has changed the entry.
+            self.mappings.end(flush);
+            return None;
+        };
+        self.mappings.unmapped(coherence, batch, address, leaf);
+        Some(Moving { address, at, claim, leaf, new, file, flush })
     }
 
-    /// Puts claimed pages where they are to be, when no CPU remembers where they were. Returns how
-    /// many have moved.
-    fn arrive(&self, rmap: &Rmap<S>, batch: Batch<S>, moving: Vec<Moving<S>>) -> usize {
+    /// Flushes the batch, and then moves the claimed pages. Returns the number of pages moved.
+    fn finish_batch(&self, rmap: &Rmap<S>, batch: Batch<S>, moving: Vec<Moving<S>>) -> usize {
         self.vm.coherence.flush_batch(batch);
-        let moved = moving.into_iter().filter_map(|page| self.put_at_new(rmap, page)).count();
+        let moved = moving.into_iter().filter_map(|page| self.finish_move(rmap, page)).count();
         count(&self.counters.migrated, moved);
         moved
     }
 
-    /// `None` if the page stays.
-    fn put_at_new(&self, rmap: &Rmap<S>, page: Moving<S>) -> Option<()> {
+    /// Moves a claimed page and resolves the claim. Returns `None` if the page is not moved.
+    fn finish_move(&self, rmap: &Rmap<S>, page: Moving<S>) -> Option<()> {
         let Moving { address, at, claim, leaf, new, file, flush } = page;
         self.mappings.end(flush);
         let platform = &self.vm.platform;
@@ -169,7 +160,7 @@ impl<S: System> AddressSpace<S> {
         let is_ours = if let Some((file, number)) = &file {
             file.replace(*number, old, new, copy)
         } else {
-            // The claim has its only count, and no fork can share it meanwhile.
+            // The claim has the page's only count, and no fork can share the page during the claim.
             let is_ours = platform.user_count(old) == 1;
             if is_ours {
                 copy();
@@ -178,29 +169,27 @@ impl<S: System> AddressSpace<S> {
         };
         let (stays, goes) = if is_ours { (new, old) } else { (old, new) };
         if is_ours {
-            self.note(new, file.as_ref().map(|(file, number)| (file, *number)), address);
-            rmap.take_over(old, new);
+            self.add_mapping(new, file.as_ref().map(|(file, number)| (file, *number)), address);
+            rmap.move_dirty(old, new);
             self.remove_mapping(old, address);
             rmap.forget_if(old, |_| true);
         }
         platform.release(goes);
         let entry = S::Format::leaf(Leaf { frame: stays, ..leaf });
         if platform.compare_exchange(at, claim, entry).is_err() {
-            // Somebody has discarded it meanwhile, and left its end to us: no CPU has found it.
-            self.leave(rmap, stays, address, leaf.marks);
+            // Another call has discarded the page since the claim, and has left its release to this
+            // call. No CPU has used the page in between.
+            if leaf.marks.contains(Marks::DIRTY) {
+                rmap.mark_dirty(stays);
+            }
+            self.remove_mapping(stays, address);
+            platform.release(stays);
         }
         if let Some((file, _)) = file {
-            // Who dropped it meanwhile has left its end to us.
+            // If all other references were dropped during this call, closing the file is left to
+            // it.
             self.vm.close(file);
         }
         is_ours.then_some(())
-    }
-
-    fn leave(&self, rmap: &Rmap<S>, page: Frame, address: u64, marks: Marks) {
-        if marks.contains(Marks::DIRTY) {
-            rmap.mark_dirty(page);
-        }
-        self.remove_mapping(page, address);
-        self.vm.platform.release(page);
     }
 }

@@ -1,26 +1,26 @@
-//! Reclaim: takes pages from whoever has them, when memory is needed. (Linux: `shrink_folio_list`,
+//! Reclaim: unmaps pages and frees their frames when memory is short. (Linux: `shrink_folio_list`,
 //! `try_to_unmap`.)
 //!
-//! The pages of stored files, and those that [`Free`](crate::Advice::Free) was said of, are on
-//! lists by age. The oldest are looked at first. One that was used since the last look is left for
-//! later; the others are taken from every space that maps them, so many at a time. Their flush is
-//! the coherence's to put off, until all of them are taken; then it is done, and only after that is
-//! anything written out or given away.
+//! The pages of stored files, and pages that [`Free`](crate::Advice::Free) was given for, are on
+//! lists ordered by age. Reclaim examines the oldest pages first. It skips a page that was used
+//! since the last examination, and unmaps the others, a fixed number at a time, from every space
+//! that maps them. The coherence may defer the flush of each page until all of them are unmapped.
+//! Only after the flush are pages written out or freed.
 //!
-//! No lock of a space is taken, so whoever holds one may come here for want of memory. What keeps
-//! others in order meanwhile:
+//! Reclaim takes no lock of a space, so an operation that holds such a lock may reclaim when it
+//! finds no free frame. Other operations stay correct as follows:
 //!
-//! - *Faults* find the entry empty. The page is still the file's, so that they find it there; of
-//!   what is no file's they get another, when the old one is [settled].
-//! - *`munmap` and all others* find the entry empty, and that the space
-//!   [is batched](Batching::is_batched), and flush what they were asked to change.
-//! - *Forks* find the page gone from where they have just read it, and leave it out.
-//! - *The end of a space* finds its entry struck out, and leaves its count to us.
+//! - *Faults* find the entry empty. The page of a file is still in the page cache, where they find
+//!   it. An anonymous page is replaced by another page, after the flush of the old one.
+//! - *`munmap` and other operations* find the entry empty. They find also that the space [is
+//!   batched](Batching::is_batched), and flush the range that they were asked to change.
+//! - *Forks* find that the page has no mapping any more at the entry that they have just read, and
+//!   omit it.
+//! - *The end of a space* finds the mapping removed, and leaves the entry's count of the page to
+//!   reclaim.
 //!
-//! To look whether a page was used takes the marks away, and flushes nothing: a CPU that remembers
-//! a mark does not set it again, and the page is taken for older than it is.
-//!
-//! [settled]: shootdown::Here::settle
+//! The check whether a page was used clears the accessed marks, and flushes nothing. A CPU that has
+//! cached an entry as accessed does not set the mark again, so the page may seem older than it is.
 
 mod migrate;
 pub(crate) mod rmap;
@@ -37,79 +37,80 @@ use crate::mappings::Announced;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 use crate::reclaim::rmap::{Age, Mapping, Owner, Page, Rmap, State};
 use crate::system::{Batch, System};
+use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
 
-/// So many pages are looked at, taken and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
+/// Number of pages that are examined, unmapped and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
 pub const RECLAIM_PAGES: usize = 32;
 
-/// How often memory that was reclaimed may be somebody else's before one gives up.
+/// Number of times that an allocation may lose a reclaimed frame to another CPU before it fails.
 const ATTEMPTS: usize = 16;
 
-/// How often a page is come to before one gives up: once to take its marks, once to find that it
-/// was used again, and once to find that it was not used any more.
+/// Number of times that one call may examine a page: once to clear its marks, once to find that it
+/// was used again, and once to find that it is no longer used.
 const ROUNDS: usize = 3;
 
-/// What reclaim came to.
+/// Numbers of pages that a reclaim has handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// Pages that are free now.
     pub freed: usize,
-    /// Pages that were looked at.
-    pub looked_at: usize,
-    /// Pages that were written to where they are stored.
+    /// Pages that were examined.
+    pub scanned: usize,
+    /// Pages that were written out.
     pub written: usize,
 }
 
 impl AddAssign for Reclaimed {
     fn add_assign(&mut self, other: Self) {
         self.freed += other.freed;
-        self.looked_at += other.looked_at;
+        self.scanned += other.scanned;
         self.written += other.written;
     }
 }
 
-/// Whether pages that were used of late are left alone.
+/// The treatment of pages that were used recently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recent {
-    Kept,
-    Taken,
+    Keep,
+    Reclaim,
 }
 
-/// What is to be done with a page.
+/// The decision about a page.
 enum Verdict {
-    /// It is no page any more that could be taken.
+    /// The page can no longer be reclaimed, and leaves its list.
     Drop,
     Keep(Age),
-    Take,
+    Reclaim,
 }
 
-/// A page on its way out.
-struct TakenPage<S: System> {
+/// A page that is being reclaimed.
+struct Reclaiming<S: System> {
     page: Frame,
-    /// The file that it is of, and which of its pages.
+    /// The page's file, and its number there.
     file: Option<(Weak<File<S::Platform>>, u64)>,
-    /// How many entries held it.
+    /// Number of entries that mapped the page.
     count: usize,
-    /// One of them said so.
+    /// `true` if one of the entries was marked as dirty.
     was_written: bool,
 }
 
-/// What came of trying to take one entry.
+/// The result of an attempt to clear one entry.
 enum Step<S: System> {
-    Taken(Mapping<S>, Leaf, Announced),
-    /// Somebody else is at it.
+    Cleared(Mapping<S>, Leaf, Announced),
+    /// Another call is changing the entry.
     Busy,
-    /// It has been written, and is needed again.
+    /// The page was written, and is needed again.
     Needed,
     BatchIsFull,
-    /// There is no entry left.
+    /// No entry is left.
     Done,
 }
 
 impl<S: System> Vm<S> {
-    /// Frees up to `target` pages of a node, or some more; less, if pages are in use, or changed
-    /// hands meanwhile. For the kernel's reclaim thread, one for each node, which goes on until
-    /// enough is free or nothing more was freed; and called by whoever finds no frame.
+    /// Frees at least `target` pages of a node, if possible. Frees fewer if pages are in use or are
+    /// changed by other calls. The kernel's reclaim threads, one for each node, call this until
+    /// enough memory is free or nothing was freed. An allocation that finds no frame calls it also.
     ///
     /// Does nothing without [`with_reclaim`](Self::with_reclaim).
     pub fn reclaim(&self, node: usize, target: usize) -> Reclaimed {
@@ -122,16 +123,23 @@ impl<S: System> Vm<S> {
             if oldest.is_empty() {
                 break;
             }
-            left -= oldest.len();
-            total += self.reclaim_pages(rmap, node, oldest, Recent::Kept);
+            let (mut kept, count) = (Vec::new(), oldest.len());
+            left -= count;
+            total += self.reclaim_chosen(rmap, oldest, Recent::Keep, |page, age| {
+                kept.push((page, age));
+            });
+            rmap.put_back(node, kept);
+            rmap.remove_isolated(count);
         }
         total
     }
 
-    /// A frame, when there was none: reclaims for as long as that frees any, or others do.
+    /// Allocates a frame after an allocation has failed with `error`. Reclaims as long as this call
+    /// or others free pages.
     ///
-    /// Nothing that could be taken may be left because others are about to: then every page is on
-    /// its way to where it is stored, and memory is not out, but late. (Linux: `reclaim_throttle`.)
+    /// Other calls may have isolated every page that could be reclaimed, and be writing them out.
+    /// Memory is then not exhausted, only late, so this call waits for them. (Linux:
+    /// `reclaim_throttle`.)
     pub(crate) fn allocate_reclaimed(
         &self,
         purpose: FrameUse,
@@ -152,47 +160,30 @@ impl<S: System> Vm<S> {
         Err(error)
     }
 
-    /// Waits until others, who are about to reclaim pages, have freed one, or are done. Returns
-    /// whether there was anything to wait for.
+    /// Waits until other calls that have isolated pages have freed one, or have no isolated page
+    /// left. Returns `true` if a page was freed or the call has waited.
     fn wait_for_others(&self, rmap: &Rmap<S>, freed_before: u64) -> bool {
         let mut has_waited = false;
-        while rmap.are_away() && rmap.freed() == freed_before {
+        while rmap.has_isolated() && rmap.freed() == freed_before {
             self.platform.wait_for_memory();
             has_waited = true;
         }
         has_waited || rmap.freed() != freed_before
     }
 
-    /// Takes pages, whether or not they were used of late, if they are pages that can be taken.
-    pub(crate) fn page_out(&self, frames: &[Frame]) -> Reclaimed {
-        let mut total = Reclaimed::default();
-        let Some(rmap) = &self.rmap else { return total };
+    /// Reclaims those of the pages that can be reclaimed, whether or not they were used recently.
+    pub(crate) fn page_out(&self, frames: &[Frame]) {
+        let Some(rmap) = &self.rmap else { return };
         for chunk in frames.chunks(RECLAIM_PAGES) {
-            rmap.go_away(chunk.len());
-            let chosen = chunk.iter().copied();
-            // What is kept is on a list already.
-            let reclaimed = self.reclaim_chosen(rmap, chosen, Recent::Taken, |_, _| {});
-            rmap.come_back(chunk.len());
-            total += reclaimed;
+            rmap.add_isolated(chunk.len());
+            // A page that is kept is still on its list.
+            self.reclaim_chosen(rmap, chunk.iter().copied(), Recent::Reclaim, |_, _| {});
+            rmap.remove_isolated(chunk.len());
         }
-        total
     }
 
-    fn reclaim_pages(
-        &self,
-        rmap: &Rmap<S>,
-        node: usize,
-        oldest: Vec<Frame>,
-        recent: Recent,
-    ) -> Reclaimed {
-        let (mut kept, count) = (Vec::new(), oldest.len());
-        let reclaimed =
-            self.reclaim_chosen(rmap, oldest, recent, |page, age| kept.push((page, age)));
-        rmap.put_back(node, kept);
-        rmap.come_back(count);
-        reclaimed
-    }
-
+    /// Reclaims `chosen` pages as far as possible, with one flush. Calls `keep` with each page that
+    /// belongs back on a list.
     fn reclaim_chosen(
         &self,
         rmap: &Rmap<S>,
@@ -202,9 +193,9 @@ impl<S: System> Vm<S> {
     ) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         let mut batch = Batch::<S>::default();
-        let mut taken = Vec::new();
+        let mut unmapped = Vec::new();
         for page in chosen {
-            reclaimed.looked_at += 1;
+            reclaimed.scanned += 1;
             let verdict = rmap.with(page, |record| self.judge(page, record, recent));
             match verdict {
                 None => {}
@@ -212,20 +203,20 @@ impl<S: System> Vm<S> {
                     rmap.forget_if(page, Page::is_orphan);
                 }
                 Some(Verdict::Keep(age)) => keep(page, age),
-                Some(Verdict::Take) => match self.take_everywhere(rmap, page, &mut batch) {
-                    Some(page) => taken.push(page),
+                Some(Verdict::Reclaim) => match self.unmap_everywhere(rmap, page, &mut batch) {
+                    Some(page) => unmapped.push(page),
                     None => keep(page, Age::Active),
                 },
             }
         }
         self.coherence.flush_batch(batch);
-        for taken in taken {
-            self.finish(rmap, taken, &mut reclaimed, &mut keep);
+        for page in unmapped {
+            self.finish(rmap, page, &mut reclaimed, &mut keep);
         }
         reclaimed
     }
 
-    /// What is to be done with a page; takes the marks of having been used away.
+    /// Decides about a page, and clears its accessed marks.
     fn judge(&self, page: Frame, record: &mut Page<S>, recent: Recent) -> Verdict {
         let can_go = match &record.owner {
             Owner::Anonymous => record.state.contains(State::DISCARDABLE),
@@ -237,77 +228,76 @@ impl<S: System> Vm<S> {
             record.state.remove(State::LISTED);
             return Verdict::Drop;
         }
-        if recent == Recent::Taken {
-            return Verdict::Take;
+        if recent == Recent::Reclaim {
+            return Verdict::Reclaim;
         }
         let used =
-            record.mappings.iter().filter(|mapping| self.take_accessed(page, mapping)).count();
+            record.mappings.iter().filter(|mapping| self.clear_accessed(page, mapping)).count();
         let was_used = record.state.contains(State::REFERENCED);
         record.state.set(State::REFERENCED, used > 0);
         match used {
-            0 => Verdict::Take,
+            0 => Verdict::Reclaim,
             1 if !was_used => Verdict::Keep(Age::Inactive),
             _ => Verdict::Keep(Age::Active),
         }
     }
 
-    /// Whether a page was used through an entry since this was last asked.
-    fn take_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
-        let Some((at, mut entry)) = self.entry_of(page, mapping) else { return false };
-        while let Some(leaf) = S::Format::as_leaf(entry).filter(|leaf| leaf.frame == page) {
-            if !leaf.marks.contains(Marks::ACCESSED) {
-                return false;
-            }
-            let unmarked = Leaf { marks: leaf.marks - Marks::ACCESSED, ..leaf };
-            match self.platform.compare_exchange(at, entry, S::Format::leaf(unmarked)) {
-                Ok(_) => return true,
-                Err(found) => entry = found,
-            }
-        }
-        false
+    /// Clears the accessed mark of a mapping. Returns `true` if the mark was set: the page was used
+    /// since the last call.
+    fn clear_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
+        let Some((at, entry)) = self.entry_of(page, mapping) else { return false };
+        let slot = Slot { at, level: 0 };
+        let cleared = change_leaf::<S::Format>(&self.platform, slot, entry, |leaf| {
+            let is_accessed = leaf.frame == page && leaf.marks.contains(Marks::ACCESSED);
+            let marks = leaf.marks - Marks::ACCESSED;
+            is_accessed.then(|| S::Format::leaf(Leaf { marks, ..leaf }))
+        });
+        cleared.is_some()
     }
 
-    /// The entry at a mapping, if it holds the page.
+    /// Returns the entry of a mapping and its value, if the entry maps the page.
     fn entry_of(&self, page: Frame, mapping: &Mapping<S>) -> Option<(EntryAt, u64)> {
         let at = mapping.space.tables.find(&self.platform, mapping.address)?;
         let entry = self.platform.load(at);
         S::Format::as_leaf(entry).is_some_and(|leaf| leaf.frame == page).then_some((at, entry))
     }
 
-    /// Takes a page from every space that maps it. `None` if it is needed after all.
-    fn take_everywhere(
+    /// Unmaps a page from every space that maps it. Returns `None` if the page is needed.
+    fn unmap_everywhere(
         &self,
         rmap: &Rmap<S>,
         page: Frame,
         batch: &mut Batch<S>,
-    ) -> Option<TakenPage<S>> {
+    ) -> Option<Reclaiming<S>> {
         let file = rmap.with(page, |record| match &record.owner {
             Owner::Anonymous => None,
             Owner::File(file, number) => Some((Weak::clone(file), *number)),
         })?;
-        let mut taken = TakenPage { page, file, count: 0, was_written: false };
+        let mut unmapped = Reclaiming { page, file, count: 0, was_written: false };
         let mut busy = 0;
         loop {
-            let step = rmap.with(page, |record| self.take_one(page, record, busy, batch));
-            // Without a record: its file was closed meanwhile, and what is left are our counts.
+            let step = rmap.with(page, |record| self.unmap_one(page, record, busy, batch));
+            // Without a record, the page's file was closed, and this call holds the remaining
+            // counts of the page.
             match step.unwrap_or(Step::Done) {
-                Step::Taken(mapping, leaf, flush) => {
+                Step::Cleared(mapping, leaf, flush) => {
                     let Mapping { space, address } = mapping;
                     space.unmapped(&self.coherence, batch, address, leaf);
                     space.end(flush);
-                    taken.was_written |= leaf.marks.contains(Marks::DIRTY);
-                    taken.count += 1;
+                    unmapped.was_written |= leaf.marks.contains(Marks::DIRTY);
+                    unmapped.count += 1;
                 }
                 Step::Busy => busy += 1,
                 Step::BatchIsFull => self.coherence.flush_batch(mem::take(batch)),
                 Step::Needed => return None,
-                Step::Done => return Some(taken),
+                Step::Done => return Some(unmapped),
             }
         }
     }
 
-    /// Clears the entry at the mapping after so many that are busy, and strikes it out.
-    fn take_one(
+    /// Clears the entry at the mapping with index `busy`, after those that are busy, and removes
+    /// the mapping.
+    fn unmap_one(
         &self,
         page: Frame,
         record: &mut Page<S>,
@@ -322,7 +312,7 @@ impl<S: System> Vm<S> {
         let Ok(flush) = space.announce(&self.coherence, batch, *address, reclaim_flush) else {
             return Step::BatchIsFull;
         };
-        let not_taken = loop {
+        let not_cleared = loop {
             let Some(leaf) = S::Format::as_leaf(entry).filter(|leaf| leaf.frame == page) else {
                 break Step::Busy;
             };
@@ -331,20 +321,20 @@ impl<S: System> Vm<S> {
                 break Step::Needed;
             }
             match self.platform.compare_exchange(at, entry, EMPTY) {
-                Ok(_) => return Step::Taken(record.mappings.swap_remove(busy), leaf, flush),
-                // The MMU has marked it, or another call has taken it.
+                Ok(_) => return Step::Cleared(record.mappings.swap_remove(busy), leaf, flush),
+                // The MMU has marked the entry, or another call has changed it.
                 Err(found) => entry = found,
             }
         };
         space.end(flush);
-        not_taken
+        not_cleared
     }
 
-    /// Does with a page, which no CPU uses any more, what is to be done with it.
+    /// Writes out and frees a page that no CPU uses any more, as far as possible.
     fn finish(
         &self,
         rmap: &Rmap<S>,
-        TakenPage { page, file, count, was_written }: TakenPage<S>,
+        Reclaiming { page, file, count, was_written }: Reclaiming<S>,
         reclaimed: &mut Reclaimed,
         keep: &mut impl FnMut(Frame, Age),
     ) {
@@ -353,11 +343,11 @@ impl<S: System> Vm<S> {
         }
         let Some((file, number)) = file else {
             if count == 0 {
-                // Busy, or gone meanwhile. On its list it stays: its record says that it is there.
+                // All mappings were busy or gone. The page stays on its list, as its record claims.
                 keep(page, Age::Inactive);
                 return;
             }
-            // Discarded: its last count was the entry's.
+            // The page is discarded. Its last counts were those of the entries.
             rmap.forget_if(page, |_| true);
             (0..count).for_each(|_| self.platform.release(page));
             rmap.count_freed();
@@ -365,8 +355,8 @@ impl<S: System> Vm<S> {
             return;
         };
         if was_written {
-            // Not before the flush: another reclaim of the same page would write it out while it
-            // is still written to, and leave nothing to do for us.
+            // Mark the page only after the flush. Otherwise a concurrent reclaim of the same page
+            // could write it out while a CPU can still write to it, and clear the mark.
             rmap.mark_dirty(page);
         }
         let file = file.upgrade();
@@ -379,7 +369,7 @@ impl<S: System> Vm<S> {
         (0..count).for_each(|_| self.platform.release(page));
         let Some(file) = file else { return };
         let is_free = rmap.forget_if(page, |record| {
-            !record.state.contains(State::DIRTY) && file.take_unused(number, page)
+            !record.state.contains(State::DIRTY) && file.remove_unused(number, page)
         });
         if is_free {
             self.platform.release(page);
@@ -388,7 +378,7 @@ impl<S: System> Vm<S> {
         } else {
             keep(page, Age::Inactive);
         }
-        // Who dropped it meanwhile has left its end to us.
+        // If all other references were dropped during this call, closing the file is left to it.
         self.close(file);
     }
 }

@@ -1,28 +1,32 @@
-//! Which pages are mapped where, and which of them were used of late: what reclaim needs to know of
-//! a page. (Linux: `struct page`, with `i_mmap` and `anon_vma` for where it is mapped; the LRU.)
+//! The reverse map: the spaces and addresses at which each page is mapped, and the order in which
+//! pages were used. (Linux: `struct page`, with `i_mmap` and `anon_vma` for the mappings; the LRU
+//! lists.)
 //!
-//! # What a record says
+//! # Records
 //!
-//! A page has a record from when it is first mapped, or read in ahead, until nobody has it any
-//! more: whose it is, and each place where it is mapped. A place is noted *before* the entry there
-//! is written, and struck out *after* the entry was cleared, by whoever cleared it. So each entry
-//! that holds the page has its place noted, and a place whose entry holds something else is on its
-//! way in or out, and its entry somebody else's. Who has cleared an entry also has its count of the
-//! page.
+//! A page has a record from its first mapping, or from its read-ahead, until the frame is freed.
+//! The record names the page's owner and each of its mappings. A mapping is added *before* its
+//! entry is written. It is removed *after* its entry was cleared, by the call that cleared the
+//! entry. So each entry that maps the page has its mapping recorded. If the entry of a recorded
+//! mapping contains something else, another call is adding or removing the mapping, and owns the
+//! entry. The call that clears an entry also takes over its count of the page.
 //!
-//! Page tables are freed only when every entry below has been cleared and struck out. So whoever
-//! holds a record's lock, and finds a place, finds the table there, too.
+//! A page table is freed only when every entry below it has been cleared, and its mapping removed.
+//! So a caller that holds a record's lock, and finds a mapping, also finds the mapping's table.
 //!
-//! Page by page, rather than by area: a place is found at once, in any space that shares the page,
-//! with no lock of that space, and moving or splitting an area moves nothing. It costs a few words
-//! for each entry; a kernel that maps gigabytes several times would hold areas instead, as Linux
-//! has done since 2.6.
+//! Mappings are recorded per page, not per area. A mapping is found directly, in any space that
+//! shares the page, without a lock of that space, and moving or splitting an area changes no
+//! record. This costs a few words for each entry. A kernel that maps gigabytes several times would
+//! record areas instead, as Linux has done since 2.6.
 //!
-//! # The order of locks
+//! # Lock order
 //!
-//! The lock of a space's areas; then that of a record, which is held for some hundred instructions;
-//! then that of a file's pages. That of a list comes alone. No record is locked while memory is
-//! asked for, for that may reclaim.
+//! 1. The lock of a space's areas.
+//! 2. The lock of a record, which is held for a few hundred instructions.
+//! 3. The lock of a file's pages.
+//!
+//! The lock of a list is never held together with another lock. Do not allocate memory while you
+//! hold the lock of a record, because an allocation may reclaim.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -37,69 +41,70 @@ use crate::mappings::Mappings;
 use crate::platform::Frame;
 use crate::system::{SpinMutex, System};
 
-/// Records are locked so many apart, by frame: as many as there are CPUs on most machines.
+/// Number of locks for the records, which are distributed by frame: as many as there are CPUs on
+/// most machines.
 const SHARDS: u64 = 64;
 
 /// All records, and the lists of pages by age.
 pub(crate) struct Rmap<S: System> {
     shards: Vec<Shard<S>>,
-    /// For each node.
+    /// One per node.
     lists: Vec<SpinMutex<S, Lists>>,
-    /// How many pages somebody is about to reclaim: they are on no list, or soon not there.
-    away: AtomicUsize,
-    /// How many have become free so.
+    /// Number of pages that some thread is about to reclaim: they are on no list, or will be
+    /// removed from it soon. (Linux: `NR_ISOLATED_FILE`.)
+    isolated: AtomicUsize,
+    /// Number of pages that reclaim has freed.
     freed: AtomicU64,
 }
 
 type Shard<S> = SpinMutex<S, BTreeMap<Frame, Page<S>>>;
 
-/// What is known of a page.
+/// The record of a page.
 pub(crate) struct Page<S: System> {
     pub(crate) owner: Owner<S>,
     pub(crate) mappings: Vec<Mapping<S>>,
     pub(crate) state: State,
 }
 
-/// Where a page's contents come from, and go to.
+/// The source of a page's contents.
 pub(crate) enum Owner<S: System> {
-    /// Nowhere.
+    /// No file.
     Anonymous,
-    /// This page of a file; which goes without its records, if nobody [closes](crate::Vm::close)
-    /// it.
+    /// A file, and the number of the page there. A file that is dropped without
+    /// [`close`](crate::Vm::close) leaves its records behind.
     File(Weak<File<S::Platform>>, u64),
 }
 
-/// Where a page is mapped.
+/// An address at which a page is mapped.
 pub(crate) struct Mapping<S: System> {
     pub(crate) space: Arc<Mappings<S>>,
     pub(crate) address: u64,
 }
 
 bitflags::bitflags! {
-    /// What has become of a page.
+    /// The state of a page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct State: u8 {
-        /// An entry that was taken away said that it had been written, and it has not been written
-        /// out since.
+        /// A cleared entry was marked as dirty, and the page has not been written out since.
         const DIRTY = 1;
-        /// Nobody needs what is in it, unless it has been written since (`MADV_FREE`).
+        /// The contents are not needed, unless the page was written since (`MADV_FREE`).
         const DISCARDABLE = 2;
-        /// It had been used when reclaim last looked.
+        /// The page had been used when reclaim last examined it.
         const REFERENCED = 4;
-        /// It is on a list.
+        /// The page is on a list.
         const LISTED = 8;
-        /// What is in it is stored somewhere else, or can be.
+        /// The contents are stored in a file, or can be written there.
         const STORED = 16;
     }
 }
 
-/// The pages of a node that reclaim may come to, oldest first. What is on a list may be something
-/// else by now, or nothing: its record says.
+/// The pages of a node that reclaim may examine, oldest first. A listed frame may have another use
+/// by now, or none; its record is authoritative.
 #[derive(Default)]
 struct Lists {
     /// Used once, as far as is known.
     inactive: VecDeque<Frame>,
-    /// Used again after that.
+    /// Used again after the first use was found.
     active: VecDeque<Frame>,
 }
 
@@ -108,7 +113,7 @@ impl<S: System> Rmap<S> {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
             lists: (0..node_count).map(|_| Mutex::new(Lists::default())).collect(),
-            away: AtomicUsize::new(0),
+            isolated: AtomicUsize::new(0),
             freed: AtomicU64::new(0),
         }
     }
@@ -122,8 +127,8 @@ impl<S: System> Rmap<S> {
         self.shard(page).lock().get_mut(&page).map(f)
     }
 
-    /// Notes that a page is about to be mapped. The page of a file is listed, on `node`.
-    pub(crate) fn note(
+    /// Records that a page is about to be mapped. Lists the page of a stored file on `node`.
+    pub(crate) fn add_mapping(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
@@ -131,33 +136,24 @@ impl<S: System> Rmap<S> {
         address: u64,
         node: usize,
     ) {
-        let place = Mapping { space: Arc::clone(space), address };
-        if self.note_as(page, file, Some(place)) {
+        let mapping = Mapping { space: Arc::clone(space), address };
+        if self.add(page, file, Some(mapping)) {
             self.list([(page, node)]);
         }
     }
 
-    /// Notes a file's page that was read in, and that nobody has mapped yet: for the caller, who
-    /// counts it. Returns whether it is to be [listed](Self::list).
-    pub(crate) fn note_unmapped(
-        &self,
-        page: Frame,
-        file: &Arc<File<S::Platform>>,
-        number: u64,
-    ) -> bool {
-        self.note_as(page, Some((file, number)), None)
-    }
-
-    fn note_as(
+    /// Creates or updates the record of a page. `mapping` is `None` for a page that was read in and
+    /// is not mapped yet. Returns `true` if the caller must [list](Self::list) the page.
+    pub(crate) fn add(
         &self,
         page: Frame,
         file: Option<(&Arc<File<S::Platform>>, u64)>,
-        place: Option<Mapping<S>>,
+        mapping: Option<Mapping<S>>,
     ) -> bool {
         let mut records = self.shard(page).lock();
         let record = records.entry(page).or_insert_with(Page::new);
         if record.mappings.is_empty() && record.is_orphan() {
-            // The frame was a file's that was dropped, and is another page's now.
+            // The frame belonged to a file that was dropped, and is another page's now.
             *record = Page { state: record.state & State::LISTED, ..Page::new() };
         }
         if let Some((file, number)) = file
@@ -167,11 +163,12 @@ impl<S: System> Rmap<S> {
             record.state &= State::LISTED;
             record.state.set(State::STORED, file.is_stored());
         }
-        record.mappings.extend(place);
+        record.mappings.extend(mapping);
         file.is_some_and(|(file, _)| file.is_stored()) && record.list()
     }
 
-    /// Puts pages, each with its node, on the lists, as the youngest of those that were used once.
+    /// Adds pages, each with its node, to the lists, as the youngest of the pages that were used
+    /// once.
     pub(crate) fn list(&self, pages: impl IntoIterator<Item = (Frame, usize)>) {
         let mut pages = pages.into_iter().peekable();
         while let Some((page, node)) = pages.next() {
@@ -183,43 +180,41 @@ impl<S: System> Rmap<S> {
         }
     }
 
-    /// Notes that a page is about to be mapped at the same address in a copy of the space, and
-    /// counts that by `share`, if it is mapped there in the space itself. If not, reclaim has just
-    /// taken it.
-    pub(crate) fn note_inherited(
+    /// Records that a page is about to be mapped at the same address in a copy of the space, and
+    /// calls `share` to count the new user. Does neither, and returns `false`, if the page is not
+    /// mapped there in the space itself: reclaim has just unmapped it.
+    pub(crate) fn add_inherited(
         &self,
         page: Frame,
         [parent, child]: [&Arc<Mappings<S>>; 2],
         address: u64,
         share: impl FnOnce(),
     ) -> bool {
-        let mut records = self.shard(page).lock();
-        let Some(record) = records.get_mut(&page) else { return false };
-        if !record.mappings.iter().any(|place| place.is(parent, address)) {
-            return false;
-        }
-        share();
-        record.mappings.push(Mapping { space: Arc::clone(child), address });
-        true
+        let inherit = |record: &mut Page<S>| {
+            let is_mapped = record.has_mapping(parent, address);
+            if is_mapped {
+                share();
+                record.mappings.push(Mapping { space: Arc::clone(child), address });
+            }
+            is_mapped
+        };
+        self.with(page, inherit) == Some(true)
     }
 
-    /// Whether a page is mapped at an address of a space, and `is_so` says so of it: nobody takes
-    /// it from there meanwhile.
+    /// Returns `true` if a page is mapped at an address of a space, and `condition` returns `true`.
+    /// Reclaim cannot unmap the page while `condition` runs.
     pub(crate) fn is_mapped_at(
         &self,
         page: Frame,
         space: &Arc<Mappings<S>>,
         address: u64,
-        is_so: impl FnOnce() -> bool,
+        condition: impl FnOnce() -> bool,
     ) -> bool {
-        let is_there = |record: &mut Page<S>| {
-            record.mappings.iter().any(|place| place.is(space, address)) && is_so()
-        };
-        self.with(page, is_there) == Some(true)
+        self.with(page, |record| record.has_mapping(space, address) && condition()) == Some(true)
     }
 
-    /// Strikes out a place whose entry was cleared, or not written after all. Returns whether it
-    /// was noted.
+    /// Removes a mapping whose entry was cleared, or was not written after all. Returns `true` if
+    /// the mapping was recorded.
     pub(crate) fn remove_mapping(
         &self,
         page: Frame,
@@ -228,23 +223,24 @@ impl<S: System> Rmap<S> {
     ) -> bool {
         let mut records = self.shard(page).lock();
         let Some(record) = records.get_mut(&page) else { return false };
-        let place = record.mappings.iter().position(|place| place.is(space, address));
-        if let Some(index) = place {
+        let mapping = record.mappings.iter().position(|mapping| mapping.is(space, address));
+        if let Some(index) = mapping {
             record.mappings.swap_remove(index);
         }
         if record.mappings.is_empty() && matches!(record.owner, Owner::Anonymous) {
             records.remove(&page);
         }
-        place.is_some()
+        mapping.is_some()
     }
 
-    /// Somebody has written to the page, through an entry that is gone, and that no CPU remembers.
+    /// Records a write to the page through an entry that was cleared, and that no CPU caches any
+    /// more.
     pub(crate) fn mark_dirty(&self, page: Frame) {
         self.with(page, |record| record.state.insert(State::DIRTY));
     }
 
-    /// Nobody needs what is in the page, until it is written again: if it is still where it was
-    /// when its marks were taken away.
+    /// Records that the contents of the page are not needed until the page is written again. Does
+    /// nothing if the page is no longer mapped where its marks were cleared.
     pub(crate) fn mark_discardable(
         &self,
         page: Frame,
@@ -253,47 +249,50 @@ impl<S: System> Rmap<S> {
         node: usize,
     ) {
         let is_new_on_list = self.with(page, |record| {
-            let is_there = record.mappings.iter().any(|place| place.is(space, address));
-            if is_there {
+            let is_mapped = record.has_mapping(space, address);
+            if is_mapped {
                 record.state.insert(State::DISCARDABLE);
             }
-            is_there && record.list()
+            is_mapped && record.list()
         });
         if is_new_on_list == Some(true) {
             self.list([(page, node)]);
         }
     }
 
-    /// What is in the page is in another frame from now on.
-    pub(crate) fn take_over(&self, old: Frame, new: Frame) {
+    /// Transfers the dirty state of a page to the frame that replaces it.
+    pub(crate) fn move_dirty(&self, old: Frame, new: Frame) {
         let state = self.with(old, |record| record.state).unwrap_or(State::empty());
         self.with(new, |record| record.state |= state & State::DIRTY);
     }
 
-    /// It is needed again.
-    pub(crate) fn mark_needed(&self, page: Frame) {
+    /// Records that the contents of the page are needed.
+    pub(crate) fn mark_not_discardable(&self, page: Frame) {
         self.with(page, |record| record.state.remove(State::DISCARDABLE));
     }
 
-    /// The frame is nobody's any more.
+    /// Removes the record of a frame that no one uses any more.
     pub(crate) fn forget(&self, page: Frame) {
         self.shard(page).lock().remove(&page);
     }
 
-    /// Forgets a page, if nobody has mapped it, and `take` says that nobody is about to.
-    pub(crate) fn forget_if(&self, page: Frame, take: impl FnOnce(&Page<S>) -> bool) -> bool {
+    /// Removes the record of a page that is not mapped, if `condition` returns `true`. Returns
+    /// `true` if the record was removed.
+    pub(crate) fn forget_if(&self, page: Frame, condition: impl FnOnce(&Page<S>) -> bool) -> bool {
         let mut records = self.shard(page).lock();
-        let is_taken =
-            records.get(&page).is_some_and(|record| record.mappings.is_empty() && take(record));
-        if is_taken {
+        let is_removed = records
+            .get(&page)
+            .is_some_and(|record| record.mappings.is_empty() && condition(record));
+        if is_removed {
             records.remove(&page);
         }
-        is_taken
+        is_removed
     }
 
-    /// Takes up to `count` of the oldest pages off a node's list of those that were used once.
-    /// While they are fewer than those used again, the oldest of these come to them. Until they
-    /// [come back](Self::come_back), they are [away](Self::are_away).
+    /// Removes and returns up to `count` of the oldest pages from a node's list of pages that were
+    /// used once. If this list is not longer than the other one, first moves the oldest pages of
+    /// the other list to it. The returned pages are [isolated](Self::has_isolated) until the caller
+    /// [puts them back](Self::remove_isolated).
     pub(crate) fn take_oldest(&self, node: usize, count: usize) -> Vec<Frame> {
         let mut lists = self.lists[node].lock();
         let Lists { inactive, active } = &mut *lists;
@@ -305,39 +304,41 @@ impl<S: System> Rmap<S> {
             inactive.push_back(page);
         }
         let taken = inactive.len().min(count);
-        // Under the lock: who finds them gone finds them counted.
-        self.go_away(taken);
+        // Count under the lock: a thread that finds the pages removed also finds them counted.
+        self.add_isolated(taken);
         inactive.drain(..taken).collect()
     }
 
-    /// Somebody is about to reclaim so many pages.
-    pub(crate) fn go_away(&self, count: usize) {
-        self.away.fetch_add(count, Relaxed);
+    /// Counts pages that the caller is about to reclaim.
+    pub(crate) fn add_isolated(&self, count: usize) {
+        self.isolated.fetch_add(count, Relaxed);
     }
 
-    /// One of them is free.
+    /// Counts a page that was freed.
     pub(crate) fn count_freed(&self) {
         self.freed.fetch_add(1, Relaxed);
     }
 
-    /// So many pages are free, or on their lists.
-    pub(crate) fn come_back(&self, count: usize) {
-        // Pairs with the load in `are_away`: who finds none away finds them free, or listed.
-        self.away.fetch_sub(count, Release);
+    /// Ends the isolation of pages, which are now free or on their lists.
+    pub(crate) fn remove_isolated(&self, count: usize) {
+        // Pairs with the load in `has_isolated`. Otherwise a thread could find no isolated page,
+        // and yet not find the pages free or listed; its allocation would fail although memory was
+        // freed.
+        self.isolated.fetch_sub(count, Release);
     }
 
-    /// Whether somebody is about to reclaim pages.
-    pub(crate) fn are_away(&self) -> bool {
-        self.away.load(Acquire) != 0
+    /// Returns `true` if some thread is about to reclaim pages.
+    pub(crate) fn has_isolated(&self) -> bool {
+        // Pairs with `remove_isolated`: see there.
+        self.isolated.load(Acquire) != 0
     }
 
-    /// How many pages were reclaimed, by whomever.
+    /// Number of pages that all threads together have reclaimed.
     pub(crate) fn freed(&self) -> u64 {
         self.freed.load(Relaxed)
     }
 
-    /// Puts pages back that reclaim has looked at: as the youngest of those that were used once, or
-    /// again.
+    /// Adds pages that reclaim has examined to the lists, as the youngest of their age.
     pub(crate) fn put_back(&self, node: usize, pages: impl IntoIterator<Item = (Frame, Age)>) {
         let mut lists = self.lists[node].lock();
         for (page, age) in pages {
@@ -348,7 +349,7 @@ impl<S: System> Rmap<S> {
         }
     }
 
-    /// How many pages of a node reclaim could come to.
+    /// Number of pages of a node that reclaim could examine.
     pub(crate) fn listed(&self, node: usize) -> usize {
         let lists = self.lists[node].lock();
         lists.inactive.len() + lists.active.len()
@@ -359,7 +360,7 @@ impl<S: System> Rmap<S> {
     }
 }
 
-/// How much a page was used.
+/// The age of a page: used once, or again after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
     Inactive,
@@ -371,19 +372,23 @@ impl<S: System> Page<S> {
         Self { owner: Owner::Anonymous, mappings: Vec::new(), state: State::empty() }
     }
 
-    /// Whether its file is gone, with all that was in it.
+    /// Returns `true` if the page's file was dropped, with all its pages.
     pub(crate) fn is_orphan(&self) -> bool {
         matches!(&self.owner, Owner::File(file, _) if file.strong_count() == 0)
     }
 
-    /// It is about to be written out. Returns whether it needs to be.
+    /// Clears the dirty state before the page is written out. Returns `true` if the page was dirty.
     pub(crate) fn take_dirty(&mut self) -> bool {
         let is_dirty = self.state.contains(State::DIRTY);
         self.state.remove(State::DIRTY);
         is_dirty
     }
 
-    /// Says that it is on a list. Returns whether it was not.
+    fn has_mapping(&self, space: &Arc<Mappings<S>>, address: u64) -> bool {
+        self.mappings.iter().any(|mapping| mapping.is(space, address))
+    }
+
+    /// Marks the page as listed. Returns `true` if it was not on a list.
     fn list(&mut self) -> bool {
         let is_new = !self.state.contains(State::LISTED);
         self.state.insert(State::LISTED);

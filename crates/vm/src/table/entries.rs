@@ -1,8 +1,8 @@
-//! Visiting entries, in order.
+//! Iteration over entries, in order.
 
 use core::ops::Range;
 
-use super::{End, Found, PageTables, Slot, next_boundary};
+use super::{Found, PageTables, Slot, WalkEnd, next_boundary};
 use crate::PAGE_BYTES;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, Platform, Work};
@@ -11,12 +11,12 @@ use crate::platform::{EntryAt, Frame, Platform, Work};
 pub(crate) struct Entries<'t, P: Platform, F: Format> {
     pub(super) tables: &'t PageTables<F>,
     pub(super) platform: &'t P,
-    /// What is still to be looked at.
+    /// The addresses that are still to be examined.
     pub(super) range: Range<u64>,
-    /// The table for the start of the range, when it is known.
+    /// The table for the start of the range, if it is known.
     pub(super) table: Option<Frame>,
-    /// How many entries of the table have been looked at, and not yet been reported.
-    pub(super) looked_at: usize,
+    /// Number of entries that were examined, and not yet accounted for.
+    pub(super) examined: usize,
 }
 
 impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
@@ -28,13 +28,13 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
             let table = match self.table {
                 Some(table) => table,
                 None => match self.tables.walk(self.platform, address) {
-                    End::Table(_, table) => *self.table.insert(table),
-                    End::Nothing(level) => {
+                    WalkEnd::Table(_, table) => *self.table.insert(table),
+                    WalkEnd::Nothing(level) => {
                         self.range.start = next_boundary(address, F::span(level));
                         continue;
                     }
-                    End::Large(found) => {
-                        self.looked_at += 1;
+                    WalkEnd::Large(found) => {
+                        self.examined += 1;
                         self.range.start = next_boundary(address, F::span(found.slot.level));
                         return Some(found);
                     }
@@ -42,7 +42,7 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
             };
             let at = EntryAt { table, index: F::index(address, 0) };
             let entry = self.platform.load(at);
-            self.looked_at += 1;
+            self.examined += 1;
             self.range.start += PAGE_BYTES;
             if self.range.start.is_multiple_of(F::span(1)) {
                 self.table = None;
@@ -58,9 +58,9 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
 
 impl<P: Platform, F: Format> Entries<'_, P, F> {
     fn report(&mut self) {
-        if self.looked_at != 0 {
-            self.platform.work(Work::Entry, self.looked_at);
-            self.looked_at = 0;
+        if self.examined != 0 {
+            self.platform.work(Work::Entry, self.examined);
+            self.examined = 0;
         }
     }
 }

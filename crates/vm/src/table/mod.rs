@@ -1,12 +1,13 @@
 //! The tree of page tables of one space: finds, makes, visits and unhooks its parts.
 //!
-//! Nothing here takes a lock. A table hung into the tree is found by all; it leaves the tree only
-//! when no area can need it ([`unhook`](PageTables::unhook)), or when a large page takes its place,
-//! for which the lock is held for writing. So who holds the space's lock, for reading or writing,
-//! and looks for an address of an area, walks tables that stay.
+//! Nothing here takes a lock. A table that is linked into the tree is visible to all CPUs. It
+//! leaves the tree only when no area can need it ([`unhook`](PageTables::unhook)), or when a large
+//! page replaces it, for which the lock is held for writing. So a caller that holds the space's
+//! lock, for reading or writing, and walks to an address of an area, walks tables that stay.
 //!
-//! An entry above level 0 goes through these states. Who empties it has that flushed, and whoever
-//! puts something else there under the lock for writing waits for that flush first:
+//! An entry above level 0 goes through the states below. The call that empties an entry also
+//! flushes it. A call that writes another value to it, with the lock held for writing, waits for
+//! that flush first.
 //!
 //! ```text
 //!            fault                collapse (writer)
@@ -15,11 +16,11 @@
 //!      |                +-------- empty <----------------+     |
 //!      |                   split (writer)                      |
 //!      +-------------------------------------------------------+
-//!                 cleared, by whoever takes all of it
+//!            cleared by an operation on all of the large page
 //! ```
 //!
-//! So a large leaf comes only while the lock is held for writing, but may go while others hold it
-//! for reading, and a table be there a moment later.
+//! So a large leaf is written only while the lock is held for writing. It may be cleared while
+//! other CPUs hold the lock for reading, and a table may be there a moment later.
 
 mod entries;
 mod unhook;
@@ -40,11 +41,13 @@ use unhook::{State, Unhooking};
 /// The page tables of a space.
 pub(crate) struct PageTables<F> {
     root: Frame,
-    /// How many tables hang below the root, and how many did when they were last unhooked.
+    /// Number of tables below the root.
     count: AtomicU64,
+    /// The same number when tables were last unhooked.
     count_at_unhook: AtomicU64,
-    /// How many large leaves there are: where there are none, nobody need look for them. Changed
-    /// and read under the areas' lock, which orders it: who makes a leaf holds it for writing.
+    /// Number of large leaves: if it is 0, there is no need to look for them. Changed and read
+    /// under the areas' lock, which orders the accesses: a large leaf is made with the lock held
+    /// for writing.
     large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
 }
@@ -59,20 +62,20 @@ pub(crate) struct Slot {
 /// An entry that was not empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// The first address that it is for.
+    /// The first address that the entry covers.
     pub(crate) address: u64,
     pub(crate) slot: Slot,
-    /// What it held.
+    /// The value of the entry.
     pub(crate) entry: u64,
 }
 
-/// Where the way to an address ends.
-enum End {
-    /// At a table of level 0, and the entry that points to it.
+/// The end of a walk to an address.
+enum WalkEnd {
+    /// A table of level 0, and the entry that points to it.
     Table(EntryAt, Frame),
-    /// At a large leaf.
+    /// A large leaf.
     Large(Found),
-    /// At an entry of this level, in which there is nothing.
+    /// An entry of this level, which is empty.
     Nothing(usize),
 }
 
@@ -87,8 +90,8 @@ impl<F: Format> PageTables<F> {
         Root(self.root.address())
     }
 
-    /// The entry for the page of `address`, below tables that are made where there are none; or the
-    /// large leaf in the way.
+    /// Returns the entry for the page of `address`, in tables that are made if there are none; or
+    /// the large leaf that maps `address`.
     pub(crate) fn make(
         &self,
         platform: &impl Platform,
@@ -102,141 +105,113 @@ impl<F: Format> PageTables<F> {
             table = match F::as_table(entry) {
                 Some(next) => next,
                 None if F::as_large_leaf(entry, level).is_some() => return Ok(Slot { at, level }),
-                None => self.hang_new_table(platform, at, new_table()?),
+                None => self.link_new(platform, at, new_table()?),
             };
         }
         Ok(Slot { at: EntryAt { table, index: F::index(address, 0) }, level: 0 })
     }
 
-    /// The entry at level 0 for the page of `address`, if there is a table for it.
+    /// Returns the entry at level 0 for the page of `address`, if there is a table for it.
     pub(crate) fn find(&self, platform: &impl Platform, address: u64) -> Option<EntryAt> {
-        let (_, table) = self.last_table(platform, address)?;
+        let (_, table) = self.leaf_table(platform, address)?;
         Some(EntryAt { table, index: F::index(address, 0) })
     }
 
-    /// What maps `address`, at whatever level.
+    /// Returns the leaf that maps `address`, at any level.
     pub(crate) fn leaf(&self, platform: &impl Platform, address: u64) -> Option<Leaf> {
         match self.walk(platform, address) {
-            End::Table(_, table) => {
+            WalkEnd::Table(_, table) => {
                 F::as_leaf(platform.load(EntryAt { table, index: F::index(address, 0) }))
             }
-            End::Large(found) => found.leaf::<F>(),
-            End::Nothing(_) => None,
+            WalkEnd::Large(found) => found.leaf::<F>(),
+            WalkEnd::Nothing(_) => None,
         }
     }
 
-    /// The table of level 0 for `address`, and the entry that points to it.
-    pub(crate) fn last_table(
+    /// Returns the table of level 0 for `address`, and the entry that points to it.
+    pub(crate) fn leaf_table(
         &self,
         platform: &impl Platform,
         address: u64,
     ) -> Option<(EntryAt, Frame)> {
         match self.walk(platform, address) {
-            End::Table(at, table) => Some((at, table)),
-            End::Large(_) | End::Nothing(_) => None,
+            WalkEnd::Table(at, table) => Some((at, table)),
+            WalkEnd::Large(_) | WalkEnd::Nothing(_) => None,
         }
     }
 
-    /// The entries for `range` that are not [`EMPTY`], as they are found, in order: of pages, and
-    /// of large pages that lie in it, if only in part.
+    /// Returns the entries for `range` that are not [`EMPTY`], in order, each as it is when the
+    /// iterator comes to it: entries of pages, and entries of large pages that overlap the range.
     pub(crate) fn entries<'t, P: Platform>(
         &'t self,
         platform: &'t P,
         range: Range<u64>,
     ) -> Entries<'t, P, F> {
-        Entries { tables: self, platform, range, table: None, looked_at: 0 }
+        Entries { tables: self, platform, range, table: None, examined: 0 }
     }
 
-    /// The first address of each table of level 0 that `range` overlaps.
-    pub(crate) fn last_tables<P: Platform>(
+    /// Returns the first address of each table of level 0 that `range` overlaps.
+    pub(crate) fn leaf_tables<P: Platform>(
         &self,
         platform: &P,
         range: &Range<u64>,
     ) -> impl Iterator<Item = u64> {
-        let (mut address, end) = (range.start, range.end);
-        core::iter::from_fn(move || {
-            while address < end {
-                let start = address;
-                let end = self.walk(platform, address);
-                address = next_boundary(address, F::span(end.level()));
-                if let End::Table(..) = end {
-                    return Some(start & !(F::span(1) - 1));
-                }
-            }
-            None
+        self.walks(platform, range.clone()).filter_map(|(address, end)| match end {
+            WalkEnd::Table(..) => Some(address & !(F::span(1) - 1)),
+            WalkEnd::Large(_) | WalkEnd::Nothing(_) => None,
         })
     }
 
-    /// The large leaves that overlap `range`, in order.
+    /// Returns the large leaves that overlap `range`, in order.
     pub(crate) fn large_leaves<P: Platform>(
         &self,
         platform: &P,
-        range: &Range<u64>,
+        range: Range<u64>,
     ) -> impl Iterator<Item = Found> {
-        let (mut address, end) = (range.start, range.end);
-        if self.large_count.load(Relaxed) == 0 {
-            address = end;
-        }
-        core::iter::from_fn(move || {
-            while address < end {
-                let end = self.walk(platform, address);
-                address = next_boundary(address, F::span(end.level()));
-                if let End::Large(found) = end {
-                    return Some(found);
-                }
-            }
-            None
+        let has_large = self.large_count.load(Relaxed) != 0;
+        let range = if has_large { range } else { 0..0 };
+        self.walks(platform, range).filter_map(|(_, end)| match end {
+            WalkEnd::Large(found) => Some(found),
+            WalkEnd::Table(..) | WalkEnd::Nothing(_) => None,
         })
     }
 
-    /// Puts a large leaf where nothing is. Nobody else may put anything there meanwhile.
-    pub(crate) fn put_large(&self, platform: &impl Platform, Slot { at, level }: Slot, leaf: Leaf) {
+    /// Writes a large leaf to an empty entry. No other call may write to the entry at the same
+    /// time.
+    pub(crate) fn set_large(&self, platform: &impl Platform, Slot { at, level }: Slot, leaf: Leaf) {
         self.large_count.fetch_add(1, Relaxed);
-        let held = platform.swap(at, F::large_leaf(leaf, level));
-        debug_assert_eq!(held, EMPTY);
+        let old = platform.swap(at, F::large_leaf(leaf, level));
+        debug_assert_eq!(old, EMPTY);
     }
 
-    /// Takes a large leaf away. `None` if another call has done so: there may be a table by now.
-    pub(crate) fn take_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
-        let Slot { at, level } = found.slot;
-        let mut entry = found.entry;
-        loop {
-            let leaf = F::as_large_leaf(entry, level)?;
-            match platform.compare_exchange(at, entry, EMPTY) {
-                Ok(_) => {
-                    self.large_count.fetch_sub(1, Relaxed);
-                    return Some(leaf);
-                }
-                // The MMU has marked it.
-                Err(held) => entry = held,
-            }
-        }
+    /// Clears a large leaf, and returns it. `None` if another call has cleared it: there may be a
+    /// table by now.
+    pub(crate) fn clear_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
+        let cleared = change_leaf::<F>(platform, found.slot, found.entry, |_| Some(EMPTY))?;
+        self.large_count.fetch_sub(1, Relaxed);
+        Some(cleared)
     }
 
-    /// Hangs a table where nothing is. Nobody else may put anything there meanwhile.
-    pub(crate) fn hang(&self, platform: &impl Platform, at: EntryAt, table: Frame) {
+    /// Links a table into an empty entry. No other call may write to the entry at the same time.
+    pub(crate) fn link(&self, platform: &impl Platform, at: EntryAt, table: Frame) {
         self.count.fetch_add(1, Relaxed);
-        let held = platform.swap(at, F::table(table));
-        debug_assert_eq!(held, EMPTY);
+        let old = platform.swap(at, F::table(table));
+        debug_assert_eq!(old, EMPTY);
     }
 
-    /// Takes the table of level 0 out of the tree that `at` points to. All its entries must be
-    /// empty, and stay so: a CPU may be in the middle of a walk.
-    pub(crate) fn take_table(&self, platform: &impl Platform, at: EntryAt) {
+    /// Removes from the tree the table of level 0 that `at` points to. All its entries must be
+    /// empty, and stay empty, because a CPU may be in the middle of a walk.
+    pub(crate) fn unlink(&self, platform: &impl Platform, at: EntryAt) {
         self.count.fetch_sub(1, Relaxed);
         platform.swap(at, EMPTY);
     }
 
-    /// How many bytes a table of level 0 maps.
-    pub(crate) fn last_table_bytes() -> u64 {
-        F::span(1)
-    }
-
-    /// Takes out of the tree every table that one of `ranges`, which are in order, overlaps and
-    /// that covers nothing outside of `gap`, and hands each to `unhooked`, after those below it,
-    /// with the addresses from the first to the last of `ranges` that it covers.
+    /// Removes from the tree every table that one of `ranges` overlaps and that covers nothing
+    /// outside `gap`. The ranges must be in order. Calls `unhooked` with each table, after the
+    /// tables below it, and with the smallest range that contains the parts of `ranges` that the
+    /// table covers.
     ///
-    /// No area may be in `gap`, and none may come there, until this returns. (Linux:
+    /// No area may be in `gap`, and none may be added there, until this returns. (Linux:
     /// `free_pgtables`, with its floor and ceiling.)
     pub(crate) fn unhook<P: Platform>(
         &self,
@@ -247,12 +222,12 @@ impl<F: Format> PageTables<F> {
     ) {
         let count = &self.count;
         let mut unhooking = Unhooking { platform, gap, unhooked, count, format: PhantomData::<F> };
-        unhooking.visit(self.root, F::LEVELS - 1, ranges, State::Hung);
+        unhooking.visit(self.root, F::LEVELS - 1, ranges, State::Linked);
         self.count_at_unhook.store(self.count.load(Relaxed), Relaxed);
     }
 
-    /// Whether there are so many tables that it is time to look for those that nobody needs.
-    pub(crate) fn are_many(&self) -> bool {
+    /// Returns `true` if there are enough tables to make a search for unneeded ones worthwhile.
+    pub(crate) fn has_many(&self) -> bool {
         let needed_then = self.count_at_unhook.load(Relaxed);
         self.count.load(Relaxed) > (2 * needed_then).max(KEPT_MAX)
     }
@@ -262,8 +237,9 @@ impl<F: Format> PageTables<F> {
         self.root
     }
 
-    /// Hangs a new table into an entry that was empty, or finds what another CPU hung there.
-    fn hang_new_table(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
+    /// Links a new table into an entry that was empty, or finds the table that another CPU has
+    /// linked there, and frees the new one. Returns the linked table.
+    fn link_new(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
         match platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
                 self.count.fetch_add(1, Relaxed);
@@ -272,24 +248,41 @@ impl<F: Format> PageTables<F> {
             Err(found) => {
                 platform.free_table(new);
                 let table = F::as_table(found);
-                table.expect("a large leaf comes only from who holds the lock for writing")
+                table.expect("only a caller that holds the lock for writing makes a large leaf")
             }
         }
     }
 
-    fn walk(&self, platform: &impl Platform, address: u64) -> End {
+    /// Walks to each part of `range`. Returns the first address of each part and the end of its
+    /// walk.
+    fn walks<P: Platform>(
+        &self,
+        platform: &P,
+        mut range: Range<u64>,
+    ) -> impl Iterator<Item = (u64, WalkEnd)> {
+        core::iter::from_fn(move || {
+            let address = range.start;
+            (!range.is_empty()).then(|| {
+                let end = self.walk(platform, address);
+                range.start = next_boundary(address, F::span(end.level()));
+                (address, end)
+            })
+        })
+    }
+
+    fn walk(&self, platform: &impl Platform, address: u64) -> WalkEnd {
         let (mut table, mut level) = (self.root, F::LEVELS - 1);
         loop {
             let at = EntryAt { table, index: F::index(address, level) };
             let entry = platform.load(at);
             match F::as_table(entry) {
-                Some(last) if level == 1 => return End::Table(at, last),
+                Some(last) if level == 1 => return WalkEnd::Table(at, last),
                 Some(next) => (table, level) = (next, level - 1),
                 None => {
                     let address = address & !(F::span(level) - 1);
                     let found = Found { address, slot: Slot { at, level }, entry };
                     let is_leaf = found.leaf::<F>().is_some();
-                    return if is_leaf { End::Large(found) } else { End::Nothing(level) };
+                    return if is_leaf { WalkEnd::Large(found) } else { WalkEnd::Nothing(level) };
                 }
             }
         }
@@ -297,25 +290,26 @@ impl<F: Format> PageTables<F> {
 }
 
 impl Found {
-    /// What it said, if it was a leaf.
+    /// Decodes the entry, if it was a leaf.
     pub(crate) fn leaf<F: Format>(&self) -> Option<Leaf> {
         F::as_leaf_at(self.entry, self.slot.level)
     }
 
-    /// The addresses that it is for.
+    /// The addresses that the entry covers.
     pub(crate) fn range<F: Format>(&self) -> Range<u64> {
         self.address..self.address + F::span(self.slot.level)
     }
 
-    /// Whether an end of `range` cuts it.
+    /// Returns `true` if the entry covers addresses outside `range`.
     pub(crate) fn reaches_beyond<F: Format>(&self, range: &Range<u64>) -> bool {
         let pages = self.range::<F>();
         pages.start < range.start || range.end < pages.end
     }
 }
 
-impl End {
-    /// The level of the last entry that was looked at.
+impl WalkEnd {
+    /// The level of the last entry of the walk.
+    #[inline]
     const fn level(&self) -> usize {
         match self {
             Self::Table(..) => 1,
@@ -325,8 +319,26 @@ impl End {
     }
 }
 
-/// The address and the frame of each small page that an entry at `level` maps from `address` on;
-/// `frame` is the first.
+/// Changes the leaf in an entry that held `entry` to the value that `change` returns. If the MMU or
+/// another call has changed the entry, tries again with its new value. Returns the old leaf; `None`
+/// if the entry holds no leaf, or if `change` returns `None`.
+pub(crate) fn change_leaf<F: Format>(
+    platform: &impl Platform,
+    Slot { at, level }: Slot,
+    mut entry: u64,
+    mut change: impl FnMut(Leaf) -> Option<u64>,
+) -> Option<Leaf> {
+    loop {
+        let leaf = F::as_leaf_at(entry, level)?;
+        match platform.compare_exchange(at, entry, change(leaf)?) {
+            Ok(_) => return Some(leaf),
+            Err(found) => entry = found,
+        }
+    }
+}
+
+/// Returns the address and the frame of each small page that an entry at `level` maps from
+/// `address` on. `frame` is the first frame.
 pub(crate) fn pages_of<F: Format>(
     address: u64,
     frame: Frame,
@@ -336,11 +348,12 @@ pub(crate) fn pages_of<F: Format>(
     (0..count).map(move |n| (address + n * PAGE_BYTES, Frame(frame.0 + n)))
 }
 
-/// The first multiple of `span` above `address`.
+/// Returns the first multiple of `span` above `address`.
+#[inline]
 const fn next_boundary(address: u64, span: u64) -> u64 {
     (address & !(span - 1)).saturating_add(span)
 }
 
-/// Up to how many empty tables are kept, whatever else a space has: 2 MiB. To free them costs one
-/// flush that also tells lazy CPUs.
+/// Maximum number of empty tables that are kept, independently of the space's size: 2 MiB. Freeing
+/// tables costs one flush that also interrupts lazy CPUs.
 const KEPT_MAX: u64 = 512;

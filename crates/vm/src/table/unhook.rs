@@ -1,4 +1,4 @@
-//! Taking tables out of the tree, from the highest that goes down.
+//! Removal of tables from the tree, from the highest that is removed downwards.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -10,14 +10,14 @@ use super::next_boundary;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, Platform};
 
-/// Whether the table that is looked at is still in the tree.
+/// The position of a visited table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    Hung,
+    Linked,
     Unhooked,
 }
 
-/// What [`PageTables::unhook`] takes along as it descends.
+/// The arguments of [`PageTables::unhook`], for the descent.
 pub(super) struct Unhooking<'t, P, U, F> {
     pub(super) platform: &'t P,
     pub(super) gap: &'t Range<u64>,
@@ -27,9 +27,9 @@ pub(super) struct Unhooking<'t, P, U, F> {
 }
 
 impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F> {
-    /// Visits the tables below `table`, which is at `level`. Outside of `ranges` there are none
-    /// below a table that is unhooked: they are where an area was, and `ranges` holds the last ones
-    /// of the gap, or all where tables were kept.
+    /// Visits the tables below `table`, which is at `level`. A table that is unhooked has no tables
+    /// below it outside `ranges`: tables are only where an area was, and `ranges` contains the last
+    /// areas of the gap, or, if tables were kept, all of them.
     pub(super) fn visit(
         &mut self,
         table: Frame,
@@ -42,7 +42,7 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
         while let Some(first) = rest.first() {
             start = first.start.max(start);
             let end = next_boundary(start, F::span(level));
-            // As many as begin below the same entry; the last of them may reach beyond it.
+            // The ranges that begin below the same entry. The last of them may reach beyond it.
             let count = rest.partition_point(|range| range.start < end);
             let at = EntryAt { table, index: F::index(start, level) };
             if let Some(below) = F::as_table(self.platform.load(at)) {
@@ -69,14 +69,14 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
         let is_free =
             self.gap.start <= first && next_boundary(first, F::span(level)) <= self.gap.end;
         let state_below = if state == State::Unhooked || is_free {
-            if state == State::Hung {
-                // Only here: what hangs below goes with it, and a CPU in the middle of a walk
-                // finds no page at its end.
+            if state == State::Linked {
+                // Clear only this entry: the tables below leave the tree with it, and a CPU in the
+                // middle of a walk finds no page at its end.
                 self.platform.swap(at, EMPTY);
             }
             State::Unhooked
         } else {
-            State::Hung
+            State::Linked
         };
         if level > 1 {
             self.visit(below, level - 1, ranges, state_below);

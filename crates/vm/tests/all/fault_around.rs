@@ -1,4 +1,4 @@
-//! Fault-around: which neighbours come along, and what they allow.
+//! Fault-around: the neighbours that a fault maps, and their protection.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use shootdown_vm::{Access, AddressSpace, Backing, File, PAGE_BYTES, Place, Prote
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
 
-/// A file of which so many pages are in memory, each of which holds its number plus 100.
+/// Creates a file with `resident` pages in memory. Each page holds its number plus 100.
 fn file(host: &Host, resident: u64) -> Arc<File<Host>> {
     let file = Arc::new(File::new(host.clone()));
     let space = space_of(host, 0, &file, 0, resident, Sharing::Shared);
@@ -18,7 +18,7 @@ fn file(host: &Host, resident: u64) -> Arc<File<Host>> {
     file
 }
 
-/// A space with an area of `count` pages of a file, from its first page on.
+/// Creates a space with an area of `count` pages of a file, from page 0 of the file on.
 fn space_of(
     host: &Host,
     window_bytes: u64,
@@ -34,7 +34,7 @@ fn space_of(
     space
 }
 
-/// The pages that the MMU finds, and what it allows there.
+/// Returns the pages that the MMU finds, and their protection.
 fn present(space: &OurSpace) -> Vec<(u64, Protection)> {
     let one = |page| Some((page, space.translation(pages(page, 1).start)?));
     (0..PAGES).filter_map(one).collect()
@@ -48,7 +48,7 @@ fn end(host: &Host, space: &OurSpace, file: Arc<File<Host>>) {
     host.check_caches();
     space.exit();
     drop(file);
-    assert_eq!(host.frames_in_use(), 2, "a page of zeros for each system");
+    assert_eq!(host.frames_in_use(), 2, "only a page of zeros for each system is in use");
 }
 
 fn read(space: &OurSpace, page: u64) -> u64 {
@@ -56,7 +56,7 @@ fn read(space: &OurSpace, page: u64) -> u64 {
 }
 
 #[test]
-fn a_read_maps_the_window_as_far_as_area_and_memory_reach() {
+fn read_maps_resident_pages_of_window() {
     let host = Host::new(256, 2);
     let file = file(&host, 20);
     // Windows of 8 pages begin at pages 0, 8, 16 and so on.
@@ -66,8 +66,12 @@ fn a_read_maps_the_window_as_far_as_area_and_memory_reach() {
     assert_eq!(read(&space, 12), 106);
     assert_eq!(present(&space), read_only(6..16));
     assert_eq!(read(&space, 24), 118);
-    assert_eq!(present(&space), read_only((6..16).chain(24..26)), "the rest is not in memory");
-    assert_eq!(read(&space, 28), 0, "read in");
+    assert_eq!(
+        present(&space),
+        read_only((6..16).chain(24..26)),
+        "the other pages are not in memory"
+    );
+    assert_eq!(read(&space, 28), 0, "the page was not read in");
     assert_eq!(present(&space), read_only((6..16).chain(24..26).chain([28])));
     assert_eq!(host.take_flushes(), []);
     assert_eq!(
@@ -78,7 +82,7 @@ fn a_read_maps_the_window_as_far_as_area_and_memory_reach() {
 }
 
 #[test]
-fn a_window_ends_where_its_page_table_ends() {
+fn window_ends_with_page_table() {
     let host = Host::new(256, 2);
     let file = file(&host, PAGES);
     let space = space_of(&host, 1 << 40, &file, 0, PAGES, Sharing::Shared);
@@ -91,7 +95,7 @@ fn a_window_ends_where_its_page_table_ends() {
 }
 
 #[test]
-fn a_write_and_a_window_of_a_page_bring_nothing_along() {
+fn write_or_tiny_window_maps_one_page() {
     let host = Host::new(256, 2);
     let file = file(&host, 20);
     for (window_bytes, how) in [
@@ -108,7 +112,7 @@ fn a_write_and_a_window_of_a_page_bring_nothing_along() {
 }
 
 #[test]
-fn what_is_there_stays_as_it_is() {
+fn mapped_neighbours_stay_unchanged() {
     let host = Host::new(256, 2);
     let file = file(&host, 20);
     let space = space_of(&host, 8 * PAGE_BYTES, &file, 0, 20, Sharing::Private);
@@ -117,13 +121,17 @@ fn what_is_there_stays_as_it_is() {
     assert_eq!((read(&space, 4), read(&space, 6)), (7, 106));
     assert_eq!(present(&space).into_iter().find(|(page, _)| *page == 4), Some((4, READ_WRITE)));
     access(&space, 0, pages(6, 1).start, Access::Write, 8).unwrap();
-    assert_eq!((read(&space, 6), host.take_flushes().len()), (8, 1), "it was shared with the file");
+    assert_eq!(
+        (read(&space, 6), host.take_flushes().len()),
+        (8, 1),
+        "the page was shared with the file"
+    );
     end(&host, &space, file);
 }
 
-/// Where no page is, and where the MMU finds none, is not the same.
+/// `is_mapped` depends on the area, and `translation` on the page-table entry.
 #[test]
-fn what_may_not_be_accessed_has_no_translation() {
+fn inaccessible_page_has_no_translation() {
     let host = Host::new(64, 2);
     let file = file(&host, 4);
     let space = space_of(&host, 0, &file, 0, 4, Sharing::Shared);

@@ -1,4 +1,4 @@
-//! What is flushed, and what is not.
+//! The flushes of each operation, and operations that need none.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn read(space: &OurSpace, cpu: usize, page: u64) -> u64 {
 }
 
 #[test]
-fn what_was_never_touched_is_unmapped_without_a_flush() {
+fn unmap_of_untouched_pages_flushes_nothing() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 8);
@@ -38,7 +38,7 @@ fn what_was_never_touched_is_unmapped_without_a_flush() {
 }
 
 #[test]
-fn a_flush_covers_what_was_touched_and_no_more() {
+fn flush_covers_only_touched_pages() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 20);
@@ -52,7 +52,7 @@ fn a_flush_covers_what_was_touched_and_no_more() {
 }
 
 #[test]
-fn the_last_area_of_a_table_takes_the_table_along() {
+fn unmap_of_last_area_frees_table() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 4);
@@ -69,7 +69,7 @@ fn the_last_area_of_a_table_takes_the_table_along() {
 }
 
 #[test]
-fn tables_without_a_page_are_flushed_too() {
+fn freed_empty_table_is_flushed() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 4);
@@ -84,7 +84,7 @@ fn tables_without_a_page_are_flushed_too() {
 }
 
 #[test]
-fn permissions_are_gained_without_a_flush_and_lost_with_one() {
+fn lost_permission_is_flushed_gained_is_not() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 4);
@@ -95,14 +95,14 @@ fn permissions_are_gained_without_a_flush_and_lost_with_one() {
     assert_eq!(read(&space, 1, 0), 7);
     space.protect(pages(0, 1), READ_WRITE).unwrap();
     assert_eq!(host.take_flushes(), []);
-    // Ours alone: the entry is writable again without a fault that would change it.
+    // The page is not shared, so protect makes the entry writable without a fault.
     write(&space, 0, 8);
     assert_eq!(access(&space, 1, pages(0, 1).start, Access::Write, 9), Ok(9));
     assert_eq!(host.take_flushes(), []);
 }
 
 #[test]
-fn holes_do_not_keep_the_rest_from_being_protected() {
+fn protect_existing_ignores_holes() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 2, 2);
@@ -115,13 +115,13 @@ fn holes_do_not_keep_the_rest_from_being_protected() {
     assert_eq!(space.protect_existing(pages(0, 10), READ), Ok(()));
     assert_eq!(host.take_flushes()[0].range, Some(pages(3, 4)));
     assert!(space.areas().iter().all(|area| area.protection == READ));
-    assert_eq!(space.protect_existing(pages(0, 2), READ_WRITE), Ok(()), "there is nothing");
+    assert_eq!(space.protect_existing(pages(0, 2), READ_WRITE), Ok(()), "the range has no area");
     assert_eq!(host.take_flushes(), []);
     assert_eq!(space.areas().len(), 2);
 }
 
 #[test]
-fn a_page_that_may_be_freed_is_marked_by_the_next_write_and_keeps_its_content() {
+fn freed_page_is_marked_by_next_write() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 4);
@@ -133,14 +133,14 @@ fn a_page_that_may_be_freed_is_marked_by_the_next_write_and_keeps_its_content() 
     assert!(!is_dirty(0) && !is_dirty(1));
     host.check_caches();
     space.advise(pages(0, 4), Advice::Free).unwrap();
-    assert_eq!(host.take_flushes(), [], "there is no mark left");
+    assert_eq!(host.take_flushes(), [], "no mark is left");
     assert_eq!((read(&space, 1, 0), read(&space, 1, 1)), (7, 8));
     write(&space, 1, 9);
     assert!(!is_dirty(0) && is_dirty(1));
 }
 
 #[test]
-fn only_what_was_written_in_private_without_a_file_may_be_freed() {
+fn free_advice_affects_private_anonymous_pages_only() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     let file = Arc::new(File::new(host.clone()));
@@ -156,13 +156,13 @@ fn only_what_was_written_in_private_without_a_file_may_be_freed() {
     assert_eq!(space.advise(pages(0, 9), Advice::Free), Err(RangeError::NoArea));
     let flushes = host.take_flushes();
     assert_eq!(flushes.len(), 1);
-    assert_eq!(flushes[0].range, Some(pages(2, 3)), "no CPU can have had the last one");
+    assert_eq!(flushes[0].range, Some(pages(2, 3)), "no CPU can have cached the last page");
     let dirty = (0..5).filter(|&page| host.is_dirty(space.root(), pages(page, 1).start));
     assert_eq!(Vec::from_iter(dirty), [0, 1]);
 }
 
 #[test]
-fn a_page_without_any_permission_keeps_its_content() {
+fn inaccessible_page_keeps_contents() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 1);
@@ -177,12 +177,12 @@ fn a_page_without_any_permission_keeps_its_content() {
     host.take_flushes();
     let in_use = host.frames_in_use();
     space.advise(pages(0, 1), Advice::DontNeed).unwrap();
-    assert_eq!(host.take_flushes(), [], "no CPU can have had it");
+    assert_eq!(host.take_flushes(), [], "no CPU can have cached the page");
     assert_eq!(host.frames_in_use(), in_use - 1);
 }
 
 #[test]
-fn the_first_write_after_a_read_flushes_the_page_of_zeros() {
+fn write_after_read_flushes_zero_page() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 1);
@@ -194,7 +194,7 @@ fn the_first_write_after_a_read_flushes_the_page_of_zeros() {
 }
 
 #[test]
-fn a_fork_flushes_once_and_only_what_was_writable() {
+fn fork_flushes_writable_pages_once() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 8);
@@ -206,13 +206,13 @@ fn a_fork_flushes_once_and_only_what_was_writable() {
     assert_eq!(host.take_flushes(), []);
     other.exit();
     child.exit();
-    // Nobody shares the page any more.
+    // No other space shares the page any more.
     write(&space, 2, 2);
     assert_eq!(host.take_flushes(), []);
 }
 
 #[test]
-fn an_exit_retires_once_and_flushes_nothing() {
+fn exit_retires_once_and_flushes_nothing() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 8);
@@ -228,9 +228,9 @@ fn an_exit_retires_once_and_flushes_nothing() {
     assert!(space.unmap(pages(0, 1)).is_err());
 }
 
-/// Linux holds back as many: 8 + 19 * 510.
+/// Linux gathers the same number of pages: 8 + 19 * 510.
 #[test]
-fn too_much_to_hold_back_is_flushed_in_the_middle() {
+fn full_gather_is_flushed_early() {
     let count = 2 * 9698 + 1;
     let host = Host::with_addresses(20_000, 1, pages(0, count));
     let space = new_space(&host);
@@ -238,8 +238,8 @@ fn too_much_to_hold_back_is_flushed_in_the_middle() {
     (0..count).for_each(|page| write(&space, page, page + 1));
     let (machine, root) = (host.clone(), space.root());
     host.when_waiting(move || {
-        let not_yet_told = machine.touch(0, root, BASE, Access::Read, 0);
-        assert_eq!(not_yet_told, Ok(1), "not yet free, either");
+        let before_flush = machine.touch(0, root, BASE, Access::Read, 0);
+        assert_eq!(before_flush, Ok(1), "the page must not be free yet");
     });
     space.unmap(pages(0, count)).unwrap();
     let flushes = host.take_flushes();
@@ -251,7 +251,7 @@ fn too_much_to_hold_back_is_flushed_in_the_middle() {
 }
 
 #[test]
-fn neighbours_that_are_equal_become_one_area() {
+fn equal_neighbours_merge() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     map(&space, 0, 4);
@@ -265,7 +265,7 @@ fn neighbours_that_are_equal_become_one_area() {
 }
 
 #[test]
-fn a_part_of_a_file_keeps_its_place_in_the_file() {
+fn cut_file_area_keeps_page_numbers() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     let file = Arc::new(File::new(host.clone()));
@@ -287,7 +287,7 @@ fn a_part_of_a_file_keeps_its_place_in_the_file() {
 }
 
 #[test]
-fn ranges_that_are_none_are_refused() {
+fn invalid_ranges_are_rejected() {
     let host = Host::new(64, 1);
     let space = new_space(&host);
     let outside = BASE - PAGE_BYTES..BASE + PAGE_BYTES;
@@ -303,10 +303,11 @@ fn ranges_that_are_none_are_refused() {
     assert!(space.map(nothing, READ, Sharing::Private, Backing::Anonymous).is_err());
 }
 
-/// The test machine notices a coherence that does nothing; else it would prove nothing.
+/// The test machine must detect a coherence that does nothing. Otherwise the other tests would
+/// prove nothing.
 #[test]
-#[should_panic(expected = "is not what it is used as")]
-fn the_machine_notices_that_nobody_was_told() {
+#[should_panic(expected = "is used as another kind")]
+fn machine_detects_missing_flush() {
     let host = Host::new(64, 2);
     let space = new_space(&host);
     map(&space, 0, 1);

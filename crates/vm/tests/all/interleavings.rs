@@ -1,6 +1,6 @@
-//! Two operations on one page, the second at every moment of the first: between any two of its
-//! calls of the platform, which is where a simulated CPU is suspended, and where on a real one
-//! another CPU's atomic operation may come.
+//! Two operations on one page, the second at every interruption point of the first: between any two
+//! of its platform calls. A simulated CPU is suspended at these points, and on a real machine
+//! another CPU's atomic operation may come there.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -12,24 +12,24 @@ use shootdown_vm::{
 
 type OurSpace<const LOCK: u8> = Space<LOCK, AT_WAIT>;
 
-/// What the page is like at first.
+/// The initial state of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its page table does not exist.
+    /// The page table does not exist.
     Untouched,
-    /// The page of zeros.
+    /// The page of zeros is mapped.
     Zero,
-    /// Written, and ours alone.
+    /// Written, and not shared.
     Written,
     /// Written, and shared with a child.
     Shared,
-    /// Written, and read-only though nobody shares it any more.
-    Left,
-    /// Of a file, and never touched.
+    /// Written, and read-only although no other space shares the page any more.
+    Unshared,
+    /// A page of a file, never touched.
     File,
-    /// Of a file, and read.
+    /// A page of a file, read.
     FileRead,
-    /// Of a file, in memory, and not mapped.
+    /// A page of a file, in memory and not mapped.
     FileCached,
 }
 
@@ -39,21 +39,21 @@ enum Operation {
     Write(u64),
     Discard,
     Free,
-    /// Of the next page, which brings this one along if it is in memory.
+    /// A read of the next page. It also maps this page, if this page is in memory.
     ReadNext,
-    /// Of the pages right below: the page table is needed further on.
+    /// An unmap of the pages right below, which must keep the page table.
     UnmapNeighbour,
-    /// Of everything that can be taken.
+    /// A reclaim of all pages that can be reclaimed.
     Reclaim,
-    /// To the one node, and to the other.
+    /// A migration to each of the two nodes.
     Migrate,
 }
 
-/// Whether memory is reclaimed.
+/// The presence of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
-    Plenty,
-    Reclaimed,
+enum ReclaimMode {
+    Off,
+    On,
 }
 
 const STATES: [State; 8] = [
@@ -61,7 +61,7 @@ const STATES: [State; 8] = [
     State::Zero,
     State::Written,
     State::Shared,
-    State::Left,
+    State::Unshared,
     State::File,
     State::FileRead,
     State::FileCached,
@@ -86,25 +86,25 @@ const SECOND: [Operation; 7] = [
     Operation::Migrate,
 ];
 
-/// The page, and what is right below it.
+/// Numbers of the page, and of the pages right below it.
 const PAGE: u64 = 10;
 const NEIGHBOUR: u64 = 8;
 const OLD: u64 = 100;
 
-struct World<const LOCK: u8> {
+struct Fixture<const LOCK: u8> {
     host: Host,
     space: Arc<OurSpace<LOCK>>,
     child: Option<OurSpace<LOCK>>,
     file: Arc<File<Host>>,
 }
 
-impl<const LOCK: u8> World<LOCK> {
-    fn new(state: State, memory: Memory) -> Self {
+impl<const LOCK: u8> Fixture<LOCK> {
+    fn new(state: State, mode: ReclaimMode) -> Self {
         let host = Host::new(64, 3);
         let vm = system(&host).with_fault_around(16 * PAGE_BYTES);
-        let (vm, file) = match memory {
-            Memory::Plenty => (vm, File::new(host.clone())),
-            Memory::Reclaimed => (vm.with_reclaim(), File::stored(host.clone(), FileId(1))),
+        let (vm, file) = match mode {
+            ReclaimMode::Off => (vm, File::new(host.clone())),
+            ReclaimMode::On => (vm.with_reclaim(), File::stored(host.clone(), FileId(1))),
         };
         let space = AddressSpace::new(&vm).unwrap();
         let file = Arc::new(file);
@@ -115,9 +115,9 @@ impl<const LOCK: u8> World<LOCK> {
             _ => Backing::Anonymous,
         };
         space.map(Place::Fixed(pages(PAGE, 2)), READ_WRITE, Sharing::Private, backing).unwrap();
-        let mut world = Self { host, space: Arc::new(space), child: None, file };
-        world.bring_to(state);
-        world
+        let mut fixture = Self { host, space: Arc::new(space), child: None, file };
+        fixture.bring_to(state);
+        fixture
     }
 
     fn bring_to(&mut self, state: State) {
@@ -134,7 +134,7 @@ impl<const LOCK: u8> World<LOCK> {
                 self.space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap();
             }
             State::Written => touch(&self.space, Access::Write),
-            State::Shared | State::Left => {
+            State::Shared | State::Unshared => {
                 touch(&self.space, Access::Write);
                 let child = self.space.fork().unwrap();
                 touch(&self.space, Access::Read);
@@ -149,18 +149,18 @@ impl<const LOCK: u8> World<LOCK> {
         }
     }
 
-    /// What must hold afterwards, whoever came first.
+    /// Checks the result of any order of the two operations.
     fn check(self, state: State, first: Operation, second: Operation) {
         let address = pages(PAGE, 1).start;
         self.host.check_caches();
         let words: Vec<_> = (0..3)
             .map(|cpu| access(&*self.space, cpu, address, Access::Read, 0).unwrap())
             .collect();
-        assert!(words.iter().all(|word| *word == words[0]), "CPUs see {words:?}");
+        assert!(words.iter().all(|word| *word == words[0]), "CPUs read {words:?}");
         let discards =
             [first, second].iter().any(|one| matches!(one, Operation::Discard | Operation::Free));
         let was = match state {
-            State::Written | State::Shared | State::Left => OLD,
+            State::Written | State::Shared | State::Unshared => OLD,
             _ => 0,
         };
         let wrote = [1, 2].contains(&words[0]);
@@ -178,7 +178,7 @@ impl<const LOCK: u8> World<LOCK> {
     }
 }
 
-/// Does it once: a fault, and one more access. Whether it has got through is left open.
+/// Performs an operation once: for an access, at most one fault and one retry, which may fail.
 fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operation) {
     let touch = |page, how, value| {
         let address = pages(page, 1).start;
@@ -204,68 +204,68 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
     }
 }
 
-/// Returns whether the second came before the first was over.
+/// Runs one interleaving. Returns `true` if the second operation ran before the first was complete.
 fn interleave<const LOCK: u8>(
-    memory: Memory,
+    mode: ReclaimMode,
     state: State,
     first: Operation,
     second: Operation,
-    moment: u64,
+    point: u64,
 ) -> bool {
-    let world = World::<LOCK>::new(state, memory);
-    let space = Arc::clone(&world.space);
-    world.host.interrupt_after(moment, move || perform(&space, 1, second));
-    perform(&world.space, 0, first);
-    let is_over = world.host.cancel_interruption();
-    world.check(state, first, second);
-    !is_over
+    let fixture = Fixture::<LOCK>::new(state, mode);
+    let space = Arc::clone(&fixture.space);
+    fixture.host.interrupt_after(point, move || perform(&space, 1, second));
+    perform(&fixture.space, 0, first);
+    let is_complete = fixture.host.cancel_interruption();
+    fixture.check(state, first, second);
+    !is_complete
 }
 
-fn every_moment<const LOCK: u8>(memory: Memory) {
+fn every_point<const LOCK: u8>(mode: ReclaimMode) {
     let mut count = 0;
     for state in STATES {
         for first in FIRST {
             for second in SECOND {
-                let comes =
-                    |moment: &u64| interleave::<LOCK>(memory, state, first, second, *moment);
-                count += (0..).take_while(comes).count();
+                let interrupts =
+                    |point: &u64| interleave::<LOCK>(mode, state, first, second, *point);
+                count += (0..).take_while(interrupts).count();
             }
         }
     }
-    assert!(count > 500, "{count} interleavings are not all");
+    assert!(count > 500, "only {count} interleavings");
 }
 
 #[test]
-fn no_interleaving_loses_or_leaks_a_page_under_the_shared_lock() {
-    every_moment::<SHARED>(Memory::Plenty);
+fn no_page_lost_or_leaked_under_shared_lock() {
+    every_point::<SHARED>(ReclaimMode::Off);
 }
 
 #[test]
-fn no_interleaving_loses_or_leaks_a_page_with_the_lock_released() {
-    every_moment::<RELEASED>(Memory::Plenty);
+fn no_page_lost_or_leaked_with_released_lock() {
+    every_point::<RELEASED>(ReclaimMode::Off);
 }
 
-/// A page that others have, too, is discarded in the middle of a claim, faulted in again, and
-/// claimed again: the first claim must not end the second.
+/// A shared page is discarded in the middle of a claim, faulted in again, and claimed again. The
+/// first claim must not resolve the second.
 #[test]
-fn no_interleaving_with_reclaim_does() {
-    every_moment::<SHARED>(Memory::Reclaimed);
-}
-
-#[test]
-fn no_interleaving_with_batched_reclaim_does() {
-    every_moment::<BATCHING>(Memory::Reclaimed);
+fn no_page_lost_or_leaked_with_reclaim() {
+    every_point::<SHARED>(ReclaimMode::On);
 }
 
 #[test]
-fn a_claim_is_not_mistaken_for_another() {
-    let world = World::<RELEASED>::new(State::FileRead, Memory::Plenty);
+fn no_page_lost_or_leaked_with_batched_reclaim() {
+    every_point::<BATCHING>(ReclaimMode::On);
+}
+
+#[test]
+fn claim_does_not_resolve_another_claim() {
+    let fixture = Fixture::<RELEASED>::new(State::FileRead, ReclaimMode::Off);
     let address = pages(PAGE, 1).start;
     let (second_waits, until_second_waits) = mpsc::channel();
     let (first_is_done, until_first_is_done) = mpsc::channel();
     let (second_is, second) = mpsc::channel();
-    let space = Arc::clone(&world.space);
-    world.host.when_waiting(move || {
+    let space = Arc::clone(&fixture.space);
+    fixture.host.when_waiting(move || {
         perform(&space, 1, Operation::Discard);
         perform(&space, 1, Operation::Read);
         space.vm().platform().when_waiting(move || {
@@ -276,23 +276,23 @@ fn a_claim_is_not_mistaken_for_another() {
         second_is.send(thread::spawn(move || space.fault(address, Access::Write))).unwrap();
         until_second_waits.recv().unwrap();
     });
-    assert_eq!(world.space.fault(address, Access::Write), Ok(()));
-    // CPUs may still use what the second claim's flush has not taken from them.
-    let root = world.space.root();
-    assert_eq!(world.host.touch(0, root, address, Access::Write, 5), Err(Refused));
+    assert_eq!(fixture.space.fault(address, Access::Write), Ok(()));
+    // CPUs may still use the page that the second claim's flush has not yet removed.
+    let root = fixture.space.root();
+    assert_eq!(fixture.host.touch(0, root, address, Access::Write, 5), Err(PageFault));
     first_is_done.send(()).unwrap();
     assert_eq!(second.recv().unwrap().join().unwrap(), Ok(()));
-    assert_eq!(access(&*world.space, 0, address, Access::Write, 2), Ok(2));
-    world.check(State::FileRead, Operation::Write(2), Operation::Discard);
+    assert_eq!(access(&*fixture.space, 0, address, Access::Write, 2), Ok(2));
+    fixture.check(State::FileRead, Operation::Write(2), Operation::Discard);
 }
 
-/// Segmentation faults are none of memory's.
+/// Segmentation faults are not memory errors.
 #[test]
-fn an_address_without_an_area_is_refused() {
-    let world = World::<RELEASED>::new(State::Untouched, Memory::Plenty);
-    assert_eq!(world.space.fault(pages(50, 1).start, Access::Read), Err(FaultError::NoArea));
+fn fault_without_area_fails() {
+    let fixture = Fixture::<RELEASED>::new(State::Untouched, ReclaimMode::Off);
+    assert_eq!(fixture.space.fault(pages(50, 1).start, Access::Read), Err(FaultError::NoArea));
     assert_eq!(
-        world.space.fault(pages(PAGE, 1).start, Access::Execute),
+        fixture.space.fault(pages(PAGE, 1).start, Access::Execute),
         Err(FaultError::NotPermitted)
     );
 }

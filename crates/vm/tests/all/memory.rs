@@ -1,4 +1,4 @@
-//! Running out of memory: at every allocation of a program, once.
+//! Lack of memory at every allocation of a program.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use shootdown_vm::{
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
 
-/// A program that does everything that takes memory. Expects what it reads.
+/// A program with all operations that allocate memory. It checks the values that it reads.
 fn program(space: &OurSpace, file: &Arc<File<Host>>) -> Result<(), OutOfMemory> {
     let file_backing = || Backing::File { file: Arc::clone(file), first_page: 0 };
     for (first, sharing, backing) in [
@@ -59,7 +59,7 @@ fn touch(space: &OurSpace, page: u64, how: Access, value: u64) -> Result<u64, Ou
 }
 
 #[test]
-fn whatever_allocation_fails_nothing_is_lost_and_the_space_works() {
+fn failed_allocation_loses_nothing() {
     let mut failures = 0;
     loop {
         let host = Host::new(256, 1);
@@ -71,22 +71,22 @@ fn whatever_allocation_fails_nothing_is_lost_and_the_space_works() {
         host.limit_allocations(u64::MAX);
         if result.is_err() {
             space.unmap(pages(0, PAGES)).unwrap();
-            assert_eq!(host.tables_in_use(), 1, "the root alone");
+            assert_eq!(host.tables_in_use(), 1, "tables besides the root are left");
             assert_eq!(program(&space, &file), Ok(()));
         }
         space.exit();
         drop(file);
-        assert_eq!(host.frames_in_use(), 1, "with {failures} allocations");
+        assert_eq!(host.frames_in_use(), 1, "frames are lost with {failures} allocations");
         if result.is_ok() {
             break;
         }
         failures += 1;
     }
-    assert!(failures > 20, "the program allocates {failures} times only");
+    assert!(failures > 20, "the program allocates only {failures} times");
 }
 
 #[test]
-fn a_space_without_memory_for_its_root_is_none() {
+fn space_without_memory_for_root_fails() {
     let host = Host::new(64, 1);
     let vm = system::<RELEASED, AT_WAIT>(&host);
     host.limit_allocations(0);

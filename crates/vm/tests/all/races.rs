@@ -1,4 +1,4 @@
-//! Operations that meet in the middle: what others do while one waits for its flush.
+//! Concurrent operations: other CPUs act while an operation waits for its flush.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,8 @@ use shootdown_vm::{
 type OurSpace<const LOCK: u8> = Space<LOCK, AT_WAIT>;
 type Released = OurSpace<RELEASED>;
 
-/// A space whose first `count` pages hold their number plus 100, and are cached on CPUs 0 and 1.
+/// Creates a space whose first `count` pages hold their number plus 100, and are cached on CPUs 0
+/// and 1.
 fn space_with_pages<const LOCK: u8>(host: &Host, count: u64) -> Arc<OurSpace<LOCK>> {
     let space = AddressSpace::new(&system(host)).unwrap();
     map_fixed(&space, 0, count);
@@ -47,17 +48,17 @@ fn write<const LOCK: u8>(
     access(space, cpu, pages(page, 1).start, Access::Write, value)
 }
 
-/// Runs `operation`, and `meanwhile` when it waits for its flush.
-fn meet<const LOCK: u8>(
+/// Runs `operation`, and runs `meanwhile` when the operation waits for its flush.
+fn run_during_flush<const LOCK: u8>(
     space: &Arc<OurSpace<LOCK>>,
     operation: impl FnOnce(&OurSpace<LOCK>),
-    meanwhile: impl FnOnce(&OurSpace<LOCK>) + Send + 'static,
+    concurrent: impl FnOnce(&OurSpace<LOCK>) + Send + 'static,
 ) {
     let host = space.vm().platform().clone();
     let other = Arc::clone(space);
-    host.when_waiting(move || meanwhile(&other));
+    host.when_waiting(move || concurrent(&other));
     operation(space);
-    assert!(!host.hook_is_set(), "it did not wait");
+    assert!(!host.hook_is_set(), "the operation did not wait");
     host.check_caches();
 }
 
@@ -67,33 +68,33 @@ fn end<const LOCK: u8>(host: &Host, space: &OurSpace<LOCK>) {
 }
 
 #[test]
-fn what_is_unmapped_is_not_mapped_again_before_it_is_flushed() {
+fn unflushed_address_is_not_reused() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, PAGES);
     space.unmap(pages(20, 10)).unwrap();
     let other_room = |space: &Released| {
-        assert_eq!(read(space, 1, 0), Ok(100), "not yet told");
+        assert_eq!(read(space, 1, 0), Ok(100), "the CPU was not notified yet");
         assert_eq!(map_anywhere(space, 10), 20);
     };
-    meet(&space, |space| space.unmap(pages(0, 10)).unwrap(), other_room);
+    run_during_flush(&space, |space| space.unmap(pages(0, 10)).unwrap(), other_room);
     assert_eq!(map_anywhere(&space, 10), 0);
     end(&host, &space);
 }
 
 #[test]
-fn room_that_is_not_yet_flushed_is_flushed_if_there_is_no_other() {
+fn only_gap_is_flushed_before_reuse() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, PAGES);
     let no_other_room = |space: &Released| {
         assert_eq!(map_anywhere(space, 10), 0);
         assert_eq!(read(space, 1, 3), Ok(0));
     };
-    meet(&space, |space| space.unmap(pages(0, 10)).unwrap(), no_other_room);
+    run_during_flush(&space, |space| space.unmap(pages(0, 10)).unwrap(), no_other_room);
     end(&host, &space);
 }
 
 #[test]
-fn a_fixed_mapping_over_what_is_not_yet_flushed_is_new_to_all() {
+fn fixed_mapping_over_unflushed_range_is_clean() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 10);
     let again = |space: &Released| {
@@ -101,21 +102,21 @@ fn a_fixed_mapping_over_what_is_not_yet_flushed_is_new_to_all() {
         assert_eq!(read(space, 1, 3), Ok(0));
         assert_eq!(write(space, 0, 3, 5), Ok(5));
     };
-    meet(&space, |space| space.unmap(pages(0, 10)).unwrap(), again);
+    run_during_flush(&space, |space| space.unmap(pages(0, 10)).unwrap(), again);
     assert_eq!(read(&space, 1, 3), Ok(5));
     end(&host, &space);
 }
 
 /// Linux: 60bae7370896.
 #[test]
-fn discarding_what_another_discards_waits_for_the_flush_too() {
+fn concurrent_discard_waits_for_flush() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 10);
     let discard = |space: &Released| space.advise(pages(0, 4), Advice::DontNeed).unwrap();
-    meet(&space, discard, move |space| {
+    run_during_flush(&space, discard, move |space| {
         space.advise(pages(3, 1), Advice::DontNeed).unwrap();
         assert_eq!(read(space, 1, 3), Ok(0));
-        assert_eq!(read(space, 1, 2), Ok(102), "nobody asked for this one to be gone");
+        assert_eq!(read(space, 1, 2), Ok(102), "the page was not in the requested range");
     });
     assert_eq!(space.stats().flushes_for_races, 1);
     end(&host, &space);
@@ -123,11 +124,11 @@ fn discarding_what_another_discards_waits_for_the_flush_too() {
 
 /// Linux: 3ea277194daa.
 #[test]
-fn protecting_what_another_discards_takes_the_permission_away() {
+fn protect_during_discard_revokes_permission() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 10);
     let discard = |space: &Released| space.advise(pages(0, 4), Advice::DontNeed).unwrap();
-    meet(&space, discard, |space| {
+    run_during_flush(&space, discard, |space| {
         space.protect(pages(3, 1), READ).unwrap();
         assert_eq!(write(space, 1, 3, 1), Err(FaultError::NotPermitted));
     });
@@ -135,10 +136,10 @@ fn protecting_what_another_discards_takes_the_permission_away() {
 }
 
 #[test]
-fn unmapping_what_another_unmaps_leaves_nobody_with_access() {
+fn concurrent_unmap_revokes_access() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 10);
-    meet(
+    run_during_flush(
         &space,
         |space: &Released| space.unmap(pages(0, 10)).unwrap(),
         |space| {
@@ -150,10 +151,10 @@ fn unmapping_what_another_unmaps_leaves_nobody_with_access() {
 }
 
 #[test]
-fn a_flush_elsewhere_is_nobodys_business() {
+fn flush_elsewhere_causes_no_flush() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 10);
-    meet(
+    run_during_flush(
         &space,
         |space: &Released| space.unmap(pages(0, 5)).unwrap(),
         |space| {
@@ -166,12 +167,12 @@ fn a_flush_elsewhere_is_nobodys_business() {
     end(&host, &space);
 }
 
-/// The entry is read-only already, and a CPU can still write.
+/// The entry is read-only already, but a CPU can still write.
 #[test]
-fn a_fork_of_what_another_protects_is_isolated() {
+fn fork_during_protect_is_isolated() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 4);
-    meet(
+    run_during_flush(
         &space,
         |space: &Released| space.protect(pages(0, 4), READ).unwrap(),
         |space| {
@@ -184,9 +185,9 @@ fn a_fork_of_what_another_protects_is_isolated() {
     end(&host, &space);
 }
 
-/// Permissions that were never flushed: the next fork finds nothing to take away.
+/// The first fork has not flushed its entries yet, and the second fork finds them read-only.
 #[test]
-fn forks_side_by_side_are_both_isolated() {
+fn concurrent_forks_are_isolated() {
     let host = Host::new(256, 2);
     let space = space_with_pages(&host, 4);
     let fork = |space: &Released| {
@@ -195,18 +196,18 @@ fn forks_side_by_side_are_both_isolated() {
         assert_eq!(read(&child, 0, 2), Ok(102));
         child.exit();
     };
-    meet(&space, |space| space.fork().unwrap().exit(), fork);
+    run_during_flush(&space, |space| space.fork().unwrap().exit(), fork);
     end(&host, &space);
 }
 
-/// One CPU must not see the new word and another, afterwards, the old one.
+/// A CPU must not read the old word after another CPU has read the new one.
 #[test]
-fn nobody_writes_to_a_copy_before_all_have_forgotten_the_original() {
+fn copy_is_unwritable_until_original_is_flushed() {
     let host = Host::new(256, 3);
     let space: Arc<Released> = space_with_pages(&host, 1);
     let child = space.fork().unwrap();
     assert_eq!(read(&space, 1, 0), Ok(100));
-    meet(
+    run_during_flush(
         &space,
         |space| assert_eq!(write(space, 0, 0, 5), Ok(5)),
         |space| {
@@ -214,7 +215,7 @@ fn nobody_writes_to_a_copy_before_all_have_forgotten_the_original() {
             let root = space.root();
             for _ in 0..3 {
                 assert_eq!(host.touch(1, root, BASE, Access::Read, 0), Ok(100));
-                assert_eq!(host.touch(2, root, BASE, Access::Write, 6), Err(Refused));
+                assert_eq!(host.touch(2, root, BASE, Access::Write, 6), Err(PageFault));
                 assert_eq!(space.fault(BASE, Access::Write), Ok(()));
             }
         },
@@ -226,12 +227,12 @@ fn nobody_writes_to_a_copy_before_all_have_forgotten_the_original() {
 }
 
 #[test]
-fn a_page_that_is_discarded_while_it_is_copied_is_gone_once() {
+fn page_discarded_during_copy_is_freed_once() {
     let host = Host::new(256, 2);
     let space: Arc<Released> = space_with_pages(&host, 1);
     let child = space.fork().unwrap();
     assert_eq!(read(&space, 1, 0), Ok(100));
-    meet(
+    run_during_flush(
         &space,
         |space| assert_eq!(space.fault(BASE, Access::Write), Ok(())),
         |space| {
@@ -271,40 +272,40 @@ fn discard_right_after_claim_is_flushed() {
 #[test]
 fn entry_marked_during_fork_is_flushed() {
     let mut marked = 0;
-    for moment in 0.. {
+    for point in 0.. {
         let host = Host::new(256, 2);
         let space: Arc<Released> = space_with_pages(&host, 1);
-        // It removes the marks; the entry stays writable.
+        // This removes the marks; the entry stays writable.
         space.advise(pages(0, 1), Advice::Free).unwrap();
         let root = space.root();
         let other = host.clone();
-        host.interrupt_after(moment, move || {
-            // Refused from the moment on in which fork has taken the permission.
+        host.interrupt_after(point, move || {
+            // The write is refused from the point on at which fork has removed the permission.
             let _ = other.touch(1, root, BASE, Access::Write, 5);
         });
         let failed_before = host.failed_exchanges();
         let child = space.fork().unwrap();
-        let is_over = host.cancel_interruption();
+        let is_complete = host.cancel_interruption();
         marked += host.failed_exchanges() - failed_before;
         let word = read(&child, 0, 0);
-        assert_eq!(host.touch(1, root, BASE, Access::Write, 7), Err(Refused), "moment {moment}");
+        assert_eq!(host.touch(1, root, BASE, Access::Write, 7), Err(PageFault), "point {point}");
         assert_eq!(read(&child, 0, 0), word);
         host.check_caches();
         child.exit();
         end(&host, &space);
-        if is_over {
+        if is_complete {
             break;
         }
     }
     assert!(marked > 0, "the MMU never marked the entry between fork's load and exchange");
 }
 
-/// What one table of the last level covers.
+/// Number of bytes that a table of level 0 covers.
 const TABLE_BYTES: u64 = 2 << 20;
 
-/// Tables that were kept lie anywhere, far from what the operation was asked for.
+/// Kept tables may be at any address, far from the range that the operation was asked to change.
 #[test]
-fn kept_tables_are_flushed_where_they_are_even_if_another_flush_is_under_way() {
+fn kept_tables_are_flushed_despite_race() {
     let start = 1 << 30;
     let host = Host::with_addresses(4096, 2, start..start + 1024 * TABLE_BYTES);
     let space: Arc<OurSpace<KEEPING>> = Arc::new(AddressSpace::new(&system(&host)).unwrap());
@@ -322,23 +323,23 @@ fn kept_tables_are_flushed_where_they_are_even_if_another_flush_is_under_way() {
     (500..600).for_each(map_and_touch);
     let page = page_of(550);
     let again = page.clone();
-    meet(
+    run_during_flush(
         &space,
         |space| space.advise(page, Advice::DontNeed).unwrap(),
         move |space| space.unmap(again).unwrap(),
     );
     assert!(host.take_flushes().iter().any(|change| change.freed == Freed::Tables));
-    assert!(host.tables_in_use() < 120, "those that are empty are free");
+    assert!(host.tables_in_use() < 120, "empty tables are not freed");
     end(&host, &space);
 }
 
-/// Faults of neighbours share its page tables with what is unmapped, and go on.
-fn neighbours_fault_while_unmap_waits<const LOCK: u8>() {
+/// Neighbours share page tables with the unmapped pages, and their faults continue.
+fn neighbours_fault_during_unmap<const LOCK: u8>() {
     let host = Host::new(256, 3);
     let space: Arc<OurSpace<LOCK>> = space_with_pages(&host, 4);
     map_fixed(&space, 4, 8);
     let neighbour = Arc::clone(&space);
-    meet(
+    run_during_flush(
         &space,
         |space| space.unmap(pages(0, 4)).unwrap(),
         move |_| {
@@ -351,21 +352,21 @@ fn neighbours_fault_while_unmap_waits<const LOCK: u8>() {
 }
 
 #[test]
-fn neighbours_fault_while_unmap_waits_under_the_shared_lock() {
-    neighbours_fault_while_unmap_waits::<SHARED>();
+fn neighbours_fault_during_unmap_under_shared_lock() {
+    neighbours_fault_during_unmap::<SHARED>();
 }
 
 #[test]
-fn neighbours_fault_while_unmap_waits_without_a_lock() {
-    neighbours_fault_while_unmap_waits::<RELEASED>();
+fn neighbours_fault_during_unmap_without_lock() {
+    neighbours_fault_during_unmap::<RELEASED>();
 }
 
 #[test]
-fn areas_change_while_unmap_waits_without_a_lock() {
+fn areas_change_during_unmap_without_lock() {
     let host = Host::new(256, 3);
     let space: Arc<Released> = space_with_pages(&host, 4);
     let other = Arc::clone(&space);
-    meet(
+    run_during_flush(
         &space,
         |space| space.unmap(pages(0, 2)).unwrap(),
         move |_| {

@@ -1,4 +1,4 @@
-//! Read-ahead: what comes into memory with a page, and that reclaim knows of it.
+//! Read-ahead: the pages that a fault reads in, and their reclaim.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use shootdown_vm::{Access, AddressSpace, Backing, File, FileId, Place, Sharing, 
 
 type OurSpace = Space<BATCHING, AT_WAIT>;
 
-/// Maps so many pages of a stored file, from this page of the file on.
+/// Maps `count` pages of a stored file, from page `first` of the file on.
 fn space_of(host: &Host, file: &Arc<File<Host>>, window: u64, first: u64, count: u64) -> OurSpace {
     let vm = system(host).with_reclaim().with_read_ahead(window).with_fault_around(4 << 12);
     let space = AddressSpace::new(&vm).unwrap();
@@ -29,9 +29,9 @@ fn reclaim(space: &OurSpace) -> usize {
 }
 
 #[test]
-fn a_fault_reads_in_the_window_as_far_as_the_area_reaches() {
+fn fault_reads_window_within_area() {
     let host = Host::new(256, 2);
-    // The area shows pages 6 to 29 of the file; windows begin at 0, 8, 16 and 24.
+    // The area maps pages 6 to 29 of the file. Windows begin at pages 0, 8, 16 and 24.
     for (page, resident) in [(0, 2), (1, 2), (2, 8), (9, 8), (19, 6), (23, 6)] {
         for (window, resident) in [(8, resident), (15, resident), (1, 1), (0, 1)] {
             let file = stored(&host);
@@ -44,7 +44,7 @@ fn a_fault_reads_in_the_window_as_far_as_the_area_reaches() {
 }
 
 #[test]
-fn what_was_read_ahead_is_mapped_by_the_next_faults_around_and_not_read_again() {
+fn page_read_ahead_is_not_read_again() {
     let host = Host::new(256, 2);
     let file = stored(&host);
     let space = space_of(&host, &file, 16, 0, 32);
@@ -59,7 +59,7 @@ fn what_was_read_ahead_is_mapped_by_the_next_faults_around_and_not_read_again() 
 }
 
 #[test]
-fn what_nobody_has_mapped_can_be_reclaimed() {
+fn unmapped_read_ahead_pages_are_reclaimed() {
     let host = Host::new(256, 2);
     let file = stored(&host);
     let space = space_of(&host, &file, 16, 0, 32);
@@ -68,18 +68,22 @@ fn what_nobody_has_mapped_can_be_reclaimed() {
     read(&space, 20);
     assert_eq!(file.resident_pages(), 16);
     assert_eq!((reclaim(&space), file.resident_pages()), (16, 0));
-    // But for the page tables.
+    // The rest are page tables.
     assert!(host.frames_in_use() <= in_use + 3);
-    assert_eq!(access(&space, 1, pages(20, 1).start, Access::Read, 0), Ok(9), "it was written out");
+    assert_eq!(
+        access(&space, 1, pages(20, 1).start, Access::Read, 0),
+        Ok(9),
+        "the page was written out"
+    );
     let vm = space.vm().clone();
     space.exit();
     drop(space);
     vm.close(file);
-    assert_eq!(host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+    assert_eq!(host.frames_in_use(), 1, "only the page of zeros is in use");
 }
 
 #[test]
-fn where_memory_ends_the_fault_gets_its_own_page() {
+fn read_ahead_without_memory_reads_own_page() {
     // The page of zeros, the tables, and room for five pages.
     let host = Host::new(10, 2);
     let file = stored(&host);

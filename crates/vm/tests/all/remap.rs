@@ -1,4 +1,4 @@
-//! Moving: what comes along, what is flushed, and what others can see of it.
+//! Moves: the pages that move, the flushes, and concurrent accesses.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,10 +12,10 @@ use shootdown_vm::{
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
 
-/// Far from the first pages: in another page table.
+/// A page far from the first pages, in another page table.
 const FAR: u64 = 60;
 
-/// A space with `count` pages at the start, of which some hold their number plus 100.
+/// Creates a space with `count` pages, of which those in `written` hold their number plus 100.
 fn space_with_pages(host: &Host, count: u64, written: impl IntoIterator<Item = u64>) -> OurSpace {
     let space = AddressSpace::new(&system(host)).unwrap();
     map(&space, 0, count);
@@ -47,7 +47,7 @@ fn end(host: &Host, space: &OurSpace) {
 }
 
 #[test]
-fn pages_move_with_their_contents_and_one_flush() {
+fn move_keeps_contents_with_one_flush() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 6, [1, 3, 5]);
     let pages_before = host.frames_in_use() - host.tables_in_use();
@@ -55,7 +55,7 @@ fn pages_move_with_their_contents_and_one_flush() {
     let flushes = host.take_flushes();
     assert_eq!(flushes.len(), 1);
     assert_eq!((flushes[0].range.clone(), flushes[0].freed), (Some(pages(1, 3)), Freed::Pages));
-    assert_eq!(host.frames_in_use() - host.tables_in_use(), pages_before, "nothing is copied");
+    assert_eq!(host.frames_in_use() - host.tables_in_use(), pages_before, "pages were copied");
     assert_eq!(areas_of(&space), [pages(4, 2), pages(FAR, 4)]);
     let words: Vec<_> = (FAR..FAR + 4).map(|page| read(&space, page)).collect();
     assert_eq!(words, [Ok(0), Ok(101), Ok(0), Ok(103)]);
@@ -65,7 +65,7 @@ fn pages_move_with_their_contents_and_one_flush() {
 }
 
 #[test]
-fn page_tables_that_are_left_empty_are_freed_by_the_same_flush() {
+fn move_frees_empty_tables_with_same_flush() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, [1]);
     let tables = host.tables_in_use();
@@ -78,7 +78,7 @@ fn page_tables_that_are_left_empty_are_freed_by_the_same_flush() {
 }
 
 #[test]
-fn what_was_never_touched_moves_without_a_flush() {
+fn move_of_untouched_pages_flushes_nothing() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, []);
     space.remap(pages(0, 4), pages(FAR, 8)).unwrap();
@@ -88,7 +88,7 @@ fn what_was_never_touched_moves_without_a_flush() {
 }
 
 #[test]
-fn a_move_to_something_replaces_it() {
+fn move_replaces_existing_mapping() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, [1]);
     map(&space, FAR, 6);
@@ -98,12 +98,12 @@ fn a_move_to_something_replaces_it() {
     assert_eq!(words, [Ok(7), Ok(0), Ok(101), Ok(0), Ok(0), Ok(7)]);
     let ranges: Vec<_> = host.take_flushes().into_iter().map(|change| change.range).collect();
     assert_eq!(ranges, [Some(pages(FAR + 1, 4)), Some(pages(0, 4))]);
-    assert_eq!(areas_of(&space), [pages(FAR, 6)], "equal neighbours become one");
+    assert_eq!(areas_of(&space), [pages(FAR, 6)], "equal neighbours merge");
     end(&host, &space);
 }
 
 #[test]
-fn what_does_not_fit_is_unmapped_with_the_same_flush() {
+fn shrinking_move_unmaps_with_same_flush() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 8, 0..8);
     space.remap(pages(0, 6), pages(FAR, 2)).unwrap();
@@ -118,12 +118,12 @@ fn what_does_not_fit_is_unmapped_with_the_same_flush() {
 }
 
 #[test]
-fn an_area_grows_in_place_without_a_flush_if_there_is_room() {
+fn growth_in_place_flushes_nothing() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, 0..4);
     map(&space, 8, 2);
     space.remap(pages(2, 2), pages(2, 6)).unwrap();
-    assert_eq!(areas_of(&space), [pages(0, 10)], "equal neighbours become one");
+    assert_eq!(areas_of(&space), [pages(0, 10)], "equal neighbours merge");
     assert_eq!((read(&space, 3), read(&space, 7)), (Ok(103), Ok(0)));
     assert_eq!(space.remap(pages(2, 2), pages(2, 3)), Err(RemapError::NoRoom));
     assert_eq!(space.remap(pages(0, 10), pages(0, 10)), Ok(()));
@@ -132,7 +132,7 @@ fn an_area_grows_in_place_without_a_flush_if_there_is_room() {
 }
 
 #[test]
-fn a_file_grows_by_its_next_pages() {
+fn file_area_grows_by_next_pages() {
     let host = Host::new(64, 2);
     let space: OurSpace = AddressSpace::new(&system(&host)).unwrap();
     let file = Arc::new(File::new(host.clone()));
@@ -153,7 +153,7 @@ fn a_file_grows_by_its_next_pages() {
 }
 
 #[test]
-fn a_page_that_moves_stays_as_private_as_it_was() {
+fn moved_page_stays_private() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, [1, 2]);
     let child = space.fork().unwrap();
@@ -168,7 +168,7 @@ fn a_page_that_moves_stays_as_private_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_moved_stays() {
+fn invalid_move_changes_nothing() {
     let host = Host::new(64, 2);
     let space = space_with_pages(&host, 4, 0..4);
     map(&space, 6, 4);
@@ -194,12 +194,12 @@ fn what_cannot_be_moved_stays() {
 }
 
 #[test]
-fn without_memory_for_tables_nothing_has_changed() {
+fn move_without_memory_changes_nothing() {
     let two_regions = (2 << 30) - (4 << 20)..(3 << 30) + (2 << 20);
     let start = two_regions.start;
     let at = |page: u64| start + page * PAGE_BYTES;
-    // From two tables to two others, below one that does not exist, either. Something is mapped
-    // where the area would grow.
+    // The pages move from two tables to two others, below a table that does not exist either.
+    // Another area is where the moved area would grow.
     let (from, to) = (at(0)..at(600), (3 << 30) - (3 << 20)..(3 << 30) + (1 << 20));
     let mut failures = 0;
     loop {
@@ -233,54 +233,55 @@ fn without_memory_for_tables_nothing_has_changed() {
         end(&host, &space);
         failures += 1;
     }
-    assert_eq!(failures, 3, "the move makes that many tables");
+    assert_eq!(failures, 3, "the number of tables that the move makes");
 }
 
-/// A CPU that remembers a page, in whatever way, and one that looks for it at its new place, at
-/// every moment of the move: what the one writes is found in the end, and while the one finds the
-/// page the other does not.
+/// One CPU caches a page, as read or as written, and writes to it. Another CPU accesses the page at
+/// its new address. Both do so at every interruption point of the move. An accepted write is found
+/// at the end, and the page is never accessible at both addresses.
 #[test]
-fn no_write_is_lost_and_no_page_is_at_two_places_at_any_moment() {
+fn moving_page_is_never_at_both_addresses() {
     for remembered in [Access::Read, Access::Write] {
-        let mut moment = 0;
-        while moves_as_another_writes(remembered, moment) {
-            moment += 1;
+        let mut point = 0;
+        while move_during_write(remembered, point) {
+            point += 1;
         }
-        assert!(moment > 10, "{moment} moments are not all");
+        assert!(point > 10, "only {point} points");
     }
 }
 
-/// Returns whether the other came before the move was over.
-fn moves_as_another_writes(remembered: Access, moment: u64) -> bool {
+/// Returns `true` if the two accesses came before the move was complete.
+fn move_during_write(remembered: Access, point: u64) -> bool {
     let host = Host::new(64, 3);
     let space = Arc::new(space_with_pages(&host, 4, [1]));
     let (old, new) = (pages(1, 1).start, pages(FAR + 1, 1).start);
-    // Whoever writes next marks the page.
+    // The next write marks the page.
     space.advise(pages(0, 4), Advice::Free).unwrap();
     access(&*space, 1, old, remembered, 101).unwrap();
     let written = Arc::new(AtomicU64::new(101));
     let (machine, root, word) = (host.clone(), space.root(), Arc::clone(&written));
-    host.interrupt_after(moment, move || {
+    host.interrupt_after(point, move || {
         let at_old = machine.touch(1, root, old, Access::Write, 7);
         if let Ok(value) = at_old {
             word.store(value, Relaxed);
         }
         let at_new = machine.touch(2, root, new, Access::Read, 0);
-        assert!(at_old.is_err() || at_new.is_err(), "it is at both places at once");
+        assert!(at_old.is_err() || at_new.is_err(), "the page is accessible at both addresses");
     });
     space.remap(pages(0, 4), pages(FAR, 4)).unwrap();
-    let has_come = !host.cancel_interruption();
+    let was_interrupted = !host.cancel_interruption();
     let written = written.load(Relaxed);
     assert_eq!(read(&space, FAR + 1), Ok(written));
     assert_eq!(host.is_dirty(root, new), written == 7 || remembered == Access::Write);
-    assert_eq!(host.touch(1, space.root(), old, Access::Read, 0), Err(Refused));
+    assert_eq!(host.touch(1, space.root(), old, Access::Read, 0), Err(PageFault));
     end(&host, &space);
-    has_come
+    was_interrupted
 }
 
-/// What another call has taken away and not yet flushed is gone when the page has moved.
+/// Another call has cleared the entries and not yet flushed them. No CPU can use the old
+/// translations after the move.
 #[test]
-fn moving_what_another_discards_leaves_nobody_with_access() {
+fn move_during_discard_revokes_access() {
     let host = Host::new(64, 2);
     let space = Arc::new(space_with_pages(&host, 4, 0..4));
     assert_eq!(read(&space, 2), Ok(102));
@@ -295,9 +296,9 @@ fn moving_what_another_discards_leaves_nobody_with_access() {
     end(&host, &space);
 }
 
-/// Room whose flush is still under way is flushed before anything is there.
+/// An address whose flush is not complete is flushed before a page is mapped there.
 #[test]
-fn what_grows_over_what_another_unmaps_is_new_to_all() {
+fn growth_over_unflushed_range_is_clean() {
     let host = Host::new(64, 2);
     let space = Arc::new(space_with_pages(&host, 8, 0..8));
     assert_eq!(read(&space, 5), Ok(105));

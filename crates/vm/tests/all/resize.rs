@@ -1,10 +1,10 @@
-//! Pages that change their size, with the engine behind the seam: which CPUs are interrupted.
+//! Pages that change their size, with Shootdown's engine: the CPUs that are interrupted.
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 
 use std::ops::Range;
 
-use crate::platform::{Host, On, READ, READ_WRITE, unused};
+use crate::platform::{Host, READ, READ_WRITE, TestSystem, unused};
 use shootdown::soft::{self, Config, Soft};
 use shootdown::{CpuId, Horizon, Pending, Presence, Root, Shootdown};
 use shootdown_vm::{
@@ -13,14 +13,14 @@ use shootdown_vm::{
 };
 
 type Machine = Soft<soft::Host>;
-type Space = AddressSpace<On<Engine>>;
+type Space = AddressSpace<TestSystem<Engine>>;
 
 const LARGE: Range<u64> = 1 << 30..(1 << 30) + LARGE_PAGE_BYTES;
-/// The CPU that everything is done on, and the one that is lazy.
+/// The CPU that performs all operations, and the CPU that is lazy.
 const ACTIVE: CpuId = CpuId(0);
 const LAZY: CpuId = CpuId(1);
 
-/// The engine; spaces and engines of a test are never freed.
+/// The engine. Spaces and engines of a test are never freed.
 #[derive(Clone, Copy, Debug)]
 struct Engine(&'static Shootdown<Machine>);
 
@@ -54,7 +54,8 @@ impl Flush for Engine {
         Policy::new(UnmapLock::Released)
     }
 
-    /// The software machine has page tables of its own, none of which is used.
+    /// Creates a space with an unused root: the software machine has its own page tables, which no
+    /// test uses.
     fn space(&self, _: Root) -> Self::Space {
         Box::leak(Box::new(self.0.space(Root(0))))
     }
@@ -107,8 +108,8 @@ fn space_with_page(engine: Engine) -> Space {
     space
 }
 
-/// Does something while a CPU is lazy on the space. Returns the interrupts sent for it, and whether
-/// the CPU is lazy on the space afterwards.
+/// Runs an operation while a CPU is lazy on the space. Returns the number of interrupts sent, and
+/// `true` if the CPU is still lazy on the space afterwards.
 fn under_lazy(space: &Space, operation: impl FnOnce(&Space)) -> (u64, bool) {
     let engine = *space.vm().coherence();
     // SAFETY: the space is never freed.
@@ -143,15 +144,15 @@ fn lazy_cpu_is_interrupted_for_resize() {
 }
 
 #[test]
-fn lazy_cpu_is_spared_where_sizes_may_mix() {
+fn lazy_cpu_is_not_interrupted_if_sizes_mix() {
     let space = space_with_page(Engine::new(true));
     assert_eq!(under_lazy(&space, collapse), (0, true));
     assert_eq!(under_lazy(&space, protect_part), (0, true));
 }
 
-/// Where nothing changes its size, the machine does not matter.
+/// The operation changes no size, so the machine's tolerance does not matter.
 #[test]
-fn lazy_cpu_is_spared_when_pages_are_discarded() {
+fn discard_does_not_interrupt_lazy_cpu() {
     for tolerates_mixed_sizes in [false, true] {
         let space = space_with_page(Engine::new(tolerates_mixed_sizes));
         let discard = |space: &Space| space.advise(LARGE, Advice::DontNeed).unwrap();

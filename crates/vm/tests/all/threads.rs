@@ -1,5 +1,5 @@
-//! Real threads on one space, each a CPU with a TLB of its own. The machine notices the use of a
-//! freed frame; a word tells of the page that it was written for.
+//! Real threads on one space, each a CPU with its own TLB. The machine detects the use of a freed
+//! frame. Each word identifies the page that it was written for.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -43,7 +43,7 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
             0 => Backing::File { file: Arc::clone(self.file), first_page: 0 },
             _ => Backing::Anonymous,
         };
-        // Pages of the file have no address of their own, so nobody may write to them.
+        // Pages of the file have no address of their own, so no thread may write to them.
         let _ = self.space.map(place, READ_WRITE, Sharing::Private, backing);
     }
 
@@ -59,7 +59,7 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
         }
     }
 
-    /// What a child reads does not change, whatever the parent's threads do.
+    /// Checks that reads in a child return the same value, while the parent's threads run.
     fn fork(&mut self, page: u64) {
         let Ok(child) = self.space.fork() else { return };
         let address = pages(page, 1).start;
@@ -93,33 +93,33 @@ fn threads_use_no_freed_page<const LOCK: u8>() {
     host.check_caches();
     space.exit();
     drop((space, file));
-    assert_eq!(host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+    assert_eq!(host.frames_in_use(), 1, "only the page of zeros is in use");
 }
 
 #[test]
-fn threads_use_no_freed_page_under_the_exclusive_lock() {
+fn threads_use_no_freed_page_exclusive_lock() {
     threads_use_no_freed_page::<EXCLUSIVE>();
 }
 
 #[test]
-fn threads_use_no_freed_page_under_the_shared_lock() {
+fn threads_use_no_freed_page_shared_lock() {
     threads_use_no_freed_page::<SHARED>();
 }
 
 #[test]
-fn threads_use_no_freed_page_with_the_lock_released() {
+fn threads_use_no_freed_page_released_lock() {
     threads_use_no_freed_page::<RELEASED>();
 }
 
 #[test]
-fn threads_use_no_freed_page_with_tables_kept() {
+fn threads_use_no_freed_page_kept_tables() {
     threads_use_no_freed_page::<KEEPING>();
 }
 
-/// A word that all threads count in by turns: what one has written the next one reads, though the
-/// page is forked away, copied and moved in between.
+/// All threads in turn increment one word. Each thread reads the value that the previous one wrote,
+/// although the page is forked, copied and moved in between.
 #[test]
-fn a_write_is_seen_by_who_reads_after_it() {
+fn write_is_visible_to_later_reads() {
     let host = Host::new(4096, THREADS);
     let vm = system(&host);
     let space: Space<RELEASED, AT_WAIT> = AddressSpace::new(&vm).unwrap();
@@ -130,12 +130,12 @@ fn a_write_is_seen_by_who_reads_after_it() {
         for cpu in 0..THREADS as u64 {
             let (space, turn) = (&space, &turn);
             scope.spawn(move || {
-                let _failure = EndsTurns(turn);
+                let _failure = FailTurns(turn);
                 for round in 0..500 {
                     let now = round * THREADS as u64 + cpu;
                     while turn.load(Acquire) != now {
                         assert_ne!(turn.load(Acquire), FAILED);
-                        // Keeps what may be the old translation fresh.
+                        // The read keeps a translation cached that may be outdated.
                         let seen = access(space, cpu as usize, BASE, Access::Read, 0).unwrap();
                         assert!(seen <= now);
                         thread::yield_now();
@@ -156,17 +156,17 @@ fn a_write_is_seen_by_who_reads_after_it() {
     assert_eq!(host.frames_in_use(), 1);
 }
 
-/// One thread writes to a page that another moves: what was written last is what all find, wherever
-/// the page is by then, and whatever the CPU remembered.
+/// One thread writes to a page that another moves. All threads find the last written value, at any
+/// address of the page, and with any cached translation.
 #[test]
-fn no_write_is_lost_while_its_page_moves() {
+fn threads_lose_no_write_during_moves() {
     let host = Host::new(64, THREADS);
     let space: Space<RELEASED, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
     // In two page tables.
     let places = [pages(0, 1), pages(PAGES - 1, 1)];
     let place = Place::Fixed(places[0].clone());
     space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
-    // The page is at one of the two, unless it moves as we look.
+    // The page is at one of the two addresses, except during a move.
     let anywhere = |cpu, how, value| loop {
         let found =
             |place: &std::ops::Range<u64>| access(&space, cpu, place.start, how, value).ok();
@@ -178,7 +178,7 @@ fn no_write_is_lost_while_its_page_moves() {
     let last = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _failure = EndsTurns(&last);
+            let _failure = FailTurns(&last);
             for value in 1..=rounds {
                 anywhere(0, Access::Write, value);
                 assert_eq!(anywhere(0, Access::Read, 0), value);
@@ -211,10 +211,10 @@ fn no_write_is_lost_while_its_page_moves() {
 
 const FAILED: u64 = u64::MAX;
 
-/// Has nobody wait for the turn of a thread that has failed.
-struct EndsTurns<'t>(&'t AtomicU64);
+/// Makes other threads stop waiting for the turn of a thread that has failed.
+struct FailTurns<'t>(&'t AtomicU64);
 
-impl Drop for EndsTurns<'_> {
+impl Drop for FailTurns<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.store(FAILED, Release);

@@ -1,4 +1,4 @@
-//! What becomes a large page, and what does not.
+//! Pages that collapse, and pages that do not.
 
 use std::sync::Arc;
 
@@ -8,150 +8,155 @@ use shootdown_vm::{
     Protection, Sharing, Vm,
 };
 
-use crate::large::world::*;
+use crate::large::fixture::*;
 use crate::platform::lagging::Lagging;
 use crate::platform::*;
 
 #[test]
-fn a_block_becomes_one_page_with_what_was_in_it() {
-    let world = World::<RELEASED>::new().with_small_pages();
-    let (frames, tables) = (world.host.frames_in_use(), world.host.tables_in_use());
-    assert_eq!(world.space.collapse(everything()), Ok(1));
-    let flushes = world.host.take_flushes();
+fn collapse_keeps_contents() {
+    let fixture = Fixture::<RELEASED>::new().with_small_pages();
+    let (frames, tables) = (fixture.host.frames_in_use(), fixture.host.tables_in_use());
+    assert_eq!(fixture.space.collapse(everything()), Ok(1));
+    let flushes = fixture.host.take_flushes();
     assert_eq!(flushes.len(), 1);
     let flush = &flushes[0];
     assert_eq!((flush.range.clone(), flush.freed), (Some(block(1)), Freed::Tables));
     assert_eq!((flush.page_size, flush.cause), (PageSize::SIZE_4K, Cause::Collapse));
     let small = Extent::pages(block(1).start, 512, PageSize::SIZE_4K);
     assert_eq!(flush.extents.as_slice(), [small.freeing_tables()]);
-    assert!(world.is_large(1));
-    let now = (world.host.frames_in_use(), world.host.tables_in_use());
-    assert_eq!(now, (frames - 1, tables - 1), "as many pages, and a table less");
-    world.check(BLOCK..2 * BLOCK);
-    // One translation for all of it: what is written in it needs no fault any more.
-    write(&world.space, 1, BLOCK, BLOCK);
+    assert!(fixture.is_large(1));
+    let now = (fixture.host.frames_in_use(), fixture.host.tables_in_use());
+    assert_eq!(now, (frames - 1, tables - 1), "one table less, the same number of pages");
+    fixture.check(BLOCK..2 * BLOCK);
+    // One translation covers all of the page, so writes need no further fault.
+    write(&fixture.space, 1, BLOCK, BLOCK);
     for page in BLOCK..2 * BLOCK {
-        assert_eq!(touch(&world.space, 1, page, Access::Write, page), Ok(page));
+        assert_eq!(touch(&fixture.space, 1, page, Access::Write, page), Ok(page));
     }
-    assert_eq!(world.space.translation(block(1).end - 1), Some(READ_WRITE));
-    assert_eq!(world.space.collapse(everything()), Ok(0), "it is one already");
-    assert_eq!(world.space.stats().collapsed, 1);
-    assert_eq!(world.host.take_flushes(), []);
-    world.end();
+    assert_eq!(fixture.space.translation(block(1).end - 1), Some(READ_WRITE));
+    assert_eq!(fixture.space.collapse(everything()), Ok(0), "the block is large already");
+    assert_eq!(fixture.space.stats().collapsed, 1);
+    assert_eq!(fixture.host.take_flushes(), []);
+    fixture.end();
 }
 
 #[test]
-fn what_was_not_written_is_zeros() {
-    let world = World::<RELEASED>::new();
-    world.map(block(2));
-    assert_eq!(world.space.collapse(block(2)), Ok(0), "there is no table");
-    assert_eq!(read(&world.space, 1, 2 * BLOCK + 3), 0);
-    assert_eq!(world.space.collapse(block(2)), Ok(0), "there is nothing in it");
-    write(&world.space, 1, 2 * BLOCK + 7, 7);
-    world.host.take_flushes();
-    assert_eq!(world.space.collapse(block(2)), Ok(1));
-    let flush = &world.host.take_flushes()[0];
-    // The page of zeros is taken away, too; and something must name the table.
+fn collapse_fills_unwritten_pages_with_zeros() {
+    let fixture = Fixture::<RELEASED>::new();
+    fixture.map(block(2));
+    assert_eq!(fixture.space.collapse(block(2)), Ok(0), "the block has no table");
+    assert_eq!(read(&fixture.space, 1, 2 * BLOCK + 3), 0);
+    assert_eq!(fixture.space.collapse(block(2)), Ok(0), "the block has no written page");
+    write(&fixture.space, 1, 2 * BLOCK + 7, 7);
+    fixture.host.take_flushes();
+    assert_eq!(fixture.space.collapse(block(2)), Ok(1));
+    let flush = &fixture.host.take_flushes()[0];
+    // The page of zeros is removed also, and the flush must cover an address of the table.
     assert_eq!(flush.range, Some(at(2 * BLOCK, 8)));
     for page in 2 * BLOCK..3 * BLOCK {
-        assert_eq!(read(&world.space, 1, page), if page == 2 * BLOCK + 7 { 7 } else { 0 });
+        assert_eq!(read(&fixture.space, 1, page), if page == 2 * BLOCK + 7 { 7 } else { 0 });
     }
-    world.end();
+    fixture.end();
 }
 
 #[test]
-fn only_whole_blocks_of_one_area_are_taken() {
-    let world = World::<RELEASED>::new().with_small_pages();
+fn only_whole_blocks_of_one_area_collapse() {
+    let fixture = Fixture::<RELEASED>::new().with_small_pages();
     for range in [at(BLOCK, BLOCK - 1), at(BLOCK + 1, 2 * BLOCK - 1), at(1, 2 * BLOCK - 2)] {
-        assert_eq!(world.space.collapse(range), Ok(0));
+        assert_eq!(fixture.space.collapse(range), Ok(0));
     }
-    world.space.protect(at(2 * BLOCK - 1, 1), READ).unwrap();
-    assert_eq!(world.space.collapse(everything()), Ok(0), "two areas");
-    world.space.protect(at(2 * BLOCK - 1, 1), READ_WRITE).unwrap();
-    world.space.unmap(at(BLOCK, 1)).unwrap();
-    assert_eq!(world.space.collapse(everything()), Ok(0), "a hole");
-    assert_eq!(world.space.collapse(START..START + 1), Err(BadRange));
-    world.check(BLOCK + 1..2 * BLOCK);
-    world.end();
+    fixture.space.protect(at(2 * BLOCK - 1, 1), READ).unwrap();
+    assert_eq!(fixture.space.collapse(everything()), Ok(0), "the block has two areas");
+    fixture.space.protect(at(2 * BLOCK - 1, 1), READ_WRITE).unwrap();
+    fixture.space.unmap(at(BLOCK, 1)).unwrap();
+    assert_eq!(fixture.space.collapse(everything()), Ok(0), "the block has a hole");
+    assert_eq!(fixture.space.collapse(START..START + 1), Err(BadRange));
+    fixture.check(BLOCK + 1..2 * BLOCK);
+    fixture.end();
 }
 
 #[test]
-fn every_block_is_taken_and_takes_the_protection_of_its_area() {
-    let world = World::<RELEASED>::new().with_small_pages();
-    write(&world.space, 0, 0, 0);
-    write(&world.space, 0, 3 * BLOCK - 1, 3 * BLOCK - 1);
+fn each_block_gets_protection_of_its_area() {
+    let fixture = Fixture::<RELEASED>::new().with_small_pages();
+    write(&fixture.space, 0, 0, 0);
+    write(&fixture.space, 0, 3 * BLOCK - 1, 3 * BLOCK - 1);
     let code = Protection::READ | Protection::EXECUTE;
-    world.space.protect(block(1), code).unwrap();
-    world.space.protect(block(2), Protection::empty()).unwrap();
-    assert_eq!(world.space.collapse(everything()), Ok(3));
-    let allowed = |number| world.space.translation(block(number).start);
+    fixture.space.protect(block(1), code).unwrap();
+    fixture.space.protect(block(2), Protection::empty()).unwrap();
+    assert_eq!(fixture.space.collapse(everything()), Ok(3));
+    let allowed = |number| fixture.space.translation(block(number).start);
     assert_eq!([0, 1, 2].map(allowed), [Some(READ_WRITE), Some(code), None]);
-    world.check(BLOCK..2 * BLOCK);
-    world.space.protect(block(2), READ).unwrap();
-    world.check(3 * BLOCK - 1..3 * BLOCK);
-    world.end();
+    fixture.check(BLOCK..2 * BLOCK);
+    fixture.space.protect(block(2), READ).unwrap();
+    fixture.check(3 * BLOCK - 1..3 * BLOCK);
+    fixture.end();
 }
 
 #[test]
-fn pages_that_others_have_too_stay_small_until_they_do_not() {
-    let world = World::<RELEASED>::new().with_small_pages();
-    let child = world.space.fork().unwrap();
-    // All are the space's own again, but one.
+fn shared_anonymous_pages_do_not_collapse() {
+    let fixture = Fixture::<RELEASED>::new().with_small_pages();
+    let child = fixture.space.fork().unwrap();
+    // The space gets its own copy of all pages except one.
     for page in BLOCK..2 * BLOCK - 1 {
-        write(&world.space, 1, page, page);
+        write(&fixture.space, 1, page, page);
     }
-    world.host.take_flushes();
-    assert_eq!(world.space.collapse(everything()), Ok(0));
-    assert_eq!(world.host.take_flushes(), []);
-    world.check(BLOCK..2 * BLOCK);
+    fixture.host.take_flushes();
+    assert_eq!(fixture.space.collapse(everything()), Ok(0));
+    assert_eq!(fixture.host.take_flushes(), []);
+    fixture.check(BLOCK..2 * BLOCK);
     child.exit();
-    assert_eq!(world.space.collapse(everything()), Ok(1));
-    // The last one was not writable, for it was shared.
-    assert_eq!(world.space.translation(at(2 * BLOCK - 1, 1).start), Some(READ_WRITE));
-    world.check(BLOCK..2 * BLOCK);
-    world.end();
+    assert_eq!(fixture.space.collapse(everything()), Ok(1));
+    // The last page was shared, and therefore not writable.
+    assert_eq!(fixture.space.translation(at(2 * BLOCK - 1, 1).start), Some(READ_WRITE));
+    fixture.check(BLOCK..2 * BLOCK);
+    fixture.end();
 }
 
 #[test]
-fn files_and_what_is_shared_stay_small() {
-    let world = World::<RELEASED>::new();
-    let file = Arc::new(File::new(world.host.clone()));
+fn file_pages_do_not_collapse() {
+    let fixture = Fixture::<RELEASED>::new();
+    let file = Arc::new(File::new(fixture.host.clone()));
     let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
     let place = Place::Fixed(block(0));
-    world.space.map(place, READ_WRITE, Sharing::Private, backing).unwrap();
+    fixture.space.map(place, READ_WRITE, Sharing::Private, backing).unwrap();
     let place = Place::Fixed(block(1));
-    world.space.map(place, READ_WRITE, Sharing::Shared, Backing::Anonymous).unwrap();
-    write(&world.space, 0, 5, 5);
-    write(&world.space, 0, BLOCK + 5, 5);
-    assert_eq!(world.space.collapse(everything()), Ok(0));
+    fixture.space.map(place, READ_WRITE, Sharing::Shared, Backing::Anonymous).unwrap();
+    write(&fixture.space, 0, 5, 5);
+    write(&fixture.space, 0, BLOCK + 5, 5);
+    assert_eq!(fixture.space.collapse(everything()), Ok(0));
     drop(file);
-    world.end();
+    fixture.end();
 }
 
-/// Discards pages of a block, which waits, and others still know them when the block becomes one.
+/// Some pages of a block are discarded. While this waits for its flush, and other CPUs still cache
+/// the pages, the block collapses.
 #[test]
-fn what_is_being_discarded_is_zeros_for_all() {
-    let world = World::<RELEASED>::new().with_small_pages();
-    let other = Arc::clone(&world.space);
-    world.host.when_waiting(move || {
-        assert_eq!(touch(&other, 2, BLOCK + 3, Access::Read, 0), Ok(BLOCK + 3), "not yet told");
+fn page_discarded_during_collapse_is_zeros() {
+    let fixture = Fixture::<RELEASED>::new().with_small_pages();
+    let other = Arc::clone(&fixture.space);
+    fixture.host.when_waiting(move || {
+        assert_eq!(
+            touch(&other, 2, BLOCK + 3, Access::Read, 0),
+            Ok(BLOCK + 3),
+            "the CPU was not notified yet"
+        );
         assert_eq!(other.collapse(everything()), Ok(1));
         for cpu in 0..3 {
             assert_eq!(read(&other, cpu, BLOCK + 3), 0);
         }
     });
-    world.space.advise(at(BLOCK + 3, 2), Advice::DontNeed).unwrap();
-    world.check(BLOCK..BLOCK + 3);
-    world.check(BLOCK + 5..2 * BLOCK);
-    world.end();
+    fixture.space.advise(at(BLOCK + 3, 2), Advice::DontNeed).unwrap();
+    fixture.check(BLOCK..BLOCK + 3);
+    fixture.check(BLOCK + 5..2 * BLOCK);
+    fixture.end();
 }
 
-/// A lazy CPU may come by the table until it is told, or comes back.
+/// A lazy CPU may walk the table until it is notified, or becomes active again.
 #[test]
-fn the_table_stays_while_a_lazy_cpu_can_walk_it() {
+fn collapsed_table_stays_while_lazy_cpu_can_walk() {
     let host = Host::with_addresses(8 * BLOCK as usize, 2, everything());
     let coherence = Lagging::<RELEASED>::new(&host);
-    let vm: Vm<On<Lagging>> = Vm::new(host.clone(), coherence.clone()).unwrap();
+    let vm: Vm<TestSystem<Lagging>> = Vm::new(host.clone(), coherence.clone()).unwrap();
     let space = AddressSpace::new(&vm).unwrap();
     let place = Place::Fixed(block(1));
     space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
@@ -163,11 +168,11 @@ fn the_table_stays_while_a_lazy_cpu_can_walk_it() {
     coherence.speculate(1, [block(1).start]);
     let tables = host.tables_in_use();
     assert_eq!(space.collapse(block(1)), Ok(1));
-    assert_eq!((vm.held_tables().now, host.tables_in_use()), (1, tables));
+    assert_eq!((vm.quarantined_tables().now, host.tables_in_use()), (1, tables));
     coherence.speculate(1, pages());
-    coherence.let_go_of_space(1);
+    coherence.leave_space(1);
     space.unmap(at(BLOCK, 1)).unwrap();
-    assert_eq!((vm.held_tables().now, host.tables_in_use()), (0, tables));
+    assert_eq!((vm.quarantined_tables().now, host.tables_in_use()), (0, tables));
     space.exit();
     assert_eq!(host.frames_in_use(), 1);
 }

@@ -1,17 +1,17 @@
-//! The same on the MMUs of other machines, whose entries are told apart by other bits.
+//! Collapse and split on the MMUs of other machines, whose entries have other bits.
 
 use shootdown_vm::{
     Aarch64, Access, AddressSpace, Advice, Backing, Format, LoongArch64, PAGE_BYTES, Place,
     Sharing, Sv39, Vm, X86_64,
 };
 
-use crate::large::world::*;
+use crate::large::fixture::*;
 use crate::platform::decode::{self, Mmu};
 use crate::platform::*;
 
-fn a_page_becomes_large_and_small_again<F: Format + 'static>(mmu: Mmu) {
+fn collapse_and_split_work<F: Format + 'static>(mmu: Mmu) {
     let host = Host::with_mmu(8 * BLOCK as usize, 2, everything(), mmu);
-    let vm: Vm<On<_, F>> =
+    let vm: Vm<TestSystem<_, F>> =
         Vm::new(host.clone(), Notifying::<RELEASED, AT_WAIT>(host.clone())).unwrap();
     let space = AddressSpace::new(&vm.with_reclaim()).unwrap();
     let place = Place::Fixed(everything());
@@ -52,21 +52,21 @@ fn a_page_becomes_large_and_small_again<F: Format + 'static>(mmu: Mmu) {
 }
 
 #[test]
-fn a_page_becomes_large_and_small_again_on_x86_64() {
-    a_page_becomes_large_and_small_again::<X86_64>(decode::X86_64);
+fn collapse_and_split_work_on_x86_64() {
+    collapse_and_split_work::<X86_64>(decode::X86_64);
 }
 
 #[test]
-fn a_page_becomes_large_and_small_again_on_aarch64() {
-    a_page_becomes_large_and_small_again::<Aarch64>(decode::AARCH64);
+fn collapse_and_split_work_on_aarch64() {
+    collapse_and_split_work::<Aarch64>(decode::AARCH64);
 }
 
 #[test]
-fn a_page_becomes_large_and_small_again_on_loongarch64() {
-    a_page_becomes_large_and_small_again::<LoongArch64>(decode::LOONGARCH64);
+fn collapse_and_split_work_on_loongarch64() {
+    collapse_and_split_work::<LoongArch64>(decode::LOONGARCH64);
 }
 
 #[test]
-fn a_page_becomes_large_and_small_again_on_sv39() {
-    a_page_becomes_large_and_small_again::<Sv39>(decode::SV39);
+fn collapse_and_split_work_on_sv39() {
+    collapse_and_split_work::<Sv39>(decode::SV39);
 }

@@ -1,11 +1,11 @@
-//! Large pages: what becomes one, what is done with all of it or with a part, and what others do
-//! meanwhile.
+//! Large pages: collapses, operations on all of a large page or on a part, and concurrent
+//! operations.
 
 mod collapse;
+mod fixture;
 mod formats;
+mod interruptions;
 mod memory;
-mod moments;
 mod parts;
 mod reclaim;
 mod threads;
-mod world;

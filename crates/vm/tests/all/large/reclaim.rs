@@ -1,69 +1,69 @@
-//! Large pages where memory is reclaimed and pages migrate.
+//! Large pages, reclaim and migration.
 
 use shootdown_vm::{Access, AddressSpace, Advice};
 
-use crate::large::world::*;
+use crate::large::fixture::*;
 use crate::platform::*;
 
-fn reclaim<const LOCK: u8>(world: &World<LOCK>) -> usize {
-    (0..NODES).map(|node| world.space.vm().reclaim(node, 1000).freed).sum()
+fn reclaim<const LOCK: u8>(fixture: &Fixture<LOCK>) -> usize {
+    (0..NODES).map(|node| fixture.space.vm().reclaim(node, 1000).freed).sum()
 }
 
-fn what_is_given_up_of_a_large_page_is_taken<const LOCK: u8>() {
-    let world = World::<LOCK>::with_reclaim().with_large_page();
-    world.space.advise(block(1), Advice::PageOut).unwrap();
-    assert_eq!(reclaim(&world), 0);
-    assert!(world.is_large(1), "nobody has given it up");
-    world.space.advise(at(BLOCK, 100), Advice::Free).unwrap();
-    write(&world.space, 2, BLOCK + 9, BLOCK + 9);
-    assert_eq!(reclaim(&world), 99);
+fn freed_part_of_large_page_is_reclaimed<const LOCK: u8>() {
+    let fixture = Fixture::<LOCK>::with_reclaim().with_large_page();
+    fixture.space.advise(block(1), Advice::PageOut).unwrap();
+    assert_eq!(reclaim(&fixture), 0);
+    assert!(fixture.is_large(1), "the page is not discardable");
+    fixture.space.advise(at(BLOCK, 100), Advice::Free).unwrap();
+    write(&fixture.space, 2, BLOCK + 9, BLOCK + 9);
+    assert_eq!(reclaim(&fixture), 99);
     for page in BLOCK..BLOCK + 100 {
-        assert_eq!(read(&world.space, 1, page), if page == BLOCK + 9 { page } else { 0 });
+        assert_eq!(read(&fixture.space, 1, page), if page == BLOCK + 9 { page } else { 0 });
     }
-    world.check(BLOCK + 100..2 * BLOCK);
-    // What was taken, and what is left, becomes one again.
-    assert_eq!(world.space.collapse(block(1)), Ok(1));
-    assert_eq!((read(&world.space, 0, BLOCK + 8), reclaim(&world)), (0, 0));
-    world.check(BLOCK + 100..2 * BLOCK);
-    world.end();
+    fixture.check(BLOCK + 100..2 * BLOCK);
+    // The rest of the block, and zeros for the reclaimed pages, collapse again.
+    assert_eq!(fixture.space.collapse(block(1)), Ok(1));
+    assert_eq!((read(&fixture.space, 0, BLOCK + 8), reclaim(&fixture)), (0, 0));
+    fixture.check(BLOCK + 100..2 * BLOCK);
+    fixture.end();
 }
 
 #[test]
-fn what_is_given_up_of_a_large_page_is_taken_page_by_page() {
-    what_is_given_up_of_a_large_page_is_taken::<SHARED>();
+fn freed_part_is_reclaimed_page_by_page() {
+    freed_part_of_large_page_is_reclaimed::<SHARED>();
 }
 
 #[test]
-fn what_is_given_up_of_a_large_page_is_taken_in_batches() {
-    what_is_given_up_of_a_large_page_is_taken::<BATCHING>();
+fn freed_part_is_reclaimed_in_batches() {
+    freed_part_of_large_page_is_reclaimed::<BATCHING>();
 }
 
-/// Whose marks were taken away is not unneeded any more when it is part of a large page.
+/// A page that was freed by advice is needed again after it has become part of a large page.
 #[test]
-fn what_was_given_up_and_collapsed_is_kept() {
-    let world = World::<BATCHING>::with_reclaim().with_small_pages();
-    world.space.advise(block(1), Advice::Free).unwrap();
-    assert_eq!(world.space.collapse(block(1)), Ok(1));
-    assert_eq!(reclaim(&world), 0);
-    world.space.unmap(at(BLOCK, 1)).unwrap();
-    assert_eq!(reclaim(&world), 0);
-    world.check(BLOCK + 1..2 * BLOCK);
-    world.end();
+fn collapsed_page_is_not_discardable() {
+    let fixture = Fixture::<BATCHING>::with_reclaim().with_small_pages();
+    fixture.space.advise(block(1), Advice::Free).unwrap();
+    assert_eq!(fixture.space.collapse(block(1)), Ok(1));
+    assert_eq!(reclaim(&fixture), 0);
+    fixture.space.unmap(at(BLOCK, 1)).unwrap();
+    assert_eq!(reclaim(&fixture), 0);
+    fixture.check(BLOCK + 1..2 * BLOCK);
+    fixture.end();
 }
 
-/// The frames that pages had before they became one are nobody's, and can be had again.
+/// The frames of pages that have collapsed are free, without a record, and can be allocated again.
 #[test]
-fn frames_have_no_past_when_their_pages_are_part_of_a_large_one() {
+fn frames_of_collapsed_pages_are_reusable() {
     let host = Host::with_addresses(2 * BLOCK as usize, 1, everything());
     let vm = system(&host).with_reclaim();
     let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
     map(&space, at(0, 2 * BLOCK), READ_WRITE);
     (BLOCK..BLOCK + 20).for_each(|page| write(&space, 0, page, page));
     assert_eq!(space.collapse(block(1)), Ok(1));
-    // All that there are: those, too.
+    // All frames that are left, including those.
     let is_written = |&page: &u64| try_access(&space, 0, page, Access::Write, page).is_ok();
     let written = (0..BLOCK).take_while(is_written).count();
-    assert!((450..BLOCK as usize).contains(&written), "{written} frames were left");
+    assert!((450..BLOCK as usize).contains(&written), "{written} frames were available");
     space.advise(block(0), Advice::Free).unwrap();
     let freed: usize = (0..NODES).map(|node| vm.reclaim(node, 1000).freed).sum();
     assert_eq!(freed, written);
@@ -72,27 +72,27 @@ fn frames_have_no_past_when_their_pages_are_part_of_a_large_one() {
     assert_eq!(host.frames_in_use(), 1);
 }
 
-fn large_pages_migrate_in_parts<const LOCK: u8>() {
-    let world = World::<LOCK>::with_reclaim().with_large_page();
-    let node_of = |page| world.host.frame_of(world.space.root(), at(page, 1).start).0 % 2;
-    let is_large = || world.is_large(1);
+fn large_page_migrates_as_small_pages<const LOCK: u8>() {
+    let fixture = Fixture::<LOCK>::with_reclaim().with_large_page();
+    let node_of = |page| fixture.host.frame_of(fixture.space.root(), at(page, 1).start).0 % 2;
+    let is_large = || fixture.is_large(1);
     assert!(is_large());
     for node in 0..NODES {
-        let moved = world.space.migrate(block(1), node).unwrap();
+        let moved = fixture.space.migrate(block(1), node).unwrap();
         assert_eq!(moved, if node == 0 { 256 } else { 512 });
         assert!((BLOCK..2 * BLOCK).all(|page| node_of(page) == node as u64));
-        world.check(BLOCK..2 * BLOCK);
+        fixture.check(BLOCK..2 * BLOCK);
     }
     assert!(!is_large());
-    world.end();
+    fixture.end();
 }
 
 #[test]
-fn large_pages_migrate_in_parts_one_by_one() {
-    large_pages_migrate_in_parts::<SHARED>();
+fn large_page_migrates_page_by_page() {
+    large_page_migrates_as_small_pages::<SHARED>();
 }
 
 #[test]
-fn large_pages_migrate_in_parts_in_batches() {
-    large_pages_migrate_in_parts::<BATCHING>();
+fn large_page_migrates_in_batches() {
+    large_page_migrates_as_small_pages::<BATCHING>();
 }

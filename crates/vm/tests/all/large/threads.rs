@@ -1,4 +1,4 @@
-//! Real threads: some write and read, while one makes a large page and has it split again.
+//! Real threads: some write and read, while another makes a large page and splits it again.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -6,24 +6,24 @@ use std::thread;
 
 use shootdown_vm::{AddressSpace, Advice};
 
-use crate::large::world::*;
+use crate::large::fixture::*;
 use crate::platform::*;
 
 const ROUNDS: usize = if cfg!(miri) { 3 } else { 60 };
 
 #[test]
-fn no_write_is_lost_while_pages_become_one_and_many_again() {
+fn collapse_and_split_lose_no_write() {
     let host = Host::with_addresses(8 * BLOCK as usize, 4, everything());
     let vm = system(&host).with_reclaim();
     let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
     map(&space, block(1), READ_WRITE);
     let page = BLOCK + 17;
     write(&space, 2, page, 0);
-    let (last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (last, is_complete) = (AtomicU64::new(0), AtomicBool::new(false));
     let until_over = |mut act: Box<dyn FnMut() + '_>| {
-        while !is_over.load(Acquire) {
+        while !is_complete.load(Acquire) {
             act();
-            // The lock of a TLB is not fair: who flushes would hardly get it.
+            // The lock of a TLB is not fair: without this, a flush would rarely get it.
             thread::yield_now();
         }
     };
@@ -49,7 +49,7 @@ fn no_write_is_lost_while_pages_become_one_and_many_again() {
                 (0..NODES).for_each(|node| assert!(vm.reclaim(node, 9).freed < 99));
             }));
         });
-        let _over = Over(&is_over);
+        let _over = StopOnDrop(&is_complete);
         for round in 0..ROUNDS {
             assert_eq!(space.collapse(block(1)), Ok(1), "round {round}");
             match round % 4 {
@@ -70,10 +70,10 @@ fn no_write_is_lost_while_pages_become_one_and_many_again() {
     assert_eq!(host.frames_in_use(), 1);
 }
 
-/// Has the others end, whether or not the rounds did.
-struct Over<'t>(&'t AtomicBool);
+/// Makes the other threads end, also after a panic.
+struct StopOnDrop<'t>(&'t AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Release);
     }

@@ -1,7 +1,7 @@
-//! Random programs against a model: a map from pages to what they must hold and allow.
+//! Random programs, compared with a model: a map from each page to its contents and protection.
 //!
-//! Where there are to be large pages, each page of the model stands for several, of which
-//! only the first is touched: few steps concern whole tables then.
+//! In tests with large pages, each page of the model stands for several pages, of which only the
+//! first is touched. Otherwise few steps would concern whole tables.
 
 mod scale;
 
@@ -21,17 +21,17 @@ use shootdown_vm::{
 
 const CPUS: usize = 3;
 
-/// What a file, or memory shared without one, holds.
+/// The contents of a file, or of memory that is shared without one.
 type Object = Rc<RefCell<HashMap<u64, u64>>>;
 
 #[derive(Clone)]
 struct Page {
     protection: Protection,
     sharing: Sharing,
-    /// What was written to it privately.
+    /// The value that was written privately.
     own: Option<u64>,
     object: Option<(Object, u64)>,
-    /// What was written to it may be gone.
+    /// `true` if the contents may have been discarded.
     is_discardable: bool,
 }
 
@@ -135,7 +135,7 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
     (0..4usize, step)
 }
 
-/// The same, and such as bring areas about that are large, and large pages.
+/// Returns the same steps, and steps that make large areas and large pages.
 fn large_steps() -> impl Strategy<Value = (usize, Step)> {
     let (first, count) = (0, PAGES);
     let (protection, kind) = (READ_WRITE, Kind::Private);
@@ -151,8 +151,8 @@ fn large_steps() -> impl Strategy<Value = (usize, Step)> {
     prop_oneof![2 => steps(), 1 => (0..4usize, step)]
 }
 
-/// Mostly of a few pages, for all of them must be mapped; one in three stays where it is, and one
-/// in three keeps its length.
+/// Mostly moves a few pages, because all of them must be mapped. One move in three stays at its
+/// address, and one in three keeps its length.
 fn moves() -> impl Strategy<Value = Step> {
     (0..PAGES, 1..=8u64, 0..PAGES, 1..=8u64, 0..3, 0..3).prop_map(
         |(first, count, to, to_count, place, length)| {
@@ -164,7 +164,7 @@ fn moves() -> impl Strategy<Value = Step> {
     )
 }
 
-struct World<const LOCK: u8, const WHEN: u8> {
+struct Fixture<const LOCK: u8, const WHEN: u8> {
     host: Host,
     file: (Arc<File<Host>>, Object),
     spaces: Vec<(Space<LOCK, WHEN>, Model)>,
@@ -173,7 +173,7 @@ struct World<const LOCK: u8, const WHEN: u8> {
     collapsed: usize,
 }
 
-impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
+impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
     fn new(fault_around_bytes: u64) -> Self {
         let host = Host::new(4096, CPUS);
         let vm = system(&host).with_fault_around(fault_around_bytes);
@@ -181,7 +181,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         Self::with(host, &vm, file)
     }
 
-    /// Memory is reclaimed, and the file is stored.
+    /// Creates a fixture in which memory is reclaimed and the file is stored.
     fn with_reclaim() -> Self {
         let host = Host::new(4096, CPUS);
         let vm = system(&host).with_fault_around(4 * PAGE_BYTES).with_reclaim();
@@ -196,12 +196,12 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         Self { file, spaces, host, next_value: 1, scale: Scale(1), collapsed: 0 }
     }
 
-    /// There is room for large pages.
+    /// Creates a fixture with room for large pages.
     fn with_large_pages() -> Self {
         Self::large(|vm| vm, File::new)
     }
 
-    /// The same, and memory is reclaimed.
+    /// Does the same, with reclaim.
     fn with_large_pages_and_reclaim() -> Self {
         Self::large(Vm::with_reclaim, |host| File::stored(host, FileId(1)))
     }
@@ -212,8 +212,8 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     ) -> Self {
         let scale = Scale::LARGE;
         let host = Host::with_addresses(16384, CPUS, scale.pages(0, PAGES));
-        let world = Self::with(host.clone(), &system_of(system(&host)), file_of(host.clone()));
-        Self { scale, ..world }
+        let fixture = Self::with(host.clone(), &system_of(system(&host)), file_of(host.clone()));
+        Self { scale, ..fixture }
     }
 
     fn step(&mut self, which: usize, step: &Step) {
@@ -307,7 +307,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         match space.map(place, protection, sharing, backing) {
             Ok(start) => {
                 let first = scale.page(start);
-                assert!(is_free(first), "mapped over something else");
+                assert!(is_free(first), "the range was in use");
                 self.model_map(index, first, count, protection, sharing, object);
             }
             Err(error) => assert!(error == MapError::NoRoom && !has_room),
@@ -369,7 +369,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         assert_eq!(result, expected, "{how:?} of page {page} on CPU {cpu}");
     }
 
-    /// What holds after every step.
+    /// Checks the invariants after a step.
     fn check(&self) {
         let scale = self.scale;
         self.host.check_caches();
@@ -393,7 +393,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 let needs = |area: &Area<Host>| {
                     area.range.start < table.end && table.start < area.range.end
                 };
-                assert!(areas.iter().any(needs), "the table of {table:x?} is of no use");
+                assert!(areas.iter().any(needs), "no area needs the table of {table:x?}");
             }
         }
     }
@@ -404,7 +404,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         for (space, _) in self.spaces.drain(..) {
             space.exit();
         }
-        // What was written to the file is there, in memory or on the disk.
+        // The values that were written to the file must be in memory or on the disk.
         let (file, object) = self.file;
         let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
         space.map(Place::Fixed(scale.pages(0, PAGES)), READ, Sharing::Shared, backing).unwrap();
@@ -416,7 +416,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         space.exit();
         vm.close(file);
         drop(space);
-        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+        assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }
 }
 
@@ -464,129 +464,129 @@ fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
 }
 
 fn run_with_fault_around<const LOCK: u8, const WHEN: u8>(bytes: u64, steps: &[(usize, Step)]) {
-    let mut world = World::<LOCK, WHEN>::new(bytes);
+    let mut fixture = Fixture::<LOCK, WHEN>::new(bytes);
     for (which, step) in steps {
-        world.step(*which, step);
+        fixture.step(*which, step);
     }
-    world.end();
+    fixture.end();
 }
 
 fn run_with_reclaim<const LOCK: u8>(steps: &[(usize, Step)]) {
-    let mut world = World::<LOCK, AT_WAIT>::with_reclaim();
+    let mut fixture = Fixture::<LOCK, AT_WAIT>::with_reclaim();
     for (which, step) in steps {
-        world.step(*which, step);
+        fixture.step(*which, step);
     }
-    world.end();
+    fixture.end();
 }
 
-/// Programs that make large pages, and take parts of them away again.
-fn run_with_large_pages<const LOCK: u8>(world: fn() -> World<LOCK, AT_WAIT>) {
+/// Runs programs that make large pages, and change parts of them.
+fn run_with_large_pages<const LOCK: u8>(fixture: fn() -> Fixture<LOCK, AT_WAIT>) {
     let collapsed = Cell::new(0);
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
     let program = |steps: Vec<(usize, Step)>| {
-        let mut world = world();
+        let mut fixture = fixture();
         for (which, step) in &steps {
-            world.step(*which, step);
+            fixture.step(*which, step);
         }
-        collapsed.update(|count| count + world.collapsed);
-        world.end();
+        collapsed.update(|count| count + fixture.collapsed);
+        fixture.end();
         Ok(())
     };
     let steps = prop::collection::vec(large_steps(), 1..60);
     TestRunner::new(config).run(&steps, program).unwrap();
-    assert!(collapsed.get() > 50, "only {} were made", collapsed.get());
+    assert!(collapsed.get() > 50, "only {} large pages were made", collapsed.get());
 }
 
 #[test]
-fn programs_do_as_the_model_says_with_large_pages_under_the_exclusive_lock() {
-    run_with_large_pages(World::<EXCLUSIVE, AT_WAIT>::with_large_pages);
+fn programs_match_model_with_large_pages_exclusive_lock() {
+    run_with_large_pages(Fixture::<EXCLUSIVE, AT_WAIT>::with_large_pages);
 }
 
 #[test]
-fn programs_do_as_the_model_says_with_large_pages_and_the_lock_released() {
-    run_with_large_pages(World::<RELEASED, AT_WAIT>::with_large_pages);
+fn programs_match_model_with_large_pages_released_lock() {
+    run_with_large_pages(Fixture::<RELEASED, AT_WAIT>::with_large_pages);
 }
 
 #[test]
-fn programs_do_as_the_model_says_with_large_pages_and_tables_kept() {
-    run_with_large_pages(World::<KEEPING, AT_WAIT>::with_large_pages);
+fn programs_match_model_with_large_pages_kept_tables() {
+    run_with_large_pages(Fixture::<KEEPING, AT_WAIT>::with_large_pages);
 }
 
 #[test]
-fn programs_do_as_the_model_says_with_large_pages_and_reclaim() {
-    run_with_large_pages(World::<SHARED, AT_WAIT>::with_large_pages_and_reclaim);
+fn programs_match_model_with_large_pages_reclaim() {
+    run_with_large_pages(Fixture::<SHARED, AT_WAIT>::with_large_pages_and_reclaim);
 }
 
 #[test]
-fn programs_do_as_the_model_says_with_large_pages_and_batches() {
-    run_with_large_pages(World::<BATCHING, AT_WAIT>::with_large_pages_and_reclaim);
+fn programs_match_model_with_large_pages_batches() {
+    run_with_large_pages(Fixture::<BATCHING, AT_WAIT>::with_large_pages_and_reclaim);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Reads find what the model says, forks are isolated, accesses are allowed exactly where they
-    /// should be, no CPU remembers what is no longer so, no table is left that no area needs, and
-    /// in the end every frame is free: with the lock held for writing.
+    /// Reads return the model's values, forks are isolated, accesses are allowed exactly where the
+    /// model allows them, no CPU caches an outdated translation, no table without an area is left,
+    /// and at the end every frame is free. The lock is held for writing during flushes.
     #[test]
-    fn programs_do_as_the_model_says_under_the_exclusive_lock(
+    fn programs_match_model_under_exclusive_lock(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<EXCLUSIVE, AT_WAIT>(&steps);
     }
 
-    /// The same, with the lock held for reading.
+    /// The lock is held for reading during flushes.
     #[test]
-    fn programs_do_as_the_model_says_under_the_shared_lock(
+    fn programs_match_model_under_shared_lock(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<SHARED, AT_WAIT>(&steps);
     }
 
-    /// The same, with the lock released.
+    /// The lock is released during flushes.
     #[test]
-    fn programs_do_as_the_model_says_with_the_lock_released(
+    fn programs_match_model_with_released_lock(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<RELEASED, AT_WAIT>(&steps);
     }
 
-    /// The same, with page tables that stay when they are empty.
+    /// Empty page tables are kept.
     #[test]
-    fn programs_do_as_the_model_says_with_tables_kept(
+    fn programs_match_model_with_kept_tables(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<KEEPING, AT_WAIT>(&steps);
     }
 
-    /// The same, with pages of files that come with their neighbours.
+    /// A fault also maps the neighbours of a file's page.
     #[test]
-    fn programs_do_as_the_model_says_with_fault_around(
+    fn programs_match_model_with_fault_around(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_fault_around::<RELEASED, AT_WAIT>(8 * PAGE_BYTES, &steps);
     }
 
-    /// The same, with pages that are reclaimed and migrated, each flushed at once.
+    /// Pages are reclaimed and migrated, each with its own flush.
     #[test]
-    fn programs_do_as_the_model_says_with_reclaim(
+    fn programs_match_model_with_reclaim(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_reclaim::<SHARED>(&steps);
     }
 
-    /// The same, with many flushed together.
+    /// Pages are reclaimed and migrated, many with one flush.
     #[test]
-    fn programs_do_as_the_model_says_with_batches(
+    fn programs_match_model_with_batches(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_reclaim::<BATCHING>(&steps);
     }
 
-    /// A coherence that is done at once must do as well: whoever flushes before it has changed the
-    /// page tables is found out.
+    /// The flush is complete when `flush` returns. This detects a flush that comes before the page
+    /// tables are changed.
     #[test]
-    fn programs_do_as_the_model_says_if_flushes_are_done_at_once(
+    fn programs_match_model_with_immediate_flushes(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<RELEASED, AT_FLUSH>(&steps);

@@ -1,4 +1,4 @@
-//! How large a page of the model is.
+//! The size of a page of the model.
 
 use std::ops::Range;
 
@@ -6,20 +6,20 @@ use shootdown_vm::{Area, PAGE_BYTES, Protection, Sharing};
 
 use crate::platform::{Host, PAGES};
 
-/// How many pages each page of the model stands for.
+/// Number of pages that each page of the model stands for.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale(pub(crate) u64);
 
 impl Scale {
-    /// With large pages: all together are three blocks that could be one, half of the first and
-    /// the last of which are beyond the ends of memory.
+    /// For large pages. The model then covers parts of three blocks; half of the first and half of
+    /// the last are outside the user addresses.
     pub(crate) const LARGE: Self = Self(16);
 
     pub(crate) fn bytes(self) -> u64 {
         self.0 * PAGE_BYTES
     }
 
-    /// The addresses of pages of the model, around a boundary of 1 GiB.
+    /// Returns the addresses of pages of the model, around a boundary of 1 GiB.
     pub(crate) fn pages(self, first: u64, count: u64) -> Range<u64> {
         let base = (1 << 30) - PAGES / 2 * self.bytes();
         base + first * self.bytes()..base + (first + count) * self.bytes()

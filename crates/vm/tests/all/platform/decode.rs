@@ -1,19 +1,20 @@
-//! What MMUs make of an entry, by their manuals alone: nothing here is the memory manager's.
+//! The decoding of entries by MMUs, from the manuals alone. Nothing here is shared with the memory
+//! manager.
 
 use shootdown_vm::{Access, Frame};
 
-/// How a machine reads and marks entries.
+/// The decoding and marking of entries by a machine.
 #[derive(Clone, Copy)]
 pub struct Mmu {
-    /// How much each entry of the root is for, as a power of two.
+    /// Number of address bits that an entry of the root covers.
     pub(super) root_shift: u32,
-    /// What an entry says that is for so much.
+    /// Decodes an entry that covers this number of address bits.
     pub(super) decode: fn(u64, u32) -> Decoded,
-    /// What becomes of the entry of a page that is used.
+    /// Returns the entry of a page after an access.
     pub(super) marked: fn(u64, Access) -> u64,
 }
 
-/// What an entry says.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Decoded {
     Nothing,
@@ -53,7 +54,7 @@ pub const X86_64: Mmu = Mmu {
         }
         check(frame, shift);
         let (writable, executable, dirty) = (bit(entry, 1), !bit(entry, 63), bit(entry, 6));
-        // What is not the user's is nothing to us.
+        // A page that user code cannot access is not a page for these tests.
         let page = Cached { frame, writable, executable, dirty };
         if bit(entry, 2) { Decoded::Page(page) } else { Decoded::Nothing }
     },
@@ -88,18 +89,18 @@ pub const LOONGARCH64: Mmu = Mmu {
     decode: |entry, shift| {
         let frame = Frame(entry >> 12 & 0xf_ffff_ffff);
         if shift > 12 && !bit(entry, 6) {
-            assert_eq!(entry & 0xfff, 0, "the address of a table has no flags");
-            // The table at address 0 is of zeros.
+            assert_eq!(entry & 0xfff, 0, "a table entry has flags");
+            // The table at address 0 contains zeros.
             return if frame == Frame(0) { Decoded::Nothing } else { Decoded::Table(frame) };
         }
         assert!(shift > 12 || !bit(entry, 6), "a global page");
-        assert!(bit(entry, 7) || !bit(entry, 0), "a page that only the TLB takes for one");
+        assert!(bit(entry, 7) || !bit(entry, 0), "V is set without P");
         if !bit(entry, 7) {
             return Decoded::Nothing;
         }
         check(frame, shift);
         let (writable, executable, dirty) = (bit(entry, 8), !bit(entry, 62), bit(entry, 1));
-        assert!(writable || !dirty, "what is dirty, the TLB lets be written");
+        assert!(writable || !dirty, "the TLB would allow writes to a dirty page");
         let page = Cached { frame, writable, executable, dirty };
         if entry & 0xc == 0xc { Decoded::Page(page) } else { Decoded::Nothing }
     },
@@ -115,7 +116,7 @@ pub const SV39: Mmu = Mmu {
         }
         let frame = Frame(entry >> 10 & 0xfff_ffff_ffff);
         if entry & 0xe == 0 {
-            assert!(shift > 12, "a table below the last");
+            assert!(shift > 12, "a table entry at level 0");
             return Decoded::Table(frame);
         }
         check(frame, shift);
@@ -125,9 +126,13 @@ pub const SV39: Mmu = Mmu {
     marked: |entry, access| entry | if access == Access::Write { 0xc0 } else { 0x40 },
 };
 
-/// A large page begins at a multiple of its size.
+/// Checks that a large page begins at a multiple of its size.
 fn check(frame: Frame, shift: u32) {
-    assert_eq!(frame.0 & ((1 << (shift - 12)) - 1), 0, "{frame:?} is no page of 2^{shift} bytes");
+    assert_eq!(
+        frame.0 & ((1 << (shift - 12)) - 1),
+        0,
+        "{frame:?} is misaligned for 2^{shift} bytes"
+    );
 }
 
 const fn bit(entry: u64, number: u32) -> bool {

@@ -1,5 +1,5 @@
-//! A coherence that leaves lazy CPUs alone, and says of page tables exactly which of them such a
-//! CPU may still walk.
+//! A coherence that does not interrupt lazy CPUs, and reports exactly which page tables such a CPU
+//! may still walk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use shootdown_vm::{Change, Flush, Lifetimes, Policy, Retired};
 
 use super::{Host, RELEASED, empty_tables, unmap_lock, unused};
 
-/// Tells CPUs that are not lazy; the others forget what they know when they come back.
+/// Invalidates on CPUs that are not lazy. Lazy CPUs invalidate everything when they become active.
 #[derive(Clone)]
 pub struct Lagging<const LOCK: u8 = RELEASED> {
     host: Host,
@@ -19,21 +19,21 @@ pub struct Lagging<const LOCK: u8 = RELEASED> {
 
 #[derive(Default)]
 struct State {
-    /// For each CPU.
+    /// One per CPU.
     lazy: Vec<Option<Lazy>>,
-    /// How many flushes there were of each space.
+    /// Number of flushes of each space.
     flushes: HashMap<u64, u64>,
     /// Dead spaces that CPUs are lazy on.
-    owed: BTreeSet<u64>,
-    /// Dead spaces that nobody is lazy on any more.
+    retired_lazy: BTreeSet<u64>,
+    /// Dead spaces that no CPU is lazy on any more.
     dead: VecDeque<Root>,
-    /// Whether spaces that nobody held are handed out, too, instead of at once being free.
-    hands_out_all: bool,
-    expels: usize,
+    /// `true` if `retire` never returns `Free`: all roots are then returned by `take_dead`.
+    never_free: bool,
+    walker_flushes: usize,
     reaps: usize,
 }
 
-/// What a CPU is lazy on, and how many flushes of it it has seen.
+/// The space that a CPU is lazy on, and the number of its flushes that the CPU has seen.
 #[derive(Clone, Copy)]
 struct Lazy {
     root: Root,
@@ -47,28 +47,28 @@ impl<const LOCK: u8> Lagging<LOCK> {
         Self { host: host.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// As Shootdown's engine, which never says that a space is free at once.
-    pub fn hand_out_all(&self) {
-        self.state.lock().hands_out_all = true;
+    /// Makes `retire` never return `Free`, as with Shootdown's engine.
+    pub fn never_return_free(&self) {
+        self.state.lock().never_free = true;
     }
 
-    /// The CPU goes lazy on a space, whether or not it was already: it has used it meanwhile, and
-    /// knows of all flushes.
+    /// Makes a CPU lazy on a space, or active on it and then lazy again: the CPU has seen all
+    /// flushes.
     pub fn go_lazy(&self, cpu: usize, root: Root) {
         let mut state = self.state.lock();
-        self.let_go(&mut state, cpu, Some(root));
-        self.host.0.tlbs[cpu].lock().forget_space(root);
+        self.leave(&mut state, cpu, Some(root));
+        self.host.0.tlbs[cpu].lock().invalidate_space(root);
         let seen = state.flushes_of(root);
         state.lazy[cpu] = Some(Lazy { root, seen });
     }
 
-    /// The CPU lets go of the space that it is lazy on.
-    pub fn let_go_of_space(&self, cpu: usize) {
-        self.let_go(&mut self.state.lock(), cpu, None);
+    /// Makes a CPU leave the space that it is lazy on.
+    pub fn leave_space(&self, cpu: usize) {
+        self.leave(&mut self.state.lock(), cpu, None);
     }
 
-    /// What a lazy CPU may do at any moment: it walks to some addresses, and remembers the ways.
-    /// The machine notices when it comes by a table that was freed.
+    /// Walks to some addresses on a lazy CPU, and caches the paths, as a CPU may do at any time.
+    /// The machine detects a walk of a freed table.
     pub fn speculate(&self, cpu: usize, addresses: impl IntoIterator<Item = u64>) {
         let state = self.state.lock();
         if let Some(Lazy { root, .. }) = state.lazy[cpu] {
@@ -76,20 +76,22 @@ impl<const LOCK: u8> Lagging<LOCK> {
         }
     }
 
-    /// How often lazy CPUs were told of unhooked tables.
-    pub fn expels(&self) -> usize {
-        self.state.lock().expels
+    /// Number of times that lazy CPUs were interrupted because of unhooked tables.
+    pub fn walker_flushes(&self) -> usize {
+        self.state.lock().walker_flushes
     }
 
-    /// How often lazy CPUs were told of dead spaces.
+    /// Number of times that lazy CPUs were interrupted because of dead spaces.
     pub fn reaps(&self) -> usize {
         self.state.lock().reaps
     }
 
-    fn let_go(&self, state: &mut State, cpu: usize, next: Option<Root>) {
+    fn leave(&self, state: &mut State, cpu: usize, next: Option<Root>) {
         let Some(Lazy { root, .. }) = state.lazy[cpu].take() else { return };
-        self.host.0.tlbs[cpu].lock().forget_space(root);
-        if next != Some(root) && state.holders(root).next().is_none() && state.owed.remove(&root.0)
+        self.host.0.tlbs[cpu].lock().invalidate_space(root);
+        if next != Some(root)
+            && state.lazy_cpus(root).next().is_none()
+            && state.retired_lazy.remove(&root.0)
         {
             state.dead.push_back(root);
         }
@@ -101,7 +103,7 @@ impl State {
         self.flushes.get(&root.0).copied().unwrap_or(0)
     }
 
-    fn holders(&self, root: Root) -> impl Iterator<Item = usize> {
+    fn lazy_cpus(&self, root: Root) -> impl Iterator<Item = usize> {
         let is_holder = move |&cpu: &usize| self.lazy[cpu].is_some_and(|lazy| lazy.root == root);
         (0..self.lazy.len()).filter(is_holder)
     }
@@ -138,7 +140,7 @@ impl<const LOCK: u8> Flush for Lagging<LOCK> {
         let state = self.state.lock();
         for (tlb, lazy) in self.host.0.tlbs.iter().zip(&state.lazy) {
             if lazy.is_none_or(|lazy| lazy.root != root) {
-                tlb.lock().forget(root, &change);
+                tlb.lock().invalidate(root, &change);
             }
         }
         horizon
@@ -148,10 +150,10 @@ impl<const LOCK: u8> Flush for Lagging<LOCK> {
 impl<const LOCK: u8> Lifetimes for Lagging<LOCK> {
     fn flush_walkers(&self, &root: &Root) -> Horizon {
         let mut state = self.state.lock();
-        state.expels += 1;
+        state.walker_flushes += 1;
         let flush = state.flushes_of(root);
-        for cpu in Vec::from_iter(state.holders(root)) {
-            self.host.0.tlbs[cpu].lock().forget_space(root);
+        for cpu in Vec::from_iter(state.lazy_cpus(root)) {
+            self.host.0.tlbs[cpu].lock().invalidate_space(root);
             state.lazy[cpu] = Some(Lazy { root, seen: flush });
         }
         Horizon::new(flush, flush)
@@ -162,20 +164,20 @@ impl<const LOCK: u8> Lifetimes for Lagging<LOCK> {
         let mut state = self.state.lock();
         for (tlb, lazy) in self.host.0.tlbs.iter().zip(&state.lazy) {
             if lazy.is_none_or(|lazy| lazy.root != root) {
-                tlb.lock().forget_space(root);
+                tlb.lock().invalidate_space(root);
             }
         }
-        let is_held = state.holders(root).next().is_some();
-        if is_held {
-            state.owed.insert(root.0);
-        } else if state.hands_out_all {
+        let is_locked_here = state.lazy_cpus(root).next().is_some();
+        if is_locked_here {
+            state.retired_lazy.insert(root.0);
+        } else if state.never_free {
             state.dead.push_back(root);
         } else {
             return Retired::Free;
         }
         drop(state);
         self.host.begin_wait();
-        Retired::Held
+        Retired::Loaded
     }
 
     fn take_dead(&self) -> Option<Root> {
@@ -186,8 +188,8 @@ impl<const LOCK: u8> Lifetimes for Lagging<LOCK> {
         let mut state = self.state.lock();
         state.reaps += 1;
         for cpu in 0..state.lazy.len() {
-            if state.lazy[cpu].is_some_and(|lazy| state.owed.contains(&lazy.root.0)) {
-                self.let_go(&mut state, cpu, None);
+            if state.lazy[cpu].is_some_and(|lazy| state.retired_lazy.contains(&lazy.root.0)) {
+                self.leave(&mut state, cpu, None);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The platform's spin lock, and a moment right before it is taken, in which other CPUs may do
-//! something.
+//! The platform's spin lock, with a hook that runs right before the lock is taken, in the role of
+//! another CPU.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,27 +9,27 @@ use super::Hook;
 
 thread_local! {
     static BEFORE: RefCell<Option<Hook>> = const { RefCell::new(None) };
-    static HELD: Cell<usize> = const { Cell::new(0) };
+    static LOCK_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether this thread holds a spin lock: another CPU would wait for that, and so cannot be played
-/// by this thread.
-pub fn is_held() -> bool {
-    HELD.get() != 0
+/// Returns `true` if this thread holds a spin lock. Another CPU would wait for the lock, so this
+/// thread cannot play its role then.
+pub fn is_locked_here() -> bool {
+    LOCK_COUNT.get() != 0
 }
 
-/// Has `hook` be called once, right before this thread takes a spin lock.
+/// Calls `hook` once, right before this thread takes a spin lock.
 pub fn before_next_lock(hook: impl FnOnce() + Send + 'static) {
     BEFORE.with_borrow_mut(|before| *before = Some(Box::new(hook)));
 }
 
-/// A lock that says when it is taken.
-pub struct Watched(parking_lot::RawMutex);
+/// A lock that calls the hook, and counts the locks that this thread holds.
+pub struct HookedLock(parking_lot::RawMutex);
 
-// SAFETY: it is as exclusive as the lock that it hands all calls on to.
-#[allow(unsafe_code, reason = "the trait's")]
-unsafe impl RawMutex for Watched {
-    #[allow(clippy::declare_interior_mutable_const, reason = "the trait's")]
+// SAFETY: all calls are forwarded to a lock that is exclusive.
+#[allow(unsafe_code, reason = "the trait is unsafe")]
+unsafe impl RawMutex for HookedLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "the trait requires it")]
     const INIT: Self = Self(parking_lot::RawMutex::INIT);
     type GuardMarker = <parking_lot::RawMutex as RawMutex>::GuardMarker;
 
@@ -38,18 +38,18 @@ unsafe impl RawMutex for Watched {
             hook();
         }
         self.0.lock();
-        HELD.set(HELD.get() + 1);
+        LOCK_COUNT.set(LOCK_COUNT.get() + 1);
     }
 
     fn try_lock(&self) -> bool {
         let is_locked = self.0.try_lock();
-        HELD.set(HELD.get() + usize::from(is_locked));
+        LOCK_COUNT.set(LOCK_COUNT.get() + usize::from(is_locked));
         is_locked
     }
 
     unsafe fn unlock(&self) {
-        HELD.set(HELD.get() - 1);
-        // SAFETY: as our caller promises.
+        LOCK_COUNT.set(LOCK_COUNT.get() - 1);
+        // SAFETY: the caller promises that this thread holds the lock.
         unsafe { self.0.unlock() }
     }
 }

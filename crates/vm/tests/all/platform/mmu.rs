@@ -1,4 +1,5 @@
-//! The MMU of the test machine: walks, marks, caches, and forgets only what it is told to.
+//! The MMU of the test machine. It walks, marks and caches, and invalidates only what a flush
+//! names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,33 +11,34 @@ use shootdown_vm::{Access, Change, EntryAt, Frame, Freed};
 use super::Host;
 use super::decode::{Cached, Decoded};
 
-/// A CPU's caches: of translations, and of the ways to last tables.
+/// A CPU's caches: of translations, and of the paths to tables of level 0.
 #[derive(Default)]
 pub(super) struct Tlb {
     pages: HashMap<Key, Cached>,
-    ways: HashMap<(u64, u64), Frame>,
+    paths: HashMap<(u64, u64), Frame>,
 }
 
-/// Of a translation: the space's root, the first address, and the size as a power of two.
+/// The key of a translation: the space's root, the first address, and the size as a power of two.
 type Key = (u64, u64, u32);
 
-/// The sizes of pages.
+/// The sizes of pages, as powers of two.
 const SHIFTS: [u32; 3] = [12, 21, 30];
 
 /// A page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
+pub struct PageFault;
 
 impl Tlb {
-    /// Forgets what the change names, page by page. It does so twice, by its range and by its
-    /// extents, and each must do: what one of the two leaves out stays.
-    pub(super) fn forget(&mut self, root: Root, change: &Change) {
+    /// Invalidates the pages that the change names. A page is invalidated only if both the change's
+    /// range and its extents name it, so each of the two must be complete.
+    pub(super) fn invalidate(&mut self, root: Root, change: &Change) {
         let range = change.range.clone().unwrap_or(0..u64::MAX);
         let extents = change.extents.as_slice();
         let by_range = |page: &Range<u64>| {
-            change.range.is_none() || names(&range, change.page_size.bytes(), page)
+            change.range.is_none() || covers(&range, change.page_size.bytes(), page)
         };
-        let by_extents = |page: &Range<u64>| extents.iter().any(|extent| names_in(extent, page));
+        let by_extents =
+            |page: &Range<u64>| extents.iter().any(|extent| extent_covers(extent, page));
         self.pages.retain(|&(of, start, shift), _| {
             let page = start..start + (1 << shift);
             of != root.0 || !by_range(&page) || !by_extents(&page)
@@ -44,9 +46,9 @@ impl Tlb {
         if change.freed == Freed::Tables {
             let by_extents = |region: &Range<u64>| {
                 let mut freeing = extents.iter().filter(|extent| extent.frees_tables());
-                freeing.any(|extent| names_in(extent, region))
+                freeing.any(|extent| extent_covers(extent, region))
             };
-            self.ways.retain(|&(of, start), _| {
+            self.paths.retain(|&(of, start), _| {
                 let region = start..start + (2 << 20);
                 let is_in_range = start < range.end && range.start < region.end;
                 of != root.0 || !is_in_range || !by_extents(&region)
@@ -54,12 +56,12 @@ impl Tlb {
         }
     }
 
-    pub(super) fn forget_space(&mut self, root: Root) {
+    pub(super) fn invalidate_space(&mut self, root: Root) {
         self.pages.retain(|&(of, ..), _| of != root.0);
-        self.ways.retain(|&(of, _), _| of != root.0);
+        self.paths.retain(|&(of, _), _| of != root.0);
     }
 
-    /// The translation for an address.
+    /// Returns the translation for an address.
     fn find(&self, root: Root, address: u64) -> Option<(u64, Cached)> {
         SHIFTS.iter().find_map(|&shift| {
             let start = start_of(address, shift);
@@ -67,8 +69,8 @@ impl Tlb {
         })
     }
 
-    /// Keeps a translation. There may be none of another size for the same address: a CPU could use
-    /// either.
+    /// Caches a translation. Panics if a translation of another size is cached for the same
+    /// address, because a CPU could use either.
     fn insert(&mut self, root: Root, (start, shift): (u64, u32), cached: Cached) {
         let end = start + (1 << shift);
         for &(of, other, size) in self.pages.keys() {
@@ -81,30 +83,30 @@ impl Tlb {
         self.pages.insert((root.0, start, shift), cached);
     }
 
-    /// A fault drops what is cached for its address.
+    /// Drops all cached entries for an address, as a fault does.
     fn fault(&mut self, root: Root, address: u64) {
         for shift in SHIFTS {
             self.pages.remove(&(root.0, start_of(address, shift), shift));
         }
-        self.ways.remove(&(root.0, start_of(address, 21)));
+        self.paths.remove(&(root.0, start_of(address, 21)));
     }
 }
 
-/// Whether who names the pages of an extent one by one names part of `page`.
-fn names_in(extent: &Extent, page: &Range<u64>) -> bool {
+/// Returns `true` if a flush of the pages of an extent, one by one, invalidates a part of `page`.
+fn extent_covers(extent: &Extent, page: &Range<u64>) -> bool {
     let bytes = extent.page_size().bytes();
     let range = extent.start()..extent.start() + extent.page_count() as u64 * bytes;
-    extent.is_whole() || names(&range, bytes, page)
+    extent.is_whole() || covers(&range, bytes, page)
 }
 
-/// Whether one of the addresses so many bytes apart from the start of `range` on is in `page`.
-fn names(range: &Range<u64>, bytes: u64, page: &Range<u64>) -> bool {
+/// Returns `true` if one of the addresses from the start of `range`, `bytes` apart, is in `page`.
+fn covers(range: &Range<u64>, bytes: u64, page: &Range<u64>) -> bool {
     let count = page.start.saturating_sub(range.start).div_ceil(bytes);
     range.start + count * bytes < range.end.min(page.end)
 }
 
 impl Host {
-    /// One access: by a cached translation, or by a walk. The TLB's lock stands for the
+    /// Makes one access, with a cached translation or after a walk. The TLB's lock stands for the
     /// instruction, which a flush does not interrupt.
     pub fn touch(
         &self,
@@ -113,13 +115,13 @@ impl Host {
         address: u64,
         access: Access,
         value: u64,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, PageFault> {
         let mut tlb = self.0.tlbs[cpu].lock();
         let frame = |start, cached: Cached| Frame(cached.frame.0 + ((address - start) >> 12));
         if let Some((start, cached)) = tlb.find(root, address) {
             if !cached.allows(access) {
                 tlb.fault(root, address);
-                return Err(Refused);
+                return Err(PageFault);
             }
             if access != Access::Write || cached.dirty {
                 return Ok(self.use_page(frame(start, cached), access, value));
@@ -127,53 +129,53 @@ impl Host {
         }
         let Some(((start, shift), cached)) = self.walk(&mut tlb, root, address, access) else {
             tlb.fault(root, address);
-            return Err(Refused);
+            return Err(PageFault);
         };
         tlb.insert(root, (start, shift), cached);
         Ok(self.use_page(frame(start, cached), access, value))
     }
 
-    /// A walk that nobody asked for, and whose result nobody uses. The way is remembered.
+    /// Walks to an address without using the result, and caches the path.
     pub fn speculate(&self, cpu: usize, root: Root, address: u64) {
         let mut tlb = self.0.tlbs[cpu].lock();
         self.walk(&mut tlb, root, address, Access::Read);
     }
 
-    /// That every CPU's caches agree with the page tables: nothing is remembered that is not there,
-    /// or not allowed, any more.
+    /// Checks that every CPU's caches agree with the page tables: no translation is cached that the
+    /// tables no longer contain or allow.
     pub fn check_caches(&self) {
         for tlb in &self.0.tlbs {
             let tlb = tlb.lock();
             for (&(root, page, shift), cached) in &tlb.pages {
                 let (at, size) = self.last_entry(Root(root), page);
                 let Decoded::Page(now) = (self.0.mmu.decode)(self.read_entry(at), size) else {
-                    panic!("{page:#x} is cached, and not mapped");
+                    panic!("{page:#x} is cached and not mapped");
                 };
                 assert_eq!(shift, size, "{page:#x} is cached with another size");
-                assert_eq!(cached.frame, now.frame, "{page:#x} is cached, and elsewhere now");
+                assert_eq!(cached.frame, now.frame, "{page:#x} is cached with another frame");
                 assert!(now.writable || !cached.writable, "{page:#x} is still writable");
                 assert!(now.executable || !cached.executable, "{page:#x} is still executable");
-                assert!(now.dirty || !cached.dirty, "{page:#x} is not marked when written");
+                assert!(now.dirty || !cached.dirty, "{page:#x} is cached as dirty and not marked");
             }
-            for (&(root, start), &table) in &tlb.ways {
+            for (&(root, start), &table) in &tlb.paths {
                 let (at, shift) = self.last_entry(Root(root), start);
-                assert_eq!((shift, at.table), (12, table), "a freed way");
+                assert_eq!((shift, at.table), (12, table), "a path to a freed table is cached");
             }
         }
     }
 
-    /// Whether the entry for `address` is marked as written through.
+    /// Returns `true` if the entry for `address` is marked as dirty.
     pub fn is_dirty(&self, root: Root, address: u64) -> bool {
         self.page_at(root, address).1.dirty
     }
 
-    /// The frame that an address is mapped to.
+    /// Returns the frame that is mapped at an address.
     pub fn frame_of(&self, root: Root, address: u64) -> Frame {
         let (shift, page) = self.page_at(root, address);
         Frame(page.frame.0 + ((address - start_of(address, shift)) >> 12))
     }
 
-    /// Whether an address is in a large page.
+    /// Returns `true` if an address is in a large page.
     pub fn is_large(&self, root: Root, address: u64) -> bool {
         let (at, shift) = self.last_entry(root, address);
         shift > 12 && matches!((self.0.mmu.decode)(self.read_entry(at), shift), Decoded::Page(_))
@@ -187,7 +189,7 @@ impl Host {
         }
     }
 
-    /// The addresses that each table of a space covers, but for the root's.
+    /// Returns the addresses that each table of a space covers, except the root.
     pub fn tables_of(&self, root: Root) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         self.tables_below(Frame(root.0 >> 12), self.0.mmu.root_shift, 0, &mut found);
@@ -220,7 +222,8 @@ impl Host {
         word.load(Relaxed)
     }
 
-    /// Walks, remembers the way, and marks. Returns the first address and the size of the page.
+    /// Walks, caches the path, and marks the entry. Returns the first address and the size of the
+    /// page.
     fn walk(
         &self,
         tlb: &mut Tlb,
@@ -230,7 +233,7 @@ impl Host {
     ) -> Option<((u64, u32), Cached)> {
         let mmu = self.0.mmu;
         let region = (root.0, start_of(address, 21));
-        let (mut table, mut shift) = match tlb.ways.get(&region) {
+        let (mut table, mut shift) = match tlb.paths.get(&region) {
             Some(&table) => (table, 12),
             None => (Frame(root.0 >> 12), mmu.root_shift),
         };
@@ -242,7 +245,7 @@ impl Host {
                 Decoded::Table(next) => {
                     (table, shift) = (next, shift - 9);
                     if shift == 12 {
-                        tlb.ways.insert(region, table);
+                        tlb.paths.insert(region, table);
                     }
                 }
                 Decoded::Page(cached) if !cached.allows(access) => return None,
@@ -260,7 +263,8 @@ impl Host {
         }
     }
 
-    /// The entry at which the way to an address ends, and how much it is for.
+    /// Returns the last entry of a walk to an address, and the number of address bits that it
+    /// covers.
     fn last_entry(&self, root: Root, address: u64) -> (EntryAt, u32) {
         let (mut table, mut shift) = (Frame(root.0 >> 12), self.0.mmu.root_shift);
         loop {

@@ -1,8 +1,7 @@
-//! A machine of host memory: frames that notice when they are used after they were freed, CPUs
-//! with TLBs that forget nothing unless told, and a coherence that tells them exactly what it was
-//! asked to and no more.
+//! A machine in host memory: frames that detect use after free, CPUs with TLBs that invalidate only
+//! what a flush names, and coherences.
 //!
-//! The MMU reads page tables with a decoder of its own.
+//! The MMU reads page tables with its own decoder.
 
 #![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
 
@@ -10,7 +9,7 @@ pub mod decode;
 pub mod lagging;
 pub mod lock;
 mod mmu;
-pub mod parking;
+pub mod deferring;
 mod notifying;
 
 use std::collections::{HashMap, VecDeque};
@@ -28,7 +27,7 @@ use shootdown_vm::{
 };
 
 use decode::Mmu;
-pub use mmu::Refused;
+pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
 pub(crate) use notifying::{empty_tables, unmap_lock, unused};
@@ -36,35 +35,35 @@ pub(crate) use notifying::{empty_tables, unmap_lock, unused};
 pub const READ: Protection = Protection::READ;
 pub const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
 
-/// The first user address: user memory crosses a boundary of 1 GiB in its middle.
+/// The first user address. User memory crosses a boundary of 1 GiB in its middle.
 pub const BASE: u64 = (1 << 30) - PAGES / 2 * PAGE_BYTES;
-/// How many pages of user addresses there are.
+/// Number of pages of user addresses.
 pub const PAGES: u64 = 96;
 
-/// The pages from the `first` on.
+/// Returns the addresses of `count` pages from page `first` on.
 pub fn pages(first: u64, count: u64) -> Range<u64> {
     BASE + first * PAGE_BYTES..BASE + (first + count) * PAGE_BYTES
 }
 
-/// When the coherence tells the CPUs.
+/// The time at which the coherence invalidates: `AT_FLUSH` or `AT_WAIT`.
 pub const AT_FLUSH: u8 = 0;
 pub const AT_WAIT: u8 = 1;
 
-/// Which lock is held.
+/// The lock that is held while an unmap waits for its flush.
 pub const EXCLUSIVE: u8 = 0;
 pub const SHARED: u8 = 1;
 pub const RELEASED: u8 = 2;
-/// None either; and page tables that become empty are kept.
+/// As `RELEASED`, with empty page tables kept and writes predicted.
 pub const KEEPING: u8 = 3;
-/// The lock for writing, as in Linux when it ran on ARC; and what an unmapping flushes there.
+/// As `EXCLUSIVE`, with the extra flushes of Linux for ARC: per space, or per area.
 pub const PER_SPACE: u8 = 4;
 pub const PER_AREA: u8 = 5;
-/// As released; and pages that reclaim takes are flushed together.
+/// As `RELEASED`, with reclaimed pages flushed in batches.
 pub const BATCHING: u8 = 6;
 
-/// Frames are of two nodes, by turns.
+/// Frames alternate between two nodes.
 pub const NODES: usize = 2;
-/// Of how many spaces a batch can hold pages.
+/// Maximum number of spaces in a batch.
 const BATCH_SPACES: usize = 2;
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -72,22 +71,22 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub struct Machine {
     frames: Vec<FrameState>,
     free: Mutex<VecDeque<u64>>,
-    /// How many more allocations succeed.
+    /// Number of allocations that will succeed.
     budget: AtomicU64,
     user_addresses: Range<u64>,
     mmu: Mmu,
     tlbs: Vec<Mutex<Tlb>>,
     flushes: Mutex<Vec<Change>>,
     retired: AtomicUsize,
-    /// What is on the disk: the word of each page of each file.
+    /// The contents of the disk: the word of each page of each file.
     stored: Mutex<HashMap<(FileId, u64), u64>>,
-    /// How many batches hold something back of each space.
-    held_back: Mutex<HashMap<u64, usize>>,
-    /// Called once, by the next wait, before any CPU is told.
+    /// Number of batches that contain pages of each space.
+    batched: Mutex<HashMap<u64, usize>>,
+    /// Called once, by the next wait, before any CPU is notified.
     hook: Mutex<Option<Hook>>,
-    /// Called once, when so many more calls of the platform have been made.
+    /// Called once, after this number of platform calls.
     interruption: Mutex<Option<(u64, Hook)>>,
-    is_to_interrupt: AtomicBool,
+    interrupts: AtomicBool,
     /// Called once, after the next exchange of an entry that succeeds.
     exchange_hook: Mutex<Option<Hook>>,
     failed_exchanges: AtomicUsize,
@@ -148,7 +147,7 @@ impl Host {
         frames.resize_with(frame_count, FrameState::default);
         Self(Arc::new(Machine {
             frames,
-            // Frame 0 stays out, to be noticed.
+            // Frame 0 is never allocated, so that its use is detected.
             free: Mutex::new((1..frame_count as u64).collect()),
             budget: AtomicU64::new(u64::MAX),
             user_addresses,
@@ -157,29 +156,29 @@ impl Host {
             flushes: Mutex::default(),
             retired: AtomicUsize::new(0),
             stored: Mutex::default(),
-            held_back: Mutex::default(),
+            batched: Mutex::default(),
             hook: Mutex::default(),
             interruption: Mutex::default(),
-            is_to_interrupt: AtomicBool::new(false),
+            interrupts: AtomicBool::new(false),
             exchange_hook: Mutex::default(),
             failed_exchanges: AtomicUsize::new(0),
             drops_flushes: AtomicBool::new(false),
         }))
     }
 
-    /// Has all allocations but the next `count` fail.
+    /// Lets only the next `count` allocations succeed.
     pub fn limit_allocations(&self, count: u64) {
         self.0.budget.store(count, Relaxed);
     }
 
-    /// Has the next wait for a flush call `hook` first, in which other CPUs do something.
+    /// Makes the next wait for a flush call `hook` first, in the role of other CPUs.
     pub fn when_waiting(&self, hook: impl FnOnce() + Send + 'static) {
         *self.0.hook.lock() = Some(Box::new(hook));
     }
 
-    /// The beginning of every wait.
+    /// Begins a wait.
     fn begin_wait(&self) {
-        self.moment();
+        self.interruption_point();
         let hook = self.0.hook.lock().take();
         if let Some(hook) = hook {
             hook();
@@ -190,15 +189,15 @@ impl Host {
         self.0.hook.lock().is_some()
     }
 
-    /// Has `hook` be called after `count` more calls of the platform, before the next one.
+    /// Calls `hook` after `count` platform calls, before the next one.
     pub fn interrupt_after(&self, count: u64, hook: impl FnOnce() + Send + 'static) {
         *self.0.interruption.lock() = Some((count, Box::new(hook)));
-        self.0.is_to_interrupt.store(true, Relaxed);
+        self.0.interrupts.store(true, Relaxed);
     }
 
-    /// Takes an interruption back. Returns whether it has not come.
+    /// Cancels an interruption. Returns `true` if it was still pending.
     pub fn cancel_interruption(&self) -> bool {
-        self.0.is_to_interrupt.store(false, Relaxed);
+        self.0.interrupts.store(false, Relaxed);
         self.0.interruption.lock().take().is_some()
     }
 
@@ -216,16 +215,16 @@ impl Host {
         self.0.failed_exchanges.load(Relaxed)
     }
 
-    /// A moment in which other CPUs may do something.
-    fn moment(&self) {
-        if !self.0.is_to_interrupt.load(Relaxed) || lock::is_held() {
+    /// A point at which other CPUs may act.
+    fn interruption_point(&self) {
+        if !self.0.interrupts.load(Relaxed) || lock::is_locked_here() {
             return;
         }
         let mut interruption = self.0.interruption.lock();
         match &mut *interruption {
             Some((count, _)) if *count > 0 => *count -= 1,
             _ => {
-                self.0.is_to_interrupt.store(false, Relaxed);
+                self.0.interrupts.store(false, Relaxed);
                 let due = interruption.take();
                 drop(interruption);
                 if let Some((_, hook)) = due {
@@ -235,12 +234,12 @@ impl Host {
         }
     }
 
-    /// Has flushes do nothing, to see that tests notice.
+    /// Makes flushes do nothing, to check that tests detect this.
     pub fn drop_flushes(&self) {
         self.0.drops_flushes.store(true, Relaxed);
     }
 
-    /// How many frames are not free.
+    /// Number of frames that are not free.
     pub fn frames_in_use(&self) -> usize {
         self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) != FREE).count()
     }
@@ -249,12 +248,12 @@ impl Host {
         self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) == TABLE).count()
     }
 
-    /// The flushes since the last call.
+    /// Returns the flushes since the last call.
     pub fn take_flushes(&self) -> Vec<Change> {
         std::mem::take(&mut self.0.flushes.lock())
     }
 
-    /// The word of a page on the disk.
+    /// Returns the word of a page on the disk.
     pub fn stored(&self, file: FileId, number: u64) -> u64 {
         self.0.stored.lock().get(&(file, number)).copied().unwrap_or(0)
     }
@@ -265,7 +264,7 @@ impl Host {
 
     fn state(&self, frame: Frame, kind: u8) -> &FrameState {
         let state = &self.0.frames[frame.0 as usize];
-        assert_eq!(state.kind.load(Acquire), kind, "{frame:?} is not what it is used as");
+        assert_eq!(state.kind.load(Acquire), kind, "{frame:?} is used as another kind");
         state
     }
 
@@ -273,18 +272,18 @@ impl Host {
         &self.state(at.table, TABLE).entries.get().expect("tables have entries")[at.index]
     }
 
-    /// The first free frame that is `wanted`.
+    /// Allocates the first free frame for which `wanted` returns `true`.
     fn allocate_wanted(
         &self,
         purpose: FrameUse,
         wanted: impl Fn(u64) -> bool,
     ) -> Result<Frame, OutOfMemory> {
-        self.moment();
+        self.interruption_point();
         self.take_from_budget()?;
         let number = {
             let mut free = self.0.free.lock();
             let index = free.iter().position(|&number| wanted(number)).ok_or(OutOfMemory)?;
-            free.remove(index).expect("it is there")
+            free.remove(index).expect("the index was just found")
         };
         let state = &self.0.frames[number as usize];
         match purpose {
@@ -308,7 +307,7 @@ impl Host {
         budget.map(drop).map_err(|_| OutOfMemory)
     }
 
-    /// The word of a page.
+    /// Returns the word of a page.
     fn word(&self, page: Frame) -> &AtomicU64 {
         &self.state(page, PAGE).word
     }
@@ -316,7 +315,7 @@ impl Host {
     fn free(&self, frame: Frame, kind: u8) {
         let state = &self.0.frames[frame.0 as usize];
         let was = state.kind.swap(FREE, AcqRel);
-        assert_eq!(was, kind, "{frame:?} is freed as what it is not");
+        assert_eq!(was, kind, "{frame:?} is freed as another kind");
         state.word.store(GARBAGE, Relaxed);
         self.0.free.lock().push_back(frame.0);
     }
@@ -324,7 +323,7 @@ impl Host {
 
 impl Platform for Host {
     type SleepingLock = parking_lot::RawRwLock;
-    type SpinLock = lock::Watched;
+    type SpinLock = lock::HookedLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         self.allocate_wanted(purpose, |_| true)
@@ -335,7 +334,7 @@ impl Platform for Host {
     }
 
     fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
-        self.moment();
+        self.interruption_point();
         self.take_from_budget()?;
         let mut free = self.0.free.lock();
         let mut is_free = vec![false; self.0.frames.len()];
@@ -357,56 +356,56 @@ impl Platform for Host {
     }
 
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
-        self.moment();
+        self.interruption_point();
         let word = self.stored(file, number);
-        // It is on its way.
-        self.moment();
+        // The page is being read.
+        self.interruption_point();
         self.word(page).store(word, Relaxed);
     }
 
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
-        self.moment();
+        self.interruption_point();
         let word = self.word(page).load(Relaxed);
         self.0.stored.lock().insert((file, number), word);
     }
 
     fn share(&self, page: Frame) {
-        self.moment();
+        self.interruption_point();
         let before = self.state(page, PAGE).users.fetch_add(1, AcqRel);
-        assert_ne!(before, 0, "{page:?} is shared by nobody");
+        assert_ne!(before, 0, "{page:?} is shared without a user");
     }
 
     fn user_count(&self, page: Frame) -> u64 {
-        self.moment();
+        self.interruption_point();
         self.state(page, PAGE).users.load(Acquire)
     }
 
     fn release(&self, page: Frame) {
-        self.moment();
+        self.interruption_point();
         let before = self.state(page, PAGE).users.fetch_sub(1, AcqRel);
-        assert_ne!(before, 0, "{page:?} is released by nobody");
+        assert_ne!(before, 0, "{page:?} is released without a user");
         if before == 1 {
             self.free(page, PAGE);
         }
     }
 
     fn free_table(&self, table: Frame) {
-        self.moment();
+        self.interruption_point();
         self.free(table, TABLE);
     }
 
     fn load(&self, entry: EntryAt) -> u64 {
-        self.moment();
+        self.interruption_point();
         self.entry(entry).load(Acquire)
     }
 
     fn swap(&self, entry: EntryAt, value: u64) -> u64 {
-        self.moment();
+        self.interruption_point();
         self.entry(entry).swap(value, AcqRel)
     }
 
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
-        self.moment();
+        self.interruption_point();
         let result = self.entry(entry).compare_exchange(current, new, AcqRel, Acquire);
         if result.is_err() {
             self.0.failed_exchanges.fetch_add(1, Relaxed);
@@ -420,17 +419,17 @@ impl Platform for Host {
     }
 
     fn clear_page(&self, page: Frame) {
-        self.moment();
+        self.interruption_point();
         self.word(page).store(0, Relaxed);
     }
 
     fn copy_page(&self, from: Frame, to: Frame) {
-        self.moment();
+        self.interruption_point();
         self.word(to).store(self.word(from).load(Relaxed), Relaxed);
     }
 
     fn work(&self, work: Work, count: usize) {
-        assert_ne!(count, 0, "{work:?} that is none");
+        assert_ne!(count, 0, "{work:?} is reported with a count of 0");
     }
 
     fn user_addresses(&self) -> Range<u64> {
@@ -440,19 +439,19 @@ impl Platform for Host {
 
 pub type Design<const LOCK: u8, const WHEN: u8> = Notifying<LOCK, WHEN>;
 /// A system with the platform of the tests.
-pub type On<C, F = X86_64> = (Host, C, F);
-pub type OurVm<const LOCK: u8, const WHEN: u8> = Vm<On<Design<LOCK, WHEN>>>;
-pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<On<Design<LOCK, WHEN>>>;
+pub type TestSystem<C, F = X86_64> = (Host, C, F);
+pub type OurVm<const LOCK: u8, const WHEN: u8> = Vm<TestSystem<Design<LOCK, WHEN>>>;
+pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<TestSystem<Design<LOCK, WHEN>>>;
 
-/// A system on a machine.
+/// Creates a memory manager on a machine.
 pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> OurVm<LOCK, WHEN> {
-    Vm::new(host.clone(), Notifying(host.clone())).expect("there is memory for a page of zeros")
+    Vm::new(host.clone(), Notifying(host.clone())).expect("memory for a page of zeros")
 }
 
-/// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
-/// or has written.
+/// Makes an access as a thread does, and handles faults until it is allowed. Returns the word that
+/// was read or written.
 pub fn access<C: Coherence + 'static, F: Format + 'static>(
-    space: &AddressSpace<On<C, F>>,
+    space: &AddressSpace<TestSystem<C, F>>,
     cpu: usize,
     address: u64,
     access: Access,
@@ -462,9 +461,9 @@ pub fn access<C: Coherence + 'static, F: Format + 'static>(
     for _ in 0..1_000_000 {
         match host.touch(cpu, space.root(), address, access, value) {
             Ok(word) => return Ok(word),
-            Err(Refused) => space.fault(address, access)?,
+            Err(PageFault) => space.fault(address, access)?,
         }
         std::hint::spin_loop();
     }
-    panic!("the access is refused for ever");
+    panic!("the access faults repeatedly");
 }

@@ -1,4 +1,4 @@
-//! A coherence that tells the CPUs of a machine of host memory exactly what it is asked to.
+//! A coherence that invalidates exactly what it is asked to, on all CPUs of the test machine.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,7 +46,7 @@ fn policy(lock: u8) -> Policy {
     }
 }
 
-/// Implements parts of the seam for a coherence that does not use them.
+/// Implements parts of the interface for a coherence that does not use them.
 macro_rules! unused {
     (Defer, [$($generics:tt)*] $coherence:ty) => {
         impl<$($generics)*> shootdown_vm::Defer for $coherence {
@@ -70,21 +70,21 @@ macro_rules! unused {
 }
 pub(crate) use unused;
 
-/// What reclaim has taken, and no CPU has been told of.
+/// Pages that reclaim has unmapped, and that are not flushed yet.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct UnmappedPages {
     spaces: Vec<u64>,
     changes: Vec<(Root, Change)>,
 }
 
-/// Tells all CPUs of a change, and no more than the change says.
+/// Invalidates a change on all CPUs, and nothing beyond it.
 #[derive(Clone, Debug)]
 pub struct Notifying<const LOCK: u8, const WHEN: u8>(pub Host);
 
 impl<const LOCK: u8, const WHEN: u8> Notifying<LOCK, WHEN> {
-    fn tell(&self, root: Root, change: &Change) {
+    fn invalidate(&self, root: Root, change: &Change) {
         if !self.0.0.drops_flushes.load(Relaxed) {
-            self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget(root, change));
+            self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().invalidate(root, change));
         }
     }
 }
@@ -107,7 +107,7 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
     fn flush(&self, &root: &Root, change: &Change) -> (Root, Change) {
         self.0.0.flushes.lock().push(change.clone());
         if WHEN == AT_FLUSH {
-            self.tell(root, change);
+            self.invalidate(root, change);
         }
         (root, change.clone())
     }
@@ -115,60 +115,60 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
     fn wait(&self, (root, change): (Root, Change)) -> Horizon {
         self.0.begin_wait();
         if WHEN == AT_WAIT {
-            self.tell(root, &change);
+            self.invalidate(root, &change);
         }
         Horizon::CLEAR
     }
 }
 
 impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
-    type Batch = Taken;
+    type Batch = UnmappedPages;
 
-    fn add_space(&self, batch: &mut Taken, root: &Root) -> Result<(), BatchIsFull> {
+    fn add_space(&self, batch: &mut UnmappedPages, root: &Root) -> Result<(), BatchIsFull> {
         if !batch.spaces.contains(&root.0) {
             if batch.spaces.len() == BATCH_SPACES {
                 return Err(BatchIsFull);
             }
             batch.spaces.push(root.0);
-            *self.0.0.held_back.lock().entry(root.0).or_default() += 1;
+            *self.0.0.batched.lock().entry(root.0).or_default() += 1;
         }
         Ok(())
     }
 
-    fn unmapped(&self, batch: &mut Taken, root: &Root, address: u64, _: StaleWrites) {
+    fn unmapped(&self, batch: &mut UnmappedPages, root: &Root, address: u64, _: StaleWrites) {
         let change = Change::reclaimed(address);
         if LOCK != BATCHING {
             self.wait(self.flush(root, &change));
         } else {
-            assert!(batch.spaces.contains(&root.0), "taken before it was said");
+            assert!(batch.spaces.contains(&root.0), "the space was not added to the batch");
             batch.changes.push((*root, change));
         }
     }
 
-    fn flush_batch(&self, batch: Taken) {
+    fn flush_batch(&self, batch: UnmappedPages) {
         if batch.spaces.is_empty() {
             return;
         }
         self.0.begin_wait();
         for (root, change) in &batch.changes {
             self.0.0.flushes.lock().push(change.clone());
-            self.tell(*root, change);
+            self.invalidate(*root, change);
         }
-        let mut held_back = self.0.0.held_back.lock();
+        let mut batched = self.0.0.batched.lock();
         for space in batch.spaces {
-            *held_back.entry(space).or_default() -= 1;
+            *batched.entry(space).or_default() -= 1;
         }
     }
 
     fn is_batched(&self, root: &Root) -> bool {
-        self.0.0.held_back.lock().get(&root.0).is_some_and(|&batches| batches != 0)
+        self.0.0.batched.lock().get(&root.0).is_some_and(|&batches| batches != 0)
     }
 }
 
 impl<const LOCK: u8, const WHEN: u8> Lifetimes for Notifying<LOCK, WHEN> {
     fn retire(&self, &root: &Root) -> Retired {
         self.0.0.retired.fetch_add(1, Relaxed);
-        self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
+        self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().invalidate_space(root));
         Retired::Free
     }
 }

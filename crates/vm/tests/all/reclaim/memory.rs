@@ -1,4 +1,4 @@
-//! Memory that is short: for who asks while all is on its way out, and for pages that move.
+//! Lack of memory: allocation while all pages are being reclaimed, and migration.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -7,52 +7,52 @@ use std::time::Duration;
 use shootdown_vm::{Access, Sharing};
 
 use crate::platform::*;
-use crate::reclaim::world::*;
+use crate::reclaim::fixture::*;
 
-/// Whoever finds no page that could be taken, because others are about to take all of them, is not
-/// out of memory.
+/// An allocation that finds no page to reclaim, because other threads are reclaiming all of them,
+/// must not fail.
 #[test]
-fn who_finds_every_page_on_its_way_out_waits_until_one_is_free() {
-    let world = World::<BATCHING>::new();
-    world.map_file(0, 8, Sharing::Shared);
-    world.map_anonymous(20, 1);
-    cache(&world.space, 0, 0..8);
-    let (told, result) = mpsc::channel();
-    let (host, needy) = (world.host.clone(), Arc::clone(&world.space));
-    world.reclaim_while(move |_| {
+fn allocation_waits_for_isolated_pages() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 8, Sharing::Shared);
+    fixture.map_anonymous(20, 1);
+    cache(&fixture.space, 0, 0..8);
+    let (notified, result) = mpsc::channel();
+    let (host, allocating) = (fixture.host.clone(), Arc::clone(&fixture.space));
+    fixture.reclaim_while(move |_| {
         host.limit_allocations(0);
-        thread::spawn(move || told.send(write(&needy, 1, 20, 5)));
-        // Long enough to find nothing, and to say so.
+        thread::spawn(move || notified.send(write(&allocating, 1, 20, 5)));
+        // Long enough for the allocation to find nothing, and to fail.
         thread::sleep(Duration::from_millis(50));
         host.limit_allocations(u64::MAX);
     });
     assert_eq!(result.recv().unwrap(), Ok(5));
-    world.end();
+    fixture.end();
 }
 
-/// A node has room for so many of the pages that are to move there: the others stay.
+/// A node has free frames for only some of the pages that should move there. The other pages stay.
 #[test]
-fn pages_for_which_a_node_has_no_room_stay_where_they_are() {
+fn pages_stay_if_node_is_full() {
     for room in 0..8 {
-        let world = World::<BATCHING>::new();
-        world.map_file(0, 4, Sharing::Shared);
-        world.map_anonymous(40, 4);
+        let fixture = Fixture::<BATCHING>::new();
+        fixture.map_file(0, 4, Sharing::Shared);
+        fixture.map_anonymous(40, 4);
         for page in (0..4).chain(40..44) {
-            write(&world.space, 1, page, page + 1).unwrap();
+            write(&fixture.space, 1, page, page + 1).unwrap();
         }
-        let in_use = world.host.frames_in_use();
-        // Where the next frames come from, some already are.
-        world.space.migrate(pages(0, PAGES), 0).unwrap();
-        world.host.limit_allocations(room);
-        assert_eq!(world.space.migrate(pages(0, PAGES), 1), Ok(room as usize));
-        world.host.limit_allocations(u64::MAX);
-        world.host.check_caches();
-        assert_eq!(world.host.frames_in_use(), in_use);
+        let in_use = fixture.host.frames_in_use();
+        // Some pages are on node 0 already, where the next frames come from.
+        fixture.space.migrate(pages(0, PAGES), 0).unwrap();
+        fixture.host.limit_allocations(room);
+        assert_eq!(fixture.space.migrate(pages(0, PAGES), 1), Ok(room as usize));
+        fixture.host.limit_allocations(u64::MAX);
+        fixture.host.check_caches();
+        assert_eq!(fixture.host.frames_in_use(), in_use);
         for page in (0..4).chain(40..44) {
-            assert_eq!(read(&world.space, 2, page), Ok(page + 1));
-            assert_eq!(touch(&world.space, 2, page, Access::Write, page), Ok(page));
+            assert_eq!(read(&fixture.space, 2, page), Ok(page + 1));
+            assert_eq!(touch(&fixture.space, 2, page, Access::Write, page), Ok(page));
         }
-        assert_eq!(world.space.migrate(pages(0, PAGES), 1), Ok(8 - room as usize));
-        world.end();
+        assert_eq!(fixture.space.migrate(pages(0, PAGES), 1), Ok(8 - room as usize));
+        fixture.end();
     }
 }

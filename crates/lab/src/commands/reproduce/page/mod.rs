@@ -224,7 +224,7 @@ of the design.\n\
 them: the largest number at one time. If there are more than 1024, CPUs are interrupted so that \
 the tables can be freed.\n";
 
-const _: () = assert!(shootdown_vm::HELD_TABLES_MAX == 1024, "WORDS contains this number");
+const _: () = assert!(shootdown_vm::QUARANTINED_TABLES_MAX == 1024, "WORDS contains this number");
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! One system with a space and a CPU that is lazy on it, and what is held back there.
+//! A system with one space, a CPU that is lazy on it, and its quarantined tables.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,28 +6,28 @@ use std::sync::Arc;
 use shootdown_vm::{Access, AddressSpace, Advice, Backing, PAGE_BYTES, Place, Sharing, Vm};
 
 use crate::platform::lagging::Lagging;
-use crate::platform::{Host, On, READ_WRITE, access};
+use crate::platform::{Host, READ_WRITE, TestSystem, access};
 
-pub(crate) type OurVm = Vm<On<Lagging>>;
-pub(crate) type OurSpace = AddressSpace<On<Lagging>>;
+pub(crate) type OurVm = Vm<TestSystem<Lagging>>;
+pub(crate) type OurSpace = AddressSpace<TestSystem<Lagging>>;
 
-/// How much a last table maps.
+/// Number of bytes that a table of level 0 maps.
 pub(crate) const TABLE_BYTES: u64 = 2 << 20;
-/// How many last tables there can be.
+/// Maximum number of tables of level 0.
 pub(crate) const TABLES: u64 = 1100;
-/// As many are held back of one space.
-pub(crate) const QUARANTINED_MAX: u64 = 512;
-/// The CPUs that go lazy. CPU 0 does not.
+/// Maximum number of quarantined tables of one space.
+pub(crate) const SPACE_QUARANTINE_MAX: u64 = 512;
+/// The CPUs that become lazy. CPU 0 does not.
 pub(crate) const LAZY: [usize; 2] = [1, 2];
 
-/// The first page of the last table of this number. The first half of them is below 4 GiB, so
-/// that there are two tables above them.
+/// Returns the first page of the table of level 0 with this number. The first half of the tables is
+/// below 4 GiB, so that there are two tables above them.
 pub(crate) fn page_of(table: u64) -> Range<u64> {
     let start = (4 << 30) + table * TABLE_BYTES - TABLES / 2 * TABLE_BYTES;
     start..start + PAGE_BYTES
 }
 
-/// All pages from that of one table to that of another, both included.
+/// Returns all addresses from the page of one table to that of another, including both.
 pub(crate) fn from_to(first: u64, last: u64) -> Range<u64> {
     page_of(first).start..page_of(last).end
 }
@@ -49,7 +49,7 @@ pub(crate) fn unmap(space: &OurSpace, tables: Range<u64>) {
     space.unmap(from_to(tables.start, tables.end - 1)).unwrap();
 }
 
-/// A flush of one page, which frees no table.
+/// Flushes one page, without freeing a table.
 pub(crate) fn flush_a_page(space: &OurSpace, table: u64) {
     let flushes = space.stats().flushes;
     space.advise(page_of(table), Advice::DontNeed).unwrap();
@@ -57,30 +57,30 @@ pub(crate) fn flush_a_page(space: &OurSpace, table: u64) {
     access(space, 0, page_of(table).start, Access::Write, table).unwrap();
 }
 
-/// One system with one space, on which a CPU has gone lazy. It has a page in each of the first
-/// `used` tables.
-pub(crate) struct World {
+/// A system with one space, on which a CPU has become lazy. The space has a page in each of the
+/// first `used` tables.
+pub(crate) struct Fixture {
     pub(crate) host: Host,
     pub(crate) design: Lagging,
     pub(crate) vm: OurVm,
     pub(crate) space: Arc<OurSpace>,
 }
 
-impl World {
+impl Fixture {
     pub(crate) fn new(used: u64) -> Self {
-        Self::with_held_tables_max(used, u64::MAX)
+        Self::with_quarantined_tables_max(used, u64::MAX)
     }
 
-    pub(crate) fn with_held_tables_max(used: u64, held_tables_max: u64) -> Self {
+    pub(crate) fn with_quarantined_tables_max(used: u64, quarantined_tables_max: u64) -> Self {
         let (host, design) = machine();
         let vm = Vm::new(host.clone(), design.clone()).unwrap();
-        let vm = vm.with_held_tables_max(held_tables_max);
+        let vm = vm.with_quarantined_tables_max(quarantined_tables_max);
         let space = Arc::new(AddressSpace::new(&vm).unwrap());
         (0..used).for_each(|table| write(&space, table));
         design.go_lazy(LAZY[0], space.root());
-        let world = Self { host, design, vm, space };
-        world.speculate();
-        world
+        let fixture = Self { host, design, vm, space };
+        fixture.speculate();
+        fixture
     }
 
     pub(crate) fn speculate(&self) {
@@ -89,18 +89,21 @@ impl World {
         }
     }
 
-    /// How many tables are out of use and held back: by the system's own count, which the machine
-    /// confirms. What is walked by then has not been freed.
-    pub(crate) fn held<'s>(&self, living: impl IntoIterator<Item = &'s Arc<OurSpace>>) -> u64 {
+    /// Returns the number of quarantined tables by the system's own count, and checks it against
+    /// the machine. Lazy CPUs then walk all tables, and must not find a freed one.
+    pub(crate) fn quarantined<'s>(
+        &self,
+        living: impl IntoIterator<Item = &'s Arc<OurSpace>>,
+    ) -> u64 {
         let in_use = living.into_iter().map(|space| 1 + self.host.tables_of(space.root()).len());
-        let held = self.host.tables_in_use() - in_use.sum::<usize>();
-        assert_eq!(self.vm.held_tables().now, held as u64);
+        let quarantined = self.host.tables_in_use() - in_use.sum::<usize>();
+        assert_eq!(self.vm.quarantined_tables().now, quarantined as u64);
         self.speculate();
-        held as u64
+        quarantined as u64
     }
 
-    pub(crate) fn held_of_space(&self) -> u64 {
-        self.held([&self.space])
+    pub(crate) fn quarantined_of_space(&self) -> u64 {
+        self.quarantined([&self.space])
     }
 
     pub(crate) fn pages_in_use(&self) -> usize {
@@ -108,15 +111,15 @@ impl World {
     }
 
     pub(crate) fn overflows(&self) -> u64 {
-        self.vm.held_tables().overflows
+        self.vm.quarantined_tables().overflows
     }
 
-    /// Everything ends, and everything is free.
+    /// Ends all spaces, and checks that all frames are free.
     pub(crate) fn end<'s>(&self, living: impl IntoIterator<Item = &'s Arc<OurSpace>>) {
         living.into_iter().for_each(|space| space.exit());
-        LAZY.iter().for_each(|&cpu| self.design.let_go_of_space(cpu));
+        LAZY.iter().for_each(|&cpu| self.design.leave_space(cpu));
         self.vm.free_dead_tables();
-        assert_eq!(self.vm.held_tables().now, 0);
-        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+        assert_eq!(self.vm.quarantined_tables().now, 0);
+        assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }
 }

@@ -1,6 +1,6 @@
-//! What is flushed where a design is to flush all that Linux does: the counts are those that
-//! `tlb:tlb_flush` showed under Linux 6.18 on x86, for the same calls; and on ARC, what its code
-//! says.
+//! The flushes of policies that ask for the extra flushes of Linux. The expected counts are those
+//! that `tlb:tlb_flush` showed under Linux 6.18 on x86 for the same calls; for ARC they follow from
+//! its source.
 
 use crate::platform::*;
 use shootdown_vm::{
@@ -9,7 +9,8 @@ use shootdown_vm::{
 
 type OurSpace = Space<SHARED, AT_WAIT>;
 
-/// Eight pages, of which the first four were written, with a neighbour that keeps the table.
+/// Creates a space with eight pages, of which the first four were written, and with a neighbour
+/// that keeps the table in use.
 fn space<const LOCK: u8>(host: &Host) -> Space<LOCK, AT_WAIT> {
     let space: Space<LOCK, AT_WAIT> = AddressSpace::new(&system(host)).unwrap();
     for range in [pages(0, 8), pages(16, 1)] {
@@ -30,7 +31,7 @@ fn flushes(host: &Host, act: impl FnOnce()) -> Vec<Change> {
 }
 
 #[test]
-fn gaining_a_permission_is_flushed_if_the_page_was_usable() {
+fn permission_gain_on_usable_page_is_flushed() {
     let host = Host::new(64, 1);
     let space: OurSpace = space(&host);
     let protect =
@@ -44,7 +45,7 @@ fn gaining_a_permission_is_flushed_if_the_page_was_usable() {
 }
 
 #[test]
-fn pages_that_nobody_may_touch_are_flushed_when_they_go() {
+fn inaccessible_pages_are_flushed_at_unmap() {
     let host = Host::new(64, 1);
     let space: OurSpace = space(&host);
     space.protect(pages(0, 8), Protection::empty()).unwrap();
@@ -52,7 +53,7 @@ fn pages_that_nobody_may_touch_are_flushed_when_they_go() {
 }
 
 #[test]
-fn every_fork_flushes_everything_and_tells_idle_cpus() {
+fn fork_flushes_whole_space_on_idle_cpus() {
     let host = Host::new(64, 1);
     let space: OurSpace = space(&host);
     for _ in 0..2 {
@@ -63,8 +64,8 @@ fn every_fork_flushes_everything_and_tells_idle_cpus() {
 }
 
 #[test]
-fn a_move_flushes_each_pair_of_tables_by_itself() {
-    // The first page of a table is this one.
+fn move_flushes_each_table_pair_separately() {
+    // The number of the first page of a table.
     let first = (1 << 30) / PAGE_BYTES;
     let at =
         |page: u64, count: u64| (first + page) * PAGE_BYTES..(first + page + count) * PAGE_BYTES;
@@ -75,7 +76,7 @@ fn a_move_flushes_each_pair_of_tables_by_itself() {
     for page in 0..1024 {
         assert_eq!(access(&space, 0, at(page, 1).start, Access::Write, page), Ok(page));
     }
-    // Two tables to two others that lie as they do, and to three that do not.
+    // First two tables move to two others with the same alignment, then to three others without it.
     let aligned = flushes(&host, || space.remap(at(0, 1024), at(2048, 1024)).unwrap());
     assert_eq!(aligned.len(), 2 + 1);
     let shifted = flushes(&host, || space.remap(at(2048, 1024), at(5000, 1024)).unwrap());
@@ -87,7 +88,7 @@ fn a_move_flushes_each_pair_of_tables_by_itself() {
 }
 
 #[test]
-fn arc_3_9_flushes_the_space_for_what_it_unmaps_and_not_for_what_was_never_there() {
+fn arc_3_9_flushes_space_if_page_existed() {
     let host = Host::new(64, 1);
     let space: Space<PER_SPACE, AT_WAIT> = space(&host);
     let ranges = |changes: Vec<Change>| Vec::from_iter(changes.into_iter().map(|it| it.range));
@@ -101,14 +102,14 @@ fn arc_3_9_flushes_the_space_for_what_it_unmaps_and_not_for_what_was_never_there
 }
 
 #[test]
-fn arc_3_10_flushes_all_of_each_area_even_if_nothing_was_there() {
+fn arc_3_10_flushes_whole_area_always() {
     let host = Host::new(64, 1);
     let space: Space<PER_AREA, AT_WAIT> = space(&host);
     let ranges = |changes: Vec<Change>| Vec::from_iter(changes.into_iter().map(|it| it.range));
     let discarded = || space.advise(pages(1, 1), Advice::DontNeed).unwrap();
-    assert_eq!(ranges(flushes(&host, discarded)), [Some(pages(0, 8))], "the area was not cut");
+    assert_eq!(ranges(flushes(&host, discarded)), [Some(pages(0, 8))], "the area is not cut");
     let unmapped = flushes(&host, || space.unmap(pages(5, 2)).unwrap());
-    assert_eq!(ranges(unmapped), [Some(pages(5, 2))], "the area was cut first");
+    assert_eq!(ranges(unmapped), [Some(pages(5, 2))], "the area is cut before the flush");
     let nothing = flushes(&host, || space.unmap(pages(9, 2)).unwrap());
     assert_eq!(ranges(nothing), []);
 }

@@ -7,19 +7,19 @@ use parking_lot::Mutex;
 use shootdown::Root;
 use shootdown_vm::{Access, Advice, Backing, Place, Sharing};
 
-use crate::held::world::{LAZY, OurSpace, TABLES, World, page_of, unmap, write};
 use crate::platform::READ_WRITE;
+use crate::quarantine::fixture::{Fixture, LAZY, OurSpace, TABLES, page_of, unmap, write};
 
-/// Threads map, write and unmap in one space, another CPU is lazy on it now and then, and walks:
-/// the machine notices the walk of a freed table, and a table that is freed twice.
+/// Threads map, write and unmap in one space. Another CPU is lazy on it from time to time, and
+/// walks. The machine detects the walk of a freed table, and a table that is freed twice.
 #[test]
-fn threads_free_each_table_once_and_none_that_is_walked() {
+fn threads_free_each_table_once() {
     const ROUNDS: u64 = if cfg!(miri) { 30 } else { 3000 };
-    let world = World::new(1);
-    let is_over = AtomicBool::new(false);
+    let fixture = Fixture::new(1);
+    let is_complete = AtomicBool::new(false);
     thread::scope(|scope| {
         let workers = [1, 2].map(|seed| {
-            let space = &world.space;
+            let space = &fixture.space;
             scope.spawn(move || {
                 let mut random = Random(seed);
                 for _ in 0..ROUNDS {
@@ -31,7 +31,7 @@ fn threads_free_each_table_once_and_none_that_is_walked() {
                             let place = Place::Fixed(page_of(table));
                             let backing = Backing::Anonymous;
                             space.map(place, READ_WRITE, Sharing::Private, backing).unwrap();
-                            // Unless it is gone again.
+                            // The fault fails if the area was removed again.
                             let _ = space.fault(page_of(table).start, Access::Write);
                         }
                     }
@@ -40,33 +40,33 @@ fn threads_free_each_table_once_and_none_that_is_walked() {
         });
         scope.spawn(|| {
             let mut random = Random(3);
-            while !is_over.load(Relaxed) {
+            while !is_complete.load(Relaxed) {
                 match random.below(16) {
-                    0 => world.design.let_go_of_space(LAZY[0]),
-                    1 => world.design.go_lazy(LAZY[0], world.space.root()),
-                    _ => world.speculate(),
+                    0 => fixture.design.leave_space(LAZY[0]),
+                    1 => fixture.design.go_lazy(LAZY[0], fixture.space.root()),
+                    _ => fixture.speculate(),
                 }
             }
         });
         let results = workers.map(thread::ScopedJoinHandle::join);
-        is_over.store(true, Relaxed);
+        is_complete.store(true, Relaxed);
         results.into_iter().for_each(Result::unwrap);
     });
-    world.held_of_space();
-    world.end([&world.space]);
+    fixture.quarantined_of_space();
+    fixture.end([&fixture.space]);
 }
 
-/// Spaces come and go on two CPUs, while others are lazy on them, and bury them.
+/// Two threads create and end spaces. The other CPUs are lazy on them, and free them.
 #[test]
-fn threads_bury_each_space_once() {
+fn threads_free_each_dead_space_once() {
     const ROUNDS: u64 = if cfg!(miri) { 10 } else { 500 };
-    let world = World::with_held_tables_max(1, 40);
-    // Spaces that live, for others to be lazy on.
+    let fixture = Fixture::with_quarantined_tables_max(1, 40);
+    // Live spaces, on which the other CPUs become lazy.
     let living: [Mutex<Option<Root>>; 2] = Default::default();
-    let is_over = AtomicBool::new(false);
+    let is_complete = AtomicBool::new(false);
     thread::scope(|scope| {
         let makers = [0, 1].map(|index| {
-            let (vm, slot) = (&world.vm, &living[index]);
+            let (vm, slot) = (&fixture.vm, &living[index]);
             scope.spawn(move || {
                 let mut random = Random(index as u64);
                 let mut spaces = Vec::new();
@@ -77,24 +77,24 @@ fn threads_bury_each_space_once() {
                     unmap(&space, 0..TABLES / 2);
                     *slot.lock() = None;
                     space.exit();
-                    // A lazy CPU may have it loaded.
+                    // Keep the space, because a lazy CPU may have it loaded.
                     spaces.push(space);
                 }
             })
         });
         for (cpu, seed) in LAZY.into_iter().zip(10..) {
-            let (world, living, is_over) = (&world, &living, &is_over);
+            let (fixture, living, is_complete) = (&fixture, &living, &is_complete);
             scope.spawn(move || {
                 let mut random = Random(seed);
-                while !is_over.load(Relaxed) {
+                while !is_complete.load(Relaxed) {
                     match random.below(4) {
-                        0 => world.design.let_go_of_space(cpu),
-                        1 => world.vm.free_dead_tables(),
-                        2 => world.speculate(),
+                        0 => fixture.design.leave_space(cpu),
+                        1 => fixture.vm.free_dead_tables(),
+                        2 => fixture.speculate(),
                         _ => {
                             let slot = living[random.below(2) as usize].lock();
                             if let Some(root) = *slot {
-                                world.design.go_lazy(cpu, root);
+                                fixture.design.go_lazy(cpu, root);
                             }
                         }
                     }
@@ -102,10 +102,10 @@ fn threads_bury_each_space_once() {
             });
         }
         let results = makers.map(thread::ScopedJoinHandle::join);
-        is_over.store(true, Relaxed);
+        is_complete.store(true, Relaxed);
         results.into_iter().for_each(Result::unwrap);
     });
-    world.end([&world.space]);
+    fixture.end([&fixture.space]);
 }
 
 struct Random(u64);

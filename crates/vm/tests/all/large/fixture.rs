@@ -1,4 +1,4 @@
-//! A space of four blocks that could be large pages, in two tables of the next level.
+//! A space of four blocks that can be large pages, in two tables of level 1.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use crate::platform::*;
 
 pub(crate) type OurSpace<const LOCK: u8> = Space<LOCK, AT_WAIT>;
 
-/// Pages in a block.
+/// Number of pages in a block.
 pub(crate) const BLOCK: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
 const BLOCKS: u64 = 4;
 pub(crate) const START: u64 = (1 << 30) - BLOCKS / 2 * LARGE_PAGE_BYTES;
 
-/// The pages from the `first` on.
+/// Returns the addresses of `count` pages from page `first` on.
 pub(crate) fn at(first: u64, count: u64) -> Range<u64> {
     START + first * PAGE_BYTES..START + (first + count) * PAGE_BYTES
 }
 
-/// A block.
+/// Returns the addresses of a block.
 pub(crate) fn block(number: u64) -> Range<u64> {
     at(number * BLOCK, BLOCK)
 }
 
-/// All addresses.
+/// Returns all user addresses.
 pub(crate) fn everything() -> Range<u64> {
     at(0, BLOCKS * BLOCK)
 }
 
-pub(crate) struct World<const LOCK: u8> {
+pub(crate) struct Fixture<const LOCK: u8> {
     pub(crate) host: Host,
     pub(crate) space: Arc<OurSpace<LOCK>>,
 }
 
-impl<const LOCK: u8> World<LOCK> {
+impl<const LOCK: u8> Fixture<LOCK> {
     pub(crate) fn new() -> Self {
         Self::with(|vm| vm)
     }
 
-    /// Memory is reclaimed, and pages are on one of two nodes.
+    /// Creates a fixture in which memory is reclaimed. Frames are on two nodes.
     pub(crate) fn with_reclaim() -> Self {
         Self::with(Vm::with_reclaim)
     }
@@ -53,8 +53,8 @@ impl<const LOCK: u8> World<LOCK> {
         Self { host, space: Arc::new(space) }
     }
 
-    /// A world in which the pages of block 1 hold their numbers, and CPUs 1 and 2 know them. Blocks
-    /// 0 to 2 are one area.
+    /// Writes its number to each page of block 1, and makes CPUs 1 and 2 cache it. Blocks 0 to 2
+    /// are one area.
     pub(crate) fn with_small_pages(self) -> Self {
         self.map(at(0, 3 * BLOCK));
         for page in BLOCK..2 * BLOCK {
@@ -65,15 +65,15 @@ impl<const LOCK: u8> World<LOCK> {
         self
     }
 
-    /// The same, as a large page that the CPUs know.
+    /// Does the same, and collapses the pages into a large page, which the CPUs cache.
     pub(crate) fn with_large_page(self) -> Self {
-        let world = self.with_small_pages();
-        assert_eq!(world.space.collapse(block(1)), Ok(1));
-        write(&world.space, 1, BLOCK, BLOCK);
-        assert_eq!(read(&world.space, 2, BLOCK), BLOCK);
-        world.host.take_flushes();
-        assert!(world.is_large(1));
-        world
+        let fixture = self.with_small_pages();
+        assert_eq!(fixture.space.collapse(block(1)), Ok(1));
+        write(&fixture.space, 1, BLOCK, BLOCK);
+        assert_eq!(read(&fixture.space, 2, BLOCK), BLOCK);
+        fixture.host.take_flushes();
+        assert!(fixture.is_large(1));
+        fixture
     }
 
     pub(crate) fn map(&self, range: Range<u64>) {
@@ -84,7 +84,7 @@ impl<const LOCK: u8> World<LOCK> {
         self.host.is_large(self.space.root(), block(number).start)
     }
 
-    /// Each of these pages holds its number, wherever one looks.
+    /// Checks that each of these pages holds its number, on every CPU.
     pub(crate) fn check(&self, pages: Range<u64>) {
         self.host.check_caches();
         for page in pages {
@@ -97,7 +97,7 @@ impl<const LOCK: u8> World<LOCK> {
     pub(crate) fn end(self) {
         self.space.exit();
         drop(self.space);
-        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+        assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }
 }
 
@@ -127,13 +127,13 @@ pub(crate) fn write<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, page: u6
     assert_eq!(try_access(space, cpu, page, Access::Write, value), Ok(value));
 }
 
-/// One access by what the CPU remembers or finds, and no fault.
+/// Makes one access, with a cached translation or after a walk, and without a fault handler.
 pub(crate) fn touch<const LOCK: u8>(
     space: &OurSpace<LOCK>,
     cpu: usize,
     page: u64,
     how: Access,
     value: u64,
-) -> Result<u64, Refused> {
+) -> Result<u64, PageFault> {
     space.vm().platform().touch(cpu, space.root(), at(page, 1).start, how, value)
 }

@@ -1,5 +1,4 @@
-//! Pages that are read first and written next: what is learned from the first, and what it costs if
-//! no write comes.
+//! Pages that are read first and written next: the predictions, and their cost if no write follows.
 
 use crate::platform::*;
 use shootdown_vm::{Access, AddressSpace, Backing, Place, Protection, Sharing};
@@ -20,27 +19,27 @@ fn write<const LOCK: u8>(space: &Space<LOCK, AT_WAIT>, page: u64) {
 }
 
 #[test]
-fn after_one_write_to_a_page_that_was_read_most_others_need_no_flush() {
+fn predicted_writes_need_no_flush() {
     let host = Host::new(128, 1);
-    let learning = space::<KEEPING>(&host);
+    let predicting = space::<KEEPING>(&host);
     for page in 0..51 {
-        read(&learning, page);
-        write(&learning, page);
+        read(&predicting, page);
+        write(&predicting, page);
     }
-    // One in seventeen asks again.
+    // One read in seventeen is not predicted.
     assert_eq!(host.take_flushes().len(), 3);
 
     let host = Host::new(128, 1);
-    let as_ever = space::<RELEASED>(&host);
+    let unpredicted = space::<RELEASED>(&host);
     for page in 0..51 {
-        read(&as_ever, page);
-        write(&as_ever, page);
+        read(&unpredicted, page);
+        write(&unpredicted, page);
     }
     assert_eq!(host.take_flushes().len(), 51);
 }
 
 #[test]
-fn who_only_reads_gets_no_pages_and_a_wrong_guess_costs_sixteen() {
+fn wrong_prediction_costs_sixteen_pages() {
     let host = Host::new(128, 1);
     let space = space::<KEEPING>(&host);
     let before = host.frames_in_use();
@@ -50,7 +49,7 @@ fn who_only_reads_gets_no_pages_and_a_wrong_guess_costs_sixteen() {
     for page in 1..20 {
         read(&space, page);
     }
-    // None but the tables of the first.
+    // No frames besides the tables of the first read.
     assert_eq!(host.frames_in_use(), with_tables);
     write(&space, 0);
     for page in 20..48 {
@@ -60,7 +59,7 @@ fn who_only_reads_gets_no_pages_and_a_wrong_guess_costs_sixteen() {
 }
 
 #[test]
-fn what_may_not_be_written_is_not_expected_to_be() {
+fn read_only_page_is_not_predicted() {
     let host = Host::new(128, 1);
     let space = space::<KEEPING>(&host);
     read(&space, 0);

@@ -1,12 +1,12 @@
-//! Random programs, on spaces that come and go.
+//! Random programs, with spaces that are created and ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use shootdown_vm::{Advice, HeldStats};
+use shootdown_vm::{Advice, QuarantineStats};
 
-use crate::held::world::{LAZY, OurSpace, TABLES, World, page_of, unmap, write};
+use crate::quarantine::fixture::{Fixture, LAZY, OurSpace, TABLES, page_of, unmap, write};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -23,16 +23,16 @@ enum Step {
     GoLazy {
         cpu: usize,
     },
-    LetGo {
+    LeaveSpace {
         cpu: usize,
     },
-    /// And another space comes in its place.
+    /// The space exits, and another space replaces it.
     Exit,
-    Bury,
+    FreeDead,
 }
 
 fn steps() -> impl Strategy<Value = (usize, Step)> {
-    // On both sides of the border between two middle tables.
+    // Tables on both sides of the border between two tables of level 1.
     let tables = || TABLES / 2 - 6..TABLES / 2 + 6;
     let cpus = || 0..LAZY.len();
     let step = prop_oneof![
@@ -40,24 +40,24 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         4 => (tables(), 1..4u64).prop_map(|(first, count)| Step::Unmap { first, count }),
         2 => tables().prop_map(|table| Step::Discard { table }),
         3 => cpus().prop_map(|cpu| Step::GoLazy { cpu }),
-        1 => cpus().prop_map(|cpu| Step::LetGo { cpu }),
+        1 => cpus().prop_map(|cpu| Step::LeaveSpace { cpu }),
         1 => Just(Step::Exit),
-        1 => Just(Step::Bury),
+        1 => Just(Step::FreeDead),
     ];
     (0..3usize, step)
 }
 
-/// What is there, by what has been done.
+/// The expected state, from the steps so far.
 struct Model {
     spaces: [Arc<OurSpace>; 3],
-    /// Kept until nobody can have them loaded.
+    /// Spaces that have exited. They are kept until no CPU can have them loaded.
     dead: Vec<Arc<OurSpace>>,
-    /// Pages by space and table.
+    /// Written pages, by space and table.
     written: BTreeSet<(usize, u64)>,
 }
 
 impl Model {
-    fn step(&mut self, world: &World, which: usize, step: &Step) {
+    fn step(&mut self, fixture: &Fixture, which: usize, step: &Step) {
         let space = &self.spaces[which];
         match *step {
             Step::Write { table } => {
@@ -76,56 +76,60 @@ impl Model {
                 assert!(was_mapped || !self.written.contains(&(which, table)));
                 self.written.remove(&(which, table));
             }
-            Step::GoLazy { cpu } => world.design.go_lazy(LAZY[cpu], space.root()),
-            Step::LetGo { cpu } => world.design.let_go_of_space(LAZY[cpu]),
+            Step::GoLazy { cpu } => fixture.design.go_lazy(LAZY[cpu], space.root()),
+            Step::LeaveSpace { cpu } => fixture.design.leave_space(LAZY[cpu]),
             Step::Exit => {
                 space.exit();
-                let next = Arc::new(OurSpace::new(&world.vm).unwrap());
+                let next = Arc::new(OurSpace::new(&fixture.vm).unwrap());
                 self.dead.push(std::mem::replace(&mut self.spaces[which], next));
                 self.written.retain(|&(of, _)| of != which);
             }
-            Step::Bury => world.vm.free_dead_tables(),
+            Step::FreeDead => fixture.vm.free_dead_tables(),
         }
     }
 }
 
-fn run(steps: &[(usize, Step)], held_tables_max: u64) {
-    let world = World::with_held_tables_max(0, held_tables_max);
-    let [second, third] = [0, 1].map(|_| Arc::new(OurSpace::new(&world.vm).unwrap()));
-    let spaces = [Arc::clone(&world.space), second, third];
+fn run(steps: &[(usize, Step)], quarantined_tables_max: u64) {
+    let fixture = Fixture::with_quarantined_tables_max(0, quarantined_tables_max);
+    let [second, third] = [0, 1].map(|_| Arc::new(OurSpace::new(&fixture.vm).unwrap()));
+    let spaces = [Arc::clone(&fixture.space), second, third];
     let mut model = Model { spaces, dead: Vec::new(), written: BTreeSet::new() };
     let mut most = 0;
     for (which, step) in steps {
-        model.step(&world, *which, step);
-        let held = world.held(&model.spaces);
-        assert!(held <= held_tables_max);
-        assert_eq!(world.pages_in_use(), model.written.len());
-        most = most.max(held);
+        model.step(&fixture, *which, step);
+        let quarantined = fixture.quarantined(&model.spaces);
+        assert!(quarantined <= quarantined_tables_max);
+        assert_eq!(fixture.pages_in_use(), model.written.len());
+        most = most.max(quarantined);
     }
-    let HeldStats { peak, overflows, .. } = world.vm.held_tables();
-    assert!(peak == most || peak > most && overflows > 0, "{peak} is not {most}");
-    assert!(overflows <= (world.design.expels() + world.design.reaps()) as u64);
-    world.end(&model.spaces);
+    let QuarantineStats { peak, overflows, .. } = fixture.vm.quarantined_tables();
+    assert!(
+        peak == most || peak > most && overflows > 0,
+        "the peak is {peak}, the model found {most}"
+    );
+    assert!(overflows <= (fixture.design.walker_flushes() + fixture.design.reaps()) as u64);
+    fixture.end(&model.spaces);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// After every step, lazy CPUs can walk, tables are in a tree or held back and counted so,
-    /// pages are free when they are gone, and in the end everything is.
+    /// Checks after every step that lazy CPUs can walk their tables, that each table is either in a
+    /// tree or quarantined and counted, and that removed pages are free. At the end, all frames
+    /// must be free.
     #[test]
-    fn tables_are_held_back_while_they_are_walked(
+    fn tables_are_quarantined_while_walkable(
         steps in prop::collection::vec(steps(), 1..80)
     ) {
         run(&steps, u64::MAX);
     }
 
-    /// The same, with few that may be held back.
+    /// Does the same with a small quarantine.
     #[test]
-    fn tables_are_held_back_within_the_bound(
+    fn quarantine_stays_within_bound(
         steps in prop::collection::vec(steps(), 1..80),
-        held_tables_max in 0..16u64,
+        quarantined_tables_max in 0..16u64,
     ) {
-        run(&steps, held_tables_max);
+        run(&steps, quarantined_tables_max);
     }
 }

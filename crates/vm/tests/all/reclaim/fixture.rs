@@ -13,13 +13,13 @@ pub(crate) type Batching = OurSpace<BATCHING>;
 pub(crate) const FILE: FileId = FileId(7);
 pub(crate) const EVERYTHING: usize = 1000;
 
-pub(crate) struct World<const LOCK: u8> {
+pub(crate) struct Fixture<const LOCK: u8> {
     pub(crate) host: Host,
     pub(crate) file: Arc<File<Host>>,
     pub(crate) space: Arc<OurSpace<LOCK>>,
 }
 
-impl<const LOCK: u8> World<LOCK> {
+impl<const LOCK: u8> Fixture<LOCK> {
     pub(crate) fn new() -> Self {
         Self::with_frames(256)
     }
@@ -42,15 +42,16 @@ impl<const LOCK: u8> World<LOCK> {
         self.space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
     }
 
-    /// Reclaims all that can be, and runs `meanwhile` when that waits for its first flush.
+    /// Reclaims all pages that can be reclaimed, and runs `meanwhile` when reclaim waits for its
+    /// first flush.
     pub(crate) fn reclaim_while(
         &self,
-        meanwhile: impl FnOnce(&OurSpace<LOCK>) + Send + 'static,
+        concurrent: impl FnOnce(&OurSpace<LOCK>) + Send + 'static,
     ) -> usize {
         let other = Arc::clone(&self.space);
-        self.host.when_waiting(move || meanwhile(&other));
+        self.host.when_waiting(move || concurrent(&other));
         let freed = self.reclaim();
-        assert!(!self.host.hook_is_set(), "it did not wait");
+        assert!(!self.host.hook_is_set(), "the operation did not wait");
         self.host.check_caches();
         freed
     }
@@ -64,7 +65,7 @@ impl<const LOCK: u8> World<LOCK> {
         self.space.exit();
         vm.close(self.file);
         drop(self.space);
-        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+        assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }
 }
 
@@ -85,21 +86,21 @@ pub(crate) fn write<const LOCK: u8>(
     access(space, cpu, pages(page, 1).start, Access::Write, value)
 }
 
-/// A CPU reads pages, and remembers them.
+/// Reads pages on a CPU, which then caches them.
 pub(crate) fn cache<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, pages: Range<u64>) {
     for page in pages {
         read(space, cpu, page).unwrap();
     }
 }
 
-/// One access by what the CPU remembers or finds, and no fault.
+/// Makes one access, with a cached translation or after a walk, and without a fault handler.
 pub(crate) fn touch<const LOCK: u8>(
     space: &OurSpace<LOCK>,
     cpu: usize,
     page: u64,
     how: Access,
     value: u64,
-) -> Result<u64, Refused> {
+) -> Result<u64, PageFault> {
     let host = space.vm().platform();
     host.touch(cpu, space.root(), pages(page, 1).start, how, value)
 }
