@@ -86,16 +86,22 @@ mod tests {
     fn licences_and_sources_are_checked() {
         let policy = "[licenses]\nallow = [\"MIT\"]\n[sources]\nallow-registry = [\"https://r\"]\n";
         let policy: toml::Table = policy.parse().expect("it is TOML");
+        let package = |name: &str, license: &str, source: Option<&str>| {
+            serde_json::json!({
+                "name": name, "version": "1.0.0", "license": license, "source": source,
+            })
+        };
+        let registry = Some("registry+https://r");
         let metadata = serde_json::json!({"packages": [
-            {"name": "good", "version": "1.0.0", "license": "GPL-2.0/MIT", "source": "registry+https://r"},
-            {"name": "ours", "version": "1.0.0", "license": "MIT", "source": null},
-            {"name": "copyleft", "version": "1.0.0", "license": "GPL-2.0", "source": "registry+https://r"},
-            {"name": "elsewhere", "version": "2.0.0", "license": "MIT", "source": "git+https://g"},
+            package("good", "GPL-2.0/MIT", registry),
+            package("ours", "MIT", None),
+            package("copyleft", "GPL-2.0", registry),
+            package("elsewhere", "MIT", Some("git+https://g")),
         ]});
         let findings = denied(&metadata.to_string(), &policy).expect("it is read");
         assert_eq!(
             findings,
-            ["copyleft 1.0.0: licence `GPL-2.0`", "elsewhere 2.0.0: source git+https://g"]
+            ["copyleft 1.0.0: licence `GPL-2.0`", "elsewhere 1.0.0: source git+https://g"]
         );
     }
 }

@@ -112,8 +112,8 @@ impl<'a> Site<'a> {
     }
 }
 
-/// A link to a place outside of the book, as a link to a place inside; `None` for all others. Source
-/// files are added to `sources`.
+/// Turns a link that leads out of the book into one inside. Returns `None` for all others. Adds
+/// source files to `sources`.
 fn moved(link: &str, has_api: bool, sources: &mut BTreeSet<String>) -> Option<String> {
     if let Some(item) = link.strip_prefix(DOCS_RS) {
         // `CRATE/latest/PATH`.

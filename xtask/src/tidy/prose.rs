@@ -9,9 +9,6 @@ use regex_lite::Regex;
 
 use crate::command::Failure;
 
-/// Findings are only printed until the whole tree is below the targets.
-const ENFORCED: bool = false;
-
 /// A habit that the house style avoids.
 struct Habit {
     name: &'static str,
@@ -101,12 +98,12 @@ pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
     let opener = count(&OPENER, |block| block.is_doc) * 100.0 / docs.max(1) as f64;
     for (Habit { name, target, .. }, rate) in rates.chain([(&OPENER, opener)]) {
         println!("{name:<30} {rate:>6.1}   target {target}");
-        if ENFORCED && rate > *target {
+        if rate > *target {
             findings.push(format!("prose: `{name}` is above its target: tidy --list '{name}'"));
         }
     }
     println!("{:<30} {seeds:>6}   target 0", "numbers of seeds in public");
-    if ENFORCED && seeds > 0 {
+    if seeds > 0 {
         findings.push(format!("prose: `{SEED}` in public text: use the name of the study"));
     }
 }

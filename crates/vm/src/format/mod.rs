@@ -54,8 +54,8 @@ pub struct Leaf {
 
 /// The bits of an architecture's page-table entries.
 ///
-/// A field is 0 if the architecture has no such bit. The fields for leaves do not share bits, unless
-/// their documentation allows it.
+/// A field is 0 if the architecture has no such bit. The fields for leaves do not share bits,
+/// unless their documentation allows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bits {
     /// The field that holds the number of a frame.
