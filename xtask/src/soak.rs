@@ -85,6 +85,10 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     cargo("test --release -p shootdown --features soft --test rules")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
+    // Large machines, more seeds, and few tags. CI runs a sample of each.
+    cargo("test --release -p shootdown-lab --test all -- designs choice tags traces")
+        .env("SHOOTDOWN_SOAK", "1")
+        .run()?;
     let seed = seed_of_now();
     damage(minutes * 60, seed)?;
     // About 2000 programs per minute.

@@ -11,10 +11,14 @@ use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
+use crate::common::is_soak;
+
 /// The largest relative error of `linux-7.0`, compared with the recorded kernel.
 const FIDELITY: f64 = 0.10;
 /// Number of runs under the simulated schedule. Results are means over them.
 const RUNS: u64 = 32;
+/// Number of runs in CI.
+const RUNS_SAMPLED: u64 = 8;
 
 fn recordings() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
@@ -117,7 +121,8 @@ fn simulated_schedule_is_never_worse_than_linux() {
     for recording in recordings() {
         let survey = survey(&recording);
         let run = |design| -> Vec<Outcome> {
-            (1..=RUNS).map(|seed| replay_simulated(&recording, &survey, design, seed)).collect()
+            let runs = if is_soak() { RUNS } else { RUNS_SAMPLED };
+            (1..=runs).map(|seed| replay_simulated(&recording, &survey, design, seed)).collect()
         };
         let (linux, ours) = (run(Design::LINUX_7_0), run(Design::SHOOTDOWN));
         let interrupts =

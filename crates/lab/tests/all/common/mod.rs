@@ -11,6 +11,11 @@ pub(crate) const BAD_INPUT: i32 = 2;
 /// The exit status of a command that could not run or finish.
 pub(crate) const CANNOT_RUN: i32 = 3;
 
+/// Returns `true` if tests should run in full. `cargo xtask soak` requests it; CI runs samples.
+pub(crate) fn is_soak() -> bool {
+    std::env::var_os("SHOOTDOWN_SOAK").is_some()
+}
+
 /// Returns the command without arguments.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_shootdown"))
