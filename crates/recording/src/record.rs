@@ -158,9 +158,9 @@ pub enum Call {
         address: u64,
         /// Number of bytes.
         length: u64,
-        /// `PROT_*`.
+        /// Permissions, as bits `PROT_*`.
         protection: u32,
-        /// `MAP_*`.
+        /// Flags, as bits `MAP_*`.
         flags: u32,
     },
     /// `munmap`.
@@ -176,7 +176,7 @@ pub enum Call {
         address: u64,
         /// Number of bytes.
         length: u64,
-        /// `PROT_*`.
+        /// Permissions, as bits `PROT_*`.
         protection: u32,
     },
     /// `madvise`.

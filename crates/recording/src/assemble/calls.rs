@@ -8,7 +8,7 @@ pub(super) enum Evidence {
     /// Only `tlb_flush` with [`FlushReason::Request`](crate::record::FlushReason).
     #[default]
     Requests,
-    /// Also `csd_queue_cpu`, which names the function that is called.
+    /// `tlb_flush`, and `csd_queue_cpu`, which names the function that is called.
     Queues,
 }
 

@@ -92,19 +92,19 @@ bitflags::bitflags! {
     /// Flushes that no CPU's correctness depends on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ExtraFlushes: u8 {
-        /// After `mprotect`, of a page that could only be read, and may be written or executed from
+        /// A flush after `mprotect`, of a page that could only be read, and may be written or executed from
         /// now on.
         const PERMISSION_GAINS = 1;
-        /// At an unmap, of pages that no access was allowed to.
+        /// A flush at an unmap, of pages that no access was allowed to.
         const INACCESSIBLE_PAGES = 1 << 1;
-        /// At every fork, of the whole space, also on idle CPUs.
+        /// A flush at every fork, of the whole space, also on idle CPUs.
         const SPACE_PER_FORK = 1 << 2;
-        /// At a move of pages, of each page table separately, also on idle CPUs.
+        /// A flush at a move of pages, of each page table separately, also on idle CPUs.
         const TABLE_PER_MOVE = 1 << 3;
-        /// Of the whole space, whenever `munmap` or `madvise` has unmapped anything, or `mremap`
+        /// A flush of the whole space, whenever `munmap` or `madvise` has unmapped anything, or `mremap`
         /// has removed a page table.
         const SPACE_PER_UNMAP = 1 << 4;
-        /// Of each area that `munmap` removes or `madvise` empties, from its first page to its
+        /// A flush of each area that `munmap` removes or `madvise` empties, from its first page to its
         /// last, whether or not a page was mapped there.
         const AREA_PER_UNMAP = 1 << 5;
     }

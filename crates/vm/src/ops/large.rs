@@ -84,8 +84,8 @@ impl<S: System> AddressSpace<S> {
         }
     }
 
-    /// Does the same, and returns the areas, locked for reading, and the result. Splits nothing if
-    /// areas cannot be in `range`.
+    /// [Splits](Self::split_large) the chosen large pages in `range`. Returns the areas, locked for
+    /// reading, and the result. Splits nothing if areas cannot be in `range`.
     pub(crate) fn read_areas_split(
         &self,
         range: &Range<u64>,

@@ -17,7 +17,7 @@ const REDISTRIBUTOR_BYTES: usize = 0x2_0000;
 pub(super) const CPUS_MAX: u32 = 123;
 /// `GICR_TYPER`, its upper half: the CPU's affinity.
 const AFFINITY: usize = 0xc;
-/// `GICR_WAKER`.
+/// Offset of `GICR_WAKER`.
 const WAKER: usize = 0x14;
 const PROCESSOR_SLEEP: u32 = 1 << 1;
 const CHILDREN_ASLEEP: u32 = 1 << 2;
