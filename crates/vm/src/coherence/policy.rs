@@ -92,8 +92,8 @@ bitflags::bitflags! {
     /// Flushes that no CPU's correctness depends on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ExtraFlushes: u8 {
-        /// A flush after `mprotect`, of a page that could only be read, and may be written or executed from
-        /// now on.
+        /// A flush after `mprotect`, of a page that could only be read, and may be written or
+        /// executed from now on.
         const PERMISSION_GAINS = 1;
         /// A flush at an unmap, of pages that no access was allowed to.
         const INACCESSIBLE_PAGES = 1 << 1;
@@ -101,11 +101,11 @@ bitflags::bitflags! {
         const SPACE_PER_FORK = 1 << 2;
         /// A flush at a move of pages, of each page table separately, also on idle CPUs.
         const TABLE_PER_MOVE = 1 << 3;
-        /// A flush of the whole space, whenever `munmap` or `madvise` has unmapped anything, or `mremap`
-        /// has removed a page table.
+        /// A flush of the whole space, whenever `munmap` or `madvise` has unmapped anything, or
+        /// `mremap` has removed a page table.
         const SPACE_PER_UNMAP = 1 << 4;
-        /// A flush of each area that `munmap` removes or `madvise` empties, from its first page to its
-        /// last, whether or not a page was mapped there.
+        /// A flush of each area that `munmap` removes or `madvise` empties, from its first page to
+        /// its last, whether or not a page was mapped there.
         const AREA_PER_UNMAP = 1 << 5;
     }
 }
