@@ -32,9 +32,9 @@
 //! ```
 //!
 //! - **Generation.** Each [`Space`] counts its flushes, and logs the last 16. A CPU remembers up to
-//!   which generation its TLB is clean, so it can find out later what it has missed: nothing, a few
-//!   ranges, or more than the log holds. A CPU that does not use the space *now* is therefore not
-//!   interrupted now. (Linux: `tlb_gen`, without the log.)
+//!   which generation its TLB is clean, so the CPU can find out later what it has missed: nothing,
+//!   a few ranges, or more than the log holds. A flush therefore does not interrupt a CPU that does
+//!   not use the space at that moment. (Linux: `tlb_gen`, without the log.)
 //! - **Presence.** Each CPU publishes, in one word of its [`CpuState`], what it could be using: a
 //!   space [actively](Presence::Active), a space [lazily](Presence::Lazy) (the space is loaded, but
 //!   the CPU is idle or runs a kernel thread), or [nothing](Presence::Out). A flush interrupts only
@@ -56,7 +56,8 @@
 //! A lazy CPU can still *walk* the page tables of its space. Therefore page tables that a flush
 //! unhooked wait in [`Quarantine`] until every such CPU has caught up, which happens without an
 //! interrupt. A space that dies is freed by the last CPU that drops it ([`PinnedCpu::retire`]).
-//! Neither costs an interrupt, or a reference count that all CPUs write when they become idle.
+//! Neither of the two costs an interrupt, or a reference count that all CPUs write when they become
+//! idle.
 //!
 //! # Example
 //!
@@ -122,13 +123,14 @@
 //! 3. **Schedule.** Put a [`Space`] into each of your address spaces. Call [`PinnedCpu::switch`]
 //!    when the scheduler runs a thread of the space, and [`PinnedCpu::enter_lazy`] when it runs a
 //!    thread without one. If your kernel touches no user address between kernel entry and return,
-//!    it may also enter lazy there: then a CPU that is interrupted often is not interrupted while
-//!    its thread is in the kernel ([`LazyEntryPredictor`]).
+//!    it may also call `enter_lazy` on entry and `switch` before the return: then flushes do not
+//!    interrupt the CPU while its thread is in the kernel. [`LazyEntryPredictor`] predicts on which
+//!    CPUs this saves interrupts.
 //! 4. **Flush.** Where you change page tables, call [`PinnedCpu::flush`], drop your locks, call
 //!    [`Pending::wait`], and only then free pages. Where you free what was mapped, page tables
-//!    included, [`Gather`] does these things in the right order. Where you only add permissions, do
-//!    not flush. On CPUs that cache failed translations (Arm, `LoongArch`), invalidate those in the
-//!    page-fault handler.
+//!    included, [`Gather`] does these steps in the right order. Where you only add permissions, do
+//!    not flush. On CPUs that cache refused accesses (Arm) or invalid entries (`LoongArch`),
+//!    invalidate these in the page-fault handler.
 //! 5. **Reclaim.** Where you unmap pages of many spaces one by one, use a [`Batch`]: it interrupts
 //!    each CPU once for all of them. With batches, code that changes page tables and finds an entry
 //!    already clear must call [`PinnedCpu::flush_if_batched`], so that it does not return before
@@ -158,7 +160,8 @@
 //!
 //! - *Foundations:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
 //!   correctness depends on has a name there, and a test that fails without it. [`memory`](Memory)
-//!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers.
+//!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers;
+//!   `cache_padded` gives a value its own cache lines.
 //! - *Parts that need memory alone:* [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
 //!   that a flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
 //!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
@@ -172,7 +175,8 @@
 //!   `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
 //!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
-//!   [`retire`](PinnedCpu::retire).
+//!   [`retire`](PinnedCpu::retire). The last module, [`lazy_entry`](LazyEntryPredictor), predicts
+//!   whether it saves an interrupt to become lazy at kernel entry.
 
 #![no_std]
 #![warn(clippy::pedantic)]
