@@ -17,6 +17,11 @@ const COUNTS: &str = "kernel/counts.csv";
 /// so does the number of instructions, because a TLB refill takes some.
 const CPUS: [(&str, &[u32]); 2] = [("x86_64", &[1, 2, 4]), ("aarch64", &[1, 2])];
 
+/// Returns `true` if the golden file has counts of this architecture.
+pub(super) fn is_golden(arch: &str) -> bool {
+    CPUS.iter().any(|(golden, _)| *golden == arch)
+}
+
 /// The recordings that ship, and the architecture and number of CPUs on which they run.
 const RECORDINGS: [&str; 6] = [
     "traces/go.shootdown",

@@ -213,6 +213,7 @@ fn lazy_sender_catches_up_on_resume() {
 /// A CPU that comes back to a space invalidates up to 33 missed pages one by one, of which up
 /// to 8 may be explicit.
 #[test]
+#[cfg_attr(miri, ignore = "takes half a minute, and runs no unsafe code that others do not")]
 fn returning_cpu_has_higher_ceiling_for_reclaim() {
     let missed = |reclaimed: usize, explicit: usize| {
         let system = System::new(Config { catch_up_ceiling: 8, ..CONFIG });

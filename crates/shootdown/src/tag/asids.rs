@@ -177,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes half a minute, and runs no unsafe code that others do not")]
     fn asid_count_is_limited_by_machine_and_words() {
         fn count<const WORDS: usize>(tags: usize) -> u64 {
             AsidAllocator::<Plain<WORDS>>::new().count(&Plain::with_tags(tags))
