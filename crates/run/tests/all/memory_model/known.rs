@@ -2,8 +2,8 @@
 //!
 //! Reclaim has cleared the entry of a file's page, and not yet flushed it. A thread writes there:
 //! it gets a copy of its own, and writes to the copy, while another CPU still reads the file's page
-//! through its TLB (`docs/reclaim.md`, "Code that maps another page there"). A fault handler that checks
-//! whether the space is batched flushes the address first, and prevents the error.
+//! through its TLB (`docs/reclaim.md`, "Code that maps another page there"). A fault handler that
+//! checks whether the space is batched flushes the address first, and prevents the error.
 
 use std::rc::Rc;
 
