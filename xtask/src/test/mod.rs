@@ -27,16 +27,16 @@ const STEPS: &[Step] = &[
     Step::new("build", Cores::All, &[], 150, builds::tests),
     Step::new("miri", Cores::One, &["packages"], 260, || soak::miri(Miri::Sample)),
     Step::new("tests", Cores::One, &["build"], 220, binaries::run),
-    Step::new("damaged", Cores::One, &["build"], 25, || soak::damage(20, 1)),
+    Step::new("damaged", Cores::One, &["build"], 15, || soak::damage(10, 1)),
     Step::new("examples", Cores::One, &["build"], 10, builds::doc_tests),
     Step::new("documentation", Cores::One, &["toolchain"], 15, builds::documentation),
     Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
     Step::new("publishing", Cores::One, &["toolchain"], 10, publishing::check),
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
+    Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
     Step::new("readme", Cores::All, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
-    Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
 ];
 
 /// Runs all steps.

@@ -87,7 +87,7 @@ impl Cost {
 /// generators together there is no allowance: fewer interrupts, and less time in the geometric
 /// mean.
 fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
-    if !is_soak() && (cpus > 16 || (machine_name, cpus) == ("skylake", 4)) {
+    if !is_soak() && (cpus > 8 || (machine_name, cpus) == ("skylake", 4)) {
         println!("skipped: {cpus} CPUs of {machine_name}, which `cargo xtask soak` runs");
         return;
     }
