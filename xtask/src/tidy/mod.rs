@@ -52,14 +52,11 @@ fn files(patterns: &str) -> Result<Vec<(PathBuf, String)>, Failure> {
     Ok(files.map(|(text, file)| (file, text)).collect())
 }
 
-/// Crates that still have both styles of module files.
-const MODULE_FILES_MIXED: &[&str] = &["crates/shootdown", "crates/vm"];
-
 /// Checks that a module with child modules is in `name/mod.rs`, not in `name.rs` next to `name/`.
 fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Vec<String>) {
     let folder = file.with_extension("");
-    let has_folder = || files.iter().any(|(other, _)| other.starts_with(&folder));
-    if !MODULE_FILES_MIXED.iter().any(|of| file.starts_with(of)) && has_folder() {
+    let has_folder = files.iter().any(|(other, _)| other.starts_with(&folder));
+    if has_folder {
         findings.push(format!(
             "{}:1: move it to {}/mod.rs, where its child modules are",
             file.display(),
