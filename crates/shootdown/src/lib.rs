@@ -187,7 +187,8 @@
     clippy::cast_possible_truncation,
     clippy::inline_always,
     reason = "types are named after their module; methods of `PinnedCpu` are called for their \
-              effect; indices are small"
+              effect; indices are small; the parts of a flush that interrupts have one or two \
+              callers, and calls between them cost up to 70 instructions"
 )]
 
 #[cfg(any(test, feature = "soft"))]
