@@ -145,8 +145,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending: &mut Pending<'e, M>,
     ) -> u64 {
         let concerns_others = self.concerns_others(space, pending);
-        // A mask of one word was read by the caller, and has other CPUs or is being trimmed. A wider
-        // mask may only name words whose CPUs have left.
+        // A mask of one word was read by the caller, and has other CPUs or is being trimmed. A
+        // wider mask may only name words that have no CPU any more.
         if !CpuSet::<M::CpuBits>::ONE_WORD && !concerns_others {
             return self.flush_alone(space, extent, generation);
         }
