@@ -10,6 +10,7 @@
 //! what the CPU has to do: the CPU [catches up](crate::PinnedCpu::handle_flush_ipi) with the spaces
 //! that it has loaded.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache_padded::CachePadded;
@@ -73,15 +74,26 @@ enum Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
-impl<M: Memory> Bell<M> {
+impl<M: Memory<Word = AtomicU64>> Bell<M> {
     /// A disconnected bell, because CPUs start offline.
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
+        Self {
+            rung: CachePadded(AtomicU64::new(DISCONNECTED)),
+            answered: CachePadded(AtomicU64::new(0)),
+        }
+    }
+}
+
+impl<M: Memory> Default for Bell<M> {
+    fn default() -> Self {
         Self {
             rung: CachePadded(M::Word::new(DISCONNECTED)),
             answered: CachePadded(M::Word::new(0)),
         }
     }
+}
 
+impl<M: Memory> Bell<M> {
     /// Rings the bell. Call this after the full fence of the flush: see [`Rule::BellAcquire`]. For
     /// a disconnected bell, see [`Rule::DisconnectAcquire`].
     ///
@@ -235,7 +247,7 @@ mod tests {
     fn handler_on_attended_bell_leaves_it_quiet() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let bell = Bell::<Soft<Host>>::new();
+        let bell = Bell::<Soft<Host>>::default();
         bell.connect();
         bell.attend();
         assert_eq!(bell.ring(machine), Rung::Coalesced);
@@ -253,7 +265,7 @@ mod tests {
     fn round_satisfies_rings_before_its_begin() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let bell = Bell::<Soft<Host>>::new();
+        let bell = Bell::<Soft<Host>>::default();
         assert_eq!(bell.ring(machine), Rung::Disconnected);
         bell.connect();
         for rounds in 0..3 {
@@ -282,7 +294,7 @@ mod tests {
     fn bell_left_by_hang_up_stays_rung() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let bell = Bell::<Soft<Host>>::new();
+        let bell = Bell::<Soft<Host>>::default();
         bell.connect();
         assert_eq!(bell.ring(machine), Rung::First);
         bell.end_round(machine, bell.begin_round(machine).unwrap());
@@ -304,7 +316,7 @@ mod tests {
     fn offline_and_online_again_satisfies_earlier_ticket() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let bell = Bell::<Soft<Host>>::new();
+        let bell = Bell::<Soft<Host>>::default();
         bell.connect();
         for _ in 0..3 {
             assert_eq!(bell.ring(machine), Rung::First);

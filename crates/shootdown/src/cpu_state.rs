@@ -9,6 +9,7 @@
 use core::cell::Cell;
 use core::fmt;
 use core::ptr;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Bell;
@@ -83,31 +84,43 @@ unsafe impl<M: Machine> Sync for CpuState<M> {}
 // pointer to a space.
 unsafe impl<M: Machine> Send for CpuState<M> {}
 
-impl<M: Machine> CpuState<M> {
-    /// The state of a CPU that is offline.
-    #[must_use]
-    pub fn new() -> Self {
+impl<M: Machine> Local<M> {
+    /// The part of a CPU that is offline.
+    const fn new() -> Self {
         Self {
-            presence: M::Word::new(Presence::Out.to_word()),
-            hazard: M::Word::new(Hazard::NOTHING.0),
-            seen: M::Word::new(0),
-            active_tag: M::Word::new(0),
-            reserved_tag: M::Word::new(0),
-            bell: Bell::new(),
-            local: Local {
-                loaded: Cell::new(ptr::null()),
-                slot: Cell::new(ptr::null()),
-                online: Cell::new(false),
-                kernel_generation: Cell::new(0),
-                renamed_tags: Cell::new(0),
-                policy: NotifyPolicy::new(),
-                counters: CpuCounters::default(),
-                spare: TagSlot::VACANT,
-                tags: M::TagSlots::VACANT,
-            },
+            loaded: Cell::new(ptr::null()),
+            slot: Cell::new(ptr::null()),
+            online: Cell::new(false),
+            kernel_generation: Cell::new(0),
+            renamed_tags: Cell::new(0),
+            policy: NotifyPolicy::new(),
+            counters: CpuCounters::new(),
+            spare: TagSlot::VACANT,
+            tags: M::TagSlots::VACANT,
         }
     }
+}
 
+impl<M: Machine<Word = AtomicU64>> CpuState<M> {
+    /// The state of a CPU that is offline.
+    ///
+    /// For a static: `static CPUS: [CpuState<M>; 64] = [const { CpuState::new() }; 64];`. If the
+    /// words are of another type, as in a model checker, use [`default`](Self::default).
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            presence: AtomicU64::new(Presence::Out.to_word()),
+            hazard: AtomicU64::new(Hazard::NOTHING.0),
+            seen: AtomicU64::new(0),
+            active_tag: AtomicU64::new(0),
+            reserved_tag: AtomicU64::new(0),
+            bell: Bell::new(),
+            local: Local::new(),
+        }
+    }
+}
+
+impl<M: Machine> CpuState<M> {
     /// The space that the CPU could be using, and how. See [`Rule::PresenceAcquire`].
     #[inline]
     pub fn presence(&self, machine: &M) -> Presence {
@@ -165,8 +178,17 @@ impl<M: Machine> CpuState<M> {
 }
 
 impl<M: Machine> Default for CpuState<M> {
+    /// The state of a CPU that is offline.
     fn default() -> Self {
-        Self::new()
+        Self {
+            presence: M::Word::new(Presence::Out.to_word()),
+            hazard: M::Word::new(Hazard::NOTHING.0),
+            seen: M::Word::new(0),
+            active_tag: M::Word::new(0),
+            reserved_tag: M::Word::new(0),
+            bell: Bell::default(),
+            local: Local::new(),
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 //! sets is in [`rules`](crate::rules).
 
 use core::fmt;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpu_set::{CpuBits, CpuSet, SharedCpuSet};
@@ -35,11 +36,20 @@ pub(crate) struct CpuMask<M: Memory, B: CpuBits> {
     sets: [SharedCpuSet<M, B>; 2],
 }
 
-impl<M: Memory, B: CpuBits> CpuMask<M, B> {
-    pub(crate) fn new() -> Self {
-        Self { phase: M::Word::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
+impl<M: Memory<Word = AtomicU64>, B: CpuBits> CpuMask<M, B> {
+    /// A mask without CPUs.
+    pub(crate) const fn new() -> Self {
+        Self { phase: AtomicU64::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
     }
+}
 
+impl<M: Memory, B: CpuBits> Default for CpuMask<M, B> {
+    fn default() -> Self {
+        Self { phase: M::Word::new(0), sets: [SharedCpuSet::default(), SharedCpuSet::default()] }
+    }
+}
+
+impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     /// Ensures that flushes probe `cpu`. Returns the phase in which it is registered. Writes
     /// nothing if `cpu` is registered already.
     ///

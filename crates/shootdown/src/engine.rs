@@ -1,8 +1,11 @@
 //! The engine: a machine, the flushes of the kernel's own translations, and the online CPUs.
 
+#![expect(unsafe_code, reason = "initialises an engine in place")]
+
 use core::fmt;
-use core::sync::atomic::AtomicU32;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::cache_padded::CachePadded;
 use crate::cpu_set::SharedCpuSet;
@@ -33,20 +36,55 @@ pub struct Shootdown<M: Machine> {
     tags: CachePadded<AsidAllocator<M>>,
 }
 
-impl<M: Machine> Shootdown<M> {
+impl<M: Machine<Word = AtomicU64>> Shootdown<M> {
     /// An engine for `machine`, with every CPU offline.
+    ///
+    /// An engine with an allocator of 16-bit tags is 17 KiB large. Put it into a static, where the
+    /// compiler initialises it; or, if the machine is known at boot only, into an
+    /// [`EngineCell`](crate::EngineCell), or into memory of your own with [`init`](Self::init).
     #[must_use]
-    pub fn new(machine: M) -> Self {
+    pub const fn new(machine: M) -> Self {
         Self {
             machine,
             id: AtomicU32::new(0),
             kernel: CachePadded(FlushLog::new()),
             online: CachePadded(SharedCpuSet::new()),
-            last_space: CachePadded(M::Word::new(0)),
+            last_space: CachePadded(AtomicU64::new(0)),
             tags: CachePadded(AsidAllocator::new()),
         }
     }
 
+    /// Makes an engine in `place`, without a copy on the stack.
+    pub const fn init(place: &mut MaybeUninit<Self>, machine: M) -> &mut Self {
+        let engine = place.as_mut_ptr();
+        // SAFETY: the pointer is to the place. All fields but the machine consist of integers, for
+        // which 0 is a value, and of the tags' words, which the last line sets.
+        unsafe {
+            engine.write_bytes(0, 1);
+            (&raw mut (*engine).machine).write(machine);
+            AsidAllocator::set_first(&mut (*engine).tags.0);
+            place.assume_init_mut()
+        }
+    }
+}
+
+impl<M: Machine> From<M> for Shootdown<M> {
+    /// An engine for `machine`, with every CPU offline, whose words can be of any type.
+    ///
+    /// [`new`](Shootdown::new) does the same where words are [`AtomicU64`], and in constants.
+    fn from(machine: M) -> Self {
+        Self {
+            machine,
+            id: AtomicU32::new(0),
+            kernel: CachePadded(FlushLog::default()),
+            online: CachePadded(SharedCpuSet::default()),
+            last_space: CachePadded(M::Word::new(0)),
+            tags: CachePadded(AsidAllocator::default()),
+        }
+    }
+}
+
+impl<M: Machine> Shootdown<M> {
     /// The machine.
     #[inline]
     pub const fn machine(&self) -> &M {

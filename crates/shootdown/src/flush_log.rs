@@ -6,10 +6,11 @@
 //! `mm->context.tlb_gen` is the same count without the log: there, a CPU that has missed any flush
 //! but the one that interrupts it invalidates everything.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::extent::Extent;
-use crate::memory::{Memory, Word, order};
+use crate::memory::{Memory, Word, order, zero_words};
 use crate::rules::Rule;
 
 /// Number of flushes that the log reaches back. An entry is 16 bytes, so the log is four cache
@@ -121,8 +122,17 @@ impl Ranges {
     }
 }
 
-impl<M: Memory> FlushLog<M> {
-    pub(crate) fn new() -> Self {
+impl<M: Memory<Word = AtomicU64>> FlushLog<M> {
+    /// A log of no flushes.
+    #[expect(unsafe_code, reason = "an array of words cannot be made by a constant otherwise")]
+    pub(crate) const fn new() -> Self {
+        // SAFETY: all fields are words, or arrays of words.
+        unsafe { zero_words() }
+    }
+}
+
+impl<M: Memory> Default for FlushLog<M> {
+    fn default() -> Self {
         Self {
             generation: M::Word::new(0),
             entries: core::array::from_fn(|_| Entry {
@@ -131,7 +141,9 @@ impl<M: Memory> FlushLog<M> {
             }),
         }
     }
+}
 
+impl<M: Memory> FlushLog<M> {
     /// Number of flushes so far. See [`Rule::GenerationAcquire`].
     #[inline]
     pub(crate) fn generation(&self, machine: &M) -> u64 {
@@ -347,7 +359,7 @@ mod tests {
 
     impl Log {
         fn new() -> Self {
-            Self { engine: Machine::engine(Config::default()), log: FlushLog::new() }
+            Self { engine: Machine::engine(Config::default()), log: FlushLog::default() }
         }
 
         /// Logs `pages` pages, at an address that depends on the generation.

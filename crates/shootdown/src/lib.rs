@@ -169,8 +169,8 @@
 //!   choice between interrupts and broadcasts.
 //! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
 //!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above. Then their
-//!   [tags](Tagging), the [engine](Shootdown), and [`pinned_cpu`](PinnedCpu), the CPU that runs the
-//!   caller.
+//!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
+//!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
 //!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
@@ -218,6 +218,7 @@ mod cpu_state;
 mod tag;
 mod engine;
 mod pinned_cpu;
+mod engine_cell;
 mod quarantine;
 mod pending;
 mod broadcast;
@@ -239,6 +240,7 @@ pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use cpu_state::CpuState;
 pub use engine::Shootdown;
+pub use engine_cell::EngineCell;
 pub use extent::{Extent, PageSize};
 pub use extent_set::ExtentSet;
 pub use gather::{Flushed, Gather, Sent};

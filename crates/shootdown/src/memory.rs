@@ -10,6 +10,7 @@
 
 #![expect(unsafe_code, reason = "states a contract that the engine's safety rests on")]
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rules::{Kind, Rule};
@@ -96,6 +97,17 @@ macro_rules! word_by_atomic {
 }
 
 word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
+
+/// A value that consists of `AtomicU64`s only, each of them 0.
+///
+/// # Safety
+///
+/// `T` must have no other fields.
+pub(crate) const unsafe fn zero_words<T>() -> T {
+    // SAFETY: all bits of an `AtomicU64` may be 0; the caller promises that `T` has no other
+    // fields.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
 
 /// Room for the allocator of global tags. Implemented for arrays of words only.
 pub trait TagWords<W>: sealed::Sealed + Send + Sync {

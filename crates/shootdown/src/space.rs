@@ -5,6 +5,7 @@
 use core::fmt;
 use core::marker::PhantomPinned;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpumask::CpuMask;
@@ -18,6 +19,9 @@ use crate::stats::{Counter, SpaceCounters, SpaceStats};
 /// The references that a living space has on behalf of its users: more than the number of CPUs, so
 /// that the count cannot reach zero before the space is retired.
 pub(crate) const ALIVE: u64 = 1 << 32;
+
+/// The `engine` of a [vacant](Space::vacant) space. No engine has this id.
+const NO_ENGINE: u32 = u32::MAX;
 
 /// An address space: its root, its generation and flush log, and the CPUs that may be using it.
 ///
@@ -63,19 +67,42 @@ pub struct Space<M: Machine> {
     _pinned: PhantomPinned,
 }
 
+impl<M: Machine<Word = AtomicU64>> Space<M> {
+    /// A vacant space, which is the initial value of a static, or of an element of a table of
+    /// address spaces. No engine has made it: assign the result of
+    /// [`Shootdown::space`](crate::Shootdown::space) to it before its first use.
+    #[must_use]
+    pub const fn vacant() -> Self {
+        Self {
+            log: FlushLog::new(),
+            id: SpaceId(0),
+            root: Root(0),
+            engine: NO_ENGINE,
+            counters: SpaceCounters::new(),
+            wasted_at_trim: Counter::new(),
+            refs: AtomicU64::new(ALIVE),
+            tag: AtomicU64::new(0),
+            clean_everywhere: AtomicU64::new(0),
+            cpumask: CpuMask::new(),
+            batched: AtomicU64::new(0),
+            _pinned: PhantomPinned,
+        }
+    }
+}
+
 impl<M: Machine> Space<M> {
     pub(crate) fn new(engine: u32, id: SpaceId, root: Root) -> Self {
         Self {
-            log: FlushLog::new(),
+            log: FlushLog::default(),
             id,
             root,
             engine,
-            counters: SpaceCounters::default(),
-            wasted_at_trim: Counter::default(),
+            counters: SpaceCounters::new(),
+            wasted_at_trim: Counter::new(),
             refs: M::Word::new(ALIVE),
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
-            cpumask: CpuMask::new(),
+            cpumask: CpuMask::default(),
             batched: M::Word::new(0),
             _pinned: PhantomPinned,
         }

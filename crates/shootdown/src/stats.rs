@@ -7,10 +7,15 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A counter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    /// A counter at 0.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Adds `count`, on the only CPU that ever writes this counter. Costs one unlocked add.
     #[inline]
     pub(crate) fn add_unshared(&self, count: u64) {
@@ -50,7 +55,7 @@ macro_rules! stats {
         }
     ) => {
         $(#[$counters_doc])*
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         #[repr(C)]
         pub(crate) struct $counters { $(pub(crate) $name: Counter,)* }
 
@@ -62,6 +67,11 @@ macro_rules! stats {
         }
 
         impl $counters {
+            /// Counters at 0.
+            pub(crate) const fn new() -> Self {
+                Self { $($name: Counter::new(),)* }
+            }
+
             /// Reads each counter by itself. The derived fields are 0.
             pub(crate) fn read(&self) -> $snapshot {
                 $snapshot { $($name: self.$name.read(),)* $($($derived: 0,)*)? }
@@ -153,7 +163,7 @@ mod tests {
 
     #[test]
     fn counter_adds_and_sets() {
-        let counter = Counter::default();
+        let counter = Counter::new();
         counter.add_unshared(3);
         counter.add(0);
         counter.add(4);

@@ -9,12 +9,12 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use shootdown::{CpuId, CpuSet, CpuState, PinnedCpu, Root, Shootdown, Space};
+use shootdown::{CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::sync::{Once, masked};
+use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
 pub(crate) type Processor = <Arch as Architecture>::Processor;
@@ -22,7 +22,7 @@ pub(crate) type Processor = <Arch as Architecture>::Processor;
 /// The engine's machine.
 pub(crate) type Machine = Bare<ThisKernel>;
 
-static ENGINE: Once<Shootdown<Machine>> = Once::new();
+static ENGINE: EngineCell<Machine> = EngineCell::new();
 
 /// The kernel's half of the machine.
 pub(crate) struct ThisKernel {
@@ -84,12 +84,13 @@ pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
         waits_since_ns: AtomicU64::new(0),
     };
     let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns };
-    ENGINE.set(Shootdown::new(Bare::new(kernel, Arch::processor())));
+    // SAFETY: this is the first CPU, and no other one runs yet.
+    unsafe { ENGINE.init(Bare::new(kernel, Arch::processor())) };
 }
 
 /// The engine.
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
-    ENGINE.get()
+    &ENGINE
 }
 
 /// The engine's state of a CPU.

@@ -43,7 +43,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for EngineMachine<LIFET
 impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
     pub(super) fn new(machine: &HostileMachine, config: Config) -> Self {
         let cpu = |number| {
-            machine.with_names(CpuState::new, |place| {
+            machine.with_names(CpuState::default, |place| {
                 let name = CPU_WORDS.get(place).unwrap_or(&"other word");
                 format!("{name} of CPU {number}")
             })

@@ -84,8 +84,8 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             machine::Tagging::Global => Tagging::Global,
             machine::Tagging::Renamed => Tagging::Renamed,
         };
-        Shootdown::new(Self {
-            cpus: (0..cpus).map(|_| CpuState::new()).collect(),
+        Shootdown::from(Self {
+            cpus: (0..cpus).map(|_| CpuState::default()).collect(),
             dead: (0..cpus).map(|_| Mutex::default()).collect(),
             dead_count: AtomicUsize::new(0),
             lifetime: PhantomData,

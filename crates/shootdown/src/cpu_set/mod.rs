@@ -10,11 +10,12 @@
 
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{self, Relaxed};
 
 use crate::ids::CpuId;
 use crate::memory::sealed::Sealed;
-use crate::memory::{Memory, Word, fence, order};
+use crate::memory::{Memory, Word, fence, order, zero_words};
 use crate::rules::Rule;
 
 /// Room for one bit per possible CPU. Implemented for `[u64; N]` only, which is for `64 * N` CPUs.
@@ -327,13 +328,23 @@ pub(crate) struct SharedCpuSet<M: Memory, B: CpuBits> {
     words: B::Shared<M::Word>,
 }
 
+impl<M: Memory<Word = AtomicU64>, B: CpuBits> SharedCpuSet<M, B> {
+    /// The empty set.
+    pub(crate) const fn new() -> Self {
+        // SAFETY: `CpuBits` is implemented for arrays of words only, so all fields are words.
+        unsafe { zero_words() }
+    }
+}
+
+impl<M: Memory, B: CpuBits> Default for SharedCpuSet<M, B> {
+    fn default() -> Self {
+        Self { top: M::Word::new(0), words: B::shared() }
+    }
+}
+
 impl<M: Memory, B: CpuBits> SharedCpuSet<M, B> {
     /// `false` if there is only one word: then the compiler drops the code for the top word.
     const HAS_TOP: bool = B::WORDS > 1;
-
-    pub(crate) fn new() -> Self {
-        Self { top: M::Word::new(0), words: B::shared() }
-    }
 
     #[inline]
     fn words(&self) -> &[M::Word] {

@@ -162,13 +162,13 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     pub fn engine(config: Config) -> Shootdown<Self> {
         assert!(config.cpus as usize <= CpuSet::<[u64; WORDS]>::capacity(), "WORDS is too small");
         let cpus = (0..config.cpus).map(|_| SoftCpu {
-            state: CpuState::new(),
+            state: CpuState::default(),
             tlb: Mutex::default(),
             interrupt: P::Word::new(0),
             broadcasts: Broadcasts::new(),
             occupied: AtomicBool::new(false),
         });
-        Shootdown::new(Self {
+        Shootdown::from(Self {
             config,
             cpus: cpus.collect(),
             tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),

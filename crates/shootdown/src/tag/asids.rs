@@ -3,12 +3,13 @@
 //! Each engine has one allocator. Its words are written under its lock. `global.rs` has the use by
 //! CPUs, and the rollover to a new epoch.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpu_set::SharedCpuSet;
 use crate::ids::Tag;
 use crate::machine::Machine;
-use crate::memory::{TagWords, Word, order};
+use crate::memory::{TagWords, Word, order, zero_words};
 use crate::rules::Rule;
 
 /// An ASID in one word, with its number of pins and the epoch in which it was allocated. 0 for no
@@ -65,19 +66,41 @@ pub(crate) struct AsidAllocator<M: Machine> {
     words: M::TagWords,
 }
 
-impl<M: Machine> AsidAllocator<M> {
-    pub(crate) fn new() -> Self {
+/// The first epoch, and the first ASID. 0 stands for no ASID.
+const FIRST: u64 = 1;
+
+impl<M: Machine<Word = AtomicU64>> AsidAllocator<M> {
+    /// An allocator of which no ASID is allocated.
+    #[expect(unsafe_code, reason = "an array of words cannot be made by a constant otherwise")]
+    pub(crate) const fn new() -> Self {
+        // SAFETY: `TagWords` is implemented for arrays of words only, so all fields are words.
+        let mut allocator: Self = unsafe { zero_words() };
+        allocator.set_first();
+        allocator
+    }
+
+    /// Sets the words that are not 0 at first.
+    pub(crate) const fn set_first(&mut self) {
+        self.epoch = AtomicU64::new(FIRST);
+        self.next = AtomicU64::new(FIRST);
+    }
+}
+
+impl<M: Machine> Default for AsidAllocator<M> {
+    fn default() -> Self {
         Self {
             lock: M::Word::new(0),
-            epoch: M::Word::new(1),
-            next: M::Word::new(1),
+            epoch: M::Word::new(FIRST),
+            next: M::Word::new(FIRST),
             failures: M::Word::new(0),
             pinned: M::Word::new(0),
-            flush_pending: SharedCpuSet::new(),
+            flush_pending: SharedCpuSet::default(),
             words: M::TagWords::zero(),
         }
     }
+}
 
+impl<M: Machine> AsidAllocator<M> {
     /// Returns `true` if there are more ASIDs than CPUs, so that no CPU ever runs a space without
     /// an ASID.
     pub(crate) fn covers_all_cpus(&self, machine: &M) -> bool {

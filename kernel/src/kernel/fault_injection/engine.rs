@@ -6,13 +6,13 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shootdown::{CpuId, CpuSet, CpuState, PinnedCpu, Root, Shootdown, Space};
+use shootdown::{CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel, Processor as _};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::fault_injection::fault::Faulty;
-use crate::kernel::sync::{Once, masked};
+use crate::kernel::sync::masked;
 
 pub(crate) type Machine = Bare<FaultyKernel>;
 
@@ -52,13 +52,13 @@ unsafe impl Kernel for FaultyKernel {
     }
 }
 
-static ENGINE: Once<Shootdown<Machine>> = Once::new();
+static ENGINE: EngineCell<Machine> = EngineCell::new();
 
 /// Creates the engine. Call this on the first CPU, before there are others.
 pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
     let cpus = memory.keep(cpus as usize, |_| CpuState::new());
-    let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
-    ENGINE.publish(&memory.keep(1, machine)[0]);
+    // SAFETY: this is the first CPU, and no other one runs yet.
+    unsafe { ENGINE.init(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor()))) };
 }
 
 /// Returns `true` if there is an engine.
@@ -67,7 +67,7 @@ pub(crate) fn exists() -> bool {
 }
 
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
-    ENGINE.get()
+    &ENGINE
 }
 
 /// Returns `true` if the TLB tags its entries.

@@ -105,7 +105,7 @@ impl Drop for InFlight<'_> {
 impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Sets up the kernel on a machine. Every CPU is online and runs no space.
     fn new(machine: &HostileMachine, Programs { config, ops }: &'p Programs) -> Self {
-        let engine = Shootdown::new(EngineMachine::new(machine, *config));
+        let engine = Shootdown::from(EngineMachine::new(machine, *config));
         let mut spaces = take_spaces();
         spaces.extend(
             (0..config.spaces).map(|number| KernelSpace::new(machine, &engine, ops, number)),
