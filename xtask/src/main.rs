@@ -10,6 +10,7 @@ mod command;
 mod demo;
 mod mutants;
 mod parallel;
+mod port;
 mod publishing;
 mod setup;
 mod soak;
@@ -36,6 +37,13 @@ cargo xtask boots           boot the kernel; outside of CI, write the results in
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths: seconds
+cargo xtask port ostd [--format text|json]
+                            build the kernel framework OSTD as published and with the engine,
+                            boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
+cargo xtask port ostd --tests
+                            run OSTD's own unit tests in both
+cargo xtask port ostd --boots COUNT
+                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, the contents of memory, the checker, and boots
                             for MINUTES on each machine (default 10)
@@ -75,6 +83,7 @@ fn main() -> ExitCode {
         ["mutants", "deletions"] => mutants::deletions(None),
         ["mutants", "deletions", part] => mutants::deletions(Some(part)),
         ["mutants", part] => mutants::campaign(Some(part)),
+        ["port", ref rest @ ..] => port::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -2,7 +2,7 @@
 //! with the book.
 
 mod counts;
-mod golden;
+pub(crate) mod golden;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

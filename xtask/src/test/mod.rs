@@ -8,7 +8,7 @@ pub(crate) mod builds;
 mod schedule;
 
 use crate::command::{Failure, cargo};
-use crate::{bench, book, boots, demo, publishing, setup, soak, tidy};
+use crate::{bench, book, boots, demo, port, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
+    Step::new("port", Cores::All, &["packages", "build"], 80, port::test),
     Step::new("readme", Cores::All, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
 ];
