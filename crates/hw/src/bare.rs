@@ -67,6 +67,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn cpu() -> CpuId;
         fn cpu_limit() -> usize;
         fn ring(cpus: &CpuSet<K::CpuBits>);
+        fn is_away(cpu: CpuId) -> bool;
         fn reclaim(space: NonNull<Space<Self>>);
     }
 

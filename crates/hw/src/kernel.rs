@@ -42,6 +42,15 @@ pub unsafe trait Kernel: Sync + Sized {
     /// CPU.
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>);
 
+    /// Returns `true` if a hypervisor does not run `cpu`, and will empty its TLB before it runs
+    /// again: the promise of [`Machine::is_away`](shootdown::Machine::is_away), which is more than
+    /// that the CPU is not running. Under KVM, see [`x86_64::kvm`](crate::x86_64::kvm).
+    #[inline]
+    fn is_away(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
     /// Returns a retired space to the kernel. No CPU can use it any more.
     fn reclaim(&self, space: NonNull<Space<Bare<Self>>>);
 

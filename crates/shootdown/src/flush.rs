@@ -16,7 +16,7 @@ use crate::extent_set::ExtentSet;
 use crate::flush_log::Cause;
 use crate::machine::{Machine, Tagging};
 use crate::memory::fence;
-use crate::notify::{Flush, WalkerPolicy};
+use crate::notify::{Flush, RingTo, WalkerPolicy};
 use crate::pending::Pending;
 use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
@@ -251,7 +251,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 pending.waiting.insert(cpu);
             }
         }
-        self.ring_all(&mut pending);
+        self.ring_all(&mut pending, RingTo::Invalidate);
         if is_broadcast {
             self.await_broadcast(&mut pending);
         }
@@ -282,7 +282,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
         }
-        self.ring_all(&mut pending);
+        self.ring_all(&mut pending, RingTo::Invalidate);
         self.catch_up_with_kernel();
         pending
     }

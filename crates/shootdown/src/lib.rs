@@ -168,6 +168,7 @@
 //!   `phase` and `cpumask`, the CPUs that a flush reads; `stats`, the counters; `method`, the
 //!   choice between interrupts and broadcasts.
 //! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
+//!   `vcpu` has a [word](VcpuWord) with which flushes of a guest skip CPUs that do not run.
 //!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above. Then their
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
 //!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
@@ -213,6 +214,7 @@ mod stats;
 mod method;
 mod broadcaster;
 mod machine;
+mod vcpu;
 mod space;
 mod cpu_state;
 mod tag;
@@ -258,3 +260,4 @@ pub use rules::Rule;
 pub use space::Space;
 pub use stats::{CpuStats, SpaceStats};
 pub use tag::slots::{TagSlot, TagSlots};
+pub use vcpu::VcpuWord;

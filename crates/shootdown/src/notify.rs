@@ -62,6 +62,16 @@ pub(crate) struct Rings {
     interrupts: u64,
     coalesced: u64,
     disconnected: u64,
+    away: u64,
+}
+
+/// The purpose of ringing a CPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RingTo {
+    /// The CPU must invalidate. If it is [away](Machine::is_away), it will do so before it runs.
+    Invalidate,
+    /// The CPU itself must drop a dead space, even if it is away.
+    DropSpace,
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
@@ -233,7 +243,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// rings took an interrupt. Returns the number of these CPUs that are offline.
     #[inline(always)]
     pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
-        let rings = self.ring_all(pending);
+        let rings = self.ring_all(pending, RingTo::Invalidate);
         if self.machine().broadcaster().is_some() {
             self.local().policy.record_rings(rings.interrupts, rings.coalesced);
         }
@@ -241,12 +251,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Rings the CPUs that `pending` waits for, sends the interrupt to those whose bell was quiet,
-    /// and removes those that are offline.
+    /// and removes those that are offline. Neither rings nor waits for a CPU that is away, if it
+    /// must only invalidate.
     ///
     /// The interrupts of each word of the set are sent after its 64 bells were rung. So no second
     /// set is necessary.
     #[inline(always)]
-    pub(crate) fn ring_all(&self, pending: &mut Pending<'e, M>) -> Rings {
+    pub(crate) fn ring_all(&self, pending: &mut Pending<'e, M>, purpose: RingTo) -> Rings {
         let machine = self.machine();
         let mut rings = Rings::default();
         for word in pending.waiting.word_indices() {
@@ -254,6 +265,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let mut quiet = 0;
             for cpu in cpus_of_word(word, awaited) {
                 let bit = 1 << (cpu.index() % 64);
+                // After FlushFence: the CPU empties its TLB after this CPU's page-table writes.
+                if purpose == RingTo::Invalidate
+                    && !machine.breaks(Rule::SkipAway)
+                    && machine.is_away(cpu)
+                {
+                    rings.away += 1;
+                    awaited &= !bit;
+                    continue;
+                }
                 match machine.state(cpu).bell.ring(machine) {
                     Rung::First => {
                         rings.interrupts += 1;
@@ -275,6 +295,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         self.counters().interrupts_sent.add_unshared(rings.interrupts);
         self.counters().rings_coalesced.add_unshared(rings.coalesced);
+        if rings.away != 0 {
+            self.counters().skipped_away.add_unshared(rings.away);
+        }
         rings
     }
 }

@@ -26,6 +26,7 @@ use crate::engine::Shootdown;
 use crate::hazard::Hazard;
 use crate::machine::{Lifetime, Machine};
 use crate::memory::{Word, order};
+use crate::notify::RingTo;
 use crate::pending::Pending;
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
@@ -74,7 +75,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             marked = cpus.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
                 pending.waiting = cpus;
-                self.ring_all(&mut pending);
+                self.ring_all(&mut pending, RingTo::DropSpace);
             }
         }
         let mut retiring = Retiring { undropped: Some((space, marked)), pending };
@@ -119,7 +120,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 all.insert(cpu);
             }
         }
-        self.ring_all(&mut pending);
+        self.ring_all(&mut pending, RingTo::DropSpace);
         Reaping { engine: self.engine, pending, cpus: all }
     }
 

@@ -65,6 +65,27 @@
 //!                                                answered := round      (AnswerRelease)
 //! ```
 //!
+//! # Virtual CPUs that are away
+//!
+//! A flush does not wait for a virtual CPU that its hypervisor has stopped. The flush and the
+//! hypervisor meet in read-modify-writes of one word:
+//!
+//! ```text
+//!   flush                                        hypervisor
+//!   ─────                                        ──────────
+//!   clear the entry                              last access of the CPU
+//!   full fence             (FlushFence)          away := 1              (StopRelease)
+//!   away → request a flush (DeferAcquire)        …
+//!        skip the CPU      (SkipAway)            away, request := 0     (ReturnAcquire)
+//!   not away → ring, wait                        it was requested → empty the TLB
+//!   free the page                                run the CPU: walk page tables
+//! ```
+//!
+//! The request is a compare-and-swap, so there are two cases. Either the hypervisor finds the
+//! request before the CPU's first access, or the flush finds the CPU running, and rings it. A load
+//! in place of the compare-and-swap leaves a third: the CPU is away when the flush looks, and runs
+//! with its old TLB when the flush frees the page.
+//!
 //! # The CPUs that are online
 //!
 //! A flush of the kernel's translations reads the set of online CPUs. A CPU that enters the set
@@ -321,6 +342,18 @@ rules! {
     /// stamp with the old extent. loom executes the stores to one word in one order only. The
     /// axiomatic checker enumerates both (`log_entry` in `crates/check/tests/axiomatic`).
     StampClaim: Kind::Ordering(Acquire),
+    /// A virtual CPU's last access comes before its hypervisor records that it has stopped. Pairs
+    /// with [`DeferAcquire`](Self::DeferAcquire). Without: a flush that does not wait for the CPU
+    /// frees a page that the CPU is using.
+    StopRelease: Kind::Ordering(Release),
+    /// The other end of [`StopRelease`](Self::StopRelease): a flush that finds the CPU away, and
+    /// leaves its request.
+    DeferAcquire: Kind::Ordering(Acquire),
+    /// A virtual CPU that returns observes the page-table writes of the flushes that have left a
+    /// request. Pairs with [`FlushFence`](Self::FlushFence), which lies between the writes and the
+    /// request. Without: the CPU empties its TLB, and then walks the old entry.
+    ReturnAcquire: Kind::Ordering(Acquire),
+
     /// An extent is written after its entry is marked as being written. Pairs with
     /// [`ExtentAcquire`](Self::ExtentAcquire): a CPU that reads the extent then finds the stamp
     /// changed.
@@ -433,6 +466,9 @@ rules! {
     RingPresent: Step,
     /// A flush also rings the CPUs that are switching to the space.
     RingSwitching: Step,
+    /// A flush neither rings nor waits for a CPU that is [away](crate::Machine::is_away). Without:
+    /// the flush waits until the hypervisor runs the CPU.
+    SkipAway: Step,
     /// A flush that frees tables also rings the CPUs that are leaving the space.
     RingLeaving: Step,
     /// A flush that frees tables also rings the CPUs that are lazy on the space.

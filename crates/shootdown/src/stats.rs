@@ -102,6 +102,8 @@ stats! {
         /// CPUs that this CPU did not interrupt because they were elsewhere: out, on another space,
         /// or offline.
         skipped_elsewhere,
+        /// CPUs that this CPU did not interrupt because they were [away](crate::Machine::is_away).
+        skipped_away,
         /// Rounds in which this CPU answered its bell.
         answers,
         /// Invalidations of a whole tag or of the whole TLB on this CPU.

@@ -12,6 +12,7 @@
 //!
 //! [`detect`] executes CPUID. Then each CPU is [enabled](enable) once. Encodings are functions that
 //! are tested on any host ([`cr3`], [`invlpgb`]). The instructions are compiled for x86-64 alone.
+//! [`kvm`] skips virtual CPUs that do not run.
 //!
 //! # Limits
 //!
@@ -28,6 +29,7 @@ mod features;
 #[cfg_attr(test, allow(dead_code, reason = "tests record privileged instructions: see `recorded`"))]
 mod instructions;
 pub mod invlpgb;
+pub mod kvm;
 #[cfg(any(target_arch = "x86_64", test))]
 mod processor;
 #[cfg(test)]

@@ -288,6 +288,35 @@ pub unsafe trait Machine: Memory {
     /// [`Pending::wait`]: crate::Pending::wait
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>);
 
+    /// Returns `true` if a hypervisor does not run `cpu`, which then empties its TLB before it runs
+    /// again. A flush asks this before it rings a CPU. It neither interrupts nor waits for a CPU
+    /// that is away.
+    ///
+    /// The answer `true` is a request and a promise. The implementation guarantees:
+    ///
+    /// - `cpu` executes nothing, and walks no page table, from before this call returns until it
+    ///   has emptied its TLB as [`invalidate_all`](Self::invalidate_all) does: every translation,
+    ///   global ones included, under every tag, and the caches of upper levels;
+    /// - the invalidation takes effect after the calling CPU's earlier stores, page-table writes
+    ///   included;
+    /// - the accesses of `cpu` before it stopped happen before this call returns.
+    ///
+    /// To know that a CPU is not running is not enough. The CPU may be running again, with its old
+    /// TLB, by the time that this method returns. [`VcpuWord`](crate::VcpuWord) has a protocol that
+    /// meets this contract.
+    ///
+    /// The engine still interrupts and waits for CPUs that are away where the CPU itself must act:
+    /// to drop a dead space ([`reap`](crate::PinnedCpu::reap), [`Lifetime::Shoot`]), and to
+    /// complete a broadcast that it has issued. And it waits for a CPU that was rung before it
+    /// stopped.
+    ///
+    /// The default is `false`, at no cost.
+    #[inline]
+    fn is_away(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
     /// The hardware's method to invalidate on other CPUs; `None` if this machine has none, which
     /// x86 finds out at boot. Requires [global](Tagging::Global) tags.
     ///

@@ -27,6 +27,9 @@ pub struct Config {
     /// Number of reads of [`costs`](Self::costs) after which the costs of interrupts and broadcasts
     /// are swapped, again and again; 0 for never.
     pub costs_swap_after: u64,
+    /// `true` if a hypervisor may [stop](super::OnCpu::stop) CPUs, so that flushes ask for CPUs
+    /// that are [away](crate::Machine::is_away).
+    pub is_guest: bool,
     /// See [`Machine::traps_stale_writes`](crate::Machine::traps_stale_writes).
     pub traps_stale_writes: bool,
     /// See [`Machine::tolerates_mixed_sizes`](crate::Machine::tolerates_mixed_sizes).
@@ -75,6 +78,7 @@ impl Config {
             operation_ns: 0,
         },
         costs_swap_after: 0,
+        is_guest: false,
         traps_stale_writes: true,
         tolerates_mixed_sizes: false,
         catch_up_ceiling: 33,

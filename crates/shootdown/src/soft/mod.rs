@@ -47,6 +47,7 @@ use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
+use crate::vcpu::VcpuWord;
 use broadcasts::{Broadcasts, Invalidation};
 use tlb::{Table, Tlb};
 
@@ -148,6 +149,7 @@ struct SoftCpu<P: Platform, const WORDS: usize> {
     /// 1 if the flush interrupt was sent and not taken.
     interrupt: P::Word,
     broadcasts: Broadcasts<P>,
+    vcpu: VcpuWord<Soft<P, WORDS>>,
     /// A thread is this CPU.
     occupied: AtomicBool,
 }
@@ -166,6 +168,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             tlb: Mutex::default(),
             interrupt: P::Word::new(0),
             broadcasts: Broadcasts::new(),
+            vcpu: VcpuWord::default(),
             occupied: AtomicBool::new(false),
         });
         Shootdown::from(Self {
@@ -354,6 +357,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn cpu_limit(&self) -> usize {
         self.config.cpus as usize
     }
+    fn is_away(&self, cpu: CpuId) -> bool {
+        self.config.is_guest && self.cpus[cpu.index()].vcpu.defer_flush(self)
+    }
     fn broadcaster(&self) -> Option<&Self> {
         self.config.broadcast.map(|_| self)
     }
@@ -504,6 +510,28 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
         if interrupt.load(Relaxed) != 0 && interrupt.swap(0, Acquire) != 0 {
             self.pin().handle_flush_ipi();
         }
+    }
+}
+
+impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
+    /// Plays the hypervisor, which stops this CPU. Until it [resumes](Self::resume), the CPU must
+    /// do nothing.
+    pub fn stop(&self) {
+        self.vcpu().stop(self.engine.machine());
+    }
+
+    /// Plays the hypervisor, which runs this CPU again, and empties its TLB if a flush has
+    /// requested that.
+    pub fn resume(&self) {
+        P::set_cpu(self.cpu);
+        let machine = self.engine.machine();
+        if self.vcpu().resume(machine) == Entries::Discard {
+            machine.invalidate_all();
+        }
+    }
+
+    fn vcpu(&self) -> &VcpuWord<Soft<P, WORDS>> {
+        &self.engine.machine().cpus[self.cpu.index()].vcpu
     }
 }
 

@@ -21,6 +21,7 @@
 #![expect(unsafe_code, reason = "switching is unsafe, and loom's cells are")]
 
 mod actions;
+mod away;
 mod ends;
 #[path = "../platforms/lifetimes.rs"]
 mod lifetimes;
@@ -42,6 +43,7 @@ use std::thread;
 use std::time::Instant;
 
 use actions::Action;
+use away::*;
 use ends::*;
 use programs::*;
 use reclaim::*;
@@ -101,6 +103,9 @@ programs_against! {
     RingPresent => flush_active,
     RingSwitching => switch_with_kept_tag,
     RingLeaving => switch_away_from_freed_tables,
+    SkipAway => flush_while_stopped,
+    StopRelease | DeferAcquire => stop_while_flushing,
+    ReturnAcquire => return_while_flushing,
     RingLazy => lazy_on_freed_tables,
     FlushLocally => flush_own,
     Wait => flush_active,
@@ -186,7 +191,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 31] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 32] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -219,6 +224,7 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 31] {
         ("reclaim while switching", reclaim_while_switching::<W>),
         ("reclaim while switching away", reclaim_while_switching_away::<W>),
         ("reclaim active", reclaim_active::<W>),
+        ("two flushes of a CPU that returns", return_while_two_flush::<W>),
     ]
 }
 

@@ -59,6 +59,10 @@ enum Action {
     LeaveFromLazy,
     /// Continues to use the space, and takes the interrupt.
     TakeInterrupt,
+    /// Continues to use the space, and is stopped and run again by its hypervisor.
+    StopAndReturn,
+    /// Is stopped and run again while it is lazy.
+    StopAndReturnWhileLazy,
     /// Takes the interrupt while it is lazy.
     TakeInterruptWhileLazy,
     /// Continues to use the space with interrupts masked, and polls its bell.
@@ -157,7 +161,7 @@ impl Operation {
 }
 
 impl Action {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 22] = [
         Self::FirstSwitch,
         Self::Switch,
         Self::SwitchBack,
@@ -169,6 +173,8 @@ impl Action {
         Self::Leave,
         Self::LeaveFromLazy,
         Self::TakeInterrupt,
+        Self::StopAndReturn,
+        Self::StopAndReturnWhileLazy,
         Self::TakeInterruptWhileLazy,
         Self::Poll,
         Self::PollFromLazy,
@@ -188,6 +194,7 @@ impl Action {
                 | Self::SwitchAwayFromLazy
                 | Self::LeaveFromLazy
                 | Self::TakeInterruptWhileLazy
+                | Self::StopAndReturnWhileLazy
                 | Self::PollFromLazy
                 | Self::GoOfflineFromLazy
         )
@@ -200,9 +207,14 @@ impl Action {
                 | Self::SwitchAway
                 | Self::Leave
                 | Self::TakeInterrupt
+                | Self::StopAndReturn
                 | Self::Poll
                 | Self::GoOffline
         )
+    }
+
+    const fn is_stopped(self) -> bool {
+        matches!(self, Self::StopAndReturn | Self::StopAndReturnWhileLazy)
     }
 
     const fn goes_offline(self) -> bool {
@@ -254,6 +266,15 @@ impl Action {
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
             Self::TakeInterruptWhileLazy => cpu.interrupt_point(),
+            Self::StopAndReturn => {
+                cpu.stop();
+                cpu.resume();
+                assert_ne!(cpu.touch(0), Touch::Stale);
+            }
+            Self::StopAndReturnWhileLazy => {
+                cpu.stop();
+                cpu.resume();
+            }
             Self::Poll | Self::PollFromLazy => cpu.pin().handle_flush_ipi(),
             // The CPUs that were rung answer by the end of `run`.
             Self::Flush => std::mem::forget(system.unmap(cpu, 1)),
@@ -358,7 +379,7 @@ fn unhook_tables<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> (Pending<'e, Machi
 /// Runs the operation on CPU 0, which frees memory as soon as the flush is done, while CPU 1 runs
 /// the action.
 fn run(operation: Operation, action: Action, config: Config) {
-    let system = System::<1>::new(config);
+    let system = System::<1>::new(Config { is_guest: action.is_stopped(), ..config });
     action.prepare(&system, &system.cpu(1));
     operation.prepare(&system);
     let unfinished = system.race(
@@ -455,6 +476,8 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::HazardRelease, Operation::Retire, Action::TakeInterruptWhileLazy, Config::default()),
         (Rule::OrphanRelease, Operation::Reap, Action::TakeInterruptWhileLazy, Config::default()),
         (Rule::CompleteBroadcasts, Operation::Page, Action::TakeInterrupt, broadcasts),
+        (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, Config::default()),
+        (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, Config::default()),
     ];
     let mut undetected = Vec::new();
     for (rule, operation, action, config) in cases {
