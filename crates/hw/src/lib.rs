@@ -2,13 +2,15 @@
 //!
 //! The engine asks a machine for two kinds of operations. Those that are the same for every kernel
 //! on an architecture (load a root, invalidate a page, make a store visible) form a [`Processor`].
-//! This crate has one for [x86-64](x86_64), [AArch64](aarch64) and [LoongArch64](loongarch64).
-//! Those that depend on the kernel (store a CPU's state, find its number, send an interrupt) form a
-//! [`Kernel`], which your kernel implements. [`Bare`] combines the two into a [`Machine`].
+//! This crate has one for [x86-64](x86_64), [AArch64](aarch64), [RISC-V](riscv64) and
+//! [LoongArch64](loongarch64). Those that depend on the kernel (store a CPU's state, find its
+//! number, send an interrupt) form a [`Kernel`], which your kernel implements. [`Bare`] combines
+//! the two into a [`Machine`].
 //!
 //! ```text
 //!    x86_64::X86_64            ─┐
-//!    aarch64::Aarch64           ├─ Processor ─┐
+//!    aarch64::Aarch64           │
+//!    riscv64::RiscV64           ├─ Processor ─┐
 //!    loongarch64::LoongArch64  ─┘             ├─ Bare: Machine ── Shootdown<Bare<K>>
 //!                        your kernel ─ Kernel ┘
 //! ```
@@ -40,6 +42,7 @@ mod bare;
 
 pub mod aarch64;
 pub mod loongarch64;
+pub mod riscv64;
 pub mod x86_64;
 
 pub use bare::Bare;

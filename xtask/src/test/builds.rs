@@ -44,14 +44,15 @@ pub(super) fn documentation() -> Result<(), Failure> {
     cargo("doc --quiet --no-deps").args(SELECTION).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
-/// Checks that the engine, the memory manager and the language of workloads compile without an
-/// operating system, and that the kernel compiles without a warning.
+/// Checks that the engine, the processors, the memory manager and the language of workloads compile
+/// without an operating system, and that the kernel compiles without a warning.
 pub(super) fn bare_targets() -> Result<(), Failure> {
     for target in setup::BARE_TARGETS {
-        cargo("check --quiet -p shootdown -p shootdown-vm -p shootdown-program --target")
+        cargo("check --quiet --target")
             .arg(target)
+            .args("-p shootdown -p shootdown-hw -p shootdown-vm -p shootdown-program")
             .run()?;
-        println!("shootdown, shootdown-vm and shootdown-program: {target}");
+        println!("engine, processors, memory manager and workloads: {target}");
     }
     for (arch, target, ..) in emulators::ARCHITECTURES {
         emulators::cargo_for_kernel("clippy --quiet --package smallest-embedding", target)?

@@ -1,0 +1,136 @@
+//! The instructions, each as a function. They need S-mode.
+//!
+//! All but the reads of registers are also compiler barriers: earlier stores to page tables are not
+//! moved after them.
+
+#![expect(unsafe_code, reason = "privileged instructions")]
+#![allow(clippy::inline_always, reason = "one instruction each")]
+
+use core::arch::asm;
+
+use super::sbi::Call;
+
+/// Runs an instruction that drops cached translations or orders accesses.
+macro_rules! run {
+    ($instruction:expr $(, $operand:expr)*) => {
+        // SAFETY: a dropped translation is walked again when it is needed, and a barrier changes no
+        // registers and no memory.
+        unsafe { asm!($instruction, $(in(reg) $operand,)* options(nostack, preserves_flags)) }
+    };
+}
+
+/// An instruction of Svinval, for which the compiler's target need not have the extension.
+macro_rules! svinval {
+    ($instruction:literal) => {
+        concat!(".option push\n.option arch, +svinval\n", $instruction, "\n.option pop")
+    };
+}
+
+/// Reads `satp`.
+#[inline(always)]
+pub(crate) fn satp() -> u64 {
+    let value;
+    // SAFETY: reading has no effect. It is not `pure`, because the register changes.
+    unsafe { asm!("csrr {}, satp", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Writes `satp`.
+///
+/// # Safety
+///
+/// The root in `value` must be a valid page table that maps the kernel, and stay valid while it is
+/// loaded. The translations that are cached under the ASID must be valid.
+#[inline(always)]
+pub(crate) unsafe fn set_satp(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("csrw satp, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Returns `true` if `sstatus.SIE` is clear.
+#[inline(always)]
+pub(crate) fn interrupts_masked() -> bool {
+    const SIE: u64 = 1 << 1;
+    let value: u64;
+    // SAFETY: reading has no effect.
+    unsafe { asm!("csrr {}, sstatus", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value & SIE == 0
+}
+
+/// `SFENCE.VMA` for everything.
+#[inline(always)]
+pub(crate) fn drop_all() {
+    run!("sfence.vma");
+}
+
+/// `SFENCE.VMA` for an ASID.
+#[inline(always)]
+pub(crate) fn drop_asid(asid: u64) {
+    run!("sfence.vma x0, {}", asid);
+}
+
+/// `SFENCE.VMA` for an address, under an ASID or all.
+#[inline(always)]
+pub(crate) fn drop_page(address: u64, asid: Option<u64>) {
+    match asid {
+        Some(asid) => run!("sfence.vma {}, {}", address, asid),
+        None => run!("sfence.vma {}", address),
+    }
+}
+
+/// `SFENCE.W.INVAL`: completes earlier stores before each [`invalidate_page`] that follows.
+#[inline(always)]
+pub(crate) fn begin_invalidations() {
+    run!(svinval!("sfence.w.inval"));
+}
+
+/// `SINVAL.VMA` for an address, under an ASID or all.
+#[inline(always)]
+pub(crate) fn invalidate_page(address: u64, asid: Option<u64>) {
+    match asid {
+        Some(asid) => run!(svinval!("sinval.vma {}, {}"), address, asid),
+        None => run!(svinval!("sinval.vma {}, x0"), address),
+    }
+}
+
+/// `SFENCE.INVAL.IR`: completes each earlier [`invalidate_page`] before any later walk.
+#[inline(always)]
+pub(crate) fn end_invalidations() {
+    run!(svinval!("sfence.inval.ir"));
+}
+
+/// Completes earlier stores before any later access to memory.
+#[inline(always)]
+pub(crate) fn fence_stores() {
+    run!("fence w, rw");
+}
+
+/// Completes all accesses to memory before any later one.
+#[inline(always)]
+pub(crate) fn fence_memory() {
+    run!("fence rw, rw");
+}
+
+/// Completes all accesses to memory and devices before any later one.
+#[inline(always)]
+pub(crate) fn fence_all() {
+    run!("fence iorw, iorw");
+}
+
+/// Calls the firmware, and returns the error; 0 if there is none.
+#[inline]
+pub(crate) fn call_firmware(call: Call) -> i64 {
+    let Call { extension, function, arguments: [a0, a1, a2, a3, a4] } = call;
+    let error;
+    // SAFETY: interrupts and fences change no memory. Firmware preserves all registers but a0 and
+    // a1.
+    unsafe {
+        asm!(
+            "ecall",
+            inlateout("a0") a0 => error, inlateout("a1") a1 => _,
+            in("a2") a2, in("a3") a3, in("a4") a4, in("a6") function, in("a7") extension,
+            options(nostack),
+        );
+    }
+    error
+}

@@ -1,0 +1,172 @@
+//! Calls of the firmware (SBI): interrupts to other harts, and remote fences.
+//!
+//! A call names harts by a mask of 64 bits and the number of the mask's first hart, so several
+//! calls are needed for harts whose numbers are far apart.
+
+use shootdown::{Extent, Tag};
+
+/// Harts of one call: bit *n* of `mask` is hart `base + n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HartMask {
+    /// One bit for each hart.
+    pub mask: u64,
+    /// The number of the first hart, or [`u64::MAX`] for all harts.
+    pub base: u64,
+}
+
+impl HartMask {
+    /// All harts.
+    pub const ALL: Self = Self { mask: 0, base: u64::MAX };
+    const HARTS: u64 = 64;
+
+    const fn of(hart: u64) -> Self {
+        Self { mask: 1 << (hart % Self::HARTS), base: hart - hart % Self::HARTS }
+    }
+}
+
+/// Calls `call` once for each block of 64 hart numbers that has harts, if the harts come in order
+/// of their blocks, and more often otherwise.
+pub fn for_each_mask(harts: impl Iterator<Item = u64>, mut call: impl FnMut(HartMask)) {
+    let mut block: Option<HartMask> = None;
+    for next in harts.map(HartMask::of) {
+        block = Some(match block {
+            Some(HartMask { mask, base }) if base == next.base => {
+                HartMask { mask: mask | next.mask, base }
+            }
+            Some(full) => {
+                call(full);
+                next
+            }
+            None => next,
+        });
+    }
+    block.into_iter().for_each(call);
+}
+
+/// First address and number of bytes of a remote fence. All of the address space has 0 and
+/// [`u64::MAX`].
+///
+/// With other values, the firmware executes `SFENCE.VMA` for addresses, which drops leaves alone.
+/// So an extent that frees tables is all of the address space.
+#[must_use]
+pub const fn fenced(extent: Extent) -> (u64, u64) {
+    if extent.is_whole() || extent.frees_tables() {
+        return (0, u64::MAX);
+    }
+    (extent.start(), (extent.page_count() as u64) << extent.page_size().shift())
+}
+
+/// A call: the numbers of its extension and function, and its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Number of the extension (`a7`).
+    pub extension: u64,
+    /// Number of the function (`a6`).
+    pub function: u64,
+    /// Arguments, from `a0` on.
+    pub arguments: [u64; 5],
+}
+
+impl Call {
+    /// `sbi_send_ipi`: sets the software interrupt (`sip.SSIP`) of these harts.
+    #[must_use]
+    pub const fn send_ipi(harts: HartMask) -> Self {
+        Self { extension: 0x73_5049, function: 0, arguments: [harts.mask, harts.base, 0, 0, 0] }
+    }
+
+    /// `sbi_remote_sfence_vma_asid`, or `sbi_remote_sfence_vma` for all ASIDs if `tag` is `None`.
+    #[must_use]
+    pub fn remote_fence(harts: HartMask, tag: Option<Tag>, extent: Extent) -> Self {
+        const ALL_ASIDS: u64 = 1;
+        const ONE_ASID: u64 = 2;
+        let (start, bytes) = fenced(extent);
+        let (function, asid) = tag.map_or((ALL_ASIDS, 0), |tag| (ONE_ASID, u64::from(tag.0)));
+        let arguments = [harts.mask, harts.base, start, bytes, asid];
+        Self { extension: Self::REMOTE_FENCES, function, arguments }
+    }
+
+    /// The extension of remote fences: "RFNC".
+    pub const REMOTE_FENCES: u64 = 0x5246_4e43;
+}
+
+#[cfg(any(target_arch = "riscv64", test))]
+pub use with_firmware::{remote_fence, send_ipis};
+
+#[cfg(any(target_arch = "riscv64", test))]
+mod with_firmware {
+    use super::{Call, HartMask, for_each_mask};
+    use crate::riscv64::instructions::{call_firmware, fence_all};
+    use shootdown::{Extent, Tag};
+
+    /// Interrupts harts by their software interrupt. Its handler observes all stores of this hart
+    /// from before the call.
+    ///
+    /// # Panics
+    ///
+    /// If the firmware refuses: the harts would never answer.
+    pub fn send_ipis(harts: impl Iterator<Item = u64>) {
+        // The firmware writes to a device. Without this fence, the interrupt could arrive before
+        // earlier stores are visible to its handler.
+        fence_all();
+        for_each_mask(harts, |harts| do_call(Call::send_ipi(harts)));
+    }
+
+    /// Drops the pages of an extent, under one tag or under all, on other harts. When it returns,
+    /// the harts have dropped them.
+    ///
+    /// # Panics
+    ///
+    /// If the firmware refuses: the harts would keep the pages.
+    pub fn remote_fence(harts: HartMask, tag: Option<Tag>, extent: Extent) {
+        do_call(Call::remote_fence(harts, tag, extent));
+    }
+
+    fn do_call(call: Call) {
+        let error = call_firmware(call);
+        assert!(error == 0, "the firmware refuses {call:x?} with error {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shootdown::PageSize;
+    use std::vec::Vec;
+
+    fn masks(harts: &[u64]) -> Vec<(u64, u64)> {
+        let mut masks = Vec::new();
+        for_each_mask(harts.iter().copied(), |harts| masks.push((harts.base, harts.mask)));
+        masks
+    }
+
+    #[test]
+    fn harts_of_one_block_share_a_call() {
+        assert_eq!(masks(&[]), []);
+        assert_eq!(masks(&[2, 0, 1, 63]), [(0, 1 << 63 | 0b111)]);
+        assert_eq!(masks(&[63, 64, 65, 0x1_0003]), [(0, 1 << 63), (64, 0b11), (0x1_0000, 0b1000)]);
+        // Harts out of order are all named, by more calls.
+        assert_eq!(masks(&[0, 64, 1]), [(0, 1), (64, 1), (0, 2)]);
+    }
+
+    /// SBI, "IPI Extension" and "RFENCE Extension".
+    #[test]
+    fn calls_match_the_specification() {
+        let harts = HartMask { mask: 0b110, base: 64 };
+        let ipi = Call::send_ipi(harts);
+        assert_eq!((ipi.extension, ipi.function), (0x73_5049, 0));
+        assert_eq!(ipi.arguments[..2], [0b110, 64]);
+        let two = Extent::pages(0x5000, 2, PageSize::SIZE_4K);
+        let fence = Call::remote_fence(harts, Some(Tag(7)), two);
+        assert_eq!((fence.extension, fence.function), (0x5246_4e43, 2));
+        assert_eq!(fence.arguments, [0b110, 64, 0x5000, 0x2000, 7]);
+        let fence = Call::remote_fence(HartMask::ALL, None, Extent::whole());
+        assert_eq!(fence.function, 1);
+        assert_eq!(fence.arguments, [0, u64::MAX, 0, u64::MAX, 0]);
+    }
+
+    #[test]
+    fn freed_tables_fence_all_addresses() {
+        assert_eq!(fenced(Extent::page(0x1000).freeing_tables()), (0, u64::MAX));
+        assert_eq!(fenced(Extent::pages(0, 3, PageSize::SIZE_2M)), (0, 3 << 21));
+    }
+}

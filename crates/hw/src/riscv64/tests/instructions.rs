@@ -1,0 +1,104 @@
+//! A stand-in for the instructions in tests. It records them in order instead of executing them.
+
+use std::cell::{Cell, RefCell};
+use std::vec::Vec;
+
+use crate::riscv64::sbi::Call;
+
+/// An instruction that would have been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    SetSatp(u64),
+    DropAll,
+    DropAsid(u64),
+    /// The address, and the ASID if it names one.
+    DropPage(u64, Option<u64>),
+    BeginInvalidations,
+    InvalidatePage(u64, Option<u64>),
+    EndInvalidations,
+    FenceStores,
+    FenceMemory,
+    FenceAll,
+    Firmware(Call),
+}
+
+std::thread_local! {
+    static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    static SATP: Cell<u64> = const { Cell::new(0) };
+    /// Bits of `satp` that the processor has.
+    static SATP_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+/// The instructions that `f` executes, in order.
+pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
+    STEPS.take();
+    f();
+    STEPS.take()
+}
+
+/// Makes this a processor with ASIDs of this length, and loads `satp`.
+pub(crate) fn set_up(asid_bits: u32, satp: u64) {
+    let missing = 0xffff_u64 & !((1 << asid_bits) - 1);
+    SATP_MASK.set(!(missing << 44));
+    SATP.set(satp & SATP_MASK.get());
+}
+
+fn record(step: Step) {
+    STEPS.with_borrow_mut(|steps| steps.push(step));
+}
+
+pub(crate) fn satp() -> u64 {
+    SATP.get()
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_satp(value: u64) {
+    SATP.set(value & SATP_MASK.get());
+    record(Step::SetSatp(value));
+}
+
+pub(crate) fn interrupts_masked() -> bool {
+    true
+}
+
+pub(crate) fn drop_all() {
+    record(Step::DropAll);
+}
+
+pub(crate) fn drop_asid(asid: u64) {
+    record(Step::DropAsid(asid));
+}
+
+pub(crate) fn drop_page(address: u64, asid: Option<u64>) {
+    record(Step::DropPage(address, asid));
+}
+
+pub(crate) fn begin_invalidations() {
+    record(Step::BeginInvalidations);
+}
+
+pub(crate) fn invalidate_page(address: u64, asid: Option<u64>) {
+    record(Step::InvalidatePage(address, asid));
+}
+
+pub(crate) fn end_invalidations() {
+    record(Step::EndInvalidations);
+}
+
+pub(crate) fn fence_stores() {
+    record(Step::FenceStores);
+}
+
+pub(crate) fn fence_memory() {
+    record(Step::FenceMemory);
+}
+
+pub(crate) fn fence_all() {
+    record(Step::FenceAll);
+}
+
+/// Firmware that refuses calls for hart 63.
+pub(crate) fn call_firmware(call: Call) -> i64 {
+    record(Step::Firmware(call));
+    if call.arguments[0] >> 63 == 1 { -3 } else { 0 }
+}
