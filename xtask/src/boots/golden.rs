@@ -45,7 +45,7 @@ fn compare(
     if std::env::var_os("CI").is_some() {
         return Err(Failure::new(
             format!("{file} is out of date"),
-            format!("cargo xtask boots, outside of CI, and commit {file}"),
+            format!("run this command outside of CI, and commit {file}"),
         ));
     }
     println!("{file} is updated");

@@ -42,7 +42,7 @@ pub(super) fn boot(kernel: &Path, cpus: u32, words: &str, clock: Clock) -> Resul
     };
     let captured = command.arg("-append").arg(&words).captured_within(LIMIT)?;
     let is_success = captured.status.is_some_and(|status| status.code() == Some(SUCCESS));
-    if is_success && captured.output.lines().any(|line| line.trim_end() == "end") {
+    if is_success {
         return Ok(captured.output);
     }
     eprint!("{}", captured.output);
@@ -62,5 +62,40 @@ pub(super) fn rows(
     clock: Clock,
 ) -> Result<Vec<Row>, Failure> {
     let output = boot(kernel, cpus, words, clock)?;
-    Ok(output.lines().filter_map(|line| Row::of_boot(line, variant, cpus)).collect())
+    let rows: Vec<_> =
+        output.lines().filter_map(|line| Row::of_boot(line, variant, cpus)).collect();
+    if rows.is_empty() {
+        return Err(Failure::new(
+            format!("{} prints no rows", kernel.display()),
+            "boot it by hand",
+        ));
+    }
+    Ok(rows)
+}
+
+/// Boots the kernel with the framework's tests. Returns their results, in the order of their names:
+/// `test NAME ... ok`.
+pub(super) fn test_results(kernel: &Path) -> Result<Vec<String>, Failure> {
+    let output = boot(kernel, 4, "", Clock::Host)?;
+    let mut results: Vec<_> =
+        output.lines().filter(|line| line.starts_with("test ")).map(without_colours).collect();
+    results.retain(|result| !result.starts_with("test result"));
+    results.sort();
+    Ok(results)
+}
+
+/// Removes the sequences that set colours.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.trim_end().split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn colours_are_removed() {
+        let line = "test a::b ... \x1b[32mok\x1b[39m\r";
+        assert_eq!(super::without_colours(line), "test a::b ... ok");
+    }
 }

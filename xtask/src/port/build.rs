@@ -38,31 +38,69 @@ fn toolchain(port: &Port) -> Result<(), Failure> {
         .run()
 }
 
-/// Builds the kernel with each variant of the framework. Returns the kernels.
-pub(super) fn kernels(variants: &[Variant]) -> Result<Vec<PathBuf>, Failure> {
-    let port = Port::read()?;
-    toolchain(&port)?;
-    let archive = port.fetch()?;
-    variants.iter().map(|&variant| kernel(&port, &archive, variant)).collect()
+/// Installs the source of the standard library, which the tests build with unwind tables.
+fn standard_library(port: &Port) -> Result<(), Failure> {
+    Command::new("rustup")
+        .args("component add rust-src --toolchain")
+        .arg(&port.toolchain)
+        .output_or_show()
 }
 
-fn kernel(port: &Port, archive: &Path, variant: Variant) -> Result<PathBuf, Failure> {
-    const NAME: &str = "ostd-comparison";
+/// A kernel of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    /// The kernel of the comparison.
+    Comparison,
+    /// The framework's unit tests.
+    Tests,
+}
+
+impl Kernel {
+    /// The folder, the name of the program, the options of the build, and the profile.
+    const fn build(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Comparison => {
+                ("kernel", "ostd-comparison", "--release --features measure", "release")
+            }
+            Self::Tests => ("tests", "ostd-tests", "", "debug"),
+        }
+    }
+}
+
+/// Builds a kernel with each variant of the framework. Returns the programs.
+pub(super) fn kernels(kernel: Kernel, variants: &[Variant]) -> Result<Vec<PathBuf>, Failure> {
+    let port = Port::read()?;
+    toolchain(&port)?;
+    if kernel == Kernel::Tests {
+        standard_library(&port)?;
+    }
+    let archive = port.fetch()?;
+    variants.iter().map(|&variant| build(&port, &archive, kernel, variant)).collect()
+}
+
+fn build(
+    port: &Port,
+    archive: &Path,
+    kernel: Kernel,
+    variant: Variant,
+) -> Result<PathBuf, Failure> {
+    let (source, name, options, profile) = kernel.build();
     let (folder, all) = (folder()?.join(variant.name()), folder()?);
     port.prepare(archive, variant, &folder)?;
-    eprintln!("building the kernel on {}", variant.description());
+    eprintln!("building {name} on {}", variant.description());
     // The framework's dependencies are the same for all variants, and are built once.
-    let build = all.join("build");
+    let target = all.join("build");
     Command::new("cargo")
         .arg(format!("+{}", port.toolchain))
-        .args("build --quiet --release --features measure")
-        .env("CARGO_TARGET_DIR", &build)
-        .within(&folder.join("kernel"))
+        .args("build --quiet")
+        .args(options)
+        .env("CARGO_TARGET_DIR", &target)
+        .within(&folder.join(source))
         .run()?;
-    let kernel = folder.join(NAME);
-    let built = build.join(&port.target).join("release").join(NAME);
-    fs::copy(&built, &kernel).map_err(|error| {
+    let program = folder.join(name);
+    let built = target.join(&port.target).join(profile).join(name);
+    fs::copy(&built, &program).map_err(|error| {
         Failure::new(format!("{}: {error}", built.display()), "free some disk space")
     })?;
-    Ok(kernel)
+    Ok(program)
 }

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use boot::Clock;
+use build::Kernel;
 use row::Row;
 use source::Variant;
 
@@ -29,6 +30,9 @@ const BOTH: [Variant; 2] = [Variant::Stock, Variant::Shootdown];
 /// The golden file: the rows of both variants.
 const GOLDEN: &str = "ports/ostd/counts.csv";
 
+/// The chapter of the book with the table of one machine.
+const BOOK: (&str, u32) = ("docs/ostd.md", 4);
+
 /// Stale reads that must appear when no CPU is notified. There are tens of thousands.
 const STALE_MIN: u64 = 1000;
 
@@ -44,13 +48,14 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), Failure> {
     match *arguments {
         ["ostd"] | ["ostd", "--format", "text"] => compare(Format::Text),
         ["ostd", "--format", "json"] => compare(Format::Json),
+        ["ostd", "--tests"] => tests(),
         ["ostd", "--boots", count] => count.parse().map_or_else(
             |_| Err(Failure::new(format!("`{count}` is not a number"), "--boots 100")),
             soak,
         ),
         ["ostd", ..] => Err(Failure::new(
             "the port has no such option",
-            "cargo xtask port ostd, with --format json or --boots COUNT",
+            "cargo xtask port ostd, with --format json, --tests or --boots COUNT",
         )),
         _ => Err(Failure::new("there is no such port", "cargo xtask port ostd")),
     }
@@ -59,7 +64,7 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), Failure> {
 /// Compares stock and ours on all machines, and updates the golden file.
 fn compare(format: Format) -> Result<(), Failure> {
     has_emulator()?;
-    let kernels = build::kernels(&BOTH)?;
+    let kernels = build::kernels(Kernel::Comparison, &BOTH)?;
     let rows = count(&kernels, &BOTH)?;
     for (kernel, variant) in kernels.iter().zip(BOTH) {
         let stale = unnotified(kernel, variant)?;
@@ -70,7 +75,11 @@ fn compare(format: Format) -> Result<(), Failure> {
         Format::Text => print_tables(&rows),
     }
     check(&rows)?;
-    if format == Format::Text { golden::check_file(GOLDEN, &row::csv(&rows)) } else { Ok(()) }
+    if format == Format::Json {
+        return Ok(());
+    }
+    golden::check_file(GOLDEN, &row::csv(&rows))?;
+    check_book(&rows)
 }
 
 /// Installs QEMU if it is missing.
@@ -114,8 +123,10 @@ pub(crate) fn test() -> Result<(), Failure> {
     let golden = fs::read_to_string(crate::root().join(GOLDEN)).map_err(|error| {
         Failure::new(format!("{GOLDEN}: {error}"), format!("git checkout {GOLDEN}"))
     })?;
+    let golden = row::of_csv(&golden);
+    check_book(&golden)?;
     let (stock, golden): (Vec<_>, Vec<_>) =
-        row::of_csv(&golden).into_iter().partition(|row| row.variant == Variant::Stock);
+        golden.into_iter().partition(|row| row.variant == Variant::Stock);
     let kernel = ours()?;
     let found = count(std::slice::from_ref(&kernel), &[Variant::Shootdown])?;
     let changed = row::changes(&golden, &found);
@@ -135,6 +146,11 @@ pub(crate) fn test() -> Result<(), Failure> {
     let stale = unnotified(&kernel, Variant::Shootdown)?;
     println!("{stale} stale reads if no CPU is notified");
     Ok(())
+}
+
+/// Compares the table in the book with the rows, or updates it outside of CI.
+fn check_book(rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "counts", &row::table(rows, BOOK.1))
 }
 
 fn print_tables(rows: &[Row]) {
@@ -193,6 +209,28 @@ fn soak(boots: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Runs the framework's own unit tests as published and with the engine. The same tests must pass.
+fn tests() -> Result<(), Failure> {
+    has_emulator()?;
+    let programs = build::kernels(Kernel::Tests, &BOTH)?;
+    let [stock, ours] = [boot::test_results(&programs[0])?, boot::test_results(&programs[1])?];
+    let passed = |results: &[String]| results.iter().filter(|line| line.ends_with(" ok")).count();
+    println!("stock: {} of {} tests pass", passed(&stock), stock.len());
+    println!("shootdown: {} of {} tests pass", passed(&ours), ours.len());
+    let differs =
+        ours.iter().chain(&stock).find(|line| !(ours.contains(line) && stock.contains(line)));
+    match differs {
+        None if !ours.is_empty() => Ok(()),
+        None => {
+            Err(Failure::new("no test has run", "boot the kernel in target/ports/ostd by hand"))
+        }
+        Some(line) => Err(Failure::new(
+            format!("not in both: {line}"),
+            "find the cause in ports/ostd/shootdown",
+        )),
+    }
+}
+
 fn ours() -> Result<PathBuf, Failure> {
-    Ok(build::kernels(&[Variant::Shootdown])?.remove(0))
+    Ok(build::kernels(Kernel::Comparison, &[Variant::Shootdown])?.remove(0))
 }

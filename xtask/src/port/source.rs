@@ -115,8 +115,9 @@ impl Port {
         ))
     }
 
-    /// Makes the source of a variant below `folder`: the framework in `ostd`, and the kernel beside
-    /// it. A file whose contents stay the same keeps its time, so that cargo does not compile it.
+    /// Makes the source of a variant below `folder`: the framework in `ostd`, and the kernels
+    /// beside it. A file whose contents stay the same keeps its time, so that cargo does not
+    /// compile it.
     pub(super) fn prepare(
         &self,
         archive: &Path,
@@ -142,9 +143,10 @@ impl Port {
         let repository = crate::root().display().to_string();
         Edits::parse(&name, &read(&edits)?)?.apply(&framework, &repository)?;
         copy_changed(&framework, &folder.join("ostd"))?;
-        let kernel = folder.join("kernel");
-        copy_changed(&file("kernel"), &kernel)?;
-        patch_manifest(&kernel.join("Cargo.toml"))?;
+        for kernel in ["kernel", "tests"] {
+            copy_changed(&file(kernel), &folder.join(kernel))?;
+            patch_manifest(&folder.join(kernel).join("Cargo.toml"))?;
+        }
         fs::remove_dir_all(&fresh).map_err(|error| failed(&fresh, &error))
     }
 }
