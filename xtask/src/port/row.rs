@@ -217,7 +217,7 @@ mod tests {
         let row = |line| row(line, Variant::Shootdown);
         let golden = [row("row idle 1 600 10000 0 0 0")];
         assert!(changes(&golden, &[row("row idle 1 610 10100 0 0 0")]).is_empty());
-        assert_eq!(changes(&golden, &[row("row idle 1 700 10000 0 0 0")]).len(), 1);
+        assert_eq!(changes(&golden, &[row("row idle 1 800 10000 0 0 0")]).len(), 1);
         assert_eq!(changes(&golden, &[row("row idle 1 600 10300 0 0 0")]).len(), 1);
         assert_eq!(changes(&golden, &[row("row busy 1 600 10000 0 0 0")]).len(), 1);
         assert_eq!(changes(&golden, &[]).len(), 1);
