@@ -14,6 +14,9 @@ mod arch;
 #[cfg(target_arch = "loongarch64")]
 #[path = "loongarch64.rs"]
 mod arch;
+#[cfg(target_arch = "riscv64")]
+#[path = "riscv64.rs"]
+mod arch;
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]
 mod arch;
