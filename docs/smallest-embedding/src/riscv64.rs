@@ -49,7 +49,8 @@ pub fn engine(root: u64, isa: &[u8]) -> Shootdown<Machine> {
     Shootdown::new(Bare::new(kernel, RiscV64::new(features)))
 }
 
-/// On each CPU, when its vector is set up and `satp` holds the kernel's root. Interrupts are masked.
+/// On each CPU, when its vector is set up and `satp` holds the kernel's root. Interrupts are
+/// masked.
 pub fn start_cpu(engine: &Shootdown<Machine>) {
     // SAFETY: interrupts are masked.
     unsafe { engine.pin() }.online();
