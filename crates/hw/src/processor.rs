@@ -84,6 +84,33 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// Invalidates all entries of this CPU, global ones included.
     fn invalidate_all(&self);
 
+    /// Makes this CPU forget that an access to `address` was refused, under every tag or the loaded
+    /// one. Call this in the handler of page faults, on the CPU that took the fault, before the
+    /// access is tried again. (Linux: `flush_tlb_fix_spurious_fault`.)
+    ///
+    /// No flush follows a change that only makes more accesses valid. So a CPU that caches refused
+    /// accesses (Arm: missing permissions; RISC-V and LoongArch: missing pages) would fault again
+    /// and again. Does nothing on x86-64, which caches none.
+    #[inline]
+    fn forget_refused(&self, address: u64) {
+        let _ = address;
+    }
+
+    /// Makes new entries for the kernel's pages of `extent` usable by the next access of this CPU.
+    /// The entries must not have been valid before; otherwise, flush.
+    ///
+    /// An access to a kernel page must not be refused, because most kernels cannot handle the
+    /// fault. This method therefore also waits until the entries are visible to this CPU's walks,
+    /// and drops refused accesses to the pages. Before another CPU uses the pages, it must observe
+    /// that they are mapped, by an acquiring load for instance. If the processor caches missing
+    /// pages (RISC-V, LoongArch), that CPU must also call this method; or flush the pages on all
+    /// CPUs.
+    #[inline]
+    fn publish_kernel(&self, extent: Extent) {
+        let _ = extent;
+        self.publish();
+    }
+
     /// Returns `true` if the first write to a page whose entry is not marked as written walks the
     /// page tables, even if the TLB holds the entry.
     #[inline]

@@ -10,6 +10,8 @@
 //!
 //! A flush that finds no other CPU in the mask ends after the second part. This is the fast path.
 
+use core::slice;
+
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extent_set::ExtentSet;
@@ -266,18 +268,34 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
+        self.flush_kernel_all(if extent.is_empty() { &[] } else { slice::from_ref(&extent) })
+    }
+
+    /// Flushes several extents of the kernel's own translations in one flush, which interrupts each
+    /// CPU once. Flushes nothing if there is no extent.
+    ///
+    /// For a kernel that collects the ranges that it unmaps, and flushes when it has many. (Linux:
+    /// `vunmap` with lazy purging.)
+    pub fn flush_kernel_gathered(&self, extents: &ExtentSet) -> Pending<'e, M> {
+        self.flush_kernel_all(extents.up_to(self.machine().flush_ceiling()))
+    }
+
+    fn flush_kernel_all(&self, extents: &[Extent]) -> Pending<'e, M> {
         let (machine, kernel) = (self.machine(), self.engine.kernel());
         let mut pending = Pending::done(self.engine);
-        if extent.is_empty() {
+        if extents.is_empty() {
             return pending;
         }
         self.publish_tables();
-        if self.try_broadcast_kernel(extent) {
+        // A machine broadcasts all extents or none.
+        if extents.iter().all(|&extent| self.try_broadcast_kernel(extent)) {
             self.await_broadcast(&mut pending);
             return pending;
         }
-        let generation = kernel.bump(machine, 1);
-        kernel.record(machine, generation, extent, Cause::Explicit);
+        let last = kernel.bump(machine, extents.len() as u64);
+        for (generation, &extent) in (last + 1 - extents.len() as u64..).zip(extents) {
+            kernel.record(machine, generation, extent, Cause::Explicit);
+        }
         if !machine.breaks(Rule::RingOnline) {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
@@ -401,6 +419,7 @@ mod tests {
     use crate::ids::{CpuId, Root};
     use crate::presence::Presence;
     use crate::soft::{Config, Host, Soft};
+    use crate::stats::CpuStats;
 
     type Machine = Soft<Host>;
 
@@ -464,6 +483,34 @@ mod tests {
         // More pages than the ceiling.
         pin.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
+    }
+
+    #[test]
+    fn gathered_kernel_flush_interrupts_each_cpu_once() {
+        let engine = engine();
+        let zero = engine.enter(CpuId(0));
+        let mut extents = ExtentSet::new();
+        assert!(zero.pin().flush_kernel_gathered(&extents).poll(), "there is nothing to flush");
+        extents.add(Extent::page(0x1000));
+        extents.add(Extent::page(0x9000));
+        let flush = |extents: &ExtentSet| {
+            let mut pending = zero.pin().flush_kernel_gathered(extents);
+            assert!(!pending.poll());
+            (1..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().handle_flush_ipi());
+            assert!(pending.poll());
+        };
+        flush(&extents);
+        let stats = |cpu| engine.cpu(CpuId(cpu)).stats();
+        assert_eq!(stats(0).interrupts_sent, 3);
+        for cpu in 0..4 {
+            let CpuStats { flushes_ranged, pages_invalidated, flushes_full, .. } = stats(cpu);
+            assert_eq!((flushes_ranged, pages_invalidated, flushes_full), (2, 2, 0));
+        }
+        // More pages than the ceiling: everything, in one flush.
+        extents.add(Extent::pages(0x10_0000, 33, crate::extent::PageSize::SIZE_4K));
+        flush(&extents);
+        assert_eq!(engine.kernel().generation(engine.machine()), 3);
+        assert!((0..4).all(|cpu| stats(cpu).flushes_full == 1));
     }
 
     #[test]

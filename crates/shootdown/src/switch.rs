@@ -244,6 +244,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         true
     }
 
+    /// Returns to the space that is loaded lazily, whichever it is, and returns its id. Returns
+    /// `None` if no space is loaded, or if it is [retired](Self::retire). If it is active already,
+    /// only returns its id.
+    ///
+    /// For a kernel that enters lazy where it does not have the space at hand: around the idle
+    /// loop's halt, for instance.
+    pub fn resume_loaded(&self) -> Option<SpaceId> {
+        match self.presence() {
+            Presence::Lazy(id) | Presence::Active(id) => self.resume(id).then_some(id),
+            Presence::Switching(_) | Presence::Out => None,
+        }
+    }
+
     /// Makes the loaded space active if it was lazy.
     #[inline]
     fn return_from_lazy(&self, space: &Space<M>) {

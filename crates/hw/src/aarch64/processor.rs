@@ -27,7 +27,7 @@ use shootdown::{
 };
 
 use crate::aarch64::instruction;
-use crate::aarch64::operation::{Domain, Operation, Scope};
+use crate::aarch64::operation::{Domain, Levels, Operation, PageOperand, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
 use crate::aarch64::settings::Aarch64;
 
@@ -180,6 +180,23 @@ unsafe impl Processor for Aarch64 {
         self.invalidate_local(Scope::AllTags, Extent::whole());
     }
 
+    /// `TLBI VAAE1` without a level hint, because the size of the cached page is not known.
+    fn forget_refused(&self, address: u64) {
+        let leaf = PageOperand { address, level: None };
+        let operation = Operation::Page(Scope::AllTags, Levels::All, leaf);
+        instruction::tlbi(operation, Domain::Local);
+        instruction::complete_local();
+        instruction::synchronize();
+    }
+
+    /// `dsb ishst; isb`: the `isb` ends what this CPU has fetched and translated ahead. (Linux:
+    /// `emit_pte_barriers`.)
+    #[inline]
+    fn publish_kernel(&self, _: Extent) {
+        instruction::publish();
+        instruction::synchronize();
+    }
+
     /// To clear `AP[2]`, the MMU must find the entry in memory, by an atomic read and write (D8.5,
     /// "Hardware management of the dirty state"). If the entry is not valid any more, the write
     /// faults.
@@ -325,6 +342,15 @@ mod tests {
         check(&|| PROCESSOR.invalidate_kernel(Extent::whole()), whole(Operation::All));
     }
 
+    /// A level hint that is wrong would remove nothing.
+    #[test]
+    fn refused_access_is_forgotten_at_any_level() {
+        let leaf = PageOperand { address: 0x5123, level: None };
+        let dropped = Tlbi(Operation::Page(Scope::AllTags, Levels::All, leaf), LOCAL);
+        let steps = steps_of(|| PROCESSOR.forget_refused(0x5123));
+        assert_eq!(steps, [dropped, CompleteLocal, Synchronize]);
+    }
+
     /// A broadcast is issued without a wait: one `complete` waits for several broadcasts.
     #[test]
     fn broadcast_is_completed_later() {
@@ -338,6 +364,8 @@ mod tests {
         let completed = steps_of(|| assert_eq!(PROCESSOR.complete(), 1_000_000));
         assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
         assert_eq!(steps_of(|| PROCESSOR.publish()), [Publish]);
+        let page = Extent::page(0x1000);
+        assert_eq!(steps_of(|| PROCESSOR.publish_kernel(page)), [Publish, Synchronize]);
         assert_eq!(steps_of(|| PROCESSOR.synchronize()), [CompleteShared]);
     }
 

@@ -15,7 +15,7 @@
 //!   An invalidation of one page costs at most a refill for its neighbour.
 //! - A translation may be cached for a page that was never accessed, as if by speculation.
 //! - A pair stays cached even if one or both of its pages are not valid: the TLB records that a
-//!   page was *not* mapped. The page-fault handler calls `LoongArch64::drop_pair` for the page
+//!   page was *not* mapped. The page-fault handler calls `Processor::forget_refused` for the page
 //!   before the access is tried again. No flush is needed when a page is first mapped.
 //! - A pair has only one G bit. Linux takes it as the G of both pages, and therefore also sets G
 //!   for kernel pages that are not mapped (`set_pte`). QEMU uses the G of the even page alone.

@@ -36,14 +36,6 @@ impl LoongArch64 {
     pub fn detect() -> Self {
         Self { tag_count: (1 << asid_bits(read_asid())) - 1 }
     }
-
-    /// Drops the pair of a page under the loaded ASID on this CPU, valid or not. Call this in the
-    /// page-fault handler before the access is tried again.
-    #[inline]
-    pub fn drop_pair(&self, address: u64) {
-        let asid = asid_operand(asid_of(read_asid()));
-        invtlb::<{ InvtlbOp::AsidAndAddress as u32 }>(asid, address);
-    }
 }
 
 // SAFETY: the barrier orders all earlier accesses before all later ones.
@@ -168,6 +160,20 @@ unsafe impl Processor for LoongArch64 {
         invtlb::<{ InvtlbOp::All as u32 }>(0, 0);
     }
 
+    /// Drops the page's pair under the loaded ASID, valid or not.
+    #[inline]
+    fn forget_refused(&self, address: u64) {
+        let asid = asid_operand(asid_of(read_asid()));
+        invtlb::<{ InvtlbOp::AsidAndAddress as u32 }>(asid, address);
+    }
+
+    /// Also drops the pages' pairs, because a page that was not valid may be cached.
+    #[inline]
+    fn publish_kernel(&self, extent: Extent) {
+        self.publish();
+        self.invalidate_kernel(extent);
+    }
+
     /// A page that is not marked as written is not writable in the TLB. A write raises PME, and its
     /// handler marks the entry in memory; see [`LoongArch64`].
     #[inline]
@@ -227,6 +233,7 @@ mod tests {
         let page = Extent::page(0xffff_8000_0000_0000);
         assert_eq!(steps_of(|| processor.invalidate_kernel(page)), [Invtlb(ALL, 0, 0)]);
         assert_eq!(steps_of(|| processor.publish()), [CompleteAll]);
+        assert_eq!(steps_of(|| processor.publish_kernel(page)), [CompleteAll, Invtlb(ALL, 0, 0)]);
     }
 
     #[test]
@@ -237,9 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn drop_pair_uses_loaded_asid() {
+    fn refused_access_is_forgotten_under_loaded_asid() {
         load(9, Entries::Keep);
-        let steps = steps_of(|| LoongArch64::detect().drop_pair(0x1000));
+        let steps = steps_of(|| LoongArch64::detect().forget_refused(0x1000));
         assert_eq!(steps, [Invtlb(PAGE, 9, 0x1000)]);
     }
 }

@@ -38,7 +38,7 @@
 //!
 //! A CPU may cache that an entry was *not* valid, and the translation that refused a write (manual,
 //! "Supervisor Memory-Management Fence Instruction"). A page that becomes valid, or writable, needs
-//! no flush of other CPUs; but the handler of page faults calls `RiscV64::forget_refused` for the
+//! no flush of other CPUs; but the handler of page faults calls `Processor::forget_refused` for the
 //! address before the access is tried again. With Svvptc, a valid entry is found after a bounded
 //! time; the call is still right, and is still needed for permissions.
 //!

@@ -25,7 +25,7 @@ use crate::riscv64::sbi::{self, HartMask};
 /// - Every root maps the kernel at the same addresses. The kernel's leaves have G set, and no other
 ///   entry has. (G in an entry that points to a table makes all leaves below it global.)
 /// - The [kernel's root](crate::Kernel::root) maps no user page.
-/// - The handler of page faults calls [`forget_refused`](Self::forget_refused).
+/// - The handler of page faults calls [`forget_refused`](Processor::forget_refused).
 #[derive(Clone, Copy, Debug)]
 pub struct RiscV64 {
     features: Features,
@@ -119,13 +119,6 @@ impl RiscV64 {
         Self { costs, ..self }
     }
 
-    /// Makes this CPU forget that an access to `address` was refused, under every ASID. Call this
-    /// in the handler of page faults before the access is tried again.
-    #[inline]
-    pub fn forget_refused(&self, address: u64) {
-        run::drop_page(address, None);
-    }
-
     /// Drops an extent on this CPU, under a tag or under all.
     #[inline]
     fn drop_extent(&self, tag: Option<Tag>, extent: Extent) {
@@ -172,7 +165,7 @@ unsafe impl Processor for RiscV64 {
     /// CPU, the engine's invalidation does.
     ///
     /// A walk that comes earlier may miss an entry that was made valid, and the access is then
-    /// refused once: see [`forget_refused`](Self::forget_refused).
+    /// refused once: see [`forget_refused`](Processor::forget_refused).
     #[inline]
     fn publish(&self) {
         run::fence_stores();
@@ -252,6 +245,19 @@ unsafe impl Processor for RiscV64 {
     #[inline]
     fn invalidate_all(&self) {
         run::drop_all();
+    }
+
+    /// Under every ASID.
+    #[inline]
+    fn forget_refused(&self, address: u64) {
+        run::drop_page(address, None);
+    }
+
+    /// Also drops the pages, because an entry that was not valid may be cached.
+    #[inline]
+    fn publish_kernel(&self, extent: Extent) {
+        self.publish();
+        self.invalidate_kernel(extent);
     }
 
     /// To set D, the MMU compares the entry in memory and marks it, atomically (Svadu), or it

@@ -224,6 +224,20 @@ fn dead_space_is_not_resumed() {
 }
 
 #[test]
+fn loaded_space_is_resumed_without_its_id() {
+    let system = System::<Handoff>::new();
+    let resume = || system.cpu(1).pin().resume_loaded();
+    assert_eq!(resume(), None, "no space is loaded");
+    system.go_lazy(1, 0);
+    let id = system.spaces[0].id();
+    assert_eq!((resume(), system.presence(1)), (Some(id), Presence::Active(id)));
+    assert_eq!(resume(), Some(id), "the space is active");
+    system.cpu(1).pin().enter_lazy();
+    system.retire(0);
+    assert_eq!((resume(), system.presence(1)), (None, Presence::Lazy(id)));
+}
+
+#[test]
 fn reap_interrupts_only_cpus_on_dead_spaces() {
     let system = System::<Handoff>::new();
     (0..3).for_each(|cpu| system.go_lazy(cpu, 0));

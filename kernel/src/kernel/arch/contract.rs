@@ -262,10 +262,9 @@ pub(crate) unsafe trait Architecture {
     }
 
     /// Makes this CPU forget that an access to `address` was refused. Call this before the access
-    /// is tried again. Linux: `flush_tlb_fix_spurious_fault`. Does nothing where the TLB does not
-    /// keep such entries.
+    /// is tried again.
     fn fix_spurious_fault(address: u64) {
-        let _ = address;
+        Self::processor().forget_refused(address);
     }
 
     /// Returns the page-table entry with its page global: cached once for all spaces, as kernel

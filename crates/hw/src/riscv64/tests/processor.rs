@@ -81,6 +81,9 @@ fn pages_are_named_under_tag_or_all() {
     assert_eq!(steps(&|| STRICT.invalidate_all()), [DropAll]);
     assert_eq!(steps(&|| STRICT.forget_refused(0x5123)), [DropPage(0x5123, None)]);
     assert_eq!(steps(&|| STRICT.publish()), [FenceStores]);
+    let page = Extent::page(0x5000);
+    let dropped = DropPage(0x5000, None);
+    assert_eq!(steps(&|| STRICT.publish_kernel(page)), [FenceStores, dropped]);
     assert_eq!(steps(&|| STRICT.synchronize()), [FenceMemory]);
 }
 

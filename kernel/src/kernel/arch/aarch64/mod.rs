@@ -149,19 +149,6 @@ unsafe impl Architecture for Aarch64 {
         [entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, start]
     }
 
-    /// Drops the entry of the page on this CPU, as [`shootdown_vm::Aarch64`] requires: the TLB may
-    /// have kept the entry whose permission was missing. Drops it under every ASID, so that the
-    /// loaded ASID does not matter.
-    fn fix_spurious_fault(address: u64) {
-        /// Bits 55 to 12 of the address.
-        const PAGE: u64 = (1 << 44) - 1;
-        let page = address >> 12 & PAGE;
-        // SAFETY: a dropped entry is walked again.
-        unsafe {
-            core::arch::asm!("tlbi vaae1, {}", "dsb nsh", "isb", in(reg) page, options(nostack));
-        }
-    }
-
     fn global(entry: u64) -> u64 {
         const NOT_GLOBAL: u64 = 1 << 11;
         entry & !NOT_GLOBAL

@@ -148,11 +148,6 @@ unsafe impl Architecture for LoongArch64 {
         [start, 0, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0]
     }
 
-    /// Drops the pair of the page: refills load entries that are not valid, and they stay cached.
-    fn fix_spurious_fault(address: u64) {
-        Self::processor().drop_pair(address);
-    }
-
     /// Switches the machine off. The emulator's status does not depend on the result; the last line
     /// of the console has it.
     fn exit(_: Status) -> ! {

@@ -2,7 +2,8 @@
 
 #![expect(unsafe_code, reason = "user mode")]
 
-use shootdown_hw::loongarch64::LoongArch64 as Processor;
+use shootdown_hw::Processor as _;
+use shootdown_hw::loongarch64::LoongArch64;
 use shootdown_vm::Access;
 
 use super::{csr, interrupts, trap, walk};
@@ -49,7 +50,7 @@ pub(super) fn run_user(user: &mut User) -> UserExit {
         }
         // The TLB still holds the pair as it was when the access was refused. (Linux rewrites the
         // pair in the TLB, which saves the refill.)
-        Processor::detect().drop_pair(address);
+        LoongArch64::detect().forget_refused(address);
     }
 }
 
