@@ -9,7 +9,7 @@ use spdx::{Expression, Licensee, ParseMode};
 use crate::command::{Command, Failure, cargo};
 
 /// The crates that are published.
-const PUBLISHED: &[&str] = &["shootdown", "shootdown-hw"];
+const PUBLISHED: &[&str] = &["shootdown", "shootdown-hw", "shootdown-capi"];
 
 /// Checks the dependencies against `deny.toml`, and that the published crates can be packaged.
 pub(crate) fn check() -> Result<(), Failure> {

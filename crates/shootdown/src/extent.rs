@@ -257,13 +257,17 @@ impl Extent {
             && !other.is_whole()
     }
 
-    /// The encoding of this extent in the flush log.
-    pub(crate) const fn to_bits(self) -> u64 {
+    /// The word that encodes this extent, for the flush log and for interfaces to other languages.
+    #[must_use]
+    #[inline]
+    pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The extent that [`to_bits`](Self::to_bits) has encoded.
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// The extent that [`to_bits`](Self::to_bits) has encoded. Every word encodes one.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }

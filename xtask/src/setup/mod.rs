@@ -114,6 +114,14 @@ pub(crate) fn instruction_counter() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Installs a C compiler and the headers of the C library.
+pub(crate) fn c_compiler() -> Result<(), Failure> {
+    if Command::new("gcc").args("--version").output().is_err() {
+        install_from_distribution("gcc libc6-dev")?;
+    }
+    Ok(())
+}
+
 /// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
     let place = crate::output().join(format!("cargo-mutants-{CARGO_MUTANTS}"));

@@ -51,8 +51,9 @@ pub(super) fn bare_targets() -> Result<(), Failure> {
         cargo("check --quiet --target")
             .arg(target)
             .args("-p shootdown -p shootdown-hw -p shootdown-vm -p shootdown-program")
+            .args("-p shootdown-capi")
             .run()?;
-        println!("engine, processors, memory manager and workloads: {target}");
+        println!("engine, processors, memory manager, workloads and C interface: {target}");
     }
     for (arch, target, ..) in emulators::ARCHITECTURES {
         emulators::cargo_for_kernel("clippy --quiet --package smallest-embedding", target)?

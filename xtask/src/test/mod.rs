@@ -5,6 +5,7 @@
 
 mod binaries;
 pub(crate) mod builds;
+mod c;
 mod schedule;
 
 use crate::command::{Failure, cargo};
@@ -33,6 +34,7 @@ const STEPS: &[Step] = &[
     Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
     Step::new("publishing", Cores::One, &["toolchain"], 10, publishing::check),
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
+    Step::new("c", Cores::One, &["packages"], 15, c::check),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
     Step::new("port", Cores::All, &["packages", "build"], 80, port::test),

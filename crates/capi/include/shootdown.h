@@ -1,0 +1,798 @@
+#ifndef SHOOTDOWN_H
+#define SHOOTDOWN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Number of CPUs for which the library has room: 64, or 512 or 4096 if it was built with the
+ * feature `cpus-512` or `cpus-4096`. */
+#ifndef SHOOTDOWN_CPUS_MAX
+#define SHOOTDOWN_CPUS_MAX 64
+#endif
+
+#define SHOOTDOWN_ALIGNED(n) __attribute__((aligned(n)))
+
+/* Sizes in words of 64 bits. */
+#if SHOOTDOWN_CPUS_MAX == 64
+#define SHOOTDOWN_SPACE_WORDS 56
+#define SHOOTDOWN_PENDING_WORDS 9
+#define SHOOTDOWN_SENT_BATCH_WORDS 10
+#elif SHOOTDOWN_CPUS_MAX == 512
+#define SHOOTDOWN_SPACE_WORDS 64
+#define SHOOTDOWN_PENDING_WORDS 16
+#define SHOOTDOWN_SENT_BATCH_WORDS 17
+#elif SHOOTDOWN_CPUS_MAX == 4096
+#define SHOOTDOWN_SPACE_WORDS 176
+#define SHOOTDOWN_PENDING_WORDS 72
+#define SHOOTDOWN_SENT_BATCH_WORDS 73
+#else
+#error "SHOOTDOWN_CPUS_MAX must be 64, 512 or 4096"
+#endif
+#define SHOOTDOWN_CPU_WORDS 120
+#define SHOOTDOWN_BATCH_WORDS 193
+#define SHOOTDOWN_EXTENTS_WORDS 5
+
+/* Shows the library that it belongs to this header. */
+#define SHOOTDOWN_LAYOUT \
+    ((uint64_t)SHOOTDOWN_CPU_WORDS | (uint64_t)SHOOTDOWN_SPACE_WORDS << 16 \
+     | (uint64_t)SHOOTDOWN_PENDING_WORDS << 32 \
+     | (uint64_t)(SHOOTDOWN_BATCH_WORDS + SHOOTDOWN_SENT_BATCH_WORDS) << 48)
+
+
+/**
+ * `tagging`: each CPU gives its few tags to the spaces that it ran last (x86: PCIDs).
+ */
+#define SHOOTDOWN_TAGS_PER_CPU 0
+
+/**
+ * `tagging`: a space has the same tag on all CPUs (Arm, RISC-V).
+ */
+#define SHOOTDOWN_TAGS_GLOBAL 1
+
+/**
+ * `tagging`: each CPU counts tags up, and gives a space the next one instead of invalidating
+ * (ARC).
+ */
+#define SHOOTDOWN_TAGS_RENAMED 2
+
+/**
+ * The engine's state of one CPU. Allocate one for each CPU, in memory near that CPU, and
+ * initialise it with `shootdown_cpu_init`.
+ */
+struct SHOOTDOWN_ALIGNED(64) shootdown_cpu {
+    uint64_t words[SHOOTDOWN_CPU_WORDS];
+};
+
+/**
+ * The engine's part of an address space. Put it into your structure of the address space, and
+ * initialise it with `shootdown_space_init`. It must not move after the first
+ * `shootdown_switch` to it.
+ */
+struct SHOOTDOWN_ALIGNED(64) shootdown_space {
+    uint64_t words[SHOOTDOWN_SPACE_WORDS];
+};
+
+/**
+ * The properties of the machine, for `shootdown_init`.
+ *
+ * Set `layout`, and leave all other members 0 for which the default is right.
+ */
+struct shootdown_config {
+    /**
+     * Must be `SHOOTDOWN_LAYOUT`: shows that this header belongs to the library.
+     */
+    uint64_t layout;
+    /**
+     * Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
+     */
+    uint32_t cpu_limit;
+    /**
+     * True if the processor walks the page tables before the first write to
+     * a page that it has cached as not dirty. Batches then defer writable pages as well.
+     */
+    bool traps_stale_writes;
+    /**
+     * True if a CPU may have translations of two sizes for one address.
+     */
+    bool tolerates_mixed_sizes;
+    /**
+     * One of `SHOOTDOWN_TAGS_…`.
+     */
+    uint32_t tagging;
+    /**
+     * Number of tags (PCIDs, ASIDs) for spaces; 0 if the TLB has none.
+     */
+    uint32_t tag_count;
+    /**
+     * Number of pages above which a CPU drops a whole tag instead of single
+     * pages; 0 for 33.
+     */
+    uint32_t flush_ceiling;
+};
+
+/**
+ * The pages that a flush covers: up to 4095 pages of one size, or the whole space. Made by
+ * `shootdown_page` and the functions below it.
+ */
+struct shootdown_extent {
+    uint64_t bits;
+};
+
+/**
+ * A flush that was sent and may not yet be done, usually on the stack. Every flush function
+ * initialises it. Pass it to `shootdown_wait` before the pages are reused: C has no destructor
+ * that would do so.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_pending {
+    uint64_t words[SHOOTDOWN_PENDING_WORDS];
+};
+
+/**
+ * The extents of one operation, for one flush.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_extents {
+    uint64_t words[SHOOTDOWN_EXTENTS_WORDS];
+};
+
+/**
+ * The page tables that no CPU can walk any more, as numbers of flushes of one space.
+ *
+ * Keep unhooked page tables on a list of their space, each with the `flush` that unhooked it. When
+ * a later flush of the space is done, free those whose number is at most its `cleared`.
+ */
+struct shootdown_horizon_numbers {
+    /**
+     * Number of this flush, among those of its space.
+     */
+    uint64_t flush;
+    /**
+     * Number of the last flush whose unhooked tables no CPU can walk any more; 0 if there is none.
+     */
+    uint64_t cleared;
+};
+
+/**
+ * Unmapped pages of up to 32 spaces that were not flushed yet.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_batch {
+    uint64_t words[SHOOTDOWN_BATCH_WORDS];
+};
+
+/**
+ * A batch whose flush was sent.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_sent_batch {
+    uint64_t words[SHOOTDOWN_SENT_BATCH_WORDS];
+};
+
+/**
+ * What a CPU has done so far. All numbers only grow.
+ */
+struct shootdown_cpu_counts {
+    /**
+     * Flush interrupts that this CPU sent.
+     */
+    uint64_t interrupts_sent;
+    /**
+     * Rings that sent no interrupt, because one was on its way.
+     */
+    uint64_t rings_coalesced;
+    /**
+     * CPUs that this CPU did not interrupt because they were lazy.
+     */
+    uint64_t skipped_lazy;
+    /**
+     * CPUs that this CPU did not interrupt because they did not use the space.
+     */
+    uint64_t skipped_elsewhere;
+    /**
+     * Rounds in which this CPU answered other CPUs.
+     */
+    uint64_t answers;
+    /**
+     * Invalidations of a whole tag, or of all translations.
+     */
+    uint64_t flushes_full;
+    /**
+     * Ranges that were invalidated page by page.
+     */
+    uint64_t flushes_ranged;
+    /**
+     * Flushes with which the CPU caught up when it returned to a space.
+     */
+    uint64_t caught_up;
+    /**
+     * Loads of another space.
+     */
+    uint64_t switches;
+    /**
+     * Dead spaces that this CPU reclaimed.
+     */
+    uint64_t spaces_reclaimed;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Defined by the kernel: the engine's state of a CPU. Always the same address for the
+ * same number, and another one for each number. Called at each flush for each CPU that may use
+ * the space.
+ */
+extern struct shootdown_cpu *shootdown_os_cpu(uint32_t number);
+
+/**
+ * Defined by the kernel: the number of the CPU that runs this call, from 0 on, without
+ * large gaps.
+ */
+extern uint32_t shootdown_os_this_cpu(void);
+
+/**
+ * Defined by the kernel: sends the flush interrupt to `count` CPUs (at most 64; for more,
+ * the engine calls it several times). They are either other CPUs, or only the calling one.
+ *
+ * Each of them must enter the handler after finite time, unless it masks the interrupt for
+ * ever. The handler must observe all stores that this CPU made before the call, which most
+ * machines guarantee only after a barrier: `mfence; lfence` before a write to an x2APIC
+ * register, `dsb ishst` before an SGI of Arm's GIC.
+ */
+extern void shootdown_os_ring(const uint32_t *cpus, size_t count);
+
+/**
+ * Defined by the kernel: returns a retired space. No CPU can walk its page tables any
+ * more, and the engine will not access it again.
+ *
+ * Called in the middle of `shootdown_switch`, `shootdown_leave_space`, `shootdown_offline`,
+ * `shootdown_retire` or `shootdown_reap`, with the flush interrupt masked. It must not call
+ * the engine. If memory cannot be freed there, put the space on a list.
+ */
+extern void shootdown_os_reclaim(struct shootdown_space *space);
+
+/**
+ * Defined by the kernel: one turn of the loop that waits for other CPUs. `cpu` is the
+ * first one that has not answered. A place to count, to report a CPU that does not answer, or
+ * to yield a virtual CPU. It may be empty.
+ */
+extern void shootdown_os_wait_hint(uint32_t cpu);
+
+/**
+ * Defined by the kernel: a defect was found, in the engine or in the way in which the
+ * kernel uses it. `message` has `length` bytes of text, without a final 0. TLBs may be
+ * inconsistent from here on, so stop the machine. The function must not return,
+ * and must not call the engine.
+ */
+extern void shootdown_os_panic(const char *message, size_t length) __attribute__((noreturn));
+
+/**
+ * Defined by the kernel: returns true if the flush interrupt is masked on this CPU.
+ */
+extern bool shootdown_mmu_interrupts_masked(void);
+
+/**
+ * Defined by the kernel: makes this CPU's earlier stores to page tables visible to all
+ * page-table walkers, before any later access or invalidation (nothing on x86; `dsb ishst` on
+ * Arm).
+ */
+extern void shootdown_mmu_publish(void);
+
+/**
+ * Defined by the kernel: completes all earlier loads and stores of this CPU before any
+ * later invalidation (`mfence` on x86, `dsb ish` on Arm).
+ */
+extern void shootdown_mmu_synchronize(void);
+
+/**
+ * Defined by the kernel: makes the page table at `root` current under `tag`. If
+ * `keeps_entries` is false, translations under this tag that the CPU has cached before must be
+ * gone.
+ *
+ * Like all functions below, it must have taken full effect when it returns: no later access
+ * and no speculative walk uses what it drops.
+ */
+extern void shootdown_mmu_load(uint64_t root, uint16_t tag, bool keeps_entries);
+
+/**
+ * Defined by the kernel: makes the kernel's own page table current, under tag 0. If the
+ * TLB has no tags, all translations of user pages must be gone.
+ */
+extern void shootdown_mmu_load_kernel(void);
+
+/**
+ * Defined by the kernel: drops this CPU's translations of `count` pages of
+ * 2^`page_shift` bytes from `address` on, under `tag`, which is loaded. If `frees_tables`,
+ * also drops the cached entries of upper levels above them.
+ */
+extern void shootdown_mmu_invalidate(uint16_t tag,
+                                     uint64_t address,
+                                     size_t count,
+                                     uint8_t page_shift,
+                                     bool frees_tables);
+
+/**
+ * Defined by the kernel: drops all of this CPU's translations under `tag`, which is
+ * loaded.
+ */
+extern void shootdown_mmu_invalidate_tag(uint16_t tag);
+
+/**
+ * Defined by the kernel: drops this CPU's translations of these pages of the kernel,
+ * global ones included, under every tag. A `count` of 0 means all pages.
+ */
+extern void shootdown_mmu_invalidate_kernel(uint64_t address,
+                                            size_t count,
+                                            uint8_t page_shift,
+                                            bool frees_tables);
+
+/**
+ * Defined by the kernel: drops all translations of this CPU, global ones included, under
+ * every tag.
+ */
+extern void shootdown_mmu_invalidate_all(void);
+
+/**
+ * Initialises the engine. Call this once, on the first CPU, before it starts other CPUs, and
+ * before any other function of the library except `shootdown_cpu_init`.
+ *
+ * # Safety
+ *
+ * `config` must be valid. No other call of the library may run at the same time. All functions
+ * `shootdown_os_…` and `shootdown_mmu_…` must work.
+ *
+ * # Panics
+ *
+ * If the library was initialised already; if it was built for another `SHOOTDOWN_CPUS_MAX` than
+ * this header; if a member of `config` is out of range.
+ */
+void shootdown_init(const struct shootdown_config *config);
+
+/**
+ * Returns the page of 4 KiB that contains `address`.
+ */
+struct shootdown_extent shootdown_page(uint64_t address);
+
+/**
+ * Returns `count` pages of 2^`page_shift` bytes, beginning with the page that contains `address`.
+ * `page_shift` must be that of the smallest page that may be cached for these addresses. The
+ * result is empty for a `count` of 0, and the whole space if there are more than 4095 pages.
+ *
+ * # Panics
+ *
+ * If `page_shift` is not within 12 to 43.
+ */
+struct shootdown_extent shootdown_pages(uint64_t address, size_t count, uint8_t page_shift);
+
+/**
+ * Returns the pages of 2^`page_shift` bytes that overlap the addresses from `start` to before
+ * `end`; the whole space if there are more than 4095.
+ *
+ * # Panics
+ *
+ * If `page_shift` is not within 12 to 43.
+ */
+struct shootdown_extent shootdown_range(uint64_t start, uint64_t end, uint8_t page_shift);
+
+/**
+ * Returns the whole address space.
+ */
+struct shootdown_extent shootdown_whole(void);
+
+/**
+ * Returns `extent`, with page tables above it unhooked and about to be freed: CPUs then drop the
+ * upper levels that they cache, too.
+ */
+struct shootdown_extent shootdown_freeing_tables(struct shootdown_extent extent);
+
+/**
+ * Initialises the state of a CPU that is offline. Call this before the CPU comes online, and
+ * before `shootdown_os_cpu` returns the state. May be called before `shootdown_init`.
+ *
+ * # Safety
+ *
+ * `cpu` must be valid for writes, and stay in place as long as the engine is used.
+ */
+void shootdown_cpu_init(struct shootdown_cpu *cpu);
+
+/**
+ * Brings this CPU online: from now on, flushes interrupt it. Empties its TLB. Call this as the
+ * last step before the CPU runs threads, when its flush interrupt is set up.
+ *
+ * # Safety
+ *
+ * The flush interrupt is masked on this CPU, and so is every interrupt whose handler calls the
+ * library. The CPU runs on the kernel's own page table. Do not call it in an NMI or a
+ * machine-check handler. The same holds for all functions below that say "masked".
+ */
+void shootdown_online(void);
+
+/**
+ * Takes this CPU offline: it leaves its space, and no other CPU interrupts it or waits for it
+ * until it comes back online. Until then, it may use only kernel pages that are never flushed.
+ *
+ * # Safety
+ *
+ * Masked, and the interrupt stays masked until `shootdown_online`.
+ */
+void shootdown_offline(void);
+
+/**
+ * Handles the flush interrupt: a call of this function is the whole handler. Also call it in loops
+ * that wait for a lock with the interrupt masked, because the holder may be waiting for this CPU.
+ *
+ * # Safety
+ *
+ * Masked. May also be called in `shootdown_os_ring`, `shootdown_os_wait_hint` and
+ * `shootdown_os_reclaim`, where they wait for a lock.
+ */
+void shootdown_handle_flush_ipi(void);
+
+/**
+ * Makes `space` active on this CPU: call this before it runs a thread of the space. Cheap if the
+ * space is still loaded, as after `shootdown_enter_lazy`.
+ *
+ * # Safety
+ *
+ * Masked, and this CPU is online. `space` is initialised, and not retired. From now on until
+ * `shootdown_os_reclaim` gets it, it must not move, nor be freed or written, and its root must
+ * stay a valid page table.
+ */
+void shootdown_switch(struct shootdown_space *space);
+
+/**
+ * Publishes that this CPU keeps its space loaded, but accesses no user memory: it idles, or runs a
+ * kernel thread. From now on flushes do not interrupt it. It catches up at `shootdown_switch`.
+ *
+ * # Safety
+ *
+ * Masked.
+ */
+void shootdown_enter_lazy(void);
+
+/**
+ * Loads the kernel's own page table. Call this on a CPU that enters a deep idle state, so that it
+ * keeps no dead space's page tables allocated.
+ *
+ * # Safety
+ *
+ * Masked.
+ */
+void shootdown_leave_space(void);
+
+/**
+ * Returns true if a handler that cannot be masked, such as that of an NMI, may access user memory
+ * of `space` on this CPU until it returns. The handler must not call any other function of the
+ * library.
+ *
+ * # Safety
+ *
+ * `space` must be initialised, and not reclaimed.
+ */
+bool shootdown_nmi_may_touch_user(const struct shootdown_space *space);
+
+/**
+ * Initialises a space whose page tables start at the physical address `root`. The root must be
+ * initialised before.
+ *
+ * # Safety
+ *
+ * `space` must be valid for writes, and no CPU may use it yet.
+ */
+void shootdown_space_init(struct shootdown_space *space, uint64_t root);
+
+/**
+ * Returns the id of a space: 1 for the first one, 2 for the second, and so on. Ids are not reused.
+ *
+ * # Safety
+ *
+ * `space` must be initialised, and not reclaimed.
+ */
+uint64_t shootdown_space_id(const struct shootdown_space *space);
+
+/**
+ * Returns the physical address of the root of a space.
+ *
+ * # Safety
+ *
+ * `space` must be initialised, and not reclaimed.
+ */
+uint64_t shootdown_space_root(const struct shootdown_space *space);
+
+/**
+ * Ends a space. The pages that it mapped may be freed when this returns, without a flush. The
+ * space itself and its page tables may be freed when `shootdown_os_reclaim` gets it: during this
+ * call if no CPU can walk its tables, otherwise when the last CPU drops it.
+ *
+ * # Safety
+ *
+ * Masked. All of this must hold:
+ *
+ * - a CPU could switch to the space until now, and it is retired only once;
+ * - every CPU that used the space has entered lazy, left the space or switched away before this
+ *   call. This CPU may have it loaded only lazily;
+ * - every flush of the space was waited for;
+ * - no CPU switches to the space again.
+ */
+void shootdown_retire(struct shootdown_space *space);
+
+/**
+ * Interrupts every CPU that keeps a retired space from being reclaimed, and waits until it has
+ * dropped the space. For a kernel that is short of memory.
+ *
+ * # Safety
+ *
+ * Masked.
+ */
+void shootdown_reap(void);
+
+/**
+ * Flushes `extent` of `space`. Call this after you change page tables, and before the pages that
+ * they mapped are used for anything else.
+ *
+ * Invalidates on this CPU, and interrupts the CPUs that could be using the space. When
+ * `shootdown_wait(pending)` has returned, no CPU can use the old translations. Drop your locks
+ * between the two.
+ *
+ * Do not flush for an entry that was not valid before, or that only gained permissions.
+ *
+ * # Safety
+ *
+ * Masked. `space` is initialised, and not retired. `pending` is valid for writes, and has nothing
+ * left to wait for, or is not initialised.
+ */
+void shootdown_flush(const struct shootdown_space *space,
+                     struct shootdown_extent extent,
+                     struct shootdown_pending *pending);
+
+/**
+ * Flushes `extent` of `space` before an entry of another size replaces its entries (Arm's
+ * break-before-make). Wait for it before you write the new entry.
+ *
+ * # Safety
+ *
+ * As `shootdown_flush`.
+ */
+void shootdown_flush_for_resize(const struct shootdown_space *space,
+                                struct shootdown_extent extent,
+                                struct shootdown_pending *pending);
+
+/**
+ * Flushes `extent` of the kernel's own pages, which all spaces share, on all CPUs that are online.
+ *
+ * # Safety
+ *
+ * Masked. `pending` as for `shootdown_flush`.
+ */
+void shootdown_flush_kernel(struct shootdown_extent extent, struct shootdown_pending *pending);
+
+/**
+ * Initialises `pending` as a flush that is done, to which others can be joined.
+ *
+ * # Safety
+ *
+ * `pending` as for `shootdown_flush`.
+ */
+void shootdown_pending_init(struct shootdown_pending *pending);
+
+/**
+ * Waits until the flush is done: no CPU can use its old translations. Returns at once if it is
+ * done already.
+ *
+ * May be called on any CPU, masked or not. Masked is better for many flushes at the same time: the
+ * waiter then answers other CPUs itself. Unmasked, the thread may be moved while it waits. There
+ * is no timeout.
+ *
+ * # Safety
+ *
+ * `pending` is initialised. The caller holds no lock for which another CPU waits masked, unless
+ * that CPU calls `shootdown_handle_flush_ipi` in its loop. It is not in a handler that has
+ * interrupted a function of the library.
+ */
+void shootdown_wait(struct shootdown_pending *pending);
+
+/**
+ * Returns true if the flush is done, without waiting for other CPUs.
+ *
+ * # Safety
+ *
+ * As `shootdown_wait`.
+ */
+bool shootdown_poll(struct shootdown_pending *pending);
+
+/**
+ * Adds the flush `other` to `pending`, which is then done when both are. `other` has nothing left
+ * to wait for afterwards.
+ *
+ * # Safety
+ *
+ * As `shootdown_wait`, for both, which must not be the same.
+ */
+void shootdown_join(struct shootdown_pending *pending, struct shootdown_pending *other);
+
+/**
+ * Initialises an empty set of extents.
+ *
+ * # Safety
+ *
+ * `extents` must be valid for writes.
+ */
+void shootdown_extents_init(struct shootdown_extents *extents);
+
+/**
+ * Adds an extent. Adjacent extents are joined. A set of more than four joins the closest ones, so
+ * it may cover more than was added, and never less. For each unhooked page table, add a page below
+ * it: `shootdown_freeing_tables(shootdown_page(address))`.
+ *
+ * # Safety
+ *
+ * `extents` must be initialised.
+ */
+void shootdown_extents_add(struct shootdown_extents *extents, struct shootdown_extent extent);
+
+/**
+ * Flushes all extents in one flush; nothing if there are none.
+ *
+ * As `shootdown_flush`, except where page tables were unhooked: CPUs that are lazy on the space
+ * are not interrupted, and may still walk these tables when the flush is done. `shootdown_horizon`
+ * tells which tables can be freed then.
+ *
+ * # Safety
+ *
+ * As `shootdown_flush`. `extents` must be initialised.
+ */
+void shootdown_flush_gathered(const struct shootdown_space *space,
+                              const struct shootdown_extents *extents,
+                              struct shootdown_pending *pending);
+
+/**
+ * Notifies every CPU that could still walk unhooked page tables of `space`. When `pending` is
+ * done, the tables of every earlier flush can be freed. For a kernel that keeps too many of them.
+ *
+ * # Safety
+ *
+ * As `shootdown_flush`.
+ */
+void shootdown_flush_walkers(const struct shootdown_space *space,
+                             struct shootdown_pending *pending);
+
+/**
+ * Returns which page tables no CPU can walk any more when `pending` is done.
+ *
+ * # Safety
+ *
+ * `pending` must be the result of `shootdown_flush_gathered`, `shootdown_flush_walkers`, or of a
+ * flush that frees tables.
+ */
+struct shootdown_horizon_numbers shootdown_horizon(const struct shootdown_pending *pending);
+
+/**
+ * Returns true if the tables of this flush itself can be freed when it is done.
+ */
+bool shootdown_tables_are_clear(struct shootdown_horizon_numbers horizon);
+
+/**
+ * Initialises an empty batch.
+ *
+ * # Safety
+ *
+ * `batch` must be valid for writes.
+ */
+void shootdown_batch_init(struct shootdown_batch *batch);
+
+/**
+ * Adds a space to a batch, unless it is in it. Call this before you clear the first entry of the
+ * space. Returns false if the batch already has 32 other spaces: then send it first.
+ *
+ * # Safety
+ *
+ * `batch` is initialised, and was not sent without a wait. `space` is initialised, and stays in
+ * place until the batch is done.
+ */
+bool shootdown_batch_add_space(struct shootdown_batch *batch, const struct shootdown_space *space);
+
+/**
+ * Adds `extent` of `space`, in which entries were cleared. `was_writable` is true if an entry was
+ * writable, whether dirty or not.
+ *
+ * Where a CPU could still write to such a page unnoticed, it is flushed immediately: wait for
+ * `pending` before you read whether the pages are dirty. Otherwise `pending` is done.
+ *
+ * Until the batch is done, keep the pages, and write none of them back.
+ *
+ * # Safety
+ *
+ * Masked. `batch` and `space` as for `shootdown_batch_add_space`, and `pending` as for
+ * `shootdown_flush`.
+ *
+ * # Panics
+ *
+ * If the space was not added.
+ */
+void shootdown_batch_unmapped(struct shootdown_batch *batch,
+                              const struct shootdown_space *space,
+                              struct shootdown_extent extent,
+                              bool was_writable,
+                              struct shootdown_pending *pending);
+
+/**
+ * Sends a batch: interrupts each CPU once that could be using one of its pages.
+ *
+ * # Safety
+ *
+ * Masked. `batch` is initialised, and neither moved nor used until `shootdown_batch_wait`. `sent`
+ * is valid for writes.
+ */
+void shootdown_batch_send(struct shootdown_batch *batch, struct shootdown_sent_batch *sent);
+
+/**
+ * Waits until no CPU can use the pages of the batch, which is empty then and can be used again.
+ *
+ * # Safety
+ *
+ * `sent` is the result of `shootdown_batch_send`, and is waited for once. Otherwise as
+ * `shootdown_wait`.
+ */
+void shootdown_batch_wait(struct shootdown_sent_batch *sent);
+
+/**
+ * Returns true if a batch has unmapped pages of `space` whose flush is not yet done.
+ *
+ * # Safety
+ *
+ * `space` is initialised, and not reclaimed.
+ */
+bool shootdown_is_batched(const struct shootdown_space *space);
+
+/**
+ * Flushes `extent` of `space`, if a batch has unflushed pages of the space. Call this after an
+ * operation (munmap, mprotect) that found nothing to flush where reclaim may just have unmapped a
+ * page.
+ *
+ * # Safety
+ *
+ * As `shootdown_flush`.
+ */
+void shootdown_flush_if_batched(const struct shootdown_space *space,
+                                struct shootdown_extent extent,
+                                struct shootdown_pending *pending);
+
+/**
+ * Gives `space` a tag (ASID) that it keeps, for a device that shares its page tables and observes
+ * the CPUs' broadcasts. Returns the tag; 0 if the machine has no global tags, cannot broadcast, or
+ * has none left.
+ *
+ * # Safety
+ *
+ * Masked. `space` is initialised, and not retired.
+ */
+uint16_t shootdown_pin_tag(const struct shootdown_space *space);
+
+/**
+ * Undoes one `shootdown_pin_tag`, when the device does not use the tag any more. Do so before the
+ * space is retired.
+ *
+ * # Safety
+ *
+ * As `shootdown_pin_tag`.
+ *
+ * # Panics
+ *
+ * If the space is not pinned.
+ */
+void shootdown_unpin_tag(const struct shootdown_space *space);
+
+/**
+ * Returns the counters of a CPU. May be called on any CPU, at any time after `shootdown_cpu_init`
+ * and `shootdown_init`.
+ *
+ * # Panics
+ *
+ * If `cpu` is not below `SHOOTDOWN_CPUS_MAX`.
+ */
+struct shootdown_cpu_counts shootdown_cpu_stats(uint32_t cpu);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SHOOTDOWN_H */

@@ -1,0 +1,130 @@
+//! Unmapping many pages of running programs with one flush.
+
+#![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
+
+use shootdown::{Batch, StaleWrites};
+
+use crate::engine::{engine, pin};
+use crate::extent::ExtentWord;
+use crate::storage::{BatchStorage, PendingStorage, SentBatchStorage, SpaceStorage, Storage};
+
+/// Initialises an empty batch.
+///
+/// # Safety
+///
+/// `batch` must be valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_init(batch: *mut BatchStorage) {
+    // SAFETY: the caller's promise.
+    unsafe { BatchStorage::init(batch, Batch::new()) };
+}
+
+/// Adds a space to a batch, unless it is in it. Call this before you clear the first entry of the
+/// space. Returns false if the batch already has 32 other spaces: then send it first.
+///
+/// # Safety
+///
+/// `batch` is initialised, and was not sent without a wait. `space` is initialised, and stays in
+/// place until the batch is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_add_space(
+    batch: *mut BatchStorage,
+    space: *const SpaceStorage,
+) -> bool {
+    // SAFETY: the caller's promises.
+    let (batch, space) = unsafe { (BatchStorage::get_mut(batch), SpaceStorage::get(space)) };
+    batch.space(engine().machine(), &space).is_ok()
+}
+
+/// Adds `extent` of `space`, in which entries were cleared. `was_writable` is true if an entry was
+/// writable, whether dirty or not.
+///
+/// Where a CPU could still write to such a page unnoticed, it is flushed immediately: wait for
+/// `pending` before you read whether the pages are dirty. Otherwise `pending` is done.
+///
+/// Until the batch is done, keep the pages, and write none of them back.
+///
+/// # Safety
+///
+/// Masked. `batch` and `space` as for `shootdown_batch_add_space`, and `pending` as for
+/// `shootdown_flush`.
+///
+/// # Panics
+///
+/// If the space was not added.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_unmapped(
+    batch: *mut BatchStorage,
+    space: *const SpaceStorage,
+    extent: ExtentWord,
+    was_writable: bool,
+    pending: *mut PendingStorage,
+) {
+    let stale_writes = if was_writable { StaleWrites::Possible } else { StaleWrites::Impossible };
+    // SAFETY: the caller's promises.
+    unsafe {
+        let (batch, space) = (BatchStorage::get_mut(batch), SpaceStorage::get(space));
+        let Ok(entry) = batch.space(engine().machine(), &space) else {
+            panic!("shootdown_batch_unmapped: the space was not added to the batch");
+        };
+        PendingStorage::init(pending, entry.unmapped(&pin(), extent.extent(), stale_writes));
+    }
+}
+
+/// Sends a batch: interrupts each CPU once that could be using one of its pages.
+///
+/// # Safety
+///
+/// Masked. `batch` is initialised, and neither moved nor used until `shootdown_batch_wait`. `sent`
+/// is valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_send(
+    batch: *mut BatchStorage,
+    sent: *mut SentBatchStorage,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { SentBatchStorage::init(sent, BatchStorage::get_mut(batch).send(&pin())) };
+}
+
+/// Waits until no CPU can use the pages of the batch, which is empty then and can be used again.
+///
+/// # Safety
+///
+/// `sent` is the result of `shootdown_batch_send`, and is waited for once. Otherwise as
+/// `shootdown_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_wait(sent: *mut SentBatchStorage) {
+    // SAFETY: the caller's promise.
+    unsafe { SentBatchStorage::take(sent) }.wait();
+}
+
+/// Returns true if a batch has unmapped pages of `space` whose flush is not yet done.
+///
+/// # Safety
+///
+/// `space` is initialised, and not reclaimed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_is_batched(space: *const SpaceStorage) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get(space) }.is_batched(engine().machine())
+}
+
+/// Flushes `extent` of `space`, if a batch has unflushed pages of the space. Call this after an
+/// operation (munmap, mprotect) that found nothing to flush where reclaim may just have unmapped a
+/// page.
+///
+/// # Safety
+///
+/// As `shootdown_flush`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_if_batched(
+    space: *const SpaceStorage,
+    extent: ExtentWord,
+    pending: *mut PendingStorage,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let value = pin().flush_if_batched(SpaceStorage::get(space), extent.extent());
+        PendingStorage::init(pending, value);
+    }
+}

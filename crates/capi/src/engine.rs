@@ -1,0 +1,64 @@
+//! The engine, of which a kernel has one.
+
+#![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
+
+use shootdown::{EngineCell, PinnedCpu, Shootdown};
+
+use crate::config::Config;
+use crate::machine::{self, CPUS_MAX, Machine};
+use crate::storage::sizes::LAYOUT;
+
+static ENGINE: EngineCell<Machine> = EngineCell::new();
+
+/// Initialises the engine. Call this once, on the first CPU, before it starts other CPUs, and
+/// before any other function of the library except `shootdown_cpu_init`.
+///
+/// # Safety
+///
+/// `config` must be valid. No other call of the library may run at the same time. All functions
+/// `shootdown_os_…` and `shootdown_mmu_…` must work.
+///
+/// # Panics
+///
+/// If the library was initialised already; if it was built for another `SHOOTDOWN_CPUS_MAX` than
+/// this header; if a member of `config` is out of range.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_init(config: *const Config) {
+    // SAFETY: the caller's promise.
+    let config = unsafe { &*config };
+    assert!(
+        config.layout == LAYOUT,
+        "shootdown_config.layout is {:#x}, and this library has {LAYOUT:#x}: set it to \
+         SHOOTDOWN_LAYOUT, and compile C with -DSHOOTDOWN_CPUS_MAX={CPUS_MAX}",
+        config.layout,
+    );
+    assert!(
+        config.cpu_limit as usize <= CPUS_MAX,
+        "shootdown_config.cpu_limit is {}, and the library has room for {CPUS_MAX}",
+        config.cpu_limit,
+    );
+    // SAFETY: the caller promises that nothing else uses the engine.
+    unsafe { ENGINE.init(machine::machine(config)) };
+}
+
+/// The engine.
+///
+/// # Panics
+///
+/// If it is not initialised.
+#[inline]
+pub(crate) fn engine() -> &'static Shootdown<Machine> {
+    ENGINE.find().expect("shootdown_init comes before other functions")
+}
+
+/// The pin guard of this CPU.
+///
+/// # Safety
+///
+/// As [`Shootdown::pin`], while the guard is used: the flush interrupt is masked on this CPU, and
+/// so is every interrupt whose handler calls the library.
+#[inline]
+pub(crate) unsafe fn pin() -> PinnedCpu<'static, Machine> {
+    // SAFETY: the caller's promise.
+    unsafe { engine().pin() }
+}

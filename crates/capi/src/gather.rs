@@ -1,0 +1,103 @@
+//! One flush for all that an operation has unmapped, page tables included.
+
+#![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
+
+use shootdown::{ExtentSet, Horizon};
+
+use crate::engine::pin;
+use crate::extent::ExtentWord;
+use crate::storage::{ExtentsStorage, PendingStorage, SpaceStorage, Storage};
+
+/// The page tables that no CPU can walk any more, as numbers of flushes of one space.
+///
+/// Keep unhooked page tables on a list of their space, each with the `flush` that unhooked it. When
+/// a later flush of the space is done, free those whose number is at most its `cleared`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HorizonNumbers {
+    /// Number of this flush, among those of its space.
+    pub flush: u64,
+    /// Number of the last flush whose unhooked tables no CPU can walk any more; 0 if there is none.
+    pub cleared: u64,
+}
+
+/// Initialises an empty set of extents.
+///
+/// # Safety
+///
+/// `extents` must be valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_extents_init(extents: *mut ExtentsStorage) {
+    // SAFETY: the caller's promise.
+    unsafe { ExtentsStorage::init(extents, ExtentSet::new()) };
+}
+
+/// Adds an extent. Adjacent extents are joined. A set of more than four joins the closest ones, so
+/// it may cover more than was added, and never less. For each unhooked page table, add a page below
+/// it: `shootdown_freeing_tables(shootdown_page(address))`.
+///
+/// # Safety
+///
+/// `extents` must be initialised.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_extents_add(extents: *mut ExtentsStorage, extent: ExtentWord) {
+    // SAFETY: the caller's promise.
+    unsafe { ExtentsStorage::get_mut(extents) }.add(extent.extent());
+}
+
+/// Flushes all extents in one flush; nothing if there are none.
+///
+/// As `shootdown_flush`, except where page tables were unhooked: CPUs that are lazy on the space
+/// are not interrupted, and may still walk these tables when the flush is done. `shootdown_horizon`
+/// tells which tables can be freed then.
+///
+/// # Safety
+///
+/// As `shootdown_flush`. `extents` must be initialised.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_gathered(
+    space: *const SpaceStorage,
+    extents: *const ExtentsStorage,
+    pending: *mut PendingStorage,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let extents = ExtentsStorage::get(extents);
+        let value = pin().flush_gathered(SpaceStorage::get(space), extents);
+        PendingStorage::init(pending, value);
+    }
+}
+
+/// Notifies every CPU that could still walk unhooked page tables of `space`. When `pending` is
+/// done, the tables of every earlier flush can be freed. For a kernel that keeps too many of them.
+///
+/// # Safety
+///
+/// As `shootdown_flush`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_walkers(
+    space: *const SpaceStorage,
+    pending: *mut PendingStorage,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { PendingStorage::init(pending, pin().flush_walkers(SpaceStorage::get(space))) };
+}
+
+/// Returns which page tables no CPU can walk any more when `pending` is done.
+///
+/// # Safety
+///
+/// `pending` must be the result of `shootdown_flush_gathered`, `shootdown_flush_walkers`, or of a
+/// flush that frees tables.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_horizon(pending: *const PendingStorage) -> HorizonNumbers {
+    // SAFETY: the caller's promise.
+    let horizon = unsafe { PendingStorage::get(pending) }.horizon();
+    HorizonNumbers { flush: horizon.flush(), cleared: horizon.cleared() }
+}
+
+/// Returns true if the tables of this flush itself can be freed when it is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn shootdown_tables_are_clear(horizon: HorizonNumbers) -> bool {
+    Horizon::new(horizon.flush, horizon.cleared).is_clear()
+}

@@ -1,0 +1,98 @@
+//! The C interface of [`shootdown`], TLB coherence as a library.
+//!
+//! A kernel in C links a static library made of this crate, and includes `include/shootdown.h`,
+//! which is generated from this source. The chapter "Embedding in C" of the book has a complete
+//! example and the commands.
+//!
+//! # Linked symbols, not function pointers
+//!
+//! The kernel defines the functions that the engine calls, as symbols of fixed names: those that
+//! start with `shootdown_os_` (the kernel's part) and with `shootdown_mmu_` (the processor's part).
+//! A table of function pointers would do the same with less for the linker to
+//! check. Symbols are better for a kernel, for four reasons:
+//!
+//! - A kernel has one machine. The choice at run time that a table allows has no use.
+//! - The engine calls these functions on its hot paths: at each flush, once for each CPU in the
+//!   mask. A direct call needs no load of a pointer, and no protection against mispredicted
+//!   indirect branches. With link-time optimisation across the languages, the compiler inlines it.
+//! - A missing function is an error of the linker, not a jump to address 0.
+//! - There is no table that must be initialised before the first call, or that an attacker can
+//!   overwrite.
+//!
+//! Properties of the machine that are known only at run time, such as its number of tags, are
+//! *values* ([`Config`]), so that reading them calls nothing.
+//!
+//! # Storage
+//!
+//! The kernel allocates everything: `struct shootdown_cpu` for each CPU, `struct shootdown_space`
+//! in its own structure of an address space, `struct shootdown_pending` on the stack. They are
+//! opaque arrays of the right size and alignment, which C can define statically. The header has the
+//! sizes for each number of CPUs; [`shootdown_init`] checks that header and
+//! library agree.
+//!
+//! # Rust's guarantees
+//!
+//! The engine's types keep a Rust program from misusing it. C has no such types, so each function
+//! here states as its contract what the Rust interface enforces. In builds with debug assertions
+//! the engine checks what can be checked.
+
+#![no_std]
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::doc_markdown,
+    clippy::module_name_repetitions,
+    clippy::must_use_candidate,
+    reason = "the comments become those of a C header; numbers of CPUs and pages are small"
+)]
+
+// In reading order, which is that of the header.
+mod config;
+#[doc(hidden)]
+pub mod storage;
+pub mod os;
+mod machine;
+mod engine;
+mod extent;
+mod cpu;
+mod space;
+mod flush;
+mod gather;
+mod batch;
+mod tag;
+mod stats;
+#[cfg(feature = "panic-handler")]
+mod panic;
+
+pub use batch::{
+    shootdown_batch_add_space, shootdown_batch_init, shootdown_batch_send,
+    shootdown_batch_unmapped, shootdown_batch_wait, shootdown_flush_if_batched,
+    shootdown_is_batched,
+};
+pub use config::{Config, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED};
+pub use cpu::{
+    shootdown_cpu_init, shootdown_enter_lazy, shootdown_handle_flush_ipi, shootdown_leave_space,
+    shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_switch,
+};
+pub use engine::shootdown_init;
+pub use extent::{
+    ExtentWord, shootdown_freeing_tables, shootdown_page, shootdown_pages, shootdown_range,
+    shootdown_whole,
+};
+pub use flush::{
+    shootdown_flush, shootdown_flush_for_resize, shootdown_flush_kernel, shootdown_join,
+    shootdown_pending_init, shootdown_poll, shootdown_wait,
+};
+pub use gather::{
+    HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,
+    shootdown_flush_walkers, shootdown_horizon, shootdown_tables_are_clear,
+};
+pub use space::{
+    shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
+    shootdown_space_root,
+};
+pub use stats::{CpuCounts, shootdown_cpu_stats};
+pub use storage::{
+    BatchStorage, CpuStorage, ExtentsStorage, PendingStorage, SentBatchStorage, SpaceStorage,
+};
+pub use tag::{shootdown_pin_tag, shootdown_unpin_tag};

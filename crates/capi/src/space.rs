@@ -1,0 +1,76 @@
+//! The beginning and the end of an address space.
+
+#![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
+
+use core::ptr::NonNull;
+
+use shootdown::Root;
+
+use crate::engine::{engine, pin};
+use crate::storage::{SpaceStorage, Storage};
+
+/// Initialises a space whose page tables start at the physical address `root`. The root must be
+/// initialised before.
+///
+/// # Safety
+///
+/// `space` must be valid for writes, and no CPU may use it yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u64) {
+    let value = engine().space(Root(root));
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::init(space, value) };
+}
+
+/// Returns the id of a space: 1 for the first one, 2 for the second, and so on. Ids are not reused.
+///
+/// # Safety
+///
+/// `space` must be initialised, and not reclaimed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_id(space: *const SpaceStorage) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get(space) }.id().number()
+}
+
+/// Returns the physical address of the root of a space.
+///
+/// # Safety
+///
+/// `space` must be initialised, and not reclaimed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_root(space: *const SpaceStorage) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get(space) }.root().0
+}
+
+/// Ends a space. The pages that it mapped may be freed when this returns, without a flush. The
+/// space itself and its page tables may be freed when `shootdown_os_reclaim` gets it: during this
+/// call if no CPU can walk its tables, otherwise when the last CPU drops it.
+///
+/// # Safety
+///
+/// Masked. All of this must hold:
+///
+/// - a CPU could switch to the space until now, and it is retired only once;
+/// - every CPU that used the space has entered lazy, left the space or switched away before this
+///   call. This CPU may have it loaded only lazily;
+/// - every flush of the space was waited for;
+/// - no CPU switches to the space again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_retire(space: NonNull<SpaceStorage>) {
+    // SAFETY: the caller's promises.
+    unsafe { pin().retire(space.cast()) }.wait();
+}
+
+/// Interrupts every CPU that keeps a retired space from being reclaimed, and waits until it has
+/// dropped the space. For a kernel that is short of memory.
+///
+/// # Safety
+///
+/// Masked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_reap() {
+    // SAFETY: the caller's promise.
+    unsafe { pin() }.reap().wait();
+}

@@ -1,0 +1,135 @@
+//! Room for the engine's types, which C allocates.
+
+#![expect(unsafe_code, reason = "the engine's values live in memory that C owns")]
+
+use shootdown::{Batch, CpuState, ExtentSet, Pending, SentBatch, Space};
+
+use crate::machine::Machine;
+
+pub mod sizes;
+
+/// The spaces of a C kernel: each stays in place until it is reclaimed.
+pub(crate) type SpaceRef = &'static Space<Machine>;
+
+/// The bag of a batch, whose pages the C kernel keeps itself.
+#[derive(Debug, Default)]
+pub(crate) struct NoBag;
+
+/// Room for a value of the engine.
+pub(crate) trait Storage: Sized {
+    /// The engine's type.
+    type Value: 'static;
+
+    /// Writes a first value.
+    ///
+    /// # Safety
+    ///
+    /// `place` must be valid for writes, and aligned.
+    unsafe fn init(place: *mut Self, value: Self::Value) {
+        // SAFETY: `Self` has the size and at least the alignment of the value.
+        unsafe { place.cast::<Self::Value>().write(value) }
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    ///
+    /// `place` must have been initialised, and nothing may move, write or free it during `'a`,
+    /// except through the engine.
+    unsafe fn get<'a>(place: *const Self) -> &'a Self::Value {
+        // SAFETY: the caller promises what a reference requires.
+        unsafe { &*place.cast() }
+    }
+
+    /// The value, exclusively.
+    ///
+    /// # Safety
+    ///
+    /// As [`get`](Self::get), and nothing else may access `place` during `'a`.
+    unsafe fn get_mut<'a>(place: *mut Self) -> &'a mut Self::Value {
+        // SAFETY: the caller promises what a reference requires.
+        unsafe { &mut *place.cast() }
+    }
+
+    /// Moves the value out.
+    ///
+    /// # Safety
+    ///
+    /// `place` must have been initialised, and must be initialised again before its next use.
+    unsafe fn take(place: *mut Self) -> Self::Value {
+        // SAFETY: the caller promises that there is a value, which is not used a second time.
+        unsafe { place.cast::<Self::Value>().read() }
+    }
+}
+
+macro_rules! storage {
+    ($name:ident, $words:ident, $value:ty) => {
+        /// Number of 64-bit words.
+        pub const $words: usize = size_of::<$value>() / 8;
+
+        impl Storage for $name {
+            type Value = $value;
+        }
+
+        const _: () = assert!(size_of::<$name>() == size_of::<$value>());
+        const _: () = assert!(align_of::<$name>() == align_of::<$value>());
+    };
+}
+
+storage!(CpuStorage, SHOOTDOWN_CPU_WORDS, CpuState<Machine>);
+storage!(SpaceStorage, SHOOTDOWN_SPACE_WORDS, Space<Machine>);
+storage!(PendingStorage, SHOOTDOWN_PENDING_WORDS, Pending<'static, Machine>);
+storage!(ExtentsStorage, SHOOTDOWN_EXTENTS_WORDS, ExtentSet);
+storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, Batch<SpaceRef, NoBag>);
+storage!(
+    SentBatchStorage,
+    SHOOTDOWN_SENT_BATCH_WORDS,
+    SentBatch<'static, 'static, Machine, SpaceRef, NoBag>
+);
+
+/// The engine's state of one CPU. Allocate one for each CPU, in memory near that CPU, and
+/// initialise it with `shootdown_cpu_init`.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct CpuStorage {
+    words: [u64; SHOOTDOWN_CPU_WORDS],
+}
+
+/// The engine's part of an address space. Put it into your structure of the address space, and
+/// initialise it with `shootdown_space_init`. It must not move after the first
+/// `shootdown_switch` to it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct SpaceStorage {
+    words: [u64; SHOOTDOWN_SPACE_WORDS],
+}
+
+/// A flush that was sent and may not yet be done, usually on the stack. Every flush function
+/// initialises it. Pass it to `shootdown_wait` before the pages are reused: C has no destructor
+/// that would do so.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct PendingStorage {
+    words: [u64; SHOOTDOWN_PENDING_WORDS],
+}
+
+/// The extents of one operation, for one flush.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct ExtentsStorage {
+    words: [u64; SHOOTDOWN_EXTENTS_WORDS],
+}
+
+/// Unmapped pages of up to 32 spaces that were not flushed yet.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct BatchStorage {
+    words: [u64; SHOOTDOWN_BATCH_WORDS],
+}
+
+/// A batch whose flush was sent.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct SentBatchStorage {
+    words: [u64; SHOOTDOWN_SENT_BATCH_WORDS],
+}

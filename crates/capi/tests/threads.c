@@ -1,0 +1,256 @@
+/*
+ * The engine in C, on a software machine: threads play the CPUs, and each has a TLB that never
+ * evicts. Readers touch pages; each CPU also unmaps pages, flushes, and frees their frames. A touch
+ * through a translation of a frame that was freed since is a stale read.
+ *
+ *   threads          exits with 0 if there were no stale reads
+ *   threads silent   flushes nothing on other CPUs: exits with 1, because there were
+ *
+ * It exits with 2 if something else went wrong.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "shootdown.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2 };
+
+/* Each wait may take a time slice of the host. Without waits, more rounds fit into a second. */
+enum { ROUNDS = 2000, SILENT_ROUNDS = 20000 };
+
+/* A page table: for each page 0, or 1 + the number of times that its frame was freed before. */
+struct address_space {
+    struct shootdown_space space;
+    _Atomic uint64_t entries[PAGES];
+    _Atomic uint64_t freed[PAGES];
+    atomic_flag lock;
+};
+
+struct translation {
+    uint64_t root, entry;
+};
+
+struct cpu {
+    struct shootdown_cpu state;
+    _Atomic bool interrupt;
+    /* Accessed by its own thread only, as a TLB is. */
+    struct translation tlb[TAGS + 1][PAGES];
+    uint64_t root, reads, stale_reads;
+    uint16_t tag;
+};
+
+static struct cpu cpus[CPUS];
+static struct address_space spaces[SPACES];
+static _Thread_local uint32_t this_cpu;
+static _Atomic uint32_t reclaimed, running = CPUS;
+static pthread_barrier_t start;
+static bool is_silent;
+static const uint64_t no_root = UINT64_MAX;
+
+/* The kernel's part. */
+
+struct shootdown_cpu *shootdown_os_cpu(uint32_t number) { return &cpus[number].state; }
+
+uint32_t shootdown_os_this_cpu(void) { return this_cpu; }
+
+void shootdown_os_ring(const uint32_t *numbers, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        atomic_store(&cpus[numbers[i]].interrupt, true);
+}
+
+void shootdown_os_reclaim(struct shootdown_space *space) {
+    (void)space;
+    atomic_fetch_add(&reclaimed, 1);
+}
+
+void shootdown_os_wait_hint(uint32_t cpu) {
+    (void)cpu;
+    sched_yield();
+}
+
+void shootdown_os_panic(const char *message, size_t length) {
+    fprintf(stderr, "%.*s\n", (int)length, message);
+    abort();
+}
+
+/* The processor's part. */
+
+static struct translation *entries_of(uint16_t tag) { return cpus[this_cpu].tlb[tag]; }
+
+static void discard(uint16_t tag) { memset(entries_of(tag), 0, sizeof cpus[0].tlb[0]); }
+
+/* A thread takes the interrupt only where it calls `interrupt_point`. */
+bool shootdown_mmu_interrupts_masked(void) { return true; }
+
+void shootdown_mmu_publish(void) { atomic_thread_fence(memory_order_seq_cst); }
+
+void shootdown_mmu_synchronize(void) { atomic_thread_fence(memory_order_seq_cst); }
+
+void shootdown_mmu_load(uint64_t root, uint16_t tag, bool keeps_entries) {
+    if (!keeps_entries)
+        discard(tag);
+    cpus[this_cpu].root = root;
+    cpus[this_cpu].tag = tag;
+}
+
+void shootdown_mmu_load_kernel(void) {
+    cpus[this_cpu].root = no_root;
+    cpus[this_cpu].tag = 0;
+}
+
+void shootdown_mmu_invalidate(uint16_t tag, uint64_t address, size_t count, uint8_t page_shift,
+                              bool frees_tables) {
+    (void)frees_tables;
+    for (size_t page = address >> page_shift; count > 0; page++, count--)
+        if (page < PAGES)
+            entries_of(tag)[page].entry = 0;
+}
+
+void shootdown_mmu_invalidate_tag(uint16_t tag) { discard(tag); }
+
+void shootdown_mmu_invalidate_all(void) { memset(cpus[this_cpu].tlb, 0, sizeof cpus[0].tlb); }
+
+void shootdown_mmu_invalidate_kernel(uint64_t address, size_t count, uint8_t page_shift,
+                                     bool frees_tables) {
+    (void)address, (void)count, (void)page_shift, (void)frees_tables;
+    shootdown_mmu_invalidate_all();
+}
+
+/* The CPUs' programs. */
+
+static void interrupt_point(void) {
+    if (atomic_load_explicit(&cpus[this_cpu].interrupt, memory_order_relaxed)
+        && atomic_exchange(&cpus[this_cpu].interrupt, false))
+        shootdown_handle_flush_ipi();
+}
+
+static void touch(size_t page) {
+    struct cpu *cpu = &cpus[this_cpu];
+    struct address_space *space = &spaces[cpu->root];
+    struct translation *cached = &entries_of(cpu->tag)[page];
+    if (cached->entry == 0) {
+        /* Acquires the frame's count, which was written before the entry. */
+        uint64_t entry = atomic_load_explicit(&space->entries[page], memory_order_acquire);
+        *cached = (struct translation){cpu->root, entry};
+    }
+    if (cached->entry == 0)
+        return;
+    cpu->reads++;
+    cpu->stale_reads += cached->root != cpu->root
+        || cached->entry != 1 + atomic_load_explicit(&space->freed[page], memory_order_relaxed);
+}
+
+/* `munmap` and `mmap` of a page. CPUs that wait for the lock answer the one that holds it. */
+static void unmap(struct address_space *space, size_t page, struct shootdown_pending *pending) {
+    while (atomic_flag_test_and_set(&space->lock)) {
+        interrupt_point();
+        sched_yield();
+    }
+    uint64_t old = atomic_exchange(&space->entries[page], 0);
+    struct shootdown_extent extent = shootdown_page((uint64_t)page << 12);
+    if (is_silent) {
+        shootdown_pending_init(pending);
+        if (cpus[this_cpu].root == shootdown_space_root(&space->space))
+            entries_of(cpus[this_cpu].tag)[page].entry = 0;
+    } else if (page % 2) {
+        shootdown_flush(&space->space, extent, pending);
+    } else {
+        struct shootdown_extents extents;
+        shootdown_extents_init(&extents);
+        shootdown_extents_add(&extents, extent);
+        shootdown_flush_gathered(&space->space, &extents, pending);
+    }
+    shootdown_wait(pending);
+    if (old != 0) {
+        uint64_t freed = atomic_fetch_add(&space->freed[page], 1);
+        atomic_store(&space->entries[page], freed + 2);
+    }
+    atomic_flag_clear(&space->lock);
+}
+
+static void *run(void *number) {
+    this_cpu = (uint32_t)(uintptr_t)number;
+    uint64_t seed = this_cpu + 1;
+    shootdown_online();
+    pthread_barrier_wait(&start);
+    for (int round = 0; round < (is_silent ? SILENT_ROUNDS : ROUNDS); round++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        uint32_t random = seed >> 33;
+        struct address_space *space = &spaces[random % SPACES];
+        shootdown_switch(&space->space);
+        for (size_t page = 0; page < 4 * PAGES; page++) {
+            touch(page % PAGES);
+            interrupt_point();
+        }
+        if (random / SPACES % 4 == 0) {
+            struct shootdown_pending pending;
+            unmap(space, random / 64 % PAGES, &pending);
+        }
+        /* On a host with fewer cores, the CPUs take turns in the middle of their work. */
+        if (random / 4096 % 8 == 0)
+            sched_yield();
+        if (random / 16 % 4 == 0)
+            shootdown_enter_lazy();
+        if (random / 1024 % 64 == 0)
+            shootdown_leave_space();
+    }
+    shootdown_enter_lazy();
+    atomic_fetch_sub(&running, 1);
+    /* The others may wait for this CPU, or not yet have gone lazy. */
+    while (atomic_load(&running) != 0) {
+        interrupt_point();
+        sched_yield();
+    }
+    if (this_cpu == 0)
+        for (size_t i = 0; i < SPACES; i++)
+            shootdown_retire(&spaces[i].space);
+    shootdown_offline();
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    is_silent = argc > 1 && strcmp(argv[1], "silent") == 0;
+    const struct shootdown_config config = {
+        .layout = SHOOTDOWN_LAYOUT,
+        .cpu_limit = CPUS,
+        .tagging = SHOOTDOWN_TAGS_PER_CPU,
+        .tag_count = TAGS,
+        .traps_stale_writes = true,
+    };
+    shootdown_init(&config);
+    for (size_t i = 0; i < SPACES; i++) {
+        for (size_t page = 0; page < PAGES; page++)
+            atomic_store(&spaces[i].entries[page], 1);
+        shootdown_space_init(&spaces[i].space, i);
+    }
+    pthread_t threads[CPUS];
+    pthread_barrier_init(&start, NULL, CPUS);
+    for (uint32_t i = 0; i < CPUS; i++) {
+        shootdown_cpu_init(&cpus[i].state);
+        cpus[i].root = no_root;
+    }
+    for (uint32_t i = 0; i < CPUS; i++)
+        if (pthread_create(&threads[i], NULL, run, (void *)(uintptr_t)i) != 0)
+            return 2;
+    uint64_t reads = 0, stale_reads = 0, interrupts = 0, skipped = 0;
+    for (uint32_t i = 0; i < CPUS; i++) {
+        pthread_join(threads[i], NULL);
+        reads += cpus[i].reads;
+        stale_reads += cpus[i].stale_reads;
+        struct shootdown_cpu_counts counts = shootdown_cpu_stats(i);
+        interrupts += counts.interrupts_sent;
+        skipped += counts.skipped_lazy + counts.skipped_elsewhere;
+    }
+    printf("%llu reads, %llu stale; %llu interrupts, %llu CPUs spared; %u of %d spaces reclaimed\n",
+           (unsigned long long)reads, (unsigned long long)stale_reads,
+           (unsigned long long)interrupts, (unsigned long long)skipped, reclaimed, SPACES);
+    if (reads == 0 || reclaimed != SPACES || (interrupts == 0) != is_silent)
+        return 2;
+    return stale_reads != 0;
+}

@@ -1,0 +1,66 @@
+//! The C interface: the static library, and a program in C with threads that uses it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::command::{Captured, Command, Failure, cargo};
+use crate::setup;
+
+/// Maximum time of the program, which takes about a second.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Builds the library as a kernel does, and runs the program with and without notification.
+pub(super) fn check() -> Result<(), Failure> {
+    let Some(target) = target() else {
+        println!("skipped: no bare target for {}", std::env::consts::ARCH);
+        return Ok(());
+    };
+    setup::c_compiler()?;
+    cargo("rustc --quiet -p shootdown-capi --crate-type staticlib --features panic-handler")
+        .args("--profile ci --target")
+        .arg(target)
+        .run()?;
+    let library = crate::output().join(target).join("ci/libshootdown_capi.a");
+    let program = compile("crates/capi/tests/threads.c", &library)?;
+    let notified = run(&program, "")?;
+    print!("C, notified: {}", notified.output);
+    if !notified.status.is_some_and(|status| status.success()) {
+        return Err(Failure::new(
+            "the program in C used stale translations, or did not end",
+            "read its line above; its source is crates/capi/tests/threads.c",
+        ));
+    }
+    let silent = run(&program, "silent")?;
+    print!("C, silent:   {}", silent.output);
+    if silent.status.and_then(|status| status.code()) != Some(1) {
+        return Err(Failure::new(
+            "the program in C does not detect that nothing was flushed on other CPUs",
+            "read its line above; its source is crates/capi/tests/threads.c",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the target without an operating system whose code this host executes.
+fn target() -> Option<&'static str> {
+    let arch = std::env::consts::ARCH;
+    setup::BARE_TARGETS.iter().find(|target| target.split('-').next() == Some(arch)).copied()
+}
+
+/// Compiles a program in C, and links it with the library.
+fn compile(source: &str, library: &PathBuf) -> Result<PathBuf, Failure> {
+    let program = crate::output().join("capi-threads");
+    // The library is made for fixed addresses, as kernels are.
+    Command::new("gcc")
+        .args("-std=c11 -Wall -Wextra -Werror -O1 -no-pie -pthread -I crates/capi/include")
+        .arg(source)
+        .arg(library)
+        .arg("-o")
+        .arg(&program)
+        .run()?;
+    Ok(program)
+}
+
+fn run(program: &PathBuf, mode: &str) -> Result<Captured, Failure> {
+    Command::new(program).args(mode).captured_within(LIMIT)
+}
