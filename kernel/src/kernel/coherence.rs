@@ -17,8 +17,9 @@ use shootdown_vm::{
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::counts::{self, CPUS_MAX, FLUSH_WAITS};
+use crate::kernel::load::{Reclaim, USER_CODE_START};
 use crate::kernel::machine::{
-    Machine, SharedSpace, engine, engine_of, pop_dead, wait_masked, with_pinned,
+    Machine, SharedSpace, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
 };
 
 /// The kernel's only engine, as the memory manager uses it.
@@ -66,7 +67,10 @@ impl Flush for Engine {
         Policy {
             empty_tables: EmptyTables::Kept,
             zero_page: ZeroPage::Predicted,
-            reclaim_flush: ReclaimFlush::Batched,
+            reclaim_flush: match reclaim() {
+                Reclaim::PerPage => ReclaimFlush::PerPage,
+                Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => ReclaimFlush::Batched,
+            },
             ..Policy::new(UnmapLock::Released)
         }
     }
@@ -110,6 +114,15 @@ impl Batching for Engine {
         address: u64,
         stale_writes: StaleWrites,
     ) {
+        match reclaim() {
+            // The fault that this run is for. Without the code, user threads would crash.
+            Reclaim::Unflushed if address != USER_CODE_START => return,
+            Reclaim::PerPage => {
+                let _ = self.wait(self.flush(space, &Change::reclaimed(address)));
+                return;
+            }
+            Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => {}
+        }
         let entry = batch.space(engine().machine(), space).expect("`add_space` has added it");
         let page = Extent::page(address);
         let mut pending = with_pinned(|pin| entry.unmapped(&pin, page, stale_writes));

@@ -37,6 +37,18 @@ pub(crate) enum Allowed {
     OwnWords,
     /// Words of any process and any page.
     AnyWords,
+    /// The word of the page of a stored file, to which no process writes.
+    StoredFile {
+        /// The file.
+        file: u64,
+        /// Difference between page numbers of the file and of the process.
+        offset: u64,
+    },
+}
+
+/// The word at the beginning of a page of a stored file.
+pub(crate) const fn word_of_file(file: u64, page: u64) -> u64 {
+    WRITTEN | page << PROCESS_BITS | process_bits(file as u32)
 }
 
 /// The contents of an area to which only its process writes, as far as they are known.
@@ -161,6 +173,9 @@ impl Words {
     }
 
     fn may_be_at(&self, address: u64, allowed: Allowed, found: u64) -> bool {
+        if let Allowed::StoredFile { file, offset } = allowed {
+            return found == word_of_file(file, (address / PAGE_BYTES).wrapping_add(offset));
+        }
         if found == 0 {
             return true;
         }
@@ -171,7 +186,7 @@ impl Words {
         let writer = found & ((1 << PROCESS_BITS) - 1);
         let is_own = || self.lineage.iter().any(|&number| process_bits(number) == writer);
         match allowed {
-            Allowed::AnyWords => true,
+            Allowed::AnyWords | Allowed::StoredFile { .. } => true,
             Allowed::OwnWords => {
                 (page == address / PAGE_BYTES || self.has_moved.load(Relaxed)) && is_own()
             }

@@ -72,6 +72,8 @@ counts! {
     migrations,
     /// Pages copied to another frame.
     copied,
+    /// Pages read from stored files.
+    read_in,
 }
 
 /// A counter of one CPU.

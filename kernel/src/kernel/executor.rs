@@ -20,7 +20,7 @@ use crate::kernel::console::println;
 use crate::kernel::contents::{Allowed, KnownContents};
 use crate::kernel::counts;
 use crate::kernel::end::end;
-use crate::kernel::load::Settings;
+use crate::kernel::load::{Reclaim, Settings, USER_CODE_START};
 use crate::kernel::platform::{KernelPlatform, USER_CODE};
 use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
@@ -30,6 +30,9 @@ use crate::kernel::totals::Totals;
 use crate::kernel::user;
 
 static EXECUTOR: Once<Executor> = Once::new();
+
+/// The key of all files that are not stored. Their contents are not checked.
+const WRITABLE_FILES: FileKey = u64::MAX;
 
 /// The executor of this run.
 pub(crate) fn executor() -> &'static Executor {
@@ -64,6 +67,7 @@ impl Executor {
     /// Creates the executor. Call this once, on the first CPU.
     pub(crate) fn set_up(settings: Settings, on_fault: OnFault, stream: Stream<'static>) {
         let vm = Vm::new(KernelPlatform, Engine).unwrap_or_else(|error| fail(None, error.into()));
+        let vm = if settings.reclaim == Reclaim::Never { vm } else { vm.with_reclaim() };
         EXECUTOR.set(Self {
             vm,
             settings,
@@ -99,7 +103,7 @@ impl Executor {
     /// Creates a process that maps the code of user threads.
     fn user_process(&self) -> Result<Process, StepError> {
         let space = AddressSpace::new(&self.vm)?;
-        let place = Place::Fixed(user::CODE..user::CODE + PAGE_BYTES);
+        let place = Place::Fixed(USER_CODE_START..USER_CODE_START + PAGE_BYTES);
         let backing = Backing::File { file: Arc::clone(&self.code), first_page: 0 };
         space.map(place, Protection::READ | Protection::EXECUTE, Sharing::Shared, backing)?;
         Ok(Process::new(space, ProcessData::new(self.next_number())))
@@ -139,16 +143,28 @@ impl MemoryHost for Executor {
     }
 
     fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<KernelPlatform>>) {
-        let new = || Arc::new(File::new(KernelPlatform));
-        let file =
-            file.map_or_else(new, |id| Arc::clone(self.files.lock().entry(id).or_insert_with(new)));
-        // The key would only serve to check the contents of files, which the kernel does not do.
-        (0, file)
+        let unnamed = || Arc::new(File::new(KernelPlatform));
+        let Some(id) = file else { return (WRITABLE_FILES, unnamed()) };
+        // A file that reclaim may drop is stored. This kernel has no device to write to, so a
+        // stored file is never written, and its contents are known.
+        let (key, new) = match self.settings.reclaim {
+            Reclaim::Never => (WRITABLE_FILES, unnamed()),
+            Reclaim::PerPage | Reclaim::Batched | Reclaim::Unflushed => {
+                let key = u64::from(id.0);
+                (key, Arc::new(File::stored(KernelPlatform, shootdown_vm::FileId(key))))
+            }
+        };
+        (key, Arc::clone(self.files.lock().entry(id).or_insert(new)))
     }
 
     fn name_area(&self, process: &Process, area: AreaId, start: u64, shown: Shown) {
-        let (allowed, known) = match shown {
+        let (allowed, known) = match shown.moved(start / PAGE_BYTES) {
             Shown::Anonymous => (Allowed::OwnWords, KnownContents::default()),
+            Shown::Private { file, offset } | Shown::Shared { file, offset }
+                if file != WRITABLE_FILES =>
+            {
+                (Allowed::StoredFile { file, offset }, KnownContents::unknown())
+            }
             Shown::Nothing | Shown::Private { .. } | Shown::Shared { .. } => {
                 (Allowed::AnyWords, KnownContents::unknown())
             }
@@ -177,6 +193,9 @@ impl MemoryHost for Executor {
         let expected = |area: &mut NamedArea| (area.allowed, area.known.expected(address));
         // Load the expected word before another thread can change it.
         let (allowed, before) = with_area(expected)?;
+        if matches!(allowed, Allowed::StoredFile { .. }) && access == Access::Write {
+            return Err(StepError::Unsupported("a write to a stored file"));
+        }
         let word = user::touch(process, address, access.into())?;
         if access == Access::Write {
             return process.data.with_area(area, |area| area.known.record_write(address, word));

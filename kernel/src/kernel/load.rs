@@ -5,6 +5,7 @@
 use core::str::{self, FromStr};
 
 use shootdown_program::OnFault;
+use shootdown_vm::PAGE_BYTES;
 
 /// What the kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,9 @@ pub(crate) enum Mode {
     Workload,
 }
 
+/// Address of the user code in every process, below the addresses that workloads use.
+pub(crate) const USER_CODE_START: u64 = 16 * PAGE_BYTES;
+
 /// Parameters of a workload's run and of its scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -32,6 +36,23 @@ pub(crate) struct Settings {
     pub(crate) tick_ns: u64,
     /// Time without progress after which the run is aborted.
     pub(crate) stall_ns: u64,
+    /// Number of frames for pages and page tables, if there are as many.
+    pub(crate) frames: u64,
+    /// The flushes of reclaimed pages.
+    pub(crate) reclaim: Reclaim,
+}
+
+/// The flushes of pages that the kernel reclaims when memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reclaim {
+    /// The kernel reclaims nothing, and files stay in memory.
+    Never,
+    /// One flush for each page.
+    PerPage,
+    /// One flush for many pages.
+    Batched,
+    /// No flush, except of the page with the user code: a fault, which must show as wrong words.
+    Unflushed,
 }
 
 /// A parsed load.
@@ -59,6 +80,8 @@ impl Load {
             slice_ns: 3_000_000,
             tick_ns: 100_000_000,
             stall_ns: 20_000_000_000,
+            frames: u64::MAX,
+            reclaim: Reclaim::Never,
         },
         on_fault: OnFault::Fatal,
         rounds: 40,
@@ -102,6 +125,15 @@ impl Load {
             "slice_ns" => settings.slice_ns = number(value).filter(|ns| *ns > 0)?,
             "tick_ns" => settings.tick_ns = number(value).filter(|ns| *ns > 0)?,
             "stall_ns" => settings.stall_ns = number(value).filter(|ns| *ns > 0)?,
+            "frames" => settings.frames = number(value)?,
+            "reclaim" => {
+                settings.reclaim = match value {
+                    "per-page" => Reclaim::PerPage,
+                    "batched" => Reclaim::Batched,
+                    "unflushed" => Reclaim::Unflushed,
+                    _ => return None,
+                }
+            }
             "rounds" => self.rounds = number(value)?,
             "refusals" => {
                 self.on_fault = match value {

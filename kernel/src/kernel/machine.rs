@@ -14,6 +14,7 @@ use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
+use crate::kernel::load::{Reclaim, Settings};
 use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
@@ -29,6 +30,7 @@ pub(crate) struct ThisKernel {
     cpus: Box<[PerCpu]>,
     /// Time after which a wait is given up.
     stall_ns: u64,
+    reclaim: Reclaim,
 }
 
 /// State of a CPU for the engine.
@@ -76,14 +78,15 @@ impl SharedSpace {
     }
 }
 
-/// Creates the engine for `cpus` CPUs. Call this once, on the first CPU.
-pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
+/// Creates the engine. Call this once, on the first CPU.
+pub(crate) fn set_up(settings: &Settings) {
+    let &Settings { cpus, stall_ns, reclaim, .. } = settings;
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
         waits_since_ns: AtomicU64::new(0),
     };
-    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns };
+    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns, reclaim };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(kernel, Arch::processor())) };
 }
@@ -91,6 +94,11 @@ pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
 /// The engine.
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
     &ENGINE
+}
+
+/// The flushes of reclaimed pages.
+pub(crate) fn reclaim() -> Reclaim {
+    engine().machine().kernel().reclaim
 }
 
 /// The engine's state of a CPU.

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 
 use crate::kernel::arch::{Arch, Architecture};
+use crate::kernel::contents::word_of_file;
 use crate::kernel::counts;
 use crate::kernel::memory::{frames, page};
 use crate::kernel::scheduler;
@@ -63,8 +64,10 @@ impl Platform for KernelPlatform {
         counts::this_cpu().copied.add(1);
         page::copy(from, to);
     }
-    fn read_in(&self, file: FileId, _number: u64, frame: Frame) {
-        page::fill(frame, if file == USER_CODE { Arch::user_code() } else { &[] });
+    fn read_in(&self, file: FileId, number: u64, frame: Frame) {
+        counts::this_cpu().read_in.add(1);
+        let word = word_of_file(file.0, number).to_ne_bytes();
+        page::fill(frame, if file == USER_CODE { Arch::user_code() } else { &word });
     }
     fn wait_for_memory(&self) {
         scheduler::sleep(SHORTAGE_PAUSE_NS);

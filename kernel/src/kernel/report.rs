@@ -69,6 +69,7 @@ fn outcome(
         ("switches_without_flush", counted.switches.saturating_sub(counted.flushes_full_at_switch)),
         ("migrations", counted.migrations),
         ("faults", counted.faults),
+        ("read_in", counted.read_in),
         ("interrupted_ns", counted.interrupted_ns),
         ("flush_wait_ns", counted.flush_wait_ns),
         ("broadcasts", engine.broadcasts_sent),

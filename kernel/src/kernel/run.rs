@@ -24,10 +24,10 @@ static SETTINGS: Once<Settings> = Once::new();
 /// Runs the workload of `load`, on the first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
     set_interrupt_handler(interrupt);
-    memory::set_up(&boot.memory);
+    memory::set_up(&boot.memory, load.settings.frames);
     let settings = *SETTINGS.set(load.settings);
-    let Settings { cpus, stall_ns, .. } = settings;
-    machine::set_up(cpus, stall_ns);
+    let cpus = settings.cpus;
+    machine::set_up(&settings);
     scheduler::set_up(settings, executor::after_switch);
     let stream = checked(load.rest).unwrap_or_else(|error| panic!("{error}"));
     Executor::set_up(settings, load.on_fault, stream);

@@ -9,12 +9,10 @@ use shootdown_vm::{Access, FaultError, PAGE_BYTES, Scheduling as _};
 use crate::kernel::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::kernel::coherence::Engine;
 use crate::kernel::counts;
+use crate::kernel::load::USER_CODE_START as CODE;
 use crate::kernel::process::Process;
 use crate::kernel::scheduler;
 use crate::kernel::sync::masked;
-
-/// Address of the user code in every process, below the addresses that workloads use.
-pub(crate) const CODE: u64 = 16 * PAGE_BYTES;
 
 /// Reads or writes the first word of a page, and returns it.
 pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u64, StepError> {

@@ -2,6 +2,7 @@
 //! of the engine or the kernel shows in `git diff`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::{BOOK, Built, WORKLOADS, golden};
 use crate::command::{Command, Failure};
@@ -62,6 +63,7 @@ pub(super) fn compare(built: &Built) -> Result<(), Failure> {
     }
     println!("{} runs counted", runs.len());
     golden::check_part(BOOK, "workloads", &table(&counts))?;
+    golden::check_part(BOOK, "reclaim", &reclaim(built)?)?;
     golden::check_file(COUNTS, &counts)
 }
 
@@ -76,6 +78,43 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
         let _ = writeln!(counts, "{arch},{workload}{rest}");
     }
     Ok(counts)
+}
+
+/// Boots the workload that reclaims memory with each of the flushes of reclaimed pages. Returns a
+/// table. Without flushes, threads must read wrong words.
+fn reclaim(built: &Built) -> Result<String, Failure> {
+    const LIMIT: Duration = Duration::from_secs(300);
+    let run = |flushes: &&str| {
+        let command = built.count(CPUS[0].0).args("--workload reclaim --cpus 4 --console");
+        command.args("--reclaim").arg(*flushes).captured_within(LIMIT)
+    };
+    let all = ["batched", "per-page", "unflushed"];
+    let mut text = "| flushes of reclaimed pages | pages read in | interrupts | wrong words |\n\
+                    |---|---|---|---|\n"
+        .to_owned();
+    for (flushes, run) in all.iter().zip(parallel::map(&all, run)) {
+        let output = run?.output;
+        let number = |name: &str| {
+            let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
+            let end = rest.find(|character: char| !character.is_ascii_digit())?;
+            rest[..end].parse::<u64>().ok()
+        };
+        let counts = ["read_in", "ipis_sent", "violations"].map(number);
+        let [Some(read_in), Some(interrupts), Some(wrong)] = counts else {
+            return Err(Failure::new(
+                format!("`reclaim` with {flushes} flushes has no report"),
+                format!("shootdown boot --workload reclaim --reclaim {flushes} --counts --console"),
+            ));
+        };
+        if (wrong == 0) == (*flushes == "unflushed") {
+            return Err(Failure::new(
+                format!("{wrong} wrong words with {flushes} flushes of reclaimed pages"),
+                "see docs/bare-metal.md, \"Reclaim\": only a missing flush gives wrong words",
+            ));
+        }
+        let _ = writeln!(text, "| {flushes} | {read_in} | {interrupts} | {wrong} |");
+    }
+    Ok(text)
 }
 
 /// Returns the table *booted / simulated*, with one row for each workload.

@@ -20,7 +20,8 @@ const SOAK_IN_TEST: Duration = Duration::from_secs(8);
 /// The chapter of the book with the results.
 const BOOK: &str = "docs/bare-metal.md";
 
-/// All workloads that `shootdown boot --workload` accepts by name.
+/// The workloads of the golden file: all that `shootdown boot --workload` accepts by name, except
+/// `reclaim`, which has its own table.
 const WORKLOADS: [&str; 9] =
     ["migrate", "mprotect", "heap", "crowd", "threads", "pairs", "beside", "exits", "sort"];
 
@@ -157,7 +158,8 @@ impl Built {
         loop {
             let storms = self.boot(machine).args("--cpus 4 --rounds").arg(ROUNDS.to_string());
             storms.output_or_show()?;
-            for workload in WORKLOADS {
+            // Memory is short in one of the boots.
+            for workload in WORKLOADS.into_iter().chain(["reclaim"]) {
                 if is_time_up() {
                     let name = machine.name();
                     println!("{name}: {boots} boots with 4 CPUs, the last with seed {seed}");

@@ -19,7 +19,7 @@ pub use arm64_skip_broadcast::{MprotectThreaded, SortCompute, TcmallocLargeHeap}
 pub use crowd::{Crowd, MadviseAndCompute};
 pub use loops::{Kind, Loop, Tasks};
 pub use powerpc_shoot_lazies::{ContextSwitches, ExitStorm};
-pub use pressure::{CopyOnWrite, PageMigration};
+pub use pressure::{CopyOnWrite, PageMigration, RereadFile};
 pub use time_shared::TimeShared;
 pub use will_it_scale::{Case, WillItScale};
 pub use x86_batched_unmap::MappedReaders;

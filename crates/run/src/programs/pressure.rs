@@ -5,7 +5,7 @@ use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
 
-use super::parts::{CHUNK, chunks, head_start, steps};
+use super::parts::{CHUNK, chunks, head_start, start_all, steps};
 
 fn touch_all(area: AreaId, pages: u64, access: Access) -> impl Iterator<Item = Operation> {
     chunks(pages).map(move |pages| Operation::Touch { area, pages, access })
@@ -87,6 +87,45 @@ impl Workload for CopyOnWrite {
             }
             _ => self.child_or_thread(program),
         }
+    }
+}
+
+/// Threads of one process that read a mapped file, each from another page on, and each page again
+/// some pages later. With memory for a part of the file, a page is reclaimed in between, and the
+/// CPU that reads it again may still have cached its translation.
+///
+/// A page that is reclaimed without a flush shows as a wrong word.
+#[derive(Clone, Copy, Debug)]
+pub struct RereadFile {
+    /// Number of threads.
+    pub threads: u32,
+    /// Length of the file, in pages.
+    pub pages: u64,
+    /// Number of pages after which a page is read again.
+    pub distance: u64,
+}
+
+impl Workload for RereadFile {
+    fn name(&self) -> String {
+        format!("reread-file-{}", self.threads)
+    }
+
+    fn steps(&self, program: ProgramId) -> Steps {
+        let Self { threads, pages, distance } = *self;
+        let area = AreaId(0);
+        if program == ProgramId(0) {
+            let file = Mapping::SharedFile(FileId(0));
+            let map = Operation::map(area, pages, Permission::Read, file);
+            let all = (1..=threads).map(ProgramId);
+            let end = Operation::End { iterations: u64::from(threads) * pages };
+            return steps![[map], start_all(all, Operation::Spawn), [end]];
+        }
+        let first = u64::from(program.0) * pages / u64::from(threads);
+        Box::new((0..pages).flat_map(move |turn| {
+            let page = (first + turn) % pages;
+            let earlier = (page + pages - distance) % pages;
+            [page, earlier].map(|page| Operation::read(area, page..page + 1))
+        }))
     }
 }
 

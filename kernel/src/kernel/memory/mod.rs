@@ -14,14 +14,15 @@ pub(crate) use frames::Frames;
 const HEAP_PART: u64 = 4;
 const HEAP_BYTES_MAX: u64 = 512 << 20;
 
-/// Divides unused physical memory into heap and frames. Call this once, on the first CPU, before
-/// any allocation.
-pub(crate) fn set_up(memory: &Range<u64>) {
+/// Divides unused physical memory into heap and frames, at most `frames_max` of these. Call this
+/// once, on the first CPU, before any allocation.
+pub(crate) fn set_up(memory: &Range<u64>, frames_max: u64) {
     let start = memory.start.next_multiple_of(PAGE_BYTES);
     let bytes = memory.end.saturating_sub(start);
     let heap_end = start + (bytes / HEAP_PART).min(HEAP_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
     heap::set_up(start..heap_end);
-    frames::set_up(heap_end / PAGE_BYTES..memory.end / PAGE_BYTES);
+    let first = heap_end / PAGE_BYTES;
+    frames::set_up(first..first.saturating_add(frames_max).min(memory.end / PAGE_BYTES));
 }
 
 /// All frames.

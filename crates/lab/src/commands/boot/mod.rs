@@ -56,6 +56,10 @@ impl Boot {
                 if self.counts {
                     values.push(("tick_ns", workload::TICK_NS.to_string()));
                 }
+                if name == workload::RECLAIM {
+                    values.push(("frames", workload::RECLAIM_FRAMES.to_string()));
+                    values.push(("reclaim", self.reclaim.name().to_owned()));
+                }
                 let lines = run(self, &values, workload.bytes())?;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
             }

@@ -2,10 +2,31 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::emulator::{Architecture, Emulator};
 use crate::render::Format;
+
+/// The flushes of pages that are reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReclaimFlushes {
+    /// One for many pages
+    Batched,
+    /// One for each page
+    PerPage,
+    /// None: a fault, which must show as wrong words
+    Unflushed,
+}
+
+impl ReclaimFlushes {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Batched => "batched",
+            Self::PerPage => "per-page",
+            Self::Unflushed => "unflushed",
+        }
+    }
+}
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Boot {
@@ -29,6 +50,9 @@ pub(crate) struct Boot {
     /// Count the instructions of each hot path of the engine, on one CPU
     #[arg(long, conflicts_with = "workload")]
     pub(super) paths: bool,
+    /// The flushes of pages that the workload `reclaim` makes the kernel reclaim
+    #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
+    pub(super) reclaim: ReclaimFlushes,
     /// The seed of the workload's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,

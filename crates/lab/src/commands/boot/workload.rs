@@ -36,17 +36,17 @@ use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_run::programs::{
-    Crowd, ExitStorm, Kind, Loop, MadviseAndCompute, MadviseMigrate, MprotectThreaded, SortCompute,
-    Tasks, TcmallocLargeHeap,
+    Crowd, ExitStorm, Kind, Loop, MadviseAndCompute, MadviseMigrate, MprotectThreaded, RereadFile,
+    SortCompute, Tasks, TcmallocLargeHeap,
 };
 use shootdown_run::replay::{Survey, threads};
-use shootdown_run::{Limits, Outcome, run};
+use shootdown_run::{Limits, Memory, Outcome, run};
 use shootdown_sim::machine::{Machine, Tagging};
 
 use super::console::Line;
 use super::emulator::{Architecture, Emulator};
 use super::error::BootError;
-use super::options::Boot;
+use super::options::{Boot, ReclaimFlushes};
 use crate::error::{Failure, SimulationError};
 use crate::machines::{Embedded, MachineFileError};
 use crate::recordings::{RecordingError, open, refused};
@@ -58,11 +58,21 @@ use crate::render::table::Table;
 /// next CPU's turn.
 pub(crate) const TICK_NS: u64 = 10_000;
 
+/// The workload for which the kernel gets less memory than the workload reads.
+pub(crate) const RECLAIM: &str = "reclaim";
+
+/// Number of frames of that memory, page tables included.
+pub(crate) const RECLAIM_FRAMES: u64 = 256;
+
 /// Returns the benchmarks by name. Each is short enough for an emulator.
-fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
+fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 10] {
     let iterations = 200;
     let crowd = Crowd { kind: Kind::Madvise, processes: 2, threads: 2, iterations, seed };
     let loops = |kind, tasks, count| Loop { kind, tasks, count, iterations, seed };
+    // Longer than a page stays in memory, and shorter than an entry stays in QEMU's TLB, which has
+    // 256 entries.
+    let distance = RECLAIM_FRAMES * 5 / 8;
+    let reread = RereadFile { threads: cpus, pages: 4 * RECLAIM_FRAMES, distance };
     let heap = TcmallocLargeHeap { copies: cpus, every: 400, compute_ns: 1000 };
     [
         ("migrate", Rc::new(MadviseMigrate { cpus: cpus as usize, iterations })),
@@ -77,6 +87,7 @@ fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
         ),
         ("exits", Rc::new(ExitStorm { cpus, processes: 40, threads: 1, seed })),
         ("sort", Rc::new(SortCompute { shells: 4, sorts: 3, compute_ns: 100_000 })),
+        (RECLAIM, Rc::new(reread)),
     ]
 }
 
@@ -144,10 +155,21 @@ impl Comparison {
         let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
         let design = Design::SHOOTDOWN;
-        let simulated = run(machine, Limits::DEFAULT, Rc::new(workload), |sim| design.on(sim))
+        let limits = match name {
+            RECLAIM => Limits {
+                frames: RECLAIM_FRAMES as usize,
+                memory: Memory::Reclaimed,
+                ..Limits::DEFAULT
+            },
+            _ => Limits::DEFAULT,
+        };
+        let simulated = run(machine, limits, Rc::new(workload), |sim| design.on(sim))
             .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
-            number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
+            // The simulated machine batches.
+            let is_same = name != RECLAIM || options.reclaim == ReclaimFlushes::Batched;
+            let simulated = is_same.then_some(simulated);
+            number(count).map(|booted| Row { count, booted, simulated })
         };
         // If instructions are counted, the time is the number of instructions of all CPUs.
         let instructions = options.counts.then(|| number("time_ns")).flatten();
