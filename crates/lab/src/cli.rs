@@ -38,7 +38,7 @@ Examples:
 
 Exit status:
   0    nothing was found
-  1    something was found: a violation, a bug, or a kernel that failed
+  1    something was found: a violation, a bug, a kernel that failed, or a replay that is incomplete
   2    bad usage or bad input: an option, a name, or a file that cannot be used
   3    the command could not run or finish: a missing tool, a full disk, a budget that is too short
   130  Ctrl-C ended the command

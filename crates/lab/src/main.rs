@@ -15,6 +15,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ContextKind;
 
 use cli::Cli;
 use error::{BAD_INPUT, CANNOT_RUN, Failure};
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let status = match Cli::try_parse() {
         Ok(cli) => cli.run().unwrap_or_else(|failure| report(&failure)),
         // Help and the version are requested output. Any other result is a usage error.
-        Err(error) => match (error.print(), error.use_stderr()) {
+        Err(mut error) => match (print(&mut error), error.use_stderr()) {
             (_, true) if is_record() => commands::record::FAILED,
             (_, true) => BAD_INPUT,
             (Err(error), false) if error.kind() != io::ErrorKind::BrokenPipe => CANNOT_RUN,
@@ -31,6 +32,15 @@ fn main() -> ExitCode {
         },
     };
     ExitCode::from(status)
+}
+
+/// Prints help, the version, or a usage error.
+fn print(error: &mut clap::Error) -> io::Result<()> {
+    if is_record() {
+        // The tip would be to run a program that is named like a misspelt option.
+        error.remove(ContextKind::Suggested);
+    }
+    error.print()
 }
 
 /// Prints an error and returns its exit status.

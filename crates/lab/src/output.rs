@@ -68,6 +68,9 @@ pub(crate) enum Reason {
     /// The output would replace the file that it is made of.
     #[error(" is also the input")]
     IsInput,
+    /// The path is `-`, which names standard output in many commands.
+    #[error(": this would be a file of this name, and not standard output")]
+    Dash,
     /// The path exists and is not a regular file, for example a device or a dangling link.
     #[error(" exists, and is not a regular file")]
     NotAFile,
@@ -119,8 +122,10 @@ impl Output {
         existing: Existing,
         option: &'static str,
     ) -> Result<Self, OutputError> {
-        let (target, path) = (path.to_owned(), path.to_owned());
-        let mut output = Self { path, target, existing, option };
+        let mut output = Self { path: path.to_owned(), target: path.to_owned(), existing, option };
+        if path == Path::new("-") {
+            return Err(output.error(Reason::Dash));
+        }
         let unwritable = |error| output.unwritable(error);
         if !fs::metadata(output.directory()).map_err(unwritable)?.is_dir() {
             return Err(unwritable(io::ErrorKind::NotADirectory.into()));
@@ -244,7 +249,7 @@ fn invoker() -> Option<(u32, u32)> {
 impl UserError for OutputError {
     fn exit_status(&self) -> u8 {
         match &self.reason {
-            Reason::Exists | Reason::IsInput | Reason::NotAFile => BAD_INPUT,
+            Reason::Exists | Reason::IsInput | Reason::NotAFile | Reason::Dash => BAD_INPUT,
             Reason::Directory { .. } => CANNOT_RUN,
             Reason::Unwritable(error) => match error.kind() {
                 io::ErrorKind::NotFound

@@ -96,6 +96,9 @@ pub struct Outcome {
     /// Statistics of the page tables whose release was deferred, because a CPU could still walk
     /// them.
     pub quarantined_tables: QuarantineStats,
+    /// Number of steps of a recording that had no effect, because the replay lacked their task or
+    /// their space. The counts are then too low.
+    pub dropped_steps: u64,
 }
 
 impl Outcome {
@@ -118,6 +121,7 @@ impl Outcome {
             traffic: kernel.platform().traffic(),
             memory: kernel.ended(),
             quarantined_tables: kernel.vm().quarantined_tables(),
+            dropped_steps: 0,
         }
     }
 }

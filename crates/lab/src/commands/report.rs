@@ -81,6 +81,7 @@ impl Report {
             shown(page.path())
         ))?;
         replayed.iter().try_for_each(Comparison::violated)?;
+        replayed.iter().try_for_each(Comparison::accounted)?;
         Ok(violated(&results)?)
     }
 }

@@ -147,6 +147,18 @@ fn program_runs_and_is_recorded() {
 }
 
 #[test]
+fn program_needs_no_separator() {
+    if !can_trace() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = command();
+    command.args(["record", "--output", "r", "sh", "-c", "exit 5"]).current_dir(directory.path());
+    assert_eq!(command.output().expect("the command runs").status.code(), Some(5));
+    assert_eq!(read(&directory).1.ended, Ended::Exited(5));
+}
+
+#[test]
 fn quiet_recorder_prints_nothing() {
     if !can_trace() {
         return;
@@ -165,10 +177,13 @@ fn quiet_recorder_prints_nothing() {
 
 #[test]
 fn bad_usage_exits_125() {
-    for arguments in [&["record"][..], &["record", "--fly", "--", "true"], &["record", "true"]] {
+    for arguments in
+        [&["record"][..], &["record", "--fly", "--", "true"], &["record", "--pid", "1"]]
+    {
         let output = command().args(arguments).output().expect("the command runs");
         assert_eq!(output.status.code(), Some(FAILED), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+        assert!(!text(&output.stderr).contains("-- --"), "{}", text(&output.stderr));
     }
     let help = command().args(["record", "--help"]).output().expect("the command runs");
     assert!(help.status.success());
@@ -201,6 +216,7 @@ fn output_that_cannot_be_written_exits_125() {
     };
     assert_fails(&at("no/such"), FAILED, &directory, &["no/such: ", "with --output"]);
     assert_fails(&at("/"), FAILED, &directory, &["/: ", "with --output"]);
+    assert_fails(&at("-"), FAILED, &directory, &["-: ", "not standard output", "with --output"]);
 }
 
 #[test]

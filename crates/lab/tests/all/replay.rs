@@ -7,9 +7,11 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{BAD_INPUT, CANNOT_RUN, assert_error, command, files, text};
+use crate::common::{BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, files, text};
 use rustix::process::{Pid, Signal, kill_process_group};
-use shootdown_recording::record::{Call, Event, FaultCode, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Owner, Record, SpaceId, TaskId,
+};
 use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
@@ -117,6 +119,52 @@ fn damaged_recording_is_refused() {
     fails(&newer, &["r: the recording has version 7.0, newer than 1.0, at byte 8", "a later one"]);
     fails(b"# a text, and not a short one", &["this is not a recording, at byte 0"]);
     fails(&[&whole[..], b"!"].concat(), &["something follows the end"]);
+}
+
+/// The kernel flushed often, and the replay has no memory to flush: the recording began late.
+#[test]
+fn replay_that_lacks_flushes_exits_1() {
+    let mut writer = Writer::create(Vec::new(), &header(2, "sort")).expect("a header");
+    let (task, space) = (TaskId(1), SpaceId(0));
+    let task_event = Event::Task { task, owner: Owner::Recorded, space, name: String::new() };
+    let flush = || Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) };
+    let begin = [task_event, Event::Running { task }];
+    let flushes = (0..20).map(|_| flush());
+    for (event, time_ns) in begin.into_iter().chain(flushes).zip((0..).step_by(1000)) {
+        writer.write(&Record { time_ns, cpu: 0, event }).expect("a record");
+    }
+    let directory = directory("r", &writer.finish(Ended::Exited(0)).expect("an end"));
+    let output = replay(&directory, &["r"]);
+    let (printed, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(FOUND), "{error}");
+    assert!(printed.contains("fidelity: unusable"), "{printed}");
+    assert!(error.contains("r: the replay does not repeat the recorded flushes"), "{error}");
+    let output = replay(&directory, &["r", "--format", "json"]);
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let fidelity = &verdict["fidelity"];
+    assert_eq!(
+        (&fidelity["verdict"], &fidelity["ranged_ratio"]),
+        (&"unusable".into(), &0.0.into())
+    );
+    assert_eq!(
+        (&fidelity["full_ratio"], &fidelity["interrupts_ratio"]),
+        (&1.0.into(), &1.0.into())
+    );
+}
+
+/// A fault on a CPU where no thread of the program runs belongs to no thread.
+#[test]
+fn replay_that_drops_records_exits_1() {
+    let mut writer = Writer::create(Vec::new(), &header(2, "sort")).expect("a header");
+    let fault = Event::Fault { address: 4096, code: FaultCode(6) };
+    for event in [Event::Running { task: TaskId::KERNEL }, fault] {
+        writer.write(&Record { time_ns: 0, cpu: 0, event }).expect("a record");
+    }
+    let directory = directory("r", &writer.finish(Ended::Exited(0)).expect("an end"));
+    let output = replay(&directory, &["r"]);
+    assert_eq!(output.status.code(), Some(FOUND));
+    let error = text(&output.stderr);
+    assert!(error.contains("r: 1 recorded operations were not replayed"), "{error}");
 }
 
 #[test]

@@ -102,6 +102,8 @@ fn replay_on(
         tasks: RefCell::default(),
         on_cpus: RefCell::new(vec![None; cpus]),
         cpu_threads: RefCell::default(),
+        in_creation: RefCell::default(),
+        dropped_steps: Cell::new(0),
         before: Cell::default(),
         in_progress: Cell::new(0),
         failure: RefCell::default(),
@@ -126,6 +128,10 @@ struct Replay {
     on_cpus: RefCell<Vec<Option<SpaceId>>>,
     /// The thread that holds each CPU.
     cpu_threads: RefCell<Vec<ThreadId>>,
+    /// Spaces that a CPU creates, which takes simulated time, and the threads that wait for them.
+    in_creation: RefCell<HashMap<SpaceId, Vec<ThreadId>>>,
+    /// Number of steps without an effect, because the replay has no task or no space for them.
+    dropped_steps: Cell<u64>,
     /// The recorded time and the simulated time of the last step's beginning.
     before: Cell<(u64, Time)>,
     /// Number of steps that have begun and are not complete.
@@ -268,10 +274,12 @@ impl Replay {
             Action::Switch { next, .. } => self.switch(*next, cpu)?,
             Action::Memory(operation) => {
                 let process = cpu.running.and_then(|running| self.process(running.space));
-                if let Some(process) = process {
-                    let memory = ProcessMemory::new(&*self.kernel, &process);
-                    memory.perform_raw(operation.clone())?;
-                }
+                let Some(process) = process else {
+                    self.drop_step();
+                    return Ok(());
+                };
+                let memory = ProcessMemory::new(&*self.kernel, &process);
+                memory.perform_raw(operation.clone())?;
             }
             Action::Spawn { task, space } => self.spawn(*task, *space, cpu)?,
             Action::Exec { space } => self.exec(step.task, *space, cpu)?,
@@ -282,27 +290,60 @@ impl Replay {
         Ok(())
     }
 
+    /// Adds a task. Another CPU may switch to the task before its space is complete, so the task is
+    /// added before any simulated time passes.
     fn introduce(&self, task: TaskId, owner: Owner, space: SpaceId) -> Result<(), StepError> {
-        let state = Task { owner, space };
+        self.set_task(task, Task { owner, space });
         // The spaces of other programs are created at their first switch, because most have none.
         if owner == Owner::Recorded {
-            let process = self.process_for(space)?;
-            self.enter(task, &process, state);
-        } else {
-            self.set_task(task, state);
+            self.process_for(space)?.enter();
         }
         Ok(())
     }
 
+    /// Returns the process with a space, and creates it if there is none.
     fn process_for(&self, space: SpaceId) -> Result<Arc<SimProcess>, StepError> {
+        self.wait_for_creation(space);
         match self.process(space) {
             Some(process) => Ok(process),
-            None => Ok(self.add(space, self.kernel.new_process()?)),
+            None => self.create(space, || self.kernel.new_process()),
+        }
+    }
+
+    /// Adds the process that `make` makes. Until then, other CPUs that need the process wait.
+    fn create(
+        &self,
+        space: SpaceId,
+        make: impl FnOnce() -> Result<SimProcess, StepError>,
+    ) -> Result<Arc<SimProcess>, StepError> {
+        self.in_creation.borrow_mut().insert(space, Vec::new());
+        let process = make().map(|process| self.add(space, process));
+        let waiting = self.in_creation.borrow_mut().remove(&space);
+        waiting.into_iter().flatten().for_each(|thread| self.sim.resume_on_cpu(thread));
+        process
+    }
+
+    /// Waits while another CPU creates a space.
+    fn wait_for_creation(&self, space: SpaceId) {
+        let thread = self.cpu_threads.borrow()[self.sim.cpu()];
+        let must_wait = || match self.in_creation.borrow_mut().get_mut(&space) {
+            Some(waiting) => {
+                waiting.push(thread);
+                true
+            }
+            None => false,
+        };
+        // The thread is also resumed, too early, if the next step of the recording is on this CPU.
+        while must_wait() {
+            self.sim.wait_on_cpu(WaitMode::Busy, None);
         }
     }
 
     fn switch(&self, next: TaskId, cpu: &mut ReplayCpu) -> Result<(), StepError> {
         let running = self.tasks.borrow().get(&next).copied();
+        if running.is_none() && next != TaskId::KERNEL {
+            self.drop_step();
+        }
         self.run(running, cpu);
         let process = running.map(|running| self.process_for(running.space)).transpose()?;
         self.sim.switch_space(process.as_ref().map(|process| process.data.number.get()));
@@ -312,29 +353,46 @@ impl Replay {
         Ok(())
     }
 
+    /// Creates a task. As in [`introduce`](Self::introduce), other CPUs can switch to it at once.
     fn spawn(&self, task: TaskId, space: SpaceId, cpu: &ReplayCpu) -> Result<(), StepError> {
-        let Some(running) = cpu.running else { return Ok(()) };
-        let Some(parent) = self.process(running.space) else { return Ok(()) };
-        self.kernel.enter_kernel();
-        let process = match self.process(space) {
-            Some(process) => process,
-            None => self.add(space, ProcessMemory::new(&*self.kernel, &parent).fork()?),
+        let parent = cpu.running.and_then(|running| self.process(running.space));
+        let Some(parent) = parent else {
+            self.drop_step();
+            return Ok(());
         };
-        self.enter(task, &process, Task { owner: Owner::Recorded, space });
+        self.set_task(task, Task { owner: Owner::Recorded, space });
+        self.wait_for_creation(space);
+        match self.process(space) {
+            Some(process) => {
+                process.enter();
+                self.kernel.enter_kernel();
+            }
+            None => {
+                let fork = || {
+                    self.kernel.enter_kernel();
+                    let process = ProcessMemory::new(&*self.kernel, &parent).fork()?;
+                    process.enter();
+                    Ok(process)
+                };
+                self.create(space, fork)?;
+            }
+        }
         self.kernel.return_to_user(&parent);
         Ok(())
     }
 
     fn exec(&self, task: TaskId, space: SpaceId, cpu: &mut ReplayCpu) -> Result<(), StepError> {
         let Some(running) = cpu.running.filter(|_| self.process(space).is_none()) else {
+            self.drop_step();
             return Ok(());
         };
         self.kernel.enter_kernel();
         let old = self.process(running.space);
-        let fresh = self.add(space, self.kernel.new_process()?);
+        let fresh = self.process_for(space)?;
         let running = Task { space, ..running };
         self.run(Some(running), cpu);
-        self.enter(task, &fresh, running);
+        fresh.enter();
+        self.set_task(task, running);
         self.sim.set_space(Some(fresh.data.number.get()));
         if let Some(old) = old {
             self.leave(&old);
@@ -344,7 +402,7 @@ impl Replay {
     }
 
     fn exit(&self, cpu: &mut ReplayCpu) {
-        let Some(running) = cpu.running else { return };
+        let Some(running) = cpu.running else { return self.drop_step() };
         self.run(None, cpu);
         self.sim.set_space(None);
         if let Some(process) = self.process(running.space) {
@@ -374,17 +432,16 @@ impl Replay {
         self.kernel.add_at(space.0 as usize, process)
     }
 
-    fn enter(&self, task: TaskId, process: &SimProcess, state: Task) {
-        process.enter();
-        self.set_task(task, state);
-    }
-
     fn set_task(&self, task: TaskId, state: Task) {
         self.tasks.borrow_mut().insert(task, state);
     }
 
     fn process(&self, space: SpaceId) -> Option<Arc<SimProcess>> {
         self.kernel.process(space.0 as usize)
+    }
+
+    fn drop_step(&self) {
+        self.dropped_steps.set(self.dropped_steps.get() + 1);
     }
 
     fn fail(&self, error: ReplayError) {
@@ -396,7 +453,7 @@ impl Replay {
             return Err(failure);
         }
         RunError::check(end).map_err(ReplayError::Run)?;
-        Ok(Outcome::of(&self.kernel))
+        Ok(Outcome { dropped_steps: self.dropped_steps.get(), ..Outcome::of(&self.kernel) })
     }
 }
 

@@ -22,6 +22,14 @@ pub struct Survey {
     pub threads: usize,
     /// Number of address spaces that the program had in total.
     pub spaces: usize,
+    /// Number of calls and faults on a CPU where, according to the recording, no thread of the
+    /// program ran. A replay cannot repeat them.
+    pub unattributed: u64,
+    /// Nanoseconds in which at least one CPU ran the program.
+    pub busy_ns: u64,
+    /// Nanoseconds in which at least two CPUs ran threads of the same space. Without such times,
+    /// there is nobody to interrupt.
+    pub parallel_ns: u64,
     /// The outcome of each call, in the order in which the calls began.
     pub(crate) outcomes: Vec<Outcome>,
     /// The destination of each `mremap` that succeeded, in the same order.
@@ -88,6 +96,9 @@ impl Survey {
             kernel: surveyor.kernel,
             threads: surveyor.threads,
             spaces: surveyor.spaces.len(),
+            unattributed: surveyor.unattributed,
+            busy_ns: surveyor.busy_ns,
+            parallel_ns: surveyor.parallel_ns,
             outcomes: surveyor.outcomes,
             moved_to: surveyor.moved_to.into_iter().flatten().collect(),
         })
@@ -105,6 +116,13 @@ struct Surveyor {
     spaces: HashSet<SpaceId>,
     outcomes: Vec<Outcome>,
     moved_to: Vec<Option<u64>>,
+    unattributed: u64,
+    busy_ns: u64,
+    parallel_ns: u64,
+    /// The time up to which the two times above are counted.
+    counted_to_ns: u64,
+    /// Largest number of CPUs that now run threads of the same recorded space.
+    together: usize,
     /// CPUs that another program or the kernel interrupted last, and that have not flushed since.
     by_others: HashSet<u32>,
     /// Calls that have not returned.
@@ -122,6 +140,9 @@ struct OpenCall {
 impl Surveyor {
     fn record(&mut self, record: &Record) {
         let recorded = self.tracker.recorded(record.cpu);
+        if recorded.is_none() && matches!(record.event, Event::Call(_) | Event::Fault { .. }) {
+            self.unattributed += 1;
+        }
         match &record.event {
             Event::Task { owner: Owner::Recorded, space, .. } | Event::Spawn { space, .. } => {
                 self.threads += 1;
@@ -151,6 +172,25 @@ impl Surveyor {
             | Event::Lost { .. } => {}
         }
         self.tracker.apply(record);
+        if matches!(
+            record.event,
+            Event::Running { .. } | Event::Switch { .. } | Event::Exec { .. } | Event::Exit
+        ) {
+            self.count_time(record.time_ns);
+            self.together = self.tracker.most_together();
+        }
+    }
+
+    /// Counts the time up to now, in which the same threads have run.
+    fn count_time(&mut self, now_ns: u64) {
+        let passed_ns = now_ns - self.counted_to_ns;
+        self.counted_to_ns = now_ns;
+        if self.together >= 1 {
+            self.busy_ns += passed_ns;
+        }
+        if self.together >= 2 {
+            self.parallel_ns += passed_ns;
+        }
     }
 
     fn flush(&mut self, cpu: u32, by: Option<TaskId>, reason: FlushReason, pages: Option<u64>) {

@@ -56,6 +56,17 @@ impl Tracker {
         loaded.is_some_and(|space| self.recorded_spaces.contains(&space))
     }
 
+    /// Returns the largest number of CPUs that run threads of the same recorded space.
+    pub(crate) fn most_together(&self) -> usize {
+        let space = |cpu: &Cpu| {
+            let task = self.task(cpu.running).filter(|task| task.owner == Owner::Recorded);
+            task.map(|task| task.space)
+        };
+        let mut spaces: Vec<_> = self.cpus.iter().filter_map(space).collect();
+        spaces.sort_unstable();
+        spaces.chunk_by(|one, other| one == other).map(<[_]>::len).max().unwrap_or(0)
+    }
+
     /// Applies a record to the state.
     pub(crate) fn apply(&mut self, record: &Record) {
         let running = self.running(record.cpu);

@@ -287,3 +287,73 @@ fn truncated_recording_is_refused() {
     let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);
     assert!(matches!(result, Err(ReplayError::Read(_))));
 }
+
+/// A recorder writes the introduction of a task on CPU 0, whichever CPU runs the task. CPU 1 is
+/// busy with another program, and therefore switches without delay.
+#[test]
+fn first_switch_on_another_cpu_is_replayed() {
+    let task = |task, owner, space| Event::Task { task, owner, space, name: String::new() };
+    let mut script = Script::default()
+        .on(0, Event::Running { task: TaskId::KERNEL })
+        .on(0, task(A, Owner::Other, SpaceId(1)))
+        .on(1, Event::Running { task: A })
+        .on(0, task(B, Owner::Recorded, SPACE));
+    let event = Event::Switch { next: B, left: Left::Runnable };
+    script.records.push(Record { time_ns: script.now_ns, cpu: 1, event });
+    let script = script
+        .map(1, PAGE, 8192)
+        .fault(1, PAGE + 4096, WRITE_ABSENT)
+        .fault(1, PAGE, WRITE_ABSENT)
+        .unmap(1, PAGE, &[]);
+    let outcome = under_recorded_schedule(&script.write(), Linux70::new).unwrap();
+    assert_eq!((outcome.dropped_steps, outcome.counts.flushes_ranged), (0, 1));
+}
+
+/// The child begins on CPU 1 while CPU 0 still copies the parent's memory.
+#[test]
+fn child_waits_until_fork_is_complete() {
+    let (child, copy) = (TaskId(3), SpaceId(1));
+    let mut script = Script::two_threads().map(0, PAGE, 64 * 4096);
+    for page in 0..64 {
+        script = script.fault(0, PAGE + page * 4096, WRITE_ABSENT);
+    }
+    let mut script = script.on(0, Event::Spawn { task: child, space: copy, name: String::new() });
+    let event = Event::Switch { next: child, left: Left::Blocked };
+    script.records.push(Record { time_ns: script.now_ns, cpu: 1, event });
+    let before = script.write();
+    let after = script.unmap(1, PAGE, &[]).write();
+    let [before, after] =
+        [before, after].map(|file| under_recorded_schedule(&file, Linux70::new).unwrap());
+    assert_eq!((before.dropped_steps, after.dropped_steps), (0, 0));
+    let flushes = |outcome: &Outcome| outcome.counts.flushes_full + outcome.counts.flushes_ranged;
+    assert_eq!(flushes(&after), flushes(&before) + 1, "the child unmaps a page of its copy");
+}
+
+#[test]
+fn steps_without_their_task_are_counted() {
+    let unknown = Script::two_threads()
+        .fault(0, PAGE, WRITE_ABSENT)
+        .on(0, Event::Exit)
+        // The thread has ended, so this access has no memory.
+        .fault(0, PAGE, WRITE_ABSENT);
+    let outcome = under_recorded_schedule(&unknown.write(), Linux70::new).unwrap();
+    assert_eq!(outcome.dropped_steps, 1);
+    let idle = Script::default().on(0, Event::Running { task: TaskId::KERNEL }).fault(
+        0,
+        PAGE,
+        WRITE_ABSENT,
+    );
+    assert_eq!(survey(&idle.write()).unattributed, 1);
+}
+
+#[test]
+fn parallel_time_needs_two_cpus_in_one_space() {
+    let alone = |script: Script| script.on(1, Event::Switch { next: B, left: Left::Blocked });
+    let script = Script::two_threads()
+        .after_ns(2_999_000)
+        .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
+        .after_ns(6_999_000);
+    let survey = survey(&alone(script).write());
+    // CPU 0 runs from 2 µs on, and CPU 1 from 5 µs on.
+    assert_eq!((survey.parallel_ns, survey.busy_ns), (3_000_000, 10_003_000));
+}

@@ -92,7 +92,7 @@ pub(crate) struct Record {
     #[arg(long, short)]
     quiet: bool,
     /// The program to record, and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -6,7 +6,7 @@ use shootdown_designs::Design;
 use shootdown_sim::Machine;
 
 use super::replays::{DEFAULT_RUNS, Request, TooFewCpus, run};
-use super::verdict::{Schedule, Verdict};
+use super::verdict::{Schedule, Unaccounted, Verdict};
 use crate::error::{Failure, Violations};
 
 /// Linux before the changes of the studies, current Linux, and shootdown.
@@ -47,6 +47,11 @@ impl Comparison {
     /// Fails if a translation was used after its flush under shootdown.
     pub(crate) fn violated(&self) -> Result<(), Violations> {
         self.verdicts.iter().try_for_each(Verdict::violated)
+    }
+
+    /// Fails if a replay accounts for less than its recording contains.
+    pub(crate) fn accounted(&self) -> Result<(), Unaccounted> {
+        self.verdicts.iter().try_for_each(Verdict::accounted)
     }
 
     /// Returns the verdict that an overview shows.

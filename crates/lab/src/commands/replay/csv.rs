@@ -1,6 +1,7 @@
 //! A verdict as CSV: one line per design.
 
-use super::verdict::{DesignRow, Fidelity, Verdict};
+use super::fidelity::Fidelity;
+use super::verdict::{DesignRow, Verdict};
 use crate::error::shown;
 use crate::render::table::{Cell, Table};
 
@@ -33,7 +34,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         .left(NUMBERS.map(|(name, _)| name))
         .left(["kernel_ipis_sent", "kernel_flushes_full", "kernel_flushes_ranged"])
         .left(["ipis_ratio", "flushes_ratio"]);
-    let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio }, .. } = verdict;
+    let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio, .. }, .. } = verdict;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     for row in &verdict.designs {
         let names = [&verdict.recording.file, &verdict.machine, verdict.schedule.name()].map(shown);

@@ -2,6 +2,7 @@
 
 pub(crate) mod comparison;
 mod csv;
+mod fidelity;
 pub(crate) mod page;
 mod replays;
 mod tables;
@@ -105,7 +106,8 @@ impl Replay {
             runs: self.schedule.runs(self.runs),
         })?;
         print(&verdict.in_format(self.format))?;
-        Ok(verdict.violated()?)
+        verdict.violated()?;
+        Ok(verdict.accounted()?)
     }
 }
 

@@ -11,7 +11,8 @@ use shootdown_run::replay::{self, Survey};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
-use super::verdict::{DesignRow, Fidelity, Kernel, Recording, Schedule, Verdict};
+use super::fidelity::Fidelity;
+use super::verdict::{DesignRow, Kernel, Recording, Schedule, Verdict};
 use crate::error::{Failure, SimulationError, UserError, shown};
 use crate::recordings::{RecordingError, open, refused};
 use crate::{machines, progress};
@@ -170,5 +171,7 @@ fn recording(request: &Request<'_>, survey: &Survey) -> Recording {
         faults: kernel.faults,
         calls: kernel.calls,
         ipis_by_others: kernel.interrupts_by_others,
+        unattributed: survey.unattributed,
+        parallel_share: survey.parallel_ns as f64 / survey.busy_ns.max(1) as f64,
     }
 }

@@ -1,7 +1,8 @@
 //! Verdicts as text for reading.
 
+use super::fidelity::{Fidelity, Judgement};
 use super::tables;
-use super::verdict::{Fidelity, Recording, Verdict, saved, sentence};
+use super::verdict::{Recording, Verdict, saved, sentence};
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
@@ -87,17 +88,34 @@ fn about(recording: &Recording) -> String {
             grouped(recording.ipis_by_others)
         );
     }
+    if recording.is_hardly_parallel() {
+        text += &format!(
+            "threads of one space ran at once for {:.1} % of the program's time, so few flushes \
+             needed an interrupt\n",
+            100.0 * recording.parallel_share
+        );
+    }
     text
 }
 
 fn fidelity(fidelity: &Fidelity) -> String {
-    let (Some(ipis), Some(flushes)) = (fidelity.ipis_ratio, fidelity.flushes_ratio) else {
-        return String::new();
+    let Some(verdict) = fidelity.verdict else { return String::new() };
+    let times = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), significant);
+    let mut text = format!(
+        "linux-7.0 divided by the recorded kernel: interrupts {}, full flushes {}, ranged {}, all \
+         flushes {}\n",
+        times(fidelity.interrupts_ratio),
+        times(fidelity.full_ratio),
+        times(fidelity.ranged_ratio),
+        times(fidelity.flushes_ratio),
+    );
+    text += match verdict {
+        Judgement::Close => "fidelity: close (each count within 10 %, or within 10)\n",
+        Judgement::Off => "fidelity: off (a count differs by more than 10 %)\n",
+        Judgement::Unusable => {
+            "fidelity: unusable (interrupts or flushes differ by more than a factor of 2): do not \
+             believe these counts\n"
+        }
     };
-    format!(
-        "linux-7.0 sent {} times as many interrupts as the recorded kernel, and flushed {} times \
-         as often\n",
-        significant(ipis),
-        significant(flushes),
-    )
+    text
 }

@@ -10,7 +10,8 @@ use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
 use shootdown_sim::{Counts, FlushWaits};
 
-use crate::error::Violations;
+use super::fidelity::Fidelity;
+use crate::error::{FOUND, UserError, Violations, shown};
 use crate::render::{displayed, duration, grouped, significant};
 
 /// The schedule of a replay, which decides the CPU and the order of the threads.
@@ -94,6 +95,9 @@ pub(crate) struct DesignRow {
     pub(crate) flushes_at_switch: u64,
     /// The standard error of `time_ns` if that is a mean over several runs; otherwise 0.
     pub(crate) time_error_ns: u64,
+    /// Number of steps of the recording that had no effect, because the replay lacked their task or
+    /// their address space.
+    pub(crate) steps_dropped: u64,
 }
 
 /// Quantiles of the time that flushes were waited for, in nanoseconds.
@@ -112,16 +116,6 @@ pub(crate) struct Kernel {
     pub(crate) flushes_ranged: u64,
 }
 
-/// The counts of `linux-7.0`, divided by those of the recorded kernel.
-///
-/// A ratio is `None` if `linux-7.0` was not replayed under the recorded schedule, or if only the
-/// kernel's count is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Fidelity {
-    pub(crate) ipis_ratio: Option<f64>,
-    pub(crate) flushes_ratio: Option<f64>,
-}
-
 /// The recording of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Recording {
@@ -138,6 +132,40 @@ pub(crate) struct Recording {
     pub(crate) calls: u64,
     /// Number of flush interrupts to CPUs of the program that none of its threads requested.
     pub(crate) ipis_by_others: u64,
+    /// Number of calls and faults on CPUs where, according to the recording, no thread of the
+    /// program ran.
+    pub(crate) unattributed: u64,
+    /// The part of the program's time in which two threads of a space ran at once, from 0 to 1.
+    pub(crate) parallel_share: f64,
+}
+
+/// The part of the program's time below which its threads hardly ran at once.
+const HARDLY: f64 = 0.10;
+
+/// A replay that cannot be believed: it accounts for less than the recording contains.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {cause}", shown(.file))]
+pub(crate) struct Unaccounted {
+    file: String,
+    cause: String,
+}
+
+impl UserError for Unaccounted {
+    fn exit_status(&self) -> u8 {
+        FOUND
+    }
+
+    fn remedy(&self) -> String {
+        "do not use these counts: record the program again, from its start, with `shootdown record`"
+            .to_owned()
+    }
+}
+
+impl Recording {
+    /// Returns `true` if the program has threads to interrupt, but hardly ever ran two at once.
+    pub(crate) fn is_hardly_parallel(&self) -> bool {
+        self.threads > self.spaces && self.parallel_share < HARDLY
+    }
 }
 
 impl Verdict {
@@ -145,6 +173,20 @@ impl Verdict {
     pub(crate) fn ours_and_linux(&self) -> Option<(&DesignRow, &DesignRow)> {
         let row = |design| self.designs.iter().find(|row| row.design == design);
         Some((row(Design::SHOOTDOWN)?, row(Design::LINUX_7_0)?))
+    }
+
+    /// Fails if the replay accounts for less than the recording contains.
+    pub(crate) fn accounted(&self) -> Result<(), Unaccounted> {
+        let dropped = self.designs.iter().map(|row| row.steps_dropped).max().unwrap_or(0);
+        let lacking = dropped.saturating_add(self.recording.unattributed);
+        let cause = if lacking > 0 {
+            format!("{} recorded operations were not replayed", grouped(lacking))
+        } else if self.fidelity.is_unusable() {
+            "the replay does not repeat the recorded flushes".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Unaccounted { file: self.recording.file.clone(), cause })
     }
 
     /// Returns the number of CPUs that the replayed program could use.
@@ -203,6 +245,7 @@ impl DesignRow {
                 counts.flushes_full_at_switch + counts.flushes_ranged_at_switch
             }),
             time_error_ns: time_error_ns(outcomes),
+            steps_dropped: sum(|outcome| outcome.dropped_steps),
         }
     }
 
@@ -222,20 +265,6 @@ impl Kernel {
 
     pub(crate) const fn flushes(&self) -> u64 {
         self.flushes_full + self.flushes_ranged
-    }
-}
-
-impl Fidelity {
-    /// Returns the ratios of a replay under the recorded schedule. Only such a replay can be
-    /// compared with the recorded kernel.
-    pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
-        let linux = designs
-            .iter()
-            .find(|row| schedule == Schedule::Recorded && row.design == Design::LINUX_7_0);
-        Self {
-            ipis_ratio: linux.and_then(|row| ratio(row.ipis_sent, kernel.ipis_sent)),
-            flushes_ratio: linux.and_then(|row| ratio(row.flushes(), kernel.flushes())),
-        }
     }
 }
 
@@ -314,13 +343,4 @@ fn chance_ns(ours: &DesignRow, linux: &DesignRow) -> u64 {
 /// Returns the change from `from` to `to`, in percent of `from`. If `from` is 0, it counts as 1.
 fn percent(from: u64, to: u64) -> f64 {
     (to as f64 - from as f64) / from.max(1) as f64 * 100.0
-}
-
-/// Returns a predicted count divided by the real count, or `None` if only the real count is 0.
-pub(crate) fn ratio(predicted: u64, real: u64) -> Option<f64> {
-    match (predicted, real) {
-        (0, 0) => Some(1.0),
-        (_, 0) => None,
-        _ => Some(predicted as f64 / real as f64),
-    }
 }

@@ -9,9 +9,10 @@ use shootdown_designs::Design;
 use shootdown_recording::Header;
 
 use super::comparison::{Comparison, DESIGNS};
+use super::fidelity::ratio;
 use super::replays::TooFewCpus;
 use super::tables;
-use super::verdict::{DesignRow, Kernel, Verdict, Wait, ratio, saved, sentence};
+use super::verdict::{DesignRow, Kernel, Verdict, Wait, saved, sentence};
 use crate::render::page::{alarming, escaped, visible};
 use crate::render::plot::{Bar, OPACITIES, Of, Width, bars};
 use crate::render::table::{Cell, Table};
@@ -69,6 +70,18 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
             part,
             "<p class=\"verdict bad\">{lost} events were lost while recording, so all counts are \
              too low.</p>"
+        );
+    }
+    if let Err(error) = comparison.accounted() {
+        let error = visible(&error.to_string());
+        let _ = writeln!(part, "<p class=\"verdict bad\">Do not use these counts. {error}.</p>");
+    }
+    if verdict.recording.is_hardly_parallel() {
+        let percent = 100.0 * verdict.recording.parallel_share;
+        let _ = writeln!(
+            part,
+            "<p>Threads of one address space ran at once for only {percent:.1} % of the program’s \
+             time, so few flushes needed an interrupt.</p>"
         );
     }
     for verdict in &comparison.verdicts {
@@ -199,10 +212,6 @@ fn closeness(ratio: Option<f64>, difference: u64) -> String {
     }
 }
 
-fn sum(full: u64, ranged: u64) -> String {
-    format!("{} + {}", grouped(full), grouped(ranged))
-}
-
 /// Returns plots of interrupts, flushes and waits, each for each schedule.
 fn plots(verdicts: &[Verdict]) -> String {
     // A sign of the legend and its name stay on one line.
@@ -223,7 +232,12 @@ fn plots(verdicts: &[Verdict]) -> String {
         }
     };
     figures("Interrupts sent", "", interrupts);
-    let legend = format!(": {} + {}", sign("full", first), sign("ranged", second));
+    let legend = format!(
+        ": {} + {} + {}",
+        sign("full", first),
+        sign("ranged", second),
+        sign("at a switch (designs only)", third)
+    );
     figures("Flushes", &legend, flushes);
     let legend = [sign("p50", first), sign("p99", second), sign("max", third)].join(" ");
     figures("Wait for a flush", &format!(": {legend}"), waits);
@@ -236,10 +250,20 @@ fn interrupts(verdict: &Verdict) -> Vec<Bar> {
 }
 
 fn flushes(verdict: &Verdict) -> Vec<Bar> {
-    let ends = |full, ranged| (vec![full as f64, (full + ranged) as f64], sum(full, ranged));
+    let ends = |parts: &[u64]| {
+        let end = |sum: &mut u64, part: &u64| {
+            *sum += part;
+            Some(*sum as f64)
+        };
+        let value = parts.iter().map(|part| grouped(*part)).collect::<Vec<_>>().join(" + ");
+        (parts.iter().scan(0, end).collect(), value)
+    };
+    // The kernel traces a flush at a switch even if nothing is invalidated, so its number of them
+    // is not comparable.
     let Kernel { flushes_full, flushes_ranged, .. } = verdict.kernel;
-    let kernel = ends(flushes_full, flushes_ranged);
-    bars_of(verdict, Some(kernel), |row| ends(row.flushes_full, row.flushes_ranged))
+    bars_of(verdict, Some(ends(&[flushes_full, flushes_ranged])), |row| {
+        ends(&[row.flushes_full, row.flushes_ranged, row.flushes_at_switch])
+    })
 }
 
 fn waits(verdict: &Verdict) -> Vec<Bar> {

@@ -2,13 +2,15 @@
 
 use shootdown_recording::Source;
 
-use super::super::verdict::{Fidelity, Recording, Schedule};
+use super::super::fidelity::Fidelity;
+use super::super::verdict::{Recording, Schedule};
 use super::*;
 use crate::error::Violations;
 
 fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
     DesignRow {
         time_error_ns: 0,
+        steps_dropped: 0,
         design,
         time_ns,
         ipis_sent,
@@ -63,6 +65,8 @@ fn verdict(schedule: Schedule) -> Verdict {
             faults: 7_788,
             calls: 57,
             ipis_by_others: 0,
+            unattributed: 0,
+            parallel_share: 0.5,
         },
     }
 }
@@ -92,6 +96,9 @@ fn recorded_kernel_is_first_bar_in_own_colour() {
     assert_eq!(of(flushes(comparison.main())), all);
     assert_eq!(of(waits(comparison.main())), all[1..]);
     assert_eq!(flushes(comparison.main())[0].ends, [1.0, 1301.0]);
+    let linux = &comparison.main().designs[1];
+    let at_a_switch = linux.flushes() + linux.flushes_at_switch;
+    assert_eq!(flushes(comparison.main())[2].ends.last(), Some(&(at_a_switch as f64)));
 }
 
 #[test]
