@@ -216,8 +216,8 @@ mod tests {
         let found = ["x86_64,reads-all,none,fresh", "aarch64,reads-all,none,stale"];
         let table = table(&found.map(str::to_owned));
         let rows: Vec<_> = table.lines().collect();
-        assert_eq!(rows[0], "| a CPU that | fault | x86_64 | aarch64 | loongarch64 |");
-        assert_eq!(rows[2], "| reads all | none | fresh | stale |  |");
+        assert_eq!(rows[0], "| a CPU that | fault | x86_64 | aarch64 | riscv64 | loongarch64 |");
+        assert_eq!(rows[2], "| reads all | none | fresh | stale |  |  |");
         assert_eq!(rows.len(), 3);
     }
 }

@@ -7,9 +7,10 @@ use crate::command::{Command, Failure, cargo};
 
 /// For each architecture: the name for `shootdown boot --arch`, the compiler's target, the
 /// emulator, and its package.
-pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 3] = [
+pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 4] = [
     ("x86_64", "x86_64-unknown-none", "qemu-system-x86_64", "qemu-system-x86"),
     ("aarch64", "aarch64-unknown-none-softfloat", "qemu-system-aarch64", "qemu-system-arm"),
+    ("riscv64", "riscv64imac-unknown-none-elf", "qemu-system-riscv64", "qemu-system-riscv"),
     (
         "loongarch64",
         "loongarch64-unknown-none-softfloat",

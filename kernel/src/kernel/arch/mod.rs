@@ -12,6 +12,8 @@
 //! It calls the kernel only by [`upcalls`].
 
 mod contract;
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+mod device_tree;
 #[cfg(not(target_arch = "loongarch64"))]
 mod page_tables;
 mod payload;
@@ -28,6 +30,11 @@ pub(crate) use x86_64::X86_64 as Arch;
 mod aarch64;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::Aarch64 as Arch;
+
+#[cfg(target_arch = "riscv64")]
+mod riscv64;
+#[cfg(target_arch = "riscv64")]
+pub(crate) use riscv64::Riscv64 as Arch;
 
 #[cfg(target_arch = "loongarch64")]
 mod loongarch64;

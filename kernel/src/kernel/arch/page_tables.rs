@@ -8,8 +8,10 @@ use super::{Arch, Architecture};
 
 const PAGE_BYTES: u64 = 4096;
 const ENTRIES: usize = 512;
-/// Bits of an entry that hold the address of a table or a page.
+/// Bits of an address of a table or a page that an entry holds.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The number of bits by which an entry has its address shifted to the right.
+const ADDRESS_SHIFT: u32 = if cfg!(target_arch = "riscv64") { 2 } else { 0 };
 
 /// Page tables that are being built.
 pub(super) struct TableBuilder {
@@ -44,13 +46,13 @@ impl TableBuilder {
                 // SAFETY: the entry is in a table of this builder, which no CPU walks.
                 unsafe {
                     if *entry == 0 {
-                        *entry = allocate_table(&mut self.free) | self.table_bits;
+                        *entry = allocate_table(&mut self.free) >> ADDRESS_SHIFT | self.table_bits;
                     }
-                    *entry & ADDRESS
+                    *entry << ADDRESS_SHIFT & ADDRESS
                 }
             });
             // SAFETY: the entry is in a table of this builder, which no CPU walks.
-            unsafe { *entry(table, address >> 12) = page | bits };
+            unsafe { *entry(table, address >> 12) = page >> ADDRESS_SHIFT | bits };
         }
     }
 

@@ -25,12 +25,15 @@ pub(crate) enum Architecture {
     X86_64,
     /// Machine `virt`: GICv3, 16-bit ASIDs, broadcast invalidation
     Aarch64,
+    /// Machine `virt`: OpenSBI, Sv48
+    Riscv64,
     /// Machine `virt`: TLBs with ASIDs that software refills
     Loongarch64,
 }
 
 /// The addresses at which the kernel expects the load on machines without an initrd.
 const AARCH64_LOAD: u64 = 0x4400_0000;
+const RISCV64_LOAD: u64 = 0x8400_0000;
 const LOONGARCH64_LOAD: u64 = 0x800_0000;
 
 impl Architecture {
@@ -38,6 +41,7 @@ impl Architecture {
         match self {
             Self::X86_64 => "x86_64",
             Self::Aarch64 => "aarch64",
+            Self::Riscv64 => "riscv64",
             Self::Loongarch64 => "loongarch64",
         }
     }
@@ -47,6 +51,7 @@ impl Architecture {
         match self {
             Self::X86_64 => "x86_64-unknown-none",
             Self::Aarch64 => "aarch64-unknown-none-softfloat",
+            Self::Riscv64 => "riscv64imac-unknown-none-elf",
             Self::Loongarch64 => "loongarch64-unknown-none-softfloat",
         }
     }
@@ -56,6 +61,7 @@ impl Architecture {
         match self {
             Self::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
             Self::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
+            Self::Riscv64 => ("qemu-system-riscv64", "qemu-system-riscv"),
             Self::Loongarch64 => ("qemu-system-loongarch64", "qemu-system-misc"),
         }
     }
@@ -64,6 +70,7 @@ impl Architecture {
     const fn needed(self) -> Option<(u32, &'static str)> {
         match self {
             Self::X86_64 | Self::Aarch64 => None,
+            Self::Riscv64 => Some((9, "older ones were not tried")),
             Self::Loongarch64 => {
                 Some((9, "older ones start no second CPU, or mistranslate pages of 4 KiB"))
             }
@@ -81,9 +88,21 @@ impl Architecture {
     pub(crate) const fn passed_status(self) -> i32 {
         match self {
             Self::X86_64 => 33,
-            Self::Aarch64 => 42,
+            Self::Aarch64 | Self::Riscv64 => 42,
             // The machine can only power off, so the last line alone reports the result.
             Self::Loongarch64 => 0,
+        }
+    }
+
+    /// Returns the time of an instruction where instructions are counted, as a power of two in
+    /// nanoseconds.
+    ///
+    /// On RISC-V, no hint lets another CPU run: a CPU that spins keeps its turn, which is a tenth of
+    /// a second of this time. With 1 ns, fault injection would take three times as long.
+    const fn instruction_shift(self) -> u32 {
+        match self {
+            Self::X86_64 | Self::Aarch64 | Self::Loongarch64 => 0,
+            Self::Riscv64 => 6,
         }
     }
 
@@ -114,13 +133,17 @@ impl Architecture {
                 .args(["-M", "virt,gic-version=3", "-cpu", "max"])
                 .args(["-semihosting-config", "enable=on,target=native"])
                 .args(["-device", &loaded(load, AARCH64_LOAD)]),
+            Self::Riscv64 => command
+                .args(["-M", "virt", "-cpu", "rv64,svade=off,svadu=on"])
+                .args(["-device", &loaded(load, RISCV64_LOAD)]),
             Self::Loongarch64 => command
                 .args(["-M", "virt", "-cpu", "la464"])
                 .args(["-device", &loaded(load, LOONGARCH64_LOAD)]),
         };
         if counts {
+            let icount = format!("shift={},sleep=off", self.instruction_shift());
             // The seed is for TLBs with random replacement.
-            command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off", "-seed", "1"]);
+            command.args(["-accel", "tcg", "-icount", &icount, "-seed", "1"]);
         } else {
             command.args(["-accel", "tcg,thread=multi"]);
         }

@@ -242,6 +242,7 @@ fn machine_like(options: &Boot) -> Result<Machine, MachineFileError> {
     let embedded = match arch {
         Architecture::X86_64 | Architecture::Loongarch64 => Embedded::SKYLAKE_LAPTOP_KVM,
         Architecture::Aarch64 => Embedded::AMPERE_EMAG_32,
+        Architecture::Riscv64 => Embedded::RISCV_64,
     };
     let machine = embedded.machine()?.with_cpus(cpus as usize);
     let mut machine =

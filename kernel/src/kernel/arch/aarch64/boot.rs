@@ -6,9 +6,9 @@ use core::ops::Range;
 use super::firmware::{self, Conduit};
 use super::register::{read, run, write};
 use super::tables::{self, phys_to_virt};
-use super::{console, device_tree, gic};
+use super::{console, gic};
 use crate::kernel::arch::contract::Boot;
-use crate::kernel::arch::{payload, upcalls};
+use crate::kernel::arch::{device_tree, payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
 
@@ -73,7 +73,8 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
 
 fn memory_end() -> u64 {
     // SAFETY: QEMU puts the device tree there, below the kernel, or leaves zeros.
-    let bytes = unsafe { device_tree::memory_bytes(phys_to_virt(MEMORY)) };
+    let tree = unsafe { device_tree::words(phys_to_virt(MEMORY)) };
+    let bytes = tree.and_then(device_tree::memory_bytes);
     MEMORY + bytes.unwrap_or(MEMORY_BYTES).min(MEMORY_BYTES_MAX)
 }
 

@@ -1,7 +1,7 @@
 //! `AArch64`, on QEMU's `virt` machine.
 //!
 //! In reading order: [`boot`] and `boot.s`, from reset to Rust; [`tables`], the kernel's page
-//! tables; [`device_tree`], the size of memory; [`firmware`], which starts other CPUs; [`gic`] and
+//! tables; [`firmware`], which starts other CPUs; [`gic`] and
 //! [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`], `user.s` and `switch.s`;
 //! [`console`]; [`end`].
 //!
@@ -54,7 +54,6 @@
 
 mod boot;
 mod console;
-mod device_tree;
 mod end;
 mod exceptions;
 mod firmware;

@@ -1,0 +1,149 @@
+//! RISC-V with 64 bits, on QEMU's machine `virt`, in S-mode above `OpenSBI`.
+//!
+//! In reading order: [`boot`] and `boot.s`, from the firmware to Rust; [`tables`], the kernel's page
+//! tables; [`harts`] and [`firmware`], which start other CPUs; [`timer`] and [`interrupts`];
+//! [`traps`] and `trap.s`, user mode and exceptions; [`devices`], the console and the end.
+//!
+//! # Starting it
+//!
+//! ```text
+//! qemu-system-riscv64 -M virt -cpu rv64,svade=off,svadu=on -m 512M -smp 4 \
+//!     -accel tcg,thread=multi -kernel shootdown-kernel \
+//!     -device loader,file=LOAD,addr=0x84000000,force-raw=on \
+//!     -display none -monitor none -serial stdio
+//! ```
+//!
+//! The kernel is built by `cargo build -p shootdown-kernel --target
+//! riscv64imac-unknown-none-elf`. The target has no floating point, so an interrupt saves 16
+//! registers. For a run that is the same each time, use `-icount shift=6,sleep=off` instead of
+//! `-accel`. The emulator's status is 42 if the run passed and 43 if it failed.
+//!
+//! `LOAD` is the load, of up to 128 MiB, at 64 MiB above the beginning of memory. Without it, the
+//! kernel runs on one CPU. The page tables are in a format for an MMU that sets A and D by itself
+//! (Svadu). QEMU has it from 8.1 on; before 10.0, any older version that sets them will do.
+//!
+//! # Limits of the emulator
+//!
+//! - It empties a CPU's whole TLB at every write of `satp` that changes it, and at every
+//!   `SFENCE.VMA`, whatever page or ASID that names. So it detects neither a stale entry after a
+//!   switch to another space and back, nor a fence that names the wrong page or the wrong ASID, nor
+//!   that a write of `satp` drops nothing. What it shows is a CPU that was missed altogether.
+//! - It caches no upper levels and does not walk early, and it remembers no refused access. So it
+//!   does not show the absence of `forget_refused`.
+//! - It has no hint for loops that wait. With `-icount`, a CPU that spins stops the others for up
+//!   to 0.1 s of its time, unless it sends an interrupt. With `shift=6`, that is few instructions.
+//! - Svinval's barriers do nothing.
+//! - Its memory is ordered as the host's. On x86-64, the absence of a `fence` is detected only if a
+//!   load passes a store.
+
+#![expect(unsafe_code, reason = "executes privileged instructions and accesses devices")]
+
+mod boot;
+mod csr;
+mod devices;
+mod firmware;
+mod harts;
+mod interrupts;
+mod tables;
+mod timer;
+mod traps;
+
+use core::arch::asm;
+
+use shootdown::Root;
+use shootdown_hw::riscv64::RiscV64 as Processor;
+
+use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
+
+/// The RISC-V architecture.
+#[derive(Debug)]
+pub(crate) enum Riscv64 {}
+
+/// The number of the CPU that runs this.
+#[inline]
+fn cpu() -> u32 {
+    let number: u64;
+    // SAFETY: reading a register has no effect. It is not `pure`, because threads change CPUs.
+    unsafe { asm!("mv {}, tp", out(reg) number, options(nomem, nostack, preserves_flags)) };
+    number as u32
+}
+
+// SAFETY: the module of each method implements the contract.
+unsafe impl Architecture for Riscv64 {
+    type Processor = Processor;
+    type Format = shootdown_vm::Sv48;
+    /// As `trap.s` pops them: ra, s0 to s11, and a word that aligns the stack.
+    type Saved = [usize; 14];
+
+    const NAME: &'static str = "riscv64";
+    const CAN_RESTART_CPUS: bool = true;
+
+    implement_by! {
+        tables {
+            fn kernel_root() -> Root;
+            fn prepare_root(root: Root);
+        }
+        boot {
+            fn set_up_cpu(cpu: u32);
+            fn start_cpu(cpu: u32, stack_end: usize);
+        }
+        interrupts {
+            fn interrupts_masked() -> bool;
+            fn mask_interrupts();
+            fn unmask_interrupts();
+            fn wait_for_interrupt();
+            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
+        }
+        timer {
+            fn now_ns() -> u64;
+            fn set_timer_ns(delay_ns: u64);
+        }
+        traps {
+            fn run_user(user: &mut User) -> UserExit;
+        }
+        devices {
+            fn write(byte: u8);
+        }
+    }
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        tables::phys_to_virt(address)
+    }
+
+    fn processor() -> Processor {
+        let processor = Processor::new(boot::features());
+        // SAFETY: the emulator walks tables within the instruction that needs a translation.
+        unsafe { processor.assuming_satp_ends_walks() }
+    }
+
+    fn switch_off() -> ! {
+        firmware::stop_hart()
+    }
+
+    #[inline]
+    fn cpu() -> u32 {
+        cpu()
+    }
+
+    /// An instruction takes 64 ns (`shift=6`), and the clock ticks once in 100 ns.
+    #[inline]
+    fn instructions() -> u64 {
+        timer::now_ns() >> 6
+    }
+
+    fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
+        [start, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+
+    fn fix_spurious_fault(address: u64) {
+        Self::processor().forget_refused(address);
+    }
+
+    fn global(entry: u64) -> u64 {
+        entry | tables::GLOBAL
+    }
+
+    fn exit(status: Status) -> ! {
+        devices::exit(status)
+    }
+}
