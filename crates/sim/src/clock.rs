@@ -47,6 +47,18 @@ pub(crate) struct CpuClock {
     /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
     pub(crate) counts: Counts,
+    pub(crate) vcpu: Vcpu,
+}
+
+/// The state of a virtual CPU, which its hypervisor and the CPUs of the guest share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Vcpu {
+    #[default]
+    Running,
+    /// The hypervisor has stopped the CPU.
+    Away,
+    /// As `Away`; and the hypervisor will empty the CPU's TLB before it runs the CPU again.
+    AwayWithRequest,
 }
 
 impl CpuClock {
@@ -77,6 +89,8 @@ pub(crate) enum Vector {
     Timer(ThreadId),
     /// The periodic timer of a CPU that is not idle.
     Tick,
+    /// The hypervisor stops the CPU.
+    Stop { until: Time },
 }
 
 /// An interrupt in flight to a CPU.
@@ -87,9 +101,9 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Returns `true` for a timer of this CPU, which may be far in the future.
+    /// Returns `true` for an event that may be far in the future: a timer of this CPU, or a stop.
     pub(crate) fn is_timer(&self) -> bool {
-        matches!(self.vector, Vector::Timer(_) | Vector::Tick)
+        matches!(self.vector, Vector::Timer(_) | Vector::Tick | Vector::Stop { .. })
     }
 }
 

@@ -48,6 +48,8 @@ counts! {
     broadcast_wait: Time,
     /// Time that other CPUs' broadcasts and remote fences took from this CPU.
     stolen: Time,
+    /// Time for which the hypervisor did not run this CPU.
+    away: Time,
     /// Tags that were assigned to spaces.
     tags_taken: u64,
     /// Times that tags ran out, and all were reclaimed.

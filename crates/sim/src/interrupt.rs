@@ -75,7 +75,7 @@ impl Sim {
         self.deliver_at(self.cpu(), Vector::Tick, interval * ticks);
     }
 
-    fn deliver_at(&self, target: usize, vector: Vector, at: Time) {
+    pub(crate) fn deliver_at(&self, target: usize, vector: Vector, at: Time) {
         let mut clock = self.clock.borrow_mut();
         let cpu = &mut clock.cpus[target];
         if cpu.arrivals.iter().any(|arrival| arrival.vector == vector) {
@@ -103,8 +103,14 @@ impl Sim {
             cpu.masks += 1;
             (arrival, cpu.now)
         };
-        if arrival.vector == Vector::Tick {
-            return self.take_tick();
+        match arrival.vector {
+            Vector::Tick => return self.take_tick(),
+            Vector::Stop { until } => {
+                self.take_stop(until);
+                self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;
+                return;
+            }
+            Vector::Flush | Vector::Reschedule | Vector::Timer(_) => {}
         }
         let cost = &self.machine.interrupt;
         self.spend(cost.entry + cost.acknowledge);
@@ -116,7 +122,7 @@ impl Sim {
             }
             Vector::Reschedule => {}
             Vector::Timer(thread) => self.wake(thread),
-            Vector::Tick => unreachable!("`take_tick` handles it"),
+            Vector::Tick | Vector::Stop { .. } => unreachable!("handled above"),
         }
         self.spend(cost.exit);
         let mut clock = self.clock.borrow_mut();

@@ -46,10 +46,10 @@
 //!
 //! [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide what runs when;
 //! [`sim`](Sim), the main loop and the passing of time, on `context`s, which are coroutines on
-//! `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt`; `memory`, `tlb`,
-//! `invalidation` and `mmu`, and `inspect`, which reads memory without them;
-//! [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`, `scheduler` and
-//! [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
+//! `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt` and
+//! `hypervisor`; `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which reads memory
+//! without them; [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`,
+//! `scheduler` and [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
 
 // In reading order.
 pub mod machine;
@@ -62,6 +62,7 @@ mod stack;
 mod lines;
 mod word;
 mod interrupt;
+mod hypervisor;
 mod memory;
 mod tlb;
 mod invalidation;

@@ -88,6 +88,8 @@ pub struct Sim {
     /// The threads that wait for each sleeping lock, by the lock's address.
     pub(crate) waiters: RefCell<HashMap<usize, VecDeque<Waiter>>>,
     kernel: RefCell<Option<Rc<dyn Kernel>>>,
+    /// Set if a hypervisor stops CPUs.
+    pub(crate) is_guest: Cell<bool>,
 }
 
 /// Reason why a run ended.
@@ -140,6 +142,7 @@ impl Sim {
             scheduler: RefCell::new(Scheduler::new(cpus)),
             waiters: RefCell::new(HashMap::new()),
             kernel: RefCell::new(None),
+            is_guest: Cell::new(false),
             machine,
         };
         sim.start_idle_loops()?;

@@ -238,6 +238,9 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         with_running(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
+    fn is_away(&self, cpu: CpuId) -> bool {
+        with_running(|sim| sim.defer_flush(cpu.index())).unwrap_or(false)
+    }
     fn broadcaster(&self) -> Option<&Self> {
         self.broadcast.map(|_| self)
     }

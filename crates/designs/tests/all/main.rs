@@ -9,5 +9,6 @@ mod invlpgb;
 mod latr;
 mod lifetimes;
 mod linux_7_0;
+mod preempted;
 mod rig;
 mod riscv;
