@@ -97,8 +97,8 @@ impl Architecture {
     /// Returns the time of an instruction where instructions are counted, as a power of two in
     /// nanoseconds.
     ///
-    /// On RISC-V, no hint lets another CPU run: a CPU that spins keeps its turn, which is a tenth of
-    /// a second of this time. With 1 ns, fault injection would take three times as long.
+    /// On RISC-V, no hint lets another CPU run: a CPU that spins keeps its turn, which is a tenth
+    /// of a second of this time. With 1 ns, fault injection would take three times as long.
     const fn instruction_shift(self) -> u32 {
         match self {
             Self::X86_64 | Self::Aarch64 | Self::Loongarch64 => 0,

@@ -1,7 +1,7 @@
 //! RISC-V with 64 bits, on QEMU's machine `virt`, in S-mode above `OpenSBI`.
 //!
-//! In reading order: [`boot`] and `boot.s`, from the firmware to Rust; [`tables`], the kernel's page
-//! tables; [`harts`] and [`firmware`], which start other CPUs; [`timer`] and [`interrupts`];
+//! In reading order: [`boot`] and `boot.s`, from the firmware to Rust; [`tables`], the kernel's
+//! page tables; [`harts`] and [`firmware`], which start other CPUs; [`timer`] and [`interrupts`];
 //! [`traps`] and `trap.s`, user mode and exceptions; [`devices`], the console and the end.
 //!
 //! # Starting it
@@ -133,10 +133,6 @@ unsafe impl Architecture for Riscv64 {
 
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
         [start, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    }
-
-    fn fix_spurious_fault(address: u64) {
-        Self::processor().forget_refused(address);
     }
 
     fn global(entry: u64) -> u64 {
