@@ -96,10 +96,11 @@ impl<M: Machine<Word = AtomicU64>> EngineCell<M> {
         assert!(!self.is_set.load(Relaxed), "the engine exists already");
         // SAFETY: the caller promises that nothing else accesses the cell; it was not set, so there
         // is no reference to the engine.
-        let engine = Shootdown::init(unsafe { &mut *self.engine.get() }, machine);
+        Shootdown::init(unsafe { &mut *self.engine.get() }, machine);
         // Relaxed: other CPUs are started after this store.
         self.is_set.store(true, Relaxed);
-        engine
+        // Not the result of `init`: it is exclusive, and ends with the first use of the cell.
+        self
     }
 }
 
