@@ -2,6 +2,7 @@
 //! that build by themselves.
 
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
@@ -66,10 +67,29 @@ fn denied(metadata: &str, policy: &toml::Table) -> Result<Vec<String>, Failure> 
     Ok(findings)
 }
 
+/// Removes what cargo has unpacked of our packages in earlier runs. Cargo unpacks a version once.
+fn forget_unpacked() {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let unpacked = home.and_then(|home| fs::read_dir(home.join("registry/src")).ok());
+    for registry in unpacked.into_iter().flatten().flatten() {
+        // The name of a registry begins with its host; a local one, of a dry run, has none.
+        if registry.file_name().as_encoded_bytes().starts_with(b"-") {
+            // If it cannot be removed, the dry run reports what does not fit.
+            let _ = fs::remove_dir_all(registry.path());
+        }
+    }
+}
+
 /// Packages the published crates, and builds each package as its users will.
 fn package() -> Result<(), Failure> {
+    // Packages of an earlier run have the same versions, so cargo would take them for these.
+    forget_unpacked();
+    let output = crate::output().join("publishing");
+    let _ = fs::remove_dir_all(&output);
     // What is not committed yet is packaged as well.
-    let mut command: Command = cargo("publish --quiet --dry-run --allow-dirty");
+    let mut command: Command = cargo("publish --quiet --dry-run --allow-dirty --target-dir");
+    command = command.arg(&output);
     for name in PUBLISHED {
         command = command.args("--package").arg(name);
     }
