@@ -380,7 +380,7 @@ struct shootdown_extent shootdown_whole(void);
 
 /**
  * Returns `extent`, with page tables above it unhooked and about to be freed: CPUs then drop the
- * upper levels that they cache, too.
+ * upper levels that they cache as well.
  */
 struct shootdown_extent shootdown_freeing_tables(struct shootdown_extent extent);
 

@@ -62,7 +62,7 @@ pub extern "C" fn shootdown_whole() -> ExtentWord {
 }
 
 /// Returns `extent`, with page tables above it unhooked and about to be freed: CPUs then drop the
-/// upper levels that they cache, too.
+/// upper levels that they cache as well.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_freeing_tables(extent: ExtentWord) -> ExtentWord {
     extent.extent().freeing_tables().into()

@@ -1,6 +1,6 @@
 //! Calls of the firmware (SBI): start and stop CPUs, and set timers.
 //!
-//! Interrupts to other CPUs are calls, too: see [`send_ipis`](shootdown_hw::riscv64::sbi).
+//! Interrupts to other CPUs are such calls: see [`send_ipis`](shootdown_hw::riscv64::sbi).
 
 use core::arch::asm;
 

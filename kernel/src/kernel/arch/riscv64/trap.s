@@ -19,6 +19,43 @@
 # sstatus.
 .set SAVED, 144
 
+# The registers that a call keeps: ra and s0 to s11, at the lower end of the stack.
+.macro callee_saved instruction
+    \instruction ra, 0(sp)
+    \instruction s0, 8(sp)
+    \instruction s1, 16(sp)
+    \instruction s2, 24(sp)
+    \instruction s3, 32(sp)
+    \instruction s4, 40(sp)
+    \instruction s5, 48(sp)
+    \instruction s6, 56(sp)
+    \instruction s7, 64(sp)
+    \instruction s8, 72(sp)
+    \instruction s9, 80(sp)
+    \instruction s10, 88(sp)
+    \instruction s11, 96(sp)
+.endm
+
+# The registers that a call may change.
+.macro caller_saved instruction
+    \instruction ra, 0(sp)
+    \instruction t0, 8(sp)
+    \instruction t1, 16(sp)
+    \instruction t2, 24(sp)
+    \instruction t3, 32(sp)
+    \instruction t4, 40(sp)
+    \instruction t5, 48(sp)
+    \instruction t6, 56(sp)
+    \instruction a0, 64(sp)
+    \instruction a1, 72(sp)
+    \instruction a2, 80(sp)
+    \instruction a3, 88(sp)
+    \instruction a4, 96(sp)
+    \instruction a5, 104(sp)
+    \instruction a6, 112(sp)
+    \instruction a7, 120(sp)
+.endm
+
 .section .text.traps, "ax"
 
 .balign 4
@@ -33,22 +70,7 @@ trap_entry:
     bgez    t0, unexpected
     csrrw   t0, sscratch, zero
     addi    sp, sp, -SAVED
-    sd      ra, 0(sp)
-    sd      t0, 8(sp)
-    sd      t1, 16(sp)
-    sd      t2, 24(sp)
-    sd      t3, 32(sp)
-    sd      t4, 40(sp)
-    sd      t5, 48(sp)
-    sd      t6, 56(sp)
-    sd      a0, 64(sp)
-    sd      a1, 72(sp)
-    sd      a2, 80(sp)
-    sd      a3, 88(sp)
-    sd      a4, 96(sp)
-    sd      a5, 104(sp)
-    sd      a6, 112(sp)
-    sd      a7, 120(sp)
+    caller_saved sd
     csrr    t0, sepc
     csrr    t1, sstatus
     sd      t0, 128(sp)
@@ -58,22 +80,7 @@ trap_entry:
     ld      t1, 136(sp)
     csrw    sepc, t0
     csrw    sstatus, t1
-    ld      ra, 0(sp)
-    ld      t0, 8(sp)
-    ld      t1, 16(sp)
-    ld      t2, 24(sp)
-    ld      t3, 32(sp)
-    ld      t4, 40(sp)
-    ld      t5, 48(sp)
-    ld      t6, 56(sp)
-    ld      a0, 64(sp)
-    ld      a1, 72(sp)
-    ld      a2, 80(sp)
-    ld      a3, 88(sp)
-    ld      a4, 96(sp)
-    ld      a5, 104(sp)
-    ld      a6, 112(sp)
-    ld      a7, 120(sp)
+    caller_saved ld
     addi    sp, sp, SAVED
     sret
 
@@ -101,19 +108,7 @@ unexpected:
 .global enter_user
 enter_user:
     addi    sp, sp, -FRAME
-    sd      ra, 0(sp)
-    sd      s0, 8(sp)
-    sd      s1, 16(sp)
-    sd      s2, 24(sp)
-    sd      s3, 32(sp)
-    sd      s4, 40(sp)
-    sd      s5, 48(sp)
-    sd      s6, 56(sp)
-    sd      s7, 64(sp)
-    sd      s8, 72(sp)
-    sd      s9, 80(sp)
-    sd      s10, 88(sp)
-    sd      s11, 96(sp)
+    callee_saved sd
     sd      tp, FRAME_TP(sp)
     sd      a0, FRAME_USER(sp)
     li      t0, 1 << 8                  # SPP: to user mode
@@ -144,19 +139,7 @@ leave_user:
     csrr    t1, sepc
     sd      t1, PC(t0)
     csrw    sscratch, zero
-    ld      ra, 0(sp)
-    ld      s0, 8(sp)
-    ld      s1, 16(sp)
-    ld      s2, 24(sp)
-    ld      s3, 32(sp)
-    ld      s4, 40(sp)
-    ld      s5, 48(sp)
-    ld      s6, 56(sp)
-    ld      s7, 64(sp)
-    ld      s8, 72(sp)
-    ld      s9, 80(sp)
-    ld      s10, 88(sp)
-    ld      s11, 96(sp)
+    callee_saved ld
     ld      tp, FRAME_TP(sp)
     addi    sp, sp, FRAME
     ret
@@ -166,34 +149,10 @@ leave_user:
 .global switch_stack
 switch_stack:
     addi    sp, sp, -112
-    sd      ra, 0(sp)
-    sd      s0, 8(sp)
-    sd      s1, 16(sp)
-    sd      s2, 24(sp)
-    sd      s3, 32(sp)
-    sd      s4, 40(sp)
-    sd      s5, 48(sp)
-    sd      s6, 56(sp)
-    sd      s7, 64(sp)
-    sd      s8, 72(sp)
-    sd      s9, 80(sp)
-    sd      s10, 88(sp)
-    sd      s11, 96(sp)
+    callee_saved sd
     sd      sp, (a0)
     mv      sp, a1
-    ld      ra, 0(sp)
-    ld      s0, 8(sp)
-    ld      s1, 16(sp)
-    ld      s2, 24(sp)
-    ld      s3, 32(sp)
-    ld      s4, 40(sp)
-    ld      s5, 48(sp)
-    ld      s6, 56(sp)
-    ld      s7, 64(sp)
-    ld      s8, 72(sp)
-    ld      s9, 80(sp)
-    ld      s10, 88(sp)
-    ld      s11, 96(sp)
+    callee_saved ld
     addi    sp, sp, 112
     ret
 
