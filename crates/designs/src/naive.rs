@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{ExtentSet, Root, Word};
-use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
+use shootdown_sim::{Cause, Sim, SimWord, SpinLock, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
 use crate::design::{Design, Purpose};
@@ -106,9 +106,11 @@ impl Flush for Naive {
         sim.send_flush_interrupt(others);
         sim.flush_sent();
         sim.masked(|| self.flush_local(&request));
-        while self.unanswered.0.load(Relaxed) != 0 {
-            sim.spin_hint();
-        }
+        sim.attribute(Cause::FlushWait, || {
+            while self.unanswered.0.load(Relaxed) != 0 {
+                sim.spin_hint();
+            }
+        });
         // SAFETY: locked above.
         unsafe { lock_api::RawMutex::unlock(&self.lock) };
     }

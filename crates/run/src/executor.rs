@@ -7,7 +7,9 @@ use std::sync::Arc;
 use shootdown_program::StepError;
 use shootdown_program::interpreter::{Host, MemoryHost as _, State, Until, run_thread, start};
 use shootdown_program::operation::{Operation, ProgramId, Workload};
-use shootdown_sim::{Affinity, Counts, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time};
+use shootdown_sim::{
+    Affinity, Counts, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time, TimeByCause,
+};
 use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
@@ -98,23 +100,45 @@ impl Executor {
             return Err(failure);
         }
         RunError::check(end)?;
-        let measured = self.state.borrow().measurement;
-        let (begin, counts_before) = measured.begin.unwrap_or_default();
-        let (end, counts) = measured.end.unwrap_or((self.sim.time(), self.sim.counts()));
+        let measured = self.state.borrow().measurement.clone();
+        let begin = measured.begin.unwrap_or_else(|| Rc::new(Reading::start(&self.sim)));
+        let end = measured.end.unwrap_or_else(|| Rc::new(Reading::of(&self.sim, self.sim.time())));
+        let causes = end.causes.iter().zip(&begin.causes);
         Ok(Outcome {
-            time: end - begin,
-            time_range: end - measured.first_end.map_or(end, |(time, _)| time),
+            time: end.time - begin.time,
+            time_range: end.time - measured.first_end.map_or(end.time, |first| first.time),
             iterations: measured.iterations,
-            counts: counts.since(&counts_before),
+            counts: end.counts.since(&begin.counts),
+            causes: causes.map(|(end, begin)| end.since(begin)).collect(),
             ..Outcome::of(&self.kernel)
         })
+    }
+}
+
+/// A reading of the clock and the counters.
+struct Reading {
+    time: Time,
+    counts: Counts,
+    /// The times of each CPU.
+    causes: Vec<TimeByCause>,
+}
+
+impl Reading {
+    fn of(sim: &Sim, time: Time) -> Self {
+        Self { time, counts: sim.counts(), causes: sim.time_by_cause(time) }
+    }
+
+    /// Returns the reading at the start of the simulation.
+    fn start(sim: &Sim) -> Self {
+        let causes = vec![TimeByCause::default(); sim.machine().cpu_count()];
+        Self { time: Time::ZERO, counts: Counts::default(), causes }
     }
 }
 
 impl Host for Executor {
     type Memory = SimKernel;
     type Thread = ThreadId;
-    type Reading = (Time, Counts);
+    type Reading = Rc<Reading>;
 
     fn memory(&self) -> &SimKernel {
         &self.kernel
@@ -201,8 +225,8 @@ impl Host for Executor {
         self.sim.preemption_point();
     }
 
-    fn reading(&self) -> (Time, Counts) {
-        (self.sim.now(), self.sim.counts())
+    fn reading(&self) -> Rc<Reading> {
+        Rc::new(Reading::of(&self.sim, self.sim.now()))
     }
 
     fn fail(&self, program: ProgramId, error: StepError) {

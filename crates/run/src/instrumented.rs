@@ -10,7 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Extent, Horizon, Root, StaleWrites};
-use shootdown_sim::{FlushRecord, Sim, Time};
+use shootdown_sim::{Cause as TimeCause, FlushRecord, Sim, Time};
 use shootdown_vm::{
     Batching, Cause, Change, Defer, DynCoherence, ErasedBatch, Flush, Later, Lifetimes, PAGE_BYTES,
     Policy, ReclaimFlush, Retired, Scheduling,
@@ -89,6 +89,7 @@ impl Instrumented {
     /// Reports a flush to the oracle before `send` sends it.
     fn report<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
         self.count(change);
+        self.sim.count_request();
         // One record for each extent: addresses between the extents were not changed.
         let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
         let began_at = self.sim.now();
@@ -118,7 +119,7 @@ impl Flush for Instrumented {
     }
 
     fn wait(&self, Flushing { flush, reported }: Flushing) -> Horizon {
-        let horizon = self.design.wait(flush);
+        let horizon = self.sim.attribute(TimeCause::FlushWait, || self.design.wait(flush));
         self.sim.batch_ended(reported.records, reported.began_at);
         horizon
     }
@@ -141,7 +142,7 @@ impl Defer for Instrumented {
 
     fn complete(&self, Flushing { flush, reported }: Flushing) {
         let asked_at = self.sim.now();
-        self.design.complete(flush);
+        self.sim.attribute(TimeCause::FlushWait, || self.design.complete(flush));
         self.sim.flush_sent();
         // No thread has waited for the flush between the two.
         let sending = reported.sent_at - reported.began_at;
@@ -161,7 +162,10 @@ impl Batching for Instrumented {
         self.design.unmapped(&mut batch.batch, &*space.space, address, stale);
         self.sim.flush_sent();
         match self.design.policy().reclaim_flush {
-            ReclaimFlush::PerPage => self.sim.flush_ended(record),
+            ReclaimFlush::PerPage => {
+                self.sim.count_request();
+                self.sim.flush_ended(record);
+            }
             ReclaimFlush::Batched => batch.records.push(record),
         }
     }
@@ -172,6 +176,7 @@ impl Batching for Instrumented {
         self.design.flush_batch(batch);
         self.sim.flush_sent();
         if !records.is_empty() {
+            self.sim.count_request();
             self.sim.batch_ended(records, began_at);
         }
     }

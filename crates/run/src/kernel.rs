@@ -11,7 +11,7 @@ use shootdown_program::interpreter::{
     Change, Ended, FAULTS_MAX, FileKey, MemoryHost, Process, ProcessOf, Shown, SpaceOf,
 };
 use shootdown_program::operation::{Access, AreaId, FileId, OnFault};
-use shootdown_sim::{Kernel, PageFault, Sim, SwitchedTo, Time, Touch};
+use shootdown_sim::{Cause, Kernel, PageFault, Sim, SwitchedTo, Time, Touch};
 use shootdown_vm::{
     self as vm, AddressSpace, ErasedCoherence, File, Flush as _, OutOfMemory, Scheduling as _,
     Stats, System, Vm, X86_64,
@@ -68,7 +68,6 @@ pub(crate) struct SimKernel {
 /// A process of a simulated machine.
 pub(crate) type SimProcess = ProcessOf<SimKernel>;
 
-/// The kernel's data of a process.
 /// The kernel's data of a process.
 pub(crate) struct ProcessData {
     /// The scheduler's number of the process's space.
@@ -195,6 +194,12 @@ impl SimKernel {
         self.destroyed.borrow_mut().extend(process);
     }
 
+    /// Records that the calling thread has entered the kernel.
+    fn begin_kernel_work(&self) {
+        self.sim.set_cause(Cause::Kernel);
+        self.design().enter_kernel();
+    }
+
     /// Returns the access for the machine and the access for the memory manager.
     pub(crate) fn next_touch(&self, access: Access) -> (Touch, vm::Access) {
         match access {
@@ -272,7 +277,7 @@ impl MemoryHost for SimKernel {
             if faults > FAULTS_MAX {
                 return Err(StepError::Stuck);
             }
-            self.design().enter_kernel();
+            self.begin_kernel_work();
             let fault = process.space().fault(address, needs);
             self.return_to_user(process);
             if let Err(error) = fault {
@@ -288,7 +293,7 @@ impl MemoryHost for SimKernel {
     }
 
     fn enter_kernel(&self) {
-        self.design().enter_kernel();
+        self.begin_kernel_work();
         self.sim.spend(self.sim.machine().kernel.syscall);
     }
 
@@ -298,6 +303,7 @@ impl MemoryHost for SimKernel {
         unsafe {
             self.design().return_to_user(process.space().coherent());
         }
+        self.sim.set_cause(Cause::User);
     }
 
     fn change_begins(

@@ -3,7 +3,7 @@
 use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::{OnFault, ProgramId};
-use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, Violation};
+use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, TimeByCause, Violation};
 use shootdown_vm::{QuarantineStats, Stats};
 use thiserror::Error;
 
@@ -63,7 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// The outcome of a run. The first four fields describe the measurement, the others the whole run.
+/// The outcome of a run. The first five fields describe the measurement, the others the whole run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Time from the first [`Begin`](shootdown_program::operation::Operation::Begin) to the last
@@ -75,6 +75,9 @@ pub struct Outcome {
     pub iterations: u64,
     /// Counts of all CPUs, from the first `Begin` to the last `End`.
     pub counts: Counts,
+    /// The time of each CPU by its cause, from the first `Begin` to the last `End`. The times of a
+    /// CPU add up to [`time`](Self::time).
+    pub causes: Vec<TimeByCause>,
     /// The flushes of `munmap`s.
     pub unmaps: Unmaps,
     /// The durations of flushes.
@@ -111,6 +114,7 @@ impl Outcome {
             time_range: Time::ZERO,
             iterations: 0,
             counts: sim.counts(),
+            causes: sim.time_by_cause(sim.time()),
             unmaps: kernel.design().unmaps(),
             waits: sim.flush_waits(),
             violations: sim.violations(),

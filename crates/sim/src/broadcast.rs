@@ -14,6 +14,7 @@
 
 use core::ops::Range;
 
+use crate::causes::Cause;
 use crate::invalidation::{Drops, Invalidation};
 use crate::machine::{Broadcast, RemoteFence};
 use crate::sim::Sim;
@@ -88,7 +89,7 @@ impl Sim {
         let invalidations = self.time_of(&operations);
         let began = self.now();
         self.mask();
-        self.spend(cost.call + cost.each * targets.len() as u64);
+        self.spend_as(Cause::FlushWait, cost.call + cost.each * targets.len() as u64);
         let done_at = self.occupy_targets(cost, &targets, invalidations);
         self.stall_until(done_at);
         {
@@ -126,7 +127,7 @@ impl Sim {
     }
 
     fn issue(&self, cost: &Broadcast, tag: u16, drops: Drops) {
-        self.spend(cost.issue);
+        self.spend_as(Cause::Invalidations, cost.issue);
         let operation = Invalidation { tag, drops, issued: self.next_invalidation() };
         let mut clock = self.clock.borrow_mut();
         let number = self.cpu();
@@ -162,13 +163,13 @@ impl Sim {
         last
     }
 
-    /// Stalls this CPU until the given time. Interrupts must be masked.
+    /// Stalls this CPU until the given time, for flushes. Interrupts must be masked.
     fn stall_until(&self, until: Time) {
         let cpu = self.cpu();
         let rest = until.saturating_sub(self.now());
         // Time that other CPUs take from a stalled CPU is no loss.
         self.clock.borrow_mut().cpus[cpu].stalled = true;
-        self.spend(rest);
+        self.spend_as(Cause::FlushWait, rest);
         self.clock.borrow_mut().cpus[cpu].stalled = false;
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use crate::causes::Causes;
 use crate::counts::Counts;
 use crate::invalidation::PendingBroadcasts;
 use crate::queue::{EventQueue, Key};
@@ -47,6 +48,7 @@ pub(crate) struct CpuClock {
     /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
     pub(crate) counts: Counts,
+    pub(crate) causes: Causes,
     pub(crate) vcpu: Vcpu,
 }
 

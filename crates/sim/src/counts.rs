@@ -27,6 +27,8 @@ macro_rules! counts {
 }
 
 counts! {
+    /// Flushes that the memory manager requested: one for each change, and one for each batch.
+    requests: u64,
     /// Flush interrupts that the CPU sent, one for each target.
     interrupts_sent: u64,
     /// Notifications of another CPU about a flush that needed no interrupt, because one was in

@@ -1,6 +1,7 @@
 //! Interrupts from one CPU to others, over the interconnect, and through a hypervisor if there is
 //! one.
 
+use crate::causes::Cause;
 use crate::clock::{Arrival, Flushing, Vector};
 use crate::sim::Sim;
 use crate::threads::ThreadId;
@@ -26,6 +27,12 @@ impl Sim {
             });
             self.deliver(target, Vector::Flush);
         }
+    }
+
+    /// Counts a flush that the memory manager requested.
+    #[inline]
+    pub fn count_request(&self) {
+        self.count(|counts| counts.requests += 1);
     }
 
     /// Counts CPUs that were notified of a flush without an interrupt.
@@ -112,6 +119,8 @@ impl Sim {
             }
             Vector::Flush | Vector::Reschedule | Vector::Timer(_) => {}
         }
+        let is_flush = arrival.vector == Vector::Flush;
+        let before = self.set_cause(if is_flush { Cause::Interrupts } else { Cause::Kernel });
         let cost = &self.machine.interrupt;
         self.spend(cost.entry + cost.acknowledge);
         match arrival.vector {
@@ -128,7 +137,8 @@ impl Sim {
         let mut clock = self.clock.borrow_mut();
         let cpu = &mut clock.cpus[self.cpu()];
         cpu.masks -= 1;
-        if arrival.vector == Vector::Flush {
+        cpu.causes.change(before, cpu.now);
+        if is_flush {
             cpu.counts.interrupts_taken += 1;
             cpu.counts.interrupted += cpu.now - start;
         }

@@ -45,8 +45,8 @@
 //! # Reading order
 //!
 //! [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide what runs when;
-//! [`sim`](Sim), the main loop and the passing of time, on `context`s, which are coroutines on
-//! `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt` and
+//! [`sim`](Sim), the main loop and the passing of time, by [`causes`](Cause), on `context`s, which
+//! are coroutines on `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt` and
 //! `hypervisor`; `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which reads memory
 //! without them; [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`,
 //! `scheduler` and [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
@@ -57,6 +57,7 @@ mod time;
 mod queue;
 mod clock;
 mod sim;
+mod causes;
 mod context;
 mod stack;
 mod lines;
@@ -78,6 +79,7 @@ mod waits;
 mod rng;
 
 pub use broadcast::BroadcastScope;
+pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
 pub use lock::{SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};

@@ -7,6 +7,7 @@ use lock_api::{GuardSend, RawMutex, RawRwLock, RawRwLockDowngrade};
 use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::causes::Cause;
 use crate::sim::{Sim, with_running};
 use crate::threads::{LockMode, Waiter};
 use crate::word::SimWord;
@@ -45,9 +46,11 @@ impl SleepingLock {
             let waiter = Waiter { thread, mode, granted: Rc::clone(&granted) };
             sim.waiters.borrow_mut().entry(self.key()).or_default().push_back(waiter);
             // A thread that is woken for another reason does not have the lock.
-            while !granted.get() {
-                sim.block();
-            }
+            sim.attribute(Cause::LockWait, || {
+                while !granted.get() {
+                    sim.block();
+                }
+            });
             true
         });
         assert!(slept == Some(true), "the caller must sleep for a lock, and is not a thread");
@@ -153,12 +156,21 @@ unsafe impl RawMutex for SpinLock {
     type GuardMarker = GuardSend;
 
     fn lock(&self) {
-        while !self.try_lock() {
-            while self.0.load(Relaxed) != 0 {
-                let spun = with_running(Sim::spin_hint);
-                assert!(spun.is_some(), "a spin lock is taken, and no other CPU can release it");
-            }
+        if self.try_lock() {
+            return;
         }
+        let spin = |sim: &Sim| {
+            loop {
+                while self.0.load(Relaxed) != 0 {
+                    sim.spin_hint();
+                }
+                if self.try_lock() {
+                    return;
+                }
+            }
+        };
+        let spun = with_running(|sim| sim.attribute(Cause::LockWait, || spin(sim)));
+        assert!(spun.is_some(), "a spin lock is taken, and no other CPU can release it");
     }
     fn try_lock(&self) -> bool {
         self.0.swap(1, Relaxed) == 0

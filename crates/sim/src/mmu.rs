@@ -7,6 +7,7 @@
 use core::ops::Range;
 use std::collections::BTreeSet;
 
+use crate::causes::Cause;
 use crate::clock::Flushing;
 use crate::lines::{Access, LineId};
 use crate::machine::{Refill, StaleWrites};
@@ -74,17 +75,34 @@ impl Sim {
             None => {
                 // Interrupts wait for the end of the instruction, including its access: a CPU never
                 // handles a flush between a walk and the use of its result.
-                self.count(|counts| counts.walks += 1);
-                self.mask();
+                let before = self.begin_walk();
                 self.spend(self.machine.tlb.walk);
                 let walked = self.walk(address, touch);
                 let result = walked.map(use_frame);
-                self.unmask();
+                self.end_walk(before);
                 result
             }
         };
         self.spend(self.machine.cache.hit);
         result
+    }
+
+    /// Counts a walk, masks interrupts, and returns the cause of the time before.
+    #[inline]
+    fn begin_walk(&self) -> Cause {
+        let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+        cpu.counts.walks += 1;
+        cpu.masks += 1;
+        cpu.causes.change(Cause::Refills, cpu.now)
+    }
+
+    #[inline]
+    fn end_walk(&self, before: Cause) {
+        {
+            let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+            cpu.causes.change(before, cpu.now);
+        }
+        self.unmask();
     }
 
     #[inline]
@@ -103,7 +121,11 @@ impl Sim {
     pub fn load_root(&self, root: FrameNumber, tag: u16, entries: TagEntries) {
         let cost = &self.machine.tlb;
         let kept = entries == TagEntries::Kept;
-        self.spend(if kept { cost.load_root } else { cost.load_root_and_discard });
+        if kept {
+            self.spend(cost.load_root);
+        } else {
+            self.spend_invalidating(cost.load_root_and_discard);
+        }
         let space = SpaceKey::new(root, self.memory.borrow().generation(root));
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
@@ -124,6 +146,11 @@ impl Sim {
             counts.root_loads_kept += u64::from(kept);
             counts.flushes_full += u64::from(!kept);
         });
+    }
+
+    #[inline]
+    fn spend_invalidating(&self, time: Time) {
+        self.spend_as(Cause::Invalidations, time);
     }
 
     /// Loads the kernel's own root, under tag 0, whose entries are dropped.
@@ -161,7 +188,7 @@ impl Sim {
         let mut pages = 0;
         for address in addresses {
             if pages % tlb.pages_per_invalidation as u64 == 0 {
-                self.spend(tlb.invalidate_page);
+                self.spend_invalidating(tlb.invalidate_page);
             }
             self.tlbs.borrow_mut()[self.cpu()].invalidate(address);
             pages += 1;
@@ -174,7 +201,7 @@ impl Sim {
 
     /// Drops all translations under the loaded tag (a write of the same root to CR3).
     pub fn invalidate_tag(&self) {
-        self.spend(self.machine.tlb.load_root_and_discard);
+        self.spend_invalidating(self.machine.tlb.load_root_and_discard);
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
         tlb.invalidate_tag(tlb.tag, self.next_invalidation());
@@ -184,7 +211,7 @@ impl Sim {
 
     /// Drops all translations, global translations included.
     pub fn invalidate_all(&self) {
-        self.spend(self.machine.tlb.invalidate_all);
+        self.spend_invalidating(self.machine.tlb.invalidate_all);
         self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
         self.count(|counts| counts.flushes_full += 1);
     }

@@ -7,6 +7,7 @@
 
 use std::io;
 
+use crate::causes::Cause;
 use crate::clock::Vector;
 use crate::machine::{Distance, Idle, TlbInIdle};
 use crate::sim::{Sim, SwitchedTo, with_running};
@@ -97,7 +98,7 @@ impl Sim {
         let is_time = || until.is_some_and(|until| self.now() >= until);
         while self.scheduler.borrow().thread(id).state == State::WaitingOnCpu && !is_time() {
             match mode {
-                WaitMode::Busy => self.wait_for_event(until),
+                WaitMode::Busy => self.attribute(Cause::User, || self.wait_for_event(until)),
                 WaitMode::Idle => self.wait_for_work(until),
             }
             // Takes interrupts that have arrived.
@@ -127,6 +128,7 @@ impl Sim {
         let Some(id) = self.current_thread() else { return };
         let cpu = self.cpu();
         self.mask();
+        self.set_cause(Cause::Kernel);
         self.scheduler.borrow_mut().cpus[cpu].switching = true;
         self.count(|counts| counts.switches += 1);
         self.spend(self.machine.kernel.context_switch);
@@ -195,6 +197,7 @@ impl Sim {
         let Some(id) = self.current_thread() else { return };
         self.scheduler.borrow_mut().thread_mut(id).space = space;
         self.mask();
+        self.set_cause(Cause::Kernel);
         self.load_space_of(Some(id));
         self.end_switch();
     }
@@ -204,6 +207,11 @@ impl Sim {
         let cpu = self.cpu();
         let Some(id) = self.current_thread() else { return };
         self.mask();
+        // The thread is in the kernel: the cause of its wait, or its way there from user mode.
+        let cause = match self.set_cause(Cause::Kernel) {
+            Cause::User => Cause::Kernel,
+            cause => cause,
+        };
         let next = {
             let mut scheduler = self.scheduler.borrow_mut();
             scheduler.thread_mut(id).state = State::Leaving(next_state);
@@ -212,6 +220,7 @@ impl Sim {
         self.switch_to(next);
         if next_state != NextState::Done {
             self.suspend();
+            self.set_cause(cause);
             // The thread runs again, perhaps on another CPU, whose `switch_to` masked interrupts.
             self.end_switch();
         }
@@ -365,6 +374,7 @@ impl Sim {
     /// Waits in idle states that get deeper, until the given time at most.
     fn wait_for_work(&self, until: Option<Time>) {
         let start = self.now();
+        let before = self.set_cause(Cause::Idle);
         self.clock.borrow_mut().cpus[self.cpu()].idle_since = Some(start);
         let mut exit = Time::ZERO;
         if let Idle::States(states) = &self.machine.idle {
@@ -373,7 +383,7 @@ impl Sim {
                 if state.tlb == TlbInIdle::Lost {
                     self.mask();
                     if let Some(kernel) = self.kernel() {
-                        kernel.leave_space();
+                        self.attribute(Cause::Kernel, || kernel.leave_space());
                     }
                     self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
                     self.end_switch();
@@ -395,6 +405,7 @@ impl Sim {
         self.clock.borrow_mut().cpus[self.cpu()].idle_since = None;
         self.count(|counts| counts.idle += idle);
         self.spend(exit);
+        self.set_cause(before);
     }
 
     fn has_work(&self) -> bool {

@@ -18,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
+use crate::causes::Cause;
 use crate::clock::{Clock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
@@ -249,6 +250,12 @@ impl Sim {
         self.spend(self.machine.cache.pause);
     }
 
+    /// One iteration of a loop that waits until other CPUs have flushed.
+    #[inline]
+    pub fn flush_wait_hint(&self) {
+        self.spend_as(Cause::FlushWait, self.machine.cache.pause);
+    }
+
     /// Counts of one CPU so far, with its current idle time.
     #[must_use]
     pub fn counts_of(&self, cpu: usize) -> Counts {
@@ -345,6 +352,11 @@ impl Sim {
         self.lines.borrow_mut().forget(line);
     }
 
+    #[inline]
+    pub(crate) fn is_in_context(&self) -> bool {
+        self.in_context.get()
+    }
+
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
     fn advance(&self, target: Time) {
         let step = self.clock.borrow_mut().step(self.cpu(), target);
@@ -355,11 +367,13 @@ impl Sim {
 
     /// Continues to `target` after a step that did not reach it.
     #[inline(never)]
-    fn finish_advance(&self, mut step: Step, mut target: Time) {
+    pub(crate) fn finish_advance(&self, mut step: Step, mut target: Time) {
+        let mut stolen = Time::ZERO;
         loop {
             if let Step::Preceded(until) = step {
                 self.suspend();
-                target += self.clock.borrow_mut().cpus[self.cpu()].charge_stolen();
+                let taken = self.clock.borrow_mut().cpus[self.cpu()].charge_stolen();
+                (target, stolen) = (target + taken, stolen + taken);
                 debug_assert!(self.now() <= until || self.interrupt_is_due(), "woken late");
             }
             // A CPU that suspends may be woken early, for an interrupt that was sent after that.
@@ -368,12 +382,16 @@ impl Sim {
                 self.take_interrupt();
                 target += self.now() - before;
             } else if self.now() >= target {
-                return;
+                break;
             }
             step = self.clock.borrow_mut().step(self.cpu(), target);
             if step == Step::Reached {
-                return;
+                break;
             }
+        }
+        if stolen != Time::ZERO {
+            let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+            cpu.causes.transfer(stolen, Cause::Interrupts, cpu.now);
         }
     }
 

@@ -253,12 +253,12 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     fn spin_hint(&self) {
         with_running(|sim| {
             sim.mask();
-            sim.spin_hint();
+            sim.flush_wait_hint();
             sim.unmask();
         });
     }
     fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
-        with_running(Sim::spin_hint);
+        with_running(Sim::flush_wait_hint);
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use shootdown::Word;
-use shootdown_sim::{Sim, SimWord};
+use shootdown_sim::{Cause, Sim, SimWord};
 
 use super::{CachePadded, FlushInfo};
 
@@ -67,11 +67,13 @@ impl<I> Calls<I> {
         sim.send_flush_interrupt(quiet);
         sim.flush_sent();
         local();
-        for &target in targets {
-            while self.object(from, target).load(Relaxed) != 0 {
-                sim.spin_hint();
+        sim.attribute(Cause::FlushWait, || {
+            for &target in targets {
+                while self.object(from, target).load(Relaxed) != 0 {
+                    sim.spin_hint();
+                }
             }
-        }
+        });
     }
 
     /// Handles the interrupt: calls `flush` for each queued call.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::{Limits, Outcome};
+use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
 use super::experiment::{Experiment, Measure, Scale, Setup};
@@ -46,6 +47,10 @@ pub(crate) struct Measurement {
     pub(crate) tags_allocated: u64,
     /// Number of times that no tag was left, so that all tags were reclaimed.
     pub(crate) rollovers: u64,
+    /// Number of flushes that the memory manager requested.
+    pub(crate) requests: u64,
+    /// The time of all CPUs together by its cause.
+    pub(crate) time_by_cause: TimeByCause,
 }
 
 /// The conditions of a simulation besides the experiment and the design.
@@ -135,6 +140,8 @@ fn measure(
         broadcast_wait_ns: counts.broadcast_wait.ns(),
         tags_allocated: counts.tags_taken,
         rollovers: counts.rollovers,
+        requests: counts.requests,
+        time_by_cause: outcome.causes.iter().sum(),
     })
 }
 

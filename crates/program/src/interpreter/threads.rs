@@ -21,7 +21,7 @@ pub trait Host: Sized {
     /// The scheduler's name of a thread.
     type Thread: Copy + Eq;
     /// A reading of the clock and the counters.
-    type Reading: Copy;
+    type Reading: Clone;
 
     /// Returns the part that performs accesses.
     fn memory(&self) -> &Self::Memory;
@@ -131,7 +131,7 @@ pub struct State<H: Host> {
 type SleepingLock<H> = <PlatformOf<<H as Host>::Memory> as Platform>::SleepingLock;
 
 /// The readings of a measurement.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Measurement<R> {
     /// At the first [`Operation::Begin`].
     pub begin: Option<R>,
@@ -311,7 +311,7 @@ impl<H: Host> Thread<'_, H> {
                 host.state(|state| {
                     // Reads the clock under the lock, so that a later end has a later reading.
                     let now = host.reading();
-                    state.measurement.first_end.get_or_insert(now);
+                    state.measurement.first_end.get_or_insert_with(|| now.clone());
                     state.measurement.end = Some(now);
                     state.measurement.iterations += iterations;
                 });

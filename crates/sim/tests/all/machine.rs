@@ -13,18 +13,18 @@ use shootdown_sim::{
 
 const ROUND: &str = include_str!("../round.toml");
 
-fn sim(cpus: usize) -> Rc<Sim> {
+pub(crate) fn sim(cpus: usize) -> Rc<Sim> {
     let machine = Machine::from_toml(ROUND).unwrap().with_cpus(cpus).unwrap();
     Rc::new(Sim::new(machine, 1 << 16, 64).unwrap())
 }
 
-fn on_cpu(sim: &Rc<Sim>, cpu: usize, body: impl FnOnce(&Sim) + 'static) {
+pub(crate) fn on_cpu(sim: &Rc<Sim>, cpu: usize, body: impl FnOnce(&Sim) + 'static) {
     let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
     let inside = Rc::clone(sim);
     sim.spawn(spec, move || body(&inside)).unwrap();
 }
 
-fn run(sim: &Sim) {
+pub(crate) fn run(sim: &Sim) {
     assert_eq!(sim.run_until(Time::END), RunEnd::Done);
 }
 
@@ -71,8 +71,8 @@ fn shared_counter_transfers_its_line_each_time() {
     assert!(sim.time() > Time::from_ns(700 * 25), "{}", sim.time());
 }
 
-struct Handler {
-    taken: Cell<u32>,
+pub(crate) struct Handler {
+    pub(crate) taken: Cell<u32>,
     at: Cell<Time>,
     sim: RefCell<Option<Rc<Sim>>>,
 }
@@ -91,7 +91,7 @@ impl Kernel for Handler {
     }
 }
 
-fn with_handler(sim: &Rc<Sim>) -> Rc<Handler> {
+pub(crate) fn with_handler(sim: &Rc<Sim>) -> Rc<Handler> {
     let handler = Rc::new(Handler {
         taken: Cell::new(0),
         at: Cell::new(Time::ZERO),

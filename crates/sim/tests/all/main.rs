@@ -2,6 +2,7 @@
 //! linked once.
 
 mod broadcasts;
+mod causes;
 mod description;
 mod large;
 mod machine;

@@ -1,5 +1,7 @@
 //! A verdict as CSV: one line per design.
 
+use shootdown_sim::Cause;
+
 use super::fidelity::Fidelity;
 use super::verdict::{DesignRow, Verdict};
 use crate::error::shown;
@@ -33,7 +35,8 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         .left(["recording", "machine", "schedule", "seed", "design"])
         .left(NUMBERS.map(|(name, _)| name))
         .left(["kernel_ipis_sent", "kernel_flushes_full", "kernel_flushes_ranged"])
-        .left(["ipis_ratio", "flushes_ratio"]);
+        .left(["ipis_ratio", "flushes_ratio", "requests"])
+        .left(Cause::ALL.map(Cause::name_ns));
     let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio, .. }, .. } = verdict;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     for row in &verdict.designs {
@@ -43,7 +46,9 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         let cells = names.map(Cell::from).into_iter();
         let cells = cells.chain([Cell::Count(verdict.seed), row.design.name().into()]);
         let ratios = [ratio(ipis_ratio), ratio(flushes_ratio)].map(Cell::from);
-        table.row(cells.chain(numbers.map(Cell::Count)).chain(ratios));
+        let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
+        let more = [row.requests].into_iter().chain(times).map(Cell::Count);
+        table.row(cells.chain(numbers.map(Cell::Count)).chain(ratios).chain(more));
     }
     table.csv()
 }

@@ -1,10 +1,12 @@
 //! The figures of a design, and the tables of these figures.
 
+use shootdown_sim::Cause;
+
 use super::verdict::{DesignRow, Verdict};
 use crate::render::table::{Cell, Figure, Medium, Table, figure};
 
 /// The figures of a design. Text tables have those with a name for text.
-const FIGURES: [Figure<DesignRow>; 15] = [
+const FIGURES: [Figure<DesignRow>; 24] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
     figure("coalesced", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
@@ -13,6 +15,7 @@ const FIGURES: [Figure<DesignRow>; 15] = [
     figure("", "Interrupts", "time in interrupts, all CPUs", |it| {
         Cell::Nanoseconds(it.interrupted_ns)
     }),
+    figure("", "Flushes", "requested", |it| Cell::Count(it.requests)),
     figure("full flushes", "Flushes", "full", |it| Cell::Count(it.flushes_full)),
     figure("ranged", "Flushes", "ranged", |it| Cell::Count(it.flushes_ranged)),
     figure("", "Flushes", "at a switch", |it| Cell::Count(it.flushes_at_switch)),
@@ -22,7 +25,22 @@ const FIGURES: [Figure<DesignRow>; 15] = [
     figure("max", WAIT, "max", |it| Cell::Nanoseconds(it.shootdown_wait_ns.max)),
     figure("violations", "Safety", "violations", |it| Cell::Alarm(it.violations)),
     figure("", "Safety", "hazards", |it| Cell::Count(it.hazards)),
+    figure("", CAUSES, "user mode", |it| spent(it, Cause::User)),
+    figure("", CAUSES, "kernel", |it| spent(it, Cause::Kernel)),
+    figure("", CAUSES, "waiting for flushes", |it| spent(it, Cause::FlushWait)),
+    figure("", CAUSES, "waiting for locks", |it| spent(it, Cause::LockWait)),
+    figure("", CAUSES, "flush interrupts", |it| spent(it, Cause::Interrupts)),
+    figure("", CAUSES, "invalidations", |it| spent(it, Cause::Invalidations)),
+    figure("", CAUSES, "TLB refills", |it| spent(it, Cause::Refills)),
+    figure("", CAUSES, "idle", |it| spent(it, Cause::Idle)),
 ];
+
+/// Returns the time that all CPUs together spent for a cause.
+fn spent(row: &DesignRow, cause: Cause) -> Cell {
+    Cell::Nanoseconds(row.time_by_cause[cause].ns())
+}
+
+const CAUSES: &str = "CPU time, all CPUs";
 
 const WAIT: &str = "Wait for a flush";
 
@@ -34,6 +52,25 @@ pub(super) fn designs(verdict: &Verdict) -> Table {
     for row in &verdict.designs {
         let cells = figures().map(|figure| (figure.cell)(row));
         table.row([row.design.name().into()].into_iter().chain(cells));
+    }
+    table
+}
+
+/// Returns a table with a line for each cause of CPU time that any design has, in percent.
+pub(super) fn causes(verdict: &Verdict) -> Table {
+    let rows = &verdict.designs;
+    let mut table =
+        Table::default().left(["CPU time, %"]).right(rows.iter().map(|row| row.design.name()));
+    for cause in Cause::ALL {
+        let percent = |row: &DesignRow| {
+            let all = row.time_by_cause.total().ps().max(1);
+            100.0 * row.time_by_cause[cause].ps() as f64 / all as f64
+        };
+        if rows.iter().any(|row| percent(row) > 0.0) {
+            let name = Cell::from(cause.name().replace('_', " "));
+            let cells = rows.iter().map(|row| Cell::from(format!("{:.2}", percent(row))));
+            table.row([name].into_iter().chain(cells));
+        }
     }
     table
 }

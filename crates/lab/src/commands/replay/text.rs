@@ -18,6 +18,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         if verdict.runs > 1 { format!(", mean of {} runs", verdict.runs) } else { String::new() },
         tables::designs(verdict)
     );
+    text += &format!("\n{}", tables::causes(verdict));
     text += &format!(
         "\nthe recorded kernel: {} interrupts, {} full flushes, {} ranged\n",
         grouped(kernel.ipis_sent),

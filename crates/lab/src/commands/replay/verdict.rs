@@ -8,7 +8,7 @@ use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
-use shootdown_sim::{Counts, FlushWaits};
+use shootdown_sim::{Counts, FlushWaits, TimeByCause};
 
 use super::fidelity::Fidelity;
 use crate::error::{FOUND, UserError, Violations, shown};
@@ -98,6 +98,10 @@ pub(crate) struct DesignRow {
     /// Number of steps of the recording that had no effect, because the replay lacked their task or
     /// their address space.
     pub(crate) steps_dropped: u64,
+    /// Number of flushes that the memory manager requested.
+    pub(crate) requests: u64,
+    /// The time of all CPUs together by its cause. The sum is `time_ns` for each CPU.
+    pub(crate) time_by_cause: TimeByCause,
 }
 
 /// Quantiles of the time that flushes were waited for, in nanoseconds.
@@ -246,6 +250,12 @@ impl DesignRow {
             }),
             time_error_ns: time_error_ns(outcomes),
             steps_dropped: sum(|outcome| outcome.dropped_steps),
+            requests: count(|counts| counts.requests),
+            time_by_cause: outcomes
+                .iter()
+                .flat_map(|outcome| &outcome.causes)
+                .sum::<TimeByCause>()
+                .mean(runs),
         }
     }
 

@@ -16,7 +16,8 @@
 //!   "designs": [{"design", "value", "interrupts_sent", "interrupts_to_lazy", "flushes_full",
 //!                "flushes_ranged", "violations", "hazards", "interrupts_to_non_users",
 //!                "deferred_tables_peak", "deferred_tables_overflows", "broadcasts",
-//!                "broadcast_wait_ns", "tags_allocated", "rollovers"}],
+//!                "broadcast_wait_ns", "tags_allocated", "rollovers", "requests",
+//!                "time_by_cause": {"user_ns": …, …}}],
 //!   "note": "…" | null                            a note on the figures
 //! }],
 //! "scaling": {                                    a workload with more and fewer CPUs, or null

@@ -1,6 +1,7 @@
 //! Tests of the parts of a page.
 
 use shootdown_recording::Source;
+use shootdown_sim::TimeByCause;
 
 use super::super::fidelity::Fidelity;
 use super::super::verdict::{Recording, Schedule};
@@ -28,6 +29,8 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
         violations: 0,
         hazards: 0,
         flushes_at_switch: 7,
+        requests: 600,
+        time_by_cause: TimeByCause::default(),
     }
 }
 
