@@ -47,8 +47,8 @@
 //! [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide what runs when;
 //! [`sim`](Sim), the main loop and the passing of time, by [`causes`](Cause), on `context`s, which
 //! are coroutines on `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt` and
-//! `hypervisor`; `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which reads memory
-//! without them; [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`,
+//! `hypervisor`; `memory`, `tlb`, `invalidation`, `mmu` and `frames`, and `inspect`, which reads
+//! memory without them; [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`,
 //! `scheduler` and [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
 
 // In reading order.
@@ -58,6 +58,7 @@ mod queue;
 mod clock;
 mod sim;
 mod causes;
+mod attribute;
 mod context;
 mod stack;
 mod lines;
@@ -68,6 +69,7 @@ mod memory;
 mod tlb;
 mod invalidation;
 mod mmu;
+mod frames;
 mod inspect;
 mod broadcast;
 mod threads;
