@@ -29,9 +29,10 @@
 #else
 #error "SHOOTDOWN_CPUS_MAX must be 64, 512 or 4096"
 #endif
-#define SHOOTDOWN_CPU_WORDS 120
+#define SHOOTDOWN_CPU_WORDS 312
 #define SHOOTDOWN_BATCH_WORDS 193
 #define SHOOTDOWN_EXTENTS_WORDS 5
+#define SHOOTDOWN_VCPU_WORDS 1
 
 /* Shows the library that it belongs to this header. */
 #define SHOOTDOWN_LAYOUT \
@@ -57,6 +58,45 @@
 #define SHOOTDOWN_TAGS_RENAMED 2
 
 /**
+ * `broadcast.reach`: there are no broadcasts.
+ */
+#define SHOOTDOWN_REACH_NOBODY 0
+
+/**
+ * `broadcast.reach`: a broadcast reaches every CPU (Arm's `TLBI … IS`).
+ */
+#define SHOOTDOWN_REACH_EVERYONE 1
+
+/**
+ * `broadcast.reach`: a broadcast reaches the CPUs that it names (SBI's remote fence, a hypercall).
+ */
+#define SHOOTDOWN_REACH_TARGETS 2
+
+/**
+ * `processor`, on x86-64: all entries of the kernel's pages have G (bit 8) set. Without this flag,
+ * each flush of kernel pages drops all translations where the processor has tags.
+ */
+#define SHOOTDOWN_X86_64_GLOBAL_KERNEL (1 << 0)
+
+/**
+ * `processor`, on AArch64: the CPUs have the erratum that requires each broadcast to be issued
+ * twice (Arm's errata 1286807, 2441007 and 2441009, for instance).
+ */
+#define SHOOTDOWN_AARCH64_REPEAT_BROADCASTS (1 << 1)
+
+/**
+ * `processor`, on RISC-V: all CPUs have the extension Svinval.
+ */
+#define SHOOTDOWN_RISCV64_SVINVAL (1 << 2)
+
+/**
+ * `processor`, on RISC-V: a write of `satp` ends the walks that began with the old value. The
+ * manual does not promise this, so set it only if the manufacturer does, or under QEMU. Without
+ * it, a CPU that loads another space drops what it has cached of the old one.
+ */
+#define SHOOTDOWN_RISCV64_SATP_ENDS_WALKS (1 << 3)
+
+/**
  * The engine's state of one CPU. Allocate one for each CPU, in memory near that CPU, and
  * initialise it with `shootdown_cpu_init`.
  */
@@ -74,9 +114,60 @@ struct SHOOTDOWN_ALIGNED(64) shootdown_space {
 };
 
 /**
+ * Costs with which the engine chooses between interrupts and broadcasts, in nanoseconds.
+ */
+struct shootdown_notify_costs {
+    /**
+     * Time to interrupt one or more CPUs: to send, and to wait for the first answer. 0 to
+     * broadcast whatever it costs.
+     */
+    uint64_t interrupt_ns;
+    /**
+     * Additional time for each CPU that is interrupted.
+     */
+    uint64_t interrupt_each_ns;
+    /**
+     * Time to issue and complete a broadcast of one operation.
+     */
+    uint64_t broadcast_ns;
+    /**
+     * Additional time for each CPU that the broadcast names.
+     */
+    uint64_t broadcast_each_ns;
+    /**
+     * Additional time for each further operation of the broadcast.
+     */
+    uint64_t operation_ns;
+};
+
+/**
+ * The broadcasts of a kernel that defines `shootdown_mmu_broadcast` and the functions after it.
+ */
+struct shootdown_broadcast_config {
+    /**
+     * One of `SHOOTDOWN_REACH_…`. All but `SHOOTDOWN_REACH_NOBODY` need `SHOOTDOWN_TAGS_GLOBAL`.
+     */
+    uint32_t reach;
+    /**
+     * Number of pages that one operation invalidates; 0 for 1.
+     */
+    uint32_t pages_per_operation;
+    /**
+     * Number of operations above which a broadcast drops the whole tag; 0 for 1.
+     */
+    uint32_t operation_ceiling;
+    /**
+     * The costs of both methods.
+     */
+    struct shootdown_notify_costs costs;
+};
+
+/**
  * The properties of the machine, for `shootdown_init`.
  *
- * Set `layout`, and leave all other members 0 for which the default is right.
+ * Set `layout`, and leave all other members 0 for which the default is right. If the library was
+ * built with the feature `processor`, set `kernel_root` as well. All members after `processor` are
+ * for libraries without this feature, and must be 0 with it.
  */
 struct shootdown_config {
     /**
@@ -84,9 +175,19 @@ struct shootdown_config {
      */
     uint64_t layout;
     /**
+     * Physical address of the page table that has only the kernel's pages. It must stay valid for
+     * ever. 0 without the feature `processor`: then `shootdown_mmu_load_kernel` has it.
+     */
+    uint64_t kernel_root;
+    /**
      * Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
      */
     uint32_t cpu_limit;
+    /**
+     * Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…` or
+     * `SHOOTDOWN_RISCV64_…`. 0 is right on every processor.
+     */
+    uint32_t processor;
     /**
      * True if the processor walks the page tables before the first write to
      * a page that it has cached as not dirty. Batches then defer writable pages as well.
@@ -101,7 +202,8 @@ struct shootdown_config {
      */
     uint32_t tagging;
     /**
-     * Number of tags (PCIDs, ASIDs) for spaces; 0 if the TLB has none.
+     * Number of tags (PCIDs, ASIDs) for spaces, below 65536; 0 if the TLB has none. At most 64 are
+     * used if they are per CPU.
      */
     uint32_t tag_count;
     /**
@@ -109,6 +211,10 @@ struct shootdown_config {
      * pages; 0 for 33.
      */
     uint32_t flush_ceiling;
+    /**
+     * The broadcasts, if the library was built with the feature `broadcast`.
+     */
+    struct shootdown_broadcast_config broadcast;
 };
 
 /**
@@ -167,6 +273,13 @@ struct SHOOTDOWN_ALIGNED(8) shootdown_sent_batch {
 };
 
 /**
+ * The word of a virtual CPU, which its hypervisor and the flushing CPUs of its guest share.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_vcpu {
+    uint64_t words[SHOOTDOWN_VCPU_WORDS];
+};
+
+/**
  * What a CPU has done so far. All numbers only grow.
  */
 struct shootdown_cpu_counts {
@@ -187,6 +300,10 @@ struct shootdown_cpu_counts {
      */
     uint64_t skipped_elsewhere;
     /**
+     * CPUs that this CPU did not interrupt because they were away.
+     */
+    uint64_t skipped_away;
+    /**
      * Rounds in which this CPU answered other CPUs.
      */
     uint64_t answers;
@@ -199,6 +316,10 @@ struct shootdown_cpu_counts {
      */
     uint64_t flushes_ranged;
     /**
+     * Pages of these ranges.
+     */
+    uint64_t pages_invalidated;
+    /**
      * Flushes with which the CPU caught up when it returned to a space.
      */
     uint64_t caught_up;
@@ -207,9 +328,51 @@ struct shootdown_cpu_counts {
      */
     uint64_t switches;
     /**
+     * Loads of another space that had to invalidate.
+     */
+    uint64_t switches_flushed;
+    /**
      * Dead spaces that this CPU reclaimed.
      */
     uint64_t spaces_reclaimed;
+    /**
+     * Tags that this CPU allocated.
+     */
+    uint64_t tags_taken;
+    /**
+     * Times that no tag was left, and all of them became free again.
+     */
+    uint64_t rollovers;
+    /**
+     * Flushes that this CPU broadcast.
+     */
+    uint64_t broadcasts_sent;
+    /**
+     * Flushes that had no other CPU to notify.
+     */
+    uint64_t flushes_local;
+};
+
+/**
+ * What was done to a space so far. All numbers only grow.
+ */
+struct shootdown_space_counts {
+    /**
+     * Flushes of the whole space.
+     */
+    uint64_t flushes_full;
+    /**
+     * Ranges that were flushed. One flush may have several.
+     */
+    uint64_t flushes_ranged;
+    /**
+     * CPUs of the space's mask that a flush did not interrupt because they did not use the space.
+     */
+    uint64_t skipped_elsewhere;
+    /**
+     * Times that the mask was trimmed.
+     */
+    uint64_t cpumask_trims;
 };
 
 #ifdef __cplusplus
@@ -258,6 +421,30 @@ extern void shootdown_os_reclaim(struct shootdown_space *space);
 extern void shootdown_os_wait_hint(uint32_t cpu);
 
 /**
+ * Defined by the kernel, if the library was built with the feature `away`: returns true if a
+ * hypervisor does not run `cpu`, which then empties its TLB before it runs again. A flush asks
+ * this before it rings the CPU. It neither interrupts nor waits for a CPU that is away.
+ *
+ * The answer true is a request and a promise. The kernel guarantees:
+ *
+ * - the CPU executes nothing, and walks no page table, from before this call returns until it
+ *   has dropped all translations, global ones included, under every tag;
+ * - it drops them after all earlier stores of the calling CPU;
+ * - its accesses before it stopped happen before this call returns.
+ *
+ * So it is not enough to know that the CPU does not run: it may run again, with its old TLB,
+ * before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract.
+ */
+extern bool shootdown_os_is_away(uint32_t cpu);
+
+/**
+ * Defined by the kernel, on RISC-V, if the library was built with the features `processor` and
+ * `broadcast`: the number of a CPU's hart, by which the firmware names it. Always the same
+ * number for a CPU.
+ */
+extern uint64_t shootdown_os_hart(uint32_t cpu);
+
+/**
  * Defined by the kernel: a defect was found, in the engine or in the way in which the
  * kernel uses it. `message` has `length` bytes of text, without a final 0. TLBs may be
  * inconsistent from here on, so stop the machine. The function must not return,
@@ -266,7 +453,8 @@ extern void shootdown_os_wait_hint(uint32_t cpu);
 extern void shootdown_os_panic(const char *message, size_t length) __attribute__((noreturn));
 
 /**
- * Defined by the kernel: returns true if the flush interrupt is masked on this CPU.
+ * Defined by the kernel, like all functions `shootdown_mmu_…`, unless the library was built
+ * with the feature `processor`: returns true if the flush interrupt is masked on this CPU.
  */
 extern bool shootdown_mmu_interrupts_masked(void);
 
@@ -332,13 +520,61 @@ extern void shootdown_mmu_invalidate_kernel(uint64_t address,
 extern void shootdown_mmu_invalidate_all(void);
 
 /**
+ * Defined by the kernel, like the three functions below, if the library was built with the
+ * feature `broadcast` and without `processor`: begins to drop the translations of these pages
+ * under `tag` on other CPUs, as `shootdown_mmu_invalidate` does on this one. A `count` of 0
+ * means all translations under the tag.
+ *
+ * With `SHOOTDOWN_REACH_TARGETS`, `cpus` has the numbers of `cpu_count` CPUs (at most 64; for
+ * more, the engine calls it several times). With `SHOOTDOWN_REACH_EVERYONE`, it reaches all
+ * CPUs, this one included, and `cpus` is null.
+ */
+extern void shootdown_mmu_broadcast(const uint32_t *cpus,
+                                    size_t cpu_count,
+                                    uint16_t tag,
+                                    uint64_t address,
+                                    size_t count,
+                                    uint8_t page_shift,
+                                    bool frees_tables);
+
+/**
+ * Defined by the kernel: begins to drop the translations of these pages of the kernel on all
+ * CPUs, as `shootdown_mmu_invalidate_kernel` does on this one. A `count` of 0 means
+ * everything.
+ * Called only with `SHOOTDOWN_REACH_EVERYONE`.
+ */
+extern void shootdown_mmu_broadcast_kernel(uint64_t address,
+                                           size_t count,
+                                           uint8_t page_shift,
+                                           bool frees_tables);
+
+/**
+ * Defined by the kernel: waits until all broadcasts that *this* CPU has issued have taken full
+ * effect on every CPU that they reach, and until those CPUs have completed each access that
+ * used a dropped translation (`dsb ish` on Arm). Returns the duration of the wait in
+ * nanoseconds, or 0 if it is not measured.
+ */
+extern uint64_t shootdown_mmu_complete_broadcasts(void);
+
+/**
+ * Defined by the kernel: a clock of this CPU in nanoseconds, with which the engine measures
+ * how long other CPUs take to answer. Returns always 0 if it must not measure.
+ */
+extern uint64_t shootdown_mmu_clock_ns(void);
+
+/**
  * Initialises the engine. Call this once, on the first CPU, before it starts other CPUs, and
- * before any other function of the library except `shootdown_cpu_init`.
+ * before any other function of the library except `shootdown_cpu_init`. Flushes of kernel pages
+ * before it do nothing: no CPU is online, and a CPU that comes online empties its TLB.
  *
  * # Safety
  *
  * `config` must be valid. No other call of the library may run at the same time. All functions
  * `shootdown_os_…` and `shootdown_mmu_…` must work.
+ *
+ * If the library was built with the feature `processor`, this CPU has paging enabled (on Arm,
+ * `TCR_EL1` is set up as on all CPUs, with `A1` = 0), and all CPUs have the features of this one.
+ * `config->kernel_root` is a valid page table for ever, and maps no user page.
  *
  * # Panics
  *
@@ -401,8 +637,12 @@ void shootdown_cpu_init(struct shootdown_cpu *cpu);
  * # Safety
  *
  * The flush interrupt is masked on this CPU, and so is every interrupt whose handler calls the
- * library. The CPU runs on the kernel's own page table. Do not call it in an NMI or a
- * machine-check handler. The same holds for all functions below that say "masked".
+ * library. Do not call it in an NMI or a machine-check handler. The same holds for all functions
+ * below that say "masked".
+ *
+ * The CPU runs on the kernel's own page table. On x86-64, if the library was built with the
+ * feature `processor`, this function enables global pages and tags (`CR4.PGE` and `CR4.PCIDE`), so
+ * bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4.
  */
 void shootdown_online(void);
 
@@ -417,8 +657,12 @@ void shootdown_online(void);
 void shootdown_offline(void);
 
 /**
- * Handles the flush interrupt: a call of this function is the whole handler. Also call it in loops
- * that wait for a lock with the interrupt masked, because the holder may be waiting for this CPU.
+ * Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
+ * controller's acknowledgement. The handler must observe all stores from before the interrupt was
+ * sent, which on RISC-V takes a fence between the clearing of `sip.SSIP` and this call.
+ *
+ * Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
+ * waiting for this CPU.
  *
  * # Safety
  *
@@ -448,6 +692,31 @@ void shootdown_switch(struct shootdown_space *space);
  * Masked.
  */
 void shootdown_enter_lazy(void);
+
+/**
+ * Makes the space with this id active again if this CPU still has it loaded, as
+ * `shootdown_switch` would, and returns true. Returns false if it is not loaded, or is retired:
+ * then the CPU must use another space.
+ *
+ * For a kernel thread that borrows the loaded space. It must not call `shootdown_switch`, because
+ * the space may be dead.
+ *
+ * # Safety
+ *
+ * Masked, and this CPU is online. No other CPU is within `shootdown_retire` for this space.
+ */
+bool shootdown_resume(uint64_t id);
+
+/**
+ * Makes the loaded space active again, whichever it is, and returns its id. Returns 0 if no space
+ * is loaded, or if it is retired. For a kernel that enters lazy where it does not have the space
+ * at hand, such as around the idle loop's halt.
+ *
+ * # Safety
+ *
+ * As `shootdown_resume`.
+ */
+uint64_t shootdown_resume_loaded(void);
 
 /**
  * Loads the kernel's own page table. Call this on a CPU that enters a deep idle state, so that it
@@ -526,6 +795,19 @@ void shootdown_retire(struct shootdown_space *space);
 void shootdown_reap(void);
 
 /**
+ * Removes from the space's mask all CPUs that do not use the space. Such a CPU registers again
+ * when it next switches to the space. Returns false if another CPU is doing the same.
+ *
+ * Flushes do this by themselves, when the mask has cost them too many probes. Call this if the
+ * kernel detects earlier that the mask is stale: a process has become single-threaded.
+ *
+ * # Safety
+ *
+ * Masked. `space` is initialised, and not retired.
+ */
+bool shootdown_trim_cpumask(const struct shootdown_space *space);
+
+/**
  * Flushes `extent` of `space`. Call this after you change page tables, and before the pages that
  * they mapped are used for anything else.
  *
@@ -558,6 +840,9 @@ void shootdown_flush_for_resize(const struct shootdown_space *space,
 
 /**
  * Flushes `extent` of the kernel's own pages, which all spaces share, on all CPUs that are online.
+ *
+ * Does nothing before `shootdown_init`, so that code of the kernel that also runs early in the
+ * boot can call it. If such code relies on the flush on its own CPU, it must invalidate by itself.
  *
  * # Safety
  *
@@ -645,6 +930,17 @@ void shootdown_flush_gathered(const struct shootdown_space *space,
                               struct shootdown_pending *pending);
 
 /**
+ * Flushes all extents of the kernel's own pages in one flush, which interrupts each CPU once;
+ * nothing if there are none. For a kernel that collects the ranges that it unmaps.
+ *
+ * # Safety
+ *
+ * As `shootdown_flush_kernel`. `extents` must be initialised.
+ */
+void shootdown_flush_kernel_gathered(const struct shootdown_extents *extents,
+                                     struct shootdown_pending *pending);
+
+/**
  * Notifies every CPU that could still walk unhooked page tables of `space`. When `pending` is
  * done, the tables of every earlier flush can be freed. For a kernel that keeps too many of them.
  *
@@ -725,6 +1021,17 @@ void shootdown_batch_unmapped(struct shootdown_batch *batch,
 void shootdown_batch_send(struct shootdown_batch *batch, struct shootdown_sent_batch *sent);
 
 /**
+ * Returns true if the flush of a batch is done, without waiting for other CPUs. Call
+ * `shootdown_batch_wait` then, which does not wait any more.
+ *
+ * # Safety
+ *
+ * `sent` is the result of `shootdown_batch_send`, and was not waited for. Otherwise as
+ * `shootdown_wait`.
+ */
+bool shootdown_batch_poll(struct shootdown_sent_batch *sent);
+
+/**
  * Waits until no CPU can use the pages of the batch, which is empty then and can be used again.
  *
  * # Safety
@@ -782,6 +1089,74 @@ uint16_t shootdown_pin_tag(const struct shootdown_space *space);
 void shootdown_unpin_tag(const struct shootdown_space *space);
 
 /**
+ * Makes this CPU forget that an access to `address` was refused. In a library with the feature
+ * `processor`, like the function below.
+ *
+ * Call this in the handler of page faults, on the CPU that took the fault, before the access is
+ * tried again. No flush follows a change that only makes more accesses valid, so a CPU that caches
+ * refused accesses (Arm, RISC-V and LoongArch do) would fault again and again.
+ *
+ * # Safety
+ *
+ * Masked.
+ */
+void shootdown_forget_refused(uint64_t address);
+
+/**
+ * Makes new entries for the kernel's pages of `extent` usable by the next access of this CPU. The
+ * entries must not have been valid before; otherwise, flush.
+ *
+ * Before another CPU uses the pages, it must observe that they are mapped, by an acquiring load
+ * for instance. On RISC-V and LoongArch, which cache missing pages, that CPU must also call this
+ * function.
+ *
+ * # Safety
+ *
+ * Masked.
+ */
+void shootdown_publish_kernel(struct shootdown_extent extent);
+
+/**
+ * Initialises the word of a virtual CPU that runs. May be called before `shootdown_init`.
+ *
+ * # Safety
+ *
+ * `vcpu` must be valid for writes.
+ */
+void shootdown_vcpu_init(struct shootdown_vcpu *vcpu);
+
+/**
+ * Records that a virtual CPU has stopped. The hypervisor calls this after the CPU's last access.
+ *
+ * # Safety
+ *
+ * `vcpu` is initialised.
+ */
+void shootdown_vcpu_stop(struct shootdown_vcpu *vcpu);
+
+/**
+ * Records that a virtual CPU is about to run. The hypervisor calls this before the CPU's first
+ * access. If the result is true, it must then drop all translations of the CPU, global ones
+ * included, under every tag, before the CPU accesses memory or walks page tables.
+ *
+ * # Safety
+ *
+ * `vcpu` is initialised.
+ */
+bool shootdown_vcpu_resume(struct shootdown_vcpu *vcpu);
+
+/**
+ * Requests that a virtual CPU's TLB is emptied before the CPU runs again. Returns false if the CPU
+ * is not away: then there is no request. For `shootdown_os_is_away`, which is called after the
+ * flush's stores.
+ *
+ * # Safety
+ *
+ * `vcpu` is initialised.
+ */
+bool shootdown_vcpu_defer_flush(struct shootdown_vcpu *vcpu);
+
+/**
  * Returns the counters of a CPU. May be called on any CPU, at any time after `shootdown_cpu_init`
  * and `shootdown_init`.
  *
@@ -790,6 +1165,15 @@ void shootdown_unpin_tag(const struct shootdown_space *space);
  * If `cpu` is not below `SHOOTDOWN_CPUS_MAX`.
  */
 struct shootdown_cpu_counts shootdown_cpu_stats(uint32_t cpu);
+
+/**
+ * Returns the counters of a space. May be called on any CPU.
+ *
+ * # Safety
+ *
+ * `space` is initialised, and not reclaimed.
+ */
+struct shootdown_space_counts shootdown_space_stats(const struct shootdown_space *space);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -67,7 +67,8 @@ pub unsafe extern "C" fn shootdown_batch_unmapped(
         let Ok(entry) = batch.space(engine().machine(), &space) else {
             panic!("shootdown_batch_unmapped: the space was not added to the batch");
         };
-        PendingStorage::init(pending, entry.unmapped(&pin(), extent.extent(), stale_writes));
+        let value = entry.unmapped(&pin(), extent.extent(), stale_writes);
+        PendingStorage::init(pending, Some(value));
     }
 }
 
@@ -84,6 +85,19 @@ pub unsafe extern "C" fn shootdown_batch_send(
 ) {
     // SAFETY: the caller's promises.
     unsafe { SentBatchStorage::init(sent, BatchStorage::get_mut(batch).send(&pin())) };
+}
+
+/// Returns true if the flush of a batch is done, without waiting for other CPUs. Call
+/// `shootdown_batch_wait` then, which does not wait any more.
+///
+/// # Safety
+///
+/// `sent` is the result of `shootdown_batch_send`, and was not waited for. Otherwise as
+/// `shootdown_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_batch_poll(sent: *mut SentBatchStorage) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { SentBatchStorage::get_mut(sent) }.poll()
 }
 
 /// Waits until no CPU can use the pages of the batch, which is empty then and can be used again.
@@ -125,6 +139,6 @@ pub unsafe extern "C" fn shootdown_flush_if_batched(
     // SAFETY: the caller's promises.
     unsafe {
         let value = pin().flush_if_batched(SpaceStorage::get(space), extent.extent());
-        PendingStorage::init(pending, value);
+        PendingStorage::init(pending, Some(value));
     }
 }

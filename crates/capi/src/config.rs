@@ -8,16 +8,75 @@ pub const SHOOTDOWN_TAGS_GLOBAL: u32 = 1;
 /// (ARC).
 pub const SHOOTDOWN_TAGS_RENAMED: u32 = 2;
 
+/// `broadcast.reach`: there are no broadcasts.
+pub const SHOOTDOWN_REACH_NOBODY: u32 = 0;
+/// `broadcast.reach`: a broadcast reaches every CPU (Arm's `TLBI … IS`).
+pub const SHOOTDOWN_REACH_EVERYONE: u32 = 1;
+/// `broadcast.reach`: a broadcast reaches the CPUs that it names (SBI's remote fence, a hypercall).
+pub const SHOOTDOWN_REACH_TARGETS: u32 = 2;
+
+/// `processor`, on x86-64: all entries of the kernel's pages have G (bit 8) set. Without this flag,
+/// each flush of kernel pages drops all translations where the processor has tags.
+pub const SHOOTDOWN_X86_64_GLOBAL_KERNEL: u32 = 1 << 0;
+/// `processor`, on AArch64: the CPUs have the erratum that requires each broadcast to be issued
+/// twice (Arm's errata 1286807, 2441007 and 2441009, for instance).
+pub const SHOOTDOWN_AARCH64_REPEAT_BROADCASTS: u32 = 1 << 1;
+/// `processor`, on RISC-V: all CPUs have the extension Svinval.
+pub const SHOOTDOWN_RISCV64_SVINVAL: u32 = 1 << 2;
+/// `processor`, on RISC-V: a write of `satp` ends the walks that began with the old value. The
+/// manual does not promise this, so set it only if the manufacturer does, or under QEMU. Without
+/// it, a CPU that loads another space drops what it has cached of the old one.
+pub const SHOOTDOWN_RISCV64_SATP_ENDS_WALKS: u32 = 1 << 3;
+
+/// Costs with which the engine chooses between interrupts and broadcasts, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NotifyCosts {
+    /// Time to interrupt one or more CPUs: to send, and to wait for the first answer. 0 to
+    /// broadcast whatever it costs.
+    pub interrupt_ns: u64,
+    /// Additional time for each CPU that is interrupted.
+    pub interrupt_each_ns: u64,
+    /// Time to issue and complete a broadcast of one operation.
+    pub broadcast_ns: u64,
+    /// Additional time for each CPU that the broadcast names.
+    pub broadcast_each_ns: u64,
+    /// Additional time for each further operation of the broadcast.
+    pub operation_ns: u64,
+}
+
+/// The broadcasts of a kernel that defines `shootdown_mmu_broadcast` and the functions after it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BroadcastConfig {
+    /// One of `SHOOTDOWN_REACH_…`. All but `SHOOTDOWN_REACH_NOBODY` need `SHOOTDOWN_TAGS_GLOBAL`.
+    pub reach: u32,
+    /// Number of pages that one operation invalidates; 0 for 1.
+    pub pages_per_operation: u32,
+    /// Number of operations above which a broadcast drops the whole tag; 0 for 1.
+    pub operation_ceiling: u32,
+    /// The costs of both methods.
+    pub costs: NotifyCosts,
+}
+
 /// The properties of the machine, for `shootdown_init`.
 ///
-/// Set `layout`, and leave all other members 0 for which the default is right.
+/// Set `layout`, and leave all other members 0 for which the default is right. If the library was
+/// built with the feature `processor`, set `kernel_root` as well. All members after `processor` are
+/// for libraries without this feature, and must be 0 with it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Config {
     /// Must be `SHOOTDOWN_LAYOUT`: shows that this header belongs to the library.
     pub layout: u64,
+    /// Physical address of the page table that has only the kernel's pages. It must stay valid for
+    /// ever. 0 without the feature `processor`: then `shootdown_mmu_load_kernel` has it.
+    pub kernel_root: u64,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
+    /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…` or
+    /// `SHOOTDOWN_RISCV64_…`. 0 is right on every processor.
+    pub processor: u32,
     /// True if the processor walks the page tables before the first write to
     /// a page that it has cached as not dirty. Batches then defer writable pages as well.
     pub traps_stale_writes: bool,
@@ -25,9 +84,12 @@ pub struct Config {
     pub tolerates_mixed_sizes: bool,
     /// One of `SHOOTDOWN_TAGS_…`.
     pub tagging: u32,
-    /// Number of tags (PCIDs, ASIDs) for spaces; 0 if the TLB has none.
+    /// Number of tags (PCIDs, ASIDs) for spaces, below 65536; 0 if the TLB has none. At most 64 are
+    /// used if they are per CPU.
     pub tag_count: u32,
     /// Number of pages above which a CPU drops a whole tag instead of single
     /// pages; 0 for 33.
     pub flush_ceiling: u32,
+    /// The broadcasts, if the library was built with the feature `broadcast`.
+    pub broadcast: BroadcastConfig,
 }

@@ -2,9 +2,10 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
-use shootdown::CpuState;
+use shootdown::{CpuState, PinnedCpu, Presence, SpaceId};
 
 use crate::engine::{engine, pin};
+use crate::machine::Machine;
 use crate::storage::{CpuStorage, SpaceStorage, Storage};
 
 /// Initialises the state of a CPU that is offline. Call this before the CPU comes online, and
@@ -25,10 +26,19 @@ pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
 /// # Safety
 ///
 /// The flush interrupt is masked on this CPU, and so is every interrupt whose handler calls the
-/// library. The CPU runs on the kernel's own page table. Do not call it in an NMI or a
-/// machine-check handler. The same holds for all functions below that say "masked".
+/// library. Do not call it in an NMI or a machine-check handler. The same holds for all functions
+/// below that say "masked".
+///
+/// The CPU runs on the kernel's own page table. On x86-64, if the library was built with the
+/// feature `processor`, this function enables global pages and tags (`CR4.PGE` and `CR4.PCIDE`), so
+/// bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_online() {
+    #[cfg(feature = "processor")]
+    // SAFETY: the caller's promise, and that of `shootdown_init` that all CPUs are alike.
+    unsafe {
+        crate::machine::enable();
+    }
     // SAFETY: the caller's promise.
     unsafe { pin() }.online();
 }
@@ -45,8 +55,12 @@ pub unsafe extern "C" fn shootdown_offline() {
     unsafe { pin() }.offline();
 }
 
-/// Handles the flush interrupt: a call of this function is the whole handler. Also call it in loops
-/// that wait for a lock with the interrupt masked, because the holder may be waiting for this CPU.
+/// Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
+/// controller's acknowledgement. The handler must observe all stores from before the interrupt was
+/// sent, which on RISC-V takes a fence between the clearing of `sip.SSIP` and this call.
+///
+/// Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
+/// waiting for this CPU.
 ///
 /// # Safety
 ///
@@ -82,6 +96,46 @@ pub unsafe extern "C" fn shootdown_switch(space: *mut SpaceStorage) {
 pub unsafe extern "C" fn shootdown_enter_lazy() {
     // SAFETY: the caller's promise.
     unsafe { pin() }.enter_lazy();
+}
+
+/// Makes the space with this id active again if this CPU still has it loaded, as
+/// `shootdown_switch` would, and returns true. Returns false if it is not loaded, or is retired:
+/// then the CPU must use another space.
+///
+/// For a kernel thread that borrows the loaded space. It must not call `shootdown_switch`, because
+/// the space may be dead.
+///
+/// # Safety
+///
+/// Masked, and this CPU is online. No other CPU is within `shootdown_retire` for this space.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_resume(id: u64) -> bool {
+    // SAFETY: the caller's promise.
+    let pin = unsafe { pin() };
+    // An id is compared, and 0 is the id of no space.
+    loaded_id(&pin) == id && id != 0 && pin.resume_loaded().is_some()
+}
+
+/// Makes the loaded space active again, whichever it is, and returns its id. Returns 0 if no space
+/// is loaded, or if it is retired. For a kernel that enters lazy where it does not have the space
+/// at hand, such as around the idle loop's halt.
+///
+/// # Safety
+///
+/// As `shootdown_resume`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_resume_loaded() -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { pin() }.resume_loaded().map_or(0, SpaceId::number)
+}
+
+/// The id of the space that this CPU has loaded; 0 if there is none.
+fn loaded_id(pin: &PinnedCpu<'_, Machine>) -> u64 {
+    let machine = engine().machine();
+    match engine().cpu(pin.id()).presence(machine) {
+        Presence::Lazy(id) | Presence::Active(id) => id.number(),
+        Presence::Switching(_) | Presence::Out => 0,
+    }
 }
 
 /// Loads the kernel's own page table. Call this on a CPU that enters a deep idle state, so that it

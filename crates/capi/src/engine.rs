@@ -11,12 +11,17 @@ use crate::storage::sizes::LAYOUT;
 static ENGINE: EngineCell<Machine> = EngineCell::new();
 
 /// Initialises the engine. Call this once, on the first CPU, before it starts other CPUs, and
-/// before any other function of the library except `shootdown_cpu_init`.
+/// before any other function of the library except `shootdown_cpu_init`. Flushes of kernel pages
+/// before it do nothing: no CPU is online, and a CPU that comes online empties its TLB.
 ///
 /// # Safety
 ///
 /// `config` must be valid. No other call of the library may run at the same time. All functions
 /// `shootdown_os_…` and `shootdown_mmu_…` must work.
+///
+/// If the library was built with the feature `processor`, this CPU has paging enabled (on Arm,
+/// `TCR_EL1` is set up as on all CPUs, with `A1` = 0), and all CPUs have the features of this one.
+/// `config->kernel_root` is a valid page table for ever, and maps no user page.
 ///
 /// # Panics
 ///
@@ -48,7 +53,13 @@ pub unsafe extern "C" fn shootdown_init(config: *const Config) {
 /// If it is not initialised.
 #[inline]
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
-    ENGINE.find().expect("shootdown_init comes before other functions")
+    find_engine().expect("shootdown_init comes before other functions")
+}
+
+/// The engine; `None` before `shootdown_init`.
+#[inline]
+pub(crate) fn find_engine() -> Option<&'static Shootdown<Machine>> {
+    ENGINE.find()
 }
 
 /// The pin guard of this CPU.
@@ -61,4 +72,15 @@ pub(crate) fn engine() -> &'static Shootdown<Machine> {
 pub(crate) unsafe fn pin() -> PinnedCpu<'static, Machine> {
     // SAFETY: the caller's promise.
     unsafe { engine().pin() }
+}
+
+/// The pin guard of this CPU; `None` before `shootdown_init`, when there is nothing to flush.
+///
+/// # Safety
+///
+/// As [`pin`].
+#[inline]
+pub(crate) unsafe fn try_pin() -> Option<PinnedCpu<'static, Machine>> {
+    // SAFETY: the caller's promise.
+    unsafe { ENGINE.try_pin() }
 }

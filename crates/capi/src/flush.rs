@@ -4,7 +4,7 @@
 
 use shootdown::Pending;
 
-use crate::engine::{engine, pin};
+use crate::engine::{find_engine, pin, try_pin};
 use crate::extent::ExtentWord;
 use crate::storage::{PendingStorage, SpaceStorage, Storage};
 
@@ -29,7 +29,8 @@ pub unsafe extern "C" fn shootdown_flush(
 ) {
     // SAFETY: the caller's promises.
     unsafe {
-        PendingStorage::init(pending, pin().flush(SpaceStorage::get(space), extent.extent()));
+        let value = pin().flush(SpaceStorage::get(space), extent.extent());
+        PendingStorage::init(pending, Some(value));
     }
 }
 
@@ -48,11 +49,14 @@ pub unsafe extern "C" fn shootdown_flush_for_resize(
     // SAFETY: the caller's promises.
     unsafe {
         let value = pin().flush_for_resize(SpaceStorage::get(space), extent.extent());
-        PendingStorage::init(pending, value);
+        PendingStorage::init(pending, Some(value));
     }
 }
 
 /// Flushes `extent` of the kernel's own pages, which all spaces share, on all CPUs that are online.
+///
+/// Does nothing before `shootdown_init`, so that code of the kernel that also runs early in the
+/// boot can call it. If such code relies on the flush on its own CPU, it must invalidate by itself.
 ///
 /// # Safety
 ///
@@ -60,7 +64,9 @@ pub unsafe extern "C" fn shootdown_flush_for_resize(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_flush_kernel(extent: ExtentWord, pending: *mut PendingStorage) {
     // SAFETY: the caller's promises.
-    unsafe { PendingStorage::init(pending, pin().flush_kernel(extent.extent())) };
+    unsafe {
+        PendingStorage::init(pending, try_pin().map(|pin| pin.flush_kernel(extent.extent())));
+    }
 }
 
 /// Initialises `pending` as a flush that is done, to which others can be joined.
@@ -71,7 +77,7 @@ pub unsafe extern "C" fn shootdown_flush_kernel(extent: ExtentWord, pending: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_pending_init(pending: *mut PendingStorage) {
     // SAFETY: the caller's promise.
-    unsafe { PendingStorage::init(pending, Pending::done(engine())) };
+    unsafe { PendingStorage::init(pending, find_engine().map(Pending::done)) };
 }
 
 /// Waits until the flush is done: no CPU can use its old translations. Returns at once if it is
@@ -89,7 +95,9 @@ pub unsafe extern "C" fn shootdown_pending_init(pending: *mut PendingStorage) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
     // SAFETY: the caller's promise.
-    unsafe { PendingStorage::get_mut(pending) }.wait();
+    if let Some(pending) = unsafe { PendingStorage::get_mut(pending) } {
+        pending.wait();
+    }
 }
 
 /// Returns true if the flush is done, without waiting for other CPUs.
@@ -100,7 +108,7 @@ pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { PendingStorage::get_mut(pending) }.poll()
+    unsafe { PendingStorage::get_mut(pending) }.as_mut().is_none_or(Pending::poll)
 }
 
 /// Adds the flush `other` to `pending`, which is then done when both are. `other` has nothing left
@@ -112,9 +120,15 @@ pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_join(pending: *mut PendingStorage, other: *mut PendingStorage) {
     // SAFETY: the caller's promise. `other` is initialised again before this returns.
-    unsafe {
+    let (pending, other) = unsafe {
         let joined = PendingStorage::take(other);
-        PendingStorage::init(other, Pending::done(engine()));
-        PendingStorage::get_mut(pending).join(joined);
+        PendingStorage::init(other, find_engine().map(Pending::done));
+        (PendingStorage::get_mut(pending), joined)
+    };
+    match (pending, other) {
+        (_, None) => {}
+        (Some(pending), Some(other)) => pending.join(other),
+        // It was initialised before there was an engine.
+        (pending @ None, other) => *pending = other,
     }
 }

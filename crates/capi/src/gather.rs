@@ -2,9 +2,9 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
-use shootdown::{ExtentSet, Horizon};
+use shootdown::{ExtentSet, Horizon, Pending};
 
-use crate::engine::pin;
+use crate::engine::{pin, try_pin};
 use crate::extent::ExtentWord;
 use crate::storage::{ExtentsStorage, PendingStorage, SpaceStorage, Storage};
 
@@ -64,7 +64,25 @@ pub unsafe extern "C" fn shootdown_flush_gathered(
     unsafe {
         let extents = ExtentsStorage::get(extents);
         let value = pin().flush_gathered(SpaceStorage::get(space), extents);
-        PendingStorage::init(pending, value);
+        PendingStorage::init(pending, Some(value));
+    }
+}
+
+/// Flushes all extents of the kernel's own pages in one flush, which interrupts each CPU once;
+/// nothing if there are none. For a kernel that collects the ranges that it unmaps.
+///
+/// # Safety
+///
+/// As `shootdown_flush_kernel`. `extents` must be initialised.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_kernel_gathered(
+    extents: *const ExtentsStorage,
+    pending: *mut PendingStorage,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let extents = ExtentsStorage::get(extents);
+        PendingStorage::init(pending, try_pin().map(|pin| pin.flush_kernel_gathered(extents)));
     }
 }
 
@@ -80,7 +98,9 @@ pub unsafe extern "C" fn shootdown_flush_walkers(
     pending: *mut PendingStorage,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { PendingStorage::init(pending, pin().flush_walkers(SpaceStorage::get(space))) };
+    unsafe {
+        PendingStorage::init(pending, Some(pin().flush_walkers(SpaceStorage::get(space))));
+    }
 }
 
 /// Returns which page tables no CPU can walk any more when `pending` is done.
@@ -92,7 +112,8 @@ pub unsafe extern "C" fn shootdown_flush_walkers(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_horizon(pending: *const PendingStorage) -> HorizonNumbers {
     // SAFETY: the caller's promise.
-    let horizon = unsafe { PendingStorage::get(pending) }.horizon();
+    let pending = unsafe { PendingStorage::get(pending) };
+    let horizon = pending.as_ref().map_or(Horizon::UNKNOWN, Pending::horizon);
     HorizonNumbers { flush: horizon.flush(), cleared: horizon.cleared() }
 }
 

@@ -7,9 +7,10 @@
 //! # Linked symbols, not function pointers
 //!
 //! The kernel defines the functions that the engine calls, as symbols of fixed names: those that
-//! start with `shootdown_os_` (the kernel's part) and with `shootdown_mmu_` (the processor's part).
-//! A table of function pointers would do the same with less for the linker to
-//! check. Symbols are better for a kernel, for four reasons:
+//! start with `shootdown_os_` (the kernel's part) and with `shootdown_mmu_` (the processor's part,
+//! which the library has itself with the feature `processor`). A table of function pointers would
+//! do the same with less for the linker to check. Symbols are better for a kernel, for four
+//! reasons:
 //!
 //! - A kernel has one machine. The choice at run time that a table allows has no use.
 //! - The engine calls these functions on its hot paths: at each flush, once for each CPU in the
@@ -21,6 +22,9 @@
 //!
 //! Properties of the machine that are known only at run time, such as its number of tags, are
 //! *values* ([`Config`]), so that reading them calls nothing.
+//!
+//! Functions that few kernels have are asked for by the features `away` and `broadcast`, so that
+//! other kernels need not define them, and no flush calls them.
 //!
 //! # Storage
 //!
@@ -60,19 +64,28 @@ mod flush;
 mod gather;
 mod batch;
 mod tag;
+#[cfg(feature = "processor")]
+mod processor;
+mod vcpu;
 mod stats;
 #[cfg(feature = "panic-handler")]
 mod panic;
 
 pub use batch::{
-    shootdown_batch_add_space, shootdown_batch_init, shootdown_batch_send,
+    shootdown_batch_add_space, shootdown_batch_init, shootdown_batch_poll, shootdown_batch_send,
     shootdown_batch_unmapped, shootdown_batch_wait, shootdown_flush_if_batched,
     shootdown_is_batched,
 };
-pub use config::{Config, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED};
+pub use config::{
+    BroadcastConfig, Config, NotifyCosts, SHOOTDOWN_AARCH64_REPEAT_BROADCASTS,
+    SHOOTDOWN_REACH_EVERYONE, SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS,
+    SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL, SHOOTDOWN_TAGS_GLOBAL,
+    SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+};
 pub use cpu::{
     shootdown_cpu_init, shootdown_enter_lazy, shootdown_handle_flush_ipi, shootdown_leave_space,
-    shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_switch,
+    shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_resume,
+    shootdown_resume_loaded, shootdown_switch,
 };
 pub use engine::shootdown_init;
 pub use extent::{
@@ -85,14 +98,21 @@ pub use flush::{
 };
 pub use gather::{
     HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,
-    shootdown_flush_walkers, shootdown_horizon, shootdown_tables_are_clear,
+    shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
+    shootdown_tables_are_clear,
 };
+#[cfg(feature = "processor")]
+pub use processor::{shootdown_forget_refused, shootdown_publish_kernel};
 pub use space::{
     shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
-    shootdown_space_root,
+    shootdown_space_root, shootdown_trim_cpumask,
 };
-pub use stats::{CpuCounts, shootdown_cpu_stats};
+pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{
     BatchStorage, CpuStorage, ExtentsStorage, PendingStorage, SentBatchStorage, SpaceStorage,
+    VcpuStorage,
 };
 pub use tag::{shootdown_pin_tag, shootdown_unpin_tag};
+pub use vcpu::{
+    shootdown_vcpu_defer_flush, shootdown_vcpu_init, shootdown_vcpu_resume, shootdown_vcpu_stop,
+};

@@ -37,6 +37,32 @@ unsafe extern "C" {
     pub fn shootdown_os_wait_hint(cpu: u32);
 }
 
+#[cfg(feature = "away")]
+unsafe extern "C" {
+    /// Defined by the kernel, if the library was built with the feature `away`: returns true if a
+    /// hypervisor does not run `cpu`, which then empties its TLB before it runs again. A flush asks
+    /// this before it rings the CPU. It neither interrupts nor waits for a CPU that is away.
+    ///
+    /// The answer true is a request and a promise. The kernel guarantees:
+    ///
+    /// - the CPU executes nothing, and walks no page table, from before this call returns until it
+    ///   has dropped all translations, global ones included, under every tag;
+    /// - it drops them after all earlier stores of the calling CPU;
+    /// - its accesses before it stopped happen before this call returns.
+    ///
+    /// So it is not enough to know that the CPU does not run: it may run again, with its old TLB,
+    /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract.
+    pub fn shootdown_os_is_away(cpu: u32) -> bool;
+}
+
+#[cfg(all(feature = "processor", feature = "broadcast", target_arch = "riscv64"))]
+unsafe extern "C" {
+    /// Defined by the kernel, on RISC-V, if the library was built with the features `processor` and
+    /// `broadcast`: the number of a CPU's hart, by which the firmware names it. Always the same
+    /// number for a CPU.
+    pub fn shootdown_os_hart(cpu: u32) -> u64;
+}
+
 #[cfg(feature = "panic-handler")]
 unsafe extern "C" {
     /// Defined by the kernel: a defect was found, in the engine or in the way in which the
@@ -46,8 +72,10 @@ unsafe extern "C" {
     pub fn shootdown_os_panic(message: *const core::ffi::c_char, length: usize) -> !;
 }
 
+#[cfg(not(feature = "processor"))]
 unsafe extern "C" {
-    /// Defined by the kernel: returns true if the flush interrupt is masked on this CPU.
+    /// Defined by the kernel, like all functions `shootdown_mmu_…`, unless the library was built
+    /// with the feature `processor`: returns true if the flush interrupt is masked on this CPU.
     pub fn shootdown_mmu_interrupts_masked() -> bool;
 
     /// Defined by the kernel: makes this CPU's earlier stores to page tables visible to all
@@ -98,4 +126,46 @@ unsafe extern "C" {
     /// Defined by the kernel: drops all translations of this CPU, global ones included, under
     /// every tag.
     pub fn shootdown_mmu_invalidate_all();
+}
+
+#[cfg(all(feature = "broadcast", not(feature = "processor")))]
+unsafe extern "C" {
+    /// Defined by the kernel, like the three functions below, if the library was built with the
+    /// feature `broadcast` and without `processor`: begins to drop the translations of these pages
+    /// under `tag` on other CPUs, as `shootdown_mmu_invalidate` does on this one. A `count` of 0
+    /// means all translations under the tag.
+    ///
+    /// With `SHOOTDOWN_REACH_TARGETS`, `cpus` has the numbers of `cpu_count` CPUs (at most 64; for
+    /// more, the engine calls it several times). With `SHOOTDOWN_REACH_EVERYONE`, it reaches all
+    /// CPUs, this one included, and `cpus` is null.
+    pub fn shootdown_mmu_broadcast(
+        cpus: *const u32,
+        cpu_count: usize,
+        tag: u16,
+        address: u64,
+        count: usize,
+        page_shift: u8,
+        frees_tables: bool,
+    );
+
+    /// Defined by the kernel: begins to drop the translations of these pages of the kernel on all
+    /// CPUs, as `shootdown_mmu_invalidate_kernel` does on this one. A `count` of 0 means
+    /// everything.
+    /// Called only with `SHOOTDOWN_REACH_EVERYONE`.
+    pub fn shootdown_mmu_broadcast_kernel(
+        address: u64,
+        count: usize,
+        page_shift: u8,
+        frees_tables: bool,
+    );
+
+    /// Defined by the kernel: waits until all broadcasts that *this* CPU has issued have taken full
+    /// effect on every CPU that they reach, and until those CPUs have completed each access that
+    /// used a dropped translation (`dsb ish` on Arm). Returns the duration of the wait in
+    /// nanoseconds, or 0 if it is not measured.
+    pub fn shootdown_mmu_complete_broadcasts() -> u64;
+
+    /// Defined by the kernel: a clock of this CPU in nanoseconds, with which the engine measures
+    /// how long other CPUs take to answer. Returns always 0 if it must not measure.
+    pub fn shootdown_mmu_clock_ns() -> u64;
 }

@@ -74,3 +74,18 @@ pub unsafe extern "C" fn shootdown_reap() {
     // SAFETY: the caller's promise.
     unsafe { pin() }.reap().wait();
 }
+
+/// Removes from the space's mask all CPUs that do not use the space. Such a CPU registers again
+/// when it next switches to the space. Returns false if another CPU is doing the same.
+///
+/// Flushes do this by themselves, when the mask has cost them too many probes. Call this if the
+/// kernel detects earlier that the mask is stale: a process has become single-threaded.
+///
+/// # Safety
+///
+/// Masked. `space` is initialised, and not retired.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_trim_cpumask(space: *const SpaceStorage) -> bool {
+    // SAFETY: the caller's promises.
+    unsafe { pin().trim_cpumask(SpaceStorage::get(space)) }
+}

@@ -1,4 +1,5 @@
-//! The header in `include` is the one that is generated from the source.
+//! The header in `include` is the one that is generated from the source, and the book has the
+//! example that is built.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,7 +28,7 @@ fn macros() -> String {
         text,
         "#else\n#error \"SHOOTDOWN_CPUS_MAX must be 64, 512 or 4096\"\n#endif\n\
          #define SHOOTDOWN_CPU_WORDS {}\n#define SHOOTDOWN_BATCH_WORDS {}\n\
-         #define SHOOTDOWN_EXTENTS_WORDS {}\n\n\
+         #define SHOOTDOWN_EXTENTS_WORDS {}\n#define SHOOTDOWN_VCPU_WORDS {}\n\n\
          /* Shows the library that it belongs to this header. */\n\
          #define SHOOTDOWN_LAYOUT \\\n    \
          ((uint64_t)SHOOTDOWN_CPU_WORDS | (uint64_t)SHOOTDOWN_SPACE_WORDS << 16 \\\n     \
@@ -36,6 +37,7 @@ fn macros() -> String {
         sizes::CPU,
         sizes::BATCH,
         sizes::EXTENTS,
+        sizes::VCPU,
     );
     text
 }
@@ -59,6 +61,8 @@ fn header_is_generated_from_this_source() {
         "gather",
         "batch",
         "tag",
+        "processor",
+        "vcpu",
         "stats",
     ] {
         sources = sources.with_src(folder.join(format!("src/{module}.rs")));
@@ -74,5 +78,17 @@ fn header_is_generated_from_this_source() {
     assert!(
         header == generated,
         "include/shootdown.h is out of date; try:   UPDATE_HEADER=1 cargo test -p shootdown-capi"
+    );
+}
+
+#[test]
+fn book_shows_the_glue_of_the_kernel() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let glue = std::fs::read_to_string(folder.join("examples/kernel/glue.c")).unwrap();
+    let book = std::fs::read_to_string(folder.join("../../docs/embedding-in-c.md")).unwrap();
+    let start = book.find("```c\n").unwrap() + "```c\n".len();
+    assert!(
+        book[start..].starts_with(&format!("{glue}```\n")),
+        "docs/embedding-in-c.md does not have crates/capi/examples/kernel/glue.c; try:   copy it"
     );
 }

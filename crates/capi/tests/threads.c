@@ -3,10 +3,13 @@
  * evicts. Readers touch pages; each CPU also unmaps pages, flushes, and frees their frames. A touch
  * through a translation of a frame that was freed since is a stale read.
  *
- *   threads          exits with 0 if there were no stale reads
- *   threads silent   flushes nothing on other CPUs: exits with 1, because there were
+ *   threads             exits with 0 if there were no stale reads
+ *   threads broadcast   the same, where a firmware invalidates on other CPUs
+ *   threads silent      flushes nothing on other CPUs: exits with 1, because there were
+ *   threads forgetful   a CPU that was away keeps its TLB: exits with 1
  *
- * It exits with 2 if something else went wrong.
+ * It exits with 2 if something else went wrong. Each CPU is sometimes away, as if a hypervisor had
+ * stopped it. The library has the features `away` and `broadcast`.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -19,10 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2 };
+enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2, GLOBAL_TAGS = 15 };
+
+enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL };
 
 /* Each wait may take a time slice of the host. Without waits, more rounds fit into a second. */
-enum { ROUNDS = 2000, SILENT_ROUNDS = 20000 };
+enum { ROUNDS = 1000, SILENT_ROUNDS = 4000 };
 
 /* A page table: for each page 0, or 1 + the number of times that its frame was freed before. */
 struct address_space {
@@ -38,9 +43,12 @@ struct translation {
 
 struct cpu {
     struct shootdown_cpu state;
+    struct shootdown_vcpu vcpu;
     _Atomic bool interrupt;
+    /* Requests to the firmware of this CPU to empty its TLB, and those that it has fulfilled. */
+    _Atomic uint64_t fences_requested, fences_done;
     /* Accessed by its own thread only, as a TLB is. */
-    struct translation tlb[TAGS + 1][PAGES];
+    struct translation tlb[GLOBAL_TAGS + 1][PAGES];
     uint64_t root, reads, stale_reads;
     uint16_t tag;
 };
@@ -48,9 +56,11 @@ struct cpu {
 static struct cpu cpus[CPUS];
 static struct address_space spaces[SPACES];
 static _Thread_local uint32_t this_cpu;
+/* The last request of this CPU to each other CPU. */
+static _Thread_local uint64_t requests[CPUS];
 static _Atomic uint32_t reclaimed, running = CPUS;
 static pthread_barrier_t start;
-static bool is_silent;
+static enum mode mode;
 static const uint64_t no_root = UINT64_MAX;
 
 /* The kernel's part. */
@@ -69,10 +79,15 @@ void shootdown_os_reclaim(struct shootdown_space *space) {
     atomic_fetch_add(&reclaimed, 1);
 }
 
+static void firmware_point(void);
+
 void shootdown_os_wait_hint(uint32_t cpu) {
     (void)cpu;
+    firmware_point();
     sched_yield();
 }
+
+bool shootdown_os_is_away(uint32_t cpu) { return shootdown_vcpu_defer_flush(&cpus[cpu].vcpu); }
 
 void shootdown_os_panic(const char *message, size_t length) {
     fprintf(stderr, "%.*s\n", (int)length, message);
@@ -122,9 +137,46 @@ void shootdown_mmu_invalidate_kernel(uint64_t address, size_t count, uint8_t pag
     shootdown_mmu_invalidate_all();
 }
 
+/* The firmware, whose interrupt cannot be masked. */
+static void firmware_point(void) {
+    struct cpu *cpu = &cpus[this_cpu];
+    uint64_t requested = atomic_load(&cpu->fences_requested);
+    if (requested != atomic_load(&cpu->fences_done)) {
+        shootdown_mmu_invalidate_all();
+        atomic_store(&cpu->fences_done, requested);
+    }
+}
+
+void shootdown_mmu_broadcast(const uint32_t *targets, size_t cpu_count, uint16_t tag,
+                             uint64_t address, size_t count, uint8_t page_shift,
+                             bool frees_tables) {
+    (void)tag, (void)address, (void)count, (void)page_shift, (void)frees_tables;
+    for (size_t i = 0; i < cpu_count; i++)
+        requests[targets[i]] = atomic_fetch_add(&cpus[targets[i]].fences_requested, 1) + 1;
+}
+
+/* Never called: these broadcasts name CPUs. */
+void shootdown_mmu_broadcast_kernel(uint64_t address, size_t count, uint8_t page_shift,
+                                    bool frees_tables) {
+    (void)address, (void)count, (void)page_shift, (void)frees_tables;
+    abort();
+}
+
+uint64_t shootdown_mmu_complete_broadcasts(void) {
+    for (size_t i = 0; i < CPUS; i++)
+        while (atomic_load(&cpus[i].fences_done) < requests[i]) {
+            firmware_point();
+            sched_yield();
+        }
+    return 0;
+}
+
+uint64_t shootdown_mmu_clock_ns(void) { return 0; }
+
 /* The CPUs' programs. */
 
 static void interrupt_point(void) {
+    firmware_point();
     if (atomic_load_explicit(&cpus[this_cpu].interrupt, memory_order_relaxed)
         && atomic_exchange(&cpus[this_cpu].interrupt, false))
         shootdown_handle_flush_ipi();
@@ -154,12 +206,26 @@ static void unmap(struct address_space *space, size_t page, struct shootdown_pen
     }
     uint64_t old = atomic_exchange(&space->entries[page], 0);
     struct shootdown_extent extent = shootdown_page((uint64_t)page << 12);
-    if (is_silent) {
+    if (mode == SILENT) {
         shootdown_pending_init(pending);
         if (cpus[this_cpu].root == shootdown_space_root(&space->space))
             entries_of(cpus[this_cpu].tag)[page].entry = 0;
-    } else if (page % 2) {
+    } else if (page % 3 == 0) {
         shootdown_flush(&space->space, extent, pending);
+    } else if (page % 3 == 1) {
+        struct shootdown_batch batch;
+        struct shootdown_sent_batch sent;
+        shootdown_batch_init(&batch);
+        if (!shootdown_batch_add_space(&batch, &space->space))
+            exit(2);
+        shootdown_batch_unmapped(&batch, &space->space, extent, true, pending);
+        shootdown_wait(pending);
+        shootdown_batch_send(&batch, &sent);
+        shootdown_batch_poll(&sent);
+        shootdown_batch_wait(&sent);
+        if (shootdown_is_batched(&space->space))
+            exit(2);
+        shootdown_flush_if_batched(&space->space, extent, pending);
     } else {
         struct shootdown_extents extents;
         shootdown_extents_init(&extents);
@@ -174,19 +240,48 @@ static void unmap(struct address_space *space, size_t page, struct shootdown_pen
     atomic_flag_clear(&space->lock);
 }
 
+/* A hypervisor stops this CPU for a time slice. */
+static void be_away(void) {
+    shootdown_vcpu_stop(&cpus[this_cpu].vcpu);
+    sched_yield();
+    if (shootdown_vcpu_resume(&cpus[this_cpu].vcpu) && mode != FORGETFUL)
+        shootdown_mmu_invalidate_all();
+}
+
+/* Idles, and returns to the space without a switch. */
+static void idle(struct address_space *space) {
+    shootdown_enter_lazy();
+    sched_yield();
+    interrupt_point();
+    uint64_t id = shootdown_space_id(&space->space);
+    if (shootdown_resume(id + 1) || shootdown_resume_loaded() != id || !shootdown_resume(id))
+        exit(2);
+}
+
+static void touch_all(void) {
+    for (size_t page = 0; page < 4 * PAGES; page++) {
+        touch(page % PAGES);
+        interrupt_point();
+    }
+}
+
 static void *run(void *number) {
     this_cpu = (uint32_t)(uintptr_t)number;
     uint64_t seed = this_cpu + 1;
     shootdown_online();
     pthread_barrier_wait(&start);
-    for (int round = 0; round < (is_silent ? SILENT_ROUNDS : ROUNDS); round++) {
+    for (int round = 0; round < (mode == SILENT ? SILENT_ROUNDS : ROUNDS); round++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         uint32_t random = seed >> 33;
         struct address_space *space = &spaces[random % SPACES];
         shootdown_switch(&space->space);
-        for (size_t page = 0; page < 4 * PAGES; page++) {
-            touch(page % PAGES);
-            interrupt_point();
+        touch_all();
+        if (random / 8192 % 8 == 0) {
+            if (random % 2)
+                be_away();
+            else
+                idle(space);
+            touch_all();
         }
         if (random / SPACES % 4 == 0) {
             struct shootdown_pending pending;
@@ -199,6 +294,8 @@ static void *run(void *number) {
             shootdown_enter_lazy();
         if (random / 1024 % 64 == 0)
             shootdown_leave_space();
+        if (random / 2048 % 64 == 0)
+            shootdown_trim_cpumask(&space->space);
     }
     shootdown_enter_lazy();
     atomic_fetch_sub(&running, 1);
@@ -215,14 +312,30 @@ static void *run(void *number) {
 }
 
 int main(int argc, char **argv) {
-    is_silent = argc > 1 && strcmp(argv[1], "silent") == 0;
-    const struct shootdown_config config = {
+    static const char *const names[] = {"", "broadcast", "silent", "forgetful"};
+    for (enum mode known = INTERRUPTS; known <= FORGETFUL; known++)
+        if (argc > 1 && strcmp(argv[1], names[known]) == 0)
+            mode = known;
+    struct shootdown_config config = {
         .layout = SHOOTDOWN_LAYOUT,
         .cpu_limit = CPUS,
         .tagging = SHOOTDOWN_TAGS_PER_CPU,
         .tag_count = TAGS,
         .traps_stale_writes = true,
     };
+    if (mode == BROADCAST) {
+        config.tagging = SHOOTDOWN_TAGS_GLOBAL;
+        config.tag_count = GLOBAL_TAGS;
+        config.broadcast.reach = SHOOTDOWN_REACH_TARGETS;
+    }
+    /* Before there is an engine, a flush of kernel pages does nothing, and is done. */
+    struct shootdown_pending early, joined;
+    shootdown_flush_kernel(shootdown_page(0), &early);
+    shootdown_pending_init(&joined);
+    shootdown_join(&joined, &early);
+    shootdown_wait(&joined);
+    if (!shootdown_poll(&joined))
+        return 2;
     shootdown_init(&config);
     for (size_t i = 0; i < SPACES; i++) {
         for (size_t page = 0; page < PAGES; page++)
@@ -233,24 +346,31 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&start, NULL, CPUS);
     for (uint32_t i = 0; i < CPUS; i++) {
         shootdown_cpu_init(&cpus[i].state);
+        shootdown_vcpu_init(&cpus[i].vcpu);
         cpus[i].root = no_root;
     }
     for (uint32_t i = 0; i < CPUS; i++)
         if (pthread_create(&threads[i], NULL, run, (void *)(uintptr_t)i) != 0)
             return 2;
-    uint64_t reads = 0, stale_reads = 0, interrupts = 0, skipped = 0;
+    uint64_t reads = 0, stale_reads = 0, interrupts = 0, broadcasts = 0, skipped = 0, away = 0;
     for (uint32_t i = 0; i < CPUS; i++) {
         pthread_join(threads[i], NULL);
         reads += cpus[i].reads;
         stale_reads += cpus[i].stale_reads;
         struct shootdown_cpu_counts counts = shootdown_cpu_stats(i);
         interrupts += counts.interrupts_sent;
+        broadcasts += counts.broadcasts_sent;
         skipped += counts.skipped_lazy + counts.skipped_elsewhere;
+        away += counts.skipped_away;
     }
-    printf("%llu reads, %llu stale; %llu interrupts, %llu CPUs spared; %u of %d spaces reclaimed\n",
+    printf("%llu reads, %llu stale; %llu interrupts, %llu broadcasts, %llu CPUs spared and %llu "
+           "away; %u of %d spaces reclaimed\n",
            (unsigned long long)reads, (unsigned long long)stale_reads,
-           (unsigned long long)interrupts, (unsigned long long)skipped, reclaimed, SPACES);
-    if (reads == 0 || reclaimed != SPACES || (interrupts == 0) != is_silent)
+           (unsigned long long)interrupts, (unsigned long long)broadcasts,
+           (unsigned long long)skipped, (unsigned long long)away, reclaimed, SPACES);
+    if (reads == 0 || reclaimed != SPACES)
+        return 2;
+    if ((interrupts + broadcasts == 0) != (mode == SILENT) || (broadcasts != 0) != (mode == BROADCAST))
         return 2;
     return stale_reads != 0;
 }

@@ -76,8 +76,13 @@ pub(crate) fn bochs() -> Result<(), Failure> {
 /// Returns a `cargo` command for the kernel on a target, with a prebuilt `core` or one that it
 /// builds.
 pub(crate) fn cargo_for_kernel(words: &str, target: &str) -> Result<Command, Failure> {
+    Ok(cargo_for_target(words, target)?.args("--package shootdown-kernel"))
+}
+
+/// Returns a `cargo` command for a target, with a prebuilt `core` or one that it builds.
+pub(crate) fn cargo_for_target(words: &str, target: &str) -> Result<Command, Failure> {
     core_for(target)?;
-    let command = cargo(words).args("--package shootdown-kernel --target").arg(target);
+    let command = cargo(words).args("--target").arg(target);
     if has_core(target)? {
         return Ok(command);
     }

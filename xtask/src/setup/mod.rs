@@ -122,6 +122,14 @@ pub(crate) fn c_compiler() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Installs a C compiler for RISC-V, which needs no C library.
+pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
+    if Command::new("riscv64-linux-gnu-gcc").args("--version").output().is_err() {
+        install_from_distribution("gcc-riscv64-linux-gnu")?;
+    }
+    Ok(())
+}
+
 /// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
     let place = crate::output().join(format!("cargo-mutants-{CARGO_MUTANTS}"));

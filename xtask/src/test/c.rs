@@ -9,34 +9,40 @@ use crate::setup;
 /// Maximum time of the program, which takes about a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds the library as a kernel does, and runs the program with and without notification.
+/// Builds the library as a kernel does, and runs the program: with both methods of notification,
+/// and with two defects, which it must detect.
 pub(super) fn check() -> Result<(), Failure> {
     let Some(target) = target() else {
         println!("skipped: no bare target for {}", std::env::consts::ARCH);
         return Ok(());
     };
     setup::c_compiler()?;
-    cargo("rustc --quiet -p shootdown-capi --crate-type staticlib --features panic-handler")
+    cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
+        .args("--features panic-handler,away,broadcast")
         .args("--profile ci --target")
         .arg(target)
         .run()?;
     let library = crate::output().join(target).join("ci/libshootdown_capi.a");
     let program = compile("crates/capi/tests/threads.c", &library)?;
-    let notified = run(&program, "")?;
-    print!("C, notified: {}", notified.output);
-    if !notified.status.is_some_and(|status| status.success()) {
-        return Err(Failure::new(
-            "the program in C used stale translations, or did not end",
-            "read its line above; its source is crates/capi/tests/threads.c",
-        ));
+    for mode in ["", "broadcast"] {
+        let correct = run(&program, mode)?;
+        print!("C, threads {mode}: {}", correct.output);
+        if !correct.status.is_some_and(|status| status.success()) {
+            return Err(Failure::new(
+                "the program in C used stale translations, or did not end",
+                "read its line above; its source is crates/capi/tests/threads.c",
+            ));
+        }
     }
-    let silent = run(&program, "silent")?;
-    print!("C, silent:   {}", silent.output);
-    if silent.status.and_then(|status| status.code()) != Some(1) {
-        return Err(Failure::new(
-            "the program in C does not detect that nothing was flushed on other CPUs",
-            "read its line above; its source is crates/capi/tests/threads.c",
-        ));
+    for mode in ["silent", "forgetful"] {
+        let wrong = run(&program, mode)?;
+        print!("C, threads {mode}: {}", wrong.output);
+        if wrong.status.and_then(|status| status.code()) != Some(1) {
+            return Err(Failure::new(
+                format!("the program in C does not detect the defect of its mode `{mode}`"),
+                "read its line above; its source is crates/capi/tests/threads.c",
+            ));
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 mod binaries;
 pub(crate) mod builds;
 mod c;
+mod c_kernel;
 mod schedule;
 
 use crate::command::{Failure, cargo};
@@ -34,7 +35,7 @@ const STEPS: &[Step] = &[
     Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
     Step::new("publishing", Cores::One, &["toolchain"], 10, publishing::check),
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
-    Step::new("c", Cores::One, &["packages"], 15, c::check),
+    Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
     Step::new("port", Cores::All, &["packages", "build"], 80, port::test),

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the engine's values live in memory that C owns")]
 
-use shootdown::{Batch, CpuState, ExtentSet, Pending, SentBatch, Space};
+use shootdown::{Batch, CpuState, ExtentSet, Pending, SentBatch, Space, VcpuWord};
 
 use crate::machine::Machine;
 
@@ -78,7 +78,9 @@ macro_rules! storage {
 
 storage!(CpuStorage, SHOOTDOWN_CPU_WORDS, CpuState<Machine>);
 storage!(SpaceStorage, SHOOTDOWN_SPACE_WORDS, Space<Machine>);
-storage!(PendingStorage, SHOOTDOWN_PENDING_WORDS, Pending<'static, Machine>);
+// `None`: a flush that was begun before there was an engine.
+storage!(PendingStorage, SHOOTDOWN_PENDING_WORDS, Option<Pending<'static, Machine>>);
+storage!(VcpuStorage, SHOOTDOWN_VCPU_WORDS, VcpuWord<Machine>);
 storage!(ExtentsStorage, SHOOTDOWN_EXTENTS_WORDS, ExtentSet);
 storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, Batch<SpaceRef, NoBag>);
 storage!(
@@ -132,4 +134,11 @@ pub struct BatchStorage {
 #[repr(C, align(8))]
 pub struct SentBatchStorage {
     words: [u64; SHOOTDOWN_SENT_BATCH_WORDS],
+}
+
+/// The word of a virtual CPU, which its hypervisor and the flushing CPUs of its guest share.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct VcpuStorage {
+    words: [u64; SHOOTDOWN_VCPU_WORDS],
 }

@@ -8,7 +8,7 @@ use super::{
     NoBag, SHOOTDOWN_CPU_WORDS, SHOOTDOWN_PENDING_WORDS, SHOOTDOWN_SENT_BATCH_WORDS,
     SHOOTDOWN_SPACE_WORDS,
 };
-use crate::machine::{CPUS_MAX, Linked};
+use crate::machine::{CPUS_MAX, MachineOf};
 
 /// Sizes that depend on the number of CPUs, in words of 64 bits.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +26,11 @@ pub struct ByCpus {
 impl ByCpus {
     const fn of<B: CpuBits + Send + Sync + 'static>() -> Self {
         type Sent<B> =
-            SentBatch<'static, 'static, Linked<B, 0>, &'static Space<Linked<B, 0>>, NoBag>;
+            SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>;
         Self {
             cpus_max: B::WORDS * 64,
-            space: size_of::<Space<Linked<B, 0>>>() / 8,
-            pending: size_of::<Pending<'static, Linked<B, 0>>>() / 8,
+            space: size_of::<Space<MachineOf<B>>>() / 8,
+            pending: size_of::<Pending<'static, MachineOf<B>>>() / 8,
             sent_batch: size_of::<Sent<B>>() / 8,
         }
     }
@@ -46,6 +46,8 @@ pub const CPU: usize = SHOOTDOWN_CPU_WORDS;
 pub const BATCH: usize = size_of::<Batch<&'static u64, NoBag>>() / 8;
 /// Size of a set of extents, in words.
 pub const EXTENTS: usize = size_of::<ExtentSet>() / 8;
+/// Size of the word of a virtual CPU, in words.
+pub const VCPU: usize = super::SHOOTDOWN_VCPU_WORDS;
 
 /// A number that differs if header and library were made for different numbers of CPUs.
 pub(crate) const LAYOUT: u64 = SHOOTDOWN_CPU_WORDS as u64

@@ -1,24 +1,24 @@
-//! A machine whose operations are all functions of the C kernel.
+//! A processor whose operations are all functions of the C kernel.
 
 #![expect(unsafe_code, reason = "fulfils the engine's contract by that of the kernel's functions")]
 
-use core::marker::PhantomData;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use shootdown::{
-    CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Machine, Memory, NoBroadcaster, Root, Space,
-    Tag, TagSlot, Tagging,
-};
+use shootdown::{Entries, Extent, Memory, Root, Tag, TagSlot, Tagging};
+use shootdown_hw::Processor;
 
-use super::kernel;
+use super::SLOTS;
 use crate::config::{
     Config, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
 };
 use crate::os;
 
-/// Number of slots for the spaces that a CPU ran last: see `Machine::TagSlots`.
-pub(super) const SLOTS: usize = 16;
+#[cfg(feature = "broadcast")]
+mod broadcast;
+#[cfg(feature = "broadcast")]
+use broadcast::Broadcasts;
+#[cfg(not(feature = "broadcast"))]
+use shootdown::NoBroadcaster as Broadcasts;
 
 /// Words for global tags of 16 bits: a bit for each tag, and one for each that is pinned.
 const TAG_WORDS: usize = (1 << 16) / 64 * 2;
@@ -26,38 +26,59 @@ const TAG_WORDS: usize = (1 << 16) / 64 * 2;
 /// The ceiling if the kernel gives none: as in Linux.
 const FLUSH_CEILING: u32 = 33;
 
-/// A machine whose operations are all functions of the C kernel.
+/// A processor whose operations are all functions `shootdown_mmu_…` of the C kernel.
 #[derive(Debug)]
-pub(crate) struct Linked<B, const SLOTS: usize> {
+pub(crate) struct Linked {
     tagging: Tagging,
     config: Config,
-    cpus: PhantomData<B>,
+    #[cfg(feature = "broadcast")]
+    broadcasts: Option<Broadcasts>,
 }
 
-/// The machine that `config` describes.
-pub(crate) fn machine(config: &Config) -> super::Machine {
-    let tagging = match config.tagging {
-        SHOOTDOWN_TAGS_PER_CPU => Tagging::PerCpu,
-        SHOOTDOWN_TAGS_GLOBAL => Tagging::Global,
-        SHOOTDOWN_TAGS_RENAMED => Tagging::Renamed,
-        other => {
-            panic!("shootdown_config.tagging is {other}, which is not a SHOOTDOWN_TAGS_ value")
+impl Linked {
+    /// The processor that `config` describes.
+    pub(super) fn new(config: &Config) -> Self {
+        let tagging = match config.tagging {
+            SHOOTDOWN_TAGS_PER_CPU => Tagging::PerCpu,
+            SHOOTDOWN_TAGS_GLOBAL => Tagging::Global,
+            SHOOTDOWN_TAGS_RENAMED => Tagging::Renamed,
+            other => {
+                panic!("shootdown_config.tagging is {other}, which is not a SHOOTDOWN_TAGS_ value")
+            }
+        };
+        assert!(
+            config.tag_count < 1 << 16,
+            "shootdown_config.tag_count is {}, and tags have 16 bits",
+            config.tag_count,
+        );
+        assert!(
+            config.processor == 0,
+            "shootdown_config.processor is {:#x}, and the library was built without the feature \
+             `processor`",
+            config.processor,
+        );
+        #[cfg(not(feature = "broadcast"))]
+        assert!(
+            config.broadcast.reach == crate::config::SHOOTDOWN_REACH_NOBODY,
+            "shootdown_config.broadcast.reach is {}, and the library was built without the feature \
+             `broadcast`",
+            config.broadcast.reach,
+        );
+        let flush_ceiling = match config.flush_ceiling {
+            0 => FLUSH_CEILING,
+            pages => pages,
+        };
+        Self {
+            tagging,
+            config: Config { flush_ceiling, ..*config },
+            #[cfg(feature = "broadcast")]
+            broadcasts: Broadcasts::new(config),
         }
-    };
-    assert!(
-        config.tag_count < 1 << 16,
-        "shootdown_config.tag_count is {}, and tags have 16 bits",
-        config.tag_count,
-    );
-    let flush_ceiling = match config.flush_ceiling {
-        0 => FLUSH_CEILING,
-        pages => pages,
-    };
-    Linked { tagging, config: Config { flush_ceiling, ..*config }, cpus: PhantomData }
+    }
 }
 
 // SAFETY: the fence is a full barrier, and the words are atomics.
-unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Memory for Linked<B, SLOTS> {
+unsafe impl Memory for Linked {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = false;
@@ -91,35 +112,10 @@ unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Memory for Linked<B
 
 // SAFETY: the kernel's functions keep the contracts that the header states. They are those of this
 // trait.
-unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Machine for Linked<B, SLOTS> {
-    type CpuBits = B;
+unsafe impl Processor for Linked {
     type TagSlots = [TagSlot; SLOTS];
     type TagWords = [AtomicU64; TAG_WORDS];
-    type Broadcaster = NoBroadcaster;
-
-    #[inline]
-    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
-        kernel::state(cpu)
-    }
-    #[inline]
-    fn cpu(&self) -> CpuId {
-        kernel::cpu()
-    }
-    #[inline]
-    fn cpu_limit(&self) -> usize {
-        kernel::cpu_limit::<B>(&self.config)
-    }
-    fn ring(&self, cpus: &CpuSet<B>) {
-        kernel::ring(cpus);
-    }
-    fn reclaim(&self, space: NonNull<Space<Self>>) {
-        kernel::reclaim(space);
-    }
-    #[inline]
-    fn wait_hint(&self, waiting: &CpuSet<B>) {
-        kernel::wait_hint(waiting);
-        core::hint::spin_loop();
-    }
+    type Broadcaster = Broadcasts;
 
     #[inline]
     fn tagging(&self) -> Tagging {
@@ -140,6 +136,11 @@ unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Machine for Linked<
     #[inline]
     fn tolerates_mixed_sizes(&self) -> bool {
         self.config.tolerates_mixed_sizes
+    }
+    #[cfg(feature = "broadcast")]
+    #[inline]
+    fn broadcaster(&self) -> Option<&Broadcasts> {
+        self.broadcasts.as_ref()
     }
 
     #[inline]
@@ -162,8 +163,9 @@ unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Machine for Linked<
         // SAFETY: the caller promises that the root is a valid page table.
         unsafe { os::shootdown_mmu_load(root.0, tag.0, entries == Entries::Keep) }
     }
+    /// The kernel has its root itself.
     #[inline]
-    fn load_kernel(&self) {
+    unsafe fn load_kernel(&self, _: Root) {
         // SAFETY: see `interrupts_masked`.
         unsafe { os::shootdown_mmu_load_kernel() }
     }
@@ -191,7 +193,7 @@ unsafe impl<B: CpuBits + Sync + 'static, const SLOTS: usize> Machine for Linked<
     }
 }
 
-/// The address, the number of pages, the size of a page, and whether tables are freed.
+/// The address, the number of pages (0 for all), the size of a page, and whether tables are freed.
 #[inline]
 fn parts(extent: Extent) -> (u64, usize, u8, bool) {
     (extent.start(), extent.page_count(), extent.page_size().shift(), extent.frees_tables())

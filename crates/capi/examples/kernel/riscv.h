@@ -1,0 +1,62 @@
+/* The processor and its firmware: what every kernel for RISC-V has. */
+#ifndef RISCV_H
+#define RISCV_H
+
+#include <stdint.h>
+
+enum {
+    SSTATUS_SIE = 1 << 1,  /* interrupts are enabled */
+    SSTATUS_SUM = 1 << 18, /* the kernel may access user pages */
+    SIE_SSIE = 1 << 1,     /* the software interrupt is enabled */
+    SIP_SSIP = 1 << 1,     /* the software interrupt is pending */
+};
+
+#define SOFTWARE_INTERRUPT (1ull << 63 | 1)
+#define LOAD_PAGE_FAULT 13ull
+
+#define csr_write(name, value) \
+    __asm__ volatile("csrw " #name ", %0" : : "r"((uint64_t)(value)) : "memory")
+#define csr_set(name, bits) \
+    __asm__ volatile("csrs " #name ", %0" : : "r"((uint64_t)(bits)) : "memory")
+#define csr_clear(name, bits) \
+    __asm__ volatile("csrc " #name ", %0" : : "r"((uint64_t)(bits)) : "memory")
+
+static inline void mask_interrupts(void) { csr_clear(sstatus, SSTATUS_SIE); }
+static inline void unmask_interrupts(void) { csr_set(sstatus, SSTATUS_SIE); }
+
+/* Completes all accesses to memory and devices before any later one. */
+static inline void fence(void) { __asm__ volatile("fence iorw, iorw" : : : "memory"); }
+
+/* Drops one page from the TLB of this CPU. */
+static inline void drop_page(uint64_t address) {
+    __asm__ volatile("sfence.vma %0" : : "r"(address) : "memory");
+}
+
+static inline uint32_t this_cpu(void) {
+    uint64_t number;
+    __asm__ volatile("mv %0, tp" : "=r"(number));
+    return (uint32_t)number;
+}
+
+/* Extensions of the firmware. */
+#define SBI_PUT_CHARACTER 0x01
+#define SBI_INTERRUPT 0x735049
+#define SBI_HARTS 0x48534d
+
+/* The device by which QEMU's machine `virt` ends, with status 0 or 1. */
+#define TEST_DEVICE 0x100000
+#define TEST_PASSED 0x5555
+#define TEST_FAILED (1 << 16 | 0x3333)
+
+/* Calls the firmware. Returns the error, 0 if there is none. */
+static inline int64_t sbi(uint64_t extension, uint64_t x, uint64_t y, uint64_t z) {
+    register uint64_t a0 __asm__("a0") = x;
+    register uint64_t a1 __asm__("a1") = y;
+    register uint64_t a2 __asm__("a2") = z;
+    register uint64_t a6 __asm__("a6") = 0;
+    register uint64_t a7 __asm__("a7") = extension;
+    __asm__ volatile("ecall" : "+r"(a0), "+r"(a1) : "r"(a2), "r"(a6), "r"(a7) : "memory");
+    return (int64_t)a0;
+}
+
+#endif

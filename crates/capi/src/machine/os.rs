@@ -1,0 +1,110 @@
+//! The kernel's half of the machine.
+
+#![expect(unsafe_code, reason = "calls functions of C")]
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Root, Space};
+use shootdown_hw::Kernel;
+
+use super::MachineOf;
+use crate::config::Config;
+use crate::os;
+
+/// Number of CPUs in one call of the kernel: 256 bytes of stack.
+const CALL_MAX: usize = 64;
+
+/// The functions `shootdown_os_…` of the C kernel.
+#[derive(Debug)]
+pub(crate) struct Os<B> {
+    cpu_limit: usize,
+    root: Root,
+    cpus: PhantomData<B>,
+}
+
+impl<B: CpuBits> Os<B> {
+    /// The kernel that `config` describes.
+    pub(super) fn new(config: &Config) -> Self {
+        let cpu_limit = match config.cpu_limit {
+            0 => CpuSet::<B>::capacity(),
+            limit => limit as usize,
+        };
+        Self { cpu_limit, root: Root(config.kernel_root), cpus: PhantomData }
+    }
+}
+
+// SAFETY: the kernel's functions keep the contracts that the header states. They are those of this
+// trait.
+unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
+    type Processor = super::Processor;
+    type CpuBits = B;
+
+    #[inline]
+    fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
+        // SAFETY: the kernel returns the address of a state that it has initialised with
+        // `shootdown_cpu_init`, and that stays there. It has the type of this library's only
+        // machine.
+        unsafe { &*os::shootdown_os_cpu(cpu.0).cast() }
+    }
+
+    #[inline]
+    fn cpu(&self) -> CpuId {
+        // SAFETY: the kernel defines the function without preconditions.
+        CpuId(unsafe { os::shootdown_os_this_cpu() })
+    }
+
+    #[inline]
+    fn cpu_limit(&self) -> usize {
+        self.cpu_limit
+    }
+
+    #[inline]
+    fn root(&self) -> Root {
+        self.root
+    }
+
+    fn ring(&self, cpus: &CpuSet<B>) {
+        for_each_block(cpus, |numbers| {
+            // SAFETY: the array has this many numbers.
+            unsafe { os::shootdown_os_ring(numbers.as_ptr(), numbers.len()) };
+        });
+    }
+
+    #[cfg(feature = "away")]
+    #[inline]
+    fn is_away(&self, cpu: CpuId) -> bool {
+        // SAFETY: the kernel defines the function without preconditions.
+        unsafe { os::shootdown_os_is_away(cpu.0) }
+    }
+
+    fn reclaim(&self, space: NonNull<Space<MachineOf<B>>>) {
+        // SAFETY: the kernel has passed this address to `shootdown_retire`.
+        unsafe { os::shootdown_os_reclaim(space.as_ptr().cast()) };
+    }
+
+    #[inline]
+    fn wait_hint(&self, waiting: &CpuSet<B>) {
+        if let Some(cpu) = waiting.iter().next() {
+            // SAFETY: the kernel defines the function without preconditions.
+            unsafe { os::shootdown_os_wait_hint(cpu.0) };
+        }
+    }
+}
+
+/// Calls `call` with the numbers of all CPUs of a set, in blocks.
+pub(super) fn for_each_block<B: CpuBits>(cpus: &CpuSet<B>, mut call: impl FnMut(&[u32])) {
+    let mut numbers = [0; CALL_MAX];
+    let mut count = 0;
+    for cpu in cpus.iter() {
+        numbers[count] = cpu.0;
+        count += 1;
+        if count == CALL_MAX {
+            call(&numbers);
+            count = 0;
+        }
+    }
+    if count != 0 {
+        call(&numbers[..count]);
+    }
+}

@@ -1,0 +1,107 @@
+//! The processor of `shootdown-hw` for the target.
+
+#![expect(unsafe_code, reason = "all methods are those of the processor")]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use shootdown::{Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlot, Tagging};
+use shootdown_hw::{Processor, forward};
+
+use super::SLOTS;
+use crate::config::Config;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod native;
+#[cfg(target_arch = "loongarch64")]
+#[path = "loongarch64.rs"]
+mod native;
+#[cfg(target_arch = "riscv64")]
+#[path = "riscv64.rs"]
+mod native;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod native;
+
+pub(crate) use native::enable;
+
+/// The processor of `shootdown-hw`, with the slots for which a CPU's state has room in C.
+#[derive(Debug)]
+pub(crate) struct Ready(native::Native);
+
+impl Ready {
+    /// The processor that `config` describes, with the features of this CPU.
+    pub(super) fn new(config: &Config) -> Self {
+        let unknown = config.processor & !native::FLAGS;
+        assert!(
+            unknown == 0,
+            "shootdown_config.processor has {unknown:#x}, which this processor does not use",
+        );
+        assert!(
+            config.kernel_root != 0,
+            "shootdown_config.kernel_root is 0: set it to the kernel's own page table",
+        );
+        assert!(
+            config.tagging | config.tag_count | config.flush_ceiling | config.broadcast.reach == 0
+                && !config.traps_stale_writes
+                && !config.tolerates_mixed_sizes,
+            "shootdown_config describes a processor, and the library has one: leave tagging, \
+             tag_count, flush_ceiling, traps_stale_writes, tolerates_mixed_sizes and broadcast 0",
+        );
+        Self(native::processor(config))
+    }
+}
+
+// SAFETY: all methods are those of the processor.
+unsafe impl Memory for Ready {
+    type Word = AtomicU64;
+
+    const PREFETCHES: bool = native::Native::PREFETCHES;
+
+    forward! { self => self.0;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
+    }
+}
+
+// SAFETY: all methods are those of the processor. Any number of slots is right.
+unsafe impl Processor for Ready {
+    type TagSlots = [TagSlot; SLOTS];
+    type TagWords = <native::Native as Processor>::TagWords;
+    type Broadcaster = <native::Native as Processor>::Broadcaster;
+
+    forward! { self => self.0;
+        fn publish();
+        fn synchronize();
+        fn interrupts_masked() -> bool;
+        fn tagging() -> Tagging;
+        fn tag_count() -> usize;
+        fn flush_ceiling() -> usize;
+        fn flush_costs() -> FlushCosts;
+        fn invalidate(tag: Tag, extent: Extent);
+        fn invalidate_tag(tag: Tag);
+        fn invalidate_kernel(extent: Extent);
+        fn invalidate_all();
+        fn forget_refused(address: u64);
+        fn publish_kernel(extent: Extent);
+        fn traps_stale_writes() -> bool;
+        fn tolerates_mixed_sizes() -> bool;
+        fn broadcaster() -> Option<&Self::Broadcaster>;
+        fn spin_hint();
+    }
+
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        // SAFETY: the caller promises what the processor requires.
+        unsafe { self.0.load(root, tag, entries) }
+    }
+
+    #[inline]
+    unsafe fn load_kernel(&self, root: Root) {
+        // SAFETY: the caller promises what the processor requires.
+        unsafe { self.0.load_kernel(root) }
+    }
+}

@@ -1,0 +1,31 @@
+//! The processor on x86-64.
+
+use shootdown_hw::x86_64::{KernelPages, X86_64, detect};
+
+use crate::config::{Config, SHOOTDOWN_X86_64_GLOBAL_KERNEL};
+
+pub(super) type Native = X86_64;
+
+/// The flags of `shootdown_config.processor` that this processor uses.
+pub(crate) const FLAGS: u32 = SHOOTDOWN_X86_64_GLOBAL_KERNEL;
+
+/// The processor, with the features of this CPU.
+pub(super) fn processor(config: &Config) -> X86_64 {
+    let kernel_pages = match config.processor & SHOOTDOWN_X86_64_GLOBAL_KERNEL {
+        0 => KernelPages::PerTag,
+        _ => KernelPages::Global,
+    };
+    // SAFETY: the kernel promises in `shootdown_init` that all CPUs are alike, and that its pages
+    // are mapped as the flag says. `shootdown_online` enables the features on each CPU.
+    unsafe { X86_64::new(detect(), kernel_pages) }
+}
+
+/// Enables the features of this CPU.
+///
+/// # Safety
+///
+/// As [`shootdown_hw::x86_64::enable`], and all CPUs are alike.
+pub(crate) unsafe fn enable() {
+    // SAFETY: the caller's promise.
+    unsafe { shootdown_hw::x86_64::enable(detect()) };
+}
