@@ -15,6 +15,10 @@
 //!                        your kernel ─ Kernel ┘
 //! ```
 //!
+//! A kernel that needs nothing special implements [`Platform`] instead of [`Kernel`]: the number of
+//! a CPU, the interrupt controller's number of a CPU, and what happens to a dead space. The
+//! [interrupt](Ipi) and the rest are [ready](ReadyEngine).
+//!
 //! A kernel that needs more (a hypervisor's paravirtual flush, a count of each invalidation) wraps
 //! a processor in a [`Processor`] of its own, or implements [`Machine`] itself and calls the
 //! processor.
@@ -37,8 +41,10 @@ extern crate std;
 // In reading order.
 mod forward;
 mod processor;
+mod ipi;
 mod kernel;
 mod bare;
+mod ready;
 
 pub mod aarch64;
 pub mod loongarch64;
@@ -46,8 +52,10 @@ pub mod riscv64;
 pub mod x86_64;
 
 pub use bare::Bare;
+pub use ipi::Ipi;
 pub use kernel::Kernel;
 pub use processor::Processor;
+pub use ready::{Platform, ReadyEngine, ReadyKernel, ReadyMachine};
 
 #[doc(no_inline)]
 pub use shootdown::Machine;

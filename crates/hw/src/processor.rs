@@ -24,6 +24,17 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::Broadcaster`](shootdown::Machine::Broadcaster).
     type Broadcaster: Broadcaster;
 
+    /// Enables the features of the processor that the CPU can switch off. A processor that wraps
+    /// another one calls the other's method.
+    ///
+    /// # Safety
+    ///
+    /// Call this on each CPU, with interrupts masked, before it comes online and again if it lost
+    /// its registers in a sleep state. The requirements of the processor hold: see
+    /// [`x86_64::enable`](crate::x86_64); other processors need nothing.
+    #[inline]
+    unsafe fn set_up_cpu(&self) {}
+
     /// Makes earlier page-table stores visible to every walker.
     fn publish(&self);
 

@@ -11,8 +11,13 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure};
 
-/// The guide for embedders. Each of its excerpts is a copy of lines of the file that it names.
-const GUIDE: &str = "docs/embedding.md";
+/// The pages for embedders. Each excerpt is a copy of lines of the file that the page names.
+const GUIDES: [&str; 2] = ["docs/embedding.md", "docs/smallest-embedding.md"];
+
+/// The folder of the smallest embedding, and the largest number of lines of code that an embedder
+/// writes on one architecture.
+const SMALLEST: &str = "docs/smallest-embedding/src";
+const SMALLEST_LINES_MAX: usize = 60;
 
 /// Checks every Rust and Markdown file that git tracks or would add.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -21,7 +26,8 @@ pub(crate) fn check() -> Result<(), Failure> {
         style::check_file(file, text, &mut findings);
         check_module_file(file, &sources, &mut findings);
     }
-    check_excerpts(&mut findings);
+    GUIDES.iter().for_each(|guide| check_excerpts(guide, &mut findings));
+    check_smallest_embedding(&sources, &mut findings);
     crates::check(&sources, &mut findings);
     prose::check(&files("*.rs *.md")?, &mut findings);
     if findings.is_empty() {
@@ -65,9 +71,9 @@ fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Ve
     }
 }
 
-/// Checks that each excerpt in the guide occurs in the file that the guide named last before it.
-fn check_excerpts(findings: &mut Vec<String>) {
-    let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
+/// Checks that each excerpt in a guide occurs in the file that the guide named last before it.
+fn check_excerpts(guide: &str, findings: &mut Vec<String>) {
+    let text = fs::read_to_string(crate::root().join(guide)).unwrap_or_default();
     let mut before = String::new();
     let mut parts = text.split("```");
     while let (Some(prose), block) = (parts.next(), parts.next()) {
@@ -77,7 +83,27 @@ fn check_excerpts(findings: &mut Vec<String>) {
         let source = fs::read_to_string(crate::root().join(named)).unwrap_or_default();
         if !source.contains(excerpt) {
             let first = excerpt.lines().next().unwrap_or_default().trim();
-            findings.push(format!("{GUIDE}: `{first}` … is not in `{named}`"));
+            findings.push(format!("{guide}: `{first}` … is not in `{named}`"));
+        }
+    }
+}
+
+/// Checks the number of lines of the smallest embedding on each architecture: its own file and the
+/// common one, without comments and empty lines.
+fn check_smallest_embedding(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let lines = |text: &str| text.lines().filter(is_code).count();
+    let common = Path::new(SMALLEST).join("lib.rs");
+    let parts = || files.iter().filter(|(file, _)| file.starts_with(SMALLEST));
+    let shared: usize =
+        parts().filter(|(file, _)| *file == common).map(|(_, text)| lines(text)).sum();
+    for (file, text) in parts().filter(|(file, _)| *file != common) {
+        let count = shared + lines(text);
+        if count > SMALLEST_LINES_MAX {
+            let file = file.display();
+            findings.push(format!(
+                "{file}:1: with lib.rs {count} lines of code, more than {SMALLEST_LINES_MAX}"
+            ));
         }
     }
 }

@@ -111,6 +111,34 @@ pub(crate) fn synchronize() {
     run!("isb");
 }
 
+/// Waits until all earlier accesses are complete, those to the interrupt controller included.
+#[inline]
+pub(crate) fn complete_system() {
+    run!("dsb sy");
+}
+
+/// Sends an SGI: writes `ICC_SGI1R_EL1`.
+///
+/// # Safety
+///
+/// The targets must handle the interrupt.
+#[inline]
+pub(crate) unsafe fn set_sgi1r(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("msr s3_0_c12_c11_5, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Ends an interrupt: writes `ICC_EOIR1_EL1`.
+///
+/// # Safety
+///
+/// The interrupt was acknowledged last of all that have not ended.
+#[inline]
+pub(crate) unsafe fn set_eoir1(number: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("msr s3_0_c12_c12_1, {}", in(reg) number, options(nostack, preserves_flags)) };
+}
+
 /// Pauses in a loop that waits: an emulator or a hypervisor may run another CPU.
 #[inline]
 pub(crate) fn spin_hint() {

@@ -47,6 +47,8 @@ pub mod operation;
 pub mod plan;
 mod settings;
 
+#[cfg(any(target_arch = "aarch64", test))]
+mod gic;
 #[cfg(all(target_arch = "aarch64", not(test)))]
 mod instruction;
 #[cfg(test)]
@@ -56,4 +58,6 @@ mod instruction;
 mod processor;
 
 pub use features::Features;
+#[cfg(any(target_arch = "aarch64", test))]
+pub use gic::GicIpi;
 pub use settings::Aarch64;

@@ -80,3 +80,17 @@ pub(crate) fn complete_all() {
     // SAFETY: a barrier changes no registers and no memory.
     unsafe { asm!("dbar 0", options(nostack, preserves_flags)) };
 }
+
+/// Writes 32 bits of an IOCSR, a register of the chip.
+///
+/// # Safety
+///
+/// The effect of the value must be safe.
+#[inline(always)]
+pub(crate) unsafe fn write_iocsr(register: u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("iocsrwr.w {}, {}", in(reg) value, in(reg) register,
+            options(nostack, preserves_flags));
+    }
+}

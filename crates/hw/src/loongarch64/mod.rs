@@ -42,12 +42,16 @@ mod encoding;
 mod instructions;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
-mod instructions;
+pub(crate) mod instructions;
+#[cfg(any(target_arch = "loongarch64", test))]
+mod ipi;
 #[cfg(any(target_arch = "loongarch64", test))]
 mod processor;
 
 pub use encoding::{
     ASID_CSR, InvtlbOp, asid_bits, asid_of, asid_operand, interrupts_enabled, pair_addresses,
 };
+#[cfg(any(target_arch = "loongarch64", test))]
+pub use ipi::IocsrIpi;
 #[cfg(any(target_arch = "loongarch64", test))]
 pub use processor::LoongArch64;

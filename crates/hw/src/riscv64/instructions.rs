@@ -117,6 +117,14 @@ pub(crate) fn fence_all() {
     run!("fence iorw, iorw");
 }
 
+/// Clears `sip.SSIP`.
+#[inline(always)]
+pub(crate) fn clear_software_interrupt() {
+    const SSIP: u64 = 1 << 1;
+    // SAFETY: the caller handles the interrupt.
+    unsafe { asm!("csrc sip, {}", in(reg) SSIP, options(nostack, preserves_flags)) };
+}
+
 /// Calls the firmware, and returns the error; 0 if there is none.
 #[inline]
 pub(crate) fn call_firmware(call: Call) -> i64 {

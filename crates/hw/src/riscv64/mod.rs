@@ -67,3 +67,5 @@ mod processor;
 pub use features::Features;
 #[cfg(any(target_arch = "riscv64", test))]
 pub use processor::RiscV64;
+#[cfg(any(target_arch = "riscv64", test))]
+pub use sbi::SbiIpi;

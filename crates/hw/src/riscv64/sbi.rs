@@ -90,13 +90,50 @@ impl Call {
 }
 
 #[cfg(any(target_arch = "riscv64", test))]
-pub use with_firmware::{remote_fence, send_ipis};
+pub use with_firmware::{SbiIpi, remote_fence, send_ipis};
 
 #[cfg(any(target_arch = "riscv64", test))]
 mod with_firmware {
+    #![expect(unsafe_code, reason = "implements the contract of interrupts between CPUs")]
+
     use super::{Call, HartMask, for_each_mask};
-    use crate::riscv64::instructions::{call_firmware, fence_all};
+    use crate::Ipi;
+    use crate::riscv64::instructions::{call_firmware, clear_software_interrupt, fence_all};
     use shootdown::{Extent, Tag};
+
+    /// The software interrupt, sent by the firmware. The controller's number of a CPU is that of
+    /// its hart.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SbiIpi {
+        private: (),
+    }
+
+    impl SbiIpi {
+        /// The software interrupt (`sip.SSIP`).
+        ///
+        /// # Safety
+        ///
+        /// Each CPU that sends or receives the interrupt runs in S-mode and has a handler of it.
+        #[must_use]
+        pub const unsafe fn new() -> Self {
+            Self { private: () }
+        }
+    }
+
+    // SAFETY: `send_ipis` orders earlier stores before the interrupt. An interrupt that is sent
+    // after it was cleared is pending again.
+    unsafe impl Ipi for SbiIpi {
+        fn send(&self, targets: impl Iterator<Item = u64>) {
+            send_ipis(targets);
+        }
+
+        #[inline]
+        fn acknowledge(&self) {
+            clear_software_interrupt();
+            // Observe the sender's stores from before the interrupt.
+            fence_all();
+        }
+    }
 
     /// Interrupts harts by their software interrupt. Its handler observes all stores of this hart
     /// from before the call.
@@ -162,6 +199,19 @@ mod tests {
         let fence = Call::remote_fence(HartMask::ALL, None, Extent::whole());
         assert_eq!(fence.function, 1);
         assert_eq!(fence.arguments, [0, u64::MAX, 0, u64::MAX, 0]);
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "plays a kernel with a handler")]
+    fn ipi_orders_stores_and_clears_before_handler() {
+        use crate::Ipi;
+        use crate::riscv64::instructions::Step::{ClearSoftwareInterrupt, FenceAll, Firmware};
+        use crate::riscv64::instructions::steps_of;
+        // SAFETY: instructions are only recorded.
+        let ipi = unsafe { SbiIpi::new() };
+        let call = Call::send_ipi(HartMask { mask: 0b1010, base: 0 });
+        assert_eq!(steps_of(|| ipi.send([1, 3].into_iter())), [FenceAll, Firmware(call)]);
+        assert_eq!(steps_of(|| ipi.acknowledge()), [ClearSoftwareInterrupt, FenceAll]);
     }
 
     #[test]

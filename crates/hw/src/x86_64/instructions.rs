@@ -85,6 +85,22 @@ pub fn order_before_x2apic_write() {
     unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
 }
 
+/// Writes a model-specific register.
+///
+/// # Safety
+///
+/// The register must exist, and the effect of the value must be safe.
+#[inline]
+pub(crate) unsafe fn wrmsr(register: u32, value: u64) {
+    let (low, high) = (value as u32, (value >> 32) as u32);
+    // SAFETY: the caller's promise. Earlier accesses are not moved after the instruction, because
+    // it may access memory as far as the compiler knows.
+    unsafe {
+        asm!("wrmsr", in("ecx") register, in("eax") low, in("edx") high,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// A full barrier: all earlier loads and stores complete before any later one. Not privileged.
 ///
 /// It is a locked operation on the stack, which is usually in the cache: about 20 cycles. `mfence`

@@ -32,6 +32,8 @@ pub mod invlpgb;
 pub mod kvm;
 #[cfg(any(target_arch = "x86_64", test))]
 mod processor;
+#[cfg(any(target_arch = "x86_64", test))]
+mod x2apic;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
 mod recorded;
@@ -41,3 +43,5 @@ pub use features::{Features, Registers, Source};
 pub use instructions::{detect, enable, order_before_x2apic_write};
 #[cfg(any(target_arch = "x86_64", test))]
 pub use processor::{KernelPages, X86_64};
+#[cfg(any(target_arch = "x86_64", test))]
+pub use x2apic::X2ApicIpi;

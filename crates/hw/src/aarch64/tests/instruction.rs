@@ -18,6 +18,10 @@ pub(crate) enum Step {
     /// `isb`.
     Synchronize,
     SetTtbr0(u64),
+    /// `dsb sy`.
+    CompleteSystem,
+    SetSgi1r(u64),
+    SetEoir1(u64),
 }
 
 std::thread_local! {
@@ -79,4 +83,18 @@ pub(crate) fn interrupts_masked() -> bool {
 pub(crate) fn counter() -> u64 {
     synchronize();
     TICKS.replace(TICKS.get() + 62_500)
+}
+
+pub(crate) fn complete_system() {
+    step(Step::CompleteSystem);
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_sgi1r(value: u64) {
+    step(Step::SetSgi1r(value));
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_eoir1(number: u64) {
+    step(Step::SetEoir1(number));
 }

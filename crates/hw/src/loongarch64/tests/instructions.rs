@@ -12,6 +12,8 @@ pub(crate) enum Step {
     Invtlb(u32, u64, u64),
     /// `DBAR 0`.
     CompleteAll,
+    /// The register and the value.
+    WriteIocsr(u64, u64),
 }
 
 std::thread_local! {
@@ -57,4 +59,9 @@ pub(crate) fn invtlb<const OP: u32>(asid: u64, address: u64) {
 
 pub(crate) fn complete_all() {
     record(Step::CompleteAll);
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn write_iocsr(register: u64, value: u64) {
+    record(Step::WriteIocsr(register, value));
 }

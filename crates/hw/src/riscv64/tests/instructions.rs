@@ -20,6 +20,8 @@ pub(crate) enum Step {
     FenceMemory,
     FenceAll,
     Firmware(Call),
+    /// Clears `sip.SSIP`.
+    ClearSoftwareInterrupt,
 }
 
 std::thread_local! {
@@ -101,4 +103,8 @@ pub(crate) fn fence_all() {
 pub(crate) fn call_firmware(call: Call) -> i64 {
     record(Step::Firmware(call));
     if call.arguments[0] >> 63 == 1 { -3 } else { 0 }
+}
+
+pub(crate) fn clear_software_interrupt() {
+    record(Step::ClearSoftwareInterrupt);
 }

@@ -142,6 +142,12 @@ unsafe impl Processor for X86_64 {
     type TagWords = [AtomicU64; TAG_WORDS];
     type Broadcaster = Self;
 
+    /// See [`enable`](super::enable).
+    unsafe fn set_up_cpu(&self) {
+        // SAFETY: the caller's promise. `new` promises the features.
+        unsafe { instructions::enable(self.features) };
+    }
+
     #[inline]
     fn publish(&self) {}
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::x86_64::features::{Registers, Source};
 use crate::x86_64::recorded::Step::{
-    Fence, Invlpg, Invlpgb, ReloadCr3, Tlbsync, ToggleGlobalPages, WriteCr3,
+    Enable, Fence, Invlpg, Invlpgb, ReloadCr3, Tlbsync, ToggleGlobalPages, WriteCr3,
 };
 use crate::x86_64::recorded::steps_of;
 use shootdown::PageSize;
@@ -52,6 +52,14 @@ fn tags_match_the_modules_table() {
         Broadcast { reach: Reach::Everyone, pages_per_operation: 8, operation_ceiling: 5 };
     assert_eq!(tags(1, 1), (Tagging::Global, 4095, Some(broadcast)));
     assert_eq!(tags(0, 1), (Tagging::PerCpu, 0, None));
+}
+
+#[test]
+fn cpu_is_set_up_with_features_of_processor() {
+    let processor = processor(1, 0, KernelPages::Global);
+    // SAFETY: privileged instructions are only recorded.
+    let steps = steps_of(|| unsafe { processor.set_up_cpu() });
+    assert_eq!(steps, [Enable(processor.features)]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
+use crate::x86_64::features::Features;
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::instructions;
 use crate::x86_64::invlpgb;
@@ -23,6 +24,10 @@ pub(crate) enum Step {
     InvpcidAll,
     Invlpgb(invlpgb::Operands),
     Tlbsync,
+    OrderBeforeX2ApicWrite,
+    Enable(Features),
+    /// The register and the value.
+    Wrmsr(u32, u64),
 }
 
 std::thread_local! {
@@ -90,4 +95,18 @@ pub(crate) fn invlpgb(operands: invlpgb::Operands) {
 
 pub(crate) fn tlbsync() {
     record(Step::Tlbsync);
+}
+
+pub(crate) fn order_before_x2apic_write() {
+    record(Step::OrderBeforeX2ApicWrite);
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn wrmsr(register: u32, value: u64) {
+    record(Step::Wrmsr(register, value));
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instructions")]
+pub(crate) unsafe fn enable(features: Features) {
+    record(Step::Enable(features));
 }
