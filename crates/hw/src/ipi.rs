@@ -4,10 +4,9 @@
 
 /// An interrupt that a CPU can send to other CPUs: an inter-processor interrupt (IPI).
 ///
-/// Each architecture has one for its usual interrupt controller:
-/// [x86-64](crate::x86_64::X2ApicIpi), [AArch64](crate::aarch64::GicIpi),
-/// [RISC-V](crate::riscv64::SbiIpi), [LoongArch64](crate::loongarch64::IocsrIpi). A kernel that has
-/// its own driver of the controller implements [`Kernel::ring`](crate::Kernel::ring) by that.
+/// Each architecture has one for its usual interrupt controller: `x86_64::X2ApicIpi`,
+/// `aarch64::GicIpi`, `riscv64::SbiIpi`, `loongarch64::IocsrIpi`. A kernel that has its own driver
+/// of the controller implements [`Kernel::ring`](crate::Kernel::ring) by that.
 ///
 /// # Safety
 ///

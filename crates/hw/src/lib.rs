@@ -51,6 +51,10 @@ pub mod loongarch64;
 pub mod riscv64;
 pub mod x86_64;
 
+#[cfg(test)]
+#[path = "tests/halves.rs"]
+mod halves;
+
 pub use bare::Bare;
 pub use ipi::Ipi;
 pub use kernel::Kernel;

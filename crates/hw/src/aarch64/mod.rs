@@ -32,8 +32,8 @@
 //!
 //! # Limits
 //!
-//! - KPTI, which needs two ASIDs for each space, and E0PD: the kernel's tables are not hidden from
-//!   user mode. A kernel can add the trampoline and the `TLBI` of both ASIDs.
+//! - The kernel's tables are not hidden from user mode. A kernel that does so by a second TTBR1
+//!   (KPTI) uses `Kpti`, with two ASIDs for each space. E0PD needs nothing of the processor.
 //! - Errata. One known kind breaks broadcasts: on Cortex-A76 (1286807), Cortex-A55 (2441007),
 //!   Cortex-A510 (2441009) and Falkor (1009), accesses by a dropped translation may complete after
 //!   the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that detects one of these CPUs
@@ -53,11 +53,15 @@ mod gic;
 mod instruction;
 #[cfg(test)]
 #[path = "tests/instruction.rs"]
-mod instruction;
+pub(crate) mod instruction;
 #[cfg(any(target_arch = "aarch64", test))]
 mod processor;
+#[cfg(any(target_arch = "aarch64", test))]
+pub mod kpti;
 
 pub use features::Features;
 #[cfg(any(target_arch = "aarch64", test))]
 pub use gic::GicIpi;
+#[cfg(any(target_arch = "aarch64", test))]
+pub use kpti::Kpti;
 pub use settings::Aarch64;

@@ -31,7 +31,8 @@ use crate::aarch64::operation::{Domain, Levels, Operation, PageOperand, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
 use crate::aarch64::settings::Aarch64;
 
-const TAG_SHIFT: u32 = 48;
+/// Position of the ASID in TTBR0.
+pub(super) const TAG_SHIFT: u32 = 48;
 
 /// Number of range operations for the pages of one extent: one for each of three scales, and one
 /// for an odd page.

@@ -7,6 +7,10 @@ use shootdown::{Entries, Root, Tag};
 /// Number of PCIDs. PCID 0 is the kernel's, the others are for spaces.
 pub const PCID_COUNT: usize = 1 << 12;
 
+/// The bit of a PCID that selects the half of user mode: see [`kpti`](super::kpti).
+#[cfg_attr(not(any(target_arch = "x86_64", test)), expect(dead_code, reason = "for the processor"))]
+pub(super) const USER_PCID: u16 = 1 << 11;
+
 /// A bit that is set only in writes of CR3: the entries under the PCID stay cached.
 const NO_FLUSH: u64 = 1 << 63;
 
@@ -43,6 +47,13 @@ pub const fn without_pcid(root: Root) -> u64 {
     root.0
 }
 
+/// The root and the tag of a value that was read from CR3, if `CR4.PCIDE` is set.
+#[must_use]
+pub const fn parts(value: u64) -> (Root, Tag) {
+    let tag = value & (PCID_COUNT as u64 - 1);
+    (Root(value & !NO_FLUSH & !(PCID_COUNT as u64 - 1)), Tag(tag as u16))
+}
+
 /// Returns `true` if the root is the address of a page, in the 52 bits of a physical address.
 const fn is_page(root: Root) -> bool {
     root.0 & !0x000f_ffff_ffff_f000 == 0
@@ -59,6 +70,7 @@ mod tests {
         let root = Root(0x000f_ffff_ffff_f000);
         assert_eq!(with_pcid(root, Tag(0xabc), Entries::Discard), 0x000f_ffff_ffff_fabc);
         assert_eq!(with_pcid(root, Tag(0xabc), Entries::Keep), 0x800f_ffff_ffff_fabc);
+        assert_eq!(parts(0x000f_ffff_ffff_fabc), (root, Tag(0xabc)));
         assert_eq!(with_pcid(Root(0x1000), Tag(4095), Entries::Discard), 0x1fff);
         assert_eq!(with_pcid(Root(0x1000), Tag::KERNEL, Entries::Keep), 0x8000_0000_0000_1000);
     }

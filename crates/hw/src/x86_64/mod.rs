@@ -16,9 +16,8 @@
 //!
 //! # Limits
 //!
-//! - *Kernel page-table isolation* (KPTI, PTI): each space has one root and one tag, and all spaces
-//!   map the kernel's pages. On processors whose leaks require KPTI, each space has two roots and
-//!   two tags, and each invalidation must name both tags. This is not modelled.
+//! - *Kernel page-table isolation* (KPTI, PTI): [`X86_64`] gives each space one root and one tag.
+//!   On processors whose leaks require KPTI, each space has two: use `Kpti`.
 //! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. A kernel that sets bits
 //!   of CR3 for LAM needs a [`load`](crate::Processor::load) of its own.
 //! - Nested paging: guests' translations have other instructions (`INVEPT`, `INVVPID`, `INVLPGA`).
@@ -33,14 +32,18 @@ pub mod kvm;
 #[cfg(any(target_arch = "x86_64", test))]
 mod processor;
 #[cfg(any(target_arch = "x86_64", test))]
+pub mod kpti;
+#[cfg(any(target_arch = "x86_64", test))]
 mod x2apic;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
-mod recorded;
+pub(crate) mod recorded;
 
 pub use features::{Features, Registers, Source};
 #[cfg(target_arch = "x86_64")]
 pub use instructions::{detect, enable, order_before_x2apic_write};
+#[cfg(any(target_arch = "x86_64", test))]
+pub use kpti::{Halves, Kpti, UserMarks};
 #[cfg(any(target_arch = "x86_64", test))]
 pub use processor::{KernelPages, X86_64};
 #[cfg(any(target_arch = "x86_64", test))]

@@ -78,9 +78,13 @@ impl X86_64 {
         Self { notify_costs, ..self }
     }
 
+    pub(super) const fn features(&self) -> Features {
+        self.features
+    }
+
     /// Number of pages that one `INVLPGB` names. Call this only if the processor has the
     /// instruction.
-    fn broadcast_pages(&self) -> u32 {
+    pub(super) fn broadcast_pages(&self) -> u32 {
         self.features.invlpgb_pages.expect("the processor has a broadcaster")
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Step {
 }
 
 std::thread_local! {
+    /// CR3, with PCIDs.
+    static CR3: Cell<u64> = const { Cell::new(0) };
     static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
@@ -61,15 +63,29 @@ pub(crate) fn fence() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
+/// While instructions are recorded, a test plays a CPU with interrupts masked.
 pub(crate) fn interrupts_masked() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return instructions::interrupts_masked();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    IS_RECORDING.get() || {
+        #[cfg(target_arch = "x86_64")]
+        let are_masked = instructions::interrupts_masked();
+        #[cfg(not(target_arch = "x86_64"))]
+        let are_masked = false;
+        are_masked
+    }
+}
+
+/// Sets CR3 without a step: another CPU runs.
+pub(crate) fn set_cr3(value: u64) {
+    CR3.set(value & !(1 << 63));
+}
+
+pub(crate) fn read_cr3() -> u64 {
+    CR3.get()
 }
 
 #[expect(unsafe_code, reason = "as unsafe as the instruction")]
 pub(crate) unsafe fn write_cr3(value: u64) {
+    set_cr3(value);
     record(Step::WriteCr3(value));
 }
 

@@ -1,0 +1,259 @@
+//! Kernel page-table isolation (KPTI): two ASIDs for each space.
+//!
+//! TTBR1 has the kernel's pages, and a kernel with KPTI puts a table of little more than the
+//! exception vectors there while user mode runs. The user's table in TTBR0 is the same in both
+//! modes, and its entries are cached under two ASIDs, a pair that differs in the lowest bit (Linux:
+//! `USER_ASID_FLAG`):
+//!
+//! | | ASID |
+//! |---|---|
+//! | kernel half | the engine's tag, doubled |
+//! | user half | the next ASID |
+//!
+//! So what the kernel caches, for instance while it copies to user memory, is not used by user
+//! mode, and the reverse. Each invalidation names both ASIDs, on this CPU or by broadcast. Nothing
+//! is deferred, because `TLBI` names any ASID.
+//!
+//! # Obligations of the kernel
+//!
+//! - Each way to user mode loads [`Halves::user`] into TTBR0, and each way back loads
+//!   [`Halves::kernel`] before it calls the engine, both with an `isb` (or the `eret`) after it.
+//! - The pages of the table that TTBR1 has in user mode are global and do not change; or they have
+//!   an ASID of their own, which the kernel invalidates itself.
+
+#![expect(unsafe_code, reason = "implements the processor's half of the engine's contract")]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
+    Root, Tag, Tagging,
+};
+
+use crate::aarch64::instruction;
+use crate::aarch64::operation::{Domain, Operation, Scope};
+use crate::aarch64::processor::TAG_SHIFT;
+use crate::aarch64::settings::Aarch64;
+use crate::{Processor, forward};
+
+/// Values of `TTBR0_EL1` for one stay in user mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halves {
+    /// Loaded as the last step before user mode.
+    pub user: u64,
+    /// Loaded as the first step after user mode.
+    pub kernel: u64,
+}
+
+/// An `AArch64` processor whose user mode runs under ASIDs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kpti {
+    processor: Aarch64,
+}
+
+impl Kpti {
+    /// Gives each space a pair of ASIDs.
+    ///
+    /// # Safety
+    ///
+    /// The kernel keeps the [obligations](self#obligations-of-the-kernel).
+    #[must_use]
+    pub const unsafe fn new(processor: Aarch64) -> Self {
+        Self { processor }
+    }
+
+    /// The values of `TTBR0_EL1` for the next stay in user mode, in the space that is loaded. Call
+    /// this on the kernel half.
+    #[must_use]
+    #[inline]
+    pub fn halves(&self) -> Halves {
+        let kernel = instruction::ttbr0();
+        debug_assert!(kernel >> TAG_SHIFT & 1 == 0, "the user half is loaded");
+        Halves { user: kernel | 1 << TAG_SHIFT, kernel }
+    }
+
+    /// Invalidates an extent under both ASIDs on this CPU, and waits once.
+    #[inline]
+    fn invalidate_pair(&self, tag: Tag, extent: Extent) {
+        for asid in pair(tag) {
+            for operation in self.processor.operations(Scope::Tag(asid), extent) {
+                instruction::tlbi(operation, Domain::Local);
+            }
+        }
+        instruction::complete_local();
+        instruction::synchronize();
+    }
+}
+
+/// The ASIDs of the kernel half and of the user half.
+const fn pair(tag: Tag) -> [Tag; 2] {
+    [Tag(tag.0 << 1), Tag(tag.0 << 1 | 1)]
+}
+
+// SAFETY: the barriers are those of the processor.
+unsafe impl Memory for Kpti {
+    type Word = AtomicU64;
+
+    const PREFETCHES: bool = Aarch64::PREFETCHES;
+
+    forward! { self => self.processor;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
+    }
+}
+
+// SAFETY: each method does what the processor does, under both ASIDs.
+unsafe impl Processor for Kpti {
+    type TagSlots = <Aarch64 as Processor>::TagSlots;
+    type TagWords = <Aarch64 as Processor>::TagWords;
+    type Broadcaster = Self;
+
+    forward! { self => self.processor;
+        fn publish();
+        fn synchronize();
+        fn interrupts_masked() -> bool;
+        fn tagging() -> Tagging;
+        fn flush_ceiling() -> usize;
+        fn flush_costs() -> FlushCosts;
+        fn invalidate_kernel(extent: Extent);
+        fn invalidate_all();
+        fn forget_refused(address: u64);
+        fn publish_kernel(extent: Extent);
+        fn traps_stale_writes() -> bool;
+        fn tolerates_mixed_sizes() -> bool;
+        fn spin_hint();
+    }
+
+    /// A tag for each pair of ASIDs, except that of the kernel.
+    #[inline]
+    fn tag_count(&self) -> usize {
+        self.processor.tag_count() / 2
+    }
+
+    /// The user's ASID is not loaded, so its entries are dropped before the root is. The processor
+    /// then waits for both operations, before or after it loads the root.
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        let [kernel, user] = pair(tag);
+        if entries == Entries::Discard {
+            instruction::tlbi(Operation::Tag(user), Domain::Local);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.processor.load(root, kernel, entries) };
+    }
+
+    #[inline]
+    unsafe fn load_kernel(&self, root: Root) {
+        // SAFETY: the caller's promise.
+        unsafe { self.processor.load_kernel(root) };
+    }
+
+    #[inline]
+    fn invalidate(&self, tag: Tag, extent: Extent) {
+        self.invalidate_pair(tag, extent);
+    }
+
+    #[inline]
+    fn invalidate_tag(&self, tag: Tag) {
+        self.invalidate_pair(tag, Extent::whole());
+    }
+
+    #[inline]
+    fn broadcaster(&self) -> Option<&Self> {
+        Some(self)
+    }
+}
+
+// SAFETY: as for `Aarch64`, under both ASIDs.
+unsafe impl Broadcaster for Kpti {
+    #[inline]
+    fn capabilities(&self) -> Broadcast {
+        self.processor.capabilities()
+    }
+
+    /// Each operation is executed once for each half.
+    #[inline]
+    fn costs(&self) -> NotifyCosts {
+        let costs = self.processor.costs();
+        NotifyCosts { operation_ns: costs.operation_ns * 2, ..costs }
+    }
+
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+        for asid in pair(tag) {
+            self.processor.broadcast(cpus, asid, extent);
+        }
+    }
+
+    forward! { self => self.processor;
+        fn broadcast_kernel(extent: Extent);
+        fn complete() -> u64;
+        fn clock_ns() -> u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aarch64::features::Features;
+    use crate::aarch64::features::tests::V8_0;
+    use crate::aarch64::instruction::Step::{CompleteLocal, SetTtbr0, Synchronize, Tlbi};
+    use crate::aarch64::instruction::steps_of;
+    use crate::aarch64::operation::{Levels, PageOperand};
+
+    // SAFETY: instructions are only recorded.
+    const KPTI: Kpti = unsafe { Kpti::new(Aarch64::new(V8_0)) };
+
+    fn page(asid: u16, domain: Domain) -> crate::aarch64::instruction::Step {
+        let leaf = PageOperand { address: 0x1000, level: None };
+        Tlbi(Operation::Page(Scope::Tag(Tag(asid)), Levels::Last, leaf), domain)
+    }
+
+    #[test]
+    fn halves_differ_in_the_lowest_bit_of_the_asid() {
+        // SAFETY: instructions are only recorded.
+        let steps = steps_of(|| unsafe { KPTI.load(Root(0x5000), Tag(3), Entries::Keep) });
+        assert_eq!(steps, [SetTtbr0(6 << 48 | 0x5000), Synchronize]);
+        let halves = Halves { user: 7 << 48 | 0x5000, kernel: 6 << 48 | 0x5000 };
+        assert_eq!(KPTI.halves(), halves);
+    }
+
+    #[test]
+    fn invalidations_name_both_halves() {
+        let extent = Extent::page(0x1000);
+        let local = [6, 7].map(|asid| page(asid, Domain::Local));
+        let steps = steps_of(|| KPTI.invalidate(Tag(3), extent));
+        assert_eq!(steps, [&local[..], &[CompleteLocal, Synchronize]].concat());
+        let shared = [6, 7].map(|asid| page(asid, Domain::InnerShareable));
+        let no_cpus = &CpuSet::<[u64; 1]>::new();
+        assert_eq!(steps_of(|| KPTI.broadcast(no_cpus, Tag(3), extent)), shared);
+        let whole = [6, 7].map(|asid| Tlbi(Operation::Tag(Tag(asid)), Domain::Local));
+        let steps = steps_of(|| KPTI.invalidate_tag(Tag(3)));
+        assert_eq!(steps, [&whole[..], &[CompleteLocal, Synchronize]].concat());
+    }
+
+    #[test]
+    fn discarding_load_waits_for_both_halves() {
+        // SAFETY: instructions are only recorded.
+        let load = || unsafe { KPTI.load(Root(0x5000), Tag(3), Entries::Discard) };
+        // SAFETY: as above.
+        unsafe { KPTI.load_kernel(Root(0x9000)) };
+        let [kernel, user] = [6, 7].map(|asid| Tlbi(Operation::Tag(Tag(asid)), Domain::Local));
+        let loaded = SetTtbr0(6 << 48 | 0x5000);
+        assert_eq!(steps_of(load), [user, kernel, CompleteLocal, loaded, Synchronize]);
+        // The kernel half is loaded already.
+        let steps = steps_of(load);
+        assert_eq!(steps, [user, loaded, Synchronize, kernel, CompleteLocal, Synchronize]);
+    }
+
+    #[test]
+    fn each_tag_has_two_asids() {
+        assert_eq!(KPTI.tag_count(), 32767);
+        // SAFETY: instructions are only recorded.
+        let small = unsafe { Kpti::new(Aarch64::new(Features { tag_bits: 8, ..V8_0 })) };
+        assert_eq!(small.tag_count(), 127);
+        assert_eq!(pair(Tag(127)), [Tag(254), Tag(255)]);
+    }
+}

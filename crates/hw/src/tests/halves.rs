@@ -1,0 +1,410 @@
+//! The engine on processors with two tags for each space, against a model of TLBs with tags.
+//!
+//! One thread plays all CPUs. Recorded instructions act on a model of each CPU's TLB, which keeps
+//! everything that no instruction drops, and fills itself at each access. Random programs switch
+//! spaces, change pages, and read pages in user mode (under the user half's tag) and in the kernel
+//! (under the kernel half's). Each word that is read must be the current one.
+//!
+//! No emulator shows this: QEMU and Bochs keep nothing under a tag that is not loaded. The model
+//! cannot show: entries of upper levels, walks ahead of time, and CPUs that run simultaneously. The
+//! hostile machine and loom have these, for one tag.
+
+#![expect(unsafe_code, reason = "plays a kernel")]
+
+use core::cell::{Cell, RefCell};
+use core::ptr::NonNull;
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+use shootdown::{CpuId, CpuSet, CpuState, Extent, PageSize, Root, Shootdown, Space};
+
+use crate::{Bare, Kernel, Processor};
+
+const CPUS: u32 = 3;
+const SPACES: u64 = 8;
+const PAGES: u64 = 48;
+const OPERATIONS: usize = 600;
+const SEEDS: u64 = 24;
+
+std::thread_local! {
+    /// The CPU that the test plays.
+    static CPU: Cell<u32> = const { Cell::new(0) };
+    /// The CPUs that were rung and have not answered.
+    static RUNG: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The effect of an instruction on the TLB: the tag and the page that it drops; `None` for all.
+struct Dropped {
+    tag: Option<u16>,
+    page: Option<u64>,
+    /// `true` if it acts on all CPUs.
+    is_shared: bool,
+}
+
+/// An architecture with two halves.
+trait Isa: Sized {
+    type Processor: Processor + Send + Sync;
+    fn processor() -> Self::Processor;
+    /// Sets the register with root and tag, without an instruction: another CPU runs.
+    fn set_register(value: u64);
+    fn register() -> u64;
+    fn tag(register: u64) -> u16;
+    fn space(register: u64) -> u64;
+    fn is_user(tag: u16) -> bool;
+    /// What `f` drops.
+    fn drops(f: &mut dyn FnMut()) -> Vec<Dropped>;
+    /// The values to load before and after user mode.
+    fn halves(processor: &Self::Processor) -> [u64; 2];
+    fn load(value: u64);
+    /// Forgets that this CPU's user half must be dropped.
+    fn unmark() {}
+}
+
+mod x86_64 {
+    use super::{CPU, CPUS, Cell, Dropped, Isa, Root};
+    use crate::x86_64::recorded::{Step, read_cr3, set_cr3, steps_of, write_cr3};
+    use crate::x86_64::{Features, KernelPages, Kpti, UserMarks, X86_64, cr3};
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    const USER_ROOT: u64 = 0x1000;
+
+    pub(super) struct Pcids;
+
+    fn marks() -> &'static UserMarks {
+        std::thread_local! {
+            static MARKS: Cell<&'static [UserMarks; CPUS as usize]> =
+                Cell::new(Box::leak(Box::default()));
+        }
+        &MARKS.get()[CPU.get() as usize]
+    }
+
+    impl Isa for Pcids {
+        type Processor = Kpti;
+        fn processor() -> Kpti {
+            let features = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: None };
+            // SAFETY: instructions are only recorded.
+            unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
+        }
+        fn set_register(value: u64) {
+            set_cr3(value);
+        }
+        fn register() -> u64 {
+            read_cr3()
+        }
+        fn tag(register: u64) -> u16 {
+            cr3::parts(register).1.0
+        }
+        fn space(register: u64) -> u64 {
+            cr3::parts(register).0.0 & !USER_ROOT
+        }
+        fn is_user(tag: u16) -> bool {
+            tag & 1 << 11 != 0
+        }
+        fn drops(f: &mut dyn FnMut()) -> Vec<Dropped> {
+            let mut tag = Self::tag(read_cr3());
+            let mut drops = Vec::new();
+            for step in steps_of(f) {
+                let (dropped, page) = match step {
+                    Step::WriteCr3(value) => {
+                        tag = Self::tag(value);
+                        if value >> 63 == 1 {
+                            continue;
+                        }
+                        (Some(tag), None)
+                    }
+                    Step::ReloadCr3 => (Some(tag), None),
+                    Step::Invlpg(address) => (Some(tag), Some(address)),
+                    Step::InvpcidAll => (None, None),
+                    Step::Fence => continue,
+                    other => panic!("{other:?}"),
+                };
+                drops.push(Dropped { tag: dropped, page, is_shared: false });
+            }
+            drops
+        }
+        fn halves(processor: &Kpti) -> [u64; 2] {
+            let root = cr3::parts(read_cr3()).0.0 | USER_ROOT;
+            // SAFETY: the caller loads the value at once.
+            let halves = unsafe { processor.halves(Root(root)) };
+            [halves.user, halves.kernel]
+        }
+        fn load(value: u64) {
+            // SAFETY: the instruction is only recorded.
+            unsafe { write_cr3(value) };
+        }
+        fn unmark() {
+            marks().take(cr3::parts(read_cr3()).1);
+        }
+    }
+}
+
+mod aarch64 {
+    use super::{Dropped, Isa};
+    use crate::aarch64::features::tests::V8_0;
+    use crate::aarch64::instruction::{Step, set_ttbr0, steps_of, ttbr0};
+    use crate::aarch64::operation::{Domain, Operation, Scope};
+    use crate::aarch64::{Aarch64, Kpti};
+    use std::vec::Vec;
+
+    pub(super) struct Asids;
+
+    impl Isa for Asids {
+        type Processor = Kpti;
+        fn processor() -> Kpti {
+            // SAFETY: instructions are only recorded.
+            unsafe { Kpti::new(Aarch64::new(V8_0)) }
+        }
+        fn set_register(value: u64) {
+            Self::load(value);
+        }
+        fn register() -> u64 {
+            ttbr0()
+        }
+        fn tag(register: u64) -> u16 {
+            (register >> 48) as u16
+        }
+        fn space(register: u64) -> u64 {
+            register & 0xffff_ffff_ffff
+        }
+        fn is_user(tag: u16) -> bool {
+            tag & 1 != 0
+        }
+        fn drops(f: &mut dyn FnMut()) -> Vec<Dropped> {
+            let dropped = |step| {
+                let Step::Tlbi(operation, domain) = step else { return None };
+                let (tag, page) = match operation {
+                    Operation::All => (None, None),
+                    Operation::Tag(tag) => (Some(tag.0), None),
+                    Operation::Page(Scope::Tag(tag), _, page) => (Some(tag.0), Some(page.address)),
+                    other => panic!("{other:?}"),
+                };
+                Some(Dropped { tag, page, is_shared: domain == Domain::InnerShareable })
+            };
+            steps_of(f).into_iter().filter_map(dropped).collect()
+        }
+        fn halves(processor: &Kpti) -> [u64; 2] {
+            let halves = processor.halves();
+            [halves.user, halves.kernel]
+        }
+        fn load(value: u64) {
+            // SAFETY: the instruction is only recorded.
+            unsafe { set_ttbr0(value) };
+        }
+    }
+}
+
+struct Toy<I: Isa> {
+    states: Vec<CpuState<Bare<Self>>>,
+}
+
+// SAFETY: one thread plays all CPUs, one after the other.
+unsafe impl<I: Isa> Sync for Toy<I> {}
+
+// SAFETY: as above. Rung CPUs answer before the flush is complete.
+unsafe impl<I: Isa> Kernel for Toy<I> {
+    type Processor = I::Processor;
+    type CpuBits = [u64; 1];
+
+    fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>> {
+        &self.states[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(CPU.get())
+    }
+    fn root(&self) -> Root {
+        Root(0)
+    }
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
+        RUNG.with_borrow_mut(|rung| rung.extend(cpus.iter().map(|cpu| cpu.0)));
+    }
+    fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {}
+}
+
+/// A part of the kernel's work, which a fault can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Switch,
+    Flush,
+    ReturnToUser,
+}
+
+/// The TLBs and the page tables.
+struct World<I: Isa> {
+    engine: Shootdown<Bare<Toy<I>>>,
+    spaces: Box<[Space<Bare<Toy<I>>>]>,
+    registers: [u64; CPUS as usize],
+    /// For each CPU, the word that each tag's page shows.
+    tlbs: [BTreeMap<(u16, u64), u64>; CPUS as usize],
+    /// The word that each page of a space has.
+    pages: BTreeMap<(u64, u64), u64>,
+    active: [bool; CPUS as usize],
+    /// The work in which the user half is not invalidated.
+    fault: Option<Work>,
+}
+
+fn root(space: u64) -> u64 {
+    (space + 1) << 13
+}
+
+impl<I: Isa> World<I> {
+    fn new(fault: Option<Work>) -> Self {
+        let states = (0..CPUS).map(|_| CpuState::new()).collect();
+        let engine = Shootdown::new(Bare::new(Toy { states }, I::processor()));
+        let spaces = (0..SPACES).map(|space| engine.space(Root(root(space)))).collect();
+        let (registers, tlbs) = ([0; CPUS as usize], [const { BTreeMap::new() }; CPUS as usize]);
+        let (pages, active) = (BTreeMap::new(), [false; CPUS as usize]);
+        let mut world = Self { engine, spaces, registers, tlbs, pages, active, fault };
+        for cpu in 0..CPUS {
+            // SAFETY: the thread plays this CPU until it plays another.
+            world.on(cpu, Work::Switch, |world| unsafe { world.engine.pin() }.online());
+        }
+        world
+    }
+
+    /// Plays a CPU while `f` runs, and drops from TLBs what `f` has dropped.
+    fn on<R>(&mut self, cpu: u32, work: Work, f: impl FnOnce(&Self) -> R) -> R {
+        CPU.set(cpu);
+        I::set_register(self.registers[cpu as usize]);
+        let (mut f, mut result) = (Some(f), None);
+        let drops = I::drops(&mut || result = f.take().map(|f| f(self)));
+        for Dropped { tag, page, is_shared } in drops {
+            if self.fault == Some(work) && tag.is_some_and(I::is_user) {
+                continue;
+            }
+            for (other, tlb) in (0..).zip(&mut self.tlbs) {
+                let is_dropped = |key: &(u16, u64)| {
+                    tag.is_none_or(|tag| tag == key.0) && page.is_none_or(|page| page == key.1)
+                };
+                if is_shared || other == cpu {
+                    tlb.retain(|key, _| !is_dropped(key));
+                }
+            }
+        }
+        if self.fault == Some(work) {
+            I::unmark();
+        }
+        self.registers[cpu as usize] = I::register();
+        result.expect("`f` ran")
+    }
+
+    /// Returns `true` if the CPU reads the current word of the page.
+    fn reads_current(&mut self, cpu: u32, page: u64) -> bool {
+        let register = self.registers[cpu as usize];
+        let current = self.pages.get(&(I::space(register), page)).copied().unwrap_or_default();
+        // Words of two spaces differ.
+        let current = current << 32 | I::space(register);
+        let tlb = &mut self.tlbs[cpu as usize];
+        *tlb.entry((I::tag(register), page)).or_insert(current) == current
+    }
+
+    fn reads_current_in_user_mode(&mut self, cpu: u32, page: u64) -> bool {
+        let enter = |world: &Self| {
+            let [user, kernel] = I::halves(world.engine.machine().processor());
+            I::load(user);
+            kernel
+        };
+        let kernel = self.on(cpu, Work::ReturnToUser, enter);
+        let is_current = self.reads_current(cpu, page);
+        self.on(cpu, Work::Switch, |_| I::load(kernel));
+        is_current
+    }
+
+    fn switch(&mut self, cpu: u32, space: u64) {
+        self.on(cpu, Work::Switch, |world| {
+            // SAFETY: the thread plays this CPU. Spaces stay in place, and none is retired.
+            unsafe { world.engine.pin().switch(&world.spaces[space as usize]) };
+        });
+        self.active[cpu as usize] = true;
+    }
+
+    fn change(&mut self, cpu: u32, space: u64, first: u64, count: u64) {
+        for page in first..first + count {
+            *self.pages.entry((root(space), page << 12)).or_default() += 1;
+        }
+        let extent = Extent::pages(first << 12, count as usize, PageSize::SIZE_4K);
+        self.on(cpu, Work::Flush, |world| {
+            // SAFETY: the thread plays this CPU.
+            let pending =
+                unsafe { world.engine.pin() }.flush(&world.spaces[space as usize], extent);
+            // The other CPUs answer below, before the test reads anything. A broadcast completes
+            // here.
+            if RUNG.with_borrow(Vec::is_empty) {
+                let mut pending = pending;
+                pending.wait();
+            } else {
+                core::mem::forget(pending);
+            }
+        });
+        for rung in RUNG.take() {
+            // SAFETY: the thread plays this CPU.
+            self.on(rung, Work::Flush, |world| unsafe { world.engine.pin() }.handle_flush_ipi());
+        }
+    }
+}
+
+/// Runs a random program. Returns `true` if every word that was read was current.
+fn is_coherent<I: Isa>(seed: u64, fault: Option<Work>) -> bool {
+    let mut world = World::<I>::new(fault);
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = |limit: u64| {
+        // Xorshift (Marsaglia).
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % limit
+    };
+    for _ in 0..OPERATIONS {
+        let (cpu, page) = (below(CPUS.into()) as u32, below(4) << 12);
+        let is_active = world.active[cpu as usize];
+        let is_current = match below(10) {
+            0..2 => {
+                world.switch(cpu, below(SPACES));
+                true
+            }
+            2..5 if is_active => world.reads_current_in_user_mode(cpu, page),
+            5..6 if is_active => world.reads_current(cpu, page),
+            6 if is_active => {
+                // SAFETY: the thread plays this CPU.
+                world.on(cpu, Work::Switch, |world| unsafe { world.engine.pin() }.enter_lazy());
+                world.active[cpu as usize] = false;
+                true
+            }
+            // One page, or so many that the whole tag is dropped.
+            7..9 => {
+                world.change(cpu, below(SPACES), below(4), 1);
+                true
+            }
+            9 => {
+                world.change(cpu, below(SPACES), 0, PAGES);
+                true
+            }
+            _ => true,
+        };
+        if !is_current {
+            return false;
+        }
+    }
+    true
+}
+
+fn check<I: Isa>(faults: &[Work]) {
+    for seed in 0..SEEDS {
+        assert!(is_coherent::<I>(seed, None), "seed {seed}");
+    }
+    for &fault in faults {
+        let is_detected = (0..SEEDS).any(|seed| !is_coherent::<I>(seed, Some(fault)));
+        assert!(is_detected, "a user half that {fault:?} does not invalidate");
+    }
+}
+
+#[test]
+fn pcid_pairs_stay_coherent_and_faults_show() {
+    check::<x86_64::Pcids>(&[Work::Switch, Work::Flush, Work::ReturnToUser]);
+}
+
+#[test]
+fn asid_pairs_stay_coherent_and_faults_show() {
+    check::<aarch64::Asids>(&[Work::Switch, Work::Flush]);
+}
