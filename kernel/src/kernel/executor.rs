@@ -124,7 +124,7 @@ impl Executor {
     }
 
     fn report(&'static self) -> ! {
-        let measured = self.state(|state| state.measurement);
+        let measured = self.state(|state| state.measurement.clone());
         report::finish(self, &measured, &self.reading())
     }
 }
