@@ -49,6 +49,9 @@ cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds
                             for MINUTES on each machine (default 10)
 cargo xtask soak boots [MINUTES]
                             only boot, for MINUTES on each machine (default 30)
+cargo xtask semver [--baseline-rev REV]
+                            compare the published crates with the last release, or with REV:
+                            does a change break their users? builds a tool first: minutes
 cargo xtask mutants [PART]  does a test detect each change of the engine? takes hours; continues
                             after an interruption; PART: 0/8 to 7/8, or a regular expression of
                             mutants' names
@@ -79,6 +82,8 @@ fn main() -> ExitCode {
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }
+        ["semver"] => publishing::semver::check(None),
+        ["semver", "--baseline-rev", revision] => publishing::semver::check(Some(revision)),
         ["mutants"] => mutants::campaign(None),
         ["mutants", "deletions"] => mutants::deletions(None),
         ["mutants", "deletions", part] => mutants::deletions(Some(part)),

@@ -41,6 +41,7 @@
 //! the engine checks what can be checked.
 
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::pedantic)]
 #![allow(
     clippy::cast_possible_truncation,
@@ -64,7 +65,7 @@ mod flush;
 mod gather;
 mod batch;
 mod tag;
-#[cfg(feature = "processor")]
+#[cfg(any(feature = "processor", docsrs))]
 mod processor;
 mod vcpu;
 mod stats;
@@ -101,7 +102,8 @@ pub use gather::{
     shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
     shootdown_tables_are_clear,
 };
-#[cfg(feature = "processor")]
+#[cfg(any(feature = "processor", docsrs))]
+#[cfg_attr(docsrs, doc(cfg(feature = "processor")))]
 pub use processor::{shootdown_forget_refused, shootdown_publish_kernel};
 pub use space::{
     shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,

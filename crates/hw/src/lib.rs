@@ -27,6 +27,7 @@
 //! Only the instructions are compiled for their architecture alone.
 
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::pedantic)]
 #![allow(
     clippy::cast_possible_truncation,

@@ -180,6 +180,7 @@
 //!   whether it saves an interrupt to become lazy at kernel entry.
 
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::pedantic)]
 #![allow(
     clippy::module_name_repetitions,

@@ -13,6 +13,9 @@ pub(crate) const BARE_TARGETS: &[&str] =
 /// The version of cargo-mutants. Other versions generate other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
+/// The version of cargo-semver-checks, which must know the toolchain's format of documentation.
+const CARGO_SEMVER_CHECKS: &str = "0.51.0";
+
 /// Free space for a first build. A build of everything in three profiles takes 2.6 GiB, without
 /// incremental state.
 const FREE_MIB_MIN: u64 = 4 * 1024;
@@ -132,12 +135,25 @@ pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
 
 /// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
-    let place = crate::output().join(format!("cargo-mutants-{CARGO_MUTANTS}"));
-    let program = place.join("bin/cargo-mutants");
+    tool("cargo-mutants", CARGO_MUTANTS, "")
+}
+
+/// Builds cargo-semver-checks unless it is there. Returns its path.
+pub(crate) fn semver_checker() -> Result<PathBuf, Failure> {
+    // Without the feature that downloads baselines: ours are in the repository.
+    tool("cargo-semver-checks", CARGO_SEMVER_CHECKS, "--no-default-features")
+}
+
+/// Builds a tool from the registry unless it is there. Returns its path.
+fn tool(name: &str, version: &str, options: &str) -> Result<PathBuf, Failure> {
+    let place = crate::output().join(format!("{name}-{version}"));
+    let program = place.join("bin").join(name);
     if !program.exists() {
-        println!("building cargo-mutants {CARGO_MUTANTS}, only once: two minutes");
-        let install = format!("install --quiet --locked --version {CARGO_MUTANTS} --root");
-        cargo(&install).arg(&place).arg("cargo-mutants").run()?;
+        println!("building {name} {version}, only once: some minutes");
+        cargo(&format!("install --quiet --locked {options} --version {version} --root"))
+            .arg(&place)
+            .arg(name)
+            .run()?;
     }
     Ok(program)
 }

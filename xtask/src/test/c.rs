@@ -1,6 +1,7 @@
-//! The C interface: the static library, and a program in C with threads that uses it.
+//! Static libraries in programs of the host: the C interface, in a program with threads, and the
+//! test of an adapter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::{Captured, Command, Failure, cargo};
@@ -23,7 +24,7 @@ pub(super) fn check() -> Result<(), Failure> {
         .arg(target)
         .run()?;
     let library = crate::output().join(target).join("ci/libshootdown_capi.a");
-    let program = compile("crates/capi/tests/threads.c", &library)?;
+    let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
     for mode in ["", "broadcast"] {
         let correct = run(&program, mode)?;
         print!("C, threads {mode}: {}", correct.output);
@@ -44,7 +45,24 @@ pub(super) fn check() -> Result<(), Failure> {
             ));
         }
     }
-    Ok(())
+    check_hook(target)
+}
+
+/// Runs the test of the adapter for `page_table_multiarch`, which calls its hook only on a target
+/// without an operating system.
+fn check_hook(target: &str) -> Result<(), Failure> {
+    const FOLDER: &str = "crates/adapters/page_table_multiarch/examples";
+    // The test's page tables are those of x86-64.
+    if !target.starts_with("x86_64") {
+        println!("skipped: the hook of page_table_multiarch");
+        return Ok(());
+    }
+    cargo("rustc --quiet -p shootdown-page-table-multiarch --example hook --profile ci --target")
+        .arg(target)
+        .run()?;
+    let library = crate::output().join(target).join("ci/examples/libhook.a");
+    let program = compile(&format!("{FOLDER}/hook.c"), &library, "hook")?;
+    Command::new(program).run()
 }
 
 /// Returns the target without an operating system whose code this host executes.
@@ -53,9 +71,9 @@ fn target() -> Option<&'static str> {
     setup::BARE_TARGETS.iter().find(|target| target.split('-').next() == Some(arch)).copied()
 }
 
-/// Compiles a program in C, and links it with the library.
-fn compile(source: &str, library: &PathBuf) -> Result<PathBuf, Failure> {
-    let program = crate::output().join("capi-threads");
+/// Compiles a program in C, and links it with a library. Returns its path.
+fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let program = crate::output().join(name);
     // The library is made for fixed addresses, as kernels are.
     Command::new("gcc")
         .args("-std=c11 -Wall -Wextra -Werror -O1 -no-pie -pthread -I crates/capi/include")

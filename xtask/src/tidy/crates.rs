@@ -44,9 +44,12 @@ pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
     println!("{:<20} {:>13}", "total", lines.values().sum::<usize>());
 }
 
-/// Returns the folder of the crate of a file: `crates/NAME`, or the first part of its path.
+/// Returns the folder of the crate of a file: `crates/adapters/NAME`, `crates/NAME`, or the first
+/// part of its path.
 fn crate_of(file: &Path) -> PathBuf {
-    let parts = if file.starts_with("crates") { 2 } else { 1 };
+    let depths = [("crates/adapters", 3), ("crates", 2)];
+    let parts =
+        depths.iter().find(|(folder, _)| file.starts_with(folder)).map_or(1, |found| found.1);
     file.iter().take(parts).collect()
 }
 

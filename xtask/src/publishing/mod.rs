@@ -1,5 +1,8 @@
-//! What must hold before a crate is published: licences and sources of dependencies, and packages
-//! that build by themselves.
+//! What must hold before a crate is published: licences and sources of dependencies, packages that
+//! build by themselves, and documentation that docs.rs can build.
+
+mod docs_rs;
+pub(crate) mod semver;
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +13,18 @@ use spdx::{Expression, Licensee, ParseMode};
 use crate::command::{Command, Failure, cargo};
 
 /// The crates that are published.
-const PUBLISHED: &[&str] = &["shootdown", "shootdown-hw", "shootdown-capi"];
+const PUBLISHED: &[&str] = &[
+    "shootdown",
+    "shootdown-hw",
+    "shootdown-capi",
+    "shootdown-x86_64",
+    "shootdown-page-table-multiarch",
+];
 
-/// Checks the dependencies against `deny.toml`, and that the published crates can be packaged.
+/// Checks the dependencies against `deny.toml`, and that the published crates can be packaged and
+/// documented.
 pub(crate) fn check() -> Result<(), Failure> {
-    let metadata = cargo("metadata --format-version 1 --locked").output()?;
+    let metadata = metadata()?;
     let policy = fs::read_to_string(crate::root().join("deny.toml"))
         .map_err(|error| Failure::new(format!("deny.toml: {error}"), "git checkout deny.toml"))?;
     let policy: toml::Table = policy.parse().map_err(|error| {
@@ -29,14 +39,29 @@ pub(crate) fn check() -> Result<(), Failure> {
         ));
     }
     println!("licences and sources of all dependencies are allowed");
-    package()
+    package()?;
+    PUBLISHED.iter().try_for_each(|name| docs_rs::build(name, package_of(&metadata, name)?))
+}
+
+/// Returns the packages of the workspace and their dependencies.
+fn metadata() -> Result<Value, Failure> {
+    let metadata = cargo("metadata --format-version 1 --locked").output()?;
+    serde_json::from_str(&metadata).map_err(|_| broken("the output of cargo metadata"))
+}
+
+/// Returns a package of the workspace.
+fn package_of<'m>(metadata: &'m Value, name: &str) -> Result<&'m Value, Failure> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let mut found = packages.filter(|package| package["name"] == name);
+    found.next().ok_or_else(|| broken(&format!("the package {name}")))
+}
+
+fn broken(what: &str) -> Failure {
+    Failure::new(format!("{what} cannot be read"), "update xtask")
 }
 
 /// A line for each package that `deny.toml` does not allow.
-fn denied(metadata: &str, policy: &toml::Table) -> Result<Vec<String>, Failure> {
-    let broken = |what: &str| Failure::new(format!("{what} cannot be read"), "update xtask");
-    let metadata: Value =
-        serde_json::from_str(metadata).map_err(|_| broken("the output of cargo metadata"))?;
+fn denied(metadata: &Value, policy: &toml::Table) -> Result<Vec<String>, Failure> {
     let list = |section: &str, key: &str| -> Vec<String> {
         let values = policy.get(section).and_then(|table| table.get(key)?.as_array());
         values.into_iter().flatten().filter_map(|value| Some(value.as_str()?.to_owned())).collect()
@@ -118,7 +143,7 @@ mod tests {
             package("copyleft", "GPL-2.0", registry),
             package("elsewhere", "MIT", Some("git+https://g")),
         ]});
-        let findings = denied(&metadata.to_string(), &policy).expect("it is read");
+        let findings = denied(&metadata, &policy).expect("it is read");
         assert_eq!(
             findings,
             ["copyleft 1.0.0: licence `GPL-2.0`", "elsewhere 1.0.0: source git+https://g"]
