@@ -399,7 +399,7 @@ extern uint32_t shootdown_os_this_cpu(void);
  * Each of them must enter the handler after finite time, unless it masks the interrupt for
  * ever. The handler must observe all stores that this CPU made before the call, which most
  * machines guarantee only after a barrier: `mfence; lfence` before a write to an x2APIC
- * register, `dsb ishst` before an SGI of Arm's GIC.
+ * register, `dsb ishst` before an SGI of Arm's GIC. `shootdown_send_ipi` has these barriers.
  */
 extern void shootdown_os_ring(const uint32_t *cpus, size_t count);
 
@@ -658,8 +658,8 @@ void shootdown_offline(void);
 
 /**
  * Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
- * controller's acknowledgement. The handler must observe all stores from before the interrupt was
- * sent, which on RISC-V takes a fence between the clearing of `sip.SSIP` and this call.
+ * was acknowledged (`shootdown_acknowledge_ipi`, or by the kernel's driver of the interrupt
+ * controller). The handler must observe all stores from before the interrupt was sent.
  *
  * Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
  * waiting for this CPU.
@@ -1089,8 +1089,45 @@ uint16_t shootdown_pin_tag(const struct shootdown_space *space);
 void shootdown_unpin_tag(const struct shootdown_space *space);
 
 /**
- * Makes this CPU forget that an access to `address` was refused. In a library with the feature
- * `processor`, like the function below.
+ * Sends an interrupt to CPUs, with the barrier that the controller needs. For
+ * `shootdown_os_ring`, in a kernel without a driver of its own. In a library with the feature
+ * `processor`, like all functions below.
+ *
+ * | processor | controller | `interrupt` | `targets` |
+ * |---|---|---|---|
+ * | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
+ * | AArch64 | GICv3 or GICv4, by system registers, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
+ * | RISC-V | firmware (SBI) | 0 | numbers of harts |
+ * | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
+ *
+ * # Safety
+ *
+ * `targets` has `count` numbers. Each CPU has its controller set up as in the table, and has a
+ * handler of the interrupt, which calls `shootdown_acknowledge_ipi` and then
+ * `shootdown_handle_flush_ipi`.
+ *
+ * # Panics
+ *
+ * If `interrupt` is out of range, or if the firmware refuses.
+ */
+void shootdown_send_ipi(uint32_t interrupt,
+                        const uint64_t *targets,
+                        size_t count);
+
+/**
+ * Acknowledges the interrupt `interrupt` of `shootdown_send_ipi` on the CPU that has taken it.
+ * Call this before `shootdown_handle_flush_ipi`: a CPU that rings in the meantime then causes
+ * another interrupt.
+ *
+ * # Safety
+ *
+ * In the handler of the interrupt. On AArch64, the handler has read the number from
+ * `ICC_IAR1_EL1`.
+ */
+void shootdown_acknowledge_ipi(uint32_t interrupt);
+
+/**
+ * Makes this CPU forget that an access to `address` was refused.
  *
  * Call this in the handler of page faults, on the CPU that took the fault, before the access is
  * tried again. No flush follows a change that only makes more accesses valid, so a CPU that caches

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
 use shootdown::{CpuState, PinnedCpu, Presence, SpaceId};
+use shootdown_hw::Processor as _;
 
 use crate::engine::{engine, pin};
 use crate::machine::Machine;
@@ -34,11 +35,8 @@ pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
 /// bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_online() {
-    #[cfg(feature = "processor")]
     // SAFETY: the caller's promise, and that of `shootdown_init` that all CPUs are alike.
-    unsafe {
-        crate::machine::enable();
-    }
+    unsafe { engine().machine().processor().set_up_cpu() };
     // SAFETY: the caller's promise.
     unsafe { pin() }.online();
 }
@@ -56,8 +54,8 @@ pub unsafe extern "C" fn shootdown_offline() {
 }
 
 /// Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
-/// controller's acknowledgement. The handler must observe all stores from before the interrupt was
-/// sent, which on RISC-V takes a fence between the clearing of `sip.SSIP` and this call.
+/// was acknowledged (`shootdown_acknowledge_ipi`, or by the kernel's driver of the interrupt
+/// controller). The handler must observe all stores from before the interrupt was sent.
 ///
 /// Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
 /// waiting for this CPU.

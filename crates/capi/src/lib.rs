@@ -65,7 +65,7 @@ mod flush;
 mod gather;
 mod batch;
 mod tag;
-#[cfg(any(feature = "processor", docsrs))]
+#[cfg(feature = "processor")]
 mod processor;
 mod vcpu;
 mod stats;
@@ -102,9 +102,11 @@ pub use gather::{
     shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
     shootdown_tables_are_clear,
 };
-#[cfg(any(feature = "processor", docsrs))]
-#[cfg_attr(docsrs, doc(cfg(feature = "processor")))]
-pub use processor::{shootdown_forget_refused, shootdown_publish_kernel};
+#[cfg(feature = "processor")]
+pub use processor::{
+    shootdown_acknowledge_ipi, shootdown_forget_refused, shootdown_publish_kernel,
+    shootdown_send_ipi,
+};
 pub use space::{
     shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
     shootdown_space_root, shootdown_trim_cpumask,

@@ -20,7 +20,7 @@ unsafe extern "C" {
     /// Each of them must enter the handler after finite time, unless it masks the interrupt for
     /// ever. The handler must observe all stores that this CPU made before the call, which most
     /// machines guarantee only after a barrier: `mfence; lfence` before a write to an x2APIC
-    /// register, `dsb ishst` before an SGI of Arm's GIC.
+    /// register, `dsb ishst` before an SGI of Arm's GIC. `shootdown_send_ipi` has these barriers.
     pub fn shootdown_os_ring(cpus: *const u32, count: usize);
 
     /// Defined by the kernel: returns a retired space. No CPU can walk its page tables any
@@ -72,7 +72,7 @@ unsafe extern "C" {
     pub fn shootdown_os_panic(message: *const core::ffi::c_char, length: usize) -> !;
 }
 
-#[cfg(not(feature = "processor"))]
+#[cfg(any(not(feature = "processor"), docsrs))]
 unsafe extern "C" {
     /// Defined by the kernel, like all functions `shootdown_mmu_…`, unless the library was built
     /// with the feature `processor`: returns true if the flush interrupt is masked on this CPU.
@@ -128,7 +128,7 @@ unsafe extern "C" {
     pub fn shootdown_mmu_invalidate_all();
 }
 
-#[cfg(all(feature = "broadcast", not(feature = "processor")))]
+#[cfg(all(feature = "broadcast", any(not(feature = "processor"), docsrs)))]
 unsafe extern "C" {
     /// Defined by the kernel, like the three functions below, if the library was built with the
     /// feature `broadcast` and without `processor`: begins to drop the translations of these pages

@@ -1,15 +1,57 @@
-//! Functions of the processor that a handler of page faults calls, and a kernel that maps its own
-//! pages.
+//! Functions of the processor that a kernel calls: for interrupts between CPUs, for its handler of
+//! page faults, and where it maps its own pages.
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
-use shootdown_hw::Processor as _;
+use core::slice;
+
+use shootdown_hw::{Ipi as _, Processor as _};
 
 use crate::engine::engine;
 use crate::extent::ExtentWord;
+use crate::machine::ipi;
 
-/// Makes this CPU forget that an access to `address` was refused. In a library with the feature
-/// `processor`, like the function below.
+/// Sends an interrupt to CPUs, with the barrier that the controller needs. For
+/// `shootdown_os_ring`, in a kernel without a driver of its own. In a library with the feature
+/// `processor`, like all functions below.
+///
+/// | processor | controller | `interrupt` | `targets` |
+/// |---|---|---|---|
+/// | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
+/// | AArch64 | GICv3 or GICv4, by system registers, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
+/// | RISC-V | firmware (SBI) | 0 | numbers of harts |
+/// | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
+///
+/// # Safety
+///
+/// `targets` has `count` numbers. Each CPU has its controller set up as in the table, and has a
+/// handler of the interrupt, which calls `shootdown_acknowledge_ipi` and then
+/// `shootdown_handle_flush_ipi`.
+///
+/// # Panics
+///
+/// If `interrupt` is out of range, or if the firmware refuses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64, count: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { ipi(interrupt).send(slice::from_raw_parts(targets, count).iter().copied()) };
+}
+
+/// Acknowledges the interrupt `interrupt` of `shootdown_send_ipi` on the CPU that has taken it.
+/// Call this before `shootdown_handle_flush_ipi`: a CPU that rings in the meantime then causes
+/// another interrupt.
+///
+/// # Safety
+///
+/// In the handler of the interrupt. On AArch64, the handler has read the number from
+/// `ICC_IAR1_EL1`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { ipi(interrupt) }.acknowledge();
+}
+
+/// Makes this CPU forget that an access to `address` was refused.
 ///
 /// Call this in the handler of page faults, on the CPU that took the fault, before the access is
 /// tried again. No flush follows a change that only makes more accesses valid, so a CPU that caches

@@ -42,9 +42,11 @@ fn toolchain(target: &str) -> Option<(&'static str, &'static str)> {
 fn build_for(name: &str, settings: &Value, doc: &str, target: &str) -> Result<(), Failure> {
     let mut flags = words(&settings["rustdoc-args"]).join(" ");
     // The page of another processor has no items to which some modules of this one link.
-    if target.is_empty() {
-        flags.push_str(" -D warnings");
-    }
+    flags.push_str(if target.is_empty() {
+        " -D warnings"
+    } else {
+        " -A rustdoc::broken-intra-doc-links"
+    });
     let mut command = cargo(doc)
         .args("--quiet --no-deps --package")
         .arg(name)

@@ -12,13 +12,14 @@ struct shootdown_cpu *shootdown_os_cpu(uint32_t number) { return &cpus[number]; 
 
 uint32_t shootdown_os_this_cpu(void) { return this_cpu(); }
 
-void shootdown_os_ring(const uint32_t *targets, size_t count) {
-    uint64_t mask = 0;
+/* On RISC-V there is one interrupt between CPUs, and CPUs have the numbers of their harts. */
+enum { INTERRUPT = 0 };
+
+void shootdown_os_ring(const uint32_t *numbers, size_t count) {
+    uint64_t targets[CPUS];
     for (size_t i = 0; i < count; i++)
-        mask |= 1ull << harts[targets[i]];
-    fence(); /* the handlers observe what this CPU has stored before */
-    if (sbi(SBI_INTERRUPT, mask, 0, 0) != 0)
-        shootdown_os_panic("the firmware sends no interrupt", 31);
+        targets[i] = harts[numbers[i]];
+    shootdown_send_ipi(INTERRUPT, targets, count);
 }
 
 /* The scheduler may be in the middle of a switch here: only note the space, and free it later. */
@@ -66,11 +67,9 @@ void idle(void) {
     shootdown_leave_space();
 }
 
-/* The handler of the software interrupt. First clear it: a CPU that rings from then on sends another
- * one. The fence makes the handler observe what the senders have stored. */
+/* The handler of the interrupt. */
 void flush_interrupt(void) {
-    csr_clear(sip, SIP_SSIP);
-    fence();
+    shootdown_acknowledge_ipi(INTERRUPT);
     shootdown_handle_flush_ipi();
 }
 

@@ -8,7 +8,6 @@ enum {
     SSTATUS_SIE = 1 << 1,  /* interrupts are enabled */
     SSTATUS_SUM = 1 << 18, /* the kernel may access user pages */
     SIE_SSIE = 1 << 1,     /* the software interrupt is enabled */
-    SIP_SSIP = 1 << 1,     /* the software interrupt is pending */
 };
 
 #define SOFTWARE_INTERRUPT (1ull << 63 | 1)
@@ -24,9 +23,6 @@ enum {
 static inline void mask_interrupts(void) { csr_clear(sstatus, SSTATUS_SIE); }
 static inline void unmask_interrupts(void) { csr_set(sstatus, SSTATUS_SIE); }
 
-/* Completes all accesses to memory and devices before any later one. */
-static inline void fence(void) { __asm__ volatile("fence iorw, iorw" : : : "memory"); }
-
 /* Drops one page from the TLB of this CPU. */
 static inline void drop_page(uint64_t address) {
     __asm__ volatile("sfence.vma %0" : : "r"(address) : "memory");
@@ -40,7 +36,6 @@ static inline uint32_t this_cpu(void) {
 
 /* Extensions of the firmware. */
 #define SBI_PUT_CHARACTER 0x01
-#define SBI_INTERRUPT 0x735049
 #define SBI_HARTS 0x48534d
 
 /* The device by which QEMU's machine `virt` ends, with status 0 or 1. */

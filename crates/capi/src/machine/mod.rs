@@ -11,7 +11,7 @@ pub(crate) use linked::Linked as Processor;
 #[cfg(feature = "processor")]
 mod ready;
 #[cfg(feature = "processor")]
-pub(crate) use ready::{Ready as Processor, enable};
+pub(crate) use ready::{Ready as Processor, ipi};
 
 use crate::config::Config;
 

@@ -1,6 +1,7 @@
 //! The processor on `AArch64`.
 
-use shootdown_hw::aarch64::{Aarch64, Features};
+use shootdown_hw::Ipi;
+use shootdown_hw::aarch64::{Aarch64, Features, GicIpi};
 
 use crate::config::{Config, SHOOTDOWN_AARCH64_REPEAT_BROADCASTS};
 
@@ -18,9 +19,17 @@ pub(super) fn processor(config: &Config) -> Aarch64 {
     }
 }
 
-/// Does nothing: all features are enabled.
+/// The SGI with this number.
 ///
 /// # Safety
 ///
-/// There are no requirements.
-pub(crate) unsafe fn enable() {}
+/// As [`GicIpi::new`].
+///
+/// # Panics
+///
+/// If there is no such SGI.
+pub(crate) unsafe fn ipi(number: u32) -> impl Ipi {
+    assert!(number < 16, "shootdown_send_ipi: there is no SGI {number}");
+    // SAFETY: the caller's promise.
+    unsafe { GicIpi::new(number as u8) }
+}

@@ -1,6 +1,7 @@
 //! The processor on `LoongArch64`.
 
-use shootdown_hw::loongarch64::LoongArch64;
+use shootdown_hw::Ipi;
+use shootdown_hw::loongarch64::{IocsrIpi, LoongArch64};
 
 use crate::config::Config;
 
@@ -14,9 +15,17 @@ pub(super) fn processor(_: &Config) -> LoongArch64 {
     LoongArch64::detect()
 }
 
-/// Does nothing: all features are enabled.
+/// The interrupt with this number.
 ///
 /// # Safety
 ///
-/// There are no requirements.
-pub(crate) unsafe fn enable() {}
+/// As [`IocsrIpi::new`].
+///
+/// # Panics
+///
+/// If there is no such interrupt.
+pub(crate) unsafe fn ipi(number: u32) -> impl Ipi {
+    assert!(number < 32, "shootdown_send_ipi: there is no interrupt {number}");
+    // SAFETY: the caller's promise.
+    unsafe { IocsrIpi::new(number as u8) }
+}

@@ -23,7 +23,7 @@ mod native;
 #[path = "x86_64.rs"]
 mod native;
 
-pub(crate) use native::enable;
+pub(crate) use native::ipi;
 
 /// The processor of `shootdown-hw`, with the slots for which a CPU's state has room in C.
 #[derive(Debug)]
@@ -91,6 +91,12 @@ unsafe impl Processor for Ready {
         fn tolerates_mixed_sizes() -> bool;
         fn broadcaster() -> Option<&Self::Broadcaster>;
         fn spin_hint();
+    }
+
+    #[inline]
+    unsafe fn set_up_cpu(&self) {
+        // SAFETY: the caller promises what the processor requires.
+        unsafe { self.0.set_up_cpu() }
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! The processor on RISC-V with 64 bits.
 
-use shootdown_hw::riscv64::{Features, RiscV64};
+use shootdown_hw::Ipi;
+use shootdown_hw::riscv64::{Features, RiscV64, SbiIpi};
 
 use crate::config::{Config, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL};
 
@@ -30,9 +31,12 @@ pub(super) fn processor(config: &Config) -> RiscV64 {
     processor
 }
 
-/// Does nothing: all features are enabled.
+/// The software interrupt, which has no number.
 ///
 /// # Safety
 ///
-/// There are no requirements.
-pub(crate) unsafe fn enable() {}
+/// As [`SbiIpi::new`].
+pub(crate) unsafe fn ipi(_: u32) -> impl Ipi {
+    // SAFETY: the caller's promise.
+    unsafe { SbiIpi::new() }
+}

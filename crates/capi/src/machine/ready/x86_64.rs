@@ -1,6 +1,7 @@
 //! The processor on x86-64.
 
-use shootdown_hw::x86_64::{KernelPages, X86_64, detect};
+use shootdown_hw::Ipi;
+use shootdown_hw::x86_64::{KernelPages, X2ApicIpi, X86_64, detect};
 
 use crate::config::{Config, SHOOTDOWN_X86_64_GLOBAL_KERNEL};
 
@@ -16,16 +17,21 @@ pub(super) fn processor(config: &Config) -> X86_64 {
         _ => KernelPages::Global,
     };
     // SAFETY: the kernel promises in `shootdown_init` that all CPUs are alike, and that its pages
-    // are mapped as the flag says. `shootdown_online` enables the features on each CPU.
+    // are mapped as the flag says. `shootdown_online` sets up each CPU.
     unsafe { X86_64::new(detect(), kernel_pages) }
 }
 
-/// Enables the features of this CPU.
+/// The interrupt with this vector.
 ///
 /// # Safety
 ///
-/// As [`shootdown_hw::x86_64::enable`], and all CPUs are alike.
-pub(crate) unsafe fn enable() {
+/// As [`X2ApicIpi::new`].
+///
+/// # Panics
+///
+/// If there is no such vector.
+pub(crate) unsafe fn ipi(vector: u32) -> impl Ipi {
+    assert!((16..256).contains(&vector), "shootdown_send_ipi: there is no vector {vector}");
     // SAFETY: the caller's promise.
-    unsafe { shootdown_hw::x86_64::enable(detect()) };
+    unsafe { X2ApicIpi::new(vector as u8) }
 }
