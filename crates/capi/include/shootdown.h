@@ -1096,7 +1096,7 @@ void shootdown_unpin_tag(const struct shootdown_space *space);
  * | processor | controller | `interrupt` | `targets` |
  * |---|---|---|---|
  * | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
- * | AArch64 | GICv3 or GICv4, by system registers, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
+ * | AArch64 | GICv3 or later, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
  * | RISC-V | firmware (SBI) | 0 | numbers of harts |
  * | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
  *
@@ -1110,9 +1110,7 @@ void shootdown_unpin_tag(const struct shootdown_space *space);
  *
  * If `interrupt` is out of range, or if the firmware refuses.
  */
-void shootdown_send_ipi(uint32_t interrupt,
-                        const uint64_t *targets,
-                        size_t count);
+void shootdown_send_ipi(uint32_t interrupt, const uint64_t *targets, size_t count);
 
 /**
  * Acknowledges the interrupt `interrupt` of `shootdown_send_ipi` on the CPU that has taken it.

@@ -18,7 +18,7 @@ use crate::machine::ipi;
 /// | processor | controller | `interrupt` | `targets` |
 /// |---|---|---|---|
 /// | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
-/// | AArch64 | GICv3 or GICv4, by system registers, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
+/// | AArch64 | GICv3 or later, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
 /// | RISC-V | firmware (SBI) | 0 | numbers of harts |
 /// | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
 ///
