@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{boot, check, import, machines, record, replay, report, reproduce};
+use crate::commands::{boot, check, import, machines, record, replay, report, reproduce, run};
 use crate::error::Failure;
 use crate::output::print;
 
@@ -15,6 +15,9 @@ recordings of real programs and for published measurements.
   shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
   shootdown replay sort.shootdown                        replay a recording under several designs
   shootdown report sort.shootdown                        write the same as a page with plots
+
+  shootdown run                                          list workloads that are written as text
+  shootdown run fork-server --cpus 2,8,32                run one on several numbers of CPUs
 
   shootdown check                                        search the engine for bugs, for 30 s
   shootdown check --design zoo                           find the known bugs of other kernels
@@ -33,6 +36,7 @@ Examples:
   shootdown record -- sort --parallel=2 words.txt
   shootdown replay sort.shootdown
   shootdown report sort.shootdown
+  shootdown run fork-server --cpus 2,8,32
   shootdown machines xeon-2s
   shootdown reproduce --only x86-lazy-tlb --report report.html
 
@@ -72,6 +76,9 @@ enum Command {
     /// Write a page with plots of recordings, published measurements and known bugs
     #[command(after_help = report::EXAMPLES)]
     Report(report::Report),
+    /// Run a workload that is written as text, on any machine and design
+    #[command(after_help = run::EXAMPLES)]
+    Run(run::Run),
     /// Search the engine for bugs, or find a known bug of another kernel
     #[command(after_help = check::EXAMPLES)]
     Check(check::Check),
@@ -94,6 +101,7 @@ impl Cli {
             Some(Command::Import(import)) => import.run()?,
             Some(Command::Replay(replay)) => replay.run()?,
             Some(Command::Report(report)) => report.run()?,
+            Some(Command::Run(run)) => run.run()?,
             Some(Command::Check(check)) => check.run()?,
             Some(Command::Boot(boot)) => boot.run()?,
             Some(Command::Reproduce(reproduce)) => reproduce.run()?,
@@ -124,6 +132,7 @@ mod tests {
             import::EXAMPLES,
             replay::EXAMPLES,
             report::EXAMPLES,
+            run::EXAMPLES,
             reproduce::EXAMPLES,
         ];
         let lines = examples.iter().flat_map(|text| text.lines());

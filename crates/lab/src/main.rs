@@ -10,6 +10,7 @@ mod progress;
 mod recordings;
 mod render;
 mod studies;
+mod workloads;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //!
 //! [`run`] executes a workload with the memory manager of [`shootdown_vm`], under one design, and
 //! returns the measurements. [`programs`] contains benchmarks. [`replay`] runs recordings of real
-//! programs.
+//! programs. [`text`] reads workloads from text and runs grids of them.
 
 // In reading order.
 mod platform;
@@ -14,6 +14,7 @@ mod checks;
 mod executor;
 pub mod programs;
 pub mod replay;
+pub mod text;
 
 pub use executor::run;
 pub use instrumented::{Instrumented, Unmaps};

@@ -12,5 +12,6 @@ mod machines;
 mod record;
 mod replay;
 mod report;
+mod run;
 mod tags;
 mod traces;

@@ -15,4 +15,5 @@ mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;
 mod replay;
+mod text;
 mod x86_batched_unmap;

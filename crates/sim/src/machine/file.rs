@@ -49,6 +49,30 @@ impl Number {
     }
 }
 
+/// Returns the number of a file that `key` names as `SECTION.KEY`.
+pub(super) fn number_mut<'t>(table: &'t mut toml::Table, key: &str) -> Option<&'t mut toml::Table> {
+    let (section, key) = key.rsplit_once('.')?;
+    let section = match section.split_once('.') {
+        Some(("idle", state)) => {
+            let states = table.get_mut("idle")?.as_array_mut()?.iter_mut();
+            let mut states = states.filter_map(|it| it.as_table_mut());
+            states.find(|it| it.get("name").and_then(toml::Value::as_str) == Some(state))?
+        }
+        _ => table.get_mut(section)?.as_table_mut()?,
+    };
+    section.get_mut(key)?.as_table_mut()
+}
+
+/// Returns `true` if two keys have the same section or the same last part.
+pub(super) fn is_similar(one: &str, other: &str) -> bool {
+    let parts = |key: &str| key.rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned()));
+    match (parts(one), parts(other)) {
+        (Some(one), Some(other)) => one.0 == other.0 || one.1 == other.1,
+        (Some((_, key)), None) => key == other,
+        _ => false,
+    }
+}
+
 /// A number as written in the file: `key = { value = 1.5, source = "…" }`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,6 +9,7 @@ mod file;
 mod topology;
 
 use core::fmt;
+use std::sync::Arc;
 
 use crate::queue::Key;
 use crate::time::Time;
@@ -53,6 +54,8 @@ pub struct Machine {
     /// Costs of the kernel's own work.
     pub kernel: Kernel,
     numbers: Vec<Number>,
+    /// The contents of the file.
+    table: Arc<toml::Table>,
 }
 
 impl Machine {
@@ -62,8 +65,12 @@ impl Machine {
     ///
     /// If the text is not TOML, has unknown or missing keys, or describes an impossible machine.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
-        let file: file::MachineFile =
-            toml::from_str(text).map_err(|error| MachineError::Syntax(error.to_string()))?;
+        let syntax = |error: toml::de::Error| MachineError::Syntax(error.to_string());
+        let file = toml::from_str(text).map_err(syntax)?;
+        Self::new(file, Arc::new(text.parse().map_err(syntax)?))
+    }
+
+    fn new(file: file::MachineFile, table: Arc<toml::Table>) -> Result<Self, MachineError> {
         let numbers = file.numbers();
         for number in &numbers {
             number.check()?;
@@ -86,6 +93,7 @@ impl Machine {
             name: file.name,
             about: file.about,
             numbers,
+            table,
         };
         machine.check()?;
         Ok(machine)
@@ -108,6 +116,36 @@ impl Machine {
         machine.topology = self.topology.resized(cpus);
         machine.check()?;
         Ok(machine)
+    }
+
+    /// Returns this machine with another value of one number, which is named as
+    /// `SECTION.KEY`: `tlb.invalidate_page_ns`, or `idle.C1.exit_us`. The number of CPUs stays
+    /// unless the number is one of `topology`.
+    ///
+    /// # Errors
+    ///
+    /// If the file has no such number, or describes an impossible machine with this value.
+    pub fn with_number(&self, key: &str, value: f64) -> Result<Self, MachineError> {
+        let mut table = toml::Table::clone(&self.table);
+        let number = file::number_mut(&mut table, key).ok_or_else(|| {
+            let names = self.numbers.iter().map(|it| format!("{}.{}", it.section, it.key));
+            let near: Vec<_> = names.filter(|name| file::is_similar(name, key)).collect();
+            MachineError::Impossible {
+                cause: format!("it has no number `{}`", key.escape_debug()),
+                remedy: match near.join(" or ") {
+                    none if none.is_empty() => "use SECTION.KEY of its file".to_owned(),
+                    near => format!("use {near}"),
+                },
+            }
+        })?;
+        number.insert("value".to_owned(), value.into());
+        number.insert("source".to_owned(), "set for this run".into());
+        number.remove("calibrated_on");
+        let file = table.clone().try_into();
+        let file =
+            file.map_err(|error: toml::de::Error| MachineError::Syntax(error.to_string()))?;
+        let machine = Self::new(file, Arc::new(table))?;
+        if key.starts_with("topology.") { Ok(machine) } else { machine.with_cpus(self.cpu_count()) }
     }
 
     /// All numbers of the file, with their sources.

@@ -69,7 +69,7 @@ const SIDE_BY_SIDE: [Design; 4] =
 /// There is no design of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no design `{}`", shown(.0))]
-struct UnknownDesign(String);
+pub(crate) struct UnknownDesign(String);
 
 impl UserError for UnknownDesign {
     fn remedy(&self) -> String {
@@ -112,7 +112,7 @@ impl Replay {
 }
 
 /// Returns the designs of these names, each once.
-fn designs(names: &[String]) -> Result<Vec<Design>, UnknownDesign> {
+pub(crate) fn designs(names: &[String]) -> Result<Vec<Design>, UnknownDesign> {
     let mut designs = Vec::new();
     for name in names {
         let design = name.trim().parse().map_err(|_| UnknownDesign(name.clone()))?;

@@ -1,0 +1,206 @@
+//! One run of a text: a workload on a machine, under a design, with a seed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::Serialize;
+use shootdown_designs::Design;
+use shootdown_program::StepError;
+use shootdown_sim::{Machine, TimeByCause};
+use thiserror::Error;
+
+use super::error::{Position, TextError};
+use super::world::{Reading, World};
+use super::{Constants, Text};
+use crate::executor::run;
+use crate::outcome::{Limits, RunError};
+
+/// One run of a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a> {
+    /// The workload, with its parameters.
+    pub workload: &'a Text,
+    /// The machine. Its CPUs are those of the run.
+    pub machine: &'a Machine,
+    /// The design.
+    pub design: Design,
+    /// The seed of the workload's random numbers.
+    pub seed: u64,
+}
+
+/// The measurement of a run, or of one of its intervals.
+///
+/// All counts are of the whole machine, during the measured time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The name of the workload; for an interval that has a name, `WORKLOAD/INTERVAL`.
+    pub workload: String,
+    /// The name of the machine.
+    pub machine: String,
+    /// Number of CPUs.
+    pub cpus: usize,
+    /// The name of the design.
+    pub design: &'static str,
+    /// The seed.
+    pub seed: u64,
+    /// Measured time, in simulated nanoseconds.
+    pub time_ns: u64,
+    /// Sum of the workload's `count`s.
+    pub operations: u64,
+    /// Number of flushes that the memory manager requested.
+    pub requests: u64,
+    /// Number of flush interrupts that were sent.
+    pub interrupts: u64,
+    /// Number of flushes of a whole tag or of the whole TLB, on any CPU.
+    pub flushes_full: u64,
+    /// Number of flushes of ranges, on any CPU.
+    pub flushes_ranged: u64,
+    /// The time of all CPUs together, by its cause.
+    pub time_by_cause: TimeByCause,
+    /// Number of uses of a translation after the flush that removed it, in the whole run.
+    pub violations: u64,
+}
+
+/// The reason why a cell has no rows.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CellError {
+    /// A statement of the text cannot be performed.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The run failed for a reason that has no place in the text.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// The largest memory of a machine, in pages: 64 GiB. The host needs some bytes for each.
+const MEMORY_MAX: u64 = 1 << 24;
+/// The smallest memory of a node, in pages.
+const MEMORY_MIN: u64 = 64;
+/// The largest number of nodes.
+const NODES_MAX: u64 = 64;
+
+impl Cell<'_> {
+    /// Runs the workload. Returns a row for each interval that was timed, in the order in which the
+    /// text names them, or one row for the whole run if there is no interval.
+    ///
+    /// # Errors
+    ///
+    /// If an operation of the workload fails, or the host lacks room.
+    pub fn run(&self) -> Result<Vec<Row>, CellError> {
+        let cpus = self.machine.cpu_count();
+        let sockets = self.machine.topology.sockets;
+        let mut variables = self.workload.variables(cpus, sockets, self.seed)?;
+        let limits = self.limits(&mut variables)?;
+        let name = self.workload.name().to_owned();
+        let code = Arc::clone(&self.workload.code);
+        let world = World::new(name, code, variables.values, self.seed);
+        let outcome = run(self.machine.clone(), limits, Rc::new(world.clone()), |sim| {
+            world.attach(&sim);
+            self.design.on(sim)
+        });
+        if let Some(failure) = world.failure() {
+            return Err(failure.into());
+        }
+        let outcome = outcome.map_err(|error| located(&world, error))?;
+        let whole = Reading {
+            time: outcome.time,
+            counts: outcome.counts,
+            causes: outcome.causes.iter().sum(),
+            operations: world.operations(),
+        };
+        let row =
+            |interval: &str, reading: &Reading| self.row(interval, reading, outcome.violations);
+        let intervals = world.intervals();
+        if intervals.is_empty() {
+            return Ok(vec![row("", &whole)]);
+        }
+        let names = &self.workload.code.names.intervals;
+        Ok(intervals.iter().map(|(number, reading)| row(&names[*number], reading)).collect())
+    }
+
+    fn row(&self, interval: &str, reading: &Reading, violations: u64) -> Row {
+        let Reading { time, counts, causes, operations } = reading;
+        let slash = if interval.is_empty() { "" } else { "/" };
+        Row {
+            workload: format!("{}{slash}{interval}", self.workload.name()),
+            machine: self.machine.name.clone(),
+            cpus: self.machine.cpu_count(),
+            design: self.design.name(),
+            seed: self.seed,
+            time_ns: time.ns(),
+            operations: *operations,
+            requests: counts.requests,
+            interrupts: counts.interrupts_sent,
+            flushes_full: counts.flushes_full,
+            flushes_ranged: counts.flushes_ranged,
+            time_by_cause: *causes,
+            violations,
+        }
+    }
+
+    fn limits(&self, variables: &mut Constants<'_>) -> Result<Limits, TextError> {
+        let code = &self.workload.code;
+        let mut limits = Limits { on_fault: code.on_fault, ..Limits::DEFAULT };
+        limits.threads += self.machine.cpu_count();
+        if let Some(nodes) = &code.nodes {
+            let value = variables.value(nodes)?;
+            check(value, 1..=NODES_MAX, "nodes", "nodes")?;
+            limits.nodes = value as usize;
+        }
+        if let Some(memory) = &code.memory {
+            let value = variables.value(&memory.pages)?;
+            let smallest = MEMORY_MIN * limits.nodes as u64;
+            check(value, smallest..=MEMORY_MAX, "pages of memory", "memory")?;
+            (limits.frames, limits.memory) = (value as usize, memory.supply);
+        }
+        Ok(limits)
+    }
+}
+
+fn check(
+    value: u64,
+    allowed: core::ops::RangeInclusive<u64>,
+    what: &str,
+    declaration: &str,
+) -> Result<(), TextError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let remedy = format!("declare {} to {} with `{declaration}`", allowed.start(), allowed.end());
+    let start = Position { line: 1, column: 1 };
+    Err(TextError::new(start, format!("there are {value} {what}"), remedy))
+}
+
+/// Adds the place in the text to an error of the run.
+fn located(world: &World, error: RunError) -> CellError {
+    let (program, cause, remedy) = match &error {
+        RunError::Step { program, error } => (Some(*program), error.to_string(), remedy(error)),
+        RunError::Deadlock(count) => (
+            world.first_unfinished(),
+            format!("all {count} threads that are left wait, and none can wake another"),
+            "wake them, start as many threads as the barrier is for, or unlock the lock",
+        ),
+        RunError::TimeUp => (
+            world.first_unfinished(),
+            "the run takes more than an hour of simulated time".to_owned(),
+            "use fewer turns of a loop, or shorter times",
+        ),
+        RunError::Host(_) => return error.into(),
+    };
+    let Some((at, name, index)) = program.and_then(|program| world.place(program)) else {
+        return error.into();
+    };
+    TextError::new(at, format!("thread `{name}({index})`: {cause}"), remedy).into()
+}
+
+fn remedy(error: &StepError) -> &'static str {
+    match error {
+        StepError::OutOfMemory | StepError::Map(_) => {
+            "declare more `memory`, add `reclaim` to it, or map less"
+        }
+        StepError::NotHeld(_) => "lock it in the same thread first",
+        StepError::NoThread => "start fewer threads at a time",
+        StepError::NotRefused => "protect the page before `segfault`",
+        _ => "map the pages first, with the permission for the access; or add `survive_faults`",
+    }
+}
