@@ -44,6 +44,9 @@ pub(super) fn documentation() -> Result<(), Failure> {
     cargo("doc --quiet --no-deps").args(SELECTION).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
+/// The architectures on which the kernel has the feature `kpti`.
+const KPTI: [&str; 2] = ["x86_64", "aarch64"];
+
 /// Checks that the engine, the processors, the memory manager and the language of workloads compile
 /// without an operating system, and that the kernel compiles without a warning.
 pub(super) fn bare_targets() -> Result<(), Failure> {
@@ -59,6 +62,11 @@ pub(super) fn bare_targets() -> Result<(), Failure> {
         emulators::cargo_for_kernel("clippy --quiet --package smallest-embedding", target)?
             .args("-- -D warnings")
             .run()?;
+        if KPTI.contains(&arch) {
+            emulators::cargo_for_kernel("clippy --quiet --features shootdown-kernel/kpti", target)?
+                .args("-- -D warnings")
+                .run()?;
+        }
         println!("kernel and smallest embedding: no warnings on {arch}");
     }
     Ok(())

@@ -66,7 +66,7 @@ impl Kpti {
     /// this on the kernel half.
     #[must_use]
     #[inline]
-    pub fn halves(&self) -> Halves {
+    pub fn halves() -> Halves {
         let kernel = instruction::ttbr0();
         debug_assert!(kernel >> TAG_SHIFT & 1 == 0, "the user half is loaded");
         Halves { user: kernel | 1 << TAG_SHIFT, kernel }
@@ -217,7 +217,7 @@ mod tests {
         let steps = steps_of(|| unsafe { KPTI.load(Root(0x5000), Tag(3), Entries::Keep) });
         assert_eq!(steps, [SetTtbr0(6 << 48 | 0x5000), Synchronize]);
         let halves = Halves { user: 7 << 48 | 0x5000, kernel: 6 << 48 | 0x5000 };
-        assert_eq!(KPTI.halves(), halves);
+        assert_eq!(Kpti::halves(), halves);
     }
 
     #[test]

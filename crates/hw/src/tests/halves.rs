@@ -184,8 +184,8 @@ mod aarch64 {
             };
             steps_of(f).into_iter().filter_map(dropped).collect()
         }
-        fn halves(processor: &Kpti) -> [u64; 2] {
-            let halves = processor.halves();
+        fn halves(_: &Kpti) -> [u64; 2] {
+            let halves = Kpti::halves();
             [halves.user, halves.kernel]
         }
         fn load(value: u64) {

@@ -63,6 +63,7 @@ mod register;
 mod tables;
 mod timer;
 mod user;
+mod user_half;
 
 use shootdown::Root;
 use shootdown_hw::aarch64::Features;
@@ -75,7 +76,7 @@ pub(crate) enum Aarch64 {}
 
 // SAFETY: the module of each method implements the contract.
 unsafe impl Architecture for Aarch64 {
-    type Processor = shootdown_hw::aarch64::Aarch64;
+    type Processor = user_half::Processor;
     type Format = shootdown_vm::Aarch64;
     /// x19 to x30.
     type Saved = [usize; 12];
@@ -121,7 +122,7 @@ unsafe impl Architecture for Aarch64 {
     }
 
     fn processor() -> Self::Processor {
-        shootdown_hw::aarch64::Aarch64::new(Features::detect())
+        user_half::processor(shootdown_hw::aarch64::Aarch64::new(Features::detect()))
     }
 
     /// Does nothing: TTBR1 maps the kernel, whatever TTBR0 maps.

@@ -4,8 +4,8 @@ use core::arch::global_asm;
 
 use shootdown_vm::Access;
 
-use super::interrupts;
 use super::register::read;
+use super::{interrupts, user_half};
 use crate::kernel::arch::contract::{User, UserExit};
 
 global_asm!(include_str!("user.s"));
@@ -20,7 +20,7 @@ const EXCEPTION: u64 = 0;
 
 pub(super) fn run_user(user: &mut User) -> UserExit {
     // SAFETY: user code changes only its registers and the memory that is mapped for it.
-    let kind = unsafe { enter_user(user) };
+    let kind = user_half::run(|| unsafe { enter_user(user) });
     if kind == EXCEPTION {
         exit_by_exception()
     } else {

@@ -54,6 +54,7 @@ mod time;
 mod traps;
 mod uart;
 mod user;
+mod user_half;
 mod vectors;
 
 use core::arch::asm;
@@ -68,7 +69,7 @@ pub(crate) enum X86_64 {}
 
 // SAFETY: the module of each method implements the contract.
 unsafe impl Architecture for X86_64 {
-    type Processor = shootdown_hw::x86_64::X86_64;
+    type Processor = user_half::Processor;
     type Format = shootdown_vm::X86_64;
     /// R15, R14, R13, R12, RBX, RBP, the return address, and two words that align the stack to 16
     /// bytes, as before any call.
@@ -132,7 +133,9 @@ unsafe impl Architecture for X86_64 {
     fn processor() -> Self::Processor {
         // SAFETY: `cpu::install` has enabled the features on every CPU, and `paging` maps the
         // kernel by global pages only.
-        unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) }
+        let processor =
+            unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) };
+        user_half::processor(processor)
     }
 
     fn kernel_root() -> Root {

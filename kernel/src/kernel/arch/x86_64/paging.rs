@@ -108,6 +108,33 @@ pub(super) fn share_kernel(new: Root) {
     }
 }
 
+/// The physical address of the root that is loaded.
+#[cfg(feature = "kpti")]
+pub(super) fn loaded_root() -> u64 {
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+    let value: u64;
+    // SAFETY: reading has no effect.
+    unsafe { core::arch::asm!("mov {}, cr3", out(reg) value, options(nostack, preserves_flags)) };
+    value & ADDRESS
+}
+
+/// Loads a root.
+///
+/// # Safety
+///
+/// The root must map the kernel as the loaded root does.
+#[cfg(feature = "kpti")]
+pub(super) unsafe fn write_cr3(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { core::arch::asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// The physical address of a part of the kernel's image.
+#[cfg(feature = "kpti")]
+pub(super) fn image_to_phys<T>(part: *const T) -> u64 {
+    part as u64 - address_of!(kernel_base)
+}
+
 /// The address at which the kernel maps a physical address.
 pub(super) const fn phys_to_virt<T>(address: u64) -> *mut T {
     (PHYSICAL_MEMORY + address as usize) as *mut T

@@ -3,7 +3,7 @@
 use x86::registers::control::Cr2;
 use x86::structures::idt::ExceptionVector;
 
-use super::{apic, cpu, time, vectors};
+use super::{apic, cpu, time, user_half, vectors};
 use crate::kernel::arch::contract::{Interrupt, User};
 use crate::kernel::arch::upcalls;
 
@@ -63,6 +63,7 @@ pub(super) extern "C" fn trap_in_kernel(frame: &Frame) {
 }
 
 pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Event {
+    user_half::leave();
     (user.task, user.address, user.count) =
         (frame.rdi as usize, frame.rsi as usize, frame.rdx as usize);
     (user.stride, user.value, user.pc) =

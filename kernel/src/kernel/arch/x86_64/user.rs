@@ -9,7 +9,7 @@ use shootdown_vm::Access;
 
 use super::traps::{Event, FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, SCRATCH};
 use super::traps::{trap_from_user, trap_in_kernel, unexpected};
-use super::{cpu, vectors};
+use super::{cpu, user_half, vectors};
 use crate::kernel::arch::contract::{Task, User, UserExit};
 
 const WORD: usize = size_of::<usize>();
@@ -62,6 +62,7 @@ const BY_FETCH: usize = 1 << 4;
 pub(super) fn run_user(user: &mut User) -> UserExit {
     loop {
         user.machine[FLAGS] = user.machine[FLAGS] & KEPT | ALWAYS;
+        user_half::enter();
         // SAFETY: interrupts are masked. Until the call returns, interrupts use this stack, and the
         // thread stays on this CPU.
         match unsafe { enter_user(user, cpu::interrupt_stack()) } {
