@@ -5,7 +5,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use shootdown_hw::riscv64::sbi;
+use shootdown_hw::Ipi as _;
+use shootdown_hw::riscv64::SbiIpi;
 
 use super::csr::{read, run, write};
 use super::{cpu, harts, timer};
@@ -66,11 +67,16 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
         Interrupt::Wake => WAKE,
         Interrupt::Timer => unreachable!("a timer interrupts only its own CPU"),
     };
-    sbi::send_ipis(cpus.map(|cpu| {
+    ipi().send(cpus.map(|cpu| {
         // Release: the handler, which takes the reason, observes all earlier stores.
         REASONS[cpu as usize].fetch_or(reason, Ordering::Release);
         harts::of_cpu(cpu)
     }));
+}
+
+fn ipi() -> SbiIpi {
+    // SAFETY: the kernel runs in S-mode, and `take_interrupts` handles the interrupt.
+    unsafe { SbiIpi::new() }
 }
 
 /// Handles all pending interrupts, of the kernel (called from `trap.s`) or of a user thread.
@@ -82,11 +88,8 @@ pub(super) extern "C" fn take_interrupts() {
         upcalls::interrupt(Interrupt::Timer);
     }
     if pending & SOFTWARE != 0 {
-        // Clear the interrupt before the reasons are taken: a CPU that adds one from here on causes
-        // another interrupt.
-        // SAFETY: the lines below handle the interrupt.
-        unsafe { write!("csrc sip", SOFTWARE) };
-        run!("fence iorw, iorw");
+        // Before the reasons are taken: a CPU that adds one from here on causes another interrupt.
+        ipi().acknowledge();
         // Acquire: observes the stores of the sender from before the interrupt.
         let reasons = REASONS[cpu() as usize].swap(0, Ordering::Acquire);
         for (reason, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
