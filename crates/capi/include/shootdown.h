@@ -33,6 +33,8 @@
 #define SHOOTDOWN_BATCH_WORDS 193
 #define SHOOTDOWN_EXTENTS_WORDS 5
 #define SHOOTDOWN_VCPU_WORDS 1
+#define SHOOTDOWN_LAZY_PREDICTOR_WORDS 1
+#define SHOOTDOWN_STEAL_TIME_WORDS 8
 
 /* Shows the library that it belongs to this header. */
 #define SHOOTDOWN_LAYOUT \
@@ -277,6 +279,20 @@ struct SHOOTDOWN_ALIGNED(8) shootdown_sent_batch {
  */
 struct SHOOTDOWN_ALIGNED(8) shootdown_vcpu {
     uint64_t words[SHOOTDOWN_VCPU_WORDS];
+};
+
+/**
+ * The record of a virtual CPU under KVM on x86-64, which KVM writes (`struct kvm_steal_time`).
+ */
+struct SHOOTDOWN_ALIGNED(64) shootdown_kvm_steal_time {
+    uint64_t words[SHOOTDOWN_STEAL_TIME_WORDS];
+};
+
+/**
+ * The predictor of a CPU of whether to enter lazy.
+ */
+struct SHOOTDOWN_ALIGNED(8) shootdown_lazy_predictor {
+    uint64_t words[SHOOTDOWN_LAZY_PREDICTOR_WORDS];
 };
 
 /**
@@ -1190,6 +1206,100 @@ bool shootdown_vcpu_resume(struct shootdown_vcpu *vcpu);
  * `vcpu` is initialised.
  */
 bool shootdown_vcpu_defer_flush(struct shootdown_vcpu *vcpu);
+
+/**
+ * Returns true if this is a guest of a KVM that empties the TLBs of preempted CPUs on request. If
+ * false, `shootdown_os_is_away` must always return false. On x86-64, in a library with the feature
+ * `processor`, like all functions below.
+ */
+bool shootdown_kvm_can_defer_flushes(void);
+
+/**
+ * Initialises the record of a CPU, which KVM does not write yet.
+ *
+ * # Safety
+ *
+ * `record` must be valid for writes.
+ */
+void shootdown_kvm_init(struct shootdown_kvm_steal_time *record);
+
+/**
+ * Returns the value with which a CPU registers its record at this physical address, by a write of
+ * the register 0x4b564d03 (`MSR_KVM_STEAL_TIME`). 0 in the register ends it.
+ *
+ * # Panics
+ *
+ * If the address is not a multiple of 64.
+ */
+uint64_t shootdown_kvm_msr_value(uint64_t physical_address);
+
+/**
+ * Requests that KVM empties the CPU's TLB before it runs the CPU again. Returns false if the CPU
+ * runs: then there is no request. For `shootdown_os_is_away`.
+ *
+ * # Safety
+ *
+ * `record` is initialised, and is that of the CPU.
+ */
+bool shootdown_kvm_defer_flush(struct shootdown_kvm_steal_time *record);
+
+/**
+ * Initialises the predictor of a CPU, for a kernel whose threads access no user address while they
+ * are in the kernel. May be called before `shootdown_init`.
+ *
+ * # Safety
+ *
+ * `predictor` must be valid for writes. Only its CPU calls the functions below for it, in
+ * interrupt handlers or not.
+ */
+void shootdown_lazy_init(struct shootdown_lazy_predictor *predictor);
+
+/**
+ * Records that the CPU has switched to a space, whose thread is in the kernel. Returns true if the
+ * CPU should enter lazy.
+ *
+ * # Safety
+ *
+ * `predictor` is initialised, and is that of this CPU.
+ */
+bool shootdown_lazy_switched(struct shootdown_lazy_predictor *predictor);
+
+/**
+ * Records that the thread enters the kernel. Returns true if the CPU should enter lazy.
+ *
+ * # Safety
+ *
+ * As `shootdown_lazy_switched`.
+ */
+bool shootdown_lazy_entered_kernel(struct shootdown_lazy_predictor *predictor);
+
+/**
+ * Records that the thread returns to user mode. If the CPU is lazy, first call `shootdown_resume`.
+ *
+ * # Safety
+ *
+ * As `shootdown_lazy_switched`.
+ */
+void shootdown_lazy_returned_to_user(struct shootdown_lazy_predictor *predictor);
+
+/**
+ * Records that the CPU caught up with a flush on its way to user mode: `caught_up` in its counters
+ * has grown. To enter lazy has then saved an interrupt.
+ *
+ * # Safety
+ *
+ * As `shootdown_lazy_switched`.
+ */
+void shootdown_lazy_caught_up(struct shootdown_lazy_predictor *predictor);
+
+/**
+ * Records that the flush interrupt has arrived. Call this in its handler.
+ *
+ * # Safety
+ *
+ * As `shootdown_lazy_switched`.
+ */
+void shootdown_lazy_interrupted(struct shootdown_lazy_predictor *predictor);
 
 /**
  * Returns the counters of a CPU. May be called on any CPU, at any time after `shootdown_cpu_init`

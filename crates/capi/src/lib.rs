@@ -68,6 +68,9 @@ mod tag;
 #[cfg(feature = "processor")]
 mod processor;
 mod vcpu;
+#[cfg(all(feature = "processor", target_arch = "x86_64"))]
+mod kvm;
+mod lazy;
 mod stats;
 #[cfg(feature = "panic-handler")]
 mod panic;
@@ -102,6 +105,15 @@ pub use gather::{
     shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
     shootdown_tables_are_clear,
 };
+#[cfg(all(feature = "processor", target_arch = "x86_64"))]
+pub use kvm::{
+    shootdown_kvm_can_defer_flushes, shootdown_kvm_defer_flush, shootdown_kvm_init,
+    shootdown_kvm_msr_value,
+};
+pub use lazy::{
+    shootdown_lazy_caught_up, shootdown_lazy_entered_kernel, shootdown_lazy_init,
+    shootdown_lazy_interrupted, shootdown_lazy_returned_to_user, shootdown_lazy_switched,
+};
 #[cfg(feature = "processor")]
 pub use processor::{
     shootdown_acknowledge_ipi, shootdown_forget_refused, shootdown_publish_kernel,
@@ -113,8 +125,8 @@ pub use space::{
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{
-    BatchStorage, CpuStorage, ExtentsStorage, PendingStorage, SentBatchStorage, SpaceStorage,
-    VcpuStorage,
+    BatchStorage, CpuStorage, ExtentsStorage, LazyPredictorStorage, PendingStorage,
+    SentBatchStorage, SpaceStorage, StealTimeStorage, VcpuStorage,
 };
 pub use tag::{shootdown_pin_tag, shootdown_unpin_tag};
 pub use vcpu::{

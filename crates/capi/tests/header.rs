@@ -28,7 +28,8 @@ fn macros() -> String {
         text,
         "#else\n#error \"SHOOTDOWN_CPUS_MAX must be 64, 512 or 4096\"\n#endif\n\
          #define SHOOTDOWN_CPU_WORDS {}\n#define SHOOTDOWN_BATCH_WORDS {}\n\
-         #define SHOOTDOWN_EXTENTS_WORDS {}\n#define SHOOTDOWN_VCPU_WORDS {}\n\n\
+         #define SHOOTDOWN_EXTENTS_WORDS {}\n#define SHOOTDOWN_VCPU_WORDS {}\n\
+         #define SHOOTDOWN_LAZY_PREDICTOR_WORDS {}\n#define SHOOTDOWN_STEAL_TIME_WORDS {}\n\n\
          /* Shows the library that it belongs to this header. */\n\
          #define SHOOTDOWN_LAYOUT \\\n    \
          ((uint64_t)SHOOTDOWN_CPU_WORDS | (uint64_t)SHOOTDOWN_SPACE_WORDS << 16 \\\n     \
@@ -38,6 +39,8 @@ fn macros() -> String {
         sizes::BATCH,
         sizes::EXTENTS,
         sizes::VCPU,
+        sizes::LAZY_PREDICTOR,
+        sizes::STEAL_TIME,
     );
     text
 }
@@ -63,6 +66,8 @@ fn header_is_generated_from_this_source() {
         "tag",
         "processor",
         "vcpu",
+        "kvm",
+        "lazy",
         "stats",
     ] {
         sources = sources.with_src(folder.join(format!("src/{module}.rs")));

@@ -258,6 +258,18 @@ static void idle(struct address_space *space) {
         exit(2);
 }
 
+/* The predictor of whether to enter lazy: it does after an interrupt in the kernel. */
+static bool predictor_works(void) {
+    struct shootdown_lazy_predictor predictor;
+    shootdown_lazy_init(&predictor);
+    bool before = shootdown_lazy_switched(&predictor);
+    shootdown_lazy_interrupted(&predictor);
+    shootdown_lazy_returned_to_user(&predictor);
+    bool after = shootdown_lazy_entered_kernel(&predictor);
+    shootdown_lazy_caught_up(&predictor);
+    return !before && after && shootdown_lazy_entered_kernel(&predictor);
+}
+
 static void touch_all(void) {
     for (size_t page = 0; page < 4 * PAGES; page++) {
         touch(page % PAGES);
@@ -334,7 +346,7 @@ int main(int argc, char **argv) {
     shootdown_pending_init(&joined);
     shootdown_join(&joined, &early);
     shootdown_wait(&joined);
-    if (!shootdown_poll(&joined))
+    if (!shootdown_poll(&joined) || !predictor_works())
         return 2;
     shootdown_init(&config);
     for (size_t i = 0; i < SPACES; i++) {

@@ -49,6 +49,13 @@ pub(crate) fn for_boots() -> Result<Vec<&'static str>, Failure> {
     Ok(ready)
 }
 
+/// Installs the emulator of one architecture, if it is missing. Returns `true` if it can boot.
+pub(crate) fn for_boots_on(wanted: &str) -> Result<bool, Failure> {
+    let mut wanted_one = ARCHITECTURES.iter().filter(|(arch, ..)| *arch == wanted);
+    let is_here = wanted_one.any(|(_, _, emulator, _)| is_ready(emulator).is_ok());
+    Ok(is_here || for_boots()?.contains(&wanted))
+}
+
 fn is_ready(emulator: &str) -> Result<(), Failure> {
     let what_is = match version(emulator) {
         Some(QEMU_MIN..) => return Ok(()),

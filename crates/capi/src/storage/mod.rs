@@ -2,7 +2,10 @@
 
 #![expect(unsafe_code, reason = "the engine's values live in memory that C owns")]
 
-use shootdown::{Batch, CpuState, ExtentSet, Pending, SentBatch, Space, VcpuWord};
+use shootdown::{
+    Batch, CpuState, ExtentSet, LazyEntryPredictor, Pending, SentBatch, Space, VcpuWord,
+};
+use shootdown_hw::x86_64::kvm::StealTime;
 
 use crate::machine::Machine;
 
@@ -72,7 +75,7 @@ macro_rules! storage {
         }
 
         const _: () = assert!(size_of::<$name>() == size_of::<$value>());
-        const _: () = assert!(align_of::<$name>() == align_of::<$value>());
+        const _: () = assert!(align_of::<$name>() >= align_of::<$value>());
     };
 }
 
@@ -80,6 +83,8 @@ storage!(CpuStorage, SHOOTDOWN_CPU_WORDS, CpuState<Machine>);
 storage!(SpaceStorage, SHOOTDOWN_SPACE_WORDS, Space<Machine>);
 // `None`: a flush that was begun before there was an engine.
 storage!(PendingStorage, SHOOTDOWN_PENDING_WORDS, Option<Pending<'static, Machine>>);
+storage!(LazyPredictorStorage, SHOOTDOWN_LAZY_PREDICTOR_WORDS, LazyEntryPredictor);
+storage!(StealTimeStorage, SHOOTDOWN_STEAL_TIME_WORDS, StealTime);
 storage!(VcpuStorage, SHOOTDOWN_VCPU_WORDS, VcpuWord<Machine>);
 storage!(ExtentsStorage, SHOOTDOWN_EXTENTS_WORDS, ExtentSet);
 storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, Batch<SpaceRef, NoBag>);
@@ -141,4 +146,18 @@ pub struct SentBatchStorage {
 #[repr(C, align(8))]
 pub struct VcpuStorage {
     words: [u64; SHOOTDOWN_VCPU_WORDS],
+}
+
+/// The predictor of a CPU of whether to enter lazy.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct LazyPredictorStorage {
+    words: [u64; SHOOTDOWN_LAZY_PREDICTOR_WORDS],
+}
+
+/// The record of a virtual CPU under KVM on x86-64, which KVM writes (`struct kvm_steal_time`).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct StealTimeStorage {
+    words: [u64; SHOOTDOWN_STEAL_TIME_WORDS],
 }

@@ -48,6 +48,10 @@ pub const BATCH: usize = size_of::<Batch<&'static u64, NoBag>>() / 8;
 pub const EXTENTS: usize = size_of::<ExtentSet>() / 8;
 /// Size of the word of a virtual CPU, in words.
 pub const VCPU: usize = super::SHOOTDOWN_VCPU_WORDS;
+/// Size of a predictor, in words.
+pub const LAZY_PREDICTOR: usize = super::SHOOTDOWN_LAZY_PREDICTOR_WORDS;
+/// Size of KVM's record, in words.
+pub const STEAL_TIME: usize = super::SHOOTDOWN_STEAL_TIME_WORDS;
 
 /// A number that differs if header and library were made for different numbers of CPUs.
 pub(crate) const LAYOUT: u64 = SHOOTDOWN_CPU_WORDS as u64
