@@ -14,11 +14,27 @@ use std::time::Duration;
 pub(crate) struct Failure {
     cause: String,
     remedy: String,
+    /// The exit status of this program.
+    status: u8,
 }
 
 impl Failure {
     pub(crate) fn new(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { cause: cause.into(), remedy: remedy.into() }
+        Self { cause: cause.into(), remedy: remedy.into(), status: 1 }
+    }
+
+    /// A failure of the caller's arguments: exit status 2.
+    pub(crate) fn usage(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { status: 2, ..Self::new(cause, remedy) }
+    }
+
+    /// A missing tool: exit status 3.
+    pub(crate) fn missing(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { status: 3, ..Self::new(cause, remedy) }
+    }
+
+    pub(crate) fn status(&self) -> u8 {
+        self.status
     }
 
     pub(crate) fn cause(&self) -> &str {
@@ -146,6 +162,11 @@ impl Command {
         };
         let bytes = in_time.or_else(|_| receiver.recv_timeout(AFTER_KILL)).unwrap_or_default();
         Ok(Captured { status, output: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    /// Starts the command, and returns it with a pipe that both of its streams end in.
+    pub(crate) fn start_piped(mut self) -> Result<(Child, PipeReader), Failure> {
+        self.start().map_err(|error| self.not_run(&error))
     }
 
     /// Starts the command with both of its streams in one pipe.

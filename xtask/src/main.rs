@@ -37,13 +37,16 @@ cargo xtask boots           boot the kernel; outside of CI, write the results in
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths: seconds
-cargo xtask port ostd [--format text|json]
+cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
                             build the kernel framework OSTD as published and with the engine,
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
-cargo xtask port ostd --tests
+cargo xtask port ostd [--arch ARCH] --tests
                             run OSTD's own unit tests in both
-cargo xtask port ostd --boots COUNT
-                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
+cargo xtask port ostd [--arch ARCH] --boots COUNT
+                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a
+                            kernel that hangs is reported with the place of each CPU
+cargo xtask port ostd --bochs
+                            boot OSTD with the engine on Bochs, which has PCIDs
 cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, the contents of memory, the checker, and boots
                             for MINUTES on each machine (default 10)
@@ -93,7 +96,7 @@ fn main() -> ExitCode {
             println!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        _ => Err(Failure::new("there is no such command", "cargo xtask help")),
+        _ => Err(Failure::usage("there is no such command", "cargo xtask help")),
     };
     match result {
         Ok(()) => {
@@ -102,7 +105,7 @@ fn main() -> ExitCode {
         }
         Err(failure) => {
             eprintln!("\n{failure}");
-            ExitCode::FAILURE
+            ExitCode::from(failure.status())
         }
     }
 }

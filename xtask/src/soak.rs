@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::command::{Failure, cargo};
 use crate::test::builds;
-use crate::{boots, setup};
+use crate::{boots, port, setup};
 
 /// Runs the stress example.
 fn stress(seconds: u64) -> Result<(), Failure> {
@@ -99,6 +99,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     // These are the checker's programs that CI leaves out.
     cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     boots::soak(Duration::from_secs(minutes * 60), seed)?;
+    port::soak()?;
     // Large random programs get as much time as short programs in every schedule.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
         .arg(format!("{minutes}m"))

@@ -1,6 +1,9 @@
-//! Passes the linker script to the linker.
+//! Passes the linker script of the architecture to the linker.
 
 fn main() {
-    println!("cargo:rustc-link-arg-bins=-T{}/x86_64.ld", env!("CARGO_MANIFEST_DIR"));
-    println!("cargo:rerun-if-changed=x86_64.ld");
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    // The linker runs in this folder.
+    println!("cargo:rustc-link-arg-bins=-T{arch}.ld");
+    println!("cargo:rerun-if-changed={arch}.ld");
+    println!("cargo:rerun-if-changed=sections.ld");
 }

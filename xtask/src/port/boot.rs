@@ -1,84 +1,78 @@
-//! Boots the kernel of the comparison in QEMU, and reads its rows.
+//! Boots a kernel of the comparison in an emulator, and reads its rows.
 
 use std::path::Path;
-use std::time::Duration;
 
+use super::machine::{Clock, Machine};
 use super::row::Row;
-use super::source::Variant;
-use crate::command::{Command, Failure};
+use super::source::{Arch, Variant};
+use super::watch::{self, End, Watchdog};
+use crate::command::Failure;
 
-/// The exit status of QEMU after the kernel has powered off with success.
-const SUCCESS: i32 = 33;
-
-/// Maximum time of a boot. A kernel that panics before it can power off runs for ever.
-const LIMIT: Duration = Duration::from_secs(240);
-
-/// Half of the memory is above 4 GiB: the framework maps memory up to the last usable byte, and
-/// reads the tables of ACPI, which must be below it.
-const MACHINE: &str = "-machine q35,max-ram-below-4g=256M -m 512M -no-reboot -display none \
-                       -monitor none -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04";
-
-/// The clock of a boot.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Clock {
-    /// Counts the instructions of all CPUs, which take turns on one thread of the host. Two boots
-    /// give the same rows.
-    Instructions,
-    /// The host's, with a thread of the host for each CPU.
-    Host,
+/// Boots a kernel with these words on its command line. Returns its output and its end.
+pub(super) fn run(
+    kernel: &Path,
+    machine: Machine,
+    words: &str,
+    cpu_ms_max: u64,
+) -> Result<(String, End), Failure> {
+    let monitor = watch::temporary();
+    let command = machine.command(kernel, words, &monitor);
+    Watchdog { kernel, monitor: Some(monitor), cpu_ms_max }.run(command)
 }
 
-/// Boots a kernel with these words on its command line, and returns its output.
-pub(super) fn boot(kernel: &Path, cpus: u32, words: &str, clock: Clock) -> Result<String, Failure> {
-    let command = Command::new("qemu-system-x86_64").args(MACHINE).args("-smp");
-    let command = command.arg(cpus.to_string()).arg("-kernel").arg(kernel);
-    // QEMU stops with "Bad icount read" where the timer of its x2APIC is set.
-    let (command, words) = match clock {
-        Clock::Instructions => (
-            command.args("-cpu max,-x2apic -accel tcg,thread=single -icount shift=0,sleep=off"),
-            format!("counted {words}"),
-        ),
-        Clock::Host => (command.args("-cpu max -accel tcg,thread=multi"), words.to_owned()),
+/// Returns a failure unless the kernel has come to its end. The exit statuses of emulators are no
+/// proof: after a failure, it is 0 with OpenSBI.
+pub(super) fn judge(kernel: &Path, words: &str, output: &str, end: End) -> Result<(), Failure> {
+    let how = match end {
+        End::Done => return Ok(()),
+        End::Exited(status) => format!("stops with {status}"),
+        End::Hangs { cpu_ms, time, places } => {
+            eprint!("{output}{places}");
+            let cause = format!(
+                "{} with `{words}` has printed nothing for {} s of CPU time, which took {} s",
+                kernel.display(),
+                cpu_ms / 1000,
+                time.as_secs()
+            );
+            return Err(Failure::new(cause, "read above what each CPU executes"));
+        }
     };
-    let captured = command.arg("-append").arg(&words).captured_within(LIMIT)?;
-    let is_success = captured.status.is_some_and(|status| status.code() == Some(SUCCESS));
-    if is_success {
-        return Ok(captured.output);
+    eprint!("{output}");
+    Err(Failure::new(format!("{} with `{words}` {how}", kernel.display()), "read its output above"))
+}
+
+/// Returns the rows that a kernel has printed.
+pub(super) fn parse(output: &str, variant: Variant, cpus: u32) -> Result<Vec<Row>, Failure> {
+    let rows: Vec<_> =
+        output.lines().filter_map(|line| Row::of_boot(line, variant, cpus)).collect();
+    if rows.is_empty() {
+        return Err(Failure::new("the kernel prints no rows", "boot it by hand"));
     }
-    eprint!("{}", captured.output);
-    let end = captured.status.map_or("did not end".to_owned(), |status| status.to_string());
-    Err(Failure::new(
-        format!("{} with {cpus} CPUs and `{words}`: {end}", kernel.display()),
-        "read its output above",
-    ))
+    Ok(rows)
 }
 
 /// Boots a kernel, and returns the rows that it prints.
 pub(super) fn rows(
     kernel: &Path,
     variant: Variant,
-    cpus: u32,
+    machine: Machine,
     words: &str,
-    clock: Clock,
 ) -> Result<Vec<Row>, Failure> {
-    let output = boot(kernel, cpus, words, clock)?;
-    let rows: Vec<_> =
-        output.lines().filter_map(|line| Row::of_boot(line, variant, cpus)).collect();
-    if rows.is_empty() {
-        return Err(Failure::new(
-            format!("{} prints no rows", kernel.display()),
-            "boot it by hand",
-        ));
-    }
-    Ok(rows)
+    let (output, end) = run(kernel, machine, words, watch::CPU_MS_MAX)?;
+    judge(kernel, words, &output, end)?;
+    parse(&output, variant, machine.cpus)
 }
 
 /// Boots the kernel with the framework's tests. Returns their results, in the order of their names:
 /// `test NAME ... ok`.
-pub(super) fn test_results(kernel: &Path) -> Result<Vec<String>, Failure> {
-    let output = boot(kernel, 4, "", Clock::Host)?;
+pub(super) fn test_results(kernel: &Path, arch: Arch) -> Result<Vec<String>, Failure> {
+    let machine = Machine { arch, cpus: 4, clock: Clock::Host };
+    let (output, end) = run(kernel, machine, "", watch::CPU_MS_MAX)?;
     let mut results: Vec<_> =
         output.lines().filter(|line| line.starts_with("test ")).map(without_colours).collect();
+    if !results.iter().any(|result| result.starts_with("test result")) {
+        judge(kernel, "", &output, end)?;
+    }
     results.retain(|result| !result.starts_with("test result"));
     results.sort();
     Ok(results)

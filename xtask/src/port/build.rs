@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::source::{Port, Variant};
+use super::source::{Arch, Port, Variant};
 use crate::command::{Command, Failure};
 
 /// Returns the folder of everything that is built.
@@ -16,7 +16,7 @@ fn folder() -> Result<PathBuf, Failure> {
 }
 
 /// Installs the compiler that the framework asks for.
-fn toolchain(port: &Port) -> Result<(), Failure> {
+fn toolchain(port: &Port, arch: Arch) -> Result<(), Failure> {
     let installed = Command::new("rustup").args("toolchain list").output()?;
     if !installed.lines().any(|line| line.starts_with(&port.toolchain)) {
         Command::new("rustup")
@@ -28,13 +28,13 @@ fn toolchain(port: &Port) -> Result<(), Failure> {
         .args("target list --installed --toolchain")
         .arg(&port.toolchain)
         .output()?;
-    if installed.lines().any(|line| line == port.target) {
+    if installed.lines().any(|line| line == port.target(arch)) {
         return Ok(());
     }
     Command::new("rustup")
         .args("target add --toolchain")
         .arg(&port.toolchain)
-        .arg(&port.target)
+        .arg(port.target(arch))
         .run()
 }
 
@@ -68,37 +68,45 @@ impl Kernel {
 }
 
 /// Builds a kernel with each variant of the framework. Returns the programs.
-pub(super) fn kernels(kernel: Kernel, variants: &[Variant]) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn kernels(
+    kernel: Kernel,
+    arch: Arch,
+    variants: &[Variant],
+) -> Result<Vec<PathBuf>, Failure> {
     let port = Port::read()?;
-    toolchain(&port)?;
+    toolchain(&port, arch)?;
     if kernel == Kernel::Tests {
         standard_library(&port)?;
     }
     let archive = port.fetch()?;
-    variants.iter().map(|&variant| build(&port, &archive, kernel, variant)).collect()
+    variants.iter().map(|&variant| build(&port, &archive, kernel, arch, variant)).collect()
 }
 
 fn build(
     port: &Port,
     archive: &Path,
     kernel: Kernel,
+    arch: Arch,
     variant: Variant,
 ) -> Result<PathBuf, Failure> {
     let (source, name, options, profile) = kernel.build();
     let (folder, all) = (folder()?.join(variant.name()), folder()?);
     port.prepare(archive, variant, &folder)?;
-    eprintln!("building {name} on {}", variant.description());
+    eprintln!("building {name} for {} on {}", arch.name(), variant.description());
     // The framework's dependencies are the same for all variants, and are built once.
     let target = all.join("build");
     Command::new("cargo")
         .arg(format!("+{}", port.toolchain))
         .args("build --quiet")
         .args(options)
+        .arg("--target")
+        .arg(port.target(arch))
         .env("CARGO_TARGET_DIR", &target)
         .within(&folder.join(source))
-        .run()?;
-    let program = folder.join(name);
-    let built = target.join(&port.target).join(profile).join(name);
+        // The framework warns of functions that one architecture does not use.
+        .output_or_show()?;
+    let program = folder.join(format!("{name}-{}", arch.name()));
+    let built = target.join(port.target(arch)).join(profile).join(name);
     fs::copy(&built, &program).map_err(|error| {
         Failure::new(format!("{}: {error}", built.display()), "free some disk space")
     })?;

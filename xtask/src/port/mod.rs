@@ -3,19 +3,26 @@
 //! A port is a folder under `ports`: files of ours, and edits of the framework's that contain only
 //! inserted text. The framework itself comes from the package registry.
 
+mod bochs;
 mod boot;
 mod build;
 mod edits;
+mod machine;
+mod options;
 mod row;
 mod source;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use boot::Clock;
 use build::Kernel;
+use machine::{Clock, Machine};
+use options::{Action, Format};
 use row::Row;
-use source::Variant;
+use source::{Arch, Variant};
+use watch::End;
 
 use crate::boots::golden;
 use crate::command::Failure;
@@ -25,49 +32,46 @@ use crate::setup::emulators;
 /// The machines of the comparison.
 const CPUS: [u32; 4] = [1, 2, 4, 8];
 
+/// The machines of CI.
+const CPUS_OF_TEST: [u32; 2] = [1, 4];
+
 const BOTH: [Variant; 2] = [Variant::Stock, Variant::Shootdown];
 
-/// The golden file: the rows of both variants.
-const GOLDEN: &str = "ports/ostd/counts.csv";
-
-/// The chapter of the book with the table of one machine.
+/// The chapter of the book with a table for each architecture, of one machine.
 const BOOK: (&str, u32) = ("docs/ostd.md", 4);
 
 /// Stale reads that must appear when no CPU is notified. There are tens of thousands.
 const STALE_MIN: u64 = 1000;
 
-/// How a result is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Text,
-    Json,
-}
-
 /// Runs `cargo xtask port` with these arguments.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), Failure> {
-    match *arguments {
-        ["ostd"] | ["ostd", "--format", "text"] => compare(Format::Text),
-        ["ostd", "--format", "json"] => compare(Format::Json),
-        ["ostd", "--tests"] => tests(),
-        ["ostd", "--boots", count] => count.parse().map_or_else(
-            |_| Err(Failure::new(format!("`{count}` is not a number"), "--boots 100")),
-            soak,
-        ),
-        ["ostd", ..] => Err(Failure::new(
-            "the port has no such option",
-            "cargo xtask port ostd, with --format json, --tests or --boots COUNT",
-        )),
-        _ => Err(Failure::new("there is no such port", "cargo xtask port ostd")),
+    let Some((&"ostd", rest)) = arguments.split_first() else {
+        return Err(Failure::usage("there is no such port", "cargo xtask port ostd"));
+    };
+    match options::parse(rest)? {
+        (arch, Action::Compare(format)) => compare(arch, format),
+        (arch, Action::Tests) => tests(arch),
+        (arch, Action::Boots(count)) => boots(arch, count),
+        (_, Action::Bochs) => on_bochs(),
+    }
+}
+
+/// Returns the golden file of an architecture, with the rows of both variants, and the name of its
+/// table in the book.
+const fn golden(arch: Arch) -> (&'static str, &'static str) {
+    match arch {
+        Arch::X86_64 => ("ports/ostd/counts.csv", "counts"),
+        Arch::Riscv64 => ("ports/ostd/counts-riscv64.csv", "counts-riscv64"),
     }
 }
 
 /// Compares stock and ours on all machines, and updates the golden file.
-fn compare(format: Format) -> Result<(), Failure> {
-    has_emulator()?;
-    let kernels = build::kernels(Kernel::Comparison, &BOTH)?;
-    let rows = count(&kernels, &BOTH)?;
+fn compare(arch: Arch, format: Format) -> Result<(), Failure> {
+    has_emulator(arch)?;
+    let kernels = build::kernels(Kernel::Comparison, arch, &BOTH)?;
+    let rows = count(arch, &CPUS, &kernels, &BOTH)?;
     for (kernel, variant) in kernels.iter().zip(BOTH) {
-        let stale = unnotified(kernel, variant)?;
+        let stale = unnotified(arch, kernel, variant)?;
         eprintln!("{}: {stale} stale reads if no CPU is notified", variant.name());
     }
     match format {
@@ -78,25 +82,32 @@ fn compare(format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         return Ok(());
     }
-    golden::check_file(GOLDEN, &row::csv(&rows))?;
-    check_book(&rows)
+    golden::check_file(golden(arch).0, &row::csv(&rows))?;
+    check_book(arch, &rows)
 }
 
 /// Installs QEMU if it is missing.
-fn has_emulator() -> Result<(), Failure> {
-    if emulators::for_boots()?.contains(&"x86_64") {
+fn has_emulator(arch: Arch) -> Result<(), Failure> {
+    if emulators::for_boots_on(arch.name())? {
         return Ok(());
     }
-    Err(Failure::new(
-        "there is no QEMU for x86-64",
-        "install qemu-system-x86_64, version 9 or newer",
+    let emulator = Machine::emulator(arch);
+    Err(Failure::missing(
+        format!("{emulator} is not installed, or is older than version 9"),
+        format!("install {emulator}, version 9 or newer"),
     ))
 }
 
-/// Boots kernels on all machines, and counts instructions. The kernels are of these variants.
-fn count(kernels: &[PathBuf], variants: &[Variant]) -> Result<Vec<Row>, Failure> {
+/// Boots kernels on machines with these numbers of CPUs, and counts instructions. The kernels are
+/// of these variants.
+fn count(
+    arch: Arch,
+    machines: &[u32],
+    kernels: &[PathBuf],
+    variants: &[Variant],
+) -> Result<Vec<Row>, Failure> {
     // The machines that take longest start first.
-    let boots: Vec<(u32, &PathBuf, Variant)> = CPUS
+    let boots: Vec<(u32, &PathBuf, Variant)> = machines
         .iter()
         .rev()
         .flat_map(|&cpus| {
@@ -104,7 +115,7 @@ fn count(kernels: &[PathBuf], variants: &[Variant]) -> Result<Vec<Row>, Failure>
         })
         .collect();
     let found = parallel::map(&boots, |&(cpus, kernel, variant)| {
-        boot::rows(kernel, variant, cpus, "all", Clock::Instructions)
+        boot::rows(kernel, variant, Machine { arch, cpus, clock: Clock::Instructions }, "all")
     });
     let mut rows = Vec::new();
     for found in found {
@@ -116,41 +127,82 @@ fn count(kernels: &[PathBuf], variants: &[Variant]) -> Result<Vec<Row>, Failure>
 
 /// Boots ours alone, and compares its rows with the golden rows of stock and of ours.
 pub(crate) fn test() -> Result<(), Failure> {
-    if let Err(failure) = has_emulator() {
+    let arch = Arch::X86_64;
+    if let Err(failure) = has_emulator(arch) {
         println!("skipped: {}", failure.cause());
         return Ok(());
     }
-    let golden = fs::read_to_string(crate::root().join(GOLDEN)).map_err(|error| {
-        Failure::new(format!("{GOLDEN}: {error}"), format!("git checkout {GOLDEN}"))
+    for arch in Arch::ALL {
+        check_book(arch, &golden_rows(arch)?)?;
+    }
+    let kernel = ours(arch)?;
+    counts_are_golden(arch, &CPUS_OF_TEST, &kernel)?;
+    let rows = boot::rows(&kernel, Variant::Shootdown, with_threads(arch), "all")?;
+    check(&rows)?;
+    println!("{} rows with a thread for each CPU have no stale read", rows.len());
+    let stale = unnotified(arch, &kernel, Variant::Shootdown)?;
+    println!("{stale} stale reads if no CPU is notified");
+    Ok(())
+}
+
+/// Compares ours with the golden rows on all machines of both architectures, and then boots on
+/// Bochs, if it can be installed. CI runs a part of it.
+pub(crate) fn soak() -> Result<(), Failure> {
+    for arch in Arch::ALL {
+        if let Err(failure) = has_emulator(arch) {
+            println!("skipped: {}", failure.cause());
+            continue;
+        }
+        counts_are_golden(arch, &CPUS, &ours(arch)?)?;
+        boots(arch, 10)?;
+    }
+    match bochs::install() {
+        Ok(()) => on_bochs(),
+        Err(failure) => {
+            println!("skipped on Bochs: {}", failure.cause());
+            Ok(())
+        }
+    }
+}
+
+/// Returns the rows of an architecture's golden file.
+fn golden_rows(arch: Arch) -> Result<Vec<Row>, Failure> {
+    let (file, _) = golden(arch);
+    let text = fs::read_to_string(crate::root().join(file)).map_err(|error| {
+        Failure::new(format!("{file}: {error}"), format!("git checkout {file}"))
     })?;
-    let golden = row::of_csv(&golden);
-    check_book(&golden)?;
-    let (stock, golden): (Vec<_>, Vec<_>) =
-        golden.into_iter().partition(|row| row.variant == Variant::Stock);
-    let kernel = ours()?;
-    let found = count(std::slice::from_ref(&kernel), &[Variant::Shootdown])?;
-    let changed = row::changes(&golden, &found);
+    Ok(row::of_csv(&text))
+}
+
+/// Boots ours on machines with these numbers of CPUs, and compares its rows with the golden rows.
+fn counts_are_golden(arch: Arch, machines: &[u32], kernel: &PathBuf) -> Result<(), Failure> {
+    let golden_rows = golden_rows(arch)?.into_iter().filter(|row| machines.contains(&row.cpus));
+    let (stock, expected): (Vec<_>, Vec<_>) =
+        golden_rows.partition(|row| row.variant == Variant::Stock);
+    let found = count(arch, machines, std::slice::from_ref(kernel), &[Variant::Shootdown])?;
+    let changed = row::changes(&expected, &found);
     if !changed.is_empty() {
         return Err(Failure::new(
-            format!("other counts than in {GOLDEN}: {}", changed.join("; ")),
-            "cargo xtask port ostd, and commit the file if the change is intended",
+            format!("other counts than in {}: {}", golden(arch).0, changed.join("; ")),
+            format!(
+                "cargo xtask port ostd --arch {}, and commit the file if the change is intended",
+                arch.name()
+            ),
         ));
     }
     let rows = [stock, found].concat();
     check(&rows)?;
     let (stock, ours, mean) = row::summary(&row::pairs(&rows));
-    println!("{ours} interrupts, stock {stock}; {mean:.3} of stock's instructions");
-    let rows = boot::rows(&kernel, Variant::Shootdown, 4, "all", Clock::Host)?;
-    check(&rows)?;
-    println!("{} rows with a thread for each CPU have no stale read", rows.len());
-    let stale = unnotified(&kernel, Variant::Shootdown)?;
-    println!("{stale} stale reads if no CPU is notified");
+    println!(
+        "{}: {ours} interrupts, stock {stock}; {mean:.3} of stock's instructions",
+        arch.name()
+    );
     Ok(())
 }
 
 /// Compares the table in the book with the rows, or updates it outside of CI.
-fn check_book(rows: &[Row]) -> Result<(), Failure> {
-    golden::check_part(BOOK.0, "counts", &row::table(rows, BOOK.1))
+fn check_book(arch: Arch, rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, golden(arch).1, &row::table(rows, BOOK.1))
 }
 
 fn print_tables(rows: &[Row]) {
@@ -184,36 +236,109 @@ fn check(rows: &[Row]) -> Result<(), Failure> {
     Err(Failure::new(findings.join("; "), "find the cause in ports/ostd/shootdown"))
 }
 
+/// Four CPUs, with a thread of the host for each.
+const fn with_threads(arch: Arch) -> Machine {
+    Machine { arch, cpus: 4, clock: Clock::Host }
+}
+
 /// Boots with notification switched off. Returns the number of stale reads, of which there must be
 /// many.
-fn unnotified(kernel: &Path, variant: Variant) -> Result<u64, Failure> {
-    let rows = boot::rows(kernel, variant, 4, "unnotified replaces", Clock::Host)?;
+fn unnotified(arch: Arch, kernel: &Path, variant: Variant) -> Result<u64, Failure> {
+    stale(&boot::rows(kernel, variant, with_threads(arch), "unnotified replaces")?)
+}
+
+/// Returns the number of stale reads, of which there must be many.
+fn stale(rows: &[Row]) -> Result<u64, Failure> {
     let stale = rows.iter().map(|row| row.stale_reads).sum();
     if stale >= STALE_MIN {
         return Ok(stale);
     }
     Err(Failure::new(
-        format!("{}: only {stale} stale reads if no CPU is notified", variant.name()),
+        format!("only {stale} stale reads if no CPU is notified"),
         "find out why the scenario `replaces` does not detect them",
     ))
 }
 
 /// Boots ours again and again on four CPUs, with a thread of the host for each.
-fn soak(boots: usize) -> Result<(), Failure> {
-    let kernel = ours()?;
-    for boot in 1..=boots {
-        let rows = boot::rows(&kernel, Variant::Shootdown, 4, "all", Clock::Host)?;
+fn boots(arch: Arch, count: usize) -> Result<(), Failure> {
+    has_emulator(arch)?;
+    let kernel = ours(arch)?;
+    detects_hang(arch, &kernel)?;
+    let numbers: Vec<usize> = (1..=count).collect();
+    let results = parallel::map(&numbers, |boot| {
+        let start = Instant::now();
+        let rows = boot::rows(&kernel, Variant::Shootdown, with_threads(arch), "all")?;
         check(&rows)?;
-        eprintln!("boot {boot} of {boots}: {} rows without a stale read", rows.len());
+        let (rows, seconds) = (rows.len(), start.elapsed().as_secs());
+        eprintln!("boot {boot} of {count}: {rows} rows without a stale read, in {seconds} s");
+        Ok(())
+    });
+    let passed = results.iter().filter(|result: &&Result<(), Failure>| result.is_ok()).count();
+    println!("{}: {passed} of {count} boots pass", arch.name());
+    results.into_iter().collect()
+}
+
+/// Boots a kernel in which one CPU never answers. The watchdog must detect it.
+fn detects_hang(arch: Arch, kernel: &Path) -> Result<(), Failure> {
+    /// A boot without a fault takes a small part of this.
+    const CPU_MS_MAX: u64 = 15_000;
+    let (output, end) = boot::run(kernel, with_threads(arch), "stuck", CPU_MS_MAX)?;
+    match end {
+        End::Hangs { places, .. } if places.contains("CPU 3") => {
+            eprintln!("the watchdog detects a CPU that does not answer");
+            Ok(())
+        }
+        other => {
+            eprint!("{output}");
+            Err(Failure::new(
+                format!("the watchdog does not detect a CPU that does not answer: {other:?}"),
+                "find the cause in xtask/src/port/watch.rs",
+            ))
+        }
     }
+}
+
+/// Boots ours on Bochs, on one and on four CPUs. With PCIDs, switches of processes must not empty
+/// the TLB, and stale reads must appear only if no CPU is notified.
+fn on_bochs() -> Result<(), Failure> {
+    bochs::install()?;
+    let kernel = ours(Arch::X86_64)?;
+    let boots = [(4, "unnotified replaces"), (4, "all"), (1, "all")];
+    let found = parallel::map(&boots, |&(cpus, words)| bochs::rows(&kernel, cpus, words));
+    let mut found = found.into_iter();
+    let unnotified = found.next().transpose()?.unwrap_or_default();
+    for rows in found {
+        let rows = rows?;
+        check(&rows)?;
+        let switches = rows.iter().find(|row| row.scenario == "switches");
+        let switches = switches.ok_or_else(|| {
+            Failure::new("no process was switched on Bochs", "find the cause in ports/ostd/kernel")
+        })?;
+        println!(
+            "Bochs with CPUs: {}: {} rows without a stale read; {} switches of processes with {} \
+             full invalidations",
+            switches.cpus,
+            rows.len(),
+            switches.operations,
+            switches.flushes_full
+        );
+        if switches.flushes_full > switches.operations / 100 {
+            return Err(Failure::new(
+                "switches of processes empty the TLB",
+                "find out why PCIDs are not used",
+            ));
+        }
+    }
+    println!("Bochs: {} stale reads if no CPU is notified", stale(&unnotified)?);
     Ok(())
 }
 
 /// Runs the framework's own unit tests as published and with the engine. The same tests must pass.
-fn tests() -> Result<(), Failure> {
-    has_emulator()?;
-    let programs = build::kernels(Kernel::Tests, &BOTH)?;
-    let [stock, ours] = [boot::test_results(&programs[0])?, boot::test_results(&programs[1])?];
+fn tests(arch: Arch) -> Result<(), Failure> {
+    has_emulator(arch)?;
+    let programs = build::kernels(Kernel::Tests, arch, &BOTH)?;
+    let results = |program| boot::test_results(program, arch);
+    let [stock, ours] = [results(&programs[0])?, results(&programs[1])?];
     let passed = |results: &[String]| results.iter().filter(|line| line.ends_with(" ok")).count();
     println!("stock: {} of {} tests pass", passed(&stock), stock.len());
     println!("shootdown: {} of {} tests pass", passed(&ours), ours.len());
@@ -231,6 +356,6 @@ fn tests() -> Result<(), Failure> {
     }
 }
 
-fn ours() -> Result<PathBuf, Failure> {
-    Ok(build::kernels(Kernel::Comparison, &[Variant::Shootdown])?.remove(0))
+fn ours(arch: Arch) -> Result<PathBuf, Failure> {
+    Ok(build::kernels(Kernel::Comparison, arch, &[Variant::Shootdown])?.remove(0))
 }

@@ -20,7 +20,32 @@ pub(super) struct Port {
     version: String,
     checksum: String,
     pub(super) toolchain: String,
-    pub(super) target: String,
+    targets: Targets,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Targets {
+    x86_64: String,
+    riscv64: String,
+}
+
+/// An architecture on which the frameworks are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arch {
+    X86_64,
+    Riscv64,
+}
+
+impl Arch {
+    pub(super) const ALL: [Self; 2] = [Self::X86_64, Self::Riscv64];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Riscv64 => "riscv64",
+        }
+    }
 }
 
 /// One of the frameworks that are compared.
@@ -60,6 +85,14 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 impl Port {
+    /// Returns the compiler's target.
+    pub(super) fn target(&self, arch: Arch) -> &str {
+        match arch {
+            Arch::X86_64 => &self.targets.x86_64,
+            Arch::Riscv64 => &self.targets.riscv64,
+        }
+    }
+
     pub(super) fn read() -> Result<Self, Failure> {
         toml::from_str(&read(&file("port.toml"))?).map_err(|error| {
             Failure::new(format!("port.toml: {}", error.message()), "git checkout ports/ostd")
@@ -143,8 +176,10 @@ impl Port {
         let repository = crate::root().display().to_string();
         Edits::parse(&name, &read(&edits)?)?.apply(&framework, &repository)?;
         copy_changed(&framework, &folder.join("ostd"))?;
+        delete_others(&framework, &folder.join("ostd"))?;
         for kernel in ["kernel", "tests"] {
             copy_changed(&file(kernel), &folder.join(kernel))?;
+            delete_others(&file(kernel), &folder.join(kernel))?;
             patch_manifest(&folder.join(kernel).join("Cargo.toml"))?;
         }
         fs::remove_dir_all(&fresh).map_err(|error| failed(&fresh, &error))
@@ -160,8 +195,7 @@ fn patch_manifest(manifest: &Path) -> Result<(), Failure> {
 /// Copies the files of a folder, except those that have the same contents already.
 fn copy_changed(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
-    for entry in fs::read_dir(from).map_err(|error| failed(from, &error))? {
-        let path = entry.map_err(|error| failed(from, &error))?.path();
+    for path in entries(from)? {
         let Some(name) = path.file_name() else { continue };
         if path.is_dir() {
             if name != "target" {
@@ -173,6 +207,29 @@ fn copy_changed(from: &Path, to: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Deletes the files below `to` that `from` does not have, of an earlier run.
+fn delete_others(from: &Path, to: &Path) -> Result<(), Failure> {
+    for path in entries(to)? {
+        let Some(name) = path.file_name() else { continue };
+        let original = from.join(name);
+        if path.is_dir() && original.is_dir() {
+            delete_others(&original, &path)?;
+        } else if path.is_dir() {
+            fs::remove_dir_all(&path).map_err(|error| failed(&path, &error))?;
+        } else if !original.is_file() {
+            fs::remove_file(&path).map_err(|error| failed(&path, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
+    entries
+        .map(|entry| entry.map(|entry| entry.path()).map_err(|error| failed(folder, &error)))
+        .collect()
 }
 
 fn write_changed(to: &Path, contents: &[u8]) -> Result<(), Failure> {
@@ -187,4 +244,25 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
         format!("{}: {error}", path.display()),
         "free some disk space, or set CARGO_TARGET_DIR",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_an_earlier_run_are_deleted() {
+        let folder = std::env::temp_dir().join(format!("shootdown-source-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        for place in [from.join("a"), to.join("a"), to.join("b")] {
+            fs::create_dir_all(&place).expect("a folder for the test");
+            fs::write(place.join("file.rs"), "").expect("a file for the test");
+        }
+        fs::write(to.join("a/old.rs"), "").expect("a file for the test");
+        delete_others(&from, &to).expect("the files can be deleted");
+        let left =
+            [to.join("a/file.rs"), to.join("a/old.rs"), to.join("b")].map(|path| path.exists());
+        fs::remove_dir_all(&folder).expect("the folder can be removed");
+        assert_eq!(left, [true, false, false]);
+    }
 }

@@ -68,16 +68,18 @@ fn is_ready(emulator: &str) -> Result<(), Failure> {
     ))
 }
 
+/// Debian's and Ubuntu's packages of Bochs and of the tools that make a bootable disc for it.
+pub(crate) const BOCHS_PACKAGES: &str =
+    "bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools";
+
 /// Installs Bochs and the tools that make a bootable disc for it, where they are missing.
 pub(crate) fn bochs() -> Result<(), Failure> {
-    const PACKAGES: &str =
-        "bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools";
     let has = |program, option| Command::new(program).args(option).output().is_ok();
     let makes_discs = ["grub-mkrescue", "xorriso", "mtools"];
     if has("bochs", "--help") && makes_discs.iter().all(|program| has(program, "--version")) {
         return Ok(());
     }
-    install_from_distribution(PACKAGES)
+    install_from_distribution(BOCHS_PACKAGES)
 }
 
 /// Returns a `cargo` command for the kernel on a target, with a prebuilt `core` or one that it

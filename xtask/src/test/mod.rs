@@ -38,7 +38,7 @@ const STEPS: &[Step] = &[
     Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
-    Step::new("port", Cores::All, &["packages", "build"], 80, port::test),
+    Step::new("port", Cores::All, &["packages", "build"], 60, port::test),
     Step::new("readme", Cores::All, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
 ];

@@ -3,7 +3,7 @@
 //!
 //! The command line names the scenarios, or `all`. With `counted`, the clock counts instructions,
 //! and they are printed. With `unnotified`, no CPU is notified of another CPU's flush: then stale
-//! reads must appear.
+//! reads must appear. With `stuck`, one CPU never answers, and the kernel hangs.
 
 #![no_std]
 #![no_main]
@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+mod clock;
 mod gate;
 mod measurement;
 mod process;

@@ -2,10 +2,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use ostd::arch::read_tsc;
 #[cfg(feature = "measure")]
 use ostd::mm::measure::{Counts, counts};
 use ostd::prelude::println;
+
+use crate::clock;
 
 /// Reads of contents that belong to another owner, since the last scenario was printed.
 static STALE_READS: AtomicU64 = AtomicU64::new(0);
@@ -31,6 +32,10 @@ pub fn count_instructions() {
     IS_COUNTED.store(true, SeqCst);
 }
 
+pub fn is_counted() -> bool {
+    IS_COUNTED.load(SeqCst)
+}
+
 pub fn add_stale_reads(count: u64) {
     STALE_READS.fetch_add(count, SeqCst);
 }
@@ -49,7 +54,7 @@ impl Measurement {
     pub fn start() -> Self {
         Self {
             before: counts(),
-            began: read_tsc(),
+            began: clock::now(),
             instructions: 0,
             interrupts: 0,
             pages_invalidated: 0,
@@ -58,7 +63,7 @@ impl Measurement {
     }
 
     pub fn stop(&mut self) {
-        let (ended, after) = (read_tsc(), counts());
+        let (ended, after) = (clock::now(), counts());
         self.instructions += ended - self.began;
         self.interrupts += after.interrupts - self.before.interrupts;
         self.pages_invalidated += after.pages_invalidated - self.before.pages_invalidated;
@@ -66,12 +71,12 @@ impl Measurement {
     }
 
     pub fn resume(&mut self) {
-        (self.before, self.began) = (counts(), read_tsc());
+        (self.before, self.began) = (counts(), clock::now());
     }
 
     /// Prints the sum of all intervals.
     pub fn print(self, scenario: &str, operations: u64) {
-        let instructions = if IS_COUNTED.load(SeqCst) { self.instructions } else { 0 };
+        let instructions = if is_counted() { self.instructions } else { 0 };
         println!(
             "row {} {} {} {} {} {} {}",
             scenario,
@@ -95,8 +100,8 @@ pub fn measure(scenario: &str, operations: u64, work: impl FnOnce()) {
 
 /// Waits for a number of ticks of the clock.
 pub fn spin(ticks: u64) {
-    let end = read_tsc() + ticks;
-    while read_tsc() < end {
+    let end = clock::now() + ticks;
+    while clock::now() < end {
         core::hint::spin_loop();
     }
 }

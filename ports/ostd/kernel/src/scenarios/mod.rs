@@ -4,6 +4,7 @@ mod by_turns;
 mod forks;
 mod protection;
 mod replacement;
+mod stuck;
 mod unmapping;
 
 use alloc::vec::Vec;
@@ -16,8 +17,11 @@ use crate::measurement;
 /// Whether CPUs are notified of other CPUs' flushes.
 static NOTIFIES: AtomicBool = AtomicBool::new(true);
 
-/// Operations of most scenarios.
-const ROUNDS: usize = 200;
+/// Returns the number of operations of most scenarios. Where nothing is counted, the host's threads
+/// take turns, and an operation that waits for all CPUs may take a turn of each.
+fn round_count() -> usize {
+    if measurement::is_counted() { 200 } else { 50 }
+}
 
 /// The scenarios, each with the function that runs it.
 const SCENARIOS: &[(&str, fn())] = &[
@@ -43,6 +47,7 @@ pub fn run(line: &str) {
     for word in line.split_whitespace() {
         match word {
             "all" => is_all = true,
+            "stuck" => stuck::stuck(),
             "counted" => measurement::count_instructions(),
             #[cfg(feature = "measure")]
             "unnotified" => {

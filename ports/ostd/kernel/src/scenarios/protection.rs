@@ -2,7 +2,7 @@
 
 use ostd::mm::PageFlags;
 
-use super::{ROUNDS, others};
+use super::{others, round_count};
 use crate::measurement::{add_stale_reads, measure};
 use crate::process::{FRESH, WORK, WRITTEN, map_fresh, process, touch_fresh, unmap};
 use crate::readers::Readers;
@@ -24,9 +24,9 @@ pub fn protect() {
     run_on(0, &space, |space| {
         map_fresh(space, WORK, 1);
         let mut user = user::thread();
-        measure("protect", 2 * ROUNDS as u64, || {
+        measure("protect", 2 * round_count() as u64, || {
             let mut expected = FRESH;
-            for _ in 0..ROUNDS {
+            for _ in 0..round_count() {
                 let unmapped = |address| panic!("{address:#x} may not be written");
                 let stale = user::touch(&mut user, WORK, 1, expected, WRITTEN, unmapped);
                 add_stale_reads(stale);

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::SeqCst;
 
 use ostd::mm::PageFlags;
 
-use super::{NOTIFIES, ROUNDS, others};
+use super::{NOTIFIES, others, round_count};
 use crate::measurement::{Measurement, spin};
 use crate::process::{FRESH, POISON, SHARED, fill, map, page, process, unmap};
 use crate::readers::Readers;
@@ -20,7 +20,7 @@ pub fn replaces() {
     run_on(0, &space, |space| {
         let mut measurement = Measurement::start();
         measurement.stop();
-        for _ in 0..ROUNDS {
+        for _ in 0..round_count() {
             spin(UNTIL_READ);
             let old = crate::process::mapped(space, SHARED).expect("the page was mapped");
             measurement.resume();
@@ -30,7 +30,7 @@ pub fn replaces() {
             spin(UNTIL_READ);
             map(space, SHARED, page(FRESH), PageFlags::RW);
         }
-        measurement.print("replaces", ROUNDS as u64);
+        measurement.print("replaces", round_count() as u64);
     });
     let faults = readers.end();
     let expected = if NOTIFIES.load(SeqCst) { others.len() } else { 0 };

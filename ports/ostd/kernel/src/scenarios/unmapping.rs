@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use ostd::cpu::num_cpus;
 use ostd::mm::{Vaddr, VmSpace};
 
-use super::{ROUNDS, others};
+use super::{others, round_count};
 use crate::gate::Gate;
 use crate::measurement::measure;
 use crate::process::{WORK, map_fresh, process, touch_fresh, unmap, unmap_without_wait};
@@ -27,7 +27,7 @@ fn rounds(space: &VmSpace, address: Vaddr, pages: usize, rounds: usize) {
 }
 
 fn measure_rounds(name: &str, space: &VmSpace, pages: usize) {
-    measure(name, ROUNDS as u64, || rounds(space, WORK, pages, ROUNDS));
+    measure(name, round_count() as u64, || rounds(space, WORK, pages, round_count()));
 }
 
 /// Unmaps a page together with its page table.
@@ -35,7 +35,7 @@ fn rounds_with_table(space: &VmSpace) {
     /// A cursor over no more than one page table keeps the table.
     const TWO_TABLES: usize = 1024;
     let mut user = user::thread();
-    for _ in 0..ROUNDS {
+    for _ in 0..round_count() {
         map_fresh(space, OWN_TABLE, 1);
         touch_fresh(&mut user, OWN_TABLE, 1);
         assert_eq!(unmap(space, OWN_TABLE, TWO_TABLES), 1);
@@ -55,7 +55,7 @@ pub fn idle() {
     run_on(0, &space, |space| {
         measure_rounds("idle", space, 1);
         measure_rounds("idle-16", space, 16);
-        measure("idle-tables", ROUNDS as u64, || rounds_with_table(space));
+        measure("idle-tables", round_count() as u64, || rounds_with_table(space));
     });
     // The other CPUs come back to the process, and catch up.
     for &cpu in &others() {
@@ -80,9 +80,9 @@ pub fn unwaited() {
     let space = process();
     let readers = Readers::start(&space, &others());
     run_on(0, &space, |space| {
-        measure("unwaited", ROUNDS as u64, || {
+        measure("unwaited", round_count() as u64, || {
             let mut user = user::thread();
-            for _ in 0..ROUNDS {
+            for _ in 0..round_count() {
                 map_fresh(space, WORK, 1);
                 touch_fresh(&mut user, WORK, 1);
                 unmap_without_wait(space, WORK, 1);
@@ -112,12 +112,12 @@ pub fn storm() {
             rounds(&its_space, own, 1, 1);
             ready.arrive();
             go.spin_until(1);
-            rounds(&its_space, own, 1, ROUNDS);
+            rounds(&its_space, own, 1, round_count());
             done.arrive();
         });
     }
     ready.wait_for(cpus);
-    measure("storm", (cpus * ROUNDS) as u64, || {
+    measure("storm", (cpus * round_count()) as u64, || {
         go.arrive();
         done.wait_for(cpus);
     });

@@ -29,6 +29,29 @@ cpu_local_cell! {
     static IS_READY: bool = false;
 }
 
+/// Accesses a cell of this CPU, with interrupts masked. Where no single instruction does it, `load`
+/// and `store` mask them once more.
+macro_rules! masked {
+    ($cell:ident.load()) => {{
+        #[cfg(target_arch = "x86_64")]
+        let value = $cell.load();
+        // SAFETY: interrupts are masked, so nothing else on this CPU accesses the cell.
+        #[cfg(not(target_arch = "x86_64"))]
+        let value = unsafe { $cell.as_mut_ptr().read() };
+        value
+    }};
+    ($cell:ident.store($value:expr)) => {{
+        let value = $value;
+        #[cfg(target_arch = "x86_64")]
+        $cell.store(value);
+        // SAFETY: as above.
+        #[cfg(not(target_arch = "x86_64"))]
+        unsafe {
+            $cell.as_mut_ptr().write(value)
+        };
+    }};
+}
+
 /// Prepares this CPU for an access to user memory by the current task.
 ///
 /// Readers and writers that the task makes stay valid if the task is moved to another CPU: see
@@ -40,11 +63,20 @@ pub(crate) fn use_user_memory() {
     }
 }
 
+/// As [`use_user_memory`], with interrupts masked until user mode is entered.
+#[inline]
+pub(crate) fn use_user_memory_masked(_: &DisabledLocalIrqGuard) {
+    if !masked!(IS_READY.load()) {
+        prepare();
+    }
+}
+
 #[cold]
 fn prepare() {
     let guard = disable_local();
     mark_current_task();
-    load_activated(&guard);
+    // SAFETY: this CPU keeps a reference to the activated space.
+    load(unsafe { ACTIVATED_VM_SPACE.load().as_ref() }, &guard);
     drop(guard);
     table::free_reclaimed();
 }
@@ -62,29 +94,28 @@ fn has_mark(task: &Task) -> bool {
 
 /// Loads the activated space, or the kernel's root if there is none.
 #[inline]
-fn load_activated(guard: &DisabledLocalIrqGuard) {
+fn load(activated: Option<&VmSpace>, guard: &DisabledLocalIrqGuard) {
     let pin = pin(guard);
-    // SAFETY: this CPU keeps a reference to the activated space.
-    match unsafe { ACTIVATED_VM_SPACE.load().as_ref() } {
+    match activated {
         // SAFETY: this CPU came online before it ran a task. The space is retired only when its
         // last reference is gone, and so not before this CPU has activated another one or has
         // become lazy.
         Some(space) => unsafe { pin.switch(space.table().space()) },
         None => pin.leave_space(),
     }
-    IS_READY.store(true);
+    masked!(IS_READY.store(true));
 }
 
 /// Activates a space on this CPU.
 pub(in crate::mm) fn activate(space: &Arc<VmSpace>) {
     let guard = disable_local();
-    let before = ACTIVATED_VM_SPACE.load();
+    let before = masked!(ACTIVATED_VM_SPACE.load());
     if before == Arc::as_ptr(space) {
         return use_user_memory();
     }
-    ACTIVATED_VM_SPACE.store(Arc::into_raw(Arc::clone(space)));
+    masked!(ACTIVATED_VM_SPACE.store(Arc::into_raw(Arc::clone(space))));
     mark_current_task();
-    load_activated(&guard);
+    load(Some(space), &guard);
     drop(guard);
     drop_activated(before);
 }
@@ -112,7 +143,7 @@ fn drop_activated(before: *const VmSpace) {
     table::free_reclaimed();
 }
 
-/// Publishes that this CPU uses no user memory until [`load_activated`] is called.
+/// Publishes that this CPU uses no user memory until [`load`] is called.
 fn enter_lazy() {
     if IS_READY.load() {
         with_pinned(|pin| {

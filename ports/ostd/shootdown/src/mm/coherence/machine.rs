@@ -10,7 +10,7 @@ use shootdown_hw::{Bare, Kernel, Processor};
 use spin::Once;
 
 use super::{
-    processor::{WithoutBroadcasts, features},
+    processor::{self, Detected},
     table,
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(in crate::mm) struct Ostd {
 // SAFETY: each CPU has its own element, at its number. `flush_ipi` sends the interrupt whose
 // handler is `handle_flush_ipi`, after a barrier.
 unsafe impl Kernel for Ostd {
-    type Processor = WithoutBroadcasts;
+    type Processor = Detected;
     /// As many CPUs as an APIC without x2APIC's wider identifiers can name.
     type CpuBits = [u64; 4];
 
@@ -46,8 +46,14 @@ unsafe impl Kernel for Ostd {
         unsafe { self.cpus.get_unchecked(cpu.index()) }
     }
 
+    #[inline]
     fn cpu(&self) -> CpuId {
-        CpuId(cpu::CpuId::current_racy().into())
+        #[cfg(target_arch = "x86_64")]
+        let cpu = cpu::CpuId::current_racy();
+        // Elsewhere, `current_racy` masks interrupts, which are masked already.
+        #[cfg(target_arch = "riscv64")]
+        let cpu = cpu::CpuId::current_masked();
+        CpuId(cpu.into())
     }
 
     fn cpu_limit(&self) -> usize {
@@ -114,8 +120,8 @@ pub(crate) fn init() {
         let cpus: Box<[_]> = (0..cpu::num_cpus()).map(|_| CpuState::new()).collect();
         let capacity = CpuSet::<<Ostd as Kernel>::CpuBits>::capacity();
         assert!(cpus.len() <= capacity, "{} CPUs, of at most {capacity}", cpus.len());
-        // SAFETY: `online` enables the features on every CPU. All kernel pages have the global bit.
-        let processor = unsafe { WithoutBroadcasts::new() };
+        // SAFETY: `online` sets up every CPU. All kernel pages have the global bit.
+        let processor = unsafe { processor::detect() };
         Shootdown::new(Bare::new(Ostd { cpus }, processor))
     });
 }
@@ -123,15 +129,27 @@ pub(crate) fn init() {
 /// From here on, flushes notify this CPU.
 pub(crate) fn online() {
     with_pinned(|pin| {
-        // SAFETY: in ring 0, with interrupts masked. The kernel's root is loaded, with no flags in
-        // CR3. Nothing else changes the two bits after boot.
-        unsafe { shootdown_hw::x86_64::enable(features()) };
+        // SAFETY: interrupts are masked. The kernel's root is loaded, on x86-64 with no flags in
+        // CR3. Nothing else changes CR4's bits for PCIDs and global pages after boot.
+        unsafe { engine().machine().processor().set_up_cpu() };
         pin.online();
     });
 }
 
+/// Makes this CPU forget that an access to `address` was refused. The handler of page faults calls
+/// this before it unmasks interrupts.
+#[cfg(target_arch = "riscv64")]
+pub(crate) fn forget_refused(address: usize) {
+    if let Some(engine) = ENGINE.get() {
+        engine.machine().processor().forget_refused(address as u64);
+    }
+}
+
+/// Handles the flush interrupt. An interrupt that comes before the engine exists is not its own.
 pub(crate) fn handle_flush_ipi() {
-    with_pinned(|pin| pin.handle_flush_ipi());
+    if let Some(engine) = ENGINE.get() {
+        with_pinned_of(engine, |pin| pin.handle_flush_ipi());
+    }
 }
 
 /// Drops the translations under the loaded tag, of user memory and of kernel pages that are not

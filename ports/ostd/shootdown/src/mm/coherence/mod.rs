@@ -13,7 +13,10 @@ mod table;
 pub(super) use activation::activate;
 pub(crate) use activation::{
     after_post_schedule, deactivate, enter_halt, leave_halt, use_user_memory,
+    use_user_memory_masked,
 };
+#[cfg(target_arch = "riscv64")]
+pub(crate) use machine::forget_refused;
 pub(super) use machine::{FlushPending, engine, flush_kernel, wait};
 pub(crate) use machine::{handle_flush_ipi, init, online, reload_current_root};
 pub(crate) use table::CoherentTable;

@@ -1,34 +1,15 @@
 //! The code that processes run in user mode.
 
+#[cfg(target_arch = "riscv64")]
+#[path = "riscv64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+
 use ostd::arch::cpu::context::UserContext;
 use ostd::mm::Vaddr;
-use ostd::user::{ReturnReason, UserMode, UserModeHooks};
-
-core::arch::global_asm!(
-    ".pushsection .rodata.user, \"a\"",
-    "user_code:",
-    // Reads the word at rdi again and again. Returns whenever it is esi.
-    "2: mov eax, [rdi]",
-    "cmp eax, esi",
-    "je 3f",
-    "pause",
-    "jmp 2b",
-    "3: syscall",
-    "jmp 2b",
-    ".balign 64",
-    // In each of r8 pages from rdi on: counts in r9 if the first word is not esi, and sets it to
-    // edx.
-    "4: cmp [rdi], esi",
-    "je 5f",
-    "inc r9",
-    "5: mov [rdi], edx",
-    "add rdi, 4096",
-    "dec r8",
-    "jnz 4b",
-    "syscall",
-    "user_code_end:",
-    ".popsection",
-);
+use ostd::user::{ReturnReason, UserContextApi, UserMode, UserModeHooks};
 
 unsafe extern "C" {
     static user_code: u8;
@@ -50,9 +31,8 @@ pub fn code() -> &'static [u8] {
 pub fn reader(address: Vaddr, awaited: u32) -> UserMode {
     let mut user = thread();
     let context = user.context_mut();
-    context.set_rip(CODE);
-    context.set_rdi(address);
-    context.set_rsi(awaited as usize);
+    context.set_instruction_pointer(CODE);
+    arch::start_reader(context, address, awaited);
     user
 }
 
@@ -76,18 +56,14 @@ pub fn touch(
     mut on_fault: impl FnMut(Vaddr),
 ) -> u64 {
     let context = user.context_mut();
-    context.set_rip(TOUCH);
-    context.set_rdi(address);
-    context.set_rsi(old as usize);
-    context.set_rdx(new as usize);
-    context.set_r8(pages);
-    context.set_r9(0);
+    context.set_instruction_pointer(TOUCH);
+    arch::start_touch(context, address, pages, [old, new]);
     loop {
         match user.execute(&NoHooks) {
-            ReturnReason::UserSyscall => return user.context().r9() as u64,
+            ReturnReason::UserSyscall => return arch::mismatches(user.context()) as u64,
             ReturnReason::UserException => {
                 user.context_mut().take_exception();
-                on_fault(user.context().rdi());
+                on_fault(arch::address(user.context()));
             }
             ReturnReason::KernelEvent => {}
         }

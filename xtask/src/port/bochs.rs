@@ -1,0 +1,93 @@
+//! Boots the framework with the engine on Bochs, whose processor has PCIDs; QEMU's interpreter has
+//! none.
+//!
+//! Bochs boots from a disc: its BIOS starts GRUB, which loads the kernel (multiboot2). All CPUs
+//! take turns on one thread of the host, and two boots give the same rows.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::boot;
+use super::row::Row;
+use super::source::Variant;
+use super::watch::{self, Watchdog};
+use crate::command::{Command, Failure};
+use crate::setup::emulators;
+
+/// Starts Bochs with its console on standard output, and discards the screen, which Bochs would
+/// print there. Debian's Bochs starts in its debugger, and ends when the debugger's input ends.
+const START: &str = "exec \"$0\" \"$@\" 3>&1 >/dev/null <<end\ncontinue\nend\n";
+
+/// Answers to all of Bochs' questions.
+const OPTIONS: [&str; 9] = [
+    "display_library: term",
+    // Some memory is above 4 GiB: see `machine`.
+    "memory: guest=1024, host=1024",
+    "boot: cdrom",
+    "sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy",
+    "com1: enabled=1, mode=file, dev=/dev/fd/3",
+    "panic: action=fatal",
+    "error: action=ignore",
+    "info: action=ignore",
+    "debug: action=ignore",
+];
+
+/// A processor with PCIDs and `INVPCID`. 100 million instructions of it take a second.
+const CPU: &str = "model=corei7_skylake_x, ips=100000000, reset_on_triple_fault=0";
+
+/// Installs Bochs and the tools that make a disc.
+pub(super) fn install() -> Result<(), Failure> {
+    emulators::bochs().map_err(|failure| {
+        Failure::missing(
+            format!("Bochs is not installed: {}", failure.cause()),
+            format!("install {}", emulators::BOCHS_PACKAGES),
+        )
+    })
+}
+
+/// A disc that boots a kernel. Its file is deleted with it.
+struct Disc(PathBuf);
+
+impl Disc {
+    /// Makes a disc for a kernel with these words on its command line.
+    fn new(kernel: &Path, words: &str) -> Result<Self, Failure> {
+        let place = watch::temporary();
+        let (files, disc) = (place.with_extension("files"), place.with_extension("iso"));
+        let lay_out = || {
+            fs::create_dir_all(files.join("boot/grub"))?;
+            let grub = format!("multiboot2 /kernel {words}\nboot\n");
+            fs::write(files.join("boot/grub/grub.cfg"), grub)?;
+            fs::copy(kernel, files.join("kernel"))
+        };
+        let laid_out = lay_out().map_err(|error: io::Error| {
+            Failure::new(format!("{}: {error}", files.display()), "free some disk space")
+        });
+        let make = || Command::new("grub-mkrescue").arg("-o").arg(&disc).arg(&files);
+        let made = laid_out.and_then(|_| make().output_or_show());
+        let _ = fs::remove_dir_all(&files);
+        made.map(|()| Self(disc))
+    }
+}
+
+impl Drop for Disc {
+    fn drop(&mut self) {
+        // If it is gone already, nothing is left to do.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Boots a kernel, and returns the rows that it prints.
+pub(super) fn rows(kernel: &Path, cpus: u32, words: &str) -> Result<Vec<Row>, Failure> {
+    let disc = Disc::new(kernel, words)?;
+    let command = Command::new("sh").env("TERM", "dumb").arg("-c").arg(START).arg("bochs");
+    let command = command.args("-q -f /dev/null -log /dev/null");
+    let command = OPTIONS.iter().fold(command, |command, option| command.arg(option));
+    let command = command
+        .arg(format!("ata0-master: type=cdrom, path={}, status=inserted", disc.0.display()))
+        .arg(format!("cpu: count={cpus}, {CPU}"));
+    let watchdog = Watchdog { kernel, monitor: None, cpu_ms_max: watch::CPU_MS_MAX };
+    let (output, end) = watchdog.run(command)?;
+    boot::judge(kernel, words, &output, end)?;
+    boot::parse(&output, Variant::Shootdown, cpus)
+}
