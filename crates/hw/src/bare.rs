@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space,
-    Tag, Tagging,
+    StallReport, Tag, Tagging,
 };
 
 use crate::forward;
@@ -69,6 +69,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn ring(cpus: &CpuSet<K::CpuBits>);
         fn is_away(cpu: CpuId) -> bool;
         fn reclaim(space: NonNull<Space<Self>>);
+        fn report_stall(report: &StallReport<'_, Self>);
     }
 
     forward! { self => self.processor;

@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Lifetime, Root, Space};
+use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Lifetime, Root, Space, StallReport};
 
 use crate::bare::Bare;
 use crate::processor::Processor;
@@ -58,5 +58,12 @@ pub unsafe trait Kernel: Sync + Sized {
     /// hint](Processor::spin_hint). A kernel can count here, or yield a virtual CPU.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         let _ = waiting;
+    }
+
+    /// Reports a wait of some seconds, in builds with debug assertions:
+    /// [`Machine::report_stall`](shootdown::Machine::report_stall).
+    #[cold]
+    fn report_stall(&self, report: &StallReport<'_, Bare<Self>>) {
+        panic!("{report}");
     }
 }

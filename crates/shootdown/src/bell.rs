@@ -49,6 +49,34 @@ pub(crate) enum Rung {
     Disconnected,
 }
 
+/// State of a CPU's bell: how far the CPU has got with the answer to a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BellState {
+    /// No flush waits for the CPU: it was not rung, or has answered.
+    Quiet,
+    /// The bell is rung, and the CPU has not entered its handler. It masks the interrupt, does not
+    /// run, or the interrupt was lost: shared memory does not show which.
+    Rung,
+    /// The CPU waits for a flush of its own with the interrupt masked, and polls its bell between
+    /// two calls of [`wait_hint`](crate::Machine::wait_hint), whether the bell is rung or not.
+    Polling,
+    /// The CPU is in its handler, or has stopped there.
+    Answering,
+    /// The CPU is offline.
+    Disconnected,
+}
+
+impl BellState {
+    /// `Some(true)` if the CPU masks the flush interrupt; `None` if the bell does not show it.
+    #[must_use]
+    pub const fn is_masked(self) -> Option<bool> {
+        match self {
+            Self::Polling | Self::Answering | Self::Disconnected => Some(true),
+            Self::Quiet | Self::Rung => None,
+        }
+    }
+}
+
 /// A round that its owner has begun: it must catch up, and then end the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round(u64);
@@ -228,11 +256,30 @@ impl<M: Memory> Bell<M> {
     /// CPU waits for it from now on. See [`Rule::DisconnectRelease`].
     ///
     /// This also counts as a round, for waiters that have a ticket and may poll again only after
-    /// the owner is back online.
+    /// the owner is back online. If the owner has stopped at any place of its code, another CPU
+    /// calls this instead.
     pub(crate) fn disconnect(&self, machine: &M) {
-        let change = ROUND + DISCONNECTED;
+        // Relaxed: the flags read here are the owner's, which is the caller or has stopped.
+        let found = self.rung.0.load(Relaxed);
+        if found & DISCONNECTED != 0 {
+            return;
+        }
+        let change = ROUND + DISCONNECTED - (found & ATTENDED);
         let before = self.rung.0.fetch_add(change, order(machine, Rule::DisconnectRelease));
         self.end_round(machine, Round(before + change));
+    }
+
+    /// The state of the bell, for a report. It may be outdated by the time that it is returned.
+    pub(crate) fn state(&self) -> BellState {
+        // Relaxed: for reports, and for a CPU that has acquired the last accesses of the owner.
+        let (found, answered) = (self.rung.0.load(Relaxed), self.answered.0.load(Relaxed));
+        match found {
+            _ if found & DISCONNECTED != 0 => BellState::Disconnected,
+            _ if found / ROUND != answered => BellState::Answering,
+            _ if found & ATTENDED != 0 => BellState::Polling,
+            _ if found & RUNG != 0 => BellState::Rung,
+            _ => BellState::Quiet,
+        }
     }
 }
 
@@ -333,5 +380,35 @@ mod tests {
         assert_eq!(bell.ring(machine), Rung::First);
         let next = bell.ticket(machine).unwrap();
         assert!(!bell.has_answered(machine, next), "the disconnection satisfies old tickets only");
+    }
+
+    /// The owner may have stopped while it polled, or in the middle of a round.
+    #[test]
+    fn disconnection_ends_what_a_stopped_owner_began() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        let begin: [fn(&Bell<Soft<Host>>, &Soft<Host>); 3] = [
+            |_, _| (),
+            |bell, _| bell.attend(),
+            |bell, machine| _ = bell.begin_round(machine).unwrap(),
+        ];
+        let states = [BellState::Rung, BellState::Polling, BellState::Answering];
+        for (begin, state) in begin.into_iter().zip(states) {
+            let bell = Bell::<Soft<Host>>::default();
+            bell.connect();
+            assert_eq!(bell.state(), BellState::Quiet);
+            assert_eq!(bell.ring(machine), Rung::First);
+            begin(&bell, machine);
+            assert_eq!(bell.state(), state);
+            let ticket = bell.ticket(machine).unwrap();
+            for _ in 0..2 {
+                bell.disconnect(machine);
+                assert_eq!(bell.state(), BellState::Disconnected);
+                assert!(bell.has_answered(machine, ticket) && bell.ticket(machine).is_none());
+            }
+            assert_eq!(bell.ring(machine), Rung::Disconnected);
+            bell.connect();
+            assert_eq!((bell.state(), bell.ring(machine)), (BellState::Quiet, Rung::First));
+        }
     }
 }

@@ -169,14 +169,16 @@
 //!   choice between interrupts and broadcasts.
 //! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
 //!   `vcpu` has a [word](VcpuWord) with which flushes of a guest skip CPUs that do not run.
-//!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above. Then their
+//!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above, and
+//!   [`stall`](StallReport) reads them for a watchdog. Then their
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
 //!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
 //!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
-//!   [`retire`](PinnedCpu::retire). The last module, [`lazy_entry`](LazyEntryPredictor), predicts
+//!   [`retire`](PinnedCpu::retire), and [`disconnect`](PinnedCpu::disconnect) for CPUs that have
+//!   stopped in a crash. The last module, [`lazy_entry`](LazyEntryPredictor), predicts
 //!   whether it saves an interrupt to become lazy at kernel entry.
 
 #![no_std]
@@ -218,6 +220,7 @@ mod machine;
 mod vcpu;
 mod space;
 mod cpu_state;
+mod stall;
 mod tag;
 mod engine;
 mod pinned_cpu;
@@ -233,11 +236,13 @@ mod flush_ipi;
 mod gather;
 mod reclaim;
 mod retire;
+mod disconnect;
 mod lazy_entry;
 
 #[cfg(feature = "soft")]
 pub mod soft;
 
+pub use bell::BellState;
 pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
 pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
@@ -259,6 +264,7 @@ pub use reclaim::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, SentBatch, Stale
 pub use retire::{Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;
+pub use stall::{StallReport, Unanswered};
 pub use stats::{CpuStats, SpaceStats};
 pub use tag::slots::{TagSlot, TagSlots};
 pub use vcpu::VcpuWord;

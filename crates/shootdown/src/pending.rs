@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
+use crate::stall::Turns;
 
 /// A flush that was sent and may not yet be done.
 ///
@@ -67,7 +68,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// [`PinnedCpu`]: see [`Shootdown::pin`].
     ///
     /// There is no timeout. A hypervisor may stop a virtual CPU for seconds, and to continue
-    /// without its answer would cause the corruption that this crate prevents.
+    /// without its answer would cause the corruption that this crate prevents. If a CPU has stopped
+    /// for good, [disconnect](PinnedCpu::disconnect) it: then the wait ends. A build with debug
+    /// assertions [reports](Machine::report_stall) a wait of some seconds.
     #[inline]
     pub fn wait(&mut self) {
         if !self.waiting.is_empty() || self.issuer.is_some() {
@@ -170,11 +173,13 @@ impl<'e, M: Machine> Pending<'e, M> {
         if polls_bell {
             self.pin().begin_polling();
         }
+        let mut turns = Turns::default();
         while !self.poll() {
             if polls_bell {
                 self.pin().poll_bell();
             }
             machine.wait_hint(&self.waiting);
+            turns.count(machine, &self.waiting);
         }
         if polls_bell {
             let pin = self.pin();

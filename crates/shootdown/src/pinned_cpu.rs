@@ -82,7 +82,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if !self.machine().breaks(Rule::CompleteForOthers) {
             self.complete_broadcasts();
         }
-        self.release_asids();
+        self.release_asids(self.cpu);
+        self.withdraw();
+    }
+
+    /// Withdraws this CPU, which uses no translation any more, from the CPUs that flushes reach.
+    pub(crate) fn withdraw(&self) {
         self.local().online.set(false);
         // Pairs with ScanAcquire of a kernel flush, which does not wait for this CPU from here on.
         // Without: this CPU's last accesses hit a kernel page that the flush's caller has freed.

@@ -9,7 +9,9 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use shootdown::{CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space};
+use shootdown::{
+    CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space, StallReport,
+};
 use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
@@ -183,7 +185,7 @@ unsafe impl Kernel for ThisKernel {
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         let since_ns = self.this_cpu().waits_since_ns.load(Ordering::Relaxed);
         let is_stalled = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
-        assert!(!is_stalled, "no answer to a flush from {waiting:?}");
+        assert!(!is_stalled, "{}", StallReport::new(engine().machine(), waiting));
         Arch::spin_hint();
     }
 }

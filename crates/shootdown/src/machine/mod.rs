@@ -15,6 +15,7 @@ use crate::extent::Extent;
 use crate::ids::{CpuId, Root, Tag};
 use crate::memory::{Memory, TagWords};
 use crate::space::Space;
+use crate::stall::StallReport;
 use crate::tag::slots::TagSlots;
 
 /// The effect of loading a root on the translations that this CPU already caches under its tag.
@@ -336,7 +337,8 @@ pub unsafe trait Machine: Memory {
     ///   [`leave_space`](crate::PinnedCpu::leave_space) or
     ///   [`offline`](crate::PinnedCpu::offline), on the last CPU that had the space loaded. The
     ///   flush interrupt is masked, and the scheduler may be in the middle of a switch;
-    /// - in `retire` or [`reap`](crate::PinnedCpu::reap);
+    /// - in `retire`, [`reap`](crate::PinnedCpu::reap) or
+    ///   [`disconnect`](crate::PinnedCpu::disconnect);
     /// - in a wait for the result of `retire` or `reap`, with the interrupt masked or not.
     ///
     /// [`handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi) never calls it.
@@ -356,12 +358,25 @@ pub unsafe trait Machine: Memory {
     /// One turn of the loop that waits until the CPUs of `waiting` have answered.
     ///
     /// This is the place for a spin hint or the yield of a virtual CPU. An implementation may also
-    /// count the turns, report a CPU that does not answer, and send the interrupt again if one may
-    /// get lost. Where the waiter has the flush interrupt masked, it may unmask it for a moment.
+    /// measure the time, [report](crate::StallReport) CPUs that do not answer,
+    /// [disconnect](crate::PinnedCpu::disconnect) CPUs that have stopped, and send the interrupt
+    /// again if one may get lost. Where the waiter has the flush interrupt masked, it may unmask it
+    /// for a moment.
     ///
     /// The wait cannot be abandoned, and this method must not unwind: the waiter may have published
     /// that it polls its bell.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>);
+
+    /// Reports that a wait has lasted some seconds. Called at most once in each wait, and only in
+    /// builds with debug assertions.
+    ///
+    /// The default panics with the text of the report, so that a kernel without a watchdog of its
+    /// own names the CPU instead of hanging. Override it where a wait may last long: under a
+    /// hypervisor that stops virtual CPUs, or under a debugger.
+    #[cold]
+    fn report_stall(&self, report: &StallReport<'_, Self>) {
+        panic!("{report}");
+    }
 }
 
 #[cfg(test)]

@@ -530,6 +530,13 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
         }
     }
 
+    /// Plays the handler that stops this CPU in a crash: it loads the kernel's root. After this, the
+    /// CPU must do nothing until another one has [disconnected](PinnedCpu::disconnect) it.
+    pub fn halt(&self) {
+        P::set_cpu(self.cpu);
+        self.engine.machine().load_kernel();
+    }
+
     fn vcpu(&self) -> &VcpuWord<Soft<P, WORDS>> {
         &self.engine.machine().cpus[self.cpu.index()].vcpu
     }

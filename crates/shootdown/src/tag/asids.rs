@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpu_set::SharedCpuSet;
-use crate::ids::Tag;
+use crate::ids::{CpuId, Tag};
 use crate::machine::Machine;
 use crate::memory::{TagWords, Word, order, zero_words};
 use crate::rules::Rule;
@@ -51,7 +51,7 @@ impl AsidWord {
 
 /// The allocator of ASIDs.
 pub(crate) struct AsidAllocator<M: Machine> {
-    /// 1 while a CPU, with its interrupts masked, holds the lock.
+    /// 1 plus the number of the CPU that holds the lock, with its interrupts masked; 0 if none does.
     lock: M::Word,
     pub(crate) epoch: M::Word,
     /// The ASID at which the search for a free one begins.
@@ -68,6 +68,11 @@ pub(crate) struct AsidAllocator<M: Machine> {
 
 /// The first epoch, and the first ASID. 0 stands for no ASID.
 const FIRST: u64 = 1;
+
+/// The lock's word while `cpu` holds it.
+fn holder(cpu: CpuId) -> u64 {
+    u64::from(cpu.0) + 1
+}
 
 impl<M: Machine<Word = AtomicU64>> AsidAllocator<M> {
     /// An allocator of which no ASID is allocated.
@@ -123,13 +128,33 @@ impl<M: Machine> AsidAllocator<M> {
         &words[words.len() / 2..]
     }
 
-    /// Calls `f` while holding the lock.
-    pub(crate) fn with_lock<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
+    /// Calls `f` while `cpu`, the caller's, holds the lock.
+    pub(crate) fn with_lock<R>(&self, machine: &M, cpu: CpuId, f: impl FnOnce() -> R) -> R {
         let acquire = order(machine, Rule::TagLockAcquire);
         // Relaxed: after a failure, nothing is read before the next attempt.
-        while self.lock.compare_exchange(0, 1, acquire, Relaxed).is_err() {
+        while self.lock.compare_exchange(0, holder(cpu), acquire, Relaxed).is_err() {
             machine.spin_hint();
         }
+        self.finish(machine, f)
+    }
+
+    /// Calls `f` with the lock of a CPU that has stopped while it held the lock, and releases it.
+    /// Does nothing if the CPU did not hold it. The caller has acquired the CPU's last accesses.
+    pub(crate) fn with_lock_of(&self, machine: &M, stopped: CpuId, f: impl FnOnce()) {
+        // Relaxed: if the CPU holds the lock, no other CPU writes the word, and the caller has
+        // acquired what was written under the lock.
+        if self.lock.load(Relaxed) == holder(stopped) {
+            self.finish(machine, f);
+        }
+    }
+
+    /// Takes the lock for a CPU that is going to stop.
+    #[cfg(all(test, feature = "soft"))]
+    pub(crate) fn lock_for_ever(&self, cpu: CpuId) {
+        self.lock.store(holder(cpu), Relaxed);
+    }
+
+    fn finish<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
         let result = f();
         self.lock.store(0, order(machine, Rule::TagLockRelease));
         result
@@ -259,7 +284,13 @@ mod tests {
     fn lock_is_held_during_the_closure() {
         let machine = Plain::<2>::with_tags(3);
         let allocator = AsidAllocator::<Plain<2>>::new();
-        let inside = allocator.with_lock(&machine, || allocator.lock.load(Relaxed));
-        assert_eq!((inside, allocator.lock.load(Relaxed)), (1, 0));
+        let inside = allocator.with_lock(&machine, CpuId(2), || allocator.lock.load(Relaxed));
+        assert_eq!((inside, allocator.lock.load(Relaxed)), (holder(CpuId(2)), 0));
+        let mut calls = 0;
+        for stopped in [CpuId(1), CpuId(2)] {
+            allocator.lock.store(holder(CpuId(2)), Relaxed);
+            allocator.with_lock_of(&machine, stopped, || calls += 1);
+        }
+        assert_eq!((calls, allocator.lock.load(Relaxed)), (1, 0));
     }
 }

@@ -21,7 +21,8 @@ use super::Choice;
 use super::asids::AsidWord;
 use super::slots::{named_by, vacate};
 use crate::cpu_set::CpuSet;
-use crate::ids::Tag;
+use crate::cpu_state::CpuState;
+use crate::ids::{CpuId, Tag};
 use crate::machine::{Machine, Tagging};
 use crate::memory::{Word, fence, order};
 use crate::pinned_cpu::PinnedCpu;
@@ -90,7 +91,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if tags.count(machine) == 0 {
             return Chosen { tag: Tag::KERNEL, emptied: false };
         }
-        tags.with_lock(machine, || {
+        tags.with_lock(machine, self.id, || {
             let chosen = self.current_asid(space);
             let emptied = tags.flush_pending.contains(self.id);
             if emptied {
@@ -217,19 +218,28 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Ends the reservation of this CPU, which goes offline.
+    /// Ends the reservation of a CPU that goes offline: this one, or one that has stopped.
     ///
     /// This takes the lock, because a concurrent rollover could otherwise reserve the ASID again.
     /// The reservation would still exist when the CPU comes back online, while the ASID may belong
     /// to another space by then.
-    pub(crate) fn release_asids(&self) {
+    pub(crate) fn release_asids(&self, of: &CpuState<M>) {
         if self.machine().tagging() == Tagging::Global {
-            self.engine.tags().with_lock(self.machine(), || {
+            self.engine.tags().with_lock(self.machine(), self.id, || {
                 // Relaxed: under the lock (TagLockAcquire).
-                self.cpu.active_tag.store(0, Relaxed);
-                self.cpu.reserved_tag.store(0, Relaxed);
+                of.active_tag.store(0, Relaxed);
+                of.reserved_tag.store(0, Relaxed);
             });
         }
+    }
+
+    /// Releases the allocator's lock if a CPU that has stopped held it.
+    ///
+    /// That CPU may have been in the middle of a change. A rollover repairs any: it frees all ASIDs
+    /// but those that are loaded or pinned, and marks all CPUs of the online set for a flush. If
+    /// the CPU was pinning or unpinning an ASID, that ASID may stay pinned for ever.
+    pub(crate) fn repair_asids(&self, stopped: CpuId) {
+        self.engine.tags().with_lock_of(self.machine(), stopped, || self.roll_over());
     }
 
     /// The CPUs that may have a tag loaded. A CPU that comes online concurrently is not missed: it
@@ -258,7 +268,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub fn pin_tag(&self, space: &Space<M>) -> Option<Tag> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         self.engine.broadcaster_to_all()?;
-        let pinned = tags.with_lock(machine, || {
+        let pinned = tags.with_lock(machine, self.id, || {
             // Relaxed: under the lock (TagLockAcquire).
             let word = self.current_asid(space);
             let pinned = tags.pinned.load(Relaxed);
@@ -294,7 +304,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the space is not [pinned](Self::pin_tag).
     pub fn unpin_tag(&self, space: &Space<M>) {
         let (machine, tags) = (self.machine(), self.engine.tags());
-        let was_pinned = tags.with_lock(machine, || {
+        let was_pinned = tags.with_lock(machine, self.id, || {
             // Relaxed: under the lock (TagLockAcquire).
             let word = AsidWord(space.tag.load(Relaxed));
             if !word.is_pinned() {

@@ -11,7 +11,7 @@ use shootdown::{ExtentSet, Horizon, Pending};
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
 /// Makes CPU `cpu` lazy on `a`, whose upper levels it caches.
-fn go_lazy<const W: usize>(system: &System<W>, cpu: u32) {
+pub(crate) fn go_lazy<const W: usize>(system: &System<W>, cpu: u32) {
     let cpu = system.cpu(cpu);
     switch(&cpu, &system.a);
     cpu.pin().enter_lazy();
@@ -238,7 +238,7 @@ fn assert_no_freed_walks<const W: usize>(system: &System<W>) {
 }
 
 /// CPU 0 unhooks tables, and frees them as soon as their flush is clear, while CPU 1 runs `one`.
-fn free_when_clear<const W: usize>(
+pub(crate) fn free_when_clear<const W: usize>(
     system: &Arc<System<W>>,
     one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
 ) {

@@ -32,6 +32,7 @@ mod policies;
 mod programs;
 mod reclaim;
 mod sites;
+mod stopped;
 mod system;
 mod tags;
 
@@ -49,6 +50,7 @@ use programs::*;
 use reclaim::*;
 use shootdown::Rule;
 use shootdown::soft::Config;
+use stopped::*;
 use tags::*;
 
 type Program = fn(Config);
@@ -191,7 +193,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 32] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 37] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -225,6 +227,11 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 32] {
         ("reclaim while switching away", reclaim_while_switching_away::<W>),
         ("reclaim active", reclaim_active::<W>),
         ("two flushes of a CPU that returns", return_while_two_flush::<W>),
+        ("stop on a page", stop_on_page::<W>),
+        ("stop on a page of the kernel", stop_on_kernel_page::<W>),
+        ("stop on page tables", stop_on_tables::<W>),
+        ("stop on a dead space", stop_on_dead_space::<W>),
+        ("stop after the handler", stop_after_handler::<W>),
     ]
 }
 
@@ -444,6 +451,24 @@ fn going_offline_needs_its_release() {
     for program in programs {
         let (_, cause) = find_failure(&[("", program)], config).unwrap();
         assert!(cause.starts_with("Causality"), "{cause}");
+    }
+}
+
+/// Disconnecting a CPU follows these rules at the places where a CPU that leaves follows them.
+#[test]
+fn disconnection_needs_its_rules() {
+    let cases: [(Rule, Program); 5] = [
+        (Rule::LeaveRelease, stop_on_page::<1>),
+        (Rule::DisconnectRelease, stop_on_page::<1>),
+        (Rule::AnswerRelease, stop_on_page::<1>),
+        (Rule::LeaveOnlineRelease, stop_on_kernel_page::<1>),
+        (Rule::HazardRelease, stop_on_tables::<1>),
+    ];
+    for (rule, program) in cases {
+        let config = Config { broken: Some(rule), ..Config::default() };
+        let (_, cause) = find_failure(&[("", program)], config)
+            .unwrap_or_else(|| panic!("{rule:?} was not needed"));
+        assert!(cause.starts_with("Causality"), "{rule:?}: {cause}");
     }
 }
 

@@ -8,6 +8,7 @@ use shootdown::soft::{Config, Touch};
 use shootdown::{Batch, ExtentSet, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
+use crate::stopped::{SURVIVOR, stop};
 use crate::system::{Cpu, Machine, System, page_at, switch};
 use crate::{NamedSearch, Search, assert_all_pass, explore, soaking};
 
@@ -79,6 +80,10 @@ enum Action {
     GoOffline,
     /// Goes offline, from lazy.
     GoOfflineFromLazy,
+    /// Stops as in a crash, and is disconnected by CPU 2.
+    Stop,
+    /// Stops while it is lazy, and is disconnected by CPU 2.
+    StopWhileLazy,
     /// Comes online, with a TLB that has kept its translations, and switches in.
     GoOnline,
 }
@@ -161,7 +166,7 @@ impl Operation {
 }
 
 impl Action {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::FirstSwitch,
         Self::Switch,
         Self::SwitchBack,
@@ -183,6 +188,8 @@ impl Action {
         Self::Trim,
         Self::GoOffline,
         Self::GoOfflineFromLazy,
+        Self::Stop,
+        Self::StopWhileLazy,
         Self::GoOnline,
     ];
 
@@ -197,6 +204,7 @@ impl Action {
                 | Self::StopAndReturnWhileLazy
                 | Self::PollFromLazy
                 | Self::GoOfflineFromLazy
+                | Self::StopWhileLazy
         )
     }
 
@@ -210,6 +218,7 @@ impl Action {
                 | Self::StopAndReturn
                 | Self::Poll
                 | Self::GoOffline
+                | Self::Stop
         )
     }
 
@@ -217,8 +226,12 @@ impl Action {
         matches!(self, Self::StopAndReturn | Self::StopAndReturnWhileLazy)
     }
 
+    const fn stops(self) -> bool {
+        matches!(self, Self::Stop | Self::StopWhileLazy)
+    }
+
     const fn goes_offline(self) -> bool {
-        matches!(self, Self::GoOffline | Self::GoOfflineFromLazy)
+        matches!(self, Self::GoOffline | Self::GoOfflineFromLazy) || self.stops()
     }
 
     /// Does on CPU 1 what the action requires before it.
@@ -286,6 +299,7 @@ impl Action {
                 cpu.pin().trim_cpumask(&system.a);
             }
             Self::GoOffline | Self::GoOfflineFromLazy => return cpu.pin().offline(),
+            Self::Stop | Self::StopWhileLazy => return stop(system, cpu),
             Self::GoOnline => {
                 cpu.pin().online();
                 assert_ne!(cpu.touch_kernel(0), Touch::Stale);
@@ -379,7 +393,11 @@ fn unhook_tables<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> (Pending<'e, Machi
 /// Runs the operation on CPU 0, which frees memory as soon as the flush is done, while CPU 1 runs
 /// the action.
 fn run(operation: Operation, action: Action, config: Config) {
-    let system = System::<1>::new(Config { is_guest: action.is_stopped(), ..config });
+    let cpus = if action.stops() { SURVIVOR + 1 } else { config.cpus };
+    let system = System::<1>::new(Config { is_guest: action.is_stopped(), cpus, ..config });
+    if action.stops() {
+        system.cpu(SURVIVOR).pin().offline();
+    }
     action.prepare(&system, &system.cpu(1));
     operation.prepare(&system);
     let unfinished = system.race(
@@ -424,6 +442,9 @@ fn searches(config: Config) -> Vec<NamedSearch> {
             Action::ALL.into_iter().filter(|action| !operation.ends_space() || action.stays_lazy());
         for action in actions {
             for search in [Search::Bounded(preemptions), Search::Witnessed(preemptions)] {
+                if action.stops() && matches!(search, Search::Bounded(_)) && !soaking() {
+                    continue;
+                }
                 let program = move || run(operation, action, config);
                 searches.push(NamedSearch::new((operation, action), search, program));
             }
@@ -478,6 +499,13 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::CompleteBroadcasts, Operation::Page, Action::TakeInterrupt, broadcasts),
         (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, Config::default()),
         (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, Config::default()),
+        (Rule::LeaveOnlineRelease, Operation::KernelAndPage, Action::Stop, Config::default()),
+        (
+            Rule::HazardRelease,
+            Operation::QuarantinedTables,
+            Action::StopWhileLazy,
+            Config::default(),
+        ),
     ];
     let mut undetected = Vec::new();
     for (rule, operation, action, config) in cases {

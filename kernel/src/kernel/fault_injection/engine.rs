@@ -12,6 +12,7 @@ use shootdown_hw::{Bare, Kernel, Processor as _};
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::fault_injection::fault::Faulty;
+use crate::kernel::fault_injection::stop;
 use crate::kernel::sync::masked;
 
 pub(crate) type Machine = Bare<FaultyKernel>;
@@ -24,6 +25,8 @@ pub(crate) struct FaultyKernel {
 
 /// Flush interrupts sent, one for each target.
 static SENT: AtomicU64 = AtomicU64::new(0);
+/// Dead spaces that the engine has reclaimed.
+static RECLAIMED: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: CPUs keep their numbers, and their states stay allocated. The architecture's `send` makes
 // earlier stores visible to the CPU that takes the interrupt. The kernel's root is never freed.
@@ -44,11 +47,13 @@ unsafe impl Kernel for FaultyKernel {
         SENT.fetch_add(cpus.len() as u64, Ordering::Relaxed);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
-    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
+    fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
+        stop::watch(waiting);
         Arch::spin_hint();
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
         // No memory of a scenario is used again.
+        RECLAIMED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -80,6 +85,11 @@ pub(crate) fn with_pinned<R>(f: impl FnOnce(&PinnedCpu<'static, Machine>) -> R) 
     // SAFETY: interrupts are masked, and nothing moves this thread to another CPU. Handlers that
     // cannot be masked end the run.
     masked(|| f(&unsafe { engine().pin() }))
+}
+
+/// Number of dead spaces that the engine has reclaimed.
+pub(crate) fn reclaimed() -> u64 {
+    RECLAIMED.load(Ordering::Relaxed)
 }
 
 /// Number of times that a flush has disturbed other CPUs: interrupts sent, and broadcasts of the

@@ -10,6 +10,7 @@
 // In reading order.
 mod fault;
 mod engine;
+mod stop;
 mod user;
 mod scenarios;
 mod off;

@@ -1,6 +1,9 @@
 //! The scenarios: a CPU has cached a translation, the page table is changed, and the CPU uses the
 //! translation. The word that each page holds distinguishes the new page from the old one.
 
+#![expect(unsafe_code, reason = "retires a space")]
+
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use shootdown::{Extent, Root, Space};
@@ -9,11 +12,12 @@ use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protec
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::boot_memory::{BootMemory, entry, set_entry};
-use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, with_pinned};
+use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, reclaimed, with_pinned};
 use crate::kernel::fault_injection::fault::{
     self,
     Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
 };
+use crate::kernel::fault_injection::stop;
 use crate::kernel::fault_injection::user::{self, CODE, Command, Found, begin, execute};
 use crate::kernel::memory::page;
 use Visibility::{Absent, Detected, Masked};
@@ -160,6 +164,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         |memory| read_below_freed_table(memory, PAGE),
         ALL_KEPT,
     ),
+    active("stops-while-a-flush-waits", stop_while_a_flush_waits, &[(OthersKeepAll, TAGGED)]),
+    active("stops-on-a-dead-space", stop_on_a_dead_space, &[]),
 ];
 
 /// A page that each space maps, and another page in the same table. The two are not in one pair,
@@ -291,6 +297,37 @@ fn replace_while_away(memory: &mut BootMemory, away: Command) -> Verdict {
     scene.replace(memory);
     execute(Command::Run(scene.space));
     new_or_old(execute(Command::Read(PAGE)))
+}
+
+/// Replaces the page after the other CPU has stopped as in a crash, with the page cached. Then the
+/// other CPU comes back from a reset, with its TLB as it was.
+fn stop_while_a_flush_waits(memory: &mut BootMemory) -> Verdict {
+    let scene = Scene::in_use(memory);
+    begin(Command::Stop);
+    stop::wait_until_stopped();
+    scene.replace(memory);
+    stop::come_back();
+    assert_eq!(user::end(), Found::Word(0));
+    execute(Command::Run(scene.space));
+    new_or_old(execute(Command::Read(PAGE)))
+}
+
+/// The other CPU stops while it idles on a space, which is then retired. Reaping interrupts the CPU
+/// and waits for it, on every machine. The verdict is `Fresh` if the space is reclaimed once.
+fn stop_on_a_dead_space(memory: &mut BootMemory) -> Verdict {
+    let scene = Scene::in_use(memory);
+    execute(Command::Idle);
+    begin(Command::Stop);
+    stop::wait_until_stopped();
+    let before = reclaimed();
+    // SAFETY: no CPU runs the space, and its memory stays allocated.
+    with_pinned(|pin| unsafe { pin.retire(NonNull::from(scene.space)) }).wait();
+    assert_eq!(reclaimed(), before, "the other CPU may walk the page tables");
+    with_pinned(|pin| pin.reap()).wait();
+    let is_reclaimed = reclaimed() == before + 1;
+    stop::come_back();
+    assert_eq!(user::end(), Found::Word(0));
+    if is_reclaimed { Verdict::Fresh } else { Verdict::Stale }
 }
 
 /// Runs many spaces. The page of each holds the new word when it is run, and the old word

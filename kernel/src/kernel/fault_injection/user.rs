@@ -9,6 +9,7 @@ use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::kernel::fault_injection::engine::{Machine, with_pinned};
+use crate::kernel::fault_injection::stop;
 use crate::kernel::sync::Mutex;
 
 /// The CPU that executes commands.
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Idle,
     /// Leaves the space, and halts.
     Leave,
+    /// Stops as in a crash, wherever it is, until it is [disconnected](super::stop).
+    Stop,
 }
 
 /// The result of an access.
@@ -86,6 +89,7 @@ fn perform(command: Command) -> Found {
         Command::Run(space) => with_pinned(|pin| unsafe { pin.switch(space) }),
         Command::Idle => with_pinned(PinnedCpu::enter_lazy),
         Command::Leave => with_pinned(PinnedCpu::leave_space),
+        Command::Stop => stop::stop(),
     }
     Found::Word(0)
 }
