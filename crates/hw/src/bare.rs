@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space,
-    StallReport, Tag, Tagging,
+    CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts, FlushTrace, Lifetime, Machine, Memory,
+    Root, Space, StallReport, Tag, Tagging, WaitTrace,
 };
 
 use crate::forward;
@@ -61,6 +61,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     type Broadcaster = <K::Processor as Processor>::Broadcaster;
 
     const LIFETIME: Lifetime = K::LIFETIME;
+    const TRACES: bool = K::TRACES;
 
     forward! { self => self.kernel;
         fn state(cpu: CpuId) -> &CpuState<Self>;
@@ -69,6 +70,9 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn ring(cpus: &CpuSet<K::CpuBits>);
         fn is_away(cpu: CpuId) -> bool;
         fn reclaim(space: NonNull<Space<Self>>);
+        fn trace_clock_ns() -> u64;
+        fn trace_flush(trace: &FlushTrace);
+        fn trace_wait(trace: &WaitTrace);
         fn report_stall(report: &StallReport<'_, Self>);
     }
 

@@ -4,7 +4,9 @@
 
 use core::ptr::NonNull;
 
-use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Lifetime, Root, Space, StallReport};
+use shootdown::{
+    CpuBits, CpuId, CpuSet, CpuState, FlushTrace, Lifetime, Root, Space, StallReport, WaitTrace,
+};
 
 use crate::bare::Bare;
 use crate::processor::Processor;
@@ -23,6 +25,8 @@ pub unsafe trait Kernel: Sync + Sized {
 
     /// How the kernel keeps the page tables of a space allocated while lazy CPUs can walk them.
     const LIFETIME: Lifetime = Lifetime::Handoff;
+    /// `true` if the kernel traces flushes and waits, with the three methods below.
+    const TRACES: bool = false;
 
     /// The engine's state of a CPU.
     fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>>;
@@ -58,6 +62,24 @@ pub unsafe trait Kernel: Sync + Sized {
     /// hint](Processor::spin_hint). A kernel can count here, or yield a virtual CPU.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         let _ = waiting;
+    }
+
+    /// The time in nanoseconds since any fixed moment, for traces.
+    #[inline]
+    fn trace_clock_ns(&self) -> u64 {
+        0
+    }
+
+    /// Called at the end of each flush, if the kernel [traces](Self::TRACES).
+    #[inline]
+    fn trace_flush(&self, trace: &FlushTrace) {
+        let _ = trace;
+    }
+
+    /// Called at the end of each wait, if the kernel [traces](Self::TRACES).
+    #[inline]
+    fn trace_wait(&self, trace: &WaitTrace) {
+        let _ = trace;
     }
 
     /// Reports a wait of some seconds, in builds with debug assertions:

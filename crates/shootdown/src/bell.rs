@@ -385,9 +385,10 @@ mod tests {
     /// The owner may have stopped while it polled, or in the middle of a round.
     #[test]
     fn disconnection_ends_what_a_stopped_owner_began() {
+        type Begin = fn(&Bell<Soft<Host>>, &Soft<Host>);
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let begin: [fn(&Bell<Soft<Host>>, &Soft<Host>); 3] = [
+        let begin: [Begin; 3] = [
             |_, _| (),
             |bell, _| bell.attend(),
             |bell, machine| _ = bell.begin_round(machine).unwrap(),

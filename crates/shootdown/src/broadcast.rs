@@ -24,7 +24,7 @@ use crate::ids::{CpuId, Tag};
 use crate::machine::{Machine, Tagging};
 use crate::memory::Word;
 use crate::method::NotifyMethod;
-use crate::pending::Pending;
+use crate::pending::{Issuer, Pending};
 use crate::phase::Phase;
 use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
@@ -75,7 +75,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// A CPU that is not online completes its broadcasts here, because other CPUs cannot ring it.
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
         if self.local().online.get() {
-            pending.issuer = Some(self.id);
+            pending.issuer = Issuer::of(self.id);
         } else {
             self.complete_broadcasts();
         }

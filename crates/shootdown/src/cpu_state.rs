@@ -22,6 +22,7 @@ use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::{CpuCounters, CpuStats};
 use crate::tag::slots::{TagSlot, TagSlots};
+use crate::trace_event::FlushCause;
 
 /// The engine's state of one CPU.
 ///
@@ -65,6 +66,8 @@ pub(crate) struct Local<M: Machine> {
     /// of `tags`, or `spare`. Meaningless while no space is loaded.
     pub(crate) slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
+    /// The cause of the next flush, if the machine [traces](Machine::TRACES).
+    pub(crate) cause: Cell<FlushCause>,
     /// The kernel's generation up to which this CPU's TLB is clean.
     pub(crate) kernel_generation: Cell<u64>,
     /// Number of [renamed](crate::Tagging::Renamed) tags that this CPU has used.
@@ -91,6 +94,7 @@ impl<M: Machine> Local<M> {
             loaded: Cell::new(ptr::null()),
             slot: Cell::new(ptr::null()),
             online: Cell::new(false),
+            cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
             renamed_tags: Cell::new(0),
             policy: NotifyPolicy::new(),

@@ -4,13 +4,14 @@
 //! CPU may be in the middle of any method. Another CPU then does in its place what the words in
 //! shared memory show to be left:
 //!
-//! | the CPU stopped | left behind | repaired by |
-//! |---|---|---|
-//! | before it answered, or in its handler | CPUs that wait for its answer | the bell is disconnected, as a round |
-//! | with a space loaded | its presence and its hazard pointer; its reference if the space is dead | both are cleared; the reference is dropped |
-//! | with an ASID loaded | a reservation | it ends |
-//! | after it rang a bell, before it sent the interrupt | a CPU that is rung for ever | the interrupt is sent again |
-//! | while it held the lock of the ASID allocator | CPUs that spin for the lock | a rollover, and the lock is released |
+//! - *Before it answered, or in its handler.* CPUs wait for its answer: its bell is disconnected,
+//!   which counts as a round.
+//! - *With a space loaded.* Its presence and its hazard pointer are cleared. If the space is dead,
+//!   the CPU's reference is dropped.
+//! - *With an ASID loaded.* The reservation ends.
+//! - *After it rang a bell, before it sent the interrupt.* The interrupt is sent again.
+//! - *While it held the lock of the ASID allocator.* A rollover repairs the allocator, and the lock
+//!   is released.
 //!
 //! What the engine cannot repair is only late or lost, never wrong:
 //!
@@ -39,17 +40,17 @@ use crate::machine::Machine;
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 
-impl<'e, M: Machine> PinnedCpu<'e, M> {
+impl<M: Machine> PinnedCpu<'_, M> {
     /// Disconnects a CPU that has stopped in a crash, wherever it was: it leaves its space, and no
     /// other CPU waits for it or interrupts it any more. Waits for its answer that have begun end.
     ///
     /// Call this on a surviving CPU, which may be inside [`Machine::wait_hint`]. The stopped CPU
-    /// may come back [`online`](Self::online) after a reset. The [module's table][table] in the
-    /// source lists what is repaired, and what is lost.
+    /// may come back [`online`](Self::online) after a reset. The [source][source] lists what is
+    /// repaired, and what is lost.
     ///
     /// If this drops the last reference to a dead space, it calls [`Machine::reclaim`].
     ///
-    /// [table]: https://docs.rs/shootdown/latest/src/shootdown/disconnect.rs.html
+    /// [source]: https://docs.rs/shootdown/latest/src/shootdown/disconnect.rs.html
     ///
     /// # Panics
     ///

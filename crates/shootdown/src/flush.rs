@@ -24,6 +24,8 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
 use crate::space::Space;
+use crate::trace::pages_of;
+use crate::trace_event::{FlushCause, TraceScope};
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of `space`. Call this after you change the page tables, and before the
@@ -48,12 +50,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
         let walkers =
             if extent.frees_tables() { WalkerPolicy::Interrupt } else { WalkerPolicy::Ignore };
+        let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
         if !extent.is_empty() {
             let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
             if walkers == WalkerPolicy::Interrupt {
                 pending.horizon = Horizon::of(space.id(), flush, cleared);
             }
+            self.trace_space(began_ns, space, slice::from_ref(&extent), &mut pending);
         }
         pending
     }
@@ -89,6 +93,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the space is another engine's.
     #[inline]
     pub fn flush_gathered(&self, space: &Space<M>, extents: &ExtentSet) -> Pending<'e, M> {
+        let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
         match *extents.as_slice() {
             [] => {}
@@ -98,6 +103,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 pending.horizon = Horizon::of(space.id(), flush, cleared);
             }
             _ => self.flush_several(space, extents, &mut pending),
+        }
+        if !extents.is_empty() {
+            self.trace_space(began_ns, space, extents.as_slice(), &mut pending);
         }
         pending
     }
@@ -230,7 +238,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the space is another engine's.
     pub fn flush_walkers(&self, space: &Space<M>) -> Pending<'e, M> {
         assert!(self.engine.owns(space), "the space is another engine's");
-        let machine = self.machine();
+        let (machine, began_ns) = (self.machine(), self.begin_trace());
         let generation = space.log.generation(machine);
         // Pairs with SwitchFence: this CPU observes the presence of a CPU that switches in and has
         // not read this generation. Without: that CPU walks unhooked tables, and is not rung.
@@ -260,6 +268,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if self.has_loaded(space) {
             self.catch_up(space);
         }
+        let scope = TraceScope::Space(space.id());
+        self.end_trace(began_ns, FlushCause::Walkers, scope, Some(0), &mut pending);
         pending
     }
 
@@ -281,16 +291,23 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     fn flush_kernel_all(&self, extents: &[Extent]) -> Pending<'e, M> {
-        let (machine, kernel) = (self.machine(), self.engine.kernel());
+        let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
-        if extents.is_empty() {
-            return pending;
+        if !extents.is_empty() {
+            self.flush_kernel_extents(extents, &mut pending);
+            let (cause, pages) = (FlushCause::Kernel, pages_of::<M>(extents));
+            self.end_trace(began_ns, cause, TraceScope::Kernel, pages, &mut pending);
         }
+        pending
+    }
+
+    fn flush_kernel_extents(&self, extents: &[Extent], pending: &mut Pending<'e, M>) {
+        let (machine, kernel) = (self.machine(), self.engine.kernel());
         self.publish_tables();
         // A machine broadcasts all extents or none.
         if extents.iter().all(|&extent| self.try_broadcast_kernel(extent)) {
-            self.await_broadcast(&mut pending);
-            return pending;
+            self.await_broadcast(pending);
+            return;
         }
         let last = kernel.bump(machine, extents.len() as u64);
         for (generation, &extent) in (last + 1 - extents.len() as u64..).zip(extents) {
@@ -300,9 +317,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
         }
-        self.ring_all(&mut pending, RingTo::Invalidate);
+        self.ring_all(pending, RingTo::Invalidate);
         self.catch_up_with_kernel();
-        pending
     }
 
     /// Removes from the space's cpumask all CPUs that are not present on the space. Such a CPU
@@ -327,6 +343,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             space.wasted_at_trim.set(space.counters.skipped_elsewhere.read());
         }
         trimmed
+    }
+
+    /// Traces a flush of one space.
+    #[inline(always)]
+    fn trace_space(
+        &self,
+        began_ns: u64,
+        space: &Space<M>,
+        extents: &[Extent],
+        pending: &mut Pending<'e, M>,
+    ) {
+        let (scope, pages) = (TraceScope::Space(space.id()), pages_of::<M>(extents));
+        self.end_trace(began_ns, FlushCause::Unnamed, scope, pages, pending);
     }
 
     /// Publishes the page tables and counts a flush. Returns the generation of its last extent.

@@ -174,12 +174,13 @@
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
 //!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
-//!   `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
+//!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
 //!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
-//! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
-//!   [`retire`](PinnedCpu::retire), and [`disconnect`](PinnedCpu::disconnect) for CPUs that have
-//!   stopped in a crash. The last module, [`lazy_entry`](LazyEntryPredictor), predicts
-//!   whether it saves an interrupt to become lazy at kernel entry.
+//! - *The end of pages and spaces:* [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
+//!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
+//!   [`disconnect`](PinnedCpu::disconnect) for CPUs that have stopped in a crash. The last module,
+//!   [`lazy_entry`](LazyEntryPredictor), predicts whether it saves an interrupt to become lazy at
+//!   kernel entry.
 
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -214,6 +215,7 @@ mod bell;
 mod phase;
 mod cpumask;
 mod stats;
+mod trace_event;
 mod method;
 mod broadcaster;
 mod machine;
@@ -227,6 +229,7 @@ mod pinned_cpu;
 mod engine_cell;
 mod quarantine;
 mod pending;
+mod trace;
 mod broadcast;
 mod catch_up;
 mod switch;
@@ -234,8 +237,10 @@ mod notify;
 mod flush;
 mod flush_ipi;
 mod gather;
+mod parked;
 mod reclaim;
 mod retire;
+mod dead_spaces;
 mod disconnect;
 mod lazy_entry;
 
@@ -247,6 +252,7 @@ pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
 pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use cpu_state::CpuState;
+pub use dead_spaces::DeadSpaces;
 pub use engine::Shootdown;
 pub use engine_cell::EngineCell;
 pub use extent::{Extent, PageSize};
@@ -256,6 +262,7 @@ pub use ids::{CpuId, Root, SpaceId, Tag};
 pub use lazy_entry::LazyEntryPredictor;
 pub use machine::{Entries, Lifetime, Machine, Tagging};
 pub use memory::{Memory, TagWords, Word};
+pub use parked::{Parked, ParkedFlush};
 pub use pending::Pending;
 pub use pinned_cpu::PinnedCpu;
 pub use presence::Presence;
@@ -267,4 +274,6 @@ pub use space::Space;
 pub use stall::{StallReport, Unanswered};
 pub use stats::{CpuStats, SpaceStats};
 pub use tag::slots::{TagSlot, TagSlots};
+pub use trace::{CauseCounters, CauseStats};
+pub use trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
 pub use vcpu::VcpuWord;

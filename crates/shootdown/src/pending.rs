@@ -4,6 +4,7 @@
 //! them. During that time, the CPUs that were rung invalidate in parallel with this one.
 
 use core::fmt;
+use core::mem::MaybeUninit;
 
 use crate::bell::Ticket;
 use crate::broadcaster::Broadcaster;
@@ -15,6 +16,7 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
 use crate::stall::Turns;
+use crate::trace_event::{FlushCause, WaitTrace};
 
 /// A flush that was sent and may not yet be done.
 ///
@@ -32,7 +34,9 @@ pub struct Pending<'e, M: Machine> {
     /// first.
     ticket: Option<Ticket>,
     /// The CPU that has issued a broadcast and not yet completed it.
-    pub(crate) issuer: Option<CpuId>,
+    pub(crate) issuer: Issuer,
+    /// The cause of the flush. Initialised only if the machine [traces](Machine::TRACES).
+    cause: MaybeUninit<FlushCause>,
     pub(crate) horizon: Horizon,
 }
 
@@ -44,7 +48,12 @@ impl<'e, M: Machine> Pending<'e, M> {
             engine,
             waiting: CpuSet::new(),
             ticket: None,
-            issuer: None,
+            issuer: Issuer::NONE,
+            cause: if M::TRACES {
+                MaybeUninit::new(FlushCause::Unnamed)
+            } else {
+                MaybeUninit::uninit()
+            },
             horizon: Horizon::UNKNOWN,
         }
     }
@@ -111,8 +120,8 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
     /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
-        if self.issuer.is_none() {
-            self.issuer = other.issuer.take();
+        if !self.issuer.is_some() {
+            self.issuer = other.issuer;
         } else if self.issuer != other.issuer {
             // There is room for one issuer only.
             other.complete_broadcast();
@@ -121,7 +130,26 @@ impl<'e, M: Machine> Pending<'e, M> {
         // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
         self.ticket = None;
         other.waiting.clear();
-        other.issuer = None;
+        other.issuer = Issuer::NONE;
+    }
+
+    /// Records the cause of the flush.
+    #[inline(always)]
+    pub(crate) fn set_cause(&mut self, cause: FlushCause) {
+        self.cause = MaybeUninit::new(cause);
+    }
+
+    /// The cause of the flush. Meaningful only if the machine traces.
+    fn cause(&self) -> FlushCause {
+        if !M::TRACES {
+            return FlushCause::Unnamed;
+        }
+        #[expect(unsafe_code, reason = "the cause is not initialised where nothing reads it")]
+        // SAFETY: `done`, the only constructor, has initialised the cause, because the machine
+        // traces.
+        unsafe {
+            self.cause.assume_init()
+        }
     }
 
     /// Adds `cpu`, which was rung, to the CPUs to wait for.
@@ -169,6 +197,7 @@ impl<'e, M: Machine> Pending<'e, M> {
         let broadcaster = self.engine.broadcaster();
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
+        let traced_ns = if M::TRACES { machine.trace_clock_ns() } else { 0 };
         let polls_bell = machine.interrupts_masked() && !machine.breaks(Rule::AnswerWhileWaiting);
         if polls_bell {
             self.pin().begin_polling();
@@ -180,6 +209,10 @@ impl<'e, M: Machine> Pending<'e, M> {
             }
             machine.wait_hint(&self.waiting);
             turns.count(machine, &self.waiting);
+        }
+        if M::TRACES && interrupted != 0 {
+            let ns = machine.trace_clock_ns().saturating_sub(traced_ns);
+            machine.trace_wait(&WaitTrace { cause: self.cause(), targets: interrupted, ns });
         }
         if polls_bell {
             let pin = self.pin();
@@ -205,6 +238,35 @@ impl<'e, M: Machine> Pending<'e, M> {
     }
 }
 
+/// The CPU that has issued a broadcast, if there is one: half the size of an `Option`, so that the
+/// cause of a flush fits into the same word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Issuer {
+    /// 0 for no CPU, or 1 plus its number.
+    plus_one: u32,
+}
+
+impl Issuer {
+    pub(crate) const NONE: Self = Self { plus_one: 0 };
+
+    #[inline]
+    pub(crate) const fn of(cpu: CpuId) -> Self {
+        Self { plus_one: cpu.0 + 1 }
+    }
+
+    #[inline]
+    pub(crate) const fn is_some(self) -> bool {
+        self.plus_one != 0
+    }
+
+    /// Removes and returns the CPU.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<CpuId> {
+        let before = core::mem::replace(self, Self::NONE);
+        before.plus_one.checked_sub(1).map(CpuId)
+    }
+}
+
 /// A guard that ends the wait. If the machine's `wait_hint` unwinds, which it must not, the drop of
 /// the `Pending` does not wait again.
 struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
@@ -212,7 +274,7 @@ struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
 impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
     fn drop(&mut self) {
         self.0.waiting.clear();
-        self.0.issuer = None;
+        self.0.issuer = Issuer::NONE;
     }
 }
 
@@ -392,7 +454,7 @@ mod tests {
         let mut pending = core::mem::ManuallyDrop::new(Pending::done(&engine));
         pending.wait_for(CpuId(2));
         assert!(!pending.poll(), "the poll takes the ticket of CPU 2's first round");
-        pending.issuer = Some(CpuId(1));
+        pending.issuer = Issuer::of(CpuId(1));
         let _ = engine.enter(CpuId(0)).pin();
         assert!(!pending.poll(), "CPU 1 is rung, and has not ended its sixth round");
         assert_eq!(waiting(&pending), [1, 2]);
@@ -416,9 +478,9 @@ mod tests {
         let mut pending = flush(0, 1);
         pending.join(flush(0, 2));
         let zero = engine.enter(CpuId(0));
-        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::new()));
+        assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::new()));
         pending.join(other);
-        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::from([1])));
+        assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::from([1])));
         assert!(!pending.poll(), "CPU 1 has not completed its own broadcast");
         drop(zero);
         engine.enter(CpuId(1)).interrupt_point();

@@ -32,6 +32,7 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
 use crate::space::{ALIVE, Space, drop_ref};
+use crate::trace_event::{FlushCause, TraceScope};
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Ends a space. The engine calls [`Machine::reclaim`] for it when no CPU can walk its page
@@ -49,9 +50,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// The caller must ensure all of the following.
     ///
     /// - CPUs could switch to this space, at this address, until now, and it is retired only once.
-    /// - No CPU uses the space any more. Each CPU that used it has since entered lazy, left the
-    ///   space or switched away, and this call happens after that. This CPU is lazy on the space,
-    ///   or does not have it loaded.
+    /// - No other CPU uses the space any more. Each CPU that used it has since entered lazy, left
+    ///   the space or switched away, and this call happens after that. This CPU does not use it
+    ///   after this call. If the space is active on this CPU, this call enters lazy. (With
+    ///   [`Lifetime::Counted`] it does not: then the caller must have entered lazy.)
     /// - This call happens after the wait for each flush of the space.
     /// - No CPU switches to the space again.
     /// - No CPU [resumes](Self::resume) the space while this call runs. After the call, `resume`
@@ -74,8 +76,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let cpus = self.mark_hazards(unsafe { space.as_ref() }, hazard);
             marked = cpus.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
+                let began_ns = self.begin_trace();
                 pending.waiting = cpus;
                 self.ring_all(&mut pending, RingTo::DropSpace);
+                let scope = TraceScope::Spaces;
+                self.end_trace(began_ns, FlushCause::Exit, scope, Some(0), &mut pending);
             }
         }
         let mut retiring = Retiring { undropped: Some((space, marked)), pending };
@@ -96,7 +101,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
     /// marks, so this interrupts no CPU.
     pub fn reap(&self) -> Reaping<'e, M> {
-        let machine = self.machine();
+        let (machine, began_ns) = (self.machine(), self.begin_trace());
         // This includes a space that this CPU's handler could not reclaim.
         let hazard = self.hazard();
         if hazard.is_orphaned()
@@ -121,6 +126,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         self.ring_all(&mut pending, RingTo::DropSpace);
+        self.end_trace(began_ns, FlushCause::Exit, TraceScope::Spaces, Some(0), &mut pending);
         Reaping { engine: self.engine, pending, cpus: all }
     }
 
@@ -141,13 +147,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let state = machine.state(cpu);
             // The load comes before the compare-and-swap, so that the line of a CPU that is
             // elsewhere is not fetched for writing.
-            if state.hazard(machine).is(space)
-                && state.change_hazard(machine, hazard, hazard.marked())
-            {
+            let can_walk = if cpu == self.id {
+                self.stop_using(space)
+            } else {
+                state.hazard(machine).is(space)
+            };
+            if can_walk && state.change_hazard(machine, hazard, hazard.marked()) {
                 marked.insert(cpu);
             }
         }
         marked
+    }
+
+    /// Enters lazy if this CPU has the space loaded, and is active on it. Returns `true` if the CPU
+    /// has the space loaded.
+    ///
+    /// For a CPU that is lazy already, this costs a load of its presence, instead of a load of its
+    /// hazard pointer in the same line, which names the loaded space.
+    fn stop_using(&self, space: &Space<M>) -> bool {
+        let is_loaded = self.has_loaded(space);
+        if is_loaded {
+            self.enter_lazy();
+        }
+        is_loaded
     }
 
     /// Publishes the next hazard pointer, after the new root was loaded. Returns the previous one;

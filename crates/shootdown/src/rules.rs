@@ -233,6 +233,11 @@
 //!     by compare-and-swap      (HazardAcquire)     0 → hazard := orphaned (OrphanRelease)
 //!     → reclaim                                    else hazard := nothing (HazardRelease)
 //! ```
+//!
+//! A reclaimed space may wait on a list until a CPU can free it. A push releases
+//! ([`PushDeadRelease`](Rule::PushDeadRelease)), and to take the list acquires
+//! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)). Pushes are read-modify-writes of one word, so the
+//! CPU that takes the list acquires all of them.
 
 use core::sync::atomic::Ordering;
 
@@ -417,6 +422,13 @@ rules! {
     /// pointer, for another CPU to reclaim the space. Pairs with
     /// [`HazardAcquire`](Self::HazardAcquire).
     OrphanRelease: Kind::Ordering(Release),
+
+    /// A dead space is not accessed any more before it is on the list of [dead
+    /// spaces](crate::DeadSpaces). Pairs with [`TakeDeadAcquire`](Self::TakeDeadAcquire). Without:
+    /// the CPU that takes the space frees what another CPU is still using.
+    PushDeadRelease: Kind::Ordering(Release),
+    /// The other end of [`PushDeadRelease`](Self::PushDeadRelease).
+    TakeDeadAcquire: Kind::Ordering(Acquire),
 
     /// A CPU that finds an ASID of the current epoch comes after the fence of the CPU that wrote
     /// it. Pairs with [`NewAsidFence`](Self::NewAsidFence). Without: the CPU uses the ASID with

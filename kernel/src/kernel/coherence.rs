@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use shootdown::{
-    Batch, BatchIsFull, CpuStats, Extent, Horizon, LazyEntryPredictor, Pending, Presence, Root,
-    Space, StaleWrites,
+    Batch, BatchIsFull, CpuStats, Extent, Horizon, LazyEntryPredictor, Pending, Root, Space,
+    StaleWrites,
 };
 use shootdown_vm::{
     Batching, Change, Defer, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush, Retired,
@@ -145,11 +145,6 @@ impl Lifetimes for Engine {
     fn retire(&self, space: &SharedSpace) -> Retired {
         let dying = space.clone().into_dying();
         let retiring = with_pinned(|pin| {
-            // The calling thread was the last thread of the space, or has switched to another.
-            let presence = engine().cpu(pin.id()).presence(engine().machine());
-            if presence == Presence::Active(space.id()) {
-                pin.enter_lazy();
-            }
             // SAFETY: the caller promises that no thread uses the space. The space stays allocated
             // until it is reclaimed.
             unsafe { pin.retire(dying) }

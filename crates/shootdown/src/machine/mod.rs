@@ -17,6 +17,7 @@ use crate::memory::{Memory, TagWords};
 use crate::space::Space;
 use crate::stall::StallReport;
 use crate::tag::slots::TagSlots;
+use crate::trace_event::{FlushTrace, WaitTrace};
 
 /// The effect of loading a root on the translations that this CPU already caches under its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,11 @@ pub unsafe trait Machine: Memory {
 
     /// The method that keeps a space from being freed while a CPU is lazy on it.
     const LIFETIME: Lifetime = Lifetime::Handoff;
+
+    /// `true` if the engine calls [`trace_flush`](Machine::trace_flush) for each flush and
+    /// [`trace_wait`](Machine::trace_wait) for each wait. If `false`, the compiler removes the
+    /// calls, and the paths of a flush are the same as without them.
+    const TRACES: bool = false;
 
     /// The engine's state of `cpu`, wherever the kernel has placed it: an array, a per-CPU area.
     fn state(&self, cpu: CpuId) -> &CpuState<Self>;
@@ -366,6 +372,27 @@ pub unsafe trait Machine: Memory {
     /// The wait cannot be abandoned, and this method must not unwind: the waiter may have published
     /// that it polls its bell.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>);
+
+    /// The time in nanoseconds since any fixed moment, for traces. Called only if the machine
+    /// [traces](Machine::TRACES).
+    #[inline]
+    fn trace_clock_ns(&self) -> u64 {
+        0
+    }
+
+    /// Called at the end of each flush, when it was sent, if the machine [traces](Machine::TRACES).
+    /// A flush of nothing is not traced. [`CauseCounters`](crate::CauseCounters) sum up the events.
+    #[inline]
+    fn trace_flush(&self, trace: &FlushTrace) {
+        let _ = trace;
+    }
+
+    /// Called at the end of each wait that had to wait, if the machine [traces](Machine::TRACES). A
+    /// flush that is [polled](crate::Pending::poll) until it is done has no such event.
+    #[inline]
+    fn trace_wait(&self, trace: &WaitTrace) {
+        let _ = trace;
+    }
 
     /// Reports that a wait has lasted some seconds. Called at most once in each wait, and only in
     /// builds with debug assertions.

@@ -45,6 +45,8 @@ use crate::pending::Pending;
 use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
+use crate::trace::pages_of;
+use crate::trace_event::{FlushCause, TraceScope};
 
 /// Default number of spaces in a batch: the number of pages that Linux reclaims at a time
 /// (`SWAP_CLUSTER_MAX`), which is enough if each page is mapped once.
@@ -320,7 +322,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     where
         S: Deref<Target = Space<M>>,
     {
-        let machine = self.machine();
+        let (machine, began_ns) = (self.machine(), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         let mut is_broadcast = false;
         let mut own_part = None;
@@ -351,6 +353,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 self.catch_up(space);
             }
         }
+        let extents = spaces.iter().flatten().flat_map(|batched| batched.extents.as_slice());
+        let pages = pages_of::<M>(extents);
+        self.end_trace(began_ns, FlushCause::Reclaim, TraceScope::Spaces, pages, &mut pending);
         pending
     }
 }

@@ -47,6 +47,7 @@ use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
+use crate::trace_event::{FlushTrace, WaitTrace};
 use crate::vcpu::VcpuWord;
 use broadcasts::{Broadcasts, Invalidation};
 use tlb::{Table, Tlb};
@@ -73,6 +74,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     fn set_cpu(cpu: CpuId);
     /// See [`Machine::LIFETIME`].
     const LIFETIME: Lifetime = Lifetime::Handoff;
+    /// See [`Machine::TRACES`]. The machine then collects [traces](Soft::take_traces).
+    const TRACES: bool = false;
 }
 
 /// A frame of memory, which counts how often it was reused.
@@ -135,6 +138,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     cost_reads: AtomicU64,
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
+    traces: Mutex<(Vec<FlushTrace>, Vec<WaitTrace>)>,
 }
 
 /// A space that no CPU has loaded any more.
@@ -180,6 +184,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             cost_reads: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
+            traces: Mutex::default(),
         })
     }
 
@@ -192,6 +197,11 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// of each can be freed or reused.
     pub fn take_reclaimed(&self) -> Vec<NonNull<Space<Self>>> {
         guard(&self.reclaimed).drain(..).map(|Reclaimed(space)| space).collect()
+    }
+
+    /// Removes and returns the flushes and waits that were traced since the last call.
+    pub fn take_traces(&self) -> (Vec<FlushTrace>, Vec<WaitTrace>) {
+        core::mem::take(&mut guard(&self.traces))
     }
 
     /// Makes [`Machine::interrupts_masked`] return `false` from now on, so that no CPU can be
@@ -337,7 +347,14 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type Broadcaster = Self;
 
     const LIFETIME: Lifetime = P::LIFETIME;
+    const TRACES: bool = P::TRACES;
 
+    fn trace_flush(&self, trace: &FlushTrace) {
+        guard(&self.traces).0.push(*trace);
+    }
+    fn trace_wait(&self, trace: &WaitTrace) {
+        guard(&self.traces).1.push(*trace);
+    }
     fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[cpu.index()].state
     }
@@ -530,8 +547,8 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
         }
     }
 
-    /// Plays the handler that stops this CPU in a crash: it loads the kernel's root. After this, the
-    /// CPU must do nothing until another one has [disconnected](PinnedCpu::disconnect) it.
+    /// Plays the handler that stops this CPU in a crash: it loads the kernel's root. After this,
+    /// the CPU must do nothing until another one has [disconnected](PinnedCpu::disconnect) it.
     pub fn halt(&self) {
         P::set_cpu(self.cpu);
         self.engine.machine().load_kernel();

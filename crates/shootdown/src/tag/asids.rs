@@ -51,7 +51,7 @@ impl AsidWord {
 
 /// The allocator of ASIDs.
 pub(crate) struct AsidAllocator<M: Machine> {
-    /// 1 plus the number of the CPU that holds the lock, with its interrupts masked; 0 if none does.
+    /// 1 plus the number of the CPU that holds the lock, with its interrupts masked; 0 if none.
     lock: M::Word,
     pub(crate) epoch: M::Word,
     /// The ASID at which the search for a free one begins.
@@ -151,6 +151,7 @@ impl<M: Machine> AsidAllocator<M> {
     /// Takes the lock for a CPU that is going to stop.
     #[cfg(all(test, feature = "soft"))]
     pub(crate) fn lock_for_ever(&self, cpu: CpuId) {
+        // Relaxed: a test of one thread.
         self.lock.store(holder(cpu), Relaxed);
     }
 

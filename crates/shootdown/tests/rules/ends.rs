@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use loom::thread;
-use shootdown::soft::Config;
-use shootdown::{ExtentSet, Horizon, Pending};
+use shootdown::soft::{Config, Frame, Platform};
+use shootdown::{DeadSpaces, ExtentSet, Horizon, Pending};
 
+use crate::platform::Loom;
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
 /// Makes CPU `cpu` lazy on `a`, whose upper levels it caches.
@@ -94,6 +95,23 @@ pub(crate) fn retire_own<const W: usize>(config: Config) {
         switch(cpu, &system.b);
     };
     system.race(|_, cpu| cpu.pin().leave_space(), retire_and_leave);
+    assert_reclaimed_once(&system);
+}
+
+/// CPU 0 retires a space that it is still active on, while CPU 1 leaves it.
+pub(crate) fn retire_active<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    switch(&system.cpu(0), &system.a);
+    system.race(
+        |_, cpu| cpu.pin().leave_space(),
+        |cpu| {
+            retire(&system, cpu);
+            cpu.speculate();
+            assert!(!cpu.pin().resume(system.a.id()));
+        },
+    );
+    assert!(system.machine().take_reclaimed().is_empty(), "CPU 0 is lazy on the space");
+    system.cpu(0).pin().leave_space();
     assert_reclaimed_once(&system);
 }
 
@@ -216,6 +234,32 @@ pub(crate) fn leave_orphan<const W: usize>(config: Config) {
     system.cpu(1).interrupt_point();
     system.race(|_, cpu| cpu.pin().leave_space(), |_| drop(reaping));
     assert_reclaimed_once(&system);
+}
+
+type SpaceMemory = <Loom as Platform>::Frame;
+
+/// CPU 1 reclaims a space and puts it on a list of dead spaces, while CPU 0 frees what is on it.
+pub(crate) fn free_from_list<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    retire(&system, &system.cpu(0));
+    // Stands for the memory of the space.
+    let memory = Arc::new(SpaceMemory::new());
+    let list: Arc<DeadSpaces<Machine<W>>> = Arc::default();
+    let free = |system: &System<W>, list: &DeadSpaces<Machine<W>>, memory: &SpaceMemory| {
+        let spaces = list.take(system.machine());
+        spaces.inspect(|_| memory.reuse()).count()
+    };
+    let (used, pushed) = (Arc::clone(&memory), Arc::clone(&list));
+    let reclaim = move |system: &System<W>, cpu: &Cpu<'_, W>| {
+        cpu.pin().leave_space();
+        used.use_count();
+        for space in system.machine().take_reclaimed() {
+            // SAFETY: the engine has reclaimed the space, which stays in place.
+            unsafe { pushed.push(system.machine(), space) };
+        }
+    };
+    let freed = system.race(reclaim, |_| free(&system, &list, &memory));
+    assert_eq!(freed + free(&system, &list, &memory), 1);
 }
 
 /// Unhooks page tables of `a` and sends a flush that does not ring lazy CPUs for them.

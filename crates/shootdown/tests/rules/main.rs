@@ -93,6 +93,7 @@ programs_against! {
     DropRefRelease | DropRefAcquire => two_cpus_leave_dead_space,
     RetireRelease => retire_after_walking,
     RetireAcquire => retire_while_leaving,
+    PushDeadRelease | TakeDeadAcquire => free_from_list,
     FlushWalkersFence => flush_walkers_and_unhook,
     OrphanRelease => reap_orphan,
     QuarantineTables => quarantine_under_lazy,
@@ -193,7 +194,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 37] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 38] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -207,6 +208,7 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 37] {
         ("two CPUs leave a dead space", two_cpus_leave_dead_space::<W>),
         ("resume while retired", resume_while_retired::<W>),
         ("retire own", retire_own::<W>),
+        ("retire active", retire_active::<W>),
         ("retire while going offline", retire_while_going_offline::<W>),
         ("retire after trimming", retire_after_cpumask_trimmed::<W>),
         ("reap", reap::<W>),

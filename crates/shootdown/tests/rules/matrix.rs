@@ -499,7 +499,7 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::CompleteBroadcasts, Operation::Page, Action::TakeInterrupt, broadcasts),
         (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, Config::default()),
         (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, Config::default()),
-        (Rule::LeaveOnlineRelease, Operation::KernelAndPage, Action::Stop, Config::default()),
+        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::Stop, Config::default()),
         (
             Rule::HazardRelease,
             Operation::QuarantinedTables,

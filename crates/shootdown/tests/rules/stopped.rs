@@ -118,7 +118,7 @@ pub(crate) fn stop_on_dead_space<const W: usize>(config: Config) {
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
-/// CPU 1 is rung and stops in its handler, before or after it dropped a dead space; and CPU 0 reaps.
+/// CPU 1 is rung and stops after its handler, which may have dropped a dead space; CPU 0 reaps.
 pub(crate) fn stop_after_handler<const W: usize>(config: Config) {
     let system = system::<W>(config);
     go_lazy(&system, 1);

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use shootdown::{Extent, ExtentSet, Machine, PageSize, Pending, PinnedCpu, Space};
+use shootdown::{Extent, ExtentSet, FlushCause, Machine, PageSize, Pending, PinnedCpu, Space};
 
 /// Translations that no CPU may use any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,23 @@ pub enum Freed {
     Tables,
 }
 
+impl From<Cause> for FlushCause {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Unmap => Self::Unmap,
+            Cause::Advise => Self::Advise,
+            Cause::Protect => Self::Protect,
+            Cause::Move => Self::Move,
+            Cause::Fork => Self::Fork,
+            Cause::CopyOnWrite => Self::CopyOnWrite,
+            Cause::Collapse => Self::Collapse,
+            Cause::Split => Self::Split,
+            Cause::Reclaim => Self::Reclaim,
+            Cause::Exit => Self::Exit,
+        }
+    }
+}
+
 impl Change {
     /// Returns the change of an operation that removed every small page of a range, such as
     /// `munmap`.
@@ -93,6 +110,8 @@ impl Change {
         pin: &PinnedCpu<'e, M>,
         space: &Space<M>,
     ) -> Pending<'e, M> {
+        let cause = self.cause.into();
+        pin.because(cause);
         let [first, rest @ ..] = self.extents.as_slice() else {
             return pin.flush_gathered(space, &self.extents);
         };
@@ -101,7 +120,7 @@ impl Change {
         }
         let mut pending = pin.flush_for_resize(space, *first);
         for &extent in rest {
-            pending.join(pin.flush_for_resize(space, extent));
+            pending.join(pin.because(cause).flush_for_resize(space, extent));
         }
         pending
     }

@@ -6,11 +6,15 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shootdown::{CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space};
+use shootdown::{
+    CauseCounters, CauseStats, CpuId, CpuSet, CpuState, EngineCell, FlushCause, FlushTrace,
+    PinnedCpu, Root, Shootdown, Space, WaitTrace,
+};
 use shootdown_hw::{Bare, Kernel, Processor as _};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
+use crate::kernel::console::println;
 use crate::kernel::fault_injection::fault::Faulty;
 use crate::kernel::fault_injection::stop;
 use crate::kernel::sync::masked;
@@ -34,6 +38,17 @@ unsafe impl Kernel for FaultyKernel {
     type Processor = Faulty<<Arch as Architecture>::Processor>;
     type CpuBits = [u64; 1];
 
+    const TRACES: bool = true;
+
+    fn trace_clock_ns(&self) -> u64 {
+        Arch::now_ns()
+    }
+    fn trace_flush(&self, trace: &FlushTrace) {
+        CAUSES.record_flush(trace);
+    }
+    fn trace_wait(&self, trace: &WaitTrace) {
+        CAUSES.record_wait(trace);
+    }
     fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>> {
         &self.cpus[cpu.index()]
     }
@@ -85,6 +100,22 @@ pub(crate) fn with_pinned<R>(f: impl FnOnce(&PinnedCpu<'static, Machine>) -> R) 
     // SAFETY: interrupts are masked, and nothing moves this thread to another CPU. Handlers that
     // cannot be masked end the run.
     masked(|| f(&unsafe { engine().pin() }))
+}
+
+/// The flushes so far, by cause.
+static CAUSES: CauseCounters = CauseCounters::new();
+
+/// Prints the flushes of each cause.
+pub(crate) fn print_causes() {
+    for cause in FlushCause::ALL {
+        let CauseStats { flushes, pages, targets, wait_ns, .. } = CAUSES.stats(cause);
+        if flushes != 0 {
+            println!(
+                "flushes cause={cause:?} count={flushes} pages={pages} targets={targets} \
+                 wait_ns={wait_ns}"
+            );
+        }
+    }
 }
 
 /// Number of dead spaces that the engine has reclaimed.

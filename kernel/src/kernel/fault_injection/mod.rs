@@ -64,6 +64,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
         }
     }
     storms::run(memory, cpus, load.rounds);
+    engine::print_causes();
     end(if wrong == 0 { Status::Passed } else { Status::Failed });
 }
 

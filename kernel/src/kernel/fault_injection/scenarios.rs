@@ -6,7 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use shootdown::{Extent, Root, Space};
+use shootdown::{Extent, FlushCause, PinnedCpu, Root, Space};
 use shootdown_hw::Processor as _;
 use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
 
@@ -225,7 +225,8 @@ impl Scene {
     /// Publishes the change and flushes, as every kernel does after it has changed a page table.
     fn flush(&self, extent: Extent) {
         engine().machine().processor().publish();
-        with_pinned(|pin| pin.flush(self.space, extent)).wait();
+        let cause = FlushCause::Unmap;
+        with_pinned(|pin| pin.because(cause).flush(self.space, extent)).wait();
     }
 
     /// Replaces the page by the rules: unmaps the old page, flushes, and maps the new page.
@@ -323,7 +324,7 @@ fn stop_on_a_dead_space(memory: &mut BootMemory) -> Verdict {
     // SAFETY: no CPU runs the space, and its memory stays allocated.
     with_pinned(|pin| unsafe { pin.retire(NonNull::from(scene.space)) }).wait();
     assert_eq!(reclaimed(), before, "the other CPU may walk the page tables");
-    with_pinned(|pin| pin.reap()).wait();
+    with_pinned(PinnedCpu::reap).wait();
     let is_reclaimed = reclaimed() == before + 1;
     stop::come_back();
     assert_eq!(user::end(), Found::Word(0));

@@ -1,8 +1,8 @@
-//! A CPU that stops in a crash while a flush waits for it: the watchdog of the waiting CPU names it,
-//! disconnects it, and the flush goes on.
+//! A CPU that stops in a crash while a flush waits for it: the watchdog of the waiting CPU names
+//! it, disconnects it, and the flush goes on.
 //!
-//! A kernel would stop the CPU by NMI. Here the CPU stops by itself, with interrupts masked, because
-//! not all architectures have NMIs.
+//! A kernel would stop the CPU by NMI. Here the CPU stops by itself, with interrupts masked,
+//! because not all architectures have NMIs.
 
 #![expect(unsafe_code, reason = "disconnects a CPU that has stopped")]
 
@@ -31,7 +31,8 @@ static WAITS_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// takes microseconds, or milliseconds on a busy host.
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// Stops the calling CPU until [`come_back`], with its bell, its presence and its space as they are.
+/// Stops the calling CPU until [`come_back`], with its bell, its presence and its space as they
+/// are.
 pub(crate) fn stop() {
     assert!(Arch::interrupts_masked());
     engine().machine().load_kernel();

@@ -1,0 +1,301 @@
+//! *Trace*: an event for each flush and each wait, with the operation that caused it.
+//!
+//! A machine that does not [trace](Machine::TRACES) has no code for it: every test of `TRACES` is a
+//! test of a constant.
+
+use crate::extent::Extent;
+use crate::machine::Machine;
+use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
+use crate::stats::Counter;
+use crate::trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
+
+impl<'e, M: Machine> PinnedCpu<'e, M> {
+    /// Names the cause of the next flush on this CPU, for [traces](Machine::TRACES). Does nothing
+    /// on a machine that does not trace.
+    ///
+    /// ```
+    /// # use shootdown::{Extent, FlushCause, Machine, PinnedCpu, Space};
+    /// # fn unmap<M: Machine>(cpu: &PinnedCpu<'_, M>, space: &Space<M>, extent: Extent) {
+    /// cpu.because(FlushCause::Unmap).flush(space, extent).wait();
+    /// # }
+    /// ```
+    #[inline(always)]
+    pub fn because(&self, cause: FlushCause) -> &Self {
+        if M::TRACES {
+            self.local().cause.set(cause);
+        }
+        self
+    }
+
+    /// The time at the beginning of a flush, if the machine traces.
+    #[inline(always)]
+    pub(crate) fn begin_trace(&self) -> u64 {
+        if M::TRACES { self.machine().trace_clock_ns() } else { 0 }
+    }
+
+    /// Reports a flush that began at `began_ns`, and was sent. Without a name, its cause is
+    /// `default`.
+    #[inline(always)]
+    pub(crate) fn end_trace(
+        &self,
+        began_ns: u64,
+        default: FlushCause,
+        scope: TraceScope,
+        pages: Option<u64>,
+        pending: &mut Pending<'e, M>,
+    ) {
+        if M::TRACES {
+            let named = self.local().cause.replace(FlushCause::Unnamed);
+            let cause = if named == FlushCause::Unnamed { default } else { named };
+            pending.set_cause(cause);
+            let machine = self.machine();
+            machine.trace_flush(&FlushTrace {
+                cause,
+                scope,
+                pages,
+                targets: pending.waiting.len() as u64,
+                is_broadcast: pending.issuer.is_some(),
+                ns: machine.trace_clock_ns().saturating_sub(began_ns),
+            });
+        }
+    }
+}
+
+/// Number of pages of several extents; `None` if one of them is a whole space.
+#[inline(always)]
+pub(crate) fn pages_of<'x, M: Machine>(
+    extents: impl IntoIterator<Item = &'x Extent>,
+) -> Option<u64> {
+    if !M::TRACES {
+        return None;
+    }
+    let count = |extent: &Extent| (!extent.is_unbounded()).then(|| extent.page_count() as u64);
+    extents.into_iter().map(count).sum()
+}
+
+/// Counters for each cause, which a kernel's [`trace_flush`](Machine::trace_flush) and
+/// [`trace_wait`](Machine::trace_wait) fill: one for the machine, or one for each CPU to avoid
+/// shared cache lines.
+#[derive(Debug)]
+pub struct CauseCounters([Counters; FlushCause::ALL.len()]);
+
+#[derive(Debug)]
+struct Counters {
+    flushes: Counter,
+    whole: Counter,
+    pages: Counter,
+    targets: Counter,
+    broadcasts: Counter,
+    flush_ns: Counter,
+    wait_ns: Counter,
+}
+
+/// Statistics of the flushes with one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CauseStats {
+    /// Flushes.
+    pub flushes: u64,
+    /// Flushes of whole spaces, which are not in `pages`.
+    pub whole: u64,
+    /// Pages.
+    pub pages: u64,
+    /// CPUs that were rung.
+    pub targets: u64,
+    /// Flushes that were broadcast.
+    pub broadcasts: u64,
+    /// Time of the flushes on their CPUs, without the waits.
+    pub flush_ns: u64,
+    /// Time of the waits.
+    pub wait_ns: u64,
+}
+
+impl Counters {
+    const fn new() -> Self {
+        Self {
+            flushes: Counter::new(),
+            whole: Counter::new(),
+            pages: Counter::new(),
+            targets: Counter::new(),
+            broadcasts: Counter::new(),
+            flush_ns: Counter::new(),
+            wait_ns: Counter::new(),
+        }
+    }
+}
+
+impl CauseCounters {
+    /// Counters at 0.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self([const { Counters::new() }; FlushCause::ALL.len()])
+    }
+
+    /// Counts a flush.
+    pub fn record_flush(&self, trace: &FlushTrace) {
+        let counters = &self.0[trace.cause as usize];
+        counters.flushes.add(1);
+        match trace.pages {
+            Some(pages) => counters.pages.add(pages),
+            None => counters.whole.add(1),
+        }
+        counters.targets.add(trace.targets);
+        counters.broadcasts.add(u64::from(trace.is_broadcast));
+        counters.flush_ns.add(trace.ns);
+    }
+
+    /// Counts the time of a wait.
+    pub fn record_wait(&self, trace: &WaitTrace) {
+        self.0[trace.cause as usize].wait_ns.add(trace.ns);
+    }
+
+    /// The statistics of one cause.
+    #[must_use]
+    pub fn stats(&self, cause: FlushCause) -> CauseStats {
+        let counters = &self.0[cause as usize];
+        CauseStats {
+            flushes: counters.flushes.read(),
+            whole: counters.whole.read(),
+            pages: counters.pages.read(),
+            targets: counters.targets.read(),
+            broadcasts: counters.broadcasts.read(),
+            flush_ns: counters.flush_ns.read(),
+            wait_ns: counters.wait_ns.read(),
+        }
+    }
+}
+
+impl Default for CauseCounters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::extent_set::ExtentSet;
+    use crate::ids::{CpuId, Root};
+    use crate::reclaim::{Batch, StaleWrites};
+    use crate::soft::{Config, Host, Platform, Soft};
+    use crate::space::Space;
+    use core::sync::atomic::AtomicU64;
+    use std::thread;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// The host's threads, with traces.
+    struct Traced;
+
+    impl Platform for Traced {
+        type Word = AtomicU64;
+        type Frame = AtomicU64;
+        fn fence() {
+            Host::fence();
+        }
+        fn spin_hint() {
+            Host::spin_hint();
+        }
+        fn cpu() -> CpuId {
+            Host::cpu()
+        }
+        fn set_cpu(cpu: CpuId) {
+            Host::set_cpu(cpu);
+        }
+        const TRACES: bool = true;
+    }
+
+    type Machine = Soft<Traced>;
+
+    /// An engine on which CPU 1 uses the space.
+    fn engine() -> (Shootdown<Machine>, Space<Machine>) {
+        let engine = Soft::engine(Config::default());
+        (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
+        let space = engine.space(Root(0));
+        (engine, space)
+    }
+
+    #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+    fn use_on_one(engine: &Shootdown<Machine>, space: &Space<Machine>) {
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
+        unsafe { engine.enter(CpuId(1)).pin().switch(space) };
+    }
+
+    #[test]
+    fn each_flush_is_traced_once_with_its_cause() {
+        let (engine, space) = engine();
+        let (page, other) = (Extent::page(0x1000), Extent::page(0x3000));
+        let zero = engine.enter(CpuId(0));
+        let pin = zero.pin();
+        let mut both = ExtentSet::new();
+        both.add(page);
+        both.add(other);
+        assert!(pin.flush(&space, page).poll());
+        assert!(pin.because(FlushCause::Unmap).flush_gathered(&space, &both).poll());
+        assert!(pin.flush_gathered(&space, &ExtentSet::new()).poll());
+        assert!(pin.because(FlushCause::Fork).flush(&space, Extent::whole()).poll());
+        use_on_one(&engine, &space);
+        let kernel = pin.flush_kernel(page);
+        engine.enter(CpuId(1)).interrupt_point();
+        let resize = pin.because(FlushCause::Split).flush_for_resize(&space, page);
+        engine.enter(CpuId(1)).interrupt_point();
+        let mut batch: Batch<&Space<_>, Vec<()>> = Batch::new();
+        let entry = batch.space(engine.machine(), &&space).unwrap();
+        assert!(entry.unmapped(&pin, page, StaleWrites::Impossible).poll());
+        let sent = batch.send(&pin);
+        engine.enter(CpuId(1)).interrupt_point();
+        drop((kernel, resize, sent));
+        drop(pin.reap());
+        let (flushes, waits) = engine.machine().take_traces();
+        let traced = flushes.iter().map(|trace| (trace.cause, trace.pages, trace.targets));
+        let expected = vec![
+            (FlushCause::Unnamed, Some(1), 0),
+            (FlushCause::Unmap, Some(2), 0),
+            (FlushCause::Fork, None, 0),
+            (FlushCause::Kernel, Some(1), 1),
+            (FlushCause::Split, Some(1), 1),
+            (FlushCause::Reclaim, Some(1), 1),
+            (FlushCause::Exit, Some(0), 0),
+        ];
+        assert_eq!(traced.collect::<Vec<_>>(), expected);
+        let of_space = TraceScope::Space(space.id());
+        let scopes: Vec<_> = flushes.iter().map(|trace| trace.scope).collect();
+        assert_eq!(
+            scopes[2..],
+            [of_space, TraceScope::Kernel, of_space, TraceScope::Spaces, TraceScope::Spaces]
+        );
+        assert_eq!(waits.len(), 3, "{waits:?}");
+    }
+
+    #[test]
+    fn wait_is_traced_with_the_cause_of_its_flush() {
+        let (engine, space) = engine();
+        use_on_one(&engine, &space);
+        let zero = engine.enter(CpuId(0));
+        let pin = zero.pin();
+        let mut pending = pin.because(FlushCause::Protect).flush(&space, Extent::page(0));
+        pending.join(pin.because(FlushCause::Move).flush(&space, Extent::page(0)));
+        thread::scope(|scope| {
+            scope.spawn(|| engine.enter(CpuId(1)).interrupt_point());
+            pending.wait();
+        });
+        let counters = CauseCounters::default();
+        let (flushes, waits) = engine.machine().take_traces();
+        for trace in &flushes {
+            counters.record_flush(trace);
+        }
+        assert_eq!(waits, [WaitTrace { cause: FlushCause::Protect, targets: 1, ns: 0 }]);
+        counters.record_wait(&WaitTrace { ns: 7, ..waits[0] });
+        let expected = CauseStats { flushes: 1, pages: 1, targets: 1, ..CauseStats::default() };
+        assert_eq!(counters.stats(FlushCause::Move), expected);
+        assert_eq!(counters.stats(FlushCause::Protect), CauseStats { wait_ns: 7, ..expected });
+        let total: u64 = FlushCause::ALL.map(|cause| counters.stats(cause).flushes).iter().sum();
+        assert_eq!(total, 2);
+    }
+
+    #[test]
+    fn causes_are_indices() {
+        assert!(FlushCause::ALL.iter().enumerate().all(|(index, &cause)| cause as usize == index));
+    }
+}
