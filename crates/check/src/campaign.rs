@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -90,6 +91,9 @@ enum Task {
 /// A violation, after the number of its task.
 type Failure = (usize, Profile, Programs, Found);
 
+/// A time that no search takes: a century.
+pub const UNLIMITED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Schedules of each large program. Half of them are by priorities.
 const SCHEDULES: usize = 4;
 /// Operations of each CPU of a large program.
@@ -144,6 +148,34 @@ impl Campaign {
             reached: reached.into_inner().unwrap_or_default(),
             counter_example,
         }
+    }
+
+    /// Runs these tasks on this thread, and ends after the first that fails. Returns its number.
+    ///
+    /// The [time](Self::time) has no effect, so that the result is the same on any host. A part of
+    /// the tasks finds the counter-example that the whole campaign would find in it.
+    pub fn run_tasks(&self, tasks: Range<usize>) -> (Verdict, Option<usize>) {
+        let (short, progress) = (self.short_programs(), Progress::default());
+        let (mut verdict, mut failed) = (Verdict::default(), None);
+        let end = Instant::now() + UNLIMITED;
+        for index in tasks {
+            let task = task(&short, index);
+            verdict.short_total += usize::from(matches!(task, Task::Short(..)));
+            let (profile, programs, search) = self.execute(&task, end);
+            count(&progress, &task, &search);
+            verdict.reached.extend(&search.reached);
+            if let Some(found) = search.found {
+                let shrinking = Shrinking { end, seed: self.seed, progress: &progress };
+                let bad = CounterExample { programs, profile, found };
+                (verdict.counter_example, failed) = (Some(bad.shrink(&shrinking)), Some(index));
+                break;
+            }
+        }
+        verdict.short = progress.short.load(Relaxed);
+        verdict.states = progress.states.load(Relaxed);
+        verdict.runs = progress.runs.load(Relaxed);
+        verdict.steps = progress.steps.load(Relaxed);
+        (verdict, failed)
     }
 
     /// The events that some run of a sufficiently long campaign must cover.

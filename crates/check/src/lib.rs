@@ -91,7 +91,7 @@ pub mod axiomatic;
 pub mod engine;
 pub mod zoo;
 
-pub use campaign::{Campaign, CounterExample, Progress, Verdict};
+pub use campaign::{Campaign, CounterExample, Progress, UNLIMITED, Verdict};
 pub use choice::{Chooser, Exhaustive, Priorities, Random, Replay};
 pub use design::{Design, UnknownDesign};
 pub use explore::{Budget, Found, Scenario, Search, at_random, by_priorities, search, shortest};

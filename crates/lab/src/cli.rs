@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{boot, check, import, machines, record, replay, report, reproduce, run};
+use crate::commands::{
+    boot, check, import, machines, record, replay, report, reproduce, run, sweep,
+};
 use crate::error::Failure;
 use crate::output::print;
 
@@ -27,6 +29,7 @@ recordings of real programs and for published measurements.
   shootdown machines my-server.toml                      show every number of a machine file
   shootdown reproduce                                    reproduce the published measurements
   shootdown reproduce --quick                            the same in seconds, with larger errors
+  shootdown sweep grid.toml --output rows.jsonl          run a grid of all these on all cores
 
 `shootdown help COMMAND` explains the options of a command.
 ";
@@ -88,6 +91,9 @@ enum Command {
     /// Compare published measurements with the simulator's predictions and with shootdown
     #[command(after_help = reproduce::EXAMPLES)]
     Reproduce(reproduce::Reproduce),
+    /// Run a grid of simulations or checks on all cores, resumable, with one digest
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(sweep::SweepArgs),
 }
 
 impl Cli {
@@ -105,6 +111,7 @@ impl Cli {
             Some(Command::Check(check)) => check.run()?,
             Some(Command::Boot(boot)) => boot.run()?,
             Some(Command::Reproduce(reproduce)) => reproduce.run()?,
+            Some(Command::Sweep(sweep)) => return sweep.run(),
         }
         Ok(0)
     }
@@ -134,6 +141,7 @@ mod tests {
             report::EXAMPLES,
             run::EXAMPLES,
             reproduce::EXAMPLES,
+            sweep::EXAMPLES,
         ];
         let lines = examples.iter().flat_map(|text| text.lines());
         let commands = lines.clone().filter_map(|line| line.strip_prefix("  shootdown "));
@@ -142,6 +150,7 @@ mod tests {
         for command in commands {
             // An explanation follows two spaces, and another command follows a pipe.
             let command = command.split("  ").next().unwrap_or_default();
+            let command = command.split(" > ").next().unwrap_or_default();
             let command = command.split(" | ").next().unwrap_or_default();
             let words = std::iter::once("shootdown").chain(command.split_whitespace());
             assert!(Cli::try_parse_from(words).is_ok(), "{command}");

@@ -96,7 +96,7 @@ impl UserError for MachineFileError {
 }
 
 /// Returns the position and the cause from the TOML parser's message, which has several lines.
-fn one_line(error: &str) -> String {
+pub(crate) fn one_line(error: &str) -> String {
     match error.split_once('\n') {
         Some((position, rest)) => {
             format!("{position}: {}", rest.lines().last().unwrap_or_default().trim())

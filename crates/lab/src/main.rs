@@ -1,60 +1,7 @@
-//! The `shootdown` command: records programs, replays them under several designs of TLB coherence,
-//! reproduces published measurements in the simulator, and checks the engine.
+//! The executable of the `shootdown` command.
 
-mod cli;
-mod commands;
-mod error;
-mod machines;
-mod output;
-mod progress;
-mod recordings;
-mod render;
-mod studies;
-mod workloads;
-
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use clap::error::ContextKind;
-
-use cli::Cli;
-use error::{BAD_INPUT, CANNOT_RUN, Failure};
-
 fn main() -> ExitCode {
-    let status = match Cli::try_parse() {
-        Ok(cli) => cli.run().unwrap_or_else(|failure| report(&failure)),
-        // Help and the version are requested output. Any other result is a usage error.
-        Err(mut error) => match (print(&mut error), error.use_stderr()) {
-            (_, true) if is_record() => commands::record::FAILED,
-            (_, true) => BAD_INPUT,
-            (Err(error), false) if error.kind() != io::ErrorKind::BrokenPipe => CANNOT_RUN,
-            _ => 0,
-        },
-    };
-    ExitCode::from(status)
-}
-
-/// Prints help, the version, or a usage error.
-fn print(error: &mut clap::Error) -> io::Result<()> {
-    if is_record() {
-        // The tip would be to run a program that is named like a misspelt option.
-        error.remove(ContextKind::Suggested);
-    }
-    error.print()
-}
-
-/// Prints an error and returns its exit status.
-fn report(failure: &Failure) -> u8 {
-    let status = failure.0.exit_status();
-    if status != 0 {
-        // If standard error is closed, the exit status still reports the failure.
-        let _ = writeln!(io::stderr(), "{failure}");
-    }
-    status
-}
-
-/// Returns `true` if the command line begins with `shootdown record`.
-fn is_record() -> bool {
-    std::env::args_os().nth(1).is_some_and(|command| command == "record")
+    shootdown_lab::main()
 }

@@ -14,16 +14,20 @@ use super::reproduce::{self, Request, violated};
 use crate::error::{Failure, shown};
 use crate::machines;
 use crate::output::{Output, print};
+use crate::render::grouped;
 use crate::studies::Scale;
+use crate::sweep::{Merged, Plotted};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown report traces/sort.shootdown traces/node.shootdown
   shootdown report mine.shootdown --output mine.html --machine xeon-2s --quick
+  shootdown report --sweep rows.jsonl --output sweep.html
   shootdown report
 
 The page is one file and needs no network. Without a recording, it contains the published
-measurements, and the bugs of other kernels that the checker finds.";
+measurements, and the bugs of other kernels that the checker finds. With --sweep, it contains plots
+of the rows of a sweep: lines over CPUs, heat maps and small multiples, which the reader chooses.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -44,6 +48,10 @@ pub(crate) struct Report {
     /// errors
     #[arg(long)]
     quick: bool,
+    /// Plot the rows of this sweep instead; several files are merged
+    #[arg(long, value_name = "ROWS.jsonl", num_args = 1..,
+          conflicts_with_all = ["recordings", "machine", "seed", "quick"])]
+    sweep: Vec<PathBuf>,
 }
 
 /// The time limit of the search for each known bug. Most searches take milliseconds.
@@ -51,6 +59,9 @@ const ZOO_TIME: Duration = Duration::from_secs(60);
 
 impl Report {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        if !self.sweep.is_empty() {
+            return self.plot_sweep();
+        }
         let page = Output::page(&self.output, "--output", &self.recordings)?;
         let machine = machines::find(&self.machine)?;
         // The recordings come first, because they may be refused and take only seconds.
@@ -83,6 +94,22 @@ impl Report {
         replayed.iter().try_for_each(Comparison::violated)?;
         replayed.iter().try_for_each(Comparison::accounted)?;
         Ok(violated(&results)?)
+    }
+}
+
+impl Report {
+    /// Writes the page of a sweep, which may still run: its finished rows are plotted.
+    fn plot_sweep(&self) -> Result<(), Failure> {
+        let page = Output::page(&self.output, "--output", &self.sweep)?;
+        let (merged, mut plotted) = (Merged::open(&self.sweep)?, Plotted::default());
+        let digest = merged.each(|row| plotted.add(row))?;
+        page.write(&plotted.page(&digest))?;
+        Ok(print(&format!(
+            "{} of {} rows\n\nreport: {}\n",
+            grouped(merged.len() as u64),
+            grouped(merged.cells),
+            shown(page.path())
+        ))?)
     }
 }
 

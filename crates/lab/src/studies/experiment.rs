@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::{Limits, Outcome};
@@ -112,7 +112,8 @@ pub(crate) struct Pair<T> {
 }
 
 /// The amount of work that is simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Scale {
     /// As much as was published.
     Full,

@@ -13,5 +13,6 @@ mod record;
 mod replay;
 mod report;
 mod run;
+mod sweep;
 mod tags;
 mod traces;

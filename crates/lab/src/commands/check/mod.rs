@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
+use serde::{Deserialize, Serialize};
 use shootdown::{Lifetime, Rule};
 use shootdown_check::engine::{BadProgram, Config, Programs, Tags};
 use shootdown_check::zoo::{Bug, Variant};
@@ -79,7 +80,8 @@ pub(crate) struct Check {
 }
 
 /// The architectures that the hostile machine can imitate.
-const PROFILES: [Profile; 4] = [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
+pub(crate) const PROFILES: [Profile; 4] =
+    [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
 
 fn profiles() -> impl TypedValueParser<Value = Profile> {
     PossibleValuesParser::new(PROFILES.map(|profile| profile.name)).try_map(|name| {
@@ -89,8 +91,9 @@ fn profiles() -> impl TypedValueParser<Value = Profile> {
 }
 
 /// The way in which address spaces end: see `shootdown::Lifetime`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LifetimeArg {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LifetimeArg {
     /// The last CPU that leaves a retired space frees it
     Handoff,
     /// The CPU that retires a space interrupts the CPUs that are lazy on it
@@ -100,7 +103,7 @@ enum LifetimeArg {
 }
 
 impl LifetimeArg {
-    const fn lifetime(self) -> Lifetime {
+    pub(crate) const fn lifetime(self) -> Lifetime {
         match self {
             Self::Handoff => Lifetime::Handoff,
             Self::Shoot => Lifetime::Shoot,
@@ -111,7 +114,7 @@ impl LifetimeArg {
 
 /// The check could not be made, found a violation, or gave no result.
 #[derive(Debug, thiserror::Error)]
-enum CheckError {
+pub(crate) enum CheckError {
     #[error("{0}")]
     UnknownDesign(UnknownDesign),
     #[error("{0}")]
@@ -197,7 +200,7 @@ impl Check {
         let design = Design::Engine(broken);
         print(&text::verdict(design, &campaign, &verdict))?;
         if let Some(bad) = &verdict.counter_example {
-            return self.fail(design, &bad.found, Some(self.repeat(design, bad)), drawing);
+            return self.fail(design, &bad.found, Some(repeat(design, bad, self.seed)), drawing);
         }
         let missing: Vec<_> =
             campaign.expected().difference(&verdict.reached).map(ToString::to_string).collect();
@@ -224,7 +227,12 @@ impl Check {
             print(&text::program(profile, &search))?;
             if let Some(found) = search.found {
                 let bad = CounterExample { programs, profile, found };
-                return self.fail(design, &bad.found, Some(self.repeat(design, &bad)), drawing);
+                return self.fail(
+                    design,
+                    &bad.found,
+                    Some(repeat(design, &bad, self.seed)),
+                    drawing,
+                );
             }
             is_complete &= search.is_complete;
         }
@@ -282,22 +290,22 @@ impl Check {
         }
         Err(CheckError::Found { design, violation: found.violation.to_string(), repeat }.into())
     }
+}
 
-    /// Returns the command that repeats the counter-example.
-    fn repeat(&self, design: Design, bad: &CounterExample) -> String {
-        let Config { tags, lifetime, .. } = bad.programs.config;
-        let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
-        if tags != Tags::PerCpu(2) {
-            command += &format!(" --tags {}", tags_text(tags));
-        }
-        if lifetime != Lifetime::Handoff {
-            command += &format!(" --lifetime {}", format!("{lifetime:?}").to_lowercase());
-        }
-        if self.seed != 1 {
-            command += &format!(" --seed {}", self.seed);
-        }
-        format!("{command} --program '{}'", bad.programs)
+/// Returns the command that repeats the counter-example, if its search had this seed.
+pub(crate) fn repeat(design: Design, bad: &CounterExample, seed: u64) -> String {
+    let Config { tags, lifetime, .. } = bad.programs.config;
+    let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
+    if tags != Tags::PerCpu(2) {
+        command += &format!(" --tags {}", tags_text(tags));
     }
+    if lifetime != Lifetime::Handoff {
+        command += &format!(" --lifetime {}", format!("{lifetime:?}").to_lowercase());
+    }
+    if seed != 1 {
+        command += &format!(" --seed {seed}");
+    }
+    format!("{command} --program '{}'", bad.programs)
 }
 
 /// Runs a campaign and shows the progress.
@@ -348,7 +356,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a kind and number of tags such as `per-cpu:2`.
-fn tags(text: &str) -> Result<Tags, String> {
+pub(crate) fn tags(text: &str) -> Result<Tags, String> {
     let (kind, count) = text.split_once(':').unwrap_or((text, ""));
     let count: usize =
         count.parse().map_err(|_| "expected a kind and a number, such as per-cpu:2".to_owned())?;

@@ -11,7 +11,7 @@ use crate::render::grouped;
 /// The largest number of states of a search, which is bounded by memory.
 pub(super) const STATES_MAX: usize = 50_000_000;
 /// The largest number of changes between CPUs in the counter-example of a known bug.
-pub(super) const CHANGES_MAX: u32 = 6;
+pub(crate) const CHANGES_MAX: u32 = 6;
 
 /// A known bug and the results of its searches.
 #[derive(Debug)]

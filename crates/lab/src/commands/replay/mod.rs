@@ -20,8 +20,11 @@ use crate::machines::{self, Embedded};
 use crate::output::print;
 use crate::render::{Format, Printed};
 
-use replays::{DEFAULT_RUNS, Request, TooFewCpus};
-use verdict::{Schedule, Verdict};
+use replays::DEFAULT_RUNS;
+use verdict::Verdict;
+
+pub(crate) use replays::{Request, TooFewCpus, once};
+pub(crate) use verdict::{DesignRow, Schedule};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -69,7 +72,7 @@ const SIDE_BY_SIDE: [Design; 4] =
 /// There is no design of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no design `{}`", shown(.0))]
-pub(crate) struct UnknownDesign(String);
+pub(crate) struct UnknownDesign(pub(crate) String);
 
 impl UserError for UnknownDesign {
     fn remedy(&self) -> String {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use shootdown_designs::Design;
+use shootdown_recording::Header;
 use shootdown_run::replay::{self, Survey};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
@@ -47,24 +48,29 @@ impl UserError for TooFewCpus {
 impl TooFewCpus {
     /// Returns the error if the machine has fewer CPUs than the recording.
     pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
-        let (recorded, cpus) = (open(recording)?.header().cpus as usize, machine.cpu_count());
-        Ok((recorded > cpus).then(|| {
+        Ok(Self::of(open(recording)?.header(), machine))
+    }
+
+    /// Returns the error if the machine has fewer CPUs than the recording with this header.
+    pub(crate) fn of(header: &Header, machine: &Machine) -> Option<Self> {
+        let (recorded, cpus) = (header.cpus as usize, machine.cpu_count());
+        (recorded > cpus).then(|| {
             let (name, known) = (machine.name.clone(), machines::with_cpus(recorded));
             Self { recorded, machine: cpus, name, known }
-        }))
+        })
     }
 }
 
 /// The parameters of a replay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) recording: &'a Path,
-    pub(super) machine: &'a Machine,
-    pub(super) designs: &'a [Design],
-    pub(super) schedule: Schedule,
-    pub(super) seed: u64,
+pub(crate) struct Request<'a> {
+    pub(crate) recording: &'a Path,
+    pub(crate) machine: &'a Machine,
+    pub(crate) designs: &'a [Design],
+    pub(crate) schedule: Schedule,
+    pub(crate) seed: u64,
     /// The number of runs of each design.
-    pub(super) runs: u32,
+    pub(crate) runs: u32,
 }
 
 /// Replays a recording and shows the progress.
@@ -112,7 +118,7 @@ fn replay_all(
     let runs = request.runs as usize;
     let outcome = |number: usize| {
         let seed = request.seed.wrapping_add((number % runs) as u64);
-        replay_once(request, request.designs[number / runs], seed, survey, bar)
+        once(request, request.designs[number / runs], seed, survey, bar)
     };
     let numbers = (0..request.designs.len() * runs).into_par_iter();
     let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, Failure>>()?;
@@ -120,7 +126,13 @@ fn replay_all(
     Ok(rows.map(|(&design, outcomes)| DesignRow::mean(design, outcomes)).collect())
 }
 
-fn replay_once(
+/// Replays a recording under one design, with one seed.
+///
+/// # Errors
+///
+/// If the recording cannot be read or replayed. Under the recorded schedule, check
+/// [`TooFewCpus::of`] first.
+pub(crate) fn once(
     request: &Request<'_>,
     design: Design,
     seed: u64,

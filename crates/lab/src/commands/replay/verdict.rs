@@ -3,7 +3,7 @@
 //! The schema is stable: fields may be added, and no field changes.
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::Outcome;
@@ -15,7 +15,7 @@ use crate::error::{FOUND, UserError, Violations, shown};
 use crate::render::{displayed, duration, grouped, significant};
 
 /// The schedule of a replay, which decides the CPU and the order of the threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Schedule {
     /// The recorded schedule: every step on its recorded CPU, in the recorded order

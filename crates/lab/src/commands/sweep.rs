@@ -1,0 +1,193 @@
+//! `shootdown sweep`: runs a grid of simulations and checks on all cores.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::error::{FOUND, Failure, INTERRUPTED, UserError, shown};
+use crate::output::print;
+use crate::render::grouped;
+use crate::sweep::{
+    Batch, Csv, End, Job, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, emit,
+};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown sweep docs/sweeps/run.toml --output rows.jsonl
+  shootdown sweep docs/sweeps/replay.toml --output rows.jsonl --resume --csv rows.csv
+  shootdown sweep docs/sweeps/replay.toml --output rows-1.jsonl --shard 1/2
+  shootdown sweep merge rows-1.jsonl rows-2.jsonl --output rows.jsonl
+  shootdown sweep docs/sweeps/check.toml --output rows.jsonl --emit slurm --shards 64 > job.sh
+
+A specification is a TOML file with grids; a list of values makes an axis of its grid:
+  [[grid]]
+  command = \"replay\"                            # run, replay, reproduce or check
+  recording = \"traces/sort.shootdown\"           # relative to the specification
+  schedule = \"simulated\"
+  cpus = { from = 2, to = 64, times = 2 }       # 2, 4, 8, 16, 32, 64
+  design = [\"linux-7.0\", \"shootdown\"]
+
+Each row is a line of JSON and is written when its cell is finished. The error of a cell is a row.
+Ctrl-C finishes the cells that are running; --resume continues, also after a crash. The digest at
+the end is the SHA-256 of all rows in the order of their cells. The same specification has the same
+digest on any number of cores, shards and hosts.";
+
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct SweepArgs {
+    #[command(subcommand)]
+    command: Option<SweepCommand>,
+    /// The specification
+    #[arg(value_name = "SPEC.toml", required = true)]
+    spec: Option<PathBuf>,
+    /// The file for the rows, as JSON lines
+    #[arg(long, short, value_name = "ROWS.jsonl", required = true)]
+    output: Option<PathBuf>,
+    /// Run only every N-th cell, beginning with cell I - 1
+    #[arg(long, value_name = "I/N", value_parser = shard, default_value = "1/1",
+          hide_default_value = true)]
+    shard: Shard,
+    /// Keep the rows in the output, and run only the cells that have none
+    #[arg(long)]
+    resume: bool,
+    /// Write the rows also to this file, as CSV; it is replaced
+    #[arg(long, value_name = "ROWS.csv")]
+    csv: Option<PathBuf>,
+    /// The number of cores; 0 means all of them
+    #[arg(long, short, value_name = "N", default_value_t = 0)]
+    jobs: usize,
+    /// Print a job file that runs shards and merges them, and run nothing
+    #[arg(long, value_enum, conflicts_with_all = ["shard", "resume", "csv", "jobs"])]
+    emit: Option<Batch>,
+    /// With --emit: the number of shards
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "emit",
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    shards: u64,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum SweepCommand {
+    /// Merge the rows of shards into one file, sorted by cell
+    Merge(Merge),
+}
+
+#[derive(Args, Clone, Debug)]
+struct Merge {
+    /// Files of rows of one sweep
+    #[arg(required = true, value_name = "ROWS.jsonl")]
+    inputs: Vec<PathBuf>,
+    /// The new file for all rows
+    #[arg(long, short, value_name = "ROWS.jsonl")]
+    output: PathBuf,
+}
+
+/// Parses a shard such as `2/16`.
+fn shard(text: &str) -> Result<Shard, String> {
+    let parsed = text.split_once('/').and_then(|(number, of)| {
+        Some(Shard { number: number.parse().ok()?, of: of.parse().ok()? })
+    });
+    let shard = parsed.filter(|shard| (1..=shard.of).contains(&shard.number));
+    shard.ok_or_else(|| "expected a number and the number of shards, such as 2/16".to_owned())
+}
+
+/// A sweep ended, and its result is not what everyone hopes for.
+#[derive(Debug, thiserror::Error)]
+enum SweepEnd {
+    /// Ctrl-C, or another signal, ended the sweep.
+    #[error("stopped: {} cells of {} have no row yet", grouped(*.0 as u64), shown(.1))]
+    Stopped(usize, PathBuf),
+    /// Some files of shards are missing, or their sweeps are not complete.
+    #[error("{} of {} cells have no row in these files", grouped(*.0), grouped(*.1))]
+    Incomplete(u64, u64),
+}
+
+impl UserError for SweepEnd {
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Stopped(..) => INTERRUPTED,
+            Self::Incomplete(..) => FOUND,
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            Self::Stopped(..) => "the same command with --resume".to_owned(),
+            Self::Incomplete(..) => {
+                "run the missing shards with --shard, and merge all files again".to_owned()
+            }
+        }
+    }
+}
+
+impl From<SweepError> for Failure {
+    fn from(error: SweepError) -> Self {
+        error.0
+    }
+}
+
+impl SweepArgs {
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match (&self.command, &self.spec, &self.output) {
+            (Some(SweepCommand::Merge(merge)), ..) => merge.run(),
+            (None, Some(spec), Some(output)) => self.sweep(spec, output),
+            // clap requires both without a subcommand.
+            _ => Ok(0),
+        }
+    }
+
+    fn sweep(&self, spec: &std::path::Path, output: &std::path::Path) -> Result<u8, Failure> {
+        let sweep = Sweep::read(spec)?;
+        if let Some(batch) = self.emit {
+            print(&emit(batch, Job { spec, output, shards: self.shards }))?;
+            return Ok(0);
+        }
+        let start = if self.resume { Start::Resume } else { Start::New };
+        let mut rows = Rows::open(&sweep, output, start)?;
+        let mut csv = self.csv.as_deref().map(Csv::create).transpose()?;
+        if let Some(csv) = &mut csv {
+            csv.add_all(&mut rows)?;
+        }
+        let local = Local { sweep: &sweep, shard: self.shard, jobs: self.jobs };
+        let end = local.run(&mut rows, csv.as_mut())?;
+        if let Some(csv) = csv {
+            csv.finish(&mut rows)?;
+        }
+        if let End::Stopped(cells) = end {
+            return Err(SweepEnd::Stopped(cells, output.to_owned()).into());
+        }
+        let mut summary = Summary::default();
+        let digest = rows.each(|row| summary.add(row))?;
+        finish(&summary, &digest)
+    }
+}
+
+impl Merge {
+    fn run(&self) -> Result<u8, Failure> {
+        let merged = Merged::open(&self.inputs)?;
+        let (summary, digest) = merged.write(&self.output)?;
+        let status = finish(&summary, &digest)?;
+        match merged.cells - merged.len() as u64 {
+            0 => Ok(status),
+            missing => Err(SweepEnd::Incomplete(missing, merged.cells).into()),
+        }
+    }
+}
+
+/// Prints the summary and the digest. Returns the exit status.
+fn finish(summary: &Summary, digest: &str) -> Result<u8, Failure> {
+    print(&format!("{}digest: {digest}\n", summary.text()))?;
+    Ok(if summary.has_findings() { FOUND } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shard_is_number_and_count() {
+        assert_eq!(shard("2/16"), Ok(Shard { number: 2, of: 16 }));
+        for bad in ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2"] {
+            assert!(shard(bad).is_err(), "{bad}");
+        }
+    }
+}
