@@ -12,6 +12,7 @@ mod mutants;
 mod parallel;
 mod port;
 mod publishing;
+mod python;
 mod setup;
 mod soak;
 mod test;
@@ -42,11 +43,19 @@ cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
 cargo xtask port ostd [--arch ARCH] --tests
                             run OSTD's own unit tests in both
+<<<<<<< HEAD
 cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a
                             kernel that hangs is reported with the place of each CPU
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
+=======
+cargo xtask port ostd --boots COUNT
+                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
+cargo xtask python          build the Python package, and test it, a cluster of processes, and job
+                            files: a minute after a build of the command
+cargo xtask python --all    also run the notebook, and 100,000 cells on the cluster: minutes
+>>>>>>> d796e96 (python: a package for simulations, and sweeps on clusters)
 cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, the contents of memory, the checker, and boots
                             for MINUTES on each machine (default 10)
@@ -61,7 +70,7 @@ cargo xtask mutants [PART]  does a test detect each change of the engine? takes 
 cargo xtask mutants deletions [PART]
                             only try deleted statements; PART: 0/8 to 7/8, or part of their names
 
-Each command installs what it needs: rustup targets and components, emulators, valgrind.";
+Each command installs what it needs: rustup targets and components, emulators, valgrind, Python.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -91,6 +100,8 @@ fn main() -> ExitCode {
         ["mutants", "deletions"] => mutants::deletions(None),
         ["mutants", "deletions", part] => mutants::deletions(Some(part)),
         ["mutants", part] => mutants::campaign(Some(part)),
+        ["python"] => python::test(python::Part::Short),
+        ["python", "--all"] => python::test(python::Part::All),
         ["port", ref rest @ ..] => port::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::command::{Failure, cargo};
 use crate::test::builds;
-use crate::{boots, port, setup};
+use crate::{boots, port, python, setup};
 
 /// Runs the stress example.
 fn stress(seconds: u64) -> Result<(), Failure> {
@@ -85,8 +85,8 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     cargo("test --release -p shootdown --features soft --test rules")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
-    // Large machines, more seeds, and few tags. CI runs a sample of each.
-    cargo("test --release -p shootdown-lab --test all -- designs choice tags traces")
+    // Large machines, more seeds, few tags, and sweeps that are killed. CI runs a sample of each.
+    cargo("test --release -p shootdown-lab --test all -- designs choice tags traces sweep")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
     let seed = seed_of_now();
@@ -96,6 +96,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
+    python::test(python::Part::All)?;
     // These are the checker's programs that CI leaves out.
     cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     boots::soak(Duration::from_secs(minutes * 60), seed)?;

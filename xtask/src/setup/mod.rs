@@ -133,6 +133,17 @@ pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Installs Python with its environments, and GNU parallel, which runs the shards of sweeps.
+pub(crate) fn python() -> Result<(), Failure> {
+    if Command::new("python3").args("-c").arg("import venv, ensurepip").output().is_err() {
+        install_from_distribution("python3 python3-venv python3-pip")?;
+    }
+    if Command::new("parallel").args("--version").output().is_err() {
+        install_from_distribution("parallel")?;
+    }
+    Ok(())
+}
+
 /// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
     tool("cargo-mutants", CARGO_MUTANTS, "")

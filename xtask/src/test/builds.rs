@@ -10,7 +10,7 @@ const PROFILE: &str = "ci";
 
 /// The packages, features and profile of the tests. Another selection would be another build.
 pub(super) const SELECTION: &str =
-    "--workspace --exclude book --features shootdown/soft --profile ci";
+    "--workspace --exclude book --exclude shootdown-python --features shootdown/soft --profile ci";
 
 /// Runs clippy, and treats warnings as errors.
 pub(super) fn clippy() -> Result<(), Failure> {

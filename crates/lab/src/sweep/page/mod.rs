@@ -142,10 +142,8 @@ impl Plotted {
         }
         let items: String =
             self.errors.iter().map(|error| format!("<li>{}\n", visible(error))).collect();
-        format!(
-            "<details><summary><b class=\"bad\">{} errors</b></summary><ul>{items}</ul></details>\n",
-            grouped(self.errors_total)
-        )
+        let count = format!("<b class=\"bad\">{} errors</b>", grouped(self.errors_total));
+        format!("<details><summary>{count}</summary><ul>{items}</ul></details>\n")
     }
 
     /// Returns the data for the script: the axes, the metrics, and for each row the indices of its
