@@ -43,19 +43,14 @@ cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
 cargo xtask port ostd [--arch ARCH] --tests
                             run OSTD's own unit tests in both
-<<<<<<< HEAD
 cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a
                             kernel that hangs is reported with the place of each CPU
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
-=======
-cargo xtask port ostd --boots COUNT
-                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask python          build the Python package, and test it, a cluster of processes, and job
                             files: a minute after a build of the command
 cargo xtask python --all    also run the notebook, and 100,000 cells on the cluster: minutes
->>>>>>> d796e96 (python: a package for simulations, and sweeps on clusters)
 cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, the contents of memory, the checker, and boots
                             for MINUTES on each machine (default 10)
