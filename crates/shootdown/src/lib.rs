@@ -174,7 +174,8 @@
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
 //!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
-//!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
+//!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
+//!   [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
 //!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
