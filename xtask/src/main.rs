@@ -41,7 +41,7 @@ cargo xtask bench paths     only count instructions and stack of the hot paths: 
 cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
                             build the kernel framework OSTD as published and with the engine,
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
-cargo xtask port ostd [--arch ARCH] --tests
+cargo xtask port ostd --tests
                             run OSTD's own unit tests in both
 cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a

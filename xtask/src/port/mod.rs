@@ -315,8 +315,8 @@ fn on_bochs() -> Result<(), Failure> {
             Failure::new("no process was switched on Bochs", "find the cause in ports/ostd/kernel")
         })?;
         println!(
-            "Bochs with CPUs: {}: {} rows without a stale read; {} switches of processes with {} \
-             full invalidations",
+            "Bochs (CPUs: {}): {} rows without a stale read; {} switches of processes with {} full \
+             invalidations",
             switches.cpus,
             rows.len(),
             switches.operations,

@@ -66,6 +66,9 @@ pub(super) fn parse(arguments: &[&str]) -> Result<(Arch, Action), Failure> {
     let action = action.unwrap_or(Action::Compare(Format::Text));
     match (arch, action) {
         (Some(Arch::Riscv64), Action::Bochs) => usage("Bochs is an x86-64 machine".to_owned()),
+        (Some(Arch::Riscv64), Action::Tests) => {
+            usage("the framework's tests are built for x86-64 alone".to_owned())
+        }
         _ => Ok((arch.unwrap_or(Arch::X86_64), action)),
     }
 }
@@ -97,6 +100,7 @@ mod tests {
             &["--format", "xml"],
             &["--arch", "arm"],
             &["--arch", "riscv64", "--bochs"],
+            &["--arch", "riscv64", "--tests"],
             &["--tests", "--bochs"],
             &["--fast"],
         ] {
