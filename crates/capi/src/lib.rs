@@ -23,8 +23,8 @@
 //! Properties of the machine that are known only at run time, such as its number of tags, are
 //! *values* ([`Config`]), so that reading them calls nothing.
 //!
-//! Functions that few kernels have are asked for by the features `away` and `broadcast`, so that
-//! other kernels need not define them, and no flush calls them.
+//! Functions that few kernels have are asked for by the features `away`, `broadcast` and `trace`, so
+//! that other kernels need not define them, and no flush calls them.
 //!
 //! # Storage
 //!
@@ -67,11 +67,14 @@ mod batch;
 mod tag;
 #[cfg(feature = "processor")]
 mod processor;
+mod crash;
+mod trace;
 mod vcpu;
 #[cfg(all(feature = "processor", target_arch = "x86_64"))]
 mod kvm;
 mod lazy;
 mod stats;
+mod text;
 #[cfg(feature = "panic-handler")]
 mod panic;
 
@@ -90,6 +93,9 @@ pub use cpu::{
     shootdown_cpu_init, shootdown_enter_lazy, shootdown_handle_flush_ipi, shootdown_leave_space,
     shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_resume,
     shootdown_resume_loaded, shootdown_switch,
+};
+pub use crash::{
+    shootdown_complete_broadcasts, shootdown_describe_unanswered, shootdown_disconnect,
 };
 pub use engine::shootdown_init;
 pub use extent::{
@@ -129,6 +135,13 @@ pub use storage::{
     SentBatchStorage, SpaceStorage, StealTimeStorage, VcpuStorage,
 };
 pub use tag::{shootdown_pin_tag, shootdown_unpin_tag};
+pub use trace::{
+    FlushEvent, SHOOTDOWN_CAUSE_ADVISE, SHOOTDOWN_CAUSE_COLLAPSE, SHOOTDOWN_CAUSE_COPY_ON_WRITE,
+    SHOOTDOWN_CAUSE_EXIT, SHOOTDOWN_CAUSE_FORK, SHOOTDOWN_CAUSE_KERNEL, SHOOTDOWN_CAUSE_MIGRATE,
+    SHOOTDOWN_CAUSE_MOVE, SHOOTDOWN_CAUSE_PROTECT, SHOOTDOWN_CAUSE_RECLAIM, SHOOTDOWN_CAUSE_SPLIT,
+    SHOOTDOWN_CAUSE_UNMAP, SHOOTDOWN_CAUSE_UNNAMED, SHOOTDOWN_CAUSE_WALKERS,
+    SHOOTDOWN_CAUSE_WRITE_BACK, WaitEvent, shootdown_because,
+};
 pub use vcpu::{
     shootdown_vcpu_defer_flush, shootdown_vcpu_init, shootdown_vcpu_resume, shootdown_vcpu_stop,
 };

@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "declares functions of C")]
 
 use crate::storage::{CpuStorage, SpaceStorage};
+#[cfg(feature = "trace")]
+use crate::trace::{FlushEvent, WaitEvent};
 
 unsafe extern "C" {
     /// Defined by the kernel: the engine's state of a CPU. Always the same address for the
@@ -53,6 +55,22 @@ unsafe extern "C" {
     /// So it is not enough to know that the CPU does not run: it may run again, with its old TLB,
     /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract.
     pub fn shootdown_os_is_away(cpu: u32) -> bool;
+}
+
+#[cfg(feature = "trace")]
+unsafe extern "C" {
+    /// Defined by the kernel, like the two functions below, if the library was built with the
+    /// feature `trace`: the time in nanoseconds since any fixed moment.
+    pub fn shootdown_os_trace_clock_ns() -> u64;
+
+    /// Defined by the kernel: called at the end of each flush, when it was sent. `event` is valid
+    /// during the call. The function must not call the library, nor wait for a lock that its CPU
+    /// may hold.
+    pub fn shootdown_os_trace_flush(event: *const FlushEvent);
+
+    /// Defined by the kernel: called at the end of each wait that had to wait. The same holds as
+    /// for `shootdown_os_trace_flush`.
+    pub fn shootdown_os_trace_wait(event: *const WaitEvent);
 }
 
 #[cfg(all(feature = "processor", feature = "broadcast", target_arch = "riscv64"))]

@@ -53,8 +53,8 @@ pub unsafe extern "C" fn shootdown_space_root(space: *const SpaceStorage) -> u64
 /// Masked. All of this must hold:
 ///
 /// - a CPU could switch to the space until now, and it is retired only once;
-/// - every CPU that used the space has entered lazy, left the space or switched away before this
-///   call. This CPU may have it loaded only lazily;
+/// - every other CPU that used the space has entered lazy, left the space or switched away before
+///   this call. If the space is active on this CPU, this call enters lazy;
 /// - every flush of the space was waited for;
 /// - no CPU switches to the space again.
 #[unsafe(no_mangle)]

@@ -55,6 +55,7 @@ fn header_is_generated_from_this_source() {
     for module in [
         "config",
         "storage/mod",
+        "trace",
         "os",
         "engine",
         "extent",
@@ -65,6 +66,7 @@ fn header_is_generated_from_this_source() {
         "batch",
         "tag",
         "processor",
+        "crash",
         "vcpu",
         "kvm",
         "lazy",

@@ -94,6 +94,20 @@ void shootdown_os_panic(const char *message, size_t length) {
     abort();
 }
 
+/* Traces: the pages of the flushes whose cause is `munmap`, and the time of all waits. */
+static _Atomic uint64_t unmapped_pages, waits;
+
+uint64_t shootdown_os_trace_clock_ns(void) { return 0; }
+
+void shootdown_os_trace_flush(const struct shootdown_flush_event *event) {
+    if (event->cause == SHOOTDOWN_CAUSE_UNMAP && event->space != 0)
+        atomic_fetch_add(&unmapped_pages, event->pages);
+}
+
+void shootdown_os_trace_wait(const struct shootdown_wait_event *event) {
+    atomic_fetch_add(&waits, event->targets != 0);
+}
+
 /* The processor's part. */
 
 static struct translation *entries_of(uint16_t tag) { return cpus[this_cpu].tlb[tag]; }
@@ -198,6 +212,8 @@ static void touch(size_t page) {
         || cached->entry != 1 + atomic_load_explicit(&space->freed[page], memory_order_relaxed);
 }
 
+static _Atomic uint64_t expected_pages;
+
 /* `munmap` and `mmap` of a page. CPUs that wait for the lock answer the one that holds it. */
 static void unmap(struct address_space *space, size_t page, struct shootdown_pending *pending) {
     while (atomic_flag_test_and_set(&space->lock)) {
@@ -211,6 +227,8 @@ static void unmap(struct address_space *space, size_t page, struct shootdown_pen
         if (cpus[this_cpu].root == shootdown_space_root(&space->space))
             entries_of(cpus[this_cpu].tag)[page].entry = 0;
     } else if (page % 3 == 0) {
+        shootdown_because(SHOOTDOWN_CAUSE_UNMAP);
+        atomic_fetch_add(&expected_pages, 1);
         shootdown_flush(&space->space, extent, pending);
     } else if (page % 3 == 1) {
         struct shootdown_batch batch;
@@ -323,6 +341,14 @@ static void *run(void *number) {
     return NULL;
 }
 
+/* All CPUs are offline by now. */
+static bool is_described(void) {
+    char line[100];
+    size_t length = shootdown_describe_unanswered(1, line, sizeof line);
+    const char expected[] = "CPU 1: offline";
+    return length >= sizeof expected - 1 && memcmp(line, expected, sizeof expected - 1) == 0;
+}
+
 int main(int argc, char **argv) {
     static const char *const names[] = {"", "broadcast", "silent", "forgetful"};
     for (enum mode known = INTERRUPTS; known <= FORGETFUL; known++)
@@ -380,7 +406,9 @@ int main(int argc, char **argv) {
            (unsigned long long)reads, (unsigned long long)stale_reads,
            (unsigned long long)interrupts, (unsigned long long)broadcasts,
            (unsigned long long)skipped, (unsigned long long)away, reclaimed, SPACES);
-    if (reads == 0 || reclaimed != SPACES)
+    if (reads == 0 || reclaimed != SPACES || unmapped_pages != expected_pages)
+        return 2;
+    if ((waits == 0) != (interrupts == 0) || !is_described())
         return 2;
     if ((interrupts + broadcasts == 0) != (mode == SILENT) || (broadcasts != 0) != (mode == BROADCAST))
         return 2;

@@ -19,7 +19,7 @@ pub(super) fn check() -> Result<(), Failure> {
     };
     setup::c_compiler()?;
     cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
-        .args("--features panic-handler,away,broadcast")
+        .args("--features panic-handler,away,broadcast,trace")
         .args("--profile ci --target")
         .arg(target)
         .run()?;

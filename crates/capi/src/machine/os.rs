@@ -40,6 +40,8 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     type Processor = super::Processor;
     type CpuBits = B;
 
+    const TRACES: bool = cfg!(feature = "trace");
+
     #[inline]
     fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
         // SAFETY: the kernel returns the address of a state that it has initialised with
@@ -76,6 +78,24 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     fn is_away(&self, cpu: CpuId) -> bool {
         // SAFETY: the kernel defines the function without preconditions.
         unsafe { os::shootdown_os_is_away(cpu.0) }
+    }
+
+    #[cfg(feature = "trace")]
+    fn trace_clock_ns(&self) -> u64 {
+        // SAFETY: the kernel defines the function without preconditions.
+        unsafe { os::shootdown_os_trace_clock_ns() }
+    }
+
+    #[cfg(feature = "trace")]
+    fn trace_flush(&self, trace: &shootdown::FlushTrace) {
+        // SAFETY: the event is valid during the call.
+        unsafe { os::shootdown_os_trace_flush(&trace.into()) };
+    }
+
+    #[cfg(feature = "trace")]
+    fn trace_wait(&self, trace: &shootdown::WaitTrace) {
+        // SAFETY: the event is valid during the call.
+        unsafe { os::shootdown_os_trace_wait(&trace.into()) };
     }
 
     fn reclaim(&self, space: NonNull<Space<MachineOf<B>>>) {
