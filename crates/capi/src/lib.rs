@@ -23,8 +23,8 @@
 //! Properties of the machine that are known only at run time, such as its number of tags, are
 //! *values* ([`Config`]), so that reading them calls nothing.
 //!
-//! Functions that few kernels have are asked for by the features `away`, `broadcast` and `trace`, so
-//! that other kernels need not define them, and no flush calls them.
+//! Functions that few kernels have are asked for by the features `away`, `broadcast` and `trace`.
+//! Other kernels do not define them, and no flush calls them.
 //!
 //! # Storage
 //!
