@@ -164,7 +164,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         |memory| read_below_freed_table(memory, PAGE),
         ALL_KEPT,
     ),
-    active("stops-while-a-flush-waits", stop_while_a_flush_waits, &[(OthersKeepAll, TAGGED)]),
+    // A CPU that comes back gets other tags than it had, so a TLB that keeps all shows nothing.
+    active("stops-while-a-flush-waits", stop_while_a_flush_waits, &[]),
     active("stops-on-a-dead-space", stop_on_a_dead_space, &[]),
 ];
 
