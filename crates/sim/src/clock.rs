@@ -7,7 +7,7 @@ use crate::causes::Causes;
 use crate::counts::Counts;
 use crate::invalidation::PendingBroadcasts;
 use crate::queue::{EventQueue, Key};
-use crate::threads::ThreadId;
+use crate::thread_id::ThreadId;
 use crate::time::Time;
 use crate::tlb::SpaceKey;
 
@@ -35,6 +35,8 @@ pub(crate) struct CpuClock {
     pub(crate) stored_at: Time,
     /// Set while the CPU waits for an event.
     pub(crate) is_waiting: bool,
+    /// Set while the CPU waits for an event because its thread spins.
+    pub(crate) is_spinning: bool,
     /// Time since which the CPU has had no thread to run.
     pub(crate) idle_since: Option<Time>,
     /// Set while an instruction waits for other CPUs.

@@ -74,6 +74,12 @@ counts! {
     accesses: u64,
     /// Accesses that had to walk page tables.
     walks: u64,
+    /// Requests for a lock that another thread had.
+    lock_waits: u64,
+    /// Time that the CPU spun for locks, including the interrupts that it took in that time.
+    lock_spin: Time,
+    /// Time that threads slept for locks, until they had them. The CPU may have run other threads.
+    lock_sleep: Time,
     /// Context switches.
     switches: u64,
     /// Threads that came from another CPU.

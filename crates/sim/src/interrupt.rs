@@ -4,7 +4,7 @@
 use crate::causes::Cause;
 use crate::clock::{Arrival, Flushing, Vector};
 use crate::sim::Sim;
-use crate::threads::ThreadId;
+use crate::thread_id::ThreadId;
 use crate::time::Time;
 
 impl Sim {

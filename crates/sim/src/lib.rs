@@ -22,8 +22,9 @@
 //!   issued.
 //! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; the cost that a
 //!   hypervisor adds to each; masking; wake-up from idle states, which get deeper with idle time.
-//! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices, locks that sleep or
-//!   spin.
+//! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices.
+//! - **Locks.** Spin locks, and Linux's `rwsem`: writers spin while the owner runs, and overtake
+//!   sleepers ([`LockWaiting`]).
 //! - **Costs** come from a [machine file](machine), which gives the source of each.
 //!
 //! # What is not modelled, and in which direction that errs
@@ -39,22 +40,23 @@
 //! - *Out-of-order execution*, except for hits, which cost a slot and no latency, and for lines
 //!   that are [prefetched](SimWord::prefetch). Other misses in a row add up.
 //! - *Kernel translations.* Flushing them costs time, and has no effect.
-//! - *Optimistic spinning on a sleeping lock*, as in Linux's `rwsem`. Threads that wait sleep
-//!   immediately, which makes CPUs idle more often than they would be.
+//! - *Locks that mask interrupts.* The holder of a spin lock takes interrupts.
 //!
 //! # Reading order
 //!
-//! [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide what runs when;
-//! [`sim`](Sim), the main loop and the passing of time, by [`causes`](Cause), on `context`s, which
-//! are coroutines on `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt` and
-//! `hypervisor`; `memory`, `tlb`, `invalidation`, `mmu` and `frames`, and `inspect`, which reads
-//! memory without them; [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`,
-//! `scheduler` and [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
+//! [`machine`], the description; [`time`](Time), `queue`, [`thread_id`](ThreadId) and `clock`,
+//! which decide what runs when; [`sim`](Sim), the main loop and the passing of time, by
+//! [`causes`](Cause), on `context`s, which are coroutines on `stack`s; `lines`, the cost of memory,
+//! and [`word`](SimWord); `interrupt` and `hypervisor`; `memory`, `tlb`, `invalidation`, `mmu` and
+//! `frames`, and `inspect`, which reads memory without them; [`broadcast`](BroadcastScope),
+//! invalidation without interrupts; `threads`, `scheduler` and [`lock`](SleepingLock);
+//! [`oracle`](ViolationKind), which checks each use.
 
 // In reading order.
 pub mod machine;
 mod time;
 mod queue;
+mod thread_id;
 mod clock;
 mod sim;
 mod causes;
@@ -83,14 +85,15 @@ mod rng;
 pub use broadcast::BroadcastScope;
 pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
-pub use lock::{SleepingLock, SpinLock};
+pub use lock::{LockWaiting, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};
 pub use oracle::{FlushRecord, Violation, ViolationKind};
 pub use rng::Rng;
 pub use sim::{Kernel, RunEnd, Sim, SwitchedTo, with_running};
-pub use threads::{Affinity, ThreadId, ThreadSpec, WaitMode};
+pub use thread_id::ThreadId;
+pub use threads::{Affinity, ThreadSpec, WaitMode};
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;

@@ -9,9 +9,10 @@ use std::io;
 
 use crate::causes::Cause;
 use crate::clock::Vector;
-use crate::machine::{Distance, Idle, TlbInIdle};
+use crate::machine::{Idle, TlbInIdle};
 use crate::sim::{Sim, SwitchedTo, with_running};
-use crate::threads::{Affinity, NextState, State, Thread, ThreadId, ThreadSpec, WaitMode};
+use crate::thread_id::ThreadId;
+use crate::threads::{Affinity, NextState, State, Thread, ThreadSpec, WaitMode};
 use crate::time::Time;
 
 impl Sim {
@@ -217,6 +218,7 @@ impl Sim {
             scheduler.thread_mut(id).state = State::Leaving(next_state);
             scheduler.pick(cpu)
         };
+        self.owner_leaves(id);
         self.switch_to(next);
         if next_state != NextState::Done {
             self.suspend();
@@ -309,9 +311,10 @@ impl Sim {
         target
     }
 
-    /// Makes an idle CPU look at its queue.
+    /// Makes an idle CPU look at its queue, and a CPU that spins also.
     fn kick(&self, target: usize) {
-        let is_waiting = self.clock.borrow().cpus[target].is_waiting;
+        self.notify_spinner(target);
+        let is_waiting = self.is_idle(target);
         if is_waiting && matches!(self.machine.idle, Idle::States(_)) {
             self.spend(self.machine.interrupt.send);
             self.deliver(target, Vector::Reschedule);
@@ -322,22 +325,20 @@ impl Sim {
 
     /// Makes an idle CPU look at its queue, at no cost to this CPU.
     fn kick_uncharged(&self, target: usize) {
-        let is_waiting = self.clock.borrow().cpus[target].is_waiting;
+        let is_waiting = self.is_idle(target);
         match self.machine.idle {
             _ if !is_waiting || target == self.cpu() => {}
             Idle::States(_) => self.deliver(target, Vector::Reschedule),
             Idle::Poll => {
-                let cache = &self.machine.cache;
-                let line = match self.machine.topology.distance(self.cpu(), target) {
-                    Distance::Core => cache.core,
-                    Distance::Cluster => cache.cluster,
-                    Distance::Socket => cache.socket,
-                    Distance::System => cache.system,
-                };
-                let at = self.now() + line + Time::TICK;
+                let at = self.now() + self.line_time(target) + Time::TICK;
                 self.clock.borrow_mut().wake_at(target, at);
             }
         }
+    }
+
+    fn is_idle(&self, cpu: usize) -> bool {
+        let clock = self.clock.borrow();
+        clock.cpus[cpu].is_waiting && !clock.cpus[cpu].is_spinning
     }
 
     /// Creates the idle loop of each CPU.

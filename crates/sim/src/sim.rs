@@ -14,7 +14,6 @@
 
 use core::cell::{Cell, RefCell};
 use core::{fmt, ptr};
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
@@ -23,11 +22,14 @@ use crate::clock::{Clock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::lines::{Access, LineId, Lines};
+use crate::lock::queue::LockQueues;
+use crate::lock::waiting::LockWaiting;
 use crate::machine::Machine;
 use crate::memory::Memory;
 use crate::oracle::{Oracle, Violation};
 use crate::queue::Key;
-use crate::threads::{Scheduler, ThreadId, Waiter};
+use crate::thread_id::ThreadId;
+use crate::threads::Scheduler;
 use crate::time::Time;
 use crate::tlb::Tlb;
 use crate::waits::FlushWaits;
@@ -86,8 +88,9 @@ pub struct Sim {
     pub(crate) waits: RefCell<FlushWaits>,
     pub(crate) contexts: Contexts,
     pub(crate) scheduler: RefCell<Scheduler>,
-    /// The threads that wait for each sleeping lock, by the lock's address.
-    pub(crate) waiters: RefCell<HashMap<usize, VecDeque<Waiter>>>,
+    /// The threads that wait for sleeping locks.
+    pub(crate) lock_queues: RefCell<LockQueues>,
+    pub(crate) lock_waiting: Cell<LockWaiting>,
     kernel: RefCell<Option<Rc<dyn Kernel>>>,
     /// Set if a hypervisor stops CPUs.
     pub(crate) is_guest: Cell<bool>,
@@ -141,7 +144,8 @@ impl Sim {
             waits: RefCell::new(FlushWaits::default()),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
-            waiters: RefCell::new(HashMap::new()),
+            lock_queues: RefCell::default(),
+            lock_waiting: Cell::default(),
             kernel: RefCell::new(None),
             is_guest: Cell::new(false),
             machine,

@@ -1,15 +1,10 @@
-//! Threads, the queues of ready threads, and the threads that wait for locks.
+//! Threads, and the queues of ready threads.
 
-use core::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use crate::context::ContextId;
+use crate::thread_id::ThreadId;
 use crate::time::Time;
-
-/// Number of a thread: its index in the order of creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ThreadId(pub u32);
 
 /// The CPUs on which a thread may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,20 +154,4 @@ impl Scheduler {
         self.movable -= usize::from(self.is_movable(id));
         Some(id)
     }
-}
-
-/// A thread that waits for a [`SleepingLock`](crate::SleepingLock).
-#[derive(Clone, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) thread: ThreadId,
-    pub(crate) mode: LockMode,
-    /// Set when the thread gets the lock.
-    pub(crate) granted: Rc<Cell<bool>>,
-}
-
-/// Mode of a lock request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockMode {
-    Shared,
-    Exclusive,
 }

@@ -37,7 +37,7 @@ use std::rc::Rc;
 
 use shootdown::{ExtentSet, Root};
 use shootdown_sim::machine::Refill;
-use shootdown_sim::{Sim, TagEntries};
+use shootdown_sim::{LockWaiting, Sim, TagEntries};
 use shootdown_vm::{Change, ExtraFlushes, Flush, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
@@ -114,6 +114,7 @@ impl Arc {
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, unmap: ExtraFlushes, broken: Option<LinuxRule>) -> Self {
+        sim.set_lock_waiting(LockWaiting::Sleep);
         let cpus = sim.machine().cpu_count();
         Self {
             assigned: (0..cpus).map(|_| Cell::new(0)).collect(),

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{Root, Word};
-use shootdown_sim::{Sim, SimWord, TagEntries};
+use shootdown_sim::{LockWaiting, Sim, SimWord, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM};
@@ -60,6 +60,7 @@ impl Linux414 {
     /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
+        sim.set_lock_waiting(LockWaiting::SpinOnWriters);
         let cpus = sim.machine().cpu_count();
         Self {
             cpus: (0..cpus).map(|_| TlbState::default()).collect(),

@@ -51,6 +51,10 @@ pub(crate) struct Measurement {
     pub(crate) requests: u64,
     /// The time of all CPUs together by its cause.
     pub(crate) time_by_cause: TimeByCause,
+    /// Number of requests for a lock that another thread had.
+    pub(crate) lock_waits: u64,
+    /// Time that threads slept for locks. Their CPUs may have run other threads.
+    pub(crate) lock_sleep_ns: u64,
 }
 
 /// The conditions of a simulation besides the experiment and the design.
@@ -142,6 +146,8 @@ fn measure(
         rollovers: counts.rollovers,
         requests: counts.requests,
         time_by_cause: outcome.causes.iter().sum(),
+        lock_waits: counts.lock_waits,
+        lock_sleep_ns: counts.lock_sleep.ns(),
     })
 }
 

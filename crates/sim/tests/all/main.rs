@@ -5,4 +5,5 @@ mod broadcasts;
 mod causes;
 mod description;
 mod large;
+mod locks;
 mod machine;

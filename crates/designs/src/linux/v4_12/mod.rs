@@ -19,7 +19,7 @@ use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use shootdown::Root;
-use shootdown_sim::{Sim, TagEntries};
+use shootdown_sim::{LockWaiting, Sim, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling};
 
 use super::batch::TlbFlushBatched;
@@ -72,6 +72,7 @@ impl Linux412 {
     /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
+        sim.set_lock_waiting(LockWaiting::SpinOnWriters);
         let cpus = sim.machine().cpu_count();
         Self {
             cpus: (0..cpus).map(|_| TlbState::default()).collect(),

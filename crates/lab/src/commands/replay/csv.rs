@@ -36,7 +36,8 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         .left(NUMBERS.map(|(name, _)| name))
         .left(["kernel_ipis_sent", "kernel_flushes_full", "kernel_flushes_ranged"])
         .left(["ipis_ratio", "flushes_ratio", "requests"])
-        .left(Cause::ALL.map(Cause::name_ns));
+        .left(Cause::ALL.map(Cause::name_ns))
+        .left(["lock_waits", "lock_sleep_ns"]);
     let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio, .. }, .. } = verdict;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     for row in &verdict.designs {
@@ -47,7 +48,8 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         let cells = cells.chain([Cell::Count(verdict.seed), row.design.name().into()]);
         let ratios = [ratio(ipis_ratio), ratio(flushes_ratio)].map(Cell::from);
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
-        let more = [row.requests].into_iter().chain(times).map(Cell::Count);
+        let locks = [row.lock_waits, row.lock_sleep_ns];
+        let more = [row.requests].into_iter().chain(times).chain(locks).map(Cell::Count);
         table.row(cells.chain(numbers.map(Cell::Count)).chain(ratios).chain(more));
     }
     table.csv()

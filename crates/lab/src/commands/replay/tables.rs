@@ -6,7 +6,7 @@ use super::verdict::{DesignRow, Verdict};
 use crate::render::table::{Cell, Figure, Medium, Table, figure};
 
 /// The figures of a design. Text tables have those with a name for text.
-const FIGURES: [Figure<DesignRow>; 24] = [
+const FIGURES: [Figure<DesignRow>; 26] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
     figure("coalesced", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
@@ -33,6 +33,8 @@ const FIGURES: [Figure<DesignRow>; 24] = [
     figure("", CAUSES, "invalidations", |it| spent(it, Cause::Invalidations)),
     figure("", CAUSES, "TLB refills", |it| spent(it, Cause::Refills)),
     figure("", CAUSES, "idle", |it| spent(it, Cause::Idle)),
+    figure("", "Locks", "waits", |it| Cell::Count(it.lock_waits)),
+    figure("", "Locks", "time that threads slept", |it| Cell::Nanoseconds(it.lock_sleep_ns)),
 ];
 
 /// Returns the time that all CPUs together spent for a cause.

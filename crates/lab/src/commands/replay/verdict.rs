@@ -102,6 +102,10 @@ pub(crate) struct DesignRow {
     pub(crate) requests: u64,
     /// The time of all CPUs together by its cause. The sum is `time_ns` for each CPU.
     pub(crate) time_by_cause: TimeByCause,
+    /// Number of requests for a lock that another thread had.
+    pub(crate) lock_waits: u64,
+    /// Time that threads slept for locks.
+    pub(crate) lock_sleep_ns: u64,
 }
 
 /// Quantiles of the time that flushes were waited for, in nanoseconds.
@@ -256,6 +260,8 @@ impl DesignRow {
                 .flat_map(|outcome| &outcome.causes)
                 .sum::<TimeByCause>()
                 .mean(runs),
+            lock_waits: count(|counts| counts.lock_waits),
+            lock_sleep_ns: count(|counts| counts.lock_sleep.ns()),
         }
     }
 

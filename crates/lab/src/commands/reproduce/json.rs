@@ -17,7 +17,7 @@
 //!                "flushes_ranged", "violations", "hazards", "interrupts_to_non_users",
 //!                "deferred_tables_peak", "deferred_tables_overflows", "broadcasts",
 //!                "broadcast_wait_ns", "tags_allocated", "rollovers", "requests",
-//!                "time_by_cause": {"user_ns": …, …}}],
+//!                "time_by_cause": {"user_ns": …, …}, "lock_waits", "lock_sleep_ns"}],
 //!   "note": "…" | null                            a note on the figures
 //! }],
 //! "scaling": {                                    a workload with more and fewer CPUs, or null

@@ -31,6 +31,8 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
         flushes_at_switch: 7,
         requests: 600,
         time_by_cause: TimeByCause::default(),
+        lock_waits: 0,
+        lock_sleep_ns: 0,
     }
 }
 
