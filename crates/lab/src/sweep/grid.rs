@@ -1,6 +1,6 @@
 //! A grid: the product of the values of its axes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -135,13 +135,9 @@ impl Axis {
             return Err(SpecError::NoValues(name));
         }
         // A value that is written twice would be computed twice.
-        let mut distinct: Vec<Value> = Vec::new();
-        for value in values {
-            if !distinct.contains(&value) {
-                distinct.push(value);
-            }
-        }
-        Ok(Self { name, values: distinct })
+        let mut seen = HashSet::new();
+        let values = values.into_iter().filter(|value| seen.insert(value.to_string())).collect();
+        Ok(Self { name, values })
     }
 }
 
