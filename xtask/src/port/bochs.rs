@@ -22,7 +22,6 @@ const START: &str = "exec \"$0\" \"$@\" 3>&1 >/dev/null <<end\ncontinue\nend\n";
 /// Answers to all of Bochs' questions.
 const OPTIONS: [&str; 9] = [
     "display_library: term",
-    // Some memory is above 4 GiB: see `machine`.
     "memory: guest=1024, host=1024",
     "boot: cdrom",
     "sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy",
@@ -38,9 +37,9 @@ const CPU: &str = "model=corei7_skylake_x, ips=100000000, reset_on_triple_fault=
 
 /// Installs Bochs and the tools that make a disc.
 pub(super) fn install() -> Result<(), Failure> {
-    emulators::bochs().map_err(|failure| {
+    emulators::bochs().map_err(|_| {
         Failure::missing(
-            format!("Bochs is not installed: {}", failure.cause()),
+            "Bochs, or a tool that makes its boot disc, is not installed",
             format!("install {}", emulators::BOCHS_PACKAGES),
         )
     })
