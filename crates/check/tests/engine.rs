@@ -63,6 +63,9 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0)], &[UnmapJoined(0, 0)]],
     [&[Run(0), Run(1)], &[ReclaimBoth(0, 0)]],
     [&[Run(0), Run(1), Run(0)], &[TrimCpumask(0)]],
+    [&[Run(0), Stop], &[Unmap(0, 0)]],
+    [&[Run(0), Stop], &[UnmapTable(0, 0)]],
+    [&[Run(0), Stop], &[UnmapKernel(0)]],
 ];
 
 #[test]

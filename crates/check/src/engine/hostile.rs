@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
-    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging,
+    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging, VcpuWord,
 };
 
 use super::{Config, Tags};
@@ -22,6 +22,8 @@ use crate::sometimes::Sometimes;
 #[derive(Debug)]
 pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     cpus: Vec<CpuState<Self>>,
+    /// The words that each CPU shares with a hypervisor; none if no program stops a CPU.
+    vcpus: Vec<VcpuWord<Self>>,
     tags: Tags,
     broken: Option<Rule>,
     /// The root of each retired space, and the CPU that retired it.
@@ -41,7 +43,7 @@ const WORD_BITS: usize = 64;
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for EngineMachine<LIFETIME, WORDS> {}
 
 impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
-    pub(super) fn new(machine: &HostileMachine, config: Config) -> Self {
+    pub(super) fn new(machine: &HostileMachine, config: Config, is_guest: bool) -> Self {
         let cpu = |number| {
             machine.with_names(CpuState::default, |place| {
                 let name = CPU_WORDS.get(place).unwrap_or(&"other word");
@@ -49,9 +51,13 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             })
         };
         let cpus = (0..config.cpus).map(cpu).collect();
+        let vcpu = |number| {
+            machine.with_names(VcpuWord::default, |_| format!("hypervisor's word of CPU {number}"))
+        };
+        let vcpus = (0..config.cpus).filter(|_| is_guest).map(vcpu).collect();
         let freed = vec![Cell::new(0); config.cpus];
         let Config { tags, broken, .. } = config;
-        Self { cpus, tags, broken, retired_by: RefCell::default(), freed }
+        Self { cpus, vcpus, tags, broken, retired_by: RefCell::default(), freed }
     }
 
     /// Returns the engine's number of a CPU: CPUs are assigned to the words of sets in turn.
@@ -67,6 +73,26 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
     /// Returns the number of spaces that the calling CPU has freed so far.
     pub(super) fn freed(&self) -> usize {
         self.freed[with_machine(HostileMachine::cpu)].get()
+    }
+
+    /// A hypervisor stops the calling CPU for a while. Returns what the hypervisor did with the
+    /// CPU's TLB.
+    pub(super) fn stop(&self) -> Entries {
+        with_machine(|machine| {
+            let vcpu = &self.vcpus[machine.cpu()];
+            // A CPU that does not run takes no interrupt.
+            machine.mask();
+            machine.set_stopped(true);
+            vcpu.stop(self);
+            let entries = vcpu.resume(self);
+            if entries == Entries::Discard {
+                self.synchronize();
+                self.invalidate_all();
+            }
+            machine.set_stopped(false);
+            machine.unmask();
+            entries
+        })
     }
 
     /// Records that `cpu` is about to retire the space with this root.
@@ -176,6 +202,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             }
             with_machine(|machine| machine.send_interrupt(Self::cpu_of(cpu)));
         }
+    }
+    fn is_away(&self, cpu: CpuId) -> bool {
+        self.vcpus.get(Self::cpu_of(cpu)).is_some_and(|vcpu| vcpu.defer_flush(self))
     }
     fn broadcaster(&self) -> Option<&Self> {
         matches!(self.tags, Tags::Broadcast(_)).then_some(self)

@@ -130,6 +130,7 @@ struct HardwareCpu {
     root: Option<usize>,
     tag: u16,
     is_in_user_mode: bool,
+    is_stopped: bool,
     cached: BTreeMap<u16, Cached>,
 }
 
@@ -247,7 +248,7 @@ impl Hardware {
     fn fill(&mut self, memory: &Memory, number: usize) -> Option<Violation> {
         let Self { cpus, roots, tables, frames, flushed, .. } = self;
         let cpu = &mut cpus[number];
-        let root = cpu.root?;
+        let root = cpu.root.filter(|_| !cpu.is_stopped)?;
         let cached = cpu.cached.entry(cpu.tag).or_default();
         if roots[root].is_free {
             return Some(Violation::WalksFreed { cpu: number });
@@ -399,6 +400,17 @@ impl Hardware {
         let device = &mut self.cpus[number];
         (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
         self.fill(memory, number)
+    }
+
+    /// Stops a CPU, or lets it run again.
+    pub(crate) fn set_stopped(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        is_stopped: bool,
+    ) -> Option<Violation> {
+        self.cpus[cpu].is_stopped = is_stopped;
+        self.fill(memory, cpu)
     }
 
     /// Detaches the device and invalidates all its entries.

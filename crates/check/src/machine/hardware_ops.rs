@@ -396,6 +396,17 @@ impl HostileMachine {
         );
     }
 
+    /// Stops the calling CPU, or lets it run again. A CPU that is stopped walks no page table, and
+    /// uses no page.
+    pub fn set_stopped(&self, is_stopped: bool) {
+        let what = if is_stopped { "does not run" } else { "runs again" };
+        self.hardware_step(
+            || what.to_owned(),
+            |hardware, memory, cpu| hardware.set_stopped(memory, cpu, is_stopped),
+        );
+        self.set_online(!is_stopped);
+    }
+
     /// Adds an unused frame, and returns its number.
     pub(crate) fn add_frame(&self) -> usize {
         self.hardware.borrow_mut().add_frame()

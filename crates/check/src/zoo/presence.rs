@@ -85,7 +85,23 @@ pub(super) const BUGS: &[Bug] = &[
         cpus: &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
         ..Bug::DEFAULT
     },
+    Bug {
+        name: "flush-request-lost-as-the-cpu-returns",
+        source: "KVM: CVE-2019-3016, fixed by 8c6de56a42e0",
+        story: "A flush leaves a request in the word of a virtual CPU that does not run, and does \
+                not wait for the CPU. The hypervisor has read the word already, and clears it \
+                before it runs the CPU.",
+        finds: uses_stale,
+        words: &["the virtual CPU"],
+        cpus: &[be_stopped_and_return, request_or_interrupt],
+        ..Bug::DEFAULT
+    },
 ];
+
+/// The virtual CPU does not run.
+const AWAY: u64 = 1;
+/// The TLB of the virtual CPU must be emptied before it runs. Only with [`AWAY`].
+const REQUEST: u64 = 2;
 
 fn join_and_use(stage: &Stage) {
     join_the_mask(stage);
@@ -220,6 +236,37 @@ fn load_and_read_the_generation(stage: &Stage) {
         }
     });
     stage.user_mode();
+}
+
+/// The virtual CPU uses the space, is stopped, and returns.
+fn be_stopped_and_return(stage: &Stage) {
+    let word = stage.word("the virtual CPU");
+    stage.load(0);
+    stage.user_mode();
+    stage.masked(|| {
+        word.store(AWAY, Release);
+        let found = if stage.is_fixed() {
+            word.swap(0, AcqRel)
+        } else {
+            let found = word.load(Acquire);
+            word.store(0, Release);
+            found
+        };
+        if found & REQUEST != 0 {
+            stage.invalidate_all();
+        }
+    });
+    stage.user_mode();
+}
+
+/// Unmaps a page, and leaves a request if the virtual CPU does not run. Interrupts it otherwise.
+fn request_or_interrupt(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    let word = stage.word("the virtual CPU");
+    if word.compare_exchange(AWAY, AWAY | REQUEST, AcqRel, Acquire).is_err() {
+        stage.interrupt_and_wait(0);
+    }
+    stage.reuse(frame);
 }
 
 /// Unmaps a page, and interrupts CPU 0 if a word is not zero.

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use shootdown::{Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdown, Space, Word};
+use shootdown::{Entries, Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdown, Space, Word};
 
 use self::free_list::FreeList;
 use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
@@ -105,7 +105,8 @@ impl Drop for InFlight<'_> {
 impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Sets up the kernel on a machine. Every CPU is online and runs no space.
     fn new(machine: &HostileMachine, Programs { config, ops }: &'p Programs) -> Self {
-        let engine = Shootdown::from(EngineMachine::new(machine, *config));
+        let is_guest = ops.iter().flatten().any(|op| matches!(op, Op::Stop));
+        let engine = Shootdown::from(EngineMachine::new(machine, *config, is_guest));
         let mut spaces = take_spaces();
         spaces.extend(
             (0..config.spaces).map(|number| KernelSpace::new(machine, &engine, ops, number)),
@@ -163,6 +164,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::FlushWalkers(space) => self.flush_walkers(space, FreeList::default()),
             Op::TrimCpumask(space) => self.trim_cpumask(space),
             Op::Pin(space) => self.pin(space),
+            Op::Stop => self.stop(),
             Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
             Op::Retire(space) => self.retire(space),
@@ -353,6 +355,18 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             }
         });
         self.pinned(|pin| pin.unpin_tag(own));
+    }
+
+    fn stop(&self) {
+        let entries = self.engine.machine().stop();
+        with_machine(|machine| {
+            if entries == Entries::Discard {
+                machine.reach(Sometimes::EmptiedOnReturn);
+            }
+            if self.current[machine.cpu()].get().is_some() {
+                machine.stay_in_user_mode();
+            }
+        });
     }
 
     fn go_offline_and_come_back(&self) {
