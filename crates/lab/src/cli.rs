@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    boot, check, import, machines, record, replay, report, reproduce, run, sweep,
+    boot, calibrate, check, import, machines, record, replay, report, reproduce, run, sweep,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -27,6 +27,7 @@ recordings of real programs and for published measurements.
 
   shootdown machines                                     list the machine models
   shootdown machines my-server.toml                      show every number of a machine file
+  shootdown calibrate -o this-host.toml                  measure this host, and write such a file
   shootdown reproduce                                    reproduce the published measurements
   shootdown reproduce --quick                            the same in seconds, with larger errors
   shootdown sweep grid.toml --output rows.jsonl          run a grid of all these on all cores
@@ -65,6 +66,9 @@ enum Command {
     /// List the machine models, or show every number of one with its source
     #[command(after_help = machines::EXAMPLES)]
     Machines(machines::Machines),
+    /// Measure this host, and write a machine file
+    #[command(after_help = calibrate::EXAMPLES)]
+    Calibrate(calibrate::Calibrate),
     /// Record a program that runs under this Linux
     #[command(after_help = record::EXAMPLES)]
     Record(record::Record),
@@ -102,6 +106,7 @@ impl Cli {
         match &self.command {
             None => print(WELCOME)?,
             Some(Command::Machines(machines)) => machines.run()?,
+            Some(Command::Calibrate(calibrate)) => calibrate.run()?,
             Some(Command::Record(record)) => return record.run(),
             Some(Command::RecordHelper(helper)) => helper.run(),
             Some(Command::Import(import)) => import.run()?,
@@ -135,6 +140,7 @@ mod tests {
             check::EXAMPLES,
             boot::EXAMPLES,
             machines::EXAMPLES,
+            calibrate::EXAMPLES,
             record::EXAMPLES,
             import::EXAMPLES,
             replay::EXAMPLES,

@@ -48,9 +48,55 @@ embedded! {
 impl Embedded {
     /// Reads the machine's file.
     pub(crate) fn machine(self) -> Result<Machine, MachineFileError> {
-        Machine::from_toml(self.toml).map_err(|error| {
+        self.parse().map_err(|error| {
             MachineFileError::refused(&Path::new("machines").join(self.name), error)
         })
+    }
+
+    fn parse(self) -> Result<Machine, MachineError> {
+        Machine::from_toml_extending(self.toml, |base| match Self::named(base.as_ref()) {
+            Some(base) => base.parse(),
+            None => Err(no_base(base)),
+        })
+    }
+
+    fn named(name: &OsStr) -> Option<Self> {
+        Self::ALL.iter().find(|machine| machine.name == name).copied()
+    }
+}
+
+/// The largest number of files of which each extends the next one.
+const BASES_MAX: u32 = 8;
+
+/// Returns the machine that the file at `path` extends.
+fn base_of(path: &Path, base: &str, bases_max: u32) -> Result<Machine, MachineError> {
+    let file = path.with_file_name(base);
+    if file.extension().is_none_or(|extension| extension != "toml") {
+        return Embedded::named(base.as_ref()).ok_or_else(|| no_base(base))?.parse();
+    }
+    let impossible = |cause: String| MachineError::Impossible {
+        cause,
+        remedy: "correct that file, or extend a machine of `shootdown machines`".to_owned(),
+    };
+    let Some(bases_max) = bases_max.checked_sub(1) else {
+        return Err(impossible(format!("it extends itself, or more than {BASES_MAX} files")));
+    };
+    let text = read_text(&file).map_err(|error| impossible(error.to_string()))?;
+    Machine::from_toml_extending(&text, |base| base_of(&file, base, bases_max)).map_err(|error| {
+        match error {
+            // The position is one in that file.
+            MachineError::Syntax(error) => {
+                impossible(format!("it extends `{}`: {}", base.escape_debug(), one_line(&error)))
+            }
+            other => other,
+        }
+    })
+}
+
+fn no_base(name: &str) -> MachineError {
+    MachineError::Impossible {
+        cause: format!("it extends `{}`, which does not exist", name.escape_debug()),
+        remedy: "extend a machine of `shootdown machines`, or a .toml file beside it".to_owned(),
     }
 }
 
@@ -111,21 +157,30 @@ pub(crate) fn find(wanted: &OsStr) -> Result<Machine, MachineFileError> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         return read(path);
     }
-    match Embedded::ALL.iter().find(|machine| machine.name == wanted) {
+    match Embedded::named(wanted) {
         Some(machine) => machine.machine(),
         None => Err(MachineFileError::Unknown { name: wanted.to_owned() }),
     }
 }
 
-fn read(path: &Path) -> Result<Machine, MachineFileError> {
+fn read_text(path: &Path) -> Result<String, MachineFileError> {
     let mut text = String::new();
     let file = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
     file.map_err(|error| MachineFileError::Unreadable { path: path.to_owned(), error })?;
     if text.len() as u64 > BYTES_MAX {
         return Err(MachineFileError::TooLong { path: path.to_owned() });
     }
-    let machine =
-        Machine::from_toml(&text).map_err(|error| MachineFileError::refused(path, error))?;
+    Ok(text)
+}
+
+fn read(path: &Path) -> Result<Machine, MachineFileError> {
+    parse(&read_text(path)?, path)
+}
+
+/// Reads the machine file `text`, which is or will be at `path`.
+pub(crate) fn parse(text: &str, path: &Path) -> Result<Machine, MachineFileError> {
+    let machine = Machine::from_toml_extending(text, |base| base_of(path, base, BASES_MAX))
+        .map_err(|error| MachineFileError::refused(path, error))?;
     if machine.name.trim().is_empty() {
         return Err(MachineFileError::NoName { path: path.to_owned() });
     }

@@ -86,10 +86,19 @@ impl Instrumented {
         }
     }
 
+    /// Counts a flush that the memory manager requests, and spends the time to prepare it.
+    fn request(&self) {
+        self.sim.count_request();
+        let cost = self.sim.machine().kernel.flush;
+        if cost != Time::ZERO {
+            self.sim.spend(cost);
+        }
+    }
+
     /// Reports a flush to the oracle before `send` sends it.
     fn report<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
         self.count(change);
-        self.sim.count_request();
+        self.request();
         // One record for each extent: addresses between the extents were not changed.
         let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
         let began_at = self.sim.now();
@@ -163,7 +172,7 @@ impl Batching for Instrumented {
         self.sim.flush_sent();
         match self.design.policy().reclaim_flush {
             ReclaimFlush::PerPage => {
-                self.sim.count_request();
+                self.request();
                 self.sim.flush_ended(record);
             }
             ReclaimFlush::Batched => batch.records.push(record),
@@ -176,7 +185,7 @@ impl Batching for Instrumented {
         self.design.flush_batch(batch);
         self.sim.flush_sent();
         if !records.is_empty() {
-            self.sim.count_request();
+            self.request();
             self.sim.batch_ended(records, began_at);
         }
     }

@@ -15,6 +15,7 @@ mod executor;
 pub mod programs;
 pub mod replay;
 pub mod text;
+pub mod host_loops;
 
 pub use executor::run;
 pub use instrumented::{Instrumented, Unmaps};

@@ -1,6 +1,7 @@
 //! The commands, each with its options, its errors and its output.
 
 pub(crate) mod boot;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod import;
 pub(crate) mod machines;

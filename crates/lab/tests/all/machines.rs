@@ -54,3 +54,54 @@ fn command_embeds_every_file() {
         assert!(list.lines().any(|line| line.starts_with(&name)), "{name} is not embedded");
     }
 }
+
+fn command(arguments: &[&str], directory: &Path) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shootdown"));
+    command.args(arguments).current_dir(directory).output().expect("the command")
+}
+
+/// Every embedded file that quotes loops of a real machine, in the simulator.
+#[test]
+fn machines_take_as_long_as_they_quote() {
+    let output = command(&["machines", "--check"], Path::new("."));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("emerald-rapids-kvm")).count(), 9);
+}
+
+#[test]
+fn wrong_number_fails_the_check() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let own = |text: &str| {
+        let head = "name = \"own\"\nabout = \"a test\"\nextends = \"base.toml\"\n";
+        fs::write(directory.path().join("own.toml"), format!("{head}{text}")).expect("a file");
+        command(&["machines", "own.toml", "--check"], directory.path()).status.code()
+    };
+    let base = include_str!("../../../../machines/emerald-rapids-kvm.toml");
+    fs::write(directory.path().join("base.toml"), base).expect("a file");
+    let quoted = "[measured]\nsyscall_ns = { value = 80.7, source = \"host.c: getppid\" }\n";
+    assert_eq!(own(""), Some(2), "measurements are not inherited");
+    assert_eq!(own(quoted), Some(0));
+    let slow = "[kernel]\nsyscall_ns = { value = 95, source = \"made up for a test\" }\n";
+    assert_eq!(own(&format!("{quoted}{slow}")), Some(1));
+    assert_eq!(own("[measured]\nloop_ns = { value = 1, source = \"no such loop\" }"), Some(2));
+    let circle = base.replacen("name =", "extends = \"base.toml\"\nname =", 1);
+    fs::write(directory.path().join("base.toml"), circle).expect("a file");
+    assert_eq!(own(quoted), Some(2), "a file must not extend itself");
+}
+
+/// Numbers that are far off are fitted to the loops that the file quotes.
+#[test]
+fn machine_is_fitted_to_its_loops() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let base = include_str!("../../../../machines/emerald-rapids-kvm.toml");
+    let quoted = base.split("[measured]").last().expect("loops");
+    let own =
+        format!("name = \"own\"\nabout = \"a test\"\nextends = \"xeon-2s\"\n[measured]{quoted}");
+    fs::write(directory.path().join("own.toml"), own).expect("a file");
+    let check = command(&["machines", "own.toml", "--check"], directory.path());
+    assert_eq!(check.status.code(), Some(1), "the numbers of the base are of another machine");
+    let output = command(&["calibrate", "--refit", "own.toml"], directory.path());
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success(), "{text}");
+}

@@ -1,5 +1,7 @@
 //! The keys of a machine file, and the values that they become.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::{MachineError, Topology, require};
@@ -30,7 +32,7 @@ impl Number {
             Some("times") => 100.0,
             _ => 1e6,
         };
-        let is_count = !["_ns", "_us", "_times"].iter().any(|unit| key.ends_with(unit));
+        let is_count = !["_ns", "_us", "_times", "ghz"].iter().any(|unit| key.ends_with(unit));
         require(
             (0.0..=largest).contains(value),
             format!("`{section}.{key}` is {value}"),
@@ -245,6 +247,8 @@ section! {
     fault: Time = fault_ns,
     /// Finding, creating, splitting or removing areas of an address space.
     areas: Time = areas_ns,
+    /// Preparing a flush that the memory manager requests, besides what the design does.
+    flush: Time = flush_ns,
     /// Reading one page-table entry in a loop.
     entry: Time = entry_ns,
     /// Removing one page from the kernel's records.
@@ -421,6 +425,17 @@ pub(super) struct MachineFile {
     #[serde(default)]
     idle: Vec<IdleStateFile>,
     pub(super) kernel: KernelFile,
+    /// The clock of the cores, by which files that extend this one scale its times.
+    clock: Option<ClockFile>,
+    /// Times of programs on the real machine, in nanoseconds.
+    #[serde(default)]
+    measured: BTreeMap<String, Sourced>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClockFile {
+    ghz: Sourced,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -504,6 +519,12 @@ impl MachineFile {
             numbers.push(state.exit_us.number(&section, "exit_us"));
         }
         self.kernel.add_numbers(&mut numbers);
+        numbers.extend(self.clock.iter().map(|clock| clock.ghz.number("clock", "ghz")));
+        numbers.extend(self.measured());
         numbers
+    }
+
+    pub(super) fn measured(&self) -> Vec<Number> {
+        self.measured.iter().map(|(key, number)| number.number("measured", key)).collect()
     }
 }

@@ -7,6 +7,7 @@
 
 mod file;
 mod topology;
+mod extends;
 
 use core::fmt;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct Machine {
     pub idle: Idle,
     /// Costs of the kernel's own work.
     pub kernel: Kernel,
+    /// Times that programs measured on the real machine, by the key of the program.
+    pub measured: Vec<Number>,
     numbers: Vec<Number>,
     /// The contents of the file.
     table: Arc<toml::Table>,
@@ -63,11 +66,49 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If the text is not TOML, has unknown or missing keys, or describes an impossible machine.
+    /// If the text is not TOML, has unknown or missing keys, describes an impossible machine, or
+    /// extends another file.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
-        let syntax = |error: toml::de::Error| MachineError::Syntax(error.to_string());
-        let file = toml::from_str(text).map_err(syntax)?;
-        Self::new(file, Arc::new(text.parse().map_err(syntax)?))
+        Self::from_toml_extending(text, |base| {
+            Err(MachineError::Impossible {
+                cause: format!("it extends `{}`", base.escape_debug()),
+                remedy: "use a file that has all numbers".to_owned(),
+            })
+        })
+    }
+
+    /// Reads a machine file, which may take the numbers that it lacks from another:
+    ///
+    /// ```toml
+    /// extends = "xeon-2s"
+    /// without = ["idle"]
+    /// ```
+    ///
+    /// `find` returns the machine that the file extends. Sections in `without` are not inherited,
+    /// and neither is `measured`. If both files have `clock.ghz`, inherited times of the core are
+    /// scaled by it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_toml`](Self::from_toml) and of `find`.
+    pub fn from_toml_extending(
+        text: &str,
+        find: impl FnOnce(&str) -> Result<Self, MachineError>,
+    ) -> Result<Self, MachineError> {
+        let own: toml::Table = text.parse().map_err(syntax)?;
+        let Some(base) = own.get("extends") else {
+            let file = toml::from_str(text).map_err(syntax)?;
+            return Self::new(file, Arc::new(own));
+        };
+        let Some(base) = base.as_str() else {
+            return Err(MachineError::Impossible {
+                cause: "`extends` is not a name".to_owned(),
+                remedy: "write `extends = \"xeon-2s\"`, or the path of a file".to_owned(),
+            });
+        };
+        let table = extends::extend(&find(base)?.table, own)?;
+        let file = table.clone().try_into().map_err(syntax)?;
+        Self::new(file, Arc::new(table))
     }
 
     fn new(file: file::MachineFile, table: Arc<toml::Table>) -> Result<Self, MachineError> {
@@ -90,6 +131,7 @@ impl Machine {
             storage: file.storage.as_ref().map(|file| file.resolve(scale)),
             idle: file.idle(),
             kernel: file.kernel.resolve(scale),
+            measured: file.measured(),
             name: file.name,
             about: file.about,
             numbers,
@@ -212,6 +254,10 @@ impl Machine {
             "use 1 if the machine has no operations for ranges",
         )
     }
+}
+
+fn syntax(error: toml::de::Error) -> MachineError {
+    MachineError::Syntax(error.to_string())
 }
 
 /// Returns [`MachineError::Impossible`] unless `holds`.

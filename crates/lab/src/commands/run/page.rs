@@ -41,8 +41,11 @@ const INTERRUPTS: Figure = Figure {
 
 /// Returns the page.
 pub(super) fn page(summaries: &[Summary], text: &Text, machine: &Machine) -> String {
-    let mut body =
-        format!("<p>Simulated on {}: {}.</p>\n", visible(&machine.name), visible(&machine.about));
+    let mut body = format!(
+        "<p>Simulated on {}: {}. Grey bands in plots show proportional growth.</p>\n",
+        visible(&machine.name),
+        visible(&machine.about)
+    );
     for part in summaries.chunk_by(|one, other| one.workload == other.workload) {
         body += &format!("<h2>{}</h2>\n<div class=\"plots\">\n", visible(&part[0].workload));
         let main = if part.iter().all(|it| it.rate().is_some()) { &RATE } else { &TIME };

@@ -1,4 +1,7 @@
-//! `shootdown machines`: the list of machine models, or every number of one model.
+//! `shootdown machines`: the list of machine models, every number of one model, or their check
+//! against what was measured on the real machines.
+
+pub(crate) mod check;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,21 +18,48 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown machines
   shootdown machines power8-16s
-  shootdown machines ./my-server.toml";
+  shootdown machines ./my-server.toml
+  shootdown machines --check
+
+A file may extend another, with `extends = \"xeon-2s\"`, and quote in its section `[measured]` the
+times of loops on the real machine. `--check` runs these loops in the simulator; they must take the
+same time within 10 %. `shootdown calibrate` writes such a file for this host.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Machines {
     /// The name of a machine, or a file that ends in .toml
     machine: Option<OsString>,
+    /// Run the loops that the file quotes, or those of all machines, in the simulator
+    #[arg(long)]
+    check: bool,
 }
 
 impl Machines {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        if self.check {
+            return self.check();
+        }
         let text = match &self.machine {
             None => list(),
             Some(wanted) => details(&find(wanted)?),
         };
         Ok(print(&text)?)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let machines = match &self.machine {
+            None => Embedded::ALL.iter().map(|it| it.machine()).collect::<Result<Vec<_>, _>>()?,
+            Some(wanted) => {
+                let machine = find(wanted)?;
+                if machine.measured.is_empty() {
+                    return Err(check::CheckError::NoLoops(machine.name).into());
+                }
+                vec![machine]
+            }
+        };
+        let check = check::Check::of(&machines)?;
+        print(&check.text())?;
+        Ok(check.verdict()?)
     }
 }
 

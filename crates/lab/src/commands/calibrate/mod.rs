@@ -1,0 +1,212 @@
+//! `shootdown calibrate`: measures this host, and writes a machine file that passes its own check.
+
+mod host;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use shootdown_run::host_loops::{HostLoop, fit, value_of};
+use shootdown_sim::machine::Machine;
+
+use super::machines::check::{Check, CheckError, loop_of};
+use crate::error::{CANNOT_RUN, Failure, SimulationError, UserError};
+use crate::machines::{self, Embedded};
+use crate::output::{Existing, Output, print};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown calibrate -o this-host.toml
+  shootdown machines this-host.toml --check
+  shootdown run fork-server --machine this-host.toml
+  shootdown calibrate --refit my-server.toml
+
+The host should be idle: nine loops run on two of its CPUs, some seconds in total. Numbers that a
+program cannot measure are those of the machine that the file extends.";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Calibrate {
+    /// The machine file to write; the text goes to standard output without it
+    #[arg(short, long, value_name = "FILE.toml")]
+    output: Option<PathBuf>,
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+    /// The machine whose other numbers the file takes: a name of `shootdown machines`
+    #[arg(long, value_name = "MACHINE", default_value = BASE.name)]
+    extends: String,
+    /// Fit a machine file to the loops that it quotes instead, and print the numbers
+    #[arg(long, value_name = "MACHINE", conflicts_with_all = ["output", "extends"])]
+    refit: Option<OsString>,
+}
+
+#[cfg(target_arch = "aarch64")]
+const BASE: Embedded = Embedded::ARM64_2S;
+#[cfg(target_arch = "riscv64")]
+const BASE: Embedded = Embedded::RISCV_64;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64")))]
+const BASE: Embedded = Embedded::XEON_2S;
+
+/// The host could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot measure this host: {0}")]
+struct HostError(String);
+
+impl UserError for HostError {
+    fn exit_status(&self) -> u8 {
+        CANNOT_RUN
+    }
+
+    fn remedy(&self) -> String {
+        "run this on an idle Linux with two CPUs and the command `cat`".to_owned()
+    }
+}
+
+/// Times of loops.
+type Measured = Vec<(&'static HostLoop, f64)>;
+
+impl Calibrate {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        if let Some(wanted) = &self.refit {
+            let machine = machines::find(wanted)?;
+            let measured = quoted(&machine)?;
+            let fitted = fitted(&machine, &measured)?;
+            print(&numbers(&fitted, &measured))?;
+            return shown(&fitted);
+        }
+        let existing = if self.force { Existing::Replace } else { Existing::Keep };
+        let output = self.output.as_deref().map(|path| Output::new(path, existing)).transpose()?;
+        // Before the measurement, which takes seconds.
+        machines::find(self.extends.as_ref())?;
+        let measured = host::measure().map_err(|error| HostError(error.to_string()))?;
+        let name = output.as_ref().and_then(|output| output.path().file_stem());
+        let name = name.map_or("this-host".into(), |stem| stem.to_string_lossy().into_owned());
+        let start = self.start(&name, &measured);
+        let machine = machines::parse(&start, Path::new("this-host.toml"))?;
+        let fitted = fitted(&machine, &measured)?;
+        let text = start + &numbers(&fitted, &measured);
+        match &output {
+            None => print(&text)?,
+            Some(output) => output.write(&text)?,
+        }
+        shown(&machines::parse(&text, Path::new("this-host.toml"))?)
+    }
+
+    /// Returns the file without the fitted numbers.
+    fn start(&self, name: &str, measured: &Measured) -> String {
+        let host::Topology { sockets, cores, threads } = host::topology();
+        let quoted = |text: &str| toml_string(text);
+        let mut text = format!(
+            "# Written by `shootdown calibrate`.\n\nname = {}\nextends = {}\nabout = \"{} CPUs, \
+             measured by shootdown calibrate\"\n\n[topology]\n",
+            quoted(name),
+            quoted(&self.extends),
+            sockets * cores * threads
+        );
+        for (key, value) in [
+            ("sockets", sockets),
+            ("clusters_per_socket", 1),
+            ("cores_per_cluster", cores),
+            ("threads_per_core", threads),
+        ] {
+            let _ = writeln!(
+                text,
+                "{key} = {{ value = {value}, source = \"/sys/devices/system/cpu\" }}"
+            );
+        }
+        text += "\n[measured]\n";
+        for (host_loop, ns) in measured {
+            let source = quoted(&format!("shootdown calibrate: {}", host_loop.about));
+            let _ = writeln!(text, "{} = {{ value = {ns:.1}, source = {source} }}", host_loop.key);
+        }
+        text
+    }
+}
+
+/// Returns the loops that a machine file quotes.
+fn quoted(machine: &Machine) -> Result<Measured, CheckError> {
+    let quoted = machine.measured.iter();
+    let mut quoted: Measured = quoted
+        .map(|number| Ok((loop_of(machine, number)?, number.value)))
+        .collect::<Result<_, CheckError>>()?;
+    if quoted.is_empty() {
+        return Err(CheckError::NoLoops(machine.name.clone()));
+    }
+    // In the order in which they are fitted.
+    let position = |it: &HostLoop| {
+        shootdown_run::host_loops::HOST_LOOPS.iter().position(|known| known.key == it.key)
+    };
+    quoted.sort_by_key(|(host_loop, _)| position(host_loop));
+    Ok(quoted)
+}
+
+fn fitted(machine: &Machine, measured: &Measured) -> Result<Machine, SimulationError> {
+    fit(machine, measured).map_err(|error| SimulationError::new("the loops", "linux-7.0", error))
+}
+
+/// Returns the fitted numbers as sections of a machine file. Idle states are a list, which is
+/// repeated as a whole.
+fn numbers(machine: &Machine, measured: &Measured) -> String {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for (host_loop, ns) in measured {
+        let Some(number) = host_loop.fitted_number(machine) else { continue };
+        let Some((section, key)) = number.rsplit_once('.') else { continue };
+        if section.starts_with("idle.") {
+            continue;
+        }
+        let value = value_of(machine, &number);
+        let source = toml_string(&format!("fitted: {} takes {ns:.1} ns", host_loop.about));
+        let line = format!("{key} = {{ value = {value}, source = {source} }}\n");
+        lines.push((section.to_owned(), line));
+    }
+    lines.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut text = String::new();
+    for section in lines.chunk_by(|one, other| one.0 == other.0) {
+        let _ = write!(text, "\n[{}]\n", section[0].0);
+        section.iter().for_each(|(_, line)| text += line);
+    }
+    text + &idle(machine)
+}
+
+fn idle(machine: &Machine) -> String {
+    use shootdown_sim::machine::{Idle, TlbInIdle};
+    let mut text = String::new();
+    let Idle::States(states) = &machine.idle else { return text };
+    for state in states {
+        let tlb = if state.tlb == TlbInIdle::Lost { "lost" } else { "kept" };
+        let _ = write!(text, "\n[[idle]]\nname = {}\ntlb = \"{tlb}\"\n", toml_string(&state.name));
+        for key in ["after_us", "exit_us"] {
+            let named = |it: &&shootdown_sim::machine::Number| {
+                it.section == format!("idle.{}", state.name) && it.key == key
+            };
+            let Some(number) = machine.numbers().iter().find(named) else { continue };
+            let source = match number.source.as_str() {
+                "set for this run" => "fitted: round trip through pipes between two CPUs",
+                source => source,
+            };
+            let source = toml_string(source);
+            let _ = writeln!(text, "{key} = {{ value = {}, source = {source} }}", number.value);
+        }
+    }
+    text
+}
+
+fn toml_string(text: &str) -> String {
+    let escaped: String = text
+        .chars()
+        .flat_map(|c| match c {
+            '"' | '\\' => vec!['\\', c],
+            c if c.is_control() => vec![' '],
+            c => vec![c],
+        })
+        .collect();
+    format!("\"{escaped}\"")
+}
+
+/// Prints the check of the machine that was fitted.
+fn shown(machine: &Machine) -> Result<(), Failure> {
+    let check = Check::of(std::slice::from_ref(machine))?;
+    eprintln!("\n{}", check.text());
+    Ok(check.verdict()?)
+}
