@@ -96,6 +96,8 @@ pub enum RawKind {
     QueueCall {
         /// The function.
         function: Function,
+        /// The other CPU.
+        target: u32,
     },
     /// `ipi_send_cpu`, `ipi_send_cpumask`
     Ipi {

@@ -122,6 +122,13 @@ pub enum Event {
         /// The target CPUs, in ascending order.
         targets: Vec<u32>,
     },
+    /// The running task, or an interrupt, requested a flush from other CPUs. A target that already
+    /// had a call in its queue is not interrupted again, so it is in no [`Event::Interrupts`].
+    /// (`csd_queue_cpu` for `flush_tlb_func`)
+    Requests {
+        /// The target CPUs, in ascending order.
+        targets: Vec<u32>,
+    },
     /// Events of this CPU were lost here.
     Lost {
         /// Number of lost events; 0 if the number is unknown.

@@ -123,11 +123,12 @@ fn unmapping_is_imported_step_by_step() {
     let records = import_mapper(TRACE_CMD).records;
     let unmap = Event::Call(Call::Unmap { address: 0x7f28_fc7c_0000, length: 0x8000 });
     let at = records.iter().position(|record| record.event == unmap).unwrap();
-    let actual: Vec<_> = records[at..at + 6].iter().map(|r| (r.cpu, r.event.clone())).collect();
+    let actual: Vec<_> = records[at..at + 7].iter().map(|r| (r.cpu, r.event.clone())).collect();
     let flush = |reason| Event::Flush { reason, pages: Some(1) };
     let expected = [
         (0, unmap),
         (0, flush(FlushReason::Request)),
+        (0, Event::Requests { targets: vec![1] }),
         (0, Event::Interrupts { targets: vec![1] }),
         (0, flush(FlushReason::LocalSpace)),
         (1, flush(FlushReason::Remote)),

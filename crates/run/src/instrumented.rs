@@ -86,9 +86,8 @@ impl Instrumented {
         }
     }
 
-    /// Counts a flush that the memory manager requests, and spends the time to prepare it.
-    fn request(&self) {
-        self.sim.count_request();
+    /// Spends the time in which the memory manager prepares a flush.
+    fn prepare(&self) {
         let cost = self.sim.machine().kernel.flush;
         if cost != Time::ZERO {
             self.sim.spend(cost);
@@ -98,7 +97,7 @@ impl Instrumented {
     /// Reports a flush to the oracle before `send` sends it.
     fn report<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
         self.count(change);
-        self.request();
+        self.prepare();
         // One record for each extent: addresses between the extents were not changed.
         let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
         let began_at = self.sim.now();
@@ -172,7 +171,7 @@ impl Batching for Instrumented {
         self.sim.flush_sent();
         match self.design.policy().reclaim_flush {
             ReclaimFlush::PerPage => {
-                self.request();
+                self.prepare();
                 self.sim.flush_ended(record);
             }
             ReclaimFlush::Batched => batch.records.push(record),
@@ -185,7 +184,7 @@ impl Batching for Instrumented {
         self.design.flush_batch(batch);
         self.sim.flush_sent();
         if !records.is_empty() {
-            self.request();
+            self.prepare();
             self.sim.batch_ended(records, began_at);
         }
     }

@@ -27,8 +27,6 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Flushes that the memory manager requested: one for each change, and one for each batch.
-    requests: u64,
     /// Flush interrupts that the CPU sent, one for each target.
     interrupts_sent: u64,
     /// Notifications of another CPU about a flush that needed no interrupt, because one was in
@@ -88,4 +86,13 @@ counts! {
     idle: Time,
     /// Time from sending a flush to the end of waiting for it.
     flush_wait: Time,
+}
+
+impl Counts {
+    /// Returns the number of requests to flush a CPU, one for each target, with or without an
+    /// interrupt of their own. Linux counts them with the event `csd_queue_cpu`.
+    #[must_use]
+    pub const fn requests(&self) -> u64 {
+        self.interrupts_sent + self.interrupts_coalesced
+    }
 }

@@ -29,12 +29,6 @@ impl Sim {
         }
     }
 
-    /// Counts a flush that the memory manager requested.
-    #[inline]
-    pub fn count_request(&self) {
-        self.count(|counts| counts.requests += 1);
-    }
-
     /// Counts CPUs that were notified of a flush without an interrupt.
     #[inline]
     pub fn count_coalesced(&self, cpus: usize) {

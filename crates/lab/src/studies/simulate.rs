@@ -47,7 +47,7 @@ pub(crate) struct Measurement {
     pub(crate) tags_allocated: u64,
     /// Number of times that no tag was left, so that all tags were reclaimed.
     pub(crate) rollovers: u64,
-    /// Number of flushes that the memory manager requested.
+    /// Number of requests to flush a CPU, with or without an interrupt of their own.
     pub(crate) requests: u64,
     /// The time of all CPUs together by its cause.
     pub(crate) time_by_cause: TimeByCause,
@@ -144,7 +144,7 @@ fn measure(
         broadcast_wait_ns: counts.broadcast_wait.ns(),
         tags_allocated: counts.tags_taken,
         rollovers: counts.rollovers,
-        requests: counts.requests,
+        requests: counts.requests(),
         time_by_cause: outcome.causes.iter().sum(),
         lock_waits: counts.lock_waits,
         lock_sleep_ns: counts.lock_sleep.ns(),

@@ -1,6 +1,9 @@
-//! The purpose of an interrupt: `ipi_send_cpu` has the sender, but not whether it flushes.
+//! The purpose of an interrupt: `ipi_send_cpu` has the sender, but not whether it flushes. And the
+//! CPUs from which a flush was requested: an event for each, gathered into one set.
 
-use crate::raw::{CallSite, During, Function, Tid};
+use std::mem;
+
+use crate::raw::{CallSite, During, Function, RawEvent, RawKind, Tid};
 
 /// The events of the source that distinguish flush interrupts from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) struct Calls {
     queued: Queued,
     /// The task that announced a flush since the last function call.
     request: Option<Tid>,
+    /// The targets of the flush that a task is requesting, and of one that an interrupt is.
+    targets: [Vec<u32>; 2],
 }
 
 /// An interrupt may queue and send a wake-up after a task has queued a call, before the task sends.
@@ -29,8 +34,46 @@ struct Queued {
 }
 
 impl Calls {
-    pub(super) fn queue(&mut self, during: During, function: Function) {
+    /// Records that a function is queued on `target`.
+    pub(super) fn queue(&mut self, during: During, function: Function, target: u32) {
         *self.queued.slot(during) = Some(function);
+        if function == Function::FlushSpace {
+            self.targets[during as usize].push(target);
+        }
+    }
+
+    /// Takes the targets of the requests that are complete when `event` happens, one set for each
+    /// request. Linux queues the calls of a request one after the other, so that any other event in
+    /// the same context ends it. An interrupt does not end the request of the task below it.
+    pub(super) fn complete_before(&mut self, event: &RawEvent) -> Vec<Vec<u32>> {
+        let next = match event.kind {
+            RawKind::QueueCall { function: Function::FlushSpace, target } => Some(target),
+            _ => None,
+        };
+        let is_complete = |during: During, targets: &[u32]| match (during, event.during) {
+            (During::Task, During::Interrupt) => false,
+            (During::Interrupt, During::Task) => true,
+            // Two requests may follow each other, if the kernel did not have to interrupt.
+            _ => next.is_none_or(|next| targets.contains(&next)),
+        };
+        self.take_targets(is_complete)
+    }
+
+    /// Takes the targets of all requests.
+    pub(super) fn complete(&mut self) -> Vec<Vec<u32>> {
+        self.take_targets(|_, _| true)
+    }
+
+    fn take_targets(&mut self, is_complete: impl Fn(During, &[u32]) -> bool) -> Vec<Vec<u32>> {
+        let mut complete = Vec::new();
+        for during in [During::Interrupt, During::Task] {
+            let targets = &mut self.targets[during as usize];
+            if !targets.is_empty() && is_complete(during, targets) {
+                targets.sort_unstable();
+                complete.push(mem::take(targets));
+            }
+        }
+        complete
     }
 
     pub(super) fn request(&mut self, tid: Tid) {
@@ -79,20 +122,20 @@ mod tests {
     #[test]
     fn last_queued_function_is_the_purpose() {
         let mut calls = Calls::default();
-        calls.queue(During::Task, Function::Other);
-        calls.queue(During::Task, Function::FlushSpace);
+        calls.queue(During::Task, Function::Other, 1);
+        calls.queue(During::Task, Function::FlushSpace, 1);
         assert!(sends(&mut calls, Evidence::Queues, CallSite::CallFunction));
         assert!(!sends(&mut calls, Evidence::Queues, CallSite::CallFunction), "it was sent");
-        calls.queue(During::Task, Function::FlushSpace);
-        calls.queue(During::Task, Function::Other);
+        calls.queue(During::Task, Function::FlushSpace, 1);
+        calls.queue(During::Task, Function::Other, 1);
         assert!(!sends(&mut calls, Evidence::Queues, CallSite::CallFunction));
     }
 
     #[test]
     fn wake_up_by_interrupt_keeps_queued_flush() {
         let mut calls = Calls::default();
-        calls.queue(During::Task, Function::FlushSpace);
-        calls.queue(During::Interrupt, Function::Other);
+        calls.queue(During::Task, Function::FlushSpace, 1);
+        calls.queue(During::Interrupt, Function::Other, 1);
         let interrupt = During::Interrupt;
         assert!(!calls.send(Evidence::Queues, interrupt, TASK, CallSite::Other));
         assert!(sends(&mut calls, Evidence::Queues, CallSite::CallFunction));
@@ -108,5 +151,30 @@ mod tests {
         assert!(!sends(&mut calls, Evidence::Requests, CallSite::CallFunction), "another call");
         calls.request(Tid(8));
         assert!(!sends(&mut calls, Evidence::Requests, CallSite::CallFunction), "another task");
+    }
+
+    fn event(during: During, kind: RawKind) -> RawEvent {
+        RawEvent { time_ns: 0, cpu: 0, tid: TASK, during, kind }
+    }
+
+    #[test]
+    fn targets_of_a_request_are_gathered_until_the_next_event() {
+        let mut calls = Calls::default();
+        let queue = |target| RawKind::QueueCall { function: Function::FlushSpace, target };
+        for target in [3, 1, 2] {
+            let none = calls.complete_before(&event(During::Task, queue(target)));
+            assert!(none.is_empty());
+            calls.queue(During::Task, Function::FlushSpace, target);
+        }
+        let interrupt = event(During::Interrupt, RawKind::Exit);
+        assert!(calls.complete_before(&interrupt).is_empty(), "the task goes on below");
+        let again = event(During::Task, queue(3));
+        assert_eq!(calls.complete_before(&again), [[1, 2, 3]], "a second request");
+        calls.queue(During::Task, Function::FlushSpace, 3);
+        calls.queue(During::Interrupt, Function::FlushSpace, 4);
+        calls.queue(During::Interrupt, Function::Other, 5);
+        assert_eq!(calls.complete_before(&interrupt), [[4]]);
+        assert_eq!(calls.complete_before(&event(During::Task, RawKind::Exit)), [[3]]);
+        assert!(calls.complete().is_empty());
     }
 }

@@ -141,6 +141,8 @@ impl<W: io::Write> Assembler<W> {
         if self.cpus.len() <= event.cpu as usize {
             self.cpus.resize_with(event.cpu as usize + 1, Cpu::default);
         }
+        let complete = self.cpus[event.cpu as usize].calls.complete_before(&event);
+        self.requests(event.cpu, complete)?;
         if let RawKind::Lost { count } = event.kind {
             return self.record_loss(event.cpu, count);
         }
@@ -164,7 +166,11 @@ impl<W: io::Write> Assembler<W> {
     /// # Errors
     ///
     /// Returns the errors of the writer's output.
-    pub fn finish(self, ended: Ended) -> io::Result<W> {
+    pub fn finish(mut self, ended: Ended) -> io::Result<W> {
+        for cpu in 0..self.cpus.len() {
+            let complete = self.cpus[cpu].calls.complete();
+            self.requests(cpu as u32, complete)?;
+        }
         self.writer.finish(ended)
     }
 
@@ -211,9 +217,9 @@ impl<W: io::Write> Assembler<W> {
                 }
                 self.write(cpu, Event::Flush { reason, pages })
             }
-            RawKind::QueueCall { function } => {
+            RawKind::QueueCall { function, target } => {
                 self.evidence = Evidence::Queues;
-                self.cpus[cpu as usize].calls.queue(during, function);
+                self.cpus[cpu as usize].calls.queue(during, function, target);
                 Ok(())
             }
             RawKind::Ipi { targets, site } => {
@@ -273,6 +279,12 @@ impl<W: io::Write> Assembler<W> {
         if targets.is_empty() { Ok(()) } else { self.write(cpu, Event::Interrupts { targets }) }
     }
 
+    /// Writes requests for flushes, each with its targets.
+    fn requests(&mut self, cpu: u32, requests: Vec<Vec<u32>>) -> io::Result<()> {
+        let mut requests = requests.into_iter();
+        requests.try_for_each(|targets| self.write(cpu, Event::Requests { targets }))
+    }
+
     /// Records a loss. The state of the CPU, with its queued calls, is unknown from here on.
     fn record_loss(&mut self, cpu: u32, count: u64) -> io::Result<()> {
         self.cpus[cpu as usize] = Cpu::default();
@@ -321,6 +333,8 @@ impl<W: io::Write> Assembler<W> {
                 continue;
             };
             self.time_ns = self.time_ns.max(due_ns);
+            let complete = self.cpus[cpu].calls.complete();
+            self.requests(cpu as u32, complete)?;
             self.switch(cpu as u32, IDLE, Left::Runnable, tid, "")?;
             self.cpus[cpu].is_predicted = true;
         }

@@ -309,7 +309,7 @@ fn idle_cpu_switches_to_its_queued_thread() {
 fn flush_interrupts_are_kept_in_ascending_order() {
     let ipi =
         |targets: &[u32]| RawKind::Ipi { targets: targets.to_vec(), site: CallSite::CallFunction };
-    let queue = |function| RawKind::QueueCall { function };
+    let queue = |function| RawKind::QueueCall { function, target: 1 };
     let flush = || RawKind::Flush { reason: FlushReason::Request, pages: Some(1) };
     let sent = |inputs: &[Input]| -> Vec<_> {
         let events = events(inputs.to_vec());
@@ -328,6 +328,32 @@ fn flush_interrupts_are_kept_in_ascending_order() {
         (7, 0, 20, ipi(&[])),
     ];
     assert_eq!(sent(&queues), one);
+}
+
+#[test]
+fn requests_are_recorded_with_and_without_an_interrupt() {
+    let queue = |target| RawKind::QueueCall { function: Function::FlushSpace, target };
+    let ipi = || RawKind::Ipi { targets: vec![1], site: CallSite::CallFunction };
+    let actual = events([
+        (0, 0, 10, RawKind::Enter(UNMAP)),
+        (1, 0, 10, queue(1)),
+        (2, 0, 10, queue(0)),
+        (3, 0, 10, ipi()),
+        // The second request finds every queue non-empty.
+        (4, 0, 10, queue(1)),
+        (5, 0, 10, RawKind::Return { value: 0 }),
+        (6, 0, 10, queue(1)),
+    ]);
+    let requests = |targets: &[u32]| Event::Requests { targets: targets.to_vec() };
+    let expected = [
+        Event::Call(UNMAP),
+        requests(&[0, 1]),
+        Event::Interrupts { targets: vec![1] },
+        requests(&[1]),
+        Event::Return { value: 0 },
+        requests(&[1]),
+    ];
+    assert_eq!(actual[2..], expected);
 }
 
 #[test]
@@ -374,7 +400,7 @@ fn flush_within_a_switch_is_not_a_switch() {
 /// The events that Linux may trace between `sched_switch` and the next thread's first event.
 fn within_a_switch() -> [RawKind; 4] {
     [
-        RawKind::QueueCall { function: Function::FlushSpace },
+        RawKind::QueueCall { function: Function::FlushSpace, target: 1 },
         RawKind::Ipi { targets: vec![1], site: CallSite::CallFunction },
         RawKind::Waking { tid: Tid(10) },
         RawKind::Flush { reason: FlushReason::Remote, pages: Some(1) },

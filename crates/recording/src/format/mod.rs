@@ -60,7 +60,7 @@ pub struct Version {
 
 impl Version {
     /// The version that [`Writer`] writes.
-    pub const KNOWN: Self = Self { major: 1, minor: 0 };
+    pub const KNOWN: Self = Self { major: 1, minor: 1 };
 }
 
 impl fmt::Display for Version {

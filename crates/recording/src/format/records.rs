@@ -109,6 +109,7 @@ kinds! {
     17 "flush_all" [reason: One<FlushReason>] (Event::Flush { reason, pages: None });
     18 "interrupts" [targets: Cpus] (Event::Interrupts { targets });
     19 "lost" [count: Unsigned] (Event::Lost { count });
+    20 "requests" [targets: Cpus] (Event::Requests { targets });
 }
 
 /// Returns an upper bound of the bytes of a record with this event.
@@ -118,7 +119,9 @@ pub(super) fn bytes_max(event: &Event) -> usize {
         Event::Task { name, .. } | Event::Spawn { name, .. } | Event::Exec { name, .. } => {
             name.len()
         }
-        Event::Interrupts { targets } => CPU_BYTES_MAX * targets.len(),
+        Event::Interrupts { targets } | Event::Requests { targets } => {
+            CPU_BYTES_MAX * targets.len()
+        }
         _ => 0,
     };
     FIXED_BYTES_MAX + more

@@ -39,7 +39,9 @@ impl Rules {
             | Event::Wake { task, .. } => {
                 self.check_task(*task)?;
             }
-            Event::Interrupts { targets } => self.check_targets(targets)?,
+            Event::Interrupts { targets } | Event::Requests { targets } => {
+                self.check_targets(targets)?;
+            }
             Event::Lost { count } => {
                 self.lost = self.lost.checked_add(*count).ok_or(Invalid::TooManyLost)?;
             }
@@ -225,11 +227,14 @@ mod tests {
         assert_eq!(refused(exec), Some(Invalid::TooManySpaces));
         assert_eq!(refused(spawn(1, 0, 256)), Some(Invalid::LongName));
         assert_eq!(refused(spawn(1, SPACES_MAX - 1, 255)), None);
-        let to = |targets: &[u32]| refused(Event::Interrupts { targets: targets.to_vec() });
-        assert_eq!(to(&[0, 4]), Some(Invalid::UnknownCpu(4)));
-        assert_eq!(to(&[2, 1]), Some(Invalid::TargetsUnsorted));
-        assert_eq!(to(&[1, 1]), Some(Invalid::TargetsUnsorted));
-        assert_eq!(to(&[0, 1, 3]), None);
+        let interrupts = |targets: Vec<u32>| Event::Interrupts { targets };
+        for event in [interrupts, |targets| Event::Requests { targets }] {
+            let to = |targets: &[u32]| refused(event(targets.to_vec()));
+            assert_eq!(to(&[0, 4]), Some(Invalid::UnknownCpu(4)));
+            assert_eq!(to(&[2, 1]), Some(Invalid::TargetsUnsorted));
+            assert_eq!(to(&[1, 1]), Some(Invalid::TargetsUnsorted));
+            assert_eq!(to(&[0, 1, 3]), None);
+        }
     }
 
     #[test]

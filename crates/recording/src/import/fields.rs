@@ -87,7 +87,8 @@ fn event(name: &str, text: &str) -> Result<Parsed, ParseError> {
             let function = symbol(word(text, "func=").ok_or(ParseError::Format)?)?;
             let is_flush = function == "flush_tlb_func";
             let function = if is_flush { Function::FlushSpace } else { Function::Other };
-            Some(RawKind::QueueCall { function })
+            let target = word(text, "cpu=").and_then(decimal);
+            target.map(|target| RawKind::QueueCall { function, target })
         }
         "ipi_send_cpu" | "ipi_send_cpumask" => {
             let site = call_site(text)?;

@@ -136,8 +136,11 @@ impl<'r> Steps<'r> {
         match self.tasks.get(&task) {
             Some(InKernel::Call { .. } | InKernel::Exit) => {}
             Some(InKernel::Fault) => {
-                // Flushes and interrupts directly after a fault belong to the fault.
-                if !matches!(record.event, Event::Flush { .. } | Event::Interrupts { .. }) {
+                // Flushes, requests and interrupts directly after a fault belong to the fault.
+                if !matches!(
+                    record.event,
+                    Event::Flush { .. } | Event::Requests { .. } | Event::Interrupts { .. }
+                ) {
                     cpu.computed_ns += passed_ns;
                     self.tasks.remove(&task);
                 }
@@ -178,7 +181,10 @@ impl<'r> Steps<'r> {
             Event::Flush { reason: FlushReason::LocalSpace | FlushReason::Request, .. } => {
                 self.flushed(running?)
             }
-            Event::Flush { .. } | Event::Interrupts { .. } | Event::Lost { .. } => None,
+            Event::Flush { .. }
+            | Event::Requests { .. }
+            | Event::Interrupts { .. }
+            | Event::Lost { .. } => None,
         }
     }
 

@@ -45,9 +45,9 @@ pub struct KernelCounts {
     pub flushes_full: u64,
     /// Flushes of ranges of pages, on any CPU.
     pub flushes_ranged: u64,
-    /// Requests of the program's threads to flush other CPUs, with or without a CPU that had to be
-    /// interrupted.
-    pub requests: u64,
+    /// Requests of the program's threads to flush a CPU, one for each target, with or without an
+    /// interrupt of its own. `None` if the recording lacks them.
+    pub requests: Option<u64>,
     /// Page faults of the program.
     pub faults: u64,
     /// System calls of the program that concern memory.
@@ -90,6 +90,9 @@ impl Survey {
                 progress(read);
             }
         }
+        if !surveyor.has_interrupts {
+            surveyor.kernel.requests.get_or_insert(0);
+        }
         Ok(Self {
             header: reader.header().clone(),
             totals: *reader.totals().expect("a reader has totals at its end"),
@@ -125,6 +128,7 @@ struct Surveyor {
     together: usize,
     /// CPUs that another program or the kernel interrupted last, and that have not flushed since.
     by_others: HashSet<u32>,
+    has_interrupts: bool,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
 }
@@ -153,6 +157,7 @@ impl Surveyor {
             }
             Event::Fault { .. } => self.kernel.faults += 1,
             Event::Flush { reason, pages } => self.flush(record.cpu, recorded, *reason, *pages),
+            Event::Requests { targets } => self.requests(recorded, targets),
             Event::Interrupts { targets } => self.interrupts(recorded, targets),
             Event::Call(call) => {
                 if let Some(task) = recorded {
@@ -207,7 +212,7 @@ impl Surveyor {
             return;
         }
         match (reason, pages) {
-            (FlushReason::Request, _) => self.kernel.requests += 1,
+            (FlushReason::Request, _) => {}
             (_, None) => self.kernel.flushes_full += 1,
             (_, Some(_)) => self.kernel.flushes_ranged += 1,
         }
@@ -218,7 +223,14 @@ impl Surveyor {
         }
     }
 
-    fn interrupts(&mut self, by: Option<TaskId>, targets: &[u32]) {
+    fn requests(&mut self, by: Option<TaskId>, targets: &[u32]) {
+        self.note_sender(by, targets);
+        let of_program = if by.is_some() { targets.len() as u64 } else { 0 };
+        *self.kernel.requests.get_or_insert(0) += of_program;
+    }
+
+    /// Notes for which program the targets will flush.
+    fn note_sender(&mut self, by: Option<TaskId>, targets: &[u32]) {
         for cpu in targets {
             if by.is_some() {
                 self.by_others.remove(cpu);
@@ -226,6 +238,11 @@ impl Surveyor {
                 self.by_others.insert(*cpu);
             }
         }
+    }
+
+    fn interrupts(&mut self, by: Option<TaskId>, targets: &[u32]) {
+        self.has_interrupts = true;
+        self.note_sender(by, targets);
         if by.is_some() {
             self.kernel.interrupts_sent += targets.len() as u64;
         } else {

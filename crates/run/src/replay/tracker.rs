@@ -96,6 +96,7 @@ impl Tracker {
             | Event::Fault { .. }
             | Event::Flush { .. }
             | Event::Interrupts { .. }
+            | Event::Requests { .. }
             | Event::Lost { .. } => {}
         }
     }

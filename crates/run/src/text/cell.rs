@@ -129,7 +129,7 @@ impl Cell<'_> {
             seed: self.seed,
             time_ns: time.ns(),
             operations: *operations,
-            requests: counts.requests,
+            requests: counts.requests(),
             interrupts: counts.interrupts_sent,
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,

@@ -36,8 +36,9 @@ const WANTED: &[Wanted] = &[
         let pages = (pages != u64::MAX).then_some(pages);
         Some(RawKind::Flush { reason: reason(it.number(0)?)?, pages })
     }),
-    system(OPTIONAL, &["func"], |it| {
-        Some(RawKind::QueueCall { function: it.symbols.function(it.number(0)?) })
+    system(OPTIONAL, &["func", "cpu"], |it| {
+        let function = it.symbols.function(it.number(0)?);
+        Some(RawKind::QueueCall { function, target: it.narrow(1)? })
     }),
     system("ipi/ipi_send_cpu", &["cpu", "callsite"], |it| {
         let site = it.symbols.call_site(it.number(1)?);

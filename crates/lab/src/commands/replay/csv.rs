@@ -35,10 +35,11 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         .left(["recording", "machine", "schedule", "seed", "design"])
         .left(NUMBERS.map(|(name, _)| name))
         .left(["kernel_ipis_sent", "kernel_flushes_full", "kernel_flushes_ranged"])
-        .left(["ipis_ratio", "flushes_ratio", "requests"])
+        .left(["ipis_ratio", "flushes_ratio", "kernel_requests", "requests_ratio", "requests"])
         .left(Cause::ALL.map(Cause::name_ns))
         .left(["lock_waits", "lock_sleep_ns"]);
-    let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio, .. }, .. } = verdict;
+    let Verdict { kernel, fidelity, .. } = verdict;
+    let Fidelity { ipis_ratio, flushes_ratio, requests_ratio, .. } = fidelity;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     for row in &verdict.designs {
         let names = [&verdict.recording.file, &verdict.machine, verdict.schedule.name()].map(shown);
@@ -46,7 +47,9 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         let numbers = numbers.chain([kernel.ipis_sent, kernel.flushes_full, kernel.flushes_ranged]);
         let cells = names.map(Cell::from).into_iter();
         let cells = cells.chain([Cell::Count(verdict.seed), row.design.name().into()]);
-        let ratios = [ratio(ipis_ratio), ratio(flushes_ratio)].map(Cell::from);
+        let requests = kernel.requests.map(|count| count.to_string()).unwrap_or_default();
+        let ratios = [ratio(ipis_ratio), ratio(flushes_ratio), requests, ratio(requests_ratio)];
+        let ratios = ratios.map(Cell::from);
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let locks = [row.lock_waits, row.lock_sleep_ns];
         let more = [row.requests].into_iter().chain(times).chain(locks).map(Cell::Count);

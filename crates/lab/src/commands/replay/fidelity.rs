@@ -21,6 +21,8 @@ pub(crate) struct Fidelity {
     /// The same as `interrupts_ratio`, under its first name.
     pub(crate) ipis_ratio: Option<f64>,
     pub(crate) flushes_ratio: Option<f64>,
+    /// `None` also if the recording has no requests.
+    pub(crate) requests_ratio: Option<f64>,
     pub(crate) interrupts_ratio: Option<f64>,
     pub(crate) full_ratio: Option<f64>,
     pub(crate) ranged_ratio: Option<f64>,
@@ -32,12 +34,13 @@ pub(crate) struct Fidelity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Judgement {
-    /// Interrupts, full flushes and ranged flushes are each within 10 %, or within 10.
+    /// Requests, full flushes and ranged flushes are each within 10 %, or within 10. If the
+    /// recording has no requests, interrupts replace them.
     Close,
     /// One of them is not.
     Off,
-    /// Interrupts, or flushes of both kinds together, are less than half or more than twice the
-    /// kernel's.
+    /// Requests (or interrupts), or flushes of both kinds together, are less than half or more
+    /// than twice the kernel's.
     Unusable,
 }
 
@@ -52,6 +55,7 @@ impl Fidelity {
         Self {
             ipis_ratio: interrupts_ratio,
             flushes_ratio: compare(DesignRow::flushes, kernel.flushes()),
+            requests_ratio: kernel.requests.and_then(|real| compare(|row| row.requests, real)),
             interrupts_ratio,
             full_ratio: compare(|row| row.flushes_full, kernel.flushes_full),
             ranged_ratio: compare(|row| row.flushes_ranged, kernel.flushes_ranged),
@@ -66,12 +70,17 @@ impl Fidelity {
 
 impl Judgement {
     fn of(linux: &DesignRow, kernel: &Kernel) -> Self {
-        let interrupts = (linux.ipis_sent, kernel.ipis_sent);
+        // The number of interrupts depends on how fast the targets handle them: a request coalesces
+        // with an interrupt that is on its way.
+        let asked = match kernel.requests {
+            Some(requests) => (linux.requests, requests),
+            None => (linux.ipis_sent, kernel.ipis_sent),
+        };
         let full = (linux.flushes_full, kernel.flushes_full);
         let ranged = (linux.flushes_ranged, kernel.flushes_ranged);
-        if [interrupts, (linux.flushes(), kernel.flushes())].into_iter().any(is_unusable) {
+        if [asked, (linux.flushes(), kernel.flushes())].into_iter().any(is_unusable) {
             Self::Unusable
-        } else if [interrupts, full, ranged].into_iter().all(is_close) {
+        } else if [asked, full, ranged].into_iter().all(is_close) {
             Self::Close
         } else {
             Self::Off

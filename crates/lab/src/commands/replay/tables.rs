@@ -8,14 +8,14 @@ use crate::render::table::{Cell, Figure, Medium, Table, figure};
 /// The figures of a design. Text tables have those with a name for text.
 const FIGURES: [Figure<DesignRow>; 26] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
+    figure("requests", "Interrupts", "requested flushes of a CPU", |it| Cell::Count(it.requests)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
-    figure("coalesced", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
+    figure("", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
     figure("to lazy", "Interrupts", "to lazy CPUs", |it| Cell::Count(it.ipis_to_lazy)),
     figure("to non-users", "Interrupts", "to non-users", |it| Cell::Count(it.ipis_to_non_users)),
     figure("", "Interrupts", "time in interrupts, all CPUs", |it| {
         Cell::Nanoseconds(it.interrupted_ns)
     }),
-    figure("", "Flushes", "requested", |it| Cell::Count(it.requests)),
     figure("full flushes", "Flushes", "full", |it| Cell::Count(it.flushes_full)),
     figure("ranged", "Flushes", "ranged", |it| Cell::Count(it.flushes_ranged)),
     figure("", "Flushes", "at a switch", |it| Cell::Count(it.flushes_at_switch)),

@@ -20,7 +20,8 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
     );
     text += &format!("\n{}", tables::causes(verdict));
     text += &format!(
-        "\nthe recorded kernel: {} interrupts, {} full flushes, {} ranged\n",
+        "\nthe recorded kernel: {} requests, {} interrupts, {} full flushes, {} ranged\n",
+        kernel.requests.map_or_else(|| "unknown".to_owned(), grouped),
         grouped(kernel.ipis_sent),
         grouped(kernel.flushes_full),
         grouped(kernel.flushes_ranged),
@@ -103,8 +104,9 @@ fn fidelity(fidelity: &Fidelity) -> String {
     let Some(verdict) = fidelity.verdict else { return String::new() };
     let times = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), significant);
     let mut text = format!(
-        "linux-7.0 divided by the recorded kernel: interrupts {}, full flushes {}, ranged {}, all \
-         flushes {}\n",
+        "linux-7.0 divided by the recorded kernel: requests {}, interrupts {}, full flushes {}, \
+         ranged {}, all flushes {}\n",
+        times(fidelity.requests_ratio),
         times(fidelity.interrupts_ratio),
         times(fidelity.full_ratio),
         times(fidelity.ranged_ratio),
@@ -114,7 +116,7 @@ fn fidelity(fidelity: &Fidelity) -> String {
         Judgement::Close => "fidelity: close (each count within 10 %, or within 10)\n",
         Judgement::Off => "fidelity: off (a count differs by more than 10 %)\n",
         Judgement::Unusable => {
-            "fidelity: unusable (interrupts or flushes differ by more than a factor of 2): do not \
+            "fidelity: unusable (requests or flushes differ by more than a factor of 2): do not \
              believe these counts\n"
         }
     };

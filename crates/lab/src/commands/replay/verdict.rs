@@ -119,6 +119,9 @@ pub(crate) struct Wait {
 /// The counts of the recorded kernel.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Kernel {
+    /// Requests to flush a CPU, one for each target, with or without an interrupt of their own.
+    /// `None` if the recording lacks them.
+    pub(crate) requests: Option<u64>,
     pub(crate) ipis_sent: u64,
     pub(crate) flushes_full: u64,
     pub(crate) flushes_ranged: u64,
@@ -254,7 +257,7 @@ impl DesignRow {
             }),
             time_error_ns: time_error_ns(outcomes),
             steps_dropped: sum(|outcome| outcome.dropped_steps),
-            requests: count(|counts| counts.requests),
+            requests: count(Counts::requests),
             time_by_cause: outcomes
                 .iter()
                 .flat_map(|outcome| &outcome.causes)
@@ -273,6 +276,7 @@ impl DesignRow {
 impl Kernel {
     pub(crate) const fn new(counts: &KernelCounts) -> Self {
         Self {
+            requests: counts.requests,
             ipis_sent: counts.interrupts_sent,
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,

@@ -60,6 +60,7 @@ pub(crate) fn every_kind() -> Vec<Record> {
         Event::Flush { reason: FlushReason::TaskSwitch, pages: None },
         Event::Interrupts { targets: vec![0, 2] },
         Event::Interrupts { targets: vec![] },
+        Event::Requests { targets: vec![0, 1, 2] },
         Event::Call(Call::Unmap { address, length: u64::MAX }),
         Event::Lost { count: 300 },
         Event::Exit,

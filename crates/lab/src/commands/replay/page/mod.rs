@@ -159,7 +159,7 @@ fn runs(verdicts: &[Verdict]) -> String {
 /// Returns the counts of `linux-7.0` beside those of the recorded kernel.
 fn fidelity(comparison: &Comparison) -> String {
     let verdict = comparison.main();
-    let Kernel { ipis_sent, flushes_full, flushes_ranged } = verdict.kernel;
+    let Kernel { requests, ipis_sent, flushes_full, flushes_ranged } = verdict.kernel;
     let linux = verdict.ours_and_linux().map(|(_, linux)| linux);
     let (Some(linux), None) = (linux, &comparison.too_few_cpus) else {
         return format!(
@@ -173,12 +173,14 @@ fn fidelity(comparison: &Comparison) -> String {
     };
     let names = ["recorded kernel", "linux-7.0, replayed", "ratio", ""];
     let mut table = Table::default().left([""]).right(names);
-    for (name, real, predicted) in [
+    let requests = requests.map(|real| ("flushes requested", real, linux.requests));
+    let counts = [
         ("interrupts sent", ipis_sent, linux.ipis_sent),
         ("full flushes", flushes_full, linux.flushes_full),
         ("ranged flushes", flushes_ranged, linux.flushes_ranged),
         ("all flushes", verdict.kernel.flushes(), linux.flushes()),
-    ] {
+    ];
+    for (name, real, predicted) in requests.into_iter().chain(counts) {
         let ratio = ratio(predicted, real);
         table.row([
             name.to_owned(),
