@@ -69,6 +69,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn cpu_limit() -> usize;
         fn ring(cpus: &CpuSet<K::CpuBits>);
         fn is_away(cpu: CpuId) -> bool;
+        fn invalidate_devices(space: &Space<Self>, extents: &[Extent]);
         fn reclaim(space: NonNull<Space<Self>>);
         fn trace_clock_ns() -> u64;
         fn trace_flush(trace: &FlushTrace);

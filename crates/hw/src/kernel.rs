@@ -5,7 +5,8 @@
 use core::ptr::NonNull;
 
 use shootdown::{
-    CpuBits, CpuId, CpuSet, CpuState, FlushTrace, Lifetime, Root, Space, StallReport, WaitTrace,
+    CpuBits, CpuId, CpuSet, CpuState, Extent, FlushTrace, Lifetime, Root, Space, StallReport,
+    WaitTrace,
 };
 
 use crate::bare::Bare;
@@ -53,6 +54,18 @@ pub unsafe trait Kernel: Sync + Sized {
     fn is_away(&self, cpu: CpuId) -> bool {
         let _ = cpu;
         false
+    }
+
+    /// Drops translations on the devices that are
+    /// [attached](shootdown::Shootdown::attach_device) to a space: see
+    /// [`Machine::invalidate_devices`](shootdown::Machine::invalidate_devices).
+    ///
+    /// # Panics
+    ///
+    /// The default implementation panics. A kernel that attaches no device needs no other.
+    fn invalidate_devices(&self, space: &Space<Bare<Self>>, extents: &[Extent]) {
+        let _ = extents;
+        unimplemented!("a device is attached to {space:?}, and `invalidate_devices` is missing")
     }
 
     /// Returns a retired space to the kernel. No CPU can use it any more.

@@ -30,7 +30,19 @@ use crate::rules::Rule;
 /// of the probes that were wasted before it.
 const WASTED_PROBES_PER_CPU: u64 = 8;
 
-/// The CPUs that may be present on one space, and some that are no longer.
+/// The others that a flush of a space concerns, besides the CPU that flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// No other CPU may be present, and no device uses the space.
+    None,
+    /// Other CPUs may be present, and no device uses the space.
+    PerhapsCpus,
+    /// Devices may use the space, and other CPUs may be present.
+    PerhapsDevices,
+}
+
+/// The CPUs that may be present on one space, and some that are no longer; and the number of
+/// devices that use the space.
 pub(crate) struct CpuMask<M: Memory, B: CpuBits> {
     phase: M::Word,
     sets: [SharedCpuSet<M, B>; 2],
@@ -80,14 +92,19 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         }
     }
 
-    /// Returns `true` if no CPU but `cpu` may be present. May return `false` for such a mask while
-    /// it is being trimmed.
+    /// Reads whether a flush by `cpu` concerns no other CPU and no device.
     #[inline]
-    pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
+    pub(crate) fn others(&self, machine: &M, cpu: CpuId) -> Others {
         let phase = self.phase(machine);
-        phase.state() != Phase::TRIMMING
-            && self.set(phase.0 >> 2).has_only(machine, cpu)
+        if !phase.is_plain() {
+            return Others::PerhapsDevices;
+        }
+        if self.set(phase.epoch()).has_only(machine, cpu)
             && self.is_still_in(machine, phase).is_ok()
+        {
+            return Others::None;
+        }
+        Others::PerhapsCpus
     }
 
     /// Adds the CPUs that may be present to `members`.
@@ -95,9 +112,9 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     pub(crate) fn read_into(&self, machine: &M, members: &mut CpuSet<B>) {
         let mut phase = self.phase(machine);
         loop {
-            let epoch = phase.0 >> 2;
+            let epoch = phase.epoch();
             self.set(epoch).read_into(machine, members);
-            if phase.state() == Phase::TRIMMING {
+            if phase.is_trimming() {
                 self.set(epoch + 1).read_into(machine, members);
             }
             match self.is_still_in(machine, phase) {
@@ -105,6 +122,26 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
                 Err(now) => phase = now,
             }
         }
+    }
+
+    /// As [`read_into`](Self::read_into). Returns `true` if devices may use the space.
+    #[inline]
+    pub(crate) fn read_with_devices(&self, machine: &M, members: &mut CpuSet<B>) -> bool {
+        let phase = self.phase(machine);
+        if phase.is_plain() {
+            self.set(phase.epoch()).read_into(machine, members);
+            if self.is_still_in(machine, phase).is_ok() {
+                return false;
+            }
+        }
+        self.read_with_devices_slow(machine, members)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_with_devices_slow(&self, machine: &M, members: &mut CpuSet<B>) -> bool {
+        self.read_into(machine, members);
+        self.phase(machine).device_count() != 0
     }
 
     /// Checks that the cpumask is still in the phase in which its sets were read. See
@@ -148,20 +185,21 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     #[cold]
     pub(crate) fn trim(&self, machine: &M, keeps: impl Fn(CpuId) -> bool) -> bool {
         let stable = self.phase(machine);
-        if stable.state() != Phase::STABLE {
+        if !stable.is_stable() {
             return false;
         }
-        let clearing = stable.with(Phase::CLEARING);
-        // Relaxed: the load above has acquired this phase, and each phase is stored once.
-        // ClearRelease orders later stores to the sets after this one.
-        if self.phase.compare_exchange(stable.0, clearing.0, Relaxed, Relaxed).is_err() {
+        let clearing = stable.0 + Phase::CLEARING;
+        // Relaxed: the load above has acquired this phase, and no phase returns, except that of a
+        // space whose devices come and go. ClearRelease orders later stores to the sets after this
+        // one.
+        if self.phase.compare_exchange(stable.0, clearing, Relaxed, Relaxed).is_err() {
             return false;
         }
-        let epoch = stable.0 >> 2;
+        let epoch = stable.epoch();
         self.set(epoch + 1).clear(machine);
 
-        let trimming = stable.with(Phase::TRIMMING);
-        self.phase.store(trimming.0, order(machine, Rule::TrimmingRelease));
+        // Adds, because devices are attached and detached at any time.
+        self.phase.fetch_add(Phase::BEGIN_TRIMMING, order(machine, Rule::TrimmingRelease));
         // Pairs with SwitchFence and RegisterFence. A CPU that registers concurrently either has
         // set its bit in the old set, and `keeps` observes its presence; or it observes the phase
         // TRIMMING, and registers in the new set. Without the fence, both CPUs may read old values,
@@ -172,8 +210,47 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         for cpu in old.iter().filter(|&cpu| keeps(cpu)) {
             self.set(epoch + 1).insert(cpu);
         }
-        self.phase.store(stable.next().0, order(machine, Rule::TrimRelease));
+        self.phase.fetch_add(Phase::END_TRIMMING, order(machine, Rule::TrimRelease));
         true
+    }
+
+    /// Counts a device that uses the space from now on. Returns `false` if there is no room for
+    /// another one. See [`Rule::AttachFence`].
+    #[cold]
+    pub(crate) fn attach_device(&self, machine: &M) -> bool {
+        let mut phase = self.phase(machine);
+        while phase.device_count() < Phase::DEVICES_MAX {
+            // Relaxed: AttachFence orders the count, which publishes no other data.
+            match self.phase.compare_exchange(phase.0, phase.0 + Phase::DEVICE, Relaxed, Relaxed) {
+                Ok(_) => {
+                    // Pairs with FlushFence: either a flush observes the device, or the device
+                    // walks page tables at least as new as the flush. Without the fence, the device
+                    // may cache an old entry that the flush does not invalidate there.
+                    fence(machine, Rule::AttachFence);
+                    return true;
+                }
+                Err(now) => phase = Phase(now),
+            }
+        }
+        false
+    }
+
+    /// Counts a device that does not use the space any more. See [`Rule::DetachRelease`].
+    ///
+    /// Returns `false` if no device uses it.
+    #[cold]
+    pub(crate) fn detach_device(&self, machine: &M) -> bool {
+        let mut phase = self.phase(machine);
+        let release = order(machine, Rule::DetachRelease);
+        while phase.device_count() > 0 {
+            let fewer = phase.0 - Phase::DEVICE;
+            // Relaxed: a failed exchange is repeated.
+            match self.phase.compare_exchange(phase.0, fewer, release, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => phase = Phase(now),
+            }
+        }
+        false
     }
 
     /// The current phase of the mask. See [`Rule::PhaseAcquire`].
@@ -238,7 +315,7 @@ mod tests {
             engine.enter(CpuId(4)).pin().leave_space();
             assert!(engine.enter(CpuId(0)).pin().trim_cpumask(&space));
             assert_eq!(members(&engine, &space.cpumask), [1, 2]);
-            assert_eq!(space.cpumask.phase.load(Relaxed), epoch << 2);
+            assert_eq!(space.cpumask.phase.load(Relaxed), epoch << 10);
         }
         assert_eq!(format!("{:?}", space.cpumask), "[[6], [30]]");
     }
@@ -267,13 +344,14 @@ mod tests {
         for epoch in 0..3 {
             for state in [Phase::CLEARING, Phase::TRIMMING] {
                 cpumask.sets.iter().for_each(|set| set.clear(machine));
-                let phase = Phase(epoch << 2).with(state);
-                assert_eq!((phase.state(), phase.next().0), (state, (epoch + 1) << 2));
+                let phase = Phase((epoch << 10) | (3 * Phase::DEVICE) | state);
+                assert_eq!((phase.epoch(), phase.device_count()), (epoch, 3));
+                assert!(!phase.is_stable() && !phase.is_plain());
                 cpumask.phase.store(phase.0, Relaxed);
                 assert!(!cpumask.trim(machine, |_| true));
                 assert_eq!(cpumask.phase.load(Relaxed), phase.0);
 
-                let both = epoch + u64::from(state == Phase::TRIMMING);
+                let both = epoch + u64::from(phase.is_trimming());
                 cpumask.set(epoch).insert(CpuId(1));
                 cpumask.set(epoch + 1).insert(CpuId(2));
                 let expected: &[u32] = if state == Phase::TRIMMING { &[1, 2] } else { &[1] };

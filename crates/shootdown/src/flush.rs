@@ -13,6 +13,7 @@
 use core::slice;
 
 use crate::cpu_set::CpuSet;
+use crate::cpumask::Others;
 use crate::extent::Extent;
 use crate::extent_set::ExtentSet;
 use crate::flush_log::Cause;
@@ -35,6 +36,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// space loaded. All other CPUs catch up when they return to the space. When the returned
     /// [`Pending`] is done, no CPU can use a translation that the extent covers and that was in the
     /// page tables before the call.
+    ///
+    /// If devices are [attached](crate::Shootdown::attach_device) to the space, they have
+    /// invalidated when this returns.
     ///
     /// Do not flush for an entry that was not valid before, or that only gained permissions: a CPU
     /// that has cached the old entry takes a page fault and walks the page tables again.
@@ -122,11 +126,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending: &mut Pending<'e, M>,
     ) -> (u64, u64) {
         let generation = self.begin_flush(space, extent.is_unbounded(), 1);
-        if !space.cpumask.has_only(self.machine(), self.id) || self.has_devices(space) {
-            let cleared = self.flush_among_others(space, extent, generation, walkers, pending);
-            return (generation, cleared);
-        }
-        (generation, self.flush_alone(space, extent, generation))
+        let cleared = match space.cpumask.others(self.machine(), self.id) {
+            Others::None if !self.is_pinned(space) => self.flush_alone(space, extent, generation),
+            Others::PerhapsDevices => {
+                self.flush_with_devices(space, extent, generation, walkers, pending)
+            }
+            _ => self.flush_among_others(space, extent, generation, walkers, pending),
+        };
+        (generation, cleared)
     }
 
     /// Completes the flush of one extent that no other CPU must be notified of. Returns the
@@ -154,10 +161,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         walkers: WalkerPolicy,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        let concerns_others = self.concerns_others(space, pending);
+        space.cpumask.read_into(self.machine(), &mut pending.waiting);
+        pending.waiting.remove(self.id);
         // A mask of one word was read by the caller, and has other CPUs or is being trimmed. A
         // wider mask may only name words that have no CPU any more.
-        if !CpuSet::<M::CpuBits>::ONE_WORD && !concerns_others {
+        if !CpuSet::<M::CpuBits>::ONE_WORD && self.is_alone(space, &pending.waiting) {
             return self.flush_alone(space, extent, generation);
         }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
@@ -166,15 +174,41 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         cleared
     }
 
+    /// The rest of the flush of one extent, if devices may use the space. Returns the generation up
+    /// to which no CPU can walk unhooked tables any more.
+    #[cold]
+    #[inline(never)]
+    fn flush_with_devices(
+        &self,
+        space: &Space<M>,
+        extent: Extent,
+        generation: u64,
+        walkers: WalkerPolicy,
+        pending: &mut Pending<'e, M>,
+    ) -> u64 {
+        let mut others = CpuSet::new();
+        self.read_others(space, &mut others);
+        let cleared = if self.is_alone(space, &others) {
+            self.flush_alone(space, extent, generation)
+        } else {
+            self.flush_among_others(space, extent, generation, walkers, pending)
+        };
+        // The CPUs that were interrupted invalidate at the same time.
+        self.flush_devices(space, &[extent]);
+        cleared
+    }
+
     /// Flushes several extents. `pending` must have nothing to wait for yet.
     #[inline(never)]
     fn flush_several(&self, space: &Space<M>, extents: &ExtentSet, pending: &mut Pending<'e, M>) {
+        let all = extents.as_slice();
         let extents = extents.up_to(self.machine().flush_ceiling());
         let count = extents.len() as u64;
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
         let flush =
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
-        let is_alone = !self.concerns_others(space, pending);
+        let has_devices = self.read_others(space, &mut pending.waiting);
+        let is_alone = self.is_alone(space, &pending.waiting);
         let mut cleared = generation;
         if is_alone {
             self.counters().flushes_local.add_unshared(1);
@@ -184,6 +218,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.flush_all_here(space, extents, generation);
         if is_alone && self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - count, generation);
+        }
+        if has_devices {
+            // All extents, because the ceiling is that of CPUs.
+            self.flush_devices(space, all);
         }
         pending.horizon = Horizon::of(space.id(), generation, cleared);
     }
@@ -202,9 +240,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ) -> (u64, Notified) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
-        space.cpumask.read_into(self.machine(), &mut others);
-        others.remove(self.id);
-        let is_alone = others.is_empty() && !self.has_devices(space);
+        if self.read_others(space, &mut others) {
+            self.flush_devices(space, extents);
+        }
+        let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
         let flush = Flush { extents, generation, walkers, cause };
         if !is_alone || self.presence_word().is_lazy_on(space.id()) {
@@ -378,9 +417,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Returns `true` if devices use the space's page tables.
+    /// Returns `true` if the space is [pinned](Self::pin_tag), so that each flush must be broadcast
+    /// for devices.
     #[inline]
-    pub(crate) fn has_devices(&self, space: &Space<M>) -> bool {
+    pub(crate) fn is_pinned(&self, space: &Space<M>) -> bool {
         self.machine().tagging() == Tagging::Global && space.is_pinned()
     }
 

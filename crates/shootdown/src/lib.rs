@@ -149,8 +149,6 @@
 //! - **NMIs.** The flush interrupt must not be an NMI, and an NMI handler must not use the engine.
 //!   An NMI handler may only ask whether it
 //!   [may touch user memory](Shootdown::nmi_may_touch_user).
-//! - **Secondary TLBs with commands of their own** (most IOMMUs). A secondary TLB that observes the
-//!   CPUs' broadcasts is covered if its space is [pinned](PinnedCpu::pin_tag).
 //! - **Real-time bounds on a flush.** A flush keeps the interrupt masked for about one cache miss
 //!   per CPU in the space's mask, and `wait` takes as long as the slowest CPU takes to answer.
 //!
@@ -172,7 +170,8 @@
 //!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above, and
 //!   [`stall`](StallReport) reads them for a watchdog. Then their
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
-//!   caller, and [`engine_cell`](EngineCell), a place for the engine in a static.
+//!   caller, [`engine_cell`](EngineCell), a place for the engine in a static, and
+//!   [`devices`](Shootdown::attach_device), TLBs outside of the CPUs.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
 //!   [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
@@ -228,6 +227,7 @@ mod tag;
 mod engine;
 mod pinned_cpu;
 mod engine_cell;
+mod devices;
 mod quarantine;
 mod pending;
 mod trace;
@@ -254,6 +254,7 @@ pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use cpu_state::CpuState;
 pub use dead_spaces::DeadSpaces;
+pub use devices::TooManyDevices;
 pub use engine::Shootdown;
 pub use engine_cell::EngineCell;
 pub use extent::{Extent, PageSize};

@@ -75,13 +75,19 @@ pub(crate) enum RingTo {
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Adds all other CPUs of the mask to `pending`, which waits for no CPU yet. Returns `true` if
-    /// there are any, or if a device uses the space.
+    /// Adds all other CPUs of the mask to `others`, which is empty. Returns `true` if devices may
+    /// be attached to the space.
     #[inline]
-    pub(crate) fn concerns_others(&self, space: &Space<M>, pending: &mut Pending<'e, M>) -> bool {
-        space.cpumask.read_into(self.machine(), &mut pending.waiting);
-        pending.waiting.remove(self.id);
-        !pending.waiting.is_empty() || self.has_devices(space)
+    pub(crate) fn read_others(&self, space: &Space<M>, others: &mut CpuSet<M::CpuBits>) -> bool {
+        let has_devices = space.cpumask.read_with_devices(self.machine(), others);
+        others.remove(self.id);
+        has_devices
+    }
+
+    /// Returns `true` if a flush concerns no other CPU, and need not be broadcast for devices.
+    #[inline]
+    pub(crate) fn is_alone(&self, space: &Space<M>, others: &CpuSet<M::CpuBits>) -> bool {
+        others.is_empty() && !self.is_pinned(space)
     }
 
     /// Notifies those CPUs in `pending` that must be notified, with the cheaper method, and removes
@@ -99,7 +105,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let Flush { extents, generation, .. } = *flush;
         // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
-        let is_broadcast = (!scan.notifies_leaving || self.has_devices(space))
+        let is_broadcast = (!scan.notifies_leaving || self.is_pinned(space))
             && self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation);
         let mut cleared = scan.cleared;
         let mut disconnected = 0;

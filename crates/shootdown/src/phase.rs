@@ -1,38 +1,66 @@
-//! The *phase* of a CPU mask: how often it has been trimmed, and how far the current trim has come.
+//! The *phase* of a CPU mask: how often it has been trimmed, how far the current trim has come, and
+//! how many devices use the space.
+//!
+//! The devices are counted here because every flush reads this word, and because one test of its
+//! bits then decides both questions that a flush has about it.
 
-/// The phase of a cpumask: `epoch << 2 | state`. Each trim ends with the next epoch.
+/// The phase of a cpumask: `epoch << 10 | is trimming << 9 | devices << 1 | is clearing`. Each trim
+/// ends with the next epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase(pub(crate) u64);
 
 impl Phase {
-    /// The phase before any trim: every CPU that ever registered is in the first set.
+    /// The phase before any trim, without devices: every CPU that ever registered is in the first
+    /// set.
     pub(crate) const FIRST: Self = Self(0);
     /// A value that no cpumask's phase ever has.
     pub(crate) const NONE: Self = Self(u64::MAX);
-    /// State: flushes read set `epoch % 2`, and CPUs register in it.
-    pub(crate) const STABLE: u64 = 0;
-    /// State: as [`STABLE`](Self::STABLE), while the trimming CPU clears the other set.
+    /// The trimming CPU clears the set that flushes do not read.
     pub(crate) const CLEARING: u64 = 1;
-    /// State: flushes read both sets, and CPUs register in the set of the next epoch.
-    pub(crate) const TRIMMING: u64 = 2;
+    /// One device.
+    pub(crate) const DEVICE: u64 = 1 << 1;
+    /// Maximum number of devices.
+    pub(crate) const DEVICES_MAX: u64 = 255;
+    /// Flushes read both sets, and CPUs register in the set of the next epoch.
+    pub(crate) const TRIMMING: u64 = 1 << 9;
+    /// One epoch.
+    const EPOCH: u64 = 1 << 10;
+    /// From clearing to trimming.
+    pub(crate) const BEGIN_TRIMMING: u64 = Self::TRIMMING - Self::CLEARING;
+    /// From trimming to the next epoch.
+    pub(crate) const END_TRIMMING: u64 = Self::EPOCH - Self::TRIMMING;
+    /// The bits of the number of devices.
+    const DEVICES: u64 = Self::DEVICES_MAX * Self::DEVICE;
 
-    pub(crate) const fn state(self) -> u64 {
-        self.0 & 3
+    /// Returns `true` if no CPU trims the mask.
+    pub(crate) const fn is_stable(self) -> bool {
+        self.0 & (Self::CLEARING | Self::TRIMMING) == 0
     }
 
-    /// The phase of this epoch in another state.
-    pub(crate) const fn with(self, state: u64) -> Self {
-        Self(self.0 & !3 | state)
+    /// Returns `true` if flushes read both sets.
+    pub(crate) const fn is_trimming(self) -> bool {
+        self.0 & Self::TRIMMING != 0
     }
 
-    /// The epoch in whose set CPUs register: the next one in state
-    /// [`TRIMMING`](Self::TRIMMING).
+    /// Number of devices that use the space.
+    pub(crate) const fn device_count(self) -> u64 {
+        (self.0 & Self::DEVICES) / Self::DEVICE
+    }
+
+    /// Returns `true` if flushes read one set, and no device uses the space.
+    ///
+    /// The bits are neighbours, so that each processor tests them with one instruction.
+    pub(crate) const fn is_plain(self) -> bool {
+        self.0 & (Self::TRIMMING | Self::DEVICES) == 0
+    }
+
+    /// Number of trims that have ended. Its lowest bit selects the set that flushes read.
+    pub(crate) const fn epoch(self) -> u64 {
+        self.0 / Self::EPOCH
+    }
+
+    /// The epoch in whose set CPUs register: the next one while [`TRIMMING`](Self::TRIMMING).
     pub(crate) const fn registered_epoch(self) -> u64 {
-        (self.0 + Self::TRIMMING) >> 2
-    }
-
-    /// The phase of the next epoch in state [`STABLE`](Self::STABLE).
-    pub(crate) const fn next(self) -> Self {
-        Self((self.0 & !3) + 4)
+        (self.0 + Self::TRIMMING) / Self::EPOCH
     }
 }

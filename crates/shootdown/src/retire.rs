@@ -56,6 +56,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///   [`Lifetime::Counted`] it does not: then the caller must have entered lazy.)
     /// - This call happens after the wait for each flush of the space.
     /// - No CPU switches to the space again.
+    /// - No device is [attached](Shootdown::attach_device) to the space.
     /// - No CPU [resumes](Self::resume) the space while this call runs. After the call, `resume`
     ///   returns `false` on a CPU that still has the space loaded lazily, because this call has
     ///   marked the CPU. With [`Lifetime::Counted`] there is no mark: then no CPU may call `resume`
@@ -63,6 +64,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// - The space stays at its address, and its root stays a valid page table, until the space is
     ///   reclaimed.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
+        // SAFETY: the space exists until it is reclaimed, which this call has not done yet.
+        let has_devices = || unsafe { space.as_ref() }.has_devices(self.machine());
+        debug_assert!(!has_devices(), "a device is attached to the dead space");
         // Exposes the provenance of the caller's pointer: `Machine::reclaim` gets it back.
         let hazard = Hazard::space(space.as_ptr());
         let mut pending = Pending::done(self.engine);

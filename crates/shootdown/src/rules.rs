@@ -65,6 +65,25 @@
 //!                                                answered := round      (AnswerRelease)
 //! ```
 //!
+//! # Devices
+//!
+//! A device with a TLB of its own reads the page tables at any time, and publishes nothing. The
+//! kernel attaches it to the space before its first walk, and detaches it after its last access:
+//!
+//! ```text
+//!   flush                                        kernel, and its device
+//!   ─────                                        ──────────────────────
+//!   clear the entry                              devices += 1
+//!   full fence             (FlushFence)          full fence             (AttachFence)
+//!   devices > 0 →          (PhaseAcquire)        the device walks page tables, and uses pages
+//!        the device drops  (FlushDevices)        …
+//!        the translation                         last access of the device
+//!   free the page                                devices −= 1           (DetachRelease)
+//! ```
+//!
+//! Either the flush observes the device, or the device walks page tables at least as new as the
+//! flush.
+//!
 //! # Virtual CPUs that are away
 //!
 //! A flush does not wait for a virtual CPU that its hypervisor has stopped. The flush and the
@@ -299,6 +318,14 @@ rules! {
     /// [`FlushWalkersFence`](Self::FlushWalkersFence), after which a flush reads the ASID that it
     /// broadcasts.
     NewAsidFence: Fence,
+    /// The kernel counts a device of a space, and fences before the device walks page tables. Pairs
+    /// with [`FlushFence`](Self::FlushFence). Without: a flush does not find the device, and the
+    /// device caches the old entry.
+    AttachFence: Fence,
+    /// A device's last access comes before it is detached from the space. Pairs with
+    /// [`PhaseAcquire`](Self::PhaseAcquire) of a flush that does not find the device, and frees the
+    /// pages. Without: the device's last access hits a page that has been freed.
+    DetachRelease: Kind::Ordering(Release),
     /// A CPU's last use of the kernel's translations comes before it leaves the set of online CPUs.
     /// Pairs with [`ScanAcquire`](Self::ScanAcquire) of a kernel flush, which neither rings nor
     /// waits for a CPU outside of the set. Without: the CPU's last accesses hit a kernel page that
@@ -378,8 +405,8 @@ rules! {
     /// The new set holds every CPU that is present before the phase makes it the only set. Pairs
     /// with [`PhaseAcquire`](Self::PhaseAcquire).
     TrimRelease: Kind::Ordering(Release),
-    /// The other end of [`TrimRelease`](Self::TrimRelease) and of
-    /// [`TrimmingRelease`](Self::TrimmingRelease).
+    /// The other end of [`TrimRelease`](Self::TrimRelease),
+    /// [`TrimmingRelease`](Self::TrimmingRelease) and [`DetachRelease`](Self::DetachRelease).
     PhaseAcquire: Kind::Ordering(Acquire),
     /// The fresh set is empty before the phase lets CPUs register in it. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire). Without: a CPU finds its bit of two epochs ago, and
@@ -540,6 +567,8 @@ rules! {
     CompleteForOthers: Step,
     /// A flush of a space that devices use is broadcast even if no CPU is present.
     BroadcastForDevices: Step,
+    /// A flush invalidates on the devices that are attached to the space.
+    FlushDevices: Step,
     /// A CPU catches up with a flush that was not broadcast, even if every later flush was.
     KeepGaps: Step,
     /// A batch marks a space before it unmaps a page of it. Without: a CPU that finds the entry

@@ -334,6 +334,37 @@ pub unsafe trait Machine: Memory {
         None
     }
 
+    /// Drops the translations of the pages of `extents` on every device that is
+    /// [attached](crate::Shootdown::attach_device) to `space`, and returns when no device uses
+    /// them any more. (Linux: `arch_invalidate_secondary_tlbs`.)
+    ///
+    /// Each flush of the space calls this once, with all of its extents. Page-table writes of this
+    /// CPU are [published](Self::publish) for the walkers of CPUs. If a device's walker requires
+    /// more, as one that is not coherent with the CPUs' caches does, do that here. When this
+    /// returns:
+    ///
+    /// - no device uses a translation of these pages that it read before the call. That includes
+    ///   answers that the device has requested from its IOMMU, and not yet cached;
+    /// - if an extent [frees tables](Extent::frees_tables) or is [whole](Extent::is_whole), no
+    ///   device has cached, or is about to use, an entry of the upper levels above those pages;
+    /// - the accesses of the devices with these translations happen before the return.
+    ///
+    /// The extents may cover more pages than [`flush_ceiling`](Self::flush_ceiling). Choose here
+    /// where a device drops everything instead.
+    ///
+    /// The flush interrupt is masked, and other CPUs may call this at the same time, also for the
+    /// same space. A lock that this method takes must not be held by a CPU that waits for a
+    /// [`Pending`](crate::Pending).
+    ///
+    /// # Panics
+    ///
+    /// The default implementation panics, because it cannot invalidate. A kernel that attaches no
+    /// device needs no other.
+    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
+        let _ = extents;
+        unimplemented!("a device is attached to {space:?}, and `invalidate_devices` is missing")
+    }
+
     /// Returns a [retired](crate::PinnedCpu::retire) space to the kernel, with its page tables. No
     /// CPU can walk them any more, and the engine will not access the space again.
     ///

@@ -20,6 +20,7 @@
 mod broadcasts;
 mod churn;
 mod config;
+mod device;
 mod lifecycles;
 mod tlb;
 mod worker;
@@ -50,6 +51,7 @@ use crate::tag::slots::TagSlot;
 use crate::trace_event::{FlushTrace, WaitTrace};
 use crate::vcpu::VcpuWord;
 use broadcasts::{Broadcasts, Invalidation};
+use device::Device;
 use tlb::{Table, Tlb};
 
 pub use churn::Churn;
@@ -134,6 +136,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     cpus: Vec<SoftCpu<P, WORDS>>,
     tables: Vec<Table<P>>,
     kernel: Table<P>,
+    device: Device<P>,
     freed_table_walks: AtomicU64,
     cost_reads: AtomicU64,
     is_unmasked: AtomicBool,
@@ -180,6 +183,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             cpus: cpus.collect(),
             tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),
             kernel: Table::new(config.pages),
+            device: Device::new(),
             freed_table_walks: AtomicU64::new(0),
             cost_reads: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
@@ -376,6 +380,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn is_away(&self, cpu: CpuId) -> bool {
         self.config.is_guest && self.cpus[cpu.index()].vcpu.defer_flush(self)
+    }
+    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
+        self.invalidate_on_device(space, extents);
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.config.broadcast.map(|_| self)

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 
+mod devices;
 mod random;
 
 use std::ptr::NonNull;

@@ -22,6 +22,7 @@
 
 mod actions;
 mod away;
+mod devices;
 mod ends;
 #[path = "../platforms/lifetimes.rs"]
 mod lifetimes;
@@ -45,6 +46,7 @@ use std::time::Instant;
 
 use actions::Action;
 use away::*;
+use devices::*;
 use ends::*;
 use programs::*;
 use reclaim::*;
@@ -132,6 +134,9 @@ programs_against! {
     FlushOnWrap => wrap_around,
     CompleteBroadcasts => broadcast_to_active,
     CompleteForOthers => wait_on_another_cpu,
+    AttachFence => attach_while_flushing,
+    DetachRelease => detach_while_flushing,
+    FlushDevices => flush_under_attached_device,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
     FlushOnOnline => come_online,
@@ -194,7 +199,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 38] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 40] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -234,6 +239,8 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 38] {
         ("stop on page tables", stop_on_tables::<W>),
         ("stop on a dead space", stop_on_dead_space::<W>),
         ("stop after the handler", stop_after_handler::<W>),
+        ("attach a device while trimming", attach_while_trimming::<W>),
+        ("unhook tables under a device", unhook_tables_under_device::<W>),
     ]
 }
 
