@@ -38,6 +38,8 @@ pub enum Sometimes {
     TrimmedCpumask,
     /// A tag was pinned, and a device used it. (Only on hardware with broadcasts and enough tags.)
     PinnedForDevice,
+    /// A device with a TLB of its own used a space.
+    AttachedDevice,
     /// A CPU that its hypervisor had stopped emptied its TLB when it returned.
     EmptiedOnReturn,
     /// A flush was polled before it was complete, and was then joined with another one.
@@ -52,7 +54,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 20] = [
+const TEXTS: [(Sometimes, &str); 21] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -68,6 +70,7 @@ const TEXTS: [(Sometimes, &str); 20] = [
     (Sometimes::Reaped, "freed, by reaping, a dead space with a hazard on another CPU"),
     (Sometimes::TrimmedCpumask, "trimmed a CPU mask"),
     (Sometimes::PinnedForDevice, "pinned a tag for a device"),
+    (Sometimes::AttachedDevice, "attached a device with a TLB of its own"),
     (Sometimes::EmptiedOnReturn, "emptied the TLB of a CPU that a hypervisor had stopped"),
     (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),

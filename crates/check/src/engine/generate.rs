@@ -4,10 +4,10 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Five
-/// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
-/// [`Op::UnmapLarge`], [`Op::TrimCpumask`], [`Op::FlushWalkers`] and [`Op::Stop`] have too many
-/// states to search in combination with every other operation.
+/// The operations of short programs, each on one of two spaces and on pages of one table. Six kinds
+/// are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
+/// [`Op::UnmapLarge`], [`Op::TrimCpumask`], [`Op::FlushWalkers`], [`Op::Attach`] and [`Op::Stop`]
+/// have too many states to search in combination with every other operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),
@@ -68,7 +68,7 @@ impl Programs {
         let mut random = Random::new(seed);
         let mut below = |bound| random.below(bound);
         let mut op = |_| {
-            let (kind, space, page) = (below(42), below(config.spaces), below(SLOTS * PAGES));
+            let (kind, space, page) = (below(43), below(config.spaces), below(SLOTS * PAGES));
             // A space that has a neighbour.
             let paired = if space ^ 1 < config.spaces { space } else { 0 };
             match kind {
@@ -91,7 +91,8 @@ impl Programs {
                 38 => Op::TrimCpumask(space),
                 39 => Op::Pin(space),
                 40 => Op::Reap,
-                41 => Op::Stop,
+                41 => Op::Attach(space),
+                42 => Op::Stop,
                 _ => Op::OfflineOnline,
             }
         };

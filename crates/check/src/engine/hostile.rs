@@ -206,6 +206,13 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     fn is_away(&self, cpu: CpuId) -> bool {
         self.vcpus.get(Self::cpu_of(cpu)).is_some_and(|vcpu| vcpu.defer_flush(self))
     }
+    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
+        let covered = |page| extents.iter().any(|&extent| covers(extent, page));
+        let is_upper = extents.iter().any(|&extent| upper(extent) == WalkCaches::Invalidate);
+        let upper = if is_upper { WalkCaches::Invalidate } else { WalkCaches::Keep };
+        let root = space.root().0 as usize;
+        with_machine(|machine| machine.invalidate_device(root, covered, upper));
+    }
     fn broadcaster(&self) -> Option<&Self> {
         matches!(self.tags, Tags::Broadcast(_)).then_some(self)
     }

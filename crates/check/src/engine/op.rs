@@ -51,6 +51,8 @@ pub enum Op {
     TrimCpumask(usize),
     /// Pins the tag of a space for a device, which then uses the space for a while.
     Pin(usize),
+    /// Attaches a device with a TLB of its own to a space, which the device then uses for a while.
+    Attach(usize),
     /// A hypervisor stops this CPU for a while. If the CPU runs a space, it then continues in user
     /// mode.
     Stop,
@@ -112,6 +114,7 @@ impl Op {
             Self::FlushWalkers(space) => format!("flushes the walkers of space {space}"),
             Self::TrimCpumask(space) => format!("trims the CPU mask of space {space}"),
             Self::Pin(space) => format!("pins space {space} for a device"),
+            Self::Attach(space) => format!("attaches a device to space {space}"),
             Self::Stop => "is stopped by its hypervisor".to_owned(),
             Self::Reap => "reaps dead spaces".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
@@ -140,6 +143,7 @@ impl Op {
             Self::FlushWalkers(space) => ("flush-walkers", Some(space), None),
             Self::TrimCpumask(space) => ("trim-cpumask", Some(space), None),
             Self::Pin(space) => ("pin", Some(space), None),
+            Self::Attach(space) => ("attach", Some(space), None),
             Self::Stop => ("stop", None, None),
             Self::Reap => ("reap", None, None),
             Self::UnmapKernel(page) => ("unmap-kernel", Some(page), None),
@@ -205,6 +209,7 @@ impl FromStr for Op {
             ("flush-walkers", &[space]) => Self::FlushWalkers(space),
             ("trim-cpumask", &[space]) => Self::TrimCpumask(space),
             ("pin", &[space]) => Self::Pin(space),
+            ("attach", &[space]) => Self::Attach(space),
             ("stop", []) => Self::Stop,
             ("reap", []) => Self::Reap,
             ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
@@ -283,10 +288,10 @@ mod tests {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
-                    flush-walkers 0, trim-cpumask 1, pin 2, stop, retire 2, reap";
+                    flush-walkers 0, trim-cpumask 1, pin 2, attach 1, stop, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 22);
+        assert_eq!(programs.len(), 23);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

@@ -173,7 +173,7 @@ impl Hardware {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
         Self {
             profile,
-            // The last one is a device, which only broadcasts reach.
+            // The last one is a device.
             cpus: (0..=cpus).map(|_| HardwareCpu::default()).collect(),
             roots: Vec::new(),
             tables: Vec::new(),
@@ -399,6 +399,25 @@ impl Hardware {
         let number = self.cpus.len() - 1;
         let device = &mut self.cpus[number];
         (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
+        self.fill(memory, number)
+    }
+
+    /// Invalidates pages on the device, if it is attached to `root`, by a command of `cpu`.
+    pub(crate) fn invalidate_device(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        root: usize,
+        pages: impl Fn(usize) -> bool,
+        upper: bool,
+    ) -> Option<Violation> {
+        let number = self.cpus.len() - 1;
+        let &HardwareCpu { root: of, tag, .. } = &self.cpus[number];
+        if of != Some(root) {
+            return None;
+        }
+        self.invalidate_under(number, tag, &pages, upper);
+        self.refetch_unpublished(memory, number, cpu, &[]);
         self.fill(memory, number)
     }
 

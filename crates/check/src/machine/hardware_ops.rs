@@ -373,7 +373,8 @@ impl HostileMachine {
     }
 
     /// Attaches a device to a root under a tag. The device uses every translation that it finds.
-    /// Broadcasts reach it and interrupts do not. Returns `false` if a device is attached already.
+    /// Broadcasts and [commands](Self::invalidate_device) reach it, and interrupts do not. Returns
+    /// `false` if a device is attached already.
     pub fn attach_device(&self, root: usize, tag: u16) -> bool {
         self.step();
         let is_free = !self.hardware.borrow().has_device();
@@ -394,6 +395,15 @@ impl HostileMachine {
                 None
             },
         );
+    }
+
+    /// Invalidates pages on the device, if it is attached to this root.
+    pub fn invalidate_device(&self, root: usize, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
+        let is_upper = upper == WalkCaches::Invalidate;
+        let text = || format!("invalidates on the device of space {root}");
+        self.hardware_step(text, |hardware, memory, cpu| {
+            hardware.invalidate_device(memory, cpu, root, &pages, is_upper)
+        });
     }
 
     /// Stops the calling CPU, or lets it run again. A CPU that is stopped walks no page table, and

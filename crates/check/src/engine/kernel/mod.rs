@@ -164,6 +164,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::FlushWalkers(space) => self.flush_walkers(space, FreeList::default()),
             Op::TrimCpumask(space) => self.trim_cpumask(space),
             Op::Pin(space) => self.pin(space),
+            Op::Attach(space) => self.attach(space),
             Op::Stop => self.stop(),
             Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
@@ -355,6 +356,20 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             }
         });
         self.pinned(|pin| pin.unpin_tag(own));
+    }
+
+    /// A device with a TLB of its own uses a space.
+    fn attach(&self, space: usize) {
+        let KernelSpace { space: own, tables, .. } = &self.spaces[space];
+        self.engine.attach_device(own).expect("there is room for a device of each CPU");
+        with_machine(|machine| {
+            // No broadcast names this tag.
+            if machine.attach_device(tables.root(), u16::MAX) {
+                machine.reach(Sometimes::AttachedDevice);
+                machine.detach_device();
+            }
+        });
+        self.engine.detach_device(own);
     }
 
     fn stop(&self) {
