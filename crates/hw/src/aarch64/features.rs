@@ -24,7 +24,7 @@ pub struct Features {
 /// The registers from which [`Features`] are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// `TCR_EL1`.
+    /// `TCR_EL1`; for [stage 2](Features::of_stage_2), `VTCR_EL2`.
     pub tcr: u64,
     /// `ID_AA64ISAR0_EL1`.
     pub isar0: u64,
@@ -57,6 +57,21 @@ impl Features {
         }
     }
 
+    /// Decodes the registers for the translation of guests, with `VTCR_EL2` as `tcr`. The tags are
+    /// VMIDs: they have 16 bits only if `VTCR_EL2.VS` is also set.
+    #[must_use]
+    pub const fn of_stage_2(registers: &Registers) -> Self {
+        let Registers { tcr: vtcr, isar0, mmfr1, .. } = *registers;
+        let has_long_tags = field(mmfr1, 4) == 2 && bit(vtcr, VTCR_VS);
+        Self {
+            tag_bits: if has_long_tags { 16 } else { 8 },
+            has_ranges: field(isar0, 56) >= 2 && !bit(vtcr, VTCR_DS),
+            marks_writes: field(mmfr1, 0) >= 2 && bit(vtcr, VTCR_HD),
+            // TG0 is at the same place as in `TCR_EL1`.
+            ..Self::of(registers)
+        }
+    }
+
     /// The features that two processors have in common, for machines whose CPUs differ. The tags
     /// must be the same on all CPUs.
     #[must_use]
@@ -75,6 +90,9 @@ const TCR_TG0_SHIFT: u32 = 14;
 const TCR_AS: u32 = 36;
 const TCR_HD: u32 = 40;
 const TCR_DS: u32 = 59;
+const VTCR_VS: u32 = 19;
+const VTCR_HD: u32 = 22;
+const VTCR_DS: u32 = 32;
 
 /// A field of an ID register: four bits.
 const fn field(register: u64, shift: u32) -> u64 {
@@ -134,6 +152,25 @@ pub(crate) mod tests {
         );
         let granule = |tg0: u64| Features::of(&Registers { tcr: tg0 << 14, ..OLD }).granule;
         assert_eq!([0, 1, 2].map(granule), [Granule::Size4K, Granule::Size64K, Granule::Size16K]);
+    }
+
+    /// `ID_AA64MMFR1_EL1`, `VMIDBits`, bits 7:4: 0b0000 is 8 bits, 0b0010 16. `VTCR_EL2`: VS, bit
+    /// 19; HD, bit 22; DS, bit 32; TG0, bits 15:14.
+    #[test]
+    fn stage_2_is_decoded_from_vtcr() {
+        let of = |tcr: u64, mmfr1: u64| {
+            Features::of_stage_2(&Registers { tcr, mmfr1, isar0: 2 << 56, ..OLD })
+        };
+        assert_eq!(
+            [of(1 << 19, 0), of(0, 0x20), of(1 << 19, 0x20)].map(|it| it.tag_bits),
+            [8, 8, 16]
+        );
+        assert_eq!(
+            [of(1 << 22, 0), of(0, 2), of(1 << 22, 2)].map(|it| it.marks_writes),
+            [false, false, true]
+        );
+        assert_eq!([of(0, 0), of(1 << 32, 0)].map(|it| it.has_ranges), [true, false]);
+        assert_eq!(of(1 << 14, 0).granule, Granule::Size64K);
     }
 
     #[test]

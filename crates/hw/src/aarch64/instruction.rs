@@ -9,6 +9,7 @@ use core::arch::asm;
 
 use crate::aarch64::features::{Features, Registers};
 use crate::aarch64::operation::{Domain, Operation};
+use crate::aarch64::stage2::GuestOperation;
 
 /// Reads a system register.
 macro_rules! read {
@@ -49,35 +50,74 @@ impl Features {
             cntfrq: read!("cntfrq_el0"),
         })
     }
+
+    /// Detects the features of this CPU and the hypervisor's settings for stage 2. Call this at
+    /// EL2, after `VTCR_EL2` has been written.
+    #[must_use]
+    pub fn detect_stage_2() -> Self {
+        Self::of_stage_2(&Registers {
+            tcr: read!("vtcr_el2"),
+            isar0: read!("id_aa64isar0_el1"),
+            mmfr0: read!("id_aa64mmfr0_el1"),
+            mmfr1: read!("id_aa64mmfr1_el1"),
+            mmfr2: read!("id_aa64mmfr2_el1"),
+            cntfrq: read!("cntfrq_el0"),
+        })
+    }
+}
+
+/// Calls a function for each level (op1), group (`CRm`) and operation (op2) that exists.
+macro_rules! system {
+    (
+        $code:expr, $operand:expr,
+        { $($level:literal $group:literal: [$($operation:literal)*])* }
+    ) => {
+        match $code {
+            $($(
+                ($level, $group, $operation) => system::<$level, $group, $operation>($operand),
+            )*)*
+            (level, group, operation) => {
+                unreachable!("there is no TLBI #{level}, C{group}, #{operation}")
+            }
+        }
+    };
 }
 
 /// Executes a `TLBI`.
 #[inline]
 pub(crate) fn tlbi(operation: Operation, domain: Domain) {
-    /// A function for each group (`CRm`) and operation (`op2`) that exists.
-    macro_rules! system {
-        ($code:expr, $operand:expr, { $($group:literal: [$($operation:literal)*])* }) => {
-            match $code {
-                $($(($group, $operation) => system::<$group, $operation>($operand),)*)*
-                (group, operation) => unreachable!("there is no TLBI C{group}, #{operation}"),
-            }
-        };
-    }
+    let (group, number) = operation.code(domain);
+    system!((0, group, number), operation.operand(), {
+        0 2: [1 3 5 7]
+        0 3: [0 1 2 3 5 7]
+        0 6: [1 3 5 7]
+        0 7: [0 1 2 3 5 7]
+    });
+}
+
+/// Executes a `TLBI` at EL2.
+#[inline]
+pub(crate) fn tlbi_el2(operation: GuestOperation, domain: Domain) {
     system!(operation.code(domain), operation.operand(), {
-        2: [1 3 5 7]
-        3: [0 1 2 3 5 7]
-        6: [1 3 5 7]
-        7: [0 1 2 3 5 7]
+        0 3: [0]
+        0 7: [0]
+        4 0: [1 2 5 6]
+        4 2: [1 5]
+        4 3: [0 1 4 5 6]
+        4 4: [1 2 5 6]
+        4 6: [1 5]
+        4 7: [0 1 4 5 6]
     });
 }
 
 #[inline]
-fn system<const GROUP: u8, const OPERATION: u8>(operand: u64) {
+fn system<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>(operand: u64) {
     // SAFETY: a dropped translation is walked again. Code that removes one from the tables has
     // ensured that no CPU needs it.
     unsafe {
         asm!(
-            "sys #0, c8, c{group}, #{operation}, {operand}",
+            "sys #{level}, c8, c{group}, #{operation}, {operand}",
+            level = const LEVEL,
             group = const GROUP,
             operation = const OPERATION,
             operand = in(reg) operand,
@@ -171,6 +211,27 @@ pub(crate) fn ttbr0() -> u64 {
 pub(crate) unsafe fn set_ttbr0(value: u64) {
     // SAFETY: the caller's promise. TTBR1 maps the kernel's addresses.
     unsafe { asm!("msr ttbr0_el1, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Reads the guest's table and VMID.
+#[inline]
+pub(crate) fn vttbr() -> u64 {
+    let value: u64;
+    // SAFETY: reading has no effect. It is not `pure`, so it is repeated after each write.
+    unsafe { asm!("mrs {}, vttbr_el2", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Sets the guest's table and VMID from the next [`synchronize`] on.
+///
+/// # Safety
+///
+/// `value` must hold the address of a valid stage-2 table, which must stay valid while it is
+/// loaded.
+#[inline]
+pub(crate) unsafe fn set_vttbr(value: u64) {
+    // SAFETY: the caller's promise. No guest runs while the hypervisor does.
+    unsafe { asm!("msr vttbr_el2, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
 /// Returns `true` if `PSTATE.I` is set.

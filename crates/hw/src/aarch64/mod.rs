@@ -8,8 +8,8 @@
 //! In reading order: [`features`], the processor's features; [`granule`], page sizes;
 //! [`operation`], the operands of an instruction; [`plan`], the instructions for an extent; and,
 //! where they can be executed, `instruction` and `processor`, the implementation of
-//! [`Processor`](crate::Processor). All but `instruction` is tested on any host, where instructions
-//! are recorded instead of executed.
+//! [`Processor`](crate::Processor). [`stage2`] is another processor, whose spaces are guests. All
+//! but `instruction` is tested on any host, where instructions are recorded instead of executed.
 //!
 //! # Requirements for the kernel's set-up
 //!
@@ -38,7 +38,7 @@
 //!   Cortex-A510 (2441009) and Falkor (1009), accesses by a dropped translation may complete after
 //!   the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that detects one of these CPUs
 //!   calls [`Aarch64::repeating`].
-//! - The outer shareable domain, EL2, and other stages of translation. A hypervisor may make a
+//! - The outer shareable domain, and user space at EL2. A hypervisor may make a
 //!   local operation affect more CPUs (`HCR_EL2.FB`), never fewer.
 
 pub mod features;
@@ -46,6 +46,7 @@ pub mod granule;
 pub mod operation;
 pub mod plan;
 mod settings;
+pub mod stage2;
 
 #[cfg(any(target_arch = "aarch64", test))]
 mod gic;
@@ -65,3 +66,4 @@ pub use gic::GicIpi;
 #[cfg(any(target_arch = "aarch64", test))]
 pub use kpti::Kpti;
 pub use settings::Aarch64;
+pub use stage2::Stage2;

@@ -140,7 +140,7 @@ impl PageOperand {
     /// │ ASID  │ TTL │ address, bits 55:12 │   lower bits of larger granules are ignored
     /// └───────┴─────┴─────────────────────┘
     /// ```
-    const fn operand(self) -> u64 {
+    pub(super) const fn operand(self) -> u64 {
         let ttl = match self.level {
             Some(LevelHint { granule, level }) => granule.operand() << 2 | level,
             None => 0,
@@ -156,7 +156,7 @@ impl RangeOperand {
     /// │ ASID  │ TG  │scale│ num │ TTL │ address/granule │   without FEAT_LPA2's larger addresses
     /// └───────┴─────┴─────┴─────┴─────┴─────────────────┘
     /// ```
-    const fn operand(self) -> u64 {
+    pub(super) const fn operand(self) -> u64 {
         let ttl = match self.level {
             Some(LevelHint { level, .. }) => level,
             None => 0,

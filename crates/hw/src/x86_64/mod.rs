@@ -12,7 +12,8 @@
 //!
 //! [`detect`] executes CPUID. Then each CPU is [enabled](enable) once. Encodings are functions that
 //! are tested on any host ([`cr3`], [`invlpgb`]). The instructions are compiled for x86-64 alone.
-//! [`kvm`] skips virtual CPUs that do not run.
+//! For guests, [`kvm`] skips virtual CPUs that do not run, and [`hyperv`] flushes on other virtual
+//! CPUs by a hypercall.
 //!
 //! # Limits
 //!
@@ -27,6 +28,7 @@ mod features;
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(test, allow(dead_code, reason = "tests record privileged instructions: see `recorded`"))]
 mod instructions;
+pub mod hyperv;
 pub mod invlpgb;
 pub mod kvm;
 #[cfg(any(target_arch = "x86_64", test))]

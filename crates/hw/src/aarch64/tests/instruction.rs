@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
 use crate::aarch64::operation::{Domain, Operation};
+use crate::aarch64::stage2::GuestOperation;
 
 /// An instruction that would have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Tlbi(Operation, Domain),
+    TlbiEl2(GuestOperation, Domain),
     /// `dsb ishst`.
     Publish,
     /// `dsb nsh`.
@@ -22,11 +24,13 @@ pub(crate) enum Step {
     CompleteSystem,
     SetSgi1r(u64),
     SetEoir1(u64),
+    SetVttbr(u64),
 }
 
 std::thread_local! {
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
     static TTBR0: Cell<u64> = const { Cell::new(0) };
+    static VTTBR: Cell<u64> = const { Cell::new(0) };
     static TICKS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -43,6 +47,10 @@ fn step(step: Step) {
 
 pub(crate) fn tlbi(operation: Operation, domain: Domain) {
     step(Step::Tlbi(operation, domain));
+}
+
+pub(crate) fn tlbi_el2(operation: GuestOperation, domain: Domain) {
+    step(Step::TlbiEl2(operation, domain));
 }
 
 pub(crate) fn publish() {
@@ -73,6 +81,16 @@ pub(crate) fn ttbr0() -> u64 {
 pub(crate) unsafe fn set_ttbr0(value: u64) {
     TTBR0.set(value);
     step(Step::SetTtbr0(value));
+}
+
+pub(crate) fn vttbr() -> u64 {
+    VTTBR.get()
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_vttbr(value: u64) {
+    VTTBR.set(value);
+    step(Step::SetVttbr(value));
 }
 
 pub(crate) fn interrupts_masked() -> bool {

@@ -1,0 +1,217 @@
+//! The processor's half of the second engine's machine.
+
+#![expect(unsafe_code, reason = "implements the contract, and loads roots")]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Root, Tag,
+    Tagging,
+};
+
+use super::{GuestOperation, Stage2};
+use crate::aarch64::instruction;
+use crate::aarch64::operation::{Domain, Scope};
+use crate::aarch64::settings::Aarch64;
+use crate::{Processor, forward};
+
+const TAG_SHIFT: u32 = 48;
+
+impl Stage2 {
+    /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
+    /// it.
+    fn issue(&self, tag: Tag, extent: Extent, domain: Domain) {
+        let mut leaves_combined = false;
+        for operation in self.common.operations(Scope::Tag(tag), extent) {
+            let operation = GuestOperation::of_guest(operation);
+            leaves_combined = operation.leaves_combined();
+            self.tlbi(operation, domain);
+        }
+        if leaves_combined {
+            Self::complete_in(domain);
+            self.tlbi(GuestOperation::Combined, domain);
+        }
+    }
+
+    /// Starts to drop an extent of the hypervisor's own pages.
+    fn issue_own(&self, extent: Extent, domain: Domain) {
+        for operation in self.common.operations(Scope::AllTags, extent) {
+            self.tlbi(GuestOperation::of_own(operation), domain);
+        }
+    }
+
+    fn tlbi(&self, operation: GuestOperation, domain: Domain) {
+        instruction::tlbi_el2(operation, domain);
+        if self.common.is_repeating && domain == Domain::InnerShareable {
+            instruction::complete_shared();
+            instruction::tlbi_el2(operation, domain);
+        }
+    }
+
+    fn complete_in(domain: Domain) {
+        match domain {
+            Domain::Local => instruction::complete_local(),
+            Domain::InnerShareable => instruction::complete_shared(),
+        }
+    }
+
+    fn complete_here() {
+        instruction::complete_local();
+        instruction::synchronize();
+    }
+
+    /// Calls `f` with this VMID loaded.
+    ///
+    /// Another guest may be loaded. Its table must not be walked under this VMID, and the table of
+    /// the guest that has this VMID may be gone, so the table is the empty one meanwhile: its
+    /// entries are not valid, and are not cached.
+    fn under(&self, tag: Tag, f: impl FnOnce()) {
+        let loaded = instruction::vttbr();
+        if loaded >> TAG_SHIFT == u64::from(tag.0) {
+            return f();
+        }
+        // SAFETY: the empty table stays valid for ever; the other one was loaded before.
+        let load = |value| unsafe {
+            instruction::set_vttbr(value);
+            instruction::synchronize();
+        };
+        load(value_of(self.empty, tag));
+        f();
+        load(loaded);
+    }
+}
+
+/// The value of `VTTBR_EL2` for a table under a VMID.
+fn value_of(root: Root, tag: Tag) -> u64 {
+    root.0 | u64::from(tag.0) << TAG_SHIFT
+}
+
+// SAFETY: all methods are those of the processor's first stage.
+unsafe impl Memory for Stage2 {
+    type Word = AtomicU64;
+
+    forward! { self => self.common;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
+    }
+}
+
+// SAFETY: each method executes the sequence of the manual, as explained in the module above.
+unsafe impl Processor for Stage2 {
+    type TagSlots = <Aarch64 as Processor>::TagSlots;
+    type TagWords = <Aarch64 as Processor>::TagWords;
+    type Broadcaster = Self;
+
+    forward! { self => self.common;
+        fn publish();
+        fn synchronize();
+        fn interrupts_masked() -> bool;
+        fn tagging() -> Tagging;
+        fn tag_count() -> usize;
+        fn flush_ceiling() -> usize;
+        fn traps_stale_writes() -> bool;
+        fn spin_hint();
+    }
+
+    /// As for spaces, entries to discard are dropped before the table is loaded, unless its VMID is
+    /// loaded already.
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        let is_loaded = instruction::vttbr() >> TAG_SHIFT == u64::from(tag.0);
+        if entries == Entries::Discard && !is_loaded {
+            // SAFETY: the empty table stays valid for ever.
+            unsafe { instruction::set_vttbr(value_of(self.empty, tag)) };
+            instruction::synchronize();
+            self.tlbi(GuestOperation::Guest, Domain::Local);
+            instruction::complete_local();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { instruction::set_vttbr(value_of(root, tag)) };
+        instruction::synchronize();
+        if entries == Entries::Discard && is_loaded {
+            self.invalidate_tag(tag);
+        }
+    }
+
+    #[inline]
+    unsafe fn load_kernel(&self, root: Root) {
+        // SAFETY: the caller's promise.
+        unsafe { instruction::set_vttbr(root.0) };
+        instruction::synchronize();
+    }
+
+    fn invalidate(&self, tag: Tag, extent: Extent) {
+        self.issue(tag, extent, Domain::Local);
+        Self::complete_here();
+    }
+
+    fn invalidate_tag(&self, _: Tag) {
+        self.tlbi(GuestOperation::Guest, Domain::Local);
+        Self::complete_here();
+    }
+
+    /// The hypervisor's own pages, at EL2.
+    fn invalidate_kernel(&self, extent: Extent) {
+        self.issue_own(extent, Domain::Local);
+        Self::complete_here();
+    }
+
+    fn invalidate_all(&self) {
+        self.tlbi(GuestOperation::AllGuests, Domain::Local);
+        self.tlbi(GuestOperation::Own, Domain::Local);
+        Self::complete_here();
+    }
+
+    /// Publishes new entries of the hypervisor's own pages.
+    #[inline]
+    fn publish_kernel(&self, extent: Extent) {
+        self.common.publish_kernel(extent);
+    }
+
+    #[inline]
+    fn broadcaster(&self) -> Option<&Self> {
+        Some(self)
+    }
+}
+
+// SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for all
+// such operations of this CPU.
+unsafe impl Broadcaster for Stage2 {
+    #[inline]
+    fn capabilities(&self) -> Broadcast {
+        self.common.capabilities()
+    }
+
+    #[inline]
+    fn costs(&self) -> NotifyCosts {
+        self.common.costs()
+    }
+
+    /// Reaches all CPUs, whatever `cpus` contains.
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+        self.under(tag, || self.issue(tag, extent, Domain::InnerShareable));
+    }
+
+    fn broadcast_kernel(&self, extent: Extent) {
+        self.issue_own(extent, Domain::InnerShareable);
+        if extent.is_whole() {
+            self.tlbi(GuestOperation::AllGuests, Domain::InnerShareable);
+        }
+    }
+
+    fn complete(&self) -> u64 {
+        self.common.complete()
+    }
+
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        self.common.clock_ns()
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
