@@ -31,7 +31,7 @@ extern "Rust" fn main_on_first_cpu(boot: &Boot) -> ! {
         Mode::Smoke => smoke::run(&mut BootMemory::new(boot), cpus),
         Mode::FaultInjection => {
             let mut memory = BootMemory::new(boot);
-            fault_injection::set_up(&mut memory, cpus);
+            fault_injection::set_up(&mut memory, &load.settings);
             smoke::run(&mut memory, cpus);
             fault_injection::run(&mut memory, &load)
         }

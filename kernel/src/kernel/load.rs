@@ -7,6 +7,8 @@ use core::str::{self, FromStr};
 use shootdown_program::OnFault;
 use shootdown_vm::PAGE_BYTES;
 
+use crate::kernel::arch::{Arch, Architecture};
+
 /// What the kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -40,6 +42,27 @@ pub(crate) struct Settings {
     pub(crate) frames: u64,
     /// The flushes of reclaimed pages.
     pub(crate) reclaim: Reclaim,
+    /// How other CPUs are notified.
+    pub(crate) notify: Notify,
+}
+
+/// How a flush notifies other CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notify {
+    /// As the architecture's processor does by default.
+    ByDefault,
+    /// By broadcasts where they cost less than interrupts, if the machine has them.
+    ByBroadcasts,
+}
+
+impl Notify {
+    /// The processor that notifies other CPUs in this way.
+    pub(crate) fn processor(self) -> <Arch as Architecture>::Processor {
+        match self {
+            Self::ByDefault => Arch::processor(),
+            Self::ByBroadcasts => Arch::broadcasting_processor(),
+        }
+    }
 }
 
 /// The flushes of pages that the kernel reclaims when memory is short.
@@ -82,6 +105,7 @@ impl Load {
             stall_ns: 20_000_000_000,
             frames: u64::MAX,
             reclaim: Reclaim::Never,
+            notify: Notify::ByDefault,
         },
         on_fault: OnFault::Fatal,
         rounds: 40,
@@ -131,6 +155,13 @@ impl Load {
                     "per-page" => Reclaim::PerPage,
                     "batched" => Reclaim::Batched,
                     "unflushed" => Reclaim::Unflushed,
+                    _ => return None,
+                }
+            }
+            "notify" => {
+                settings.notify = match value {
+                    "default" => Notify::ByDefault,
+                    "broadcasts" => Notify::ByBroadcasts,
                     _ => return None,
                 }
             }

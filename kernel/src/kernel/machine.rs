@@ -82,7 +82,7 @@ impl SharedSpace {
 
 /// Creates the engine. Call this once, on the first CPU.
 pub(crate) fn set_up(settings: &Settings) {
-    let &Settings { cpus, stall_ns, reclaim, .. } = settings;
+    let &Settings { cpus, stall_ns, reclaim, notify, .. } = settings;
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
@@ -90,7 +90,7 @@ pub(crate) fn set_up(settings: &Settings) {
     };
     let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns, reclaim };
     // SAFETY: this is the first CPU, and no other one runs yet.
-    unsafe { ENGINE.init(Bare::new(kernel, Arch::processor())) };
+    unsafe { ENGINE.init(Bare::new(kernel, notify.processor())) };
 }
 
 /// The engine.

@@ -72,6 +72,10 @@ pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
     for counted in parallel::map(&ready, |arch| built.inject_faults_twice(arch)) {
         counted?;
     }
+    if ready.contains(&"riscv64") {
+        built.count("riscv64").args("--notify broadcasts").output_or_show()?;
+        println!("riscv64: fault injection with remote fences");
+    }
     for arch in ready {
         built.soak(Machine::Qemu(arch), each, seed)?;
     }

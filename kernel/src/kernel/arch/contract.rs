@@ -143,6 +143,12 @@ pub(crate) unsafe trait Architecture {
     /// The processor with the features that it has.
     fn processor() -> Self::Processor;
 
+    /// As [`processor`](Self::processor), with broadcasts if the machine has some that it does not
+    /// use by default.
+    fn broadcasting_processor() -> Self::Processor {
+        Self::processor()
+    }
+
     /// The page table that maps the kernel and nothing else.
     fn kernel_root() -> Root;
 

@@ -17,6 +17,7 @@ use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
 use crate::kernel::fault_injection::fault::Faulty;
 use crate::kernel::fault_injection::stop;
+use crate::kernel::load::Settings;
 use crate::kernel::sync::masked;
 
 pub(crate) type Machine = Bare<FaultyKernel>;
@@ -75,10 +76,11 @@ unsafe impl Kernel for FaultyKernel {
 static ENGINE: EngineCell<Machine> = EngineCell::new();
 
 /// Creates the engine. Call this on the first CPU, before there are others.
-pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
-    let cpus = memory.keep(cpus as usize, |_| CpuState::new());
+pub(crate) fn set_up(memory: &mut BootMemory, settings: &Settings) {
+    let cpus = memory.keep(settings.cpus as usize, |_| CpuState::new());
+    let processor = Faulty(settings.notify.processor());
     // SAFETY: this is the first CPU, and no other one runs yet.
-    unsafe { ENGINE.init(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor()))) };
+    unsafe { ENGINE.init(Bare::new(FaultyKernel { cpus }, processor)) };
 }
 
 /// Returns `true` if there is an engine.

@@ -24,7 +24,7 @@ use crate::kernel::arch::{Arch, Architecture, Interrupt, Status, set_interrupt_h
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
 use crate::kernel::end::end;
-use crate::kernel::load::Load;
+use crate::kernel::load::{Load, Settings};
 use fault::Fault;
 use scenarios::{SCENARIOS, Scenario, Verdict, Visibility, on_this_machine};
 use user::Command;
@@ -34,8 +34,8 @@ use user::Command;
 const TIMES: usize = 3;
 
 /// Creates the engine. Call this on the first CPU, before there are others.
-pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
-    engine::set_up(memory, cpus);
+pub(crate) fn set_up(memory: &mut BootMemory, settings: &Settings) {
+    engine::set_up(memory, settings);
 }
 
 /// Runs all scenarios with all faults, then the storms, and ends the run. Call this on the first
@@ -48,6 +48,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
     }
     set_interrupt_handler(|interrupt| {
         if interrupt == Interrupt::Flush {
+            user::count_flush_interrupt();
             engine::with_pinned(PinnedCpu::handle_flush_ipi);
         }
     });

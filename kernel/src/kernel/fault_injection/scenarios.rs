@@ -118,6 +118,15 @@ const OF_UPPER_LEVEL: Visibilities = [
 
 const ALL_KEPT: Faults = &[(OthersKeepAll, EVERYWHERE)];
 
+/// Faults of addresses of kernel pages.
+const OF_KERNEL_PAGE: Visibilities = [
+    Detected,
+    Detected,
+    Detected,
+    Masked("the processor drops all for any kernel page"),
+    Masked("a fence of any page drops all"),
+];
+
 pub(crate) const SCENARIOS: &[Scenario] = &[
     active(
         "reads-all-the-time",
@@ -153,6 +162,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         |memory| replace_while_away(memory, Command::Leave),
         &[(OthersKeepAll, TAGGED)],
     ),
+    active(
+        "reads-a-kernel-page",
+        reads_a_kernel_page,
+        &[(OthersKeepAll, EVERYWHERE), (OtherPages, OF_KERNEL_PAGE)],
+    ),
+    // Most machines drop everything when the CPU loads a root after it has woken up.
+    active("sleeps-deeply", sleeps_deeply, &[]),
     active("is-given-the-tag-of-another", is_given_the_tag_of_another, &[(TagIsReused, TAGGED)]),
     active(
         "walks-a-table-that-is-freed",
@@ -230,6 +246,33 @@ impl Scene {
         with_pinned(|pin| pin.because(cause).flush(self.space, extent)).wait();
     }
 
+    /// A scene whose page is cached as the kernel's pages are: once, under every tag. The other CPU
+    /// runs the space and has read the page, without a fault; then the fault is injected.
+    fn with_kernel_page(memory: &mut BootMemory) -> Self {
+        fault::remove();
+        let scene = Self::new(memory);
+        scene.map_as_kernel(memory, scene.old);
+        execute(Command::Run(scene.space));
+        assert_eq!(execute(Command::Read(PAGE)), Found::Word(OLD));
+        fault::inject();
+        scene
+    }
+
+    /// Maps the page as the kernel maps its own, except that user mode may read it.
+    fn map_as_kernel(&self, memory: &mut BootMemory, frame: Frame) {
+        self.map(memory, frame, READ);
+        let table = memory.last_table(self.root, PAGE);
+        set_entry(table, PAGE, 0, Arch::global(entry(table, PAGE, 0)));
+        engine().machine().processor().publish();
+    }
+
+    /// As [`replace`](Self::replace), with the flush of a kernel page.
+    fn replace_as_kernel(&self, memory: &mut BootMemory) {
+        self.unmap(memory);
+        flush_kernel_page();
+        self.map_as_kernel(memory, self.new);
+    }
+
     /// Replaces the page by the rules: unmaps the old page, flushes, and maps the new page.
     fn replace(&self, memory: &mut BootMemory) {
         self.unmap(memory);
@@ -246,6 +289,12 @@ pub(crate) fn empty_space(memory: &mut BootMemory) -> &'static Space<Machine> {
 
 fn changed_page() -> Extent {
     Extent::page(PAGE as u64)
+}
+
+/// Publishes the change and flushes the page as one of the kernel's.
+fn flush_kernel_page() {
+    engine().machine().processor().publish();
+    with_pinned(|pin| pin.flush_kernel(changed_page())).wait();
 }
 
 /// The verdict of an access to the page when the new page is mapped.
@@ -280,6 +329,40 @@ fn writes_what_is_protected(memory: &mut BootMemory) -> Verdict {
     scene.map(memory, scene.old, READ);
     scene.flush(changed_page());
     refused(user::end(), Access::Write)
+}
+
+/// Replaces a kernel page while the other CPU reads it.
+fn reads_a_kernel_page(memory: &mut BootMemory) -> Verdict {
+    let scene = Scene::with_kernel_page(memory);
+    begin(Command::KeepReading(PAGE));
+    scene.replace_as_kernel(memory);
+    let verdict = new_or_old(user::end());
+    remove_kernel_page(memory, &scene);
+    verdict
+}
+
+/// Replaces a kernel page while the other CPU sleeps. Its flush must not wake that CPU, although it
+/// interrupts every CPU that is online. When the other CPU wakes up, it returns to the space.
+fn sleeps_deeply(memory: &mut BootMemory) -> Verdict {
+    let scene = Scene::with_kernel_page(memory);
+    execute(Command::Sleep);
+    let before = user::flush_interrupts();
+    scene.replace_as_kernel(memory);
+    scene.flush(changed_page());
+    assert_eq!(user::flush_interrupts(), before, "a flush has woken a CPU that sleeps");
+    execute(Command::WakeUp);
+    execute(Command::Run(scene.space));
+    let verdict = new_or_old(execute(Command::Read(PAGE)));
+    remove_kernel_page(memory, &scene);
+    verdict
+}
+
+/// Drops the kernel page on all CPUs without a fault, because it is cached under every tag, and
+/// later scenarios have a page at the same address.
+fn remove_kernel_page(memory: &mut BootMemory, scene: &Scene) {
+    fault::remove();
+    scene.unmap(memory);
+    flush_kernel_page();
 }
 
 /// Unmaps the page while the other CPU repeats `accesses`.

@@ -36,6 +36,10 @@ pub(crate) enum Command {
     Leave,
     /// Stops as in a crash, wherever it is, until it is [disconnected](super::stop).
     Stop,
+    /// Sleeps so deeply that flushes must not wake it: leaves the space, goes offline, and halts.
+    Sleep,
+    /// Comes back online after [`Sleep`](Self::Sleep).
+    WakeUp,
 }
 
 /// The result of an access.
@@ -57,6 +61,21 @@ static ROUNDS: AtomicU64 = AtomicU64::new(0);
 /// `end` stores it with release after the flush is complete, and `keep` loads it with acquire. The
 /// round after that load must find the new page.
 static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Number of flush interrupts that the CPU has taken.
+static FLUSH_INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a flush interrupt, in its handler.
+pub(crate) fn count_flush_interrupt() {
+    if Arch::cpu() == CPU {
+        FLUSH_INTERRUPTS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Number of flush interrupts that the CPU has taken.
+pub(crate) fn flush_interrupts() -> u64 {
+    FLUSH_INTERRUPTS.load(Ordering::Relaxed)
+}
 
 /// The word that write commands store.
 pub(crate) const WRITTEN: u64 = 0x5757;
@@ -90,6 +109,11 @@ fn perform(command: Command) -> Found {
         Command::Idle => with_pinned(PinnedCpu::enter_lazy),
         Command::Leave => with_pinned(PinnedCpu::leave_space),
         Command::Stop => stop::stop(),
+        Command::Sleep => with_pinned(|pin| {
+            pin.leave_space();
+            pin.offline();
+        }),
+        Command::WakeUp => with_pinned(PinnedCpu::online),
     }
     Found::Word(0)
 }

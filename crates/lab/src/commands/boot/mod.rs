@@ -80,7 +80,8 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts)?,
     };
-    let values = [&[("cpus", cpus.to_string())], values].concat();
+    let notify = ("notify", options.notify.name().to_owned());
+    let values = [&[("cpus", cpus.to_string()), notify], values].concat();
     let load = Load::new(&values, payload).map_err(BootError::Start)?;
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
     match emulator {

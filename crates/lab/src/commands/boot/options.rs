@@ -28,6 +28,24 @@ impl ReclaimFlushes {
     }
 }
 
+/// How flushes notify other CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Notify {
+    /// As the architecture's processor does by default
+    Default,
+    /// By broadcasts where they cost less: RISC-V's remote fences, by the firmware
+    Broadcasts,
+}
+
+impl Notify {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Broadcasts => "broadcasts",
+        }
+    }
+}
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Boot {
     /// The architecture
@@ -53,6 +71,9 @@ pub(crate) struct Boot {
     /// The flushes of pages that the workload `reclaim` makes the kernel reclaim
     #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
     pub(super) reclaim: ReclaimFlushes,
+    /// How flushes notify other CPUs
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]
+    pub(super) notify: Notify,
     /// The seed of the workload's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,

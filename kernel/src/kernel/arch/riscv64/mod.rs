@@ -116,6 +116,13 @@ unsafe impl Architecture for Riscv64 {
         unsafe { processor.assuming_satp_ends_walks() }
     }
 
+    /// With SBI's remote fences.
+    fn broadcasting_processor() -> Processor {
+        // SAFETY: OpenSBI has the extension, and waits until the fences are complete. CPUs keep the
+        // numbers of their harts.
+        unsafe { Self::processor().with_remote_fences(|cpu| harts::of_cpu(cpu.0)) }
+    }
+
     fn switch_off() -> ! {
         firmware::stop_hart()
     }
