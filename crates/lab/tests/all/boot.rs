@@ -106,9 +106,9 @@ fn load_contains_options_and_workload() {
     };
     let trials = load(&["--cpus", "3"]);
     assert!(trials.starts_with("shootdown-load "), "{trials}");
-    assert!(trials.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{trials}");
+    assert!(trials.contains("\ncpus=3\nnotify=default\nmode=trials\nrounds=40\n"), "{trials}");
     let workload = load(&["--workload", "migrate", "--cpus", "2"]);
-    assert!(workload.contains("\ncpus=2\nmode=workload\n\n"), "{workload}");
+    assert!(workload.contains("\ncpus=2\nnotify=default\nmode=workload\n\n"), "{workload}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)
@@ -154,7 +154,7 @@ fn bochs_boots_from_a_disc() {
     assert_eq!(lines[..3], ["boot/grub/grub.cfg", "kernel", "load"]);
     assert_eq!(lines[3..6], ["multiboot2 /kernel", "module2 /load", "boot"]);
     assert!(lines[6].starts_with("shootdown-load "), "{console}");
-    assert!(console.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{console}");
+    assert!(console.contains("\ncpus=3\nnotify=default\nmode=trials\nrounds=40\n"), "{console}");
     assert!(console.contains("\ndebugger: continue\n"), "{console}");
     assert!(console.contains("count=3,") && console.contains("panic: action=fatal"), "{console}");
     assert!(!console.contains("screen"), "{console}");
