@@ -39,7 +39,7 @@
 //! - `VTCR_EL2` is written; `VTCR_EL2.VS` is 1 if VMIDs are to have 16 bits.
 //! - The [kernel's root](crate::Kernel::root) is an empty stage-2 table, with VMID 0, which no
 //!   guest has. Nothing is ever cached under VMID 0.
-//! - `VTTBR_EL2.CnP` stays 0, as for [`Aarch64`](super::Aarch64).
+//! - `VTTBR_EL2.CnP` stays 0, as for [`Aarch64`].
 //! - The page tables of EL2 itself have the granule of stage 2.
 //!
 //! # Limits
