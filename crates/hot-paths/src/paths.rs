@@ -70,14 +70,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([71, 85, 87], Some([45, 48, 52])),
+            limits: Limits::new([70, 85, 87], Some([45, 48, 52])),
         },
         // `munmap` flushes in this way, with gathered extents.
         Self {
             name: "flush_gathered_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.flush_gathered(),
-            limits: Limits::new([78, 92, 94], Some([55, 60, 65])),
+            limits: Limits::new([77, 92, 94], Some([55, 60, 65])),
         },
         // The other CPU is lazy on the space.
         Self {
@@ -90,7 +90,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([182, 265, 258], Some([150, 160, 180])),
+            limits: Limits::new([181, 265, 258], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -100,7 +100,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| mem::forget(stage.pin.flush(stage.space, PAGE)),
-            limits: Limits::new([200, 311, 291], Some([170, 180, 200])),
+            limits: Limits::new([199, 311, 291], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
