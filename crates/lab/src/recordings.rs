@@ -29,7 +29,13 @@ impl UserError for RecordingError {
     }
 }
 
-/// Opens a recording and reads its header.
+/// Opens a recording of which only a part may be left. The reader ends before the first damaged
+/// block. The command must report [`Reader::cut`].
+pub(crate) fn open_intact_part(path: &Path) -> Result<Reader<'static>, RecordingError> {
+    open(path).map(Reader::intact_part)
+}
+
+/// Opens a recording and reads its header. The reader refuses a damaged recording.
 pub(crate) fn open(path: &Path) -> Result<Reader<'static>, RecordingError> {
     let file = File::open(path)
         .map_err(|error| RecordingError::Unopened { path: path.to_owned(), error })?;

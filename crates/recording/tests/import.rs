@@ -8,8 +8,7 @@
 use std::fmt::Write as _;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 
-use shootdown_recording::import::{ImportError, Imported, Options, Program, import};
-use shootdown_recording::raw::Tid;
+use shootdown_recording::import::{Grouping, ImportError, Imported, Options, Program, import};
 use shootdown_recording::record::{Call, FlushReason, Left, Owner, SpaceId, TaskId, Waker};
 use shootdown_recording::{Ended, Event, Reader, Record, Source, Totals};
 
@@ -225,7 +224,7 @@ fn program_is_selected_by_name_or_pid() {
     let by_name = import_mapper(KERNEL);
     let options = Options { source: Some(Source::TraceCmd), program: Program::Pid(19820) };
     let by_pid = try_import(KERNEL.as_bytes(), &options).unwrap();
-    assert_eq!(by_name.imported.tid, Tid(19820));
+    assert_eq!(by_name.imported.process, 19820);
     assert_eq!(by_name.records, by_pid.records);
     // Only the child.
     let options = named("nothing");
@@ -234,6 +233,50 @@ fn program_is_selected_by_name_or_pid() {
     assert_eq!(count(&child.records, executed), 1);
     let others = |event: &Event| matches!(event, Event::Task { owner: Owner::Other, .. });
     assert_eq!(count(&child.records, others), 1, "both threads of the parent are one task");
+}
+
+/// Returns the lines of three threads of one process, which fault in turn, as perf prints them with
+/// `of(thread)` as their numbers, and of a process with the same name that a shell creates.
+fn running_threads(of: impl Fn(u32) -> String) -> String {
+    let fault = "exceptions:page_fault_user: address=0x401000 ip=0x401000 error_code=0x6";
+    let mut text = String::new();
+    for (time, thread) in (0..).zip([12, 11, 13, 12, 11]) {
+        writeln!(text, "worker {} [000] 1.{time:09}: {fault}", of(thread)).unwrap();
+    }
+    let creation = "task:task_newtask: pid=21 comm=sh clone_flags=1200000 oom_score_adj=0";
+    writeln!(text, "sh {} [000] 2.0: {creation}", of(20)).unwrap();
+    writeln!(text, "worker {} [001] 2.1: {fault}", of(21)).unwrap();
+    text
+}
+
+#[test]
+fn threads_of_running_program_share_a_space() {
+    let process_of = |thread| if thread < 20 { 11 } else { thread };
+    let with_processes = running_threads(|thread| format!("{}/{thread}", process_of(thread)));
+    let without = running_threads(|thread| thread.to_string());
+    let pid = |pid| Options { source: None, program: Program::Pid(pid) };
+    for (text, options, grouping, threads) in [
+        (&with_processes, pid(11), Grouping::Process, 3),
+        (&with_processes, named("worker"), Grouping::Process, 3),
+        (&without, named("worker"), Grouping::Name, 3),
+        (&without, pid(11), Grouping::OneThread, 1),
+    ] {
+        let read = try_import(text.as_bytes(), &options).unwrap();
+        let Imported { process, began_before, .. } = read.imported;
+        assert_eq!((process, began_before), (11, true));
+        assert_eq!((read.imported.grouping, read.imported.threads), (grouping, threads));
+        let recorded = |event: &Event| {
+            matches!(event, Event::Task { owner: Owner::Recorded, space: SpaceId(0), .. })
+        };
+        // With one thread, another thread's event may come first.
+        if threads == 3 {
+            assert_eq!(count(&read.records, recorded), threads);
+            assert_eq!(count(&read.records, |event| matches!(event, Event::Fault { .. })), 5);
+        }
+    }
+    // The process that the shell creates has a space of its own.
+    let created = try_import(with_processes.as_bytes(), &pid(21)).unwrap().imported;
+    assert_eq!((created.process, created.threads, created.began_before), (21, 1, false));
 }
 
 #[test]

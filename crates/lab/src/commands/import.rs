@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
-use shootdown_recording::import::{ImportError, Imported, Options, Program};
+use shootdown_recording::import::{Grouping, ImportError, Imported, Options, Program};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -25,7 +25,9 @@ Examples:
 Use this where `shootdown record` cannot run. Trace these events on all CPUs with the clock `mono`:
 sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
 page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
-and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. Missing events are not replayed.";
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. Missing events are not replayed.
+Let the text have process numbers (perf script --ns -F pid,tid,comm,cpu,time,event,trace; the option
+record-tgid of the kernel), so that the threads of a program that already ran are recognised.";
 
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]
@@ -52,9 +54,14 @@ pub(crate) struct Import {
 #[group(required = true, multiple = false)]
 struct ProgramArg {
     /// Import the process with this number, with its threads and descendants
+    ///
+    /// If the text has no process numbers, threads that existed before the text are left out.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Import the first process with this name, with its threads and descendants
+    ///
+    /// If the text has no process numbers, all threads that existed before the text and have this
+    /// name are taken for one process.
     #[arg(long, value_name = "NAME")]
     command: Option<String>,
 }
@@ -170,7 +177,12 @@ fn import(options: &Import) -> Result<Kept, ImportFailure> {
 
 impl Import {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        Ok(print(&import(self)?.to_string())?)
+        let kept = import(self)?;
+        for note in kept.notes() {
+            // If standard error is closed, only the note is lost.
+            let _ = writeln!(io::stderr(), "note: {note}");
+        }
+        Ok(print(&kept.to_string())?)
     }
 
     fn options(&self) -> Options {
@@ -231,6 +243,31 @@ impl<T: Seek> Seek for Stoppable<'_, T> {
 }
 
 impl Kept {
+    /// Returns what the recording lacks, or what was assumed, because the text lacks it.
+    fn notes(&self) -> Vec<String> {
+        let Imported { process, threads, grouping, began_before, .. } = self.imported;
+        let mut notes = Vec::new();
+        match grouping {
+            Grouping::Name if threads > 1 => notes.push(format!(
+                "the text has no process numbers: {threads} threads with the name are taken for \
+                 process {process}"
+            )),
+            Grouping::OneThread if began_before => notes.push(format!(
+                "the text has no process numbers: other threads of process {process} that existed \
+                 before it are left out"
+            )),
+            Grouping::Process | Grouping::Name | Grouping::OneThread => {}
+        }
+        if began_before {
+            notes.push(
+                "the program began before the text: the memory that it had mapped is unknown, so \
+                 the replay lacks flushes of this memory"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
     /// Returns the error text of an incomplete recording.
     fn loss(&self) -> String {
         let events = match self.imported.lost {
@@ -243,13 +280,12 @@ impl Kept {
 
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Imported { events, unknown, tid, cpus, time_ns, .. } = self.imported;
+        let Imported { events, unknown, process, cpus, time_ns, .. } = self.imported;
         let (input, output) = (shown(&self.input), shown(&self.output));
         writeln!(
             f,
-            "imported {events} events ({unknown} of unknown kinds) of {input}, process {} on \
-             {cpus} CPUs in {:.1} s: {output} ({})",
-            tid.0,
+            "imported {events} events ({unknown} of unknown kinds) of {input}, process {process} \
+             on {cpus} CPUs in {:.1} s: {output} ({})",
             time_ns as f64 / 1e9,
             HumanBytes(self.bytes),
         )?;

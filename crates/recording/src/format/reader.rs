@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use super::base::Base;
 use super::block::{BlockKind, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
 use super::error::{Cause, ReadError};
-use super::header::{self, Header, Totals};
+use super::header::{self, Ended, Header, Totals};
 use super::records::{Decoded, decode};
 use super::rules::{Invalid, Rules};
 use super::schema::Treatment;
@@ -19,6 +19,8 @@ use shootdown_program::varint::Cursor;
 /// Every record obeys the rules that a [`Writer`](super::Writer) enforces, so that a consumer may
 /// use its numbers as indexes. The reader stops at the first error. If it returns no more records
 /// and has no [`Reader::totals`], it has returned an error before.
+///
+/// [`Reader::intact_part`] makes a reader that ends before the first damaged block instead.
 #[derive(Debug)]
 pub struct Reader<'r> {
     input: Input<'r>,
@@ -34,7 +36,18 @@ pub struct Reader<'r> {
     left: u32,
     /// Number of blocks that were read.
     blocks: u32,
+    damage: Damage,
     state: State,
+}
+
+/// The treatment of a file that ends early, or of a block that was altered.
+#[derive(Debug)]
+enum Damage {
+    Refused,
+    /// The reader ends before the damage.
+    EndsReading,
+    /// The reader has ended because of this damage.
+    Found(ReadError),
 }
 
 #[derive(Debug)]
@@ -88,8 +101,27 @@ impl<'r> Reader<'r> {
             at: 0,
             left: 0,
             blocks: 0,
+            damage: Damage::Refused,
             state: State::Reading,
         })
+    }
+
+    /// Returns a reader that accepts a file which ends early or was altered: it returns the records
+    /// before the first missing or damaged block. Its totals are then those of these records. If
+    /// not even the first block is intact, the reader still fails.
+    #[must_use]
+    pub fn intact_part(mut self) -> Self {
+        self.damage = Damage::EndsReading;
+        self
+    }
+
+    /// Returns the reason why the reader of an [intact part](Self::intact_part) ended before the
+    /// end of the recording; `None` if it has not done so.
+    pub fn cut(&self) -> Option<&ReadError> {
+        match &self.damage {
+            Damage::Found(error) => Some(error),
+            Damage::Refused | Damage::EndsReading => None,
+        }
     }
 
     /// Returns the header of the file.
@@ -125,9 +157,10 @@ impl<'r> Reader<'r> {
     fn read(&mut self) -> Result<Option<Record>, ReadError> {
         loop {
             if self.left == 0 {
-                match self.next_block()? {
-                    BlockKind::Records => {}
-                    BlockKind::Totals => return Ok(None),
+                match self.next_block() {
+                    Ok(BlockKind::Records) => {}
+                    Ok(BlockKind::Totals) => return Ok(None),
+                    Err(error) => return self.end_before(error).map(|()| None),
                 }
             }
             self.left -= 1;
@@ -205,6 +238,21 @@ impl<'r> Reader<'r> {
             Ok(()) => return Err(ReadError { offset, cause: Cause::Invalid(Invalid::Surplus) }),
         }
         self.state = State::Ended(totals);
+        Ok(())
+    }
+
+    /// Ends the reading before a damaged block, if that is permitted.
+    fn end_before(&mut self, error: ReadError) -> Result<(), ReadError> {
+        let is_damage = matches!(
+            error.cause,
+            Cause::Truncated | Cause::Altered | Cause::Invalid(Invalid::BlockOrder)
+        );
+        let Rules { records, lost, time_ns, .. } = self.rules;
+        if !is_damage || records == 0 || !matches!(self.damage, Damage::EndsReading) {
+            return Err(error);
+        }
+        self.damage = Damage::Found(error);
+        self.state = State::Ended(Totals { records, lost, time_ns, ended: Ended::Interrupted });
         Ok(())
     }
 

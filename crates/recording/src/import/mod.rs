@@ -26,6 +26,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, Seek, Write};
 
 pub use error::ImportError;
+pub use survey::Grouping;
 
 use super::assemble::{Assembler, Startup};
 use super::format::{CPUS_MAX, Ended, Header, Source, Writer};
@@ -60,8 +61,15 @@ pub enum Program {
 pub struct Imported {
     /// The tool that wrote the text.
     pub source: Source,
-    /// The program's first thread.
-    pub tid: Tid,
+    /// Linux's number of the program's process.
+    pub process: u32,
+    /// Number of the program's threads that no thread in the text created.
+    pub threads: usize,
+    /// The basis on which these are threads of one process.
+    pub grouping: Grouping,
+    /// `true` if the text begins after the program, so that the memory that the program had mapped
+    /// before is unknown.
+    pub began_before: bool,
     /// Number of events of known kinds, whether they concern the program or not.
     pub events: u64,
     /// Number of events of kinds that no recording uses.
@@ -99,13 +107,17 @@ pub fn import<W: Write>(
         kernel: survey.kernel.clone(),
         processor: survey.processor.clone(),
         cpus: survey.cpus,
-        command: vec![survey.first.name.clone()],
+        command: survey.threads.first().map(|first| first.name.clone()).into_iter().collect(),
     };
     let writer = Writer::create(out, &header).map_err(ImportError::Write)?;
-    let startup = Startup { recorded: vec![survey.first.tid], tasks: vec![survey.first.clone()] };
+    let recorded = survey.threads.iter().map(|thread| thread.tid).collect();
+    let startup = Startup { recorded, tasks: survey.threads.clone() };
     let imported = Imported {
         source: survey.source,
-        tid: survey.first.tid,
+        process: survey.threads.first().map_or(0, |first| first.process),
+        threads: survey.threads.len(),
+        grouping: survey.grouping,
+        began_before: survey.began_before,
         events: 0,
         unknown: 0,
         lost: 0,
@@ -188,7 +200,7 @@ impl<W: Write> Import<'_, W> {
         if head.tid.is_some() {
             self.assembler.introduce(tid, head.process, head.name);
         }
-        if kind == RawKind::Exit && tid == self.survey.first.tid {
+        if kind == RawKind::Exit && tid.0 == self.imported.process {
             // No event contains the exit status.
             self.ended = Ended::Exited(0);
         }

@@ -1,5 +1,6 @@
 //! The first pass over a text: collects the data that a recording needs before its first record.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io::BufRead;
 
 use super::fields::{self, Parsed};
@@ -15,6 +16,9 @@ const COMM_BYTES_MAX: usize = 15;
 /// Largest number of bytes that are kept of a line of `perf script --header`.
 const TITLE_BYTES_MAX: usize = 255;
 
+/// The name of the event of a thread that executes a program.
+const EXECUTION: &str = "sched_process_exec:";
+
 /// The result of the first pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Survey {
@@ -22,12 +26,29 @@ pub(super) struct Survey {
     pub(super) cpus: u32,
     /// Time of the first event.
     pub(super) start_ns: u64,
-    /// The first thread of the program.
-    pub(super) first: StartTask,
+    /// The threads of the program that no thread in the text created. The first is the one that
+    /// has the first event.
+    pub(super) threads: Vec<StartTask>,
+    /// The basis on which `threads` are threads of one process.
+    pub(super) grouping: Grouping,
+    /// `true` if the text lacks the beginning of the program.
+    pub(super) began_before: bool,
     /// The kernel's release; empty if the text lacks it.
     pub(super) kernel: String,
     /// The processor's name; empty if the text lacks it.
     pub(super) processor: String,
+}
+
+/// The basis on which threads are threads of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grouping {
+    /// The text has the number of each thread's process.
+    #[default]
+    Process,
+    /// The text has no processes. All threads with the program's name are taken for one process.
+    Name,
+    /// The text has no processes. Only the thread with the program's number is imported.
+    OneThread,
 }
 
 /// The data that were found so far.
@@ -36,7 +57,15 @@ struct Known {
     source: Option<Source>,
     cpus: u32,
     start_ns: Option<u64>,
-    first: Option<StartTask>,
+    /// The thread of the program that has the first event.
+    first: Option<Tid>,
+    /// The threads of the program that no thread in the text created.
+    threads: BTreeMap<Tid, StartTask>,
+    /// The threads that another thread in the text created.
+    created: HashSet<Tid>,
+    grouping: Grouping,
+    /// `true` if the first thread executed a program in the text.
+    has_executed: bool,
     kernel: String,
     processor: String,
 }
@@ -61,8 +90,16 @@ impl Survey {
         let Some(first) = known.first else {
             return Err(ImportError::UnknownProgram(options.program.clone()));
         };
-        let Known { cpus, kernel, processor, .. } = known;
-        Ok(Self { source, cpus, start_ns, first, kernel, processor })
+        let began_before = !known.has_executed && !known.created.contains(&first);
+        let Known { cpus, kernel, processor, grouping, threads, .. } = known;
+        let mut threads: Vec<_> = threads.into_values().collect();
+        if grouping == Grouping::Name {
+            // Linux numbers a process as its first thread, and later threads usually above.
+            let process = threads.first().map_or(first.0, |lowest| lowest.tid.0);
+            threads.iter_mut().for_each(|thread| thread.process = process);
+        }
+        threads.sort_by_key(|thread| thread.tid != first);
+        Ok(Self { source, cpus, start_ns, threads, grouping, began_before, kernel, processor })
     }
 }
 
@@ -82,14 +119,44 @@ impl Known {
                 self.count_cpu(target, line)?;
             }
         }
-        if let Some(tid) = head.tid
-            && self.first.is_none()
-            && is_of(head, tid, program)
+        if is_creation(head.rest)
+            && let Ok(Parsed::Event(RawKind::NewTask { tid, .. })) = fields::parse(head.rest)
+            && Some(tid) != self.first
         {
-            let (process, name) = (head.process.unwrap_or(tid.0), head.name.to_owned());
-            self.first = Some(StartTask { tid, process, kind: TaskKind::User, name });
+            self.created.insert(tid);
+        }
+        if let Some(tid) = head.tid.filter(|&tid| tid != Tid(0)) {
+            self.thread(head, tid, program);
+            self.has_executed |= self.first == Some(tid) && head.rest.contains(EXECUTION);
         }
         Ok(())
+    }
+
+    /// Notes a thread if it belongs to the program from the start.
+    fn thread(&mut self, head: &Head<'_>, tid: Tid, program: &Program) {
+        let of_first = |first: Tid| self.threads.get(&first).map(|first| first.process);
+        let is_of_program = match self.first {
+            None => is_of(head, tid, program),
+            Some(_) if self.threads.contains_key(&tid) || self.created.contains(&tid) => false,
+            // If the first thread was created in the text, so were its later threads.
+            Some(first) if self.created.contains(&first) => false,
+            Some(first) => match (head.process, program) {
+                (Some(process), _) => of_first(first) == Some(process),
+                (None, Program::Pid(_)) => false,
+                (None, Program::Name(_)) => is_of(head, tid, program),
+            },
+        };
+        if !is_of_program {
+            return;
+        }
+        self.first.get_or_insert(tid);
+        self.grouping = match (head.process, program) {
+            (Some(_), _) => Grouping::Process,
+            (None, Program::Pid(_)) => Grouping::OneThread,
+            (None, Program::Name(_)) => Grouping::Name,
+        };
+        let (process, name) = (head.process.unwrap_or(tid.0), head.name.to_owned());
+        self.threads.insert(tid, StartTask { tid, process, kind: TaskKind::User, name });
     }
 
     /// Parses a line that is not an event: a header line, or a report of lost events.
@@ -121,6 +188,11 @@ impl Known {
         self.cpus = self.cpus.max(cpu + 1);
         Ok(())
     }
+}
+
+/// Returns `true` if the text may be that of an event which creates a thread.
+fn is_creation(event: &str) -> bool {
+    event.contains("task_newtask") || event.contains("sched_process_fork")
 }
 
 fn is_of(head: &Head<'_>, tid: Tid, program: &Program) -> bool {

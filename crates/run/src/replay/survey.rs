@@ -16,6 +16,8 @@ pub struct Survey {
     pub header: Header,
     /// The totals of the recording.
     pub totals: Totals,
+    /// The reason why the recording ends before its end, if only its intact part was read.
+    pub cut: Option<String>,
     /// The operations of the recorded kernel for the program.
     pub kernel: KernelCounts,
     /// Number of threads that the program had in total.
@@ -96,6 +98,7 @@ impl Survey {
         Ok(Self {
             header: reader.header().clone(),
             totals: *reader.totals().expect("a reader has totals at its end"),
+            cut: reader.cut().map(ToString::to_string),
             kernel: surveyor.kernel,
             threads: surveyor.threads,
             spaces: surveyor.spaces.len(),

@@ -15,7 +15,7 @@ use shootdown_sim::Machine;
 use super::fidelity::Fidelity;
 use super::verdict::{DesignRow, Kernel, Recording, Schedule, Verdict};
 use crate::error::{Failure, SimulationError, UserError, shown};
-use crate::recordings::{RecordingError, open, refused};
+use crate::recordings::{RecordingError, open_intact_part, refused};
 use crate::{machines, progress};
 
 /// The default number of runs under the simulated schedule. The order of two threads is often
@@ -48,7 +48,7 @@ impl UserError for TooFewCpus {
 impl TooFewCpus {
     /// Returns the error if the machine has fewer CPUs than the recording.
     pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
-        Ok(Self::of(open(recording)?.header(), machine))
+        Ok(Self::of(open_intact_part(recording)?.header(), machine))
     }
 
     /// Returns the error if the machine has fewer CPUs than the recording with this header.
@@ -105,7 +105,7 @@ pub(super) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
 
 fn survey(request: &Request<'_>, bar: &ProgressBar) -> Result<Survey, RecordingError> {
     bar.set_message(format!("reading {}", shown(request.recording)));
-    Survey::of(open(request.recording)?, |records| bar.set_position(records))
+    Survey::of(open_intact_part(request.recording)?, |records| bar.set_position(records))
         .map_err(|error| refused(request.recording, error))
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn once(
     survey: &Survey,
     bar: &ProgressBar,
 ) -> Result<Outcome, Failure> {
-    let (reader, machine) = (open(request.recording)?, request.machine.clone());
+    let (reader, machine) = (open_intact_part(request.recording)?, request.machine.clone());
     bar.set_message(format!("{} under {design}", shown(request.recording)));
     let reported = Cell::new(0);
     let progress = {
@@ -179,6 +179,7 @@ fn recording(request: &Request<'_>, survey: &Survey) -> Recording {
         spaces: survey.spaces,
         records: totals.records,
         lost: totals.lost,
+        cut: survey.cut.clone(),
         time_ns: totals.time_ns,
         faults: kernel.faults,
         calls: kernel.calls,

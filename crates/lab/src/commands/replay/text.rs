@@ -80,6 +80,13 @@ fn about(recording: &Recording) -> String {
         grouped(recording.calls),
         grouped(recording.faults),
     );
+    if let Some(cut) = &recording.cut {
+        text += &format!(
+            "{cut}: these are its first {} records, of {}\n",
+            grouped(recording.records),
+            duration(recording.time_ns)
+        );
+    }
     if recording.lost > 0 {
         text += &format!("{} events were lost, so counts are too low\n", grouped(recording.lost));
     }

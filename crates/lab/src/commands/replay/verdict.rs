@@ -138,6 +138,8 @@ pub(crate) struct Recording {
     pub(crate) spaces: usize,
     pub(crate) records: u64,
     pub(crate) lost: u64,
+    /// The reason why only the beginning of the recording was read, if the file is damaged.
+    pub(crate) cut: Option<String>,
     pub(crate) time_ns: u64,
     pub(crate) faults: u64,
     pub(crate) calls: u64,
@@ -153,12 +155,24 @@ pub(crate) struct Recording {
 /// The part of the program's time below which its threads hardly ran at once.
 const HARDLY: f64 = 0.10;
 
-/// A replay that cannot be believed: it accounts for less than the recording contains.
+/// A replay that accounts for less than the program did.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {cause}", shown(.file))]
+#[error("{}: {shortfall}", shown(.file))]
 pub(crate) struct Unaccounted {
     file: String,
-    cause: String,
+    pub(crate) shortfall: Shortfall,
+}
+
+/// The part that a replay lacks.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Shortfall {
+    /// The file is damaged, for this reason.
+    #[error("{0}: only the part before was replayed")]
+    Cut(String),
+    #[error("{} recorded operations were not replayed", grouped(*.0))]
+    Dropped(u64),
+    #[error("the replay does not repeat the recorded flushes")]
+    Flushes,
 }
 
 impl UserError for Unaccounted {
@@ -167,8 +181,14 @@ impl UserError for Unaccounted {
     }
 
     fn remedy(&self) -> String {
-        "do not use these counts: record the program again, from its start, with `shootdown record`"
-            .to_owned()
+        match self.shortfall {
+            Shortfall::Cut(_) => "use these counts for that part only, or record the program again",
+            Shortfall::Dropped(_) | Shortfall::Flushes => {
+                "do not use these counts: record the program again, from its start, with \
+                 `shootdown record`"
+            }
+        }
+        .to_owned()
     }
 }
 
@@ -190,14 +210,16 @@ impl Verdict {
     pub(crate) fn accounted(&self) -> Result<(), Unaccounted> {
         let dropped = self.designs.iter().map(|row| row.steps_dropped).max().unwrap_or(0);
         let lacking = dropped.saturating_add(self.recording.unattributed);
-        let cause = if lacking > 0 {
-            format!("{} recorded operations were not replayed", grouped(lacking))
+        let shortfall = if let Some(cut) = &self.recording.cut {
+            Shortfall::Cut(cut.clone())
+        } else if lacking > 0 {
+            Shortfall::Dropped(lacking)
         } else if self.fidelity.is_unusable() {
-            "the replay does not repeat the recorded flushes".to_owned()
+            Shortfall::Flushes
         } else {
             return Ok(());
         };
-        Err(Unaccounted { file: self.recording.file.clone(), cause })
+        Err(Unaccounted { file: self.recording.file.clone(), shortfall })
     }
 
     /// Returns the number of CPUs that the replayed program could use.

@@ -80,6 +80,42 @@ fn truncated_recording_is_refused() {
 }
 
 #[test]
+fn intact_part_has_the_blocks_before_a_cut() {
+    let records = samples::program(7, 40_000);
+    let mut file = write(&records).unwrap();
+    let intact = |file: &[u8]| {
+        let mut reader = Reader::open(file).unwrap().intact_part();
+        let found: Vec<_> = reader.by_ref().map(Result::unwrap).collect();
+        let (totals, cut) = (*reader.totals().unwrap(), reader.cut().map(ToString::to_string));
+        assert_eq!(totals.records, found.len() as u64);
+        assert_eq!(totals.time_ns, found.last().map_or(0, |record| record.time_ns));
+        (found, totals.ended, cut)
+    };
+    assert_eq!(intact(&file), (records.clone(), Ended::Exited(0), None));
+    let mut counts = vec![0];
+    // The last cut is within the end mark.
+    for length in (100_000..file.len()).step_by(9973).chain([file.len() - 1]) {
+        let (found, ended, cut) = intact(&file[..length]);
+        assert_eq!(found, records[..found.len()]);
+        assert_eq!(ended, Ended::Interrupted);
+        assert!(cut.unwrap().starts_with("the recording ends too early, at byte "));
+        assert!(found.len() >= *counts.last().unwrap());
+        counts.push(found.len());
+    }
+    counts.dedup();
+    assert!(counts.len() > 2, "the cuts hit one block: {counts:?}");
+    assert_eq!(counts.last(), Some(&records.len()));
+    let first_block_is_cut = Reader::open(&file[..10_000]).unwrap().intact_part().next_record();
+    assert!(matches!(first_block_is_cut, Err(ReadError { cause: Cause::Truncated, .. })));
+    // The records of an altered block, and those after it, are not returned.
+    let middle = file.len() / 2;
+    file[middle] ^= 1;
+    let (found, _, cut) = intact(&file);
+    assert!(found.len() < records.len() && found == records[..found.len()]);
+    assert!(cut.unwrap().starts_with("the recording was damaged or altered, at byte "));
+}
+
+#[test]
 fn recording_with_one_altered_byte_is_refused() {
     let mut file = write(&samples::every_kind()).unwrap();
     for at in 0..file.len() {

@@ -12,7 +12,7 @@ use super::comparison::{Comparison, DESIGNS};
 use super::fidelity::ratio;
 use super::replays::TooFewCpus;
 use super::tables;
-use super::verdict::{DesignRow, Kernel, Verdict, Wait, saved, sentence};
+use super::verdict::{DesignRow, Kernel, Shortfall, Verdict, Wait, saved, sentence};
 use crate::render::page::{alarming, escaped, visible};
 use crate::render::plot::{Bar, OPACITIES, Of, Width, bars};
 use crate::render::table::{Cell, Table};
@@ -73,8 +73,12 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
         );
     }
     if let Err(error) = comparison.accounted() {
+        let advice = match error.shortfall {
+            Shortfall::Cut(_) => "These counts are for a part of the recording",
+            Shortfall::Dropped(_) | Shortfall::Flushes => "Do not use these counts",
+        };
         let error = visible(&error.to_string());
-        let _ = writeln!(part, "<p class=\"verdict bad\">Do not use these counts. {error}.</p>");
+        let _ = writeln!(part, "<p class=\"verdict bad\">{advice}. {error}.</p>");
     }
     if verdict.recording.is_hardly_parallel() {
         let percent = 100.0 * verdict.recording.parallel_share;

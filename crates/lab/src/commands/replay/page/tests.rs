@@ -65,6 +65,7 @@ fn verdict(schedule: Schedule) -> Verdict {
             },
             threads: 3,
             spaces: 2,
+            cut: None,
             records: 11_155,
             lost: 0,
             time_ns: 870_642_139,
