@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    boot, calibrate, check, import, machines, record, replay, report, reproduce, run, sweep,
+    boot, calibrate, check, guest, import, machines, record, replay, report, reproduce, run, sweep,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -15,6 +15,7 @@ recordings of real programs and for published measurements.
 
   shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
   shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
+  shootdown guest --cpus 16 -o a.shootdown -- ./a.out    record on a Linux that QEMU emulates
   shootdown replay sort.shootdown                        replay a recording under several designs
   shootdown report sort.shootdown                        write the same as a page with plots
 
@@ -51,7 +52,8 @@ Exit status:
   3    the command could not run or finish: a missing tool, a full disk, a budget that is too short
   130  Ctrl-C ended the command
   `shootdown record` exits with the status of the recorded program (128 + N if signal N killed it),
-  or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.";
+  or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.
+  `shootdown guest` exits with the status of the program that ran in the guest.";
 
 /// Compares designs of TLB coherence, for recordings of real programs and published measurements
 #[derive(Debug, Parser)]
@@ -74,6 +76,9 @@ enum Command {
     Record(record::Record),
     #[command(name = record::Helper::COMMAND, subcommand, hide = true)]
     RecordHelper(record::Helper),
+    /// Record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
+    #[command(after_help = guest::EXAMPLES)]
+    Guest(guest::Guest),
     /// Make a recording from the text output of trace-cmd, perf or the kernel
     #[command(after_help = import::EXAMPLES)]
     Import(import::Import),
@@ -109,6 +114,7 @@ impl Cli {
             Some(Command::Calibrate(calibrate)) => calibrate.run()?,
             Some(Command::Record(record)) => return record.run(),
             Some(Command::RecordHelper(helper)) => helper.run(),
+            Some(Command::Guest(guest)) => return guest.run(),
             Some(Command::Import(import)) => import.run()?,
             Some(Command::Replay(replay)) => replay.run()?,
             Some(Command::Report(report)) => report.run()?,
@@ -142,6 +148,7 @@ mod tests {
             machines::EXAMPLES,
             calibrate::EXAMPLES,
             record::EXAMPLES,
+            guest::EXAMPLES,
             import::EXAMPLES,
             replay::EXAMPLES,
             report::EXAMPLES,

@@ -3,6 +3,7 @@
 pub(crate) mod boot;
 pub(crate) mod calibrate;
 pub(crate) mod check;
+pub(crate) mod guest;
 pub(crate) mod import;
 pub(crate) mod machines;
 pub(crate) mod record;

@@ -7,6 +7,7 @@ mod command;
 mod common;
 mod comparisons;
 mod designs;
+mod guest;
 mod import;
 mod machines;
 mod record;

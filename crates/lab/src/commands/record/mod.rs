@@ -45,13 +45,13 @@ use crate::output::{Existing, Output};
 
 pub(crate) use error::FAILED;
 pub(crate) use helper::Helper;
+pub(crate) use signals::{Signals, StopRequest};
 
 use decode::Decoder;
 use error::RecordError;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::{Captured, Session};
-use signals::StopRequest;
 use stopped_child::StoppedChild;
 use symbols::Symbols;
 use tasks::{Tasks, add_tasks};

@@ -7,11 +7,9 @@ use std::os::unix::net::UnixStream;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use super::error::RecordError;
-
 /// The received signals: SIGINT (Ctrl-C), and SIGTERM or SIGHUP.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: UnixStream,
     terminate: UnixStream,
     /// Number of received SIGINTs since the last reset.
@@ -21,7 +19,7 @@ pub(super) struct Signals {
 
 /// The user's request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StopRequest {
+pub(crate) enum StopRequest {
     /// There is no request.
     None,
     /// Ctrl-C was pressed once. The command received SIGINT as well, so it is expected to end.
@@ -36,18 +34,15 @@ impl Signals {
     /// # Errors
     ///
     /// If the handlers cannot be installed.
-    pub(super) fn listen() -> Result<Self, RecordError> {
-        let listen = || -> io::Result<Self> {
-            let (interrupt, interrupts) = UnixStream::pair()?;
-            let (terminate, terminates) = UnixStream::pair()?;
-            interrupt.set_nonblocking(true)?;
-            terminate.set_nonblocking(true)?;
-            pipe::register(SIGINT, interrupts)?;
-            pipe::register(SIGHUP, terminates.try_clone()?)?;
-            pipe::register(SIGTERM, terminates)?;
-            Ok(Self { interrupt, terminate, interrupts: 0, terminated: false })
-        };
-        listen().map_err(RecordError::system("signals"))
+    pub(crate) fn listen() -> io::Result<Self> {
+        let (interrupt, interrupts) = UnixStream::pair()?;
+        let (terminate, terminates) = UnixStream::pair()?;
+        interrupt.set_nonblocking(true)?;
+        terminate.set_nonblocking(true)?;
+        pipe::register(SIGINT, interrupts)?;
+        pipe::register(SIGHUP, terminates.try_clone()?)?;
+        pipe::register(SIGTERM, terminates)?;
+        Ok(Self { interrupt, terminate, interrupts: 0, terminated: false })
     }
 
     /// Returns file descriptors that are readable after a new signal.
@@ -56,7 +51,7 @@ impl Signals {
     }
 
     /// Returns the request since the last [`Signals::reset`].
-    pub(super) fn stop_request(&mut self) -> StopRequest {
+    pub(crate) fn stop_request(&mut self) -> StopRequest {
         let mut bytes = [0; 16];
         // Each signal is one byte. A read without any is an error.
         self.interrupts += self.interrupt.read(&mut bytes).unwrap_or_default();

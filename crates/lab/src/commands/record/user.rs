@@ -34,7 +34,8 @@ impl User {
             Loudness::Quiet => ProgressDrawTarget::hidden(),
             Loudness::Normal => ProgressDrawTarget::stderr_with_hz(HZ),
         });
-        Ok(Self { signals: Signals::listen()?, request: StopRequest::None, progress, loudness })
+        let signals = Signals::listen().map_err(RecordError::system("signals"))?;
+        Ok(Self { signals, request: StopRequest::None, progress, loudness })
     }
 
     /// Shows progress.

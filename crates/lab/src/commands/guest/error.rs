@@ -1,0 +1,117 @@
+//! The errors of `shootdown guest`.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{BAD_INPUT, CANNOT_RUN, INTERRUPTED, UserError, shown};
+use crate::output::OutputError;
+use crate::recordings::RecordingError;
+
+/// There is no recording from the guest.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GuestError {
+    #[error("{program} is not installed")]
+    NoProgram { program: &'static str, package: &'static str },
+    /// A program of the host, which prepares the guest, failed.
+    #[error("{program} failed: {}", shown(.error))]
+    Failed { program: &'static str, error: String },
+    /// The sources of apt name no mirror of Debian.
+    #[error("apt has no mirror of Debian, from which the kernel could be fetched")]
+    NoMirror,
+    #[error("Debian has no package of Linux {}", shown(.version))]
+    NoPackage { version: String, known: Vec<String> },
+    #[error("`{}` is neither a version of Linux nor a file", shown(.0))]
+    NoKernel(OsString),
+    #[error("{} is not a kernel image for x86-64", shown(.0))]
+    NotAnImage(PathBuf),
+    /// The kernel is too old.
+    #[error("Linux {} lacks the events ipi_send_cpu and csd_queue_cpu", shown(.0))]
+    NoEvents(String),
+    #[error("there is no program `{}`", shown(.0))]
+    NotFound(OsString),
+    #[error("{} needs {}, which is not on this machine", shown(.program), shown(.library))]
+    NoLibrary { program: PathBuf, library: String },
+    #[error("{}: {error}", shown(.path))]
+    File { path: PathBuf, error: io::Error },
+    /// A file that the guest gives back would replace a file, or could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error("temporary files: {0}")]
+    Temporary(io::Error),
+    #[error("{program} could not be started: {error}")]
+    NotStarted { program: &'static str, error: io::Error },
+    #[error("signals: {0}")]
+    Signals(io::Error),
+    /// The kernel panicked, or QEMU failed.
+    #[error("the guest ended unexpectedly after `{}`", shown(.last))]
+    Crashed { last: String },
+    #[error("the guest did not end within {} s, after `{}`", .limit.as_secs(), shown(.last))]
+    TooLong { last: String, limit: Duration },
+    /// The recorder in the guest made no recording.
+    #[error("in the guest: {}", shown(.error))]
+    Recorder { error: String, remedy: String },
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    #[error("interrupted, and nothing was recorded")]
+    Interrupted,
+}
+
+impl UserError for GuestError {
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Interrupted => INTERRUPTED,
+            Self::Output(error) => error.exit_status(),
+            Self::NoPackage { .. }
+            | Self::NoKernel(_)
+            | Self::NotAnImage(_)
+            | Self::NoEvents(_)
+            | Self::NotFound(_)
+            | Self::NoLibrary { .. }
+            | Self::File { .. } => BAD_INPUT,
+            _ => CANNOT_RUN,
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            Self::NoProgram { package, .. } => {
+                format!("sudo apt-get install {package} (on Debian and Ubuntu)")
+            }
+            Self::Failed { program: "apt-get", .. } => {
+                "check the network, or give an image of a kernel with --kernel".to_owned()
+            }
+            Self::Failed { .. } => "free some disk space, and run the command again".to_owned(),
+            Self::NoMirror => {
+                "give images with --kernel /boot/vmlinuz-VERSION and --busybox PATH".to_owned()
+            }
+            Self::NoPackage { known, .. } => format!("use --kernel with {}", known.join(", ")),
+            Self::NoKernel(_) => "use --kernel 6.12, or the path of an image".to_owned(),
+            Self::NotAnImage(_) => {
+                "give a bzImage, such as /boot/vmlinuz-VERSION on Debian and Ubuntu".to_owned()
+            }
+            Self::NoEvents(_) => "use Linux 6.4 or later, for example --kernel 6.12".to_owned(),
+            Self::NotFound(_) => {
+                "give the path of a program, or the name of a program in PATH".to_owned()
+            }
+            Self::NoLibrary { .. } => "install the library, and run the command again".to_owned(),
+            Self::File { .. } => "check the path, and that this user may read it".to_owned(),
+            Self::Output(error) => error.remedy(),
+            Self::Temporary(_) => {
+                "free some disk space, or set TMPDIR to another directory".to_owned()
+            }
+            Self::NotStarted { .. } | Self::Signals(_) => {
+                "stop other programs, and run the command again".to_owned()
+            }
+            Self::Crashed { .. } => {
+                "add --console to show all lines of the kernel, or use a larger --memory-mib"
+                    .to_owned()
+            }
+            Self::TooLong { .. } => "wait longer with --limit SECONDS".to_owned(),
+            Self::Recorder { remedy, .. } => remedy.clone(),
+            Self::Recording(_) => "report this with the whole command".to_owned(),
+            Self::Interrupted => "run the command again".to_owned(),
+        }
+    }
+}
