@@ -7,12 +7,24 @@ use crate::command::{Command, Failure, cargo};
 use crate::test::builds;
 use crate::{output, root};
 
+/// How much of the studies the demonstration simulates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Studies {
+    /// Everything.
+    Full,
+    /// A part, in a tenth of the time.
+    Quick,
+}
+
 /// Replays the recordings, reproduces the studies, and writes a report.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run(studies: Studies) -> Result<(), Failure> {
     let report = output().join("demo.html");
     // The command runs in the root, and prints the path that it is given.
-    let command = cargo("run --quiet --release -p shootdown-lab -- report --output")
+    let mut command = cargo("run --quiet --release -p shootdown-lab -- report --output")
         .arg(report.strip_prefix(root()).unwrap_or(&report));
+    if matches!(studies, Studies::Quick) {
+        command = command.arg("--quick");
+    }
     recordings()?.into_iter().fold(command, Command::arg).run()
 }
 
@@ -28,7 +40,8 @@ fn recordings() -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs each command that the README shows.
+/// Runs each command that the README shows: of the demonstration, a part that is quick. `cargo xtask
+/// soak` runs it whole.
 pub(crate) fn readme() -> Result<(), Failure> {
     let path = root().join("README.md");
     let text = fs::read_to_string(&path)
@@ -39,7 +52,7 @@ pub(crate) fn readme() -> Result<(), Failure> {
         match line {
             // This step is a part of that command.
             "cargo xtask test" => {}
-            "cargo xtask demo" => run()?,
+            "cargo xtask demo" => run(Studies::Quick)?,
             _ => {
                 return Err(Failure::new(
                     format!("README.md shows `{line}`, which no test runs"),

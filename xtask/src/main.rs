@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let start = Instant::now();
     let result = match arguments[..] {
-        ["demo"] => demo::run(),
+        ["demo"] => demo::run(demo::Studies::Full),
         ["test"] => test::all(),
         ["test", step] => test::step(step),
         ["book"] => book::build(),

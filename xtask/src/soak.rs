@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::command::{Failure, cargo};
 use crate::test::builds;
-use crate::{boots, port, python, setup};
+use crate::{boots, demo, port, python, setup};
 
 /// Runs the stress example.
 fn stress(seconds: u64) -> Result<(), Failure> {
@@ -97,6 +97,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
     python::test(python::Part::All)?;
+    demo::run(demo::Studies::Full)?;
     // These are the checker's programs that CI leaves out.
     cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     boots::soak(Duration::from_secs(minutes * 60), seed)?;

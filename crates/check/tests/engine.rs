@@ -147,8 +147,8 @@ fn larger_programs_with_few_changes_have_no_violation() {
     let texts = [
         "unmap 0.0 | run 0 | run 0",
         "unmap 0.0 | unmap 0.1 | run 0",
-        "unmap 0.0 | unmap-masked 0.1 | run 0, idle, run 0",
         "unmap-table 0.0 | run 0, idle | run 0, run 1",
+        "unmap 0.0 | unmap-masked 0.1 | run 0, idle, run 0",
         "reclaim 0.0 | unmap 0.0 | run 0, idle, run 0",
         "retire 0 | run 0, idle, leave | run 0, idle, run 1",
     ];

@@ -327,7 +327,7 @@ mod tests {
         /// decreases.
         #[test]
         fn everyone_is_clean_up_to_the_first_gap(
-            broadcasts in prop::collection::vec((0u64..20, 1u64..4, any::<bool>()), 1..40)
+            broadcasts in prop::collection::vec((0u64..20, 1u64..4, any::<bool>()), 1..if cfg!(miri) { 8 } else { 40 })
         ) {
             let engine = Soft::<Host>::engine(Config::default());
             let space = engine.space(Root(0));

@@ -161,6 +161,7 @@ mod batches {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes seconds, and `reclaim` tests the same code")]
     fn interrupted_cpu_drops_tag_above_batch_ceiling() {
         assert_eq!(batch_discards_tag(17), [false; 2]);
         assert_eq!(batch_discards_tag(18), [true; 2]);

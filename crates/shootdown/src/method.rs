@@ -263,6 +263,7 @@ mod tests {
     /// possible saving allows. If broadcasts cost the same for any number of CPUs, or interrupts
     /// are excluded, there is no trial.
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of steps, without unsafe code")]
     fn interrupts_are_tried_occasionally() {
         let trials = |costs: NotifyCosts| {
             let policy = NotifyPolicy::new();

@@ -70,7 +70,9 @@ fn each_flush_calls_the_hook_once() {
     for (flush, calls) in
         [(flush_one as Flush, 2), (flush_gathered, 1), (flush_for_resize, 2), (flush_batch, 1)]
     {
-        for config in [CONFIG, CONFIG.with_broadcasts(15), Config { tags: 0, ..CONFIG }] {
+        let configs = [CONFIG, CONFIG.with_broadcasts(15), Config { tags: 0, ..CONFIG }];
+        // Each takes miri seconds.
+        for config in configs.into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
             check(flush, &[3, 20], calls, config);
         }
     }

@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 512 },
+        cases: if cfg!(miri) { 1 } else { 512 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -83,7 +83,7 @@ proptest! {
     /// interrupts exactly the CPUs that use the space, unless it is broadcast.
     #[test]
     fn random_programs_use_no_freed_memory(
-        config in tags(), steps in prop::collection::vec(step(), 1..150)
+        config in tags(), steps in prop::collection::vec(step(), 1..if cfg!(miri) { 40 } else { 150 })
     ) {
         let system: System = System::new(Config { tables: 8, pages: 6, ..config });
         let machine = system.engine.machine();
