@@ -40,8 +40,8 @@ fn recordings() -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs each command that the README shows: of the demonstration, a part that is quick. `cargo xtask
-/// soak` runs it whole.
+/// Runs each command that the README shows: of the demonstration, a part that is quick. `cargo
+/// xtask soak` runs it whole.
 pub(crate) fn readme() -> Result<(), Failure> {
     let path = root().join("README.md");
     let text = fs::read_to_string(&path)

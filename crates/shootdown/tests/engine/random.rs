@@ -72,6 +72,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Maximum number of steps of a program.
+const STEPS: usize = if cfg!(miri) { 40 } else { 150 };
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 1 } else { 512 },
@@ -83,7 +86,7 @@ proptest! {
     /// interrupts exactly the CPUs that use the space, unless it is broadcast.
     #[test]
     fn random_programs_use_no_freed_memory(
-        config in tags(), steps in prop::collection::vec(step(), 1..if cfg!(miri) { 40 } else { 150 })
+        config in tags(), steps in prop::collection::vec(step(), 1..STEPS)
     ) {
         let system: System = System::new(Config { tables: 8, pages: 6, ..config });
         let machine = system.engine.machine();
