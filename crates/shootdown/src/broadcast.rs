@@ -322,12 +322,15 @@ mod tests {
         assert_eq!(by(64).operations(&[pages(1), Extent::whole()]), None);
     }
 
+    /// Maximum number of broadcasts.
+    const MANY: usize = if cfg!(miri) { 8 } else { 40 };
+
     proptest! {
         /// A broadcast counts only if it leaves no gap or covers everything. The generation never
         /// decreases.
         #[test]
         fn everyone_is_clean_up_to_the_first_gap(
-            broadcasts in prop::collection::vec((0u64..20, 1u64..4, any::<bool>()), 1..if cfg!(miri) { 8 } else { 40 })
+            broadcasts in prop::collection::vec((0u64..20, 1u64..4, any::<bool>()), 1..MANY)
         ) {
             let engine = Soft::<Host>::engine(Config::default());
             let space = engine.space(Root(0));
