@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod recordings;
 mod render;
+mod selection;
 pub mod sweep;
 mod studies;
 mod workloads;

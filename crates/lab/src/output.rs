@@ -65,6 +65,9 @@ pub(crate) enum Reason {
     /// A file of that name exists, and the user did not allow its replacement.
     #[error(" exists")]
     Exists,
+    /// A recorder was killed while it wrote this file, or it still runs.
+    #[error(".part exists: another recorder writes it, or was killed")]
+    PartExists,
     /// The output would replace the file that it is made of.
     #[error(" is also the input")]
     IsInput,
@@ -197,6 +200,28 @@ impl Output {
         NamedTempFile::new_in(self.directory()).map_err(|error| self.not_created(error))
     }
 
+    /// Creates the file of the output's name with `.part` after it, as [`create`](Self::create)
+    /// does. It remains if the process is killed.
+    ///
+    /// # Errors
+    ///
+    /// If no file can be created in the directory, or if the file exists, unless the output
+    /// replaces existing files.
+    pub(crate) fn create_part(&self) -> Result<NamedTempFile, OutputError> {
+        let mut name = self.target.file_name().unwrap_or_default().to_owned();
+        name.push(".part");
+        if self.existing == Existing::Replace {
+            // If this fails, so does the creation.
+            let _ = fs::remove_file(self.directory().join(&name));
+        }
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(&name).rand_bytes(0).tempfile_in(self.directory());
+        file.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => self.error(Reason::PartExists),
+            _ => self.not_created(error),
+        })
+    }
+
     /// Writes the whole file, readable by other users as the umask allows.
     ///
     /// # Errors
@@ -249,7 +274,11 @@ fn invoker() -> Option<(u32, u32)> {
 impl UserError for OutputError {
     fn exit_status(&self) -> u8 {
         match &self.reason {
-            Reason::Exists | Reason::IsInput | Reason::NotAFile | Reason::Dash => BAD_INPUT,
+            Reason::Exists
+            | Reason::PartExists
+            | Reason::IsInput
+            | Reason::NotAFile
+            | Reason::Dash => BAD_INPUT,
             Reason::Directory { .. } => CANNOT_RUN,
             Reason::Unwritable(error) => match error.kind() {
                 io::ErrorKind::NotFound
@@ -264,6 +293,10 @@ impl UserError for OutputError {
         let option = self.option;
         match &self.reason {
             Reason::Exists => format!("choose another file with {option}, or add --force"),
+            Reason::PartExists => format!(
+                "replay {}.part, or remove it; or choose another file with {option}",
+                shown(&self.path)
+            ),
             Reason::Unwritable(error)
                 if matches!(
                     error.kind(),

@@ -177,9 +177,15 @@ fn quiet_recorder_prints_nothing() {
 
 #[test]
 fn bad_usage_exits_125() {
-    for arguments in
-        [&["record"][..], &["record", "--fly", "--", "true"], &["record", "--pid", "1"]]
-    {
+    for arguments in [
+        &["record"][..],
+        &["record", "--fly", "--", "true"],
+        &["record", "--pid", "0"],
+        &["record", "--pid", "1", "--", "true"],
+        &["record", "--pid", "1", "--all"],
+        &["record", "--user", "nobody", "--pid", "1"],
+        &["record", "--duration", "10", "--", "true"],
+    ] {
         let output = command().args(arguments).output().expect("the command runs");
         assert_eq!(output.status.code(), Some(FAILED), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
@@ -342,7 +348,15 @@ fn killed_recorder_leaves_no_instance_or_file() {
     kill_process(pid(&child), Signal::KILL).expect("a signal");
     child.wait().expect("it ends");
     wait_for("all instances are removed", || instances(child.id()).is_empty());
-    assert_eq!(files(&directory), [""; 0]);
+    // What was written is left.
+    assert_eq!(files(&directory), ["r.part"]);
+    let (_, mut command) = recorder(&[], &["true"]);
+    let output = command.current_dir(directory.path()).output().expect("the command runs");
+    assert_error(&output, FAILED, &["r.part exists", "replay r.part, or remove it"]);
+    let (_, mut command) = recorder(&["--force"], &["true"]);
+    let output = command.current_dir(directory.path()).output().expect("the command runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(files(&directory), ["r"]);
 }
 
 #[test]
@@ -385,14 +399,13 @@ fn lost_events_are_reported_and_recorded() {
 }
 
 #[test]
-fn full_disk_is_reported_and_no_file_left() {
+fn full_disk_leaves_intact_recording() {
     if !can_trace() {
         return;
     }
-    let script = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done";
-    let (directory, mut command) = recorder(&["--force"], &["sh", "-c", script]);
+    let (directory, mut command) = recorder(&["--force"], &["sh", "-c", MANY_PROGRAMS]);
     let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .args(["-t", "tmpfs", "-o", "size=160k", "tmpfs"])
         .arg(directory.path())
         .output();
     if !mount.is_ok_and(|mount| mount.status.success()) {
@@ -400,12 +413,130 @@ fn full_disk_is_reported_and_no_file_left() {
         return;
     }
     let output = command.current_dir(directory.path()).output();
-    let left = files(&directory);
+    let (left, found) = (files(&directory), std::panic::catch_unwind(|| read(&directory)));
     let unmounted = Command::new("umount").arg(directory.path()).status().expect("umount");
     assert!(unmounted.success());
-    assert_eq!(left, [""; 0]);
-    let words = ["r: No space left on device", "with more free space"];
-    assert_fails(&output.expect("the command runs"), FAILED, &directory, &words);
+    assert_eq!(left, ["r"]);
+    let words = ["r: No space left on device", "it has the first", "with more free space"];
+    assert_error_after_notes(&output.expect("the command runs"), &words);
+    let (records, totals) = found.expect("an intact recording");
+    assert_eq!(totals.ended, Ended::Interrupted);
+    assert!(records.len() > 5000, "{}", records.len());
+}
+
+/// Runs 1500 programs, whose recording has more than a megabyte.
+const MANY_PROGRAMS: &str = "i=0; while [ $i -lt 1500 ]; do /bin/true; i=$((i+1)); done";
+
+/// Asserts that the recorder failed with these words in its last two lines.
+fn assert_error_after_notes(output: &Output, words: &[&str]) {
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(FAILED), "{error}");
+    let at = error.find("error: ").expect(&error);
+    assert!(words.iter().all(|word| error[at..].contains(word)), "{error}");
+    assert_eq!(error[at..].lines().count(), 2, "{error}");
+}
+
+#[test]
+fn limit_ends_recording_but_not_program() {
+    if !can_trace() {
+        return;
+    }
+    let script = format!("{MANY_PROGRAMS}; echo done");
+    let (directory, mut command) = recorder(&["--limit-mib", "1"], &["sh", "-c", &script]);
+    let output = command.output().expect("the command runs");
+    assert_error_after_notes(&output, &["r has reached 1 MiB", "--limit-mib 4"]);
+    assert_eq!(read(&directory).1.ended, Ended::Interrupted);
+    let size = fs::metadata(directory.path().join("r")).expect("a file").len();
+    assert!((800 << 10..=1 << 20).contains(&size), "{size}");
+    assert_eq!(text(&output.stdout), "done\n");
+}
+
+/// Starts a program that maps and touches memory, forever.
+fn busy() -> Child {
+    let script = "while :; do /bin/true; done";
+    Command::new("sh").args(["-c", script]).spawn().expect("a process")
+}
+
+/// Records without a command.
+fn record_running(options: &[&str]) -> (TempDir, Output) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = command();
+    command.args(["record", "--output", "r"]).args(options).current_dir(directory.path());
+    let output = command.output().expect("the command runs");
+    (directory, output)
+}
+
+#[test]
+fn running_process_is_recorded_for_a_time() {
+    if !can_trace() {
+        return;
+    }
+    let mut program = busy();
+    let pid = program.id().to_string();
+    let start = Instant::now();
+    let (directory, output) = record_running(&["--pid", &pid, "--duration", "500ms"]);
+    assert!(start.elapsed() >= Duration::from_millis(500));
+    assert!(program.try_wait().expect("a status").is_none(), "the program still runs");
+    program.kill().expect("a signal");
+    program.wait().expect("an end");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let (records, totals) = read(&directory);
+    assert_eq!(totals.ended, Ended::Interrupted);
+    let count = |is: fn(&Event) -> bool| records.iter().filter(|r| is(&r.event)).count();
+    let spawned = count(|event| matches!(event, Event::Spawn { .. }));
+    assert!(spawned > 1, "{spawned}");
+    assert!(count(|event| matches!(event, Event::Fault { .. })) > 20 * spawned);
+}
+
+#[test]
+fn process_or_group_that_is_absent_is_an_error() {
+    if !can_trace() {
+        return;
+    }
+    let mut gone = Command::new("true").spawn().expect("a process");
+    gone.wait().expect("an end");
+    let pid = gone.id().to_string();
+    let (directory, output) = record_running(&["--pid", &pid]);
+    assert_fails(&output, FAILED, &directory, &["there is no process", "ps -e"]);
+    let (directory, output) = record_running(&["--cgroup", "no/such"]);
+    assert_fails(&output, FAILED, &directory, &["/sys/fs/cgroup/no/such: ", "systemd-cgls"]);
+    let (directory, mut command) = recorder(&["--user", "no such"], &["true"]);
+    let output = command.output().expect("the command runs");
+    assert_fails(&output, FAILED, &directory, &["there is no user `no such`", "--user"]);
+}
+
+#[test]
+fn detached_descendants_are_recorded_until_they_end() {
+    if !can_trace() {
+        return;
+    }
+    let script = "setsid sh -c 'sleep 0.3; exec /bin/echo late' & exit 4";
+    let (directory, mut command) = recorder(&["--until-all-end"], &["sh", "-c", script]);
+    let output = command.output().expect("the command runs");
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let (records, totals) = read(&directory);
+    assert_eq!(totals.ended, Ended::Exited(4));
+    let is_late = |event: &Event| matches!(event, Event::Exec { name, .. } if name == "echo");
+    assert!(records.iter().any(|record| is_late(&record.event)));
+}
+
+#[test]
+fn command_runs_as_the_user_that_called_sudo() {
+    if !can_trace() {
+        return;
+    }
+    let identity = |options: &[&str], by_sudo: bool| {
+        let (_directory, mut command) = recorder(options, &["sh", "-c", "id -u; echo $USER"]);
+        command.envs(
+            by_sudo.then_some([("SUDO_UID", "65534"), ("SUDO_GID", "65534")]).into_iter().flatten(),
+        );
+        let output = command.output().expect("the command runs");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(identity(&[], true), "65534\nnobody\n");
+    assert!(identity(&["--user", "root"], true).starts_with("0\n"));
+    assert_eq!(identity(&["--user", "nobody"], false), "65534\nnobody\n");
 }
 
 #[test]

@@ -167,11 +167,36 @@ impl<W: io::Write> Assembler<W> {
     ///
     /// Returns the errors of the writer's output.
     pub fn finish(mut self, ended: Ended) -> io::Result<W> {
+        self.requests_of_all_cpus()?;
+        self.writer.finish(ended)
+    }
+
+    /// Ends the recording. Nothing can be written afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the writer's output. The recording can then be [`cut`](Self::cut).
+    pub fn end(&mut self, ended: Ended) -> io::Result<()> {
+        self.requests_of_all_cpus()?;
+        self.writer.end(ended)
+    }
+
+    /// Ends the recording after the last block that was written, because the output is full (see
+    /// [`Writer::cut`]).
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the writer's output.
+    pub fn cut(&mut self) -> io::Result<()> {
+        self.writer.cut()
+    }
+
+    fn requests_of_all_cpus(&mut self) -> io::Result<()> {
         for cpu in 0..self.cpus.len() {
             let complete = self.cpus[cpu].calls.complete();
             self.requests(cpu as u32, complete)?;
         }
-        self.writer.finish(ended)
+        Ok(())
     }
 
     fn convert(&mut self, event: RawEvent) -> io::Result<()> {

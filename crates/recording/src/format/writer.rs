@@ -12,13 +12,16 @@ use crate::record::Record;
 
 /// Writes a recording, block by block: at most 64 KiB are kept in memory.
 ///
-/// A reader refuses the file as truncated unless [`Writer::finish`] has been called.
+/// A reader refuses the file as truncated unless [`Writer::finish`], [`Writer::end`] or
+/// [`Writer::cut`] has been called.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     /// `true` after a failed write to `out`: the recording then has a gap, and nothing can follow.
     failed: bool,
     rules: Rules,
+    /// The state of `rules` at the end of the last block that was written.
+    written: Rules,
     base: Base,
     /// Room for the frame, and the records that follow it.
     block: Vec<u8>,
@@ -50,7 +53,8 @@ impl<W: Write> Writer<W> {
         let mut block = Vec::with_capacity(FRAME_BYTES + PAYLOAD_BYTES_MAX);
         block.resize(FRAME_BYTES, 0);
         let (rules, base) = (Rules::new(header.cpus), Base::new(header.cpus));
-        Ok(Self { out, failed: false, rules, base, block, records: 0, blocks: 0 })
+        let written = rules.clone();
+        Ok(Self { out, failed: false, rules, written, base, block, records: 0, blocks: 0 })
     }
 
     /// Appends a record.
@@ -62,10 +66,12 @@ impl<W: Write> Writer<W> {
     /// errors of `out`; after such an error, every later write to `out` fails.
     #[inline]
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
-        self.rules.admit(record).map_err(refused)?;
-        if self.block.len() + bytes_max(&record.event) > FRAME_BYTES + PAYLOAD_BYTES_MAX {
+        let is_full = self.block.len() + bytes_max(&record.event) > FRAME_BYTES + PAYLOAD_BYTES_MAX;
+        if is_full && self.records > 0 {
             self.end_block(BlockKind::Records)?;
         }
+        // The state of the rules at the end of a block does not include this record.
+        self.rules.admit(record).map_err(refused)?;
         encode(&mut self.block, &mut self.base, record);
         self.records += 1;
         Ok(())
@@ -77,15 +83,44 @@ impl<W: Write> Writer<W> {
     ///
     /// Returns the errors of the output.
     pub fn finish(mut self, ended: Ended) -> io::Result<W> {
+        self.end(ended)?;
+        Ok(self.out)
+    }
+
+    /// Ends the recording and flushes the output. Nothing can be written afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the output. The recording can then be [`cut`](Self::cut).
+    pub fn end(&mut self, ended: Ended) -> io::Result<()> {
         if self.records > 0 {
             self.end_block(BlockKind::Records)?;
         }
+        self.write_totals(ended)
+    }
+
+    /// Ends the recording after the last block that was written, because the output is full. Later
+    /// records are dropped. If a write to the output has failed, the output must end where it ended
+    /// before this write.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the output.
+    pub fn cut(&mut self) -> io::Result<()> {
+        self.block.truncate(FRAME_BYTES);
+        (self.records, self.failed) = (0, false);
+        self.rules = self.written.clone();
+        self.write_totals(Ended::Interrupted)
+    }
+
+    fn write_totals(&mut self, ended: Ended) -> io::Result<()> {
         let Rules { records, lost, time_ns, .. } = self.rules;
         serde_json::to_writer(&mut self.block, &Totals { records, lost, time_ns, ended })?;
         self.end_block(BlockKind::Totals)?;
+        // If the mark is not written, the totals could be written again.
+        self.failed = true;
         self.out.write_all(&END_MARK)?;
-        self.out.flush()?;
-        Ok(self.out)
+        self.out.flush()
     }
 
     fn end_block(&mut self, kind: BlockKind) -> io::Result<()> {
@@ -98,6 +133,7 @@ impl<W: Write> Writer<W> {
         self.failed = true;
         self.out.write_all(&self.block)?;
         self.failed = false;
+        self.written = self.rules.clone();
         self.block.truncate(FRAME_BYTES);
         self.base.reset();
         self.records = 0;

@@ -243,7 +243,11 @@ impl<'r> Steps<'r> {
                 linux::MADV_DONTNEED | linux::MADV_REMOVE | linux::MADV_DONTNEED_LOCKED => {
                     RawAddress::Discard(pages(address, length))
                 }
-                linux::MADV_FREE => RawAddress::Offer(pages(address, length)),
+                // The last two clear the accessed mark and keep the rest, so that their flushes
+                // are those of the first. Pages of files that `MADV_PAGEOUT` also unmaps stay.
+                linux::MADV_FREE | linux::MADV_COLD | linux::MADV_PAGEOUT => {
+                    RawAddress::Offer(pages(address, length))
+                }
                 _ => return None,
             },
             Call::Remap { address, old_length, new_length, .. } => {
@@ -319,5 +323,7 @@ mod linux {
     pub(super) const MADV_DONTNEED: u32 = 4;
     pub(super) const MADV_FREE: u32 = 8;
     pub(super) const MADV_REMOVE: u32 = 9;
+    pub(super) const MADV_COLD: u32 = 20;
+    pub(super) const MADV_PAGEOUT: u32 = 21;
     pub(super) const MADV_DONTNEED_LOCKED: u32 = 24;
 }

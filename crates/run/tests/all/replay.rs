@@ -149,6 +149,23 @@ fn active_cpu_is_interrupted_and_idle_is_not() {
 }
 
 #[test]
+fn cold_and_paged_out_pages_lose_their_mark() {
+    for advice in [20, 21] {
+        let flush = |reason| Event::Flush { reason, pages: Some(3) };
+        let script = Script::two_threads()
+            .map(0, PAGE, 3 << 12)
+            .fault(0, PAGE, WRITE_ABSENT)
+            .fault(1, PAGE + 4096, WRITE_ABSENT)
+            .on(0, Event::Call(Call::Advise { address: PAGE, length: 3 << 12, advice }))
+            .on(0, flush(FlushReason::Request))
+            .on(0, flush(FlushReason::LocalSpace))
+            .on(0, Event::Return { value: 0 });
+        let counts = under_recorded_schedule(&script.write(), Linux70::new).unwrap().counts;
+        assert_eq!((counts.interrupts_sent, counts.flushes_ranged), (1, 2), "{advice}");
+    }
+}
+
+#[test]
 fn write_after_read_flushes_the_page() {
     let script = Script::two_threads()
         .map(0, PAGE, 8192)

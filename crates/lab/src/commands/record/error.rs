@@ -18,6 +18,7 @@ const NOT_FOUND: u8 = 127;
 /// There is no complete recording, or tracing was not cleaned up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
+    /// The mount of tracefs permits only its owner.
     #[error("only root may trace the kernel")]
     NotRoot,
     #[error("there is no tracefs at /sys/kernel/tracing")]
@@ -39,6 +40,16 @@ pub(crate) enum RecordError {
     Output(#[from] OutputError),
     #[error("`{}` could not be started: {error}", shown(.program))]
     NotStarted { program: OsString, error: io::Error },
+    /// There is no user of that name or number.
+    #[error("there is no user `{}`", shown(.user))]
+    NoUser { user: String },
+    #[error("there is no process {pid}")]
+    NoProcess { pid: u32 },
+    #[error("{}: {error}", shown(.path))]
+    NoCgroup { path: PathBuf, error: io::Error },
+    /// No selected process runs.
+    #[error("no selected process runs")]
+    NothingSelected,
     /// The kernel refused a process, a pipe or a signal handler.
     #[error("{what}: {error}")]
     System { what: &'static str, error: io::Error },
@@ -48,6 +59,13 @@ pub(crate) enum RecordError {
     /// The recording was kept, but lacks events.
     #[error("{} events were lost: {} was kept, but lacks them", .0.written.lost, shown(&.0.output))]
     Incomplete(Box<Recorded>),
+    /// The recording was kept, but the disk has no room for the rest.
+    #[error("{}: {error}: it has the first {}", shown(&.recorded.output), .recorded.extent())]
+    DiskFull { recorded: Box<Recorded>, error: io::Error },
+    /// The recording was kept, but is as large as it may become.
+    #[error("{} has reached {} MiB: it has the first {}", shown(&.0.output), .0.limit_mib,
+            .0.extent())]
+    LimitReached(Box<Recorded>),
     /// The recording was kept, but instances of tracing could not be removed.
     #[error("the tracing instances {} could not be removed", all_shown(.paths).join(" and "))]
     InstancesLeft { paths: Vec<PathBuf> },
@@ -97,11 +115,25 @@ impl UserError for RecordError {
                 }
                 _ => "check that the program runs without `shootdown record`".to_owned(),
             },
+            Self::NoUser { .. } => "name a user of /etc/passwd with --user".to_owned(),
+            Self::NoProcess { .. } | Self::NothingSelected => {
+                "use the numbers of running processes, as `ps -e` prints them".to_owned()
+            }
+            Self::NoCgroup { .. } => {
+                "name a control group below /sys/fs/cgroup, as `systemd-cgls` prints it".to_owned()
+            }
             Self::System { .. } => "stop other programs, and run the command again".to_owned(),
             Self::Interrupted => "run the command again".to_owned(),
             Self::Incomplete(recorded) => {
                 let larger = recorded.buffer_kib.saturating_mul(4).min(BUFFER_KIB_MAX);
                 format!("record again with --force --buffer-kib {larger}")
+            }
+            Self::DiskFull { .. } => {
+                "choose a file on a disk with more free space, with --output".to_owned()
+            }
+            Self::LimitReached(recorded) => {
+                let larger = recorded.limit_mib.saturating_mul(4);
+                format!("record again with --force --limit-mib {larger}, or with --duration")
             }
             Self::InstancesLeft { paths } => format!("rmdir {}", all_shown(paths).join(" ")),
         }

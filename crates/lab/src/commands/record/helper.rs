@@ -19,6 +19,13 @@ pub(crate) enum Helper {
     StoppedChild {
         release: PathBuf,
         failure: PathBuf,
+        /// The user, the group and all groups of the command, if they are not the recorder's
+        #[arg(long)]
+        user: Option<u32>,
+        #[arg(long)]
+        group: Option<u32>,
+        #[arg(long, value_delimiter = ',')]
+        groups: Vec<u32>,
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
@@ -36,8 +43,15 @@ pub(super) fn command(helper: &Helper) -> Command {
     command.arg(Helper::COMMAND);
     match helper {
         Helper::Guard { instances } => command.arg("guard").args(instances),
-        Helper::StoppedChild { release, failure, command: program } => {
-            command.arg("stopped-child").args([release, failure]).arg("--").args(program)
+        Helper::StoppedChild { release, failure, user, group, groups, command: program } => {
+            command.arg("stopped-child").args([release, failure]);
+            let user = user.iter().map(|user| ("--user", user));
+            let group = group.iter().map(|group| ("--group", group));
+            let groups = groups.iter().map(|group| ("--groups", group));
+            for (option, number) in user.chain(group).chain(groups) {
+                command.args([option, &number.to_string()]);
+            }
+            command.arg("--").args(program)
         }
     };
     command

@@ -1,130 +1,163 @@
-//! The merge of the sorted events of many buffers into one sorted sequence.
+//! The merge of the sorted events of many buffers into one sorted sequence, while the buffers are
+//! read.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::io;
+use std::collections::{BinaryHeap, VecDeque};
 
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
 
 use super::decode::Decoder;
 use super::page::{Cursor, PageFormat, Step};
-use super::spool::{Spooled, Stream};
 
-/// Calls `emit` with every event of `spooled` in ascending order of time. One page of each stream
-/// is in memory at a time.
-///
-/// # Errors
-///
-/// The errors of reading the pages, and those of `emit`.
-pub(super) fn merge<E: From<io::Error>>(
-    spooled: &Spooled,
-    format: PageFormat,
-    decoder: &Decoder,
-    mut emit: impl FnMut(RawEvent) -> Result<(), E>,
-) -> Result<(), E> {
-    let reader = |stream| Reader::new(spooled, stream, format, decoder);
-    let mut readers: Vec<_> = spooled.streams.iter().map(reader).collect();
-    let mut heads = BinaryHeap::new();
-    let mut events = Vec::with_capacity(readers.len());
-    for (index, reader) in readers.iter_mut().enumerate() {
-        let event = reader.next()?;
-        heads.extend(event.as_ref().map(|event| Reverse((event.time_ns, index))));
-        events.push(event);
-    }
-    while let Some(Reverse((_, index))) = heads.pop() {
-        let next = readers[index].next()?;
-        heads.extend(next.as_ref().map(|event| Reverse((event.time_ns, index))));
-        if let Some(event) = std::mem::replace(&mut events[index], next) {
-            emit(event)?;
-        }
-    }
-    Ok(())
-}
-
-/// The events of one stream.
-struct Reader<'a> {
-    spooled: &'a Spooled,
-    stream: &'a Stream,
+/// A merge in progress. Its memory is bounded by the pages that were added and not emitted yet.
+pub(super) struct Merge<'a> {
     format: PageFormat,
     decoder: &'a Decoder,
-    page_index: usize,
-    page: Vec<u8>,
-    cursor: Option<Cursor>,
-    /// The time of the previous event.
-    time_ns: u64,
-    /// Number of lost events that are reported at the end of the stream.
-    lost_unreported: u64,
+    streams: Vec<Stream>,
+    /// The time and the stream of each stream's next event.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(
-        spooled: &'a Spooled,
-        stream: &'a Stream,
+impl<'a> Merge<'a> {
+    /// Creates a merge of one stream for each of `cpus`.
+    pub(super) fn new(
+        cpus: impl IntoIterator<Item = u32>,
         format: PageFormat,
         decoder: &'a Decoder,
     ) -> Self {
-        Self {
-            spooled,
-            stream,
-            format,
-            decoder,
-            page_index: 0,
-            page: Vec::new(),
-            cursor: None,
-            time_ns: 0,
-            lost_unreported: stream.lost_unreported,
+        let streams = cpus.into_iter().map(Stream::new).collect();
+        Self { format, decoder, streams, heads: BinaryHeap::new() }
+    }
+
+    /// Adds the next page of the stream with this index.
+    ///
+    /// # Panics
+    ///
+    /// If there is no stream with this index.
+    pub(super) fn add(&mut self, stream: usize, page: Box<[u8]>) {
+        self.streams[stream].pages.push_back(page);
+        if self.streams[stream].head.is_none() {
+            self.refill(stream);
         }
     }
 
-    /// Returns the next event that belongs in a recording.
-    fn next(&mut self) -> io::Result<Option<RawEvent>> {
+    /// Calls `emit` in ascending order of time with every event up to `end_ns`. No page that is
+    /// added later may have an earlier event.
+    ///
+    /// # Errors
+    ///
+    /// Those of `emit`.
+    pub(super) fn emit_until<E>(
+        &mut self,
+        end_ns: u64,
+        mut emit: impl FnMut(RawEvent) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while let Some(&Reverse((time_ns, stream))) = self.heads.peek() {
+            if time_ns > end_ns {
+                break;
+            }
+            self.heads.pop();
+            let event = self.streams[stream].head.take();
+            self.refill(stream);
+            event.map_or(Ok(()), &mut emit)?;
+        }
+        Ok(())
+    }
+
+    /// Emits the remaining events, and reports losses that no page reports. `lost` has the total
+    /// number of lost events of each stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of `emit`.
+    pub(super) fn finish<E>(
+        mut self,
+        lost: &[u64],
+        mut emit: impl FnMut(RawEvent) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.emit_until(u64::MAX, &mut emit)?;
+        for (stream, total) in self.streams.iter().zip(lost) {
+            let unreported = total.saturating_sub(stream.lost);
+            if unreported > 0 {
+                emit(stream.loss(unreported))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Advances a stream to its next event.
+    fn refill(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        stream.head = stream.next(self.format, self.decoder);
+        self.heads.extend(stream.head.as_ref().map(|event| Reverse((event.time_ns, index))));
+    }
+}
+
+/// The events of one buffer.
+struct Stream {
+    cpu: u32,
+    /// The page that is read.
+    page: Box<[u8]>,
+    cursor: Option<Cursor>,
+    /// The pages after `page`.
+    pages: VecDeque<Box<[u8]>>,
+    /// The next event.
+    head: Option<RawEvent>,
+    /// The time of the last event that was read.
+    time_ns: u64,
+    /// Number of lost events that pages have reported.
+    lost: u64,
+}
+
+impl Stream {
+    fn new(cpu: u32) -> Self {
+        let (page, pages) = (Box::default(), VecDeque::new());
+        Self { cpu, page, cursor: None, pages, head: None, time_ns: 0, lost: 0 }
+    }
+
+    /// Returns the next event that belongs in a recording; `None` if its page has not been added.
+    fn next(&mut self, format: PageFormat, decoder: &Decoder) -> Option<RawEvent> {
         loop {
             let Some(cursor) = &mut self.cursor else {
-                match self.next_page()? {
-                    Turned::End => {
-                        let count = std::mem::take(&mut self.lost_unreported);
-                        return Ok((count > 0).then(|| self.lost(count)));
-                    }
-                    Turned::Page { lost: None } => continue,
-                    Turned::Page { lost: Some(count) } => return Ok(Some(self.lost(count))),
+                match self.next_page(format)? {
+                    None => continue,
+                    Some(count) => return Some(self.loss(count)),
                 }
             };
             match cursor.next(&self.page) {
                 None => self.cursor = None,
                 // The rest of the page is lost. The number of its events is unknown.
-                Some(Step::Damaged) => return Ok(Some(self.lost(0))),
+                Some(Step::Damaged) => return Some(self.loss(0)),
                 Some(Step::Event { time_ns, bytes }) => {
                     // While the kernel adjusts the clock, a CPU may read an earlier time.
                     self.time_ns = time_ns.max(self.time_ns);
                     let bytes = self.page.get(bytes).unwrap_or_default();
-                    let event = self.decoder.event(self.time_ns, self.stream.cpu, bytes);
+                    let event = decoder.event(self.time_ns, self.cpu, bytes);
                     if event.is_some() {
-                        return Ok(event);
+                        return event;
                     }
                 }
             }
         }
     }
 
-    /// Advances to the next page.
-    fn next_page(&mut self) -> io::Result<Turned> {
-        if !self.spooled.read(self.stream, self.page_index, &mut self.page)? {
-            return Ok(Turned::End);
-        }
-        self.page_index += 1;
-        // The page had a header when it was added to the spool.
-        let Some(header) = self.format.header(&self.page) else {
-            return Ok(Turned::Page { lost: Some(0) });
-        };
+    /// Advances to the next page, if it has been added. Returns the number of events that were lost
+    /// before it, if some were (see [`Header::lost`](super::page::Header::lost)).
+    #[expect(clippy::option_option, reason = "no page, or a page without a loss")]
+    fn next_page(&mut self, format: PageFormat) -> Option<Option<u64>> {
+        self.page = self.pages.pop_front()?;
+        // The page had a header when it was read.
+        let Some(header) = format.header(&self.page) else { return Some(Some(0)) };
         self.cursor = Some(header.cursor());
         self.time_ns = self.time_ns.max(header.time_ns);
-        Ok(Turned::Page { lost: header.lost })
+        self.lost = self.lost.saturating_add(header.lost.unwrap_or_default());
+        Some(header.lost)
     }
 
-    fn lost(&self, count: u64) -> RawEvent {
+    fn loss(&self, count: u64) -> RawEvent {
         RawEvent {
             time_ns: self.time_ns,
-            cpu: self.stream.cpu,
+            cpu: self.cpu,
             // A lost event belongs to no task.
             tid: Tid(0),
             during: During::Interrupt,
@@ -133,18 +166,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The next page, with the number of events lost before it (see
-/// [`Header::lost`](super::page::Header::lost)), or the end.
-enum Turned {
-    End,
-    Page { lost: Option<u64> },
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::spool::Spool;
     use super::*;
-    use crate::output::{Existing, Output};
+    use std::convert::Infallible;
 
     const FORMAT: &str = "field: u64 timestamp; offset:0; size:8;\n\
         field: local_t commit; offset:8; size:8;\nfield: char data; offset:16; size:4080;\n";
@@ -167,29 +192,29 @@ mod tests {
         [&time_ns.to_le_bytes()[..], &commit.to_le_bytes(), &events, &count].concat()
     }
 
-    /// Returns the time and the CPU of each event, and the number of lost events.
-    fn merged(streams: &[(u32, &[Vec<u8>])], lost: u64) -> Vec<(u64, u32, Option<u64>)> {
+    type Found = Vec<(u64, u32, Option<u64>)>;
+
+    /// Adds the time and the CPU of an event, and the number of lost events.
+    fn note(found: &mut Found, event: &RawEvent) -> Result<(), Infallible> {
+        let lost = match event.kind {
+            RawKind::Lost { count } => Some(count),
+            _ => None,
+        };
+        found.push((event.time_ns, event.cpu, lost));
+        Ok(())
+    }
+
+    /// Merges whole streams. `lost` is the total loss of each.
+    fn merged(streams: &[(u32, &[Vec<u8>])], lost: u64) -> Found {
         let format = PageFormat::parse(FORMAT).expect("a format");
-        let directory = tempfile::tempdir().expect("a directory");
-        let output = Output::new(&directory.path().join("x"), Existing::Keep).expect("an output");
-        let cpus = streams.iter().map(|(cpu, _)| *cpu);
-        let mut spool = Spool::new(&output, cpus).expect("a file");
+        let decoder = Decoder::for_tests();
+        let mut merge = Merge::new(streams.iter().map(|(cpu, _)| *cpu), format, &decoder);
         for (index, (_, pages)) in streams.iter().enumerate() {
-            for page in *pages {
-                spool.add(index, page, &format.header(page).expect("a header")).expect("room");
-            }
-            spool.set_lost(index, lost);
+            pages.iter().for_each(|page| merge.add(index, page.clone().into()));
         }
         let mut found = Vec::new();
-        merge(&spool.finish().expect("room"), format, &Decoder::for_tests(), |event| {
-            let lost = match event.kind {
-                RawKind::Lost { count } => Some(count),
-                _ => None,
-            };
-            found.push((event.time_ns, event.cpu, lost));
-            Ok::<_, io::Error>(())
-        })
-        .expect("pages");
+        let losses = vec![lost; streams.len()];
+        let Ok(()) = merge.finish(&losses, |event| note(&mut found, &event));
         found
     }
 
@@ -200,6 +225,22 @@ mod tests {
         let times: Vec<_> =
             merged(&[(0, &first), (3, &second), (1, &[])], 0).iter().map(|e| (e.0, e.1)).collect();
         assert_eq!(times, [(95, 3), (110, 0), (115, 3), (120, 0), (150, 3), (160, 0), (250, 3)]);
+    }
+
+    #[test]
+    fn events_after_the_complete_time_wait_for_other_streams() {
+        let format = PageFormat::parse(FORMAT).expect("a format");
+        let decoder = Decoder::for_tests();
+        let mut merge = Merge::new([0, 1], format, &decoder);
+        let mut found = Vec::new();
+        merge.add(0, page(100, &[10, 10, 100], None).into());
+        let Ok(()) = merge.emit_until(120, |event| note(&mut found, &event));
+        merge.add(1, page(130, &[10], None).into());
+        merge.add(0, page(300, &[5], None).into());
+        let Ok(()) = merge.emit_until(139, |event| note(&mut found, &event));
+        assert_eq!(found.iter().map(|event| event.0).collect::<Vec<_>>(), [110, 120]);
+        let Ok(()) = merge.finish(&[0, 0], |event| note(&mut found, &event));
+        assert_eq!(found[2..], [(140, 1, None), (220, 0, None), (305, 0, None)]);
     }
 
     #[test]

@@ -3,13 +3,18 @@
 //!
 //! In reading order: `tracefs` is the kernel's interface, and `guard` removes our instances from
 //! it. `stopped_child` is the process of the program, which must not start before it is traced.
-//! `session` traces the program and moves pages from `rings` to a `spool`. Then `merge` sorts the
-//! events by time. `layout` and `page` describe the bytes of events, `decode` their meaning, and
-//! `symbols` and `tasks` the functions and tasks that they refer to. `write` makes the recording.
+//! `target` selects programs that already run. `capture` runs a `session`, which traces the
+//! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
+//! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
+//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `write`
+//! makes the recording, whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
 
+mod account;
+mod blocks;
+mod capture;
 mod decode;
 mod error;
 mod guard;
@@ -17,13 +22,15 @@ mod helper;
 mod layout;
 mod merge;
 mod page;
+mod priority;
+mod queue;
 mod recorded;
 mod rings;
 mod session;
 mod signals;
-mod spool;
 mod stopped_child;
 mod symbols;
+mod target;
 mod tasks;
 mod tracefs;
 mod user;
@@ -33,66 +40,100 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
-use clap::Args;
-use rustix::process::geteuid;
-use shootdown_recording::raw::Tid;
-use shootdown_recording::{Ended, Startup};
+use clap::{ArgGroup, Args};
 
-use crate::error::{Failure, shown};
+use crate::error::Failure;
 use crate::output::{Existing, Output};
+use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
 pub(crate) use helper::Helper;
 pub(crate) use signals::{Signals, StopRequest};
 
+use account::Account;
+use capture::Capture;
 use decode::Decoder;
 use error::RecordError;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
-use session::{Captured, Session};
-use stopped_child::StoppedChild;
+use session::Session;
+use stopped_child::Identity;
 use symbols::Symbols;
-use tasks::{Tasks, add_tasks};
 use tracefs::{Scope, Tracefs};
 use user::User;
-use write::Recording;
+use write::{Assembled, Extent};
 
 /// The extension of the default name of a recording.
 const EXTENSION: &str = "shootdown";
+
+/// The memory of all buffers of an instance, by default, in KiB, unless that is less than
+/// [`BUFFER_KIB_MIN`] for each CPU.
+const BUFFERS_KIB: u32 = 256 << 10;
+/// The default size of a buffer.
+const BUFFER_KIB: u32 = 8 << 10;
+const BUFFER_KIB_MIN: u32 = 1 << 10;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown record -- sort --parallel=2 words.txt
   shootdown record --output gc.shootdown -- node allocate.js
-  shootdown record --buffer-kib 65536 -- ./loop-that-unmaps
+  shootdown record --pid 4711 --duration 10s
+  shootdown record --cgroup system.slice/redis.service --duration 1m
+  shootdown record --until-all-end --duration 30s -- redis-server --daemonize yes
 
-Needs root and tracefs. The program runs as it would without the recorder, and its threads and
-children are recorded with it. Afterwards, tracing is configured as before.
+Needs tracefs, and root unless the mount permits this user to trace. The program runs as it would
+without the recorder, and its threads and children are recorded with it. Under sudo, it runs as the
+user that called sudo. Afterwards, tracing is configured as before.
+
+While it records, the recorder writes FILE.part, whose blocks are whole at any time: `replay` reads
+what a recorder that was killed has left. Memory and file are bounded by --memory-mib, --buffer-kib
+and --limit-mib. The recorder has real-time priority, and writes at the lowest priority.
 
 Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
 itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the
-recorder before the program ended.";
+recorder before the program ended. With --pid, --cgroup or --all, or if --duration ends the
+recording, a recording that lacks nothing is a success (0).";
 
 /// The options of `shootdown record`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("selected").args(["pid", "cgroup", "all", "command"])
+    .required(true))]
 pub(crate) struct Record {
+    #[command(flatten)]
+    selection: Selection,
+    /// Record until all descendants of CMD have ended, also those that detach themselves
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "all"])]
+    until_all_end: bool,
+    /// Run CMD as this user, by name or number [default: the user that called sudo]
+    #[arg(long, value_name = "USER", conflicts_with_all = ["pid", "cgroup", "all"])]
+    user: Option<String>,
     /// The file of the recording [default: the name of the program, with .shootdown]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace FILE if it exists
     #[arg(long)]
     force: bool,
-    /// The size of each of the two kernel buffers per CPU, in KiB
-    #[arg(long, value_name = "N", default_value_t = 8192,
+    /// The size of each of the two kernel buffers per CPU, in KiB [default: 8192, and less on more
+    /// than 32 CPUs]
+    #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(4..=i64::from(BUFFER_KIB_MAX)))]
-    buffer_kib: u32,
+    buffer_kib: Option<u32>,
+    /// The largest memory for events that are not written yet, in MiB
+    #[arg(long, value_name = "N", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    memory_mib: u32,
+    /// The largest size of the recording, in MiB. The recorder stops there
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    limit_mib: u64,
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
     /// The program to record, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -111,14 +152,15 @@ impl Helper {
     pub(crate) fn run(&self) {
         match self {
             Self::Guard { instances } => guard::guard(instances),
-            Self::StoppedChild { release, failure, command } => {
-                stopped_child::run(release, failure, command);
+            Self::StoppedChild { release, failure, user, group, groups, command } => {
+                let identity = Identity { user: *user, group: *group, groups };
+                stopped_child::run((release, failure), &identity, command);
             }
         }
     }
 }
 
-/// Runs a command, and records it.
+/// Records the selected programs.
 ///
 /// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM
 /// or SIGHUP stops the recorder. The recording is kept, and the command continues if it has not
@@ -128,20 +170,11 @@ impl Helper {
 ///
 /// Any [`RecordError`]. The instances of tracing are removed, except after
 /// [`RecordError::InstancesLeft`]. A recording exists only after that error and after
-/// [`RecordError::Incomplete`].
+/// [`RecordError::Incomplete`], [`RecordError::DiskFull`] and [`RecordError::LimitReached`].
 fn record(options: &Record) -> Result<Recorded, RecordError> {
-    if !geteuid().is_root() {
-        return Err(RecordError::NotRoot);
-    }
     let tracefs = Tracefs::find()?;
-    let program = options.command.first().cloned().unwrap_or_default();
-    let existing = if options.force { Existing::Replace } else { Existing::Keep };
-    let path = match &options.output {
-        Some(path) => path.clone(),
-        None => default_name(&program)
-            .ok_or_else(|| RecordError::NoName { program: program.clone() })?,
-    };
-    let output = Output::new(&path, existing)?;
+    let output = output(options)?;
+    let account = Account::find(options.user.as_deref())?;
     let decoder = Decoder::new(&tracefs, symbols()?)?;
     let loudness = if options.quiet { Loudness::Quiet } else { Loudness::Normal };
     let mut user = User::new(loudness)?;
@@ -150,57 +183,67 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));
     let guard = Guard::start(instances.to_vec())?;
     tracefs.remove_stale();
-    let session = Session::new(&tracefs, &decoder, options.buffer_kib, &output)?;
-    let header = write::header(&options.command, session.cpus());
-    let (captured, startup, ended) = capture(session, &options.command, &mut user)?;
+    let buffer_kib = options.buffer_kib.unwrap_or_else(default_buffer_kib);
+    let session = Session::new(&tracefs, &decoder, buffer_kib)?;
+    let file = output.create_part()?;
+    let capture = capture::capture(
+        session,
+        options,
+        account.as_ref(),
+        (&decoder, &output, &file),
+        &mut user,
+    )?;
     let time = start.elapsed();
     let cleaned = guard.end();
-    let left = captured.left;
-    let recording = Recording { captured: &captured, decoder: &decoder, header, startup, ended };
-    let written = recording.write(&output, &mut user)?;
+    let Capture { captured, ended, reason, assembled, program } = capture;
+    let Assembled { mut written, extent } = assembled;
+    if matches!(extent, Extent::Discarded) {
+        return Err(RecordError::Interrupted);
+    }
+    written.bytes = output.keep(file)?;
     cleaned?;
     let recorded = Recorded {
         output: output.path().to_owned(),
         program,
         ended,
+        reason,
+        is_command: !options.command.is_empty(),
         time,
         written,
-        buffer_kib: options.buffer_kib,
-        left,
+        buffer_kib,
+        limit_mib: options.limit_mib,
+        left: captured.left,
         loudness,
     };
-    if recorded.written.lost > 0 {
-        return Err(RecordError::Incomplete(Box::new(recorded)));
+    match extent {
+        Extent::CutByDisk(error) => {
+            Err(RecordError::DiskFull { recorded: Box::new(recorded), error })
+        }
+        Extent::CutByLimit => Err(RecordError::LimitReached(Box::new(recorded))),
+        _ if recorded.written.lost > 0 => Err(RecordError::Incomplete(Box::new(recorded))),
+        Extent::Whole | Extent::Discarded => Ok(recorded),
     }
-    Ok(recorded)
 }
 
-/// Runs and traces the command until it ends, or until the user stops the recorder.
-fn capture(
-    mut session: Session<'_>,
-    command: &[OsString],
-    user: &mut User,
-) -> Result<(Captured, Startup, Ended), RecordError> {
-    let mut child = StoppedChild::start(command)?;
-    // The tasks are listed twice, because one may start between the first list and the first event.
-    let mut tasks = Tasks::new();
-    add_tasks(&mut tasks)?;
-    session.start(child.pid())?;
-    add_tasks(&mut tasks)?;
-    if user.signals.stop_request() != StopRequest::None {
-        return Err(RecordError::Interrupted);
-    }
-    child.release()?;
-    let pid = child.pid();
-    let ended = session.run(&mut child, user);
-    if !matches!(ended, Ok(Ended::Exited(_) | Ended::Signalled(_))) {
-        user.note(&format!("`{}` still runs, as process {pid}", shown(&command[0])));
-    } else if let Some(error) = child.failure() {
-        return Err(RecordError::NotStarted { program: command[0].clone(), error });
-    }
-    let ended = ended?;
-    let startup = Startup { recorded: vec![Tid(pid)], tasks: tasks.into_values().collect() };
-    Ok((session.end()?, startup, ended))
+fn output(options: &Record) -> Result<Output, RecordError> {
+    let existing = if options.force { Existing::Replace } else { Existing::Keep };
+    let selection = &options.selection;
+    let name = match (options.command.first(), &selection.cgroup, selection.pid.first()) {
+        (Some(program), _, _) => program.clone(),
+        (None, Some(group), _) => group.into(),
+        (None, None, Some(pid)) => format!("pid-{pid}").into(),
+        (None, None, None) => "all".into(),
+    };
+    let path = match &options.output {
+        Some(path) => path.clone(),
+        None => default_name(&name).ok_or(RecordError::NoName { program: name })?,
+    };
+    Ok(Output::new(&path, existing)?)
+}
+
+fn default_buffer_kib() -> u32 {
+    let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    (BUFFERS_KIB / cpus).clamp(BUFFER_KIB_MIN, BUFFER_KIB)
 }
 
 fn default_name(program: &OsStr) -> Option<PathBuf> {

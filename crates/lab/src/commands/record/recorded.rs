@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanCount};
 use shootdown_recording::Ended;
 
 use crate::error::{INTERRUPTED, shown};
@@ -18,6 +18,19 @@ pub(super) const BUFFER_KIB_MAX: u32 = 4 << 20;
 pub(super) enum Loudness {
     Quiet,
     Normal,
+}
+
+/// The reason why tracing ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// All programs that were waited for have ended.
+    Ended,
+    /// The user stopped the recorder.
+    User,
+    /// The time of `--duration` is over.
+    Time,
+    /// The recording could not become longer.
+    Full,
 }
 
 /// The written numbers of events and bytes.
@@ -34,19 +47,30 @@ pub(crate) struct Recorded {
     pub(super) output: PathBuf,
     pub(super) program: OsString,
     pub(super) ended: Ended,
+    pub(super) reason: Reason,
+    /// `true` if the recorder ran the program.
+    pub(super) is_command: bool,
     pub(super) time: Duration,
     pub(super) written: Written,
     pub(super) buffer_kib: u32,
-    /// Number of tasks of the command that still live.
+    pub(super) limit_mib: u64,
+    /// Number of tasks of the programs that still live.
     pub(super) left: usize,
     pub(super) loudness: Loudness,
 }
 
 impl Recorded {
+    /// Returns the recorded part, as a message names it.
+    pub(super) fn extent(&self) -> String {
+        format!("{} events", HumanCount(self.written.events))
+    }
+
     /// Returns the exit status of the program, as a shell reports it. If the user stopped the
-    /// recorder before the program ended, the status is [`INTERRUPTED`].
+    /// recorder before the program ended, the status is [`INTERRUPTED`]. If the recorder did not
+    /// run the program, or was told for how long, the status is 0.
     pub(super) fn exit_status(&self) -> u8 {
         match self.ended {
+            Ended::Interrupted if !self.is_command || self.reason == Reason::Time => 0,
             Ended::Exited(code) => code as u8,
             Ended::Signalled(signal) => 128 + (signal & 0x7f) as u8,
             Ended::Interrupted => INTERRUPTED,
@@ -66,10 +90,16 @@ impl fmt::Display for Recorded {
             Ended::Signalled(signal) => {
                 writeln!(f, "note: {program} was killed by signal {signal}")?;
             }
-            Ended::Interrupted => writeln!(f, "note: stopped before {program} ended")?,
+            Ended::Interrupted if self.is_command => {
+                writeln!(f, "note: stopped before {program} ended")?;
+            }
+            Ended::Interrupted => {}
         }
-        if self.left > 0 {
+        if self.left > 0 && self.is_command {
             writeln!(f, "note: {} of its tasks still run and are not recorded", self.left)?;
+            if self.ended != Ended::Interrupted {
+                writeln!(f, "note: --until-all-end records until they end")?;
+            }
         }
         writeln!(
             f,

@@ -6,14 +6,22 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use rustix::fs::OFlags;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::error::RecordError;
 use super::page::{PageFormat, Step};
-use super::spool::Spool;
+use super::queue::Batch;
 use super::tracefs::Instance;
 
-/// Number of pages that are read from one buffer before the next buffer's turn.
+/// Largest and smallest number of pages that are read from one buffer before the next buffer's
+/// turn.
 const PAGES_MAX: usize = 512;
+const PAGES_MIN: usize = 16;
+/// Largest number of pages that are read from all buffers in one turn: 32 MiB.
+const PAGES_OF_ALL: usize = 8192;
+/// The time after which an event is in its buffer. The kernel takes the time first, and an
+/// interrupt may delay the rest.
+const COMMIT_NS: u64 = 1_000_000;
 
 /// All buffers.
 #[derive(Debug)]
@@ -29,6 +37,8 @@ pub(super) struct Rings {
 struct Ring {
     cpu: u32,
     file: File,
+    /// The time up to which all events were read.
+    complete_to_ns: u64,
 }
 
 /// Numbers of events.
@@ -36,6 +46,8 @@ struct Ring {
 pub(super) struct Counts {
     pub(super) events: u64,
     pub(super) lost: u64,
+    /// Number of bytes of the pages.
+    pub(super) bytes: u64,
 }
 
 /// The state of the buffers after a read.
@@ -62,14 +74,14 @@ impl Rings {
                     .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
                     .open(&path)
                     .map_err(|error| RecordError::kernel(&path, error))?;
-                rings.push(Ring { cpu, file });
+                rings.push(Ring { cpu, file, complete_to_ns: 0 });
             }
         }
         let page = vec![0; format.page_bytes()];
         Ok(Self { format, rings, page, counts: Counts::default() })
     }
 
-    /// Returns the CPU of each buffer. The [`Spool`] has a stream for each of them, in this order.
+    /// Returns the CPU of each buffer. A [`Batch`] numbers the buffers in this order.
     pub(super) fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.rings.iter().map(|ring| ring.cpu)
     }
@@ -83,25 +95,36 @@ impl Rings {
         self.rings.iter().map(|ring| ring.file.as_fd())
     }
 
-    /// Moves pages from the buffers to `spool`, at most [`PAGES_MAX`] from each.
+    /// Reads the pages of all buffers, a bounded number from each.
     ///
     /// # Errors
     ///
-    /// If a buffer cannot be read, or the spool cannot be written.
-    pub(super) fn drain(&mut self, spool: &mut Spool) -> Result<Drained, RecordError> {
-        let mut drained = Drained::Empty;
+    /// If a buffer cannot be read.
+    pub(super) fn read(&mut self) -> Result<(Batch, Drained), RecordError> {
+        let pages_max = (PAGES_OF_ALL / self.rings.len().max(1)).clamp(PAGES_MIN, PAGES_MAX);
+        let (mut batch, mut drained) = (Batch::default(), Drained::Empty);
         for index in 0..self.rings.len() {
-            if self.drain_one(index, spool)? == Drained::MaybeMore {
-                drained = Drained::MaybeMore;
+            let now_ns = now_ns().saturating_sub(COMMIT_NS);
+            match self.read_one(index, pages_max, &mut batch)? {
+                Drained::Empty => self.rings[index].complete_to_ns = now_ns,
+                Drained::MaybeMore => drained = Drained::MaybeMore,
             }
         }
-        Ok(drained)
+        let complete = self.rings.iter().map(|ring| ring.complete_to_ns);
+        batch.complete_to_ns = complete.min().unwrap_or_default();
+        Ok((batch, drained))
     }
 
-    fn drain_one(&mut self, index: usize, spool: &mut Spool) -> Result<Drained, RecordError> {
+    fn read_one(
+        &mut self,
+        index: usize,
+        pages_max: usize,
+        batch: &mut Batch,
+    ) -> Result<Drained, RecordError> {
         let unreadable = |error| RecordError::System { what: "the kernel's buffers", error };
-        for _ in 0..PAGES_MAX {
-            let read = match self.rings[index].file.read(&mut self.page) {
+        for _ in 0..pages_max {
+            let ring = &mut self.rings[index];
+            let read = match ring.file.read(&mut self.page) {
                 Ok(0) => return Ok(Drained::Empty),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -115,13 +138,22 @@ impl Rings {
                 let error = io::Error::new(io::ErrorKind::InvalidData, "not a page of events");
                 return Err(unreadable(error));
             };
-            spool.add(index, page, &header)?;
+            batch.pages.push((index, page[..header.used].into()));
+            // The events of the next page are not earlier.
+            ring.complete_to_ns = ring.complete_to_ns.max(header.time_ns);
             let mut cursor = header.cursor();
             while let Some(Step::Event { .. }) = cursor.next(page) {
                 self.counts.events += 1;
             }
             self.counts.lost += header.lost.unwrap_or_default();
+            self.counts.bytes += header.used as u64;
         }
         Ok(Drained::MaybeMore)
     }
+}
+
+/// Returns the time on the clock of the events.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,73 +1,75 @@
 //! A session of tracing, which starts before the command and ends after it.
 
-use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shootdown_recording::Ended;
 
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::page::PageFormat;
+use super::priority::Background;
+use super::queue::{Queue, Stopped};
+use super::recorded::Reason;
 use super::rings::{Counts, Drained, Rings};
 use super::signals::{Signals, StopRequest};
-use super::spool::{Spool, Spooled};
-use super::stopped_child::StoppedChild;
+use super::target::{Target, Watched};
 use super::tracefs::{Instance, Scope, Tracefs};
 use super::user::User;
-use crate::output::Output;
 
 /// The longest time for which buffers below the kernel's threshold are not emptied.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The two instances of tracing, their buffers, and the spool of their events.
+/// The two instances of tracing and their buffers.
 #[derive(Debug)]
-pub(super) struct Session<'a> {
+pub(super) struct Session {
     command: Instance,
     system: Instance,
     rings: Rings,
-    spool: Spool<'a>,
 }
 
-/// The traced events.
+/// The end of tracing.
 #[derive(Debug)]
 pub(super) struct Captured {
-    pub(super) pages: Spooled,
-    pub(super) format: PageFormat,
-    /// Number of tasks of the command that still live.
+    /// Number of lost events of each buffer.
+    pub(super) lost: Vec<u64>,
+    /// Number of tasks of the programs that still live.
     pub(super) left: usize,
 }
 
-impl<'a> Session<'a> {
-    /// Makes the instances, which do not trace yet, and a spool beside `output`.
+impl Session {
+    /// Makes the instances, which do not trace yet.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses, or there is no memory or disk space.
+    /// If the kernel refuses, or there is no memory.
     pub(super) fn new(
         tracefs: &Tracefs,
         decoder: &Decoder,
         buffer_kib: u32,
-        output: &'a Output,
     ) -> Result<Self, RecordError> {
         let instance = |scope| Instance::new(tracefs, scope, decoder.events(scope), buffer_kib);
         let (command, system) = (instance(Scope::Command)?, instance(Scope::System)?);
         let rings = Rings::open([&command, &system])?;
-        let spool = Spool::new(output, rings.cpus())?;
-        Ok(Self { command, system, rings, spool })
+        Ok(Self { command, system, rings })
     }
 
-    /// Starts tracing the task `pid` with its descendants, and the whole system.
+    /// Traces these tasks and their descendants, besides those that are traced already.
     ///
     /// # Errors
     ///
     /// If the kernel refuses.
-    pub(super) fn start(&self, pid: u32) -> Result<(), RecordError> {
-        self.command.follow(pid)?;
+    pub(super) fn follow(&self, tasks: impl Iterator<Item = u32>) -> Result<(), RecordError> {
+        self.command.follow(tasks)
+    }
+
+    /// Starts tracing.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses.
+    pub(super) fn start(&self) -> Result<(), RecordError> {
         self.command.start()?;
         self.system.start()
     }
@@ -77,30 +79,53 @@ impl<'a> Session<'a> {
         self.rings.cpus().max().map_or(1, |cpu| cpu.saturating_add(1))
     }
 
-    /// Empties the buffers until the command ends or the user stops the recorder.
+    /// Returns the CPU of each buffer.
+    pub(super) fn streams(&self) -> Vec<u32> {
+        self.rings.cpus().collect()
+    }
+
+    pub(super) fn format(&self) -> PageFormat {
+        self.rings.format()
+    }
+
+    /// Moves pages from the buffers to `queue` until the programs end, the time is over, or the
+    /// user stops the recorder.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses, or the disk is full.
+    /// If the kernel refuses.
     pub(super) fn run(
         &mut self,
-        child: &mut StoppedChild,
+        target: &mut Target,
+        end: Option<Instant>,
+        (queue, writer): (&Queue, Background),
         user: &mut User,
-    ) -> Result<Ended, RecordError> {
+    ) -> Result<Reason, RecordError> {
+        let mut watched = Watched::default();
         loop {
-            let drained = self.rings.drain(&mut self.spool)?;
-            let (Counts { events, lost }, bytes) = (self.rings.counts, self.spool.bytes());
+            let (batch, drained) = self.rings.read()?;
+            match queue.push(batch) {
+                Ok(false) => {}
+                Ok(true) => writer.hurry(),
+                Err(Stopped) => return Ok(Reason::Full),
+            }
+            let Counts { events, lost, bytes } = self.rings.counts;
             let (events, bytes) = (HumanCount(events), HumanBytes(bytes));
             user.show(format!("recording: {events} events, {lost} lost, {bytes}"));
-            if let Some(status) = child.ended()? {
-                return Ok(ended(status));
+            if watched.has_ended(target, || self.command.followed())? {
+                return Ok(Reason::Ended);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(Reason::Time);
             }
             let note = "waiting for the command to end; press Ctrl-C again to stop recording";
-            if user.stop_request(note) == StopRequest::Now {
-                return Ok(Ended::Interrupted);
+            match user.stop_request(target.note_of_stop(note)) {
+                StopRequest::None => {}
+                StopRequest::Once if target.runs_command() => {}
+                StopRequest::Once | StopRequest::Now => return Ok(Reason::User),
             }
             if drained == Drained::Empty {
-                self.wait(child, &user.signals)?;
+                self.wait(target, end, &user.signals)?;
             }
         }
     }
@@ -109,43 +134,48 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
-    pub(super) fn end(mut self) -> Result<Captured, RecordError> {
+    /// If the kernel refuses.
+    pub(super) fn end(mut self, queue: &Queue) -> Result<Captured, RecordError> {
         self.command.stop()?;
         self.system.stop()?;
-        while self.rings.drain(&mut self.spool)? == Drained::MaybeMore {}
-        let mut stream = 0;
-        for instance in [&self.command, &self.system] {
-            for cpu in instance.cpus()? {
-                self.spool.set_lost(stream, instance.lost(cpu)?);
-                stream += 1;
+        loop {
+            let (batch, drained) = self.rings.read()?;
+            if queue.push(batch).is_err() || drained == Drained::Empty {
+                break;
             }
         }
-        let left = self.command.followed()?;
-        let pages = self.spool.finish()?;
-        Ok(Captured { pages, format: self.rings.format(), left })
+        let mut lost = Vec::new();
+        for instance in [&self.command, &self.system] {
+            for cpu in instance.cpus()? {
+                lost.push(instance.lost(cpu)?);
+            }
+        }
+        Ok(Captured { lost, left: self.command.followed()? })
     }
 
-    /// Waits until a buffer reaches the kernel's threshold, the command ends, or a signal arrives.
-    fn wait(&self, child: &StoppedChild, signals: &Signals) -> Result<(), RecordError> {
-        let ended = child.ended_fd();
+    /// Waits until a buffer reaches the kernel's threshold, the command ends, the time is over, or
+    /// a signal arrives.
+    fn wait(
+        &self,
+        target: &Target,
+        end: Option<Instant>,
+        signals: &Signals,
+    ) -> Result<(), RecordError> {
+        let ended = target.ended_fd();
         let mut fds: Vec<_> = self.rings.fds().collect();
-        fds.push(ended.as_fd());
+        fds.extend(ended.as_ref().map(|ended| ended.as_fd()));
         let signals = signals.fds();
         fds.extend(signals.iter().map(|signal| signal.as_fd()));
         let mut fds: Vec<_> =
             fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
+        let left = end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()));
+        let patience = left.min(PATIENCE);
+        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
         match poll(&mut fds, Some(&patience)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(RecordError::system("waiting for events")(io::Error::from(error))),
+            Err(error) => {
+                Err(RecordError::system("waiting for events")(std::io::Error::from(error)))
+            }
         }
-    }
-}
-
-fn ended(status: ExitStatus) -> Ended {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Ended::Exited(code),
-        (None, signal) => Ended::Signalled(signal.unwrap_or_default()),
     }
 }

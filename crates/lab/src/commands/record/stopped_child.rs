@@ -13,8 +13,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Gid, Pid, PidfdFlags, Uid, pidfd_open};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::account::Account;
 use super::error::RecordError;
 use super::helper::{self, Helper};
 
@@ -33,21 +35,29 @@ pub(super) struct StoppedChild {
 }
 
 impl StoppedChild {
-    /// Starts a process that will become `command`.
+    /// Starts a process that will become `command`, as the user `account` or as this user.
     ///
     /// # Errors
     ///
     /// If a process or a pipe cannot be created.
-    pub(super) fn start(command: &[OsString]) -> Result<Self, RecordError> {
+    pub(super) fn start(
+        command: &[OsString],
+        account: Option<&Account>,
+    ) -> Result<Self, RecordError> {
         let pipe = || io::pipe().map_err(RecordError::system("a pipe"));
         let (released, release) = pipe()?;
         let (failure, failed) = pipe()?;
         let helper = Helper::StoppedChild {
             release: path(&released),
             failure: path(&failed),
+            user: account.map(|account| account.uid),
+            group: account.map(|account| account.gid),
+            groups: account.map(|account| account.groups.clone()).unwrap_or_default(),
             command: command.to_vec(),
         };
+        let environment = account.map(Account::environment);
         let mut process = helper::command(&helper)
+            .envs(environment.into_iter().flatten())
             .spawn()
             .map_err(RecordError::system("a process for the command"))?;
         match pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
@@ -105,7 +115,11 @@ fn path(pipe: &impl AsRawFd) -> PathBuf {
 }
 
 /// Runs the helper process: waits for the release, and then becomes the command.
-pub(super) fn run(release: &Path, failure: &Path, command: &[OsString]) {
+pub(super) fn run(
+    (release, failure): (&Path, &Path),
+    identity: &Identity<'_>,
+    command: &[OsString],
+) {
     // These steps fail only if the recorder has ended. The command must then not start.
     let Some((program, arguments)) = command.split_first() else { return };
     let Ok(mut release) = File::open(release) else { return };
@@ -113,7 +127,30 @@ pub(super) fn run(release: &Path, failure: &Path, command: &[OsString]) {
     if release.read_exact(&mut [0]).is_err() {
         return;
     }
-    let error = Command::new(program).args(arguments).exec();
+    let error = match identity.assume() {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    };
     let code = error.raw_os_error().unwrap_or_default();
     let _ = failure.write_all(&code.to_le_bytes());
+}
+
+/// The user and the groups of the command; `None` for those of the recorder.
+#[derive(Debug)]
+pub(super) struct Identity<'a> {
+    pub(super) user: Option<u32>,
+    pub(super) group: Option<u32>,
+    pub(super) groups: &'a [u32],
+}
+
+impl Identity<'_> {
+    /// Changes the user and the groups of this process, which has one thread.
+    fn assume(&self) -> io::Result<()> {
+        let (Some(user), Some(group)) = (self.user, self.group) else { return Ok(()) };
+        let groups: Vec<_> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(Gid::from_raw(group), Gid::from_raw(group), Gid::from_raw(group))?;
+        let user = Uid::from_raw(user);
+        Ok(set_thread_res_uid(user, user, user)?)
+    }
 }

@@ -1,7 +1,7 @@
 //! The kernel's tracing, and this process's own instances of it.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::RecordError;
@@ -34,11 +34,18 @@ impl Tracefs {
     ///
     /// # Errors
     ///
-    /// If tracefs is not mounted.
+    /// If tracefs is not mounted, or this user may not use it.
     pub(super) fn find() -> Result<Self, RecordError> {
         let mut roots = ROOTS.iter().map(PathBuf::from);
-        let root = roots.find(|root| root.join("instances").is_dir());
-        root.map(|root| Self { root }).ok_or(RecordError::NoTracefs)
+        // The mount decides who may trace. By default, this is only root.
+        let root = roots.find_map(|root| match fs::read_dir(root.join("instances")) {
+            Ok(_) => Some(Ok(Self { root })),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some(Err(RecordError::NotRoot))
+            }
+            Err(_) => None,
+        });
+        root.unwrap_or(Err(RecordError::NoTracefs))
     }
 
     /// Returns the `format` file of `event`, or `None` if the kernel does not have the event.
@@ -100,7 +107,10 @@ impl Instance {
     ) -> Result<Self, RecordError> {
         let instance = Self { path: tracefs.instance(scope) };
         let path = &instance.path;
-        fs::create_dir(path).map_err(|error| RecordError::kernel(path, error))?;
+        fs::create_dir(path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => RecordError::NotRoot,
+            _ => RecordError::kernel(path, error),
+        })?;
         instance.set("tracing_on", "0")?;
         instance.set("buffer_size_kb", &buffer_kib.to_string()).map_err(|error| match error {
             RecordError::Kernel { error, .. } if is_out_of_memory(&error) => {
@@ -121,9 +131,16 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Restricts tracing to the task `pid` and its descendants.
-    pub(super) fn follow(&self, pid: u32) -> Result<(), RecordError> {
-        self.set("set_event_pid", &pid.to_string())
+    /// Restricts tracing to these tasks and their descendants, besides those that are traced
+    /// already.
+    pub(super) fn follow(&self, tasks: impl Iterator<Item = u32>) -> Result<(), RecordError> {
+        let path = self.path.join("set_event_pid");
+        let error = |error| RecordError::kernel(&path, error);
+        let numbers: String = tasks.map(|task| format!("{task}\n")).collect();
+        let mut file = fs::OpenOptions::new().append(true).open(&path).map_err(error)?;
+        // Each write makes the kernel copy its list, and wait until no CPU uses the old one.
+        file.write_all(numbers.as_bytes()).map_err(error)?;
+        Ok(())
     }
 
     /// Returns the number of traced tasks that still live. The kernel also lists tasks that ended a

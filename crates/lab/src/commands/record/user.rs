@@ -51,10 +51,10 @@ impl User {
         }
     }
 
-    /// Returns the request to stop. Prints `note` after the first Ctrl-C.
+    /// Returns the request to stop. Prints `note`, unless it is empty, after the first Ctrl-C.
     pub(super) fn stop_request(&mut self, note: &str) -> StopRequest {
         let before = std::mem::replace(&mut self.request, self.signals.stop_request());
-        if (before, self.request) == (StopRequest::None, StopRequest::Once) {
+        if (before, self.request) == (StopRequest::None, StopRequest::Once) && !note.is_empty() {
             self.note(note);
         }
         self.request

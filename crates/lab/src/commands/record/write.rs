@@ -1,25 +1,19 @@
-//! Writing the traced events as a recording.
+//! Writing the traced events as a recording, while they are traced.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, BufWriter};
+use std::fs::{self, File};
+use std::io;
 
-use indicatif::HumanCount;
-use shootdown_recording::raw::RawKind;
-use shootdown_recording::{Assembler, Ended, Header, Source, Startup, Writer};
-use tempfile::NamedTempFile;
+use shootdown_recording::raw::{RawEvent, RawKind};
+use shootdown_recording::{Assembler, Header, Source, Startup, Writer};
 
-use super::decode::Decoder;
-use super::error::RecordError;
-use super::merge::merge;
+use super::blocks::{Blocks, LimitReached};
+use super::merge::Merge;
+use super::queue::{End, Item, Queue};
 use super::recorded::Written;
-use super::session::Captured;
-use super::signals::StopRequest;
-use super::user::User;
-use crate::output::Output;
 
-/// Number of events between two checks for a request to stop.
-const EVENTS_PER_CHECK: u64 = 1 << 14;
+/// Number of events between two reports of progress.
+const EVENTS_PER_REPORT: u64 = 1 << 14;
 /// The largest part of a command that is kept, in bytes, because headers have a size limit.
 const COMMAND_BYTES_MAX: usize = 16 << 10;
 
@@ -46,74 +40,99 @@ pub(super) fn header(command: &[OsString], cpus: u32) -> Header {
     }
 }
 
-/// The contents of a recording.
+/// The recording, and the way in which it ended.
 #[derive(Debug)]
-pub(super) struct Recording<'a> {
-    pub(super) captured: &'a Captured,
-    pub(super) decoder: &'a Decoder,
-    pub(super) header: Header,
-    pub(super) startup: Startup,
-    pub(super) ended: Ended,
+pub(super) struct Assembled {
+    pub(super) written: Written,
+    pub(super) extent: Extent,
 }
 
-impl Recording<'_> {
-    /// Writes the recording to `output`.
-    ///
-    /// # Errors
-    ///
-    /// If the disk is full or fails, or the user stops the recorder. No file is then left.
-    pub(super) fn write(self, output: &Output, user: &mut User) -> Result<Written, RecordError> {
-        let file = output.create()?;
-        let (file, mut written) = self.assemble(file, user).map_err(|stop| match stop {
-            Stop::Failed(error) => output.unwritable(error).into(),
-            Stop::Requested => RecordError::Interrupted,
-        })?;
-        written.bytes = output.keep(file)?;
-        Ok(written)
-    }
+/// The part of the traced events that the recording contains.
+#[derive(Debug)]
+pub(super) enum Extent {
+    Whole,
+    /// The disk was full, or failed. The recording ends before.
+    CutByDisk(io::Error),
+    /// The recording reached its largest size, and ends before.
+    CutByLimit,
+    /// The user discarded the recording.
+    Discarded,
+}
 
-    fn assemble(
-        self,
-        file: NamedTempFile,
-        user: &mut User,
-    ) -> Result<(NamedTempFile, Written), Stop> {
-        let Self { captured, decoder, header, startup, ended } = self;
-        let mut written = Written::default();
-        let writer = Writer::create(BufWriter::new(file), &header)?;
-        let mut assembler = Assembler::new(writer, startup);
-        user.reset();
-        merge(&captured.pages, captured.format, decoder, |event| -> Result<(), Stop> {
-            match event.kind {
-                RawKind::Lost { count } => {
-                    // An unknown number of lost events counts as at least one.
-                    written.lost = written.lost.saturating_add(count.max(1));
+/// Writes the events of `queue` to `file`, until the queue ends or the file is full. The file is
+/// then a valid recording, unless it is discarded, or the disk has failed.
+///
+/// # Errors
+///
+/// If not even an empty recording can be written.
+pub(super) fn assemble(
+    queue: &Queue,
+    merge: Merge<'_>,
+    header: &Header,
+    startup: Startup,
+    (file, bytes_max): (File, u64),
+) -> io::Result<Assembled> {
+    let writer = Writer::create(Blocks::new(file, bytes_max), header)?;
+    let mut assembly =
+        Assembly { queue, assembler: Assembler::new(writer, startup), written: Written::default() };
+    let ended = assembly.run(merge).and_then(|end| match end {
+        End::Discarded => Ok(Extent::Discarded),
+        End::Complete { ended, .. } => assembly.assembler.end(ended).map(|()| Extent::Whole),
+    });
+    let extent = ended.unwrap_or_else(|error| {
+        // If the disk has failed, the file lacks its totals, and readers report that.
+        let _ = assembly.assembler.cut();
+        cut(error)
+    });
+    Ok(Assembled { written: assembly.written, extent })
+}
+
+fn cut(error: io::Error) -> Extent {
+    if error.get_ref().is_some_and(|error| error.is::<LimitReached>()) {
+        Extent::CutByLimit
+    } else {
+        Extent::CutByDisk(error)
+    }
+}
+
+struct Assembly<'a> {
+    queue: &'a Queue,
+    assembler: Assembler<Blocks>,
+    written: Written,
+}
+
+impl Assembly<'_> {
+    fn run(&mut self, mut merge: Merge<'_>) -> io::Result<End> {
+        loop {
+            match self.queue.pop() {
+                Item::Batch(batch) => {
+                    for (stream, page) in batch.pages {
+                        merge.add(stream, page);
+                    }
+                    merge.emit_until(batch.complete_to_ns, |event| self.event(event))?;
                 }
-                _ => written.events += 1,
+                Item::End(end) => {
+                    if let End::Complete { lost, .. } = &end {
+                        merge.finish(lost, |event| self.event(event))?;
+                    }
+                    return Ok(end);
+                }
             }
-            assembler.event(event)?;
-            if written.events % EVENTS_PER_CHECK != 0 {
-                return Ok(());
-            }
-            user.show(format!("writing: {} events", HumanCount(written.events)));
-            match user.stop_request("writing the recording; press Ctrl-C again to discard it") {
-                StopRequest::Now => Err(Stop::Requested),
-                StopRequest::Once | StopRequest::None => Ok(()),
-            }
-        })?;
-        let file = assembler.finish(ended)?.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok((file, written))
+        }
     }
-}
 
-/// The reason why a recording was not completed.
-enum Stop {
-    Failed(io::Error),
-    Requested,
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
+    fn event(&mut self, event: RawEvent) -> io::Result<()> {
+        match event.kind {
+            RawKind::Lost { count } => {
+                // An unknown number of lost events counts as at least one.
+                self.written.lost = self.written.lost.saturating_add(count.max(1));
+            }
+            _ => self.written.events += 1,
+        }
+        if self.written.events.is_multiple_of(EVENTS_PER_REPORT) {
+            self.queue.wrote(self.written.events);
+        }
+        self.assembler.event(event)
     }
 }
 

@@ -193,3 +193,46 @@ fn writes_after_a_failed_write_fail() {
     assert_eq!(writer.write(&record).unwrap_err().kind(), io::ErrorKind::Other);
     assert_eq!(writer.finish(Ended::Interrupted).unwrap_err().kind(), io::ErrorKind::Other);
 }
+
+/// An output that has room for some bytes, and undoes a write that does not fit.
+struct Bounded {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
+            self.bytes_max = usize::MAX;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn cut_recording_has_the_blocks_before_the_failure() {
+    let records = samples::program(7, 40_000);
+    let whole = write(&records).unwrap().len();
+    let mut counts = Vec::new();
+    for bytes_max in [whole / 3, whole / 2, whole - 200, whole - 4] {
+        let mut out = Bounded { bytes: Vec::new(), bytes_max };
+        let mut writer = Writer::create(&mut out, &samples::header(4)).unwrap();
+        let written = records.iter().try_for_each(|record| writer.write(record));
+        let error = written.and_then(|()| writer.end(Ended::Exited(0))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        if bytes_max < whole - 8 {
+            writer.cut().unwrap();
+            let (found, totals) = read(&out.bytes).unwrap();
+            assert_eq!(found, records[..found.len()]);
+            assert_eq!(totals.ended, Ended::Interrupted);
+            counts.push(found.len());
+        }
+    }
+    assert!(counts.is_sorted() && counts[0] > 0 && counts[2] < records.len(), "{counts:?}");
+}

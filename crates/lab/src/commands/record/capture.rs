@@ -1,0 +1,184 @@
+//! A recording from its start to its end: the programs are found or started, traced, and written.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::HumanCount;
+use shootdown_recording::raw::Tid;
+use shootdown_recording::{Ended, Startup};
+use tempfile::NamedTempFile;
+
+use super::Record;
+use super::account::Account;
+use super::decode::Decoder;
+use super::error::RecordError;
+use super::merge::Merge;
+use super::priority::{self, Background};
+use super::queue::{End, Queue};
+use super::recorded::Reason;
+use super::session::{Captured, Session};
+use super::signals::StopRequest;
+use super::stopped_child::StoppedChild;
+use super::target::{self, Target, Until};
+use super::tasks::Tasks;
+use super::user::User;
+use super::write::{self, Assembled};
+use crate::error::shown;
+use crate::output::Output;
+
+const MIB: usize = 1 << 20;
+/// The time between two looks for a request of the user while the recording is completed.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A recording that was captured and written.
+pub(super) struct Capture {
+    pub(super) captured: Captured,
+    pub(super) ended: Ended,
+    pub(super) reason: Reason,
+    pub(super) assembled: Assembled,
+    pub(super) program: OsString,
+}
+
+/// Starts the command or finds the programs, and traces them until they end, or until the user, the
+/// time or a full disk stops the recorder.
+pub(super) fn capture(
+    mut session: Session,
+    options: &Record,
+    account: Option<&Account>,
+    (decoder, output, file): (&Decoder, &Output, &NamedTempFile),
+    user: &mut User,
+) -> Result<Capture, RecordError> {
+    let mut tasks = Tasks::default();
+    let (mut target, recorded) = begin(&session, options, account, &mut tasks)?;
+    if user.signals.stop_request() != StopRequest::None {
+        return Err(RecordError::Interrupted);
+    }
+    let words = match &target {
+        Target::Command { .. } => options.command.clone(),
+        Target::Running => target::description(&options.selection),
+    };
+    let program = words.first().cloned().unwrap_or_default();
+    let header = write::header(&words, session.cpus());
+    let startup = Startup { recorded, tasks: tasks.into_tasks().collect() };
+    let merge = Merge::new(session.streams(), session.format(), decoder);
+    let queue = Queue::new(options.memory_mib as usize * MIB);
+    let part = file.as_file().try_clone().map_err(RecordError::system("the recording"))?;
+    let limit = options.limit_mib.saturating_mul(MIB as u64);
+    let end = options.selection.duration.map(|duration| Instant::now() + duration);
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        let (queue, header) = (&queue, &header);
+        let writer = scope.spawn(move || {
+            let _stop = queue.stop_at_end();
+            let _ = sender.send(Background::enter());
+            write::assemble(queue, merge, header, startup, (part, limit))
+        });
+        let background = receiver.recv().unwrap_or_else(|_| Background::enter());
+        let traced = trace(&mut session, &mut target, end, (queue, background), user);
+        let captured = traced.and_then(|reason| Ok((session.end(queue)?, reason)));
+        background.hurry();
+        let (captured, reason) = match captured {
+            Ok(captured) => captured,
+            Err(error) => {
+                queue.end(End::Discarded);
+                return Err(error);
+            }
+        };
+        let ended = ended(target, reason, &program, user).inspect_err(|_| {
+            queue.end(End::Discarded);
+        })?;
+        queue.end(End::Complete { ended, lost: captured.lost.clone() });
+        finish(queue, user);
+        let assembled = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let assembled = assembled.map_err(|error| output.unwritable(error))?;
+        Ok(Capture { captured, ended, reason, assembled, program })
+    })
+}
+/// Starts tracing the command, which does not run yet, or the programs that run.
+fn begin(
+    session: &Session,
+    options: &Record,
+    account: Option<&Account>,
+    tasks: &mut Tasks,
+) -> Result<(Target, Vec<Tid>), RecordError> {
+    // The tasks are listed twice, because one may start between the first list and the first event.
+    tasks.update()?;
+    if !options.command.is_empty() {
+        let child = StoppedChild::start(&options.command, account)?;
+        session.follow([child.pid()].into_iter())?;
+        session.start()?;
+        tasks.update()?;
+        let until = if options.until_all_end { Until::AllEnd } else { Until::CommandEnds };
+        let recorded = vec![Tid(child.pid())];
+        return Ok((Target::Command { child, until }, recorded));
+    }
+    let mut recorded = BTreeSet::new();
+    for round in 0..2 {
+        let processes = target::selected(&options.selection, tasks)?;
+        let new = tasks.threads(&processes).map(|task| task.tid.0);
+        let new: Vec<_> = new.filter(|tid| recorded.insert(*tid)).collect();
+        session.follow(new.into_iter())?;
+        if round == 0 {
+            session.start()?;
+            tasks.update()?;
+        }
+    }
+    if recorded.is_empty() {
+        return Err(RecordError::NothingSelected);
+    }
+    Ok((Target::Running, recorded.into_iter().map(Tid).collect()))
+}
+
+/// Lets the command run, and traces until the end.
+fn trace(
+    session: &mut Session,
+    target: &mut Target,
+    end: Option<Instant>,
+    to: (&Queue, Background),
+    user: &mut User,
+) -> Result<Reason, RecordError> {
+    // The command and the writing thread, which exist already, do not inherit the priority.
+    if !priority::raise() {
+        user.note("the recorder's priority could not be raised, so more events may be lost");
+    }
+    if let Target::Command { child, .. } = target {
+        child.release()?;
+    }
+    session.run(target, end, to, user)
+}
+
+/// Returns the end of the program.
+fn ended(
+    target: Target,
+    reason: Reason,
+    program: &OsStr,
+    user: &mut User,
+) -> Result<Ended, RecordError> {
+    let Target::Command { mut child, .. } = target else {
+        return Ok(if reason == Reason::Ended { Ended::Exited(0) } else { Ended::Interrupted });
+    };
+    let Some(status) = child.ended()? else {
+        user.note(&format!("`{}` still runs, as process {}", shown(program), child.pid()));
+        return Ok(Ended::Interrupted);
+    };
+    match child.failure() {
+        Some(error) => Err(RecordError::NotStarted { program: program.to_owned(), error }),
+        None if reason == Reason::Full => Ok(Ended::Interrupted),
+        None => Ok(target::ended(status)),
+    }
+}
+
+/// Waits until the recording is written, unless the user discards it.
+fn finish(queue: &Queue, user: &mut User) {
+    user.reset();
+    while let Err(events) = queue.wait_for_stop(LOOK_EVERY) {
+        user.show(format!("writing: {} events", HumanCount(events)));
+        let note = "writing the recording; press Ctrl-C again to discard it";
+        if user.stop_request(note) == StopRequest::Now {
+            queue.end(End::Discarded);
+        }
+    }
+}
