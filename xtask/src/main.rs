@@ -8,6 +8,7 @@ mod book;
 mod boots;
 mod command;
 mod demo;
+mod guests;
 mod mutants;
 mod parallel;
 mod port;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use command::Failure;
+use guests::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
@@ -56,6 +58,13 @@ cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds
                             for MINUTES on each machine (default 10)
 cargo xtask soak boots [MINUTES]
                             only boot, for MINUTES on each machine (default 30)
+cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
+                            QEMU emulates, and write the verdicts on the model into
+                            docs/guests.md: hours; continues after an interruption
+cargo xtask soak guests known
+                            only write the table of the recordings that there are
+cargo xtask soak guests PROGRAM KERNEL CPUS
+                            record one cell, and write the table
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
@@ -85,6 +94,11 @@ fn main() -> ExitCode {
         ["soak", "boots"] => soak::boots(30),
         ["soak", "boots", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak boots 30").and_then(soak::boots)
+        }
+        ["soak", "guests"] => guests::soak(Selection::All),
+        ["soak", "guests", "known"] => guests::soak(Selection::Known),
+        ["soak", "guests", program, kernel, cpus] => {
+            guests::soak(Selection::Cells { program, kernel, cpus })
         }
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)

@@ -144,6 +144,23 @@ pub(crate) fn python() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Installs the programs of the corpus of guests that are small. The corpus leaves out the others
+/// where they are missing.
+pub(crate) fn guests() -> Result<(), Failure> {
+    // Each alone: a package that is named again would be upgraded.
+    for (program, package) in [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("memcached", "memcached"),
+        ("sqlite3", "sqlite3"),
+        ("xz", "xz-utils"),
+    ] {
+        if Command::new(program).args("--version").output().is_err() {
+            install_from_distribution(package)?;
+        }
+    }
+    c_compiler()
+}
+
 /// Builds cargo-mutants unless it is there. Returns its path.
 pub(crate) fn mutator() -> Result<PathBuf, Failure> {
     tool("cargo-mutants", CARGO_MUTANTS, "")

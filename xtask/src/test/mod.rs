@@ -10,7 +10,7 @@ mod c_kernel;
 mod schedule;
 
 use crate::command::{Failure, cargo};
-use crate::{bench, book, boots, demo, port, publishing, setup, soak, tidy};
+use crate::{bench, book, boots, demo, guests, port, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
@@ -38,6 +38,7 @@ const STEPS: &[Step] = &[
     Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
+    Step::new("guests", Cores::One, &["packages", "build"], 60, guests::check),
     Step::new("port", Cores::All, &["packages", "build"], 60, port::test),
     Step::new("readme", Cores::All, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),

@@ -117,7 +117,7 @@ fn recording_output_files_and_status_come_back() {
 
 #[test]
 fn guest_that_fails_leaves_nothing() {
-    let panics = Host::new("echo 'Kernel panic - not syncing'; exit 1\n");
+    let panics = Host::new("echo 'Kernel panic - not syncing'; echo '</TASK>'; exit 1\n");
     assert_error(&panics.run(&["--", "true"]), CANNOT_RUN, &["Kernel panic", "--console"]);
     panics.assert_empty();
     let stops_early = Host::new("echo 'status 2\n7\nrecording 100' > $port\n");

@@ -48,9 +48,10 @@ pub(super) struct Emulated<'a> {
 ///
 /// Its messages are few. A panic ends QEMU. The kernel's defences against speculation, which TCG
 /// does not need, would cost time. A virtual CPU that the host does not run for seconds is no
-/// reason to change the clock or to complain.
+/// reason to change the clock, to complain, or to panic, as the check of the timer at boot would.
 const PARAMETERS: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable \
-                          nowatchdog rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on";
+                          no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
+                          random.trust_cpu=on";
 
 impl Emulated<'_> {
     fn command(&self) -> Command {
@@ -123,6 +124,9 @@ impl Emulated<'_> {
 const PORT: &str = "port";
 const SERIAL: &str = "serial";
 
+/// The text in the line of the console that has the cause of a panic. A stack trace follows it.
+const PANIC: &str = "Kernel panic";
+
 /// The user's view of the guest's console.
 #[derive(Debug)]
 pub(super) struct Console<'a> {
@@ -132,7 +136,7 @@ pub(super) struct Console<'a> {
 }
 
 impl Console<'_> {
-    /// Shows a line, which becomes the last one unless it is empty.
+    /// Shows a line, which becomes the last one unless it is empty or follows a panic.
     fn show(&self, line: String, last: &mut String) {
         if line.is_empty() {
             return;
@@ -143,7 +147,9 @@ impl Console<'_> {
         if self.all {
             self.progress.suspend(|| eprintln!("{}", shown(&line)));
         }
-        *last = line;
+        if !last.contains(PANIC) {
+            *last = line;
+        }
     }
 }
 

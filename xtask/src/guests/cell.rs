@@ -1,0 +1,258 @@
+//! A cell of the corpus: a program, a kernel and a number of CPUs; its recording, and its replay.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::corpus::Program;
+use crate::command::{Command, Failure};
+
+/// The machine of the replays. It has enough CPUs for every guest.
+const MACHINE: &str = "xeon-2s";
+
+/// Times in microseconds after which an interrupt arrives, between those of real machines and the
+/// longest that a machine file may have. The time that gives the kernel's number of *interrupts*
+/// is used; requests and flushes are then predictions.
+const DELIVERY_US: [u32; 3] = [10, 30, 100];
+
+/// The directory of the recordings that ship.
+const SHIPPED: &str = "traces/guests";
+
+/// Where cells are made.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The `shootdown` command.
+    pub(super) lab: PathBuf,
+    /// The directory in which the programs run.
+    pub(super) work: PathBuf,
+    /// The directory of the recordings.
+    pub(super) recordings: PathBuf,
+}
+
+/// A cell that can be run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) program: &'static Program,
+    pub(super) kernel: &'static str,
+    pub(super) cpus: u32,
+}
+
+/// The end of a guest.
+#[derive(Debug)]
+pub(super) enum Recorded {
+    At(PathBuf),
+    /// The kernel's package, or a tool, is not to be had here.
+    Missing(String),
+}
+
+/// The status of `shootdown guest` if a tool, a package or the network is missing.
+const MISSING: i32 = 3;
+
+impl Cell {
+    /// Returns the file name of the recording.
+    fn file(&self) -> String {
+        let name = self.program.name.replace(' ', "-");
+        let Self { kernel, cpus, .. } = self;
+        format!("{name}-{kernel}-{cpus}.shootdown")
+    }
+
+    /// Boots the guest and records the program.
+    pub(super) fn record(
+        &self,
+        place: &Place,
+        files: &[PathBuf],
+        options: &str,
+    ) -> Result<Recorded, Failure> {
+        let path = place.recordings.join(self.file());
+        let mut guest = Command::new(&place.lab).args("guest --force --quiet").args(options);
+        guest = guest.arg("--kernel").arg(self.kernel);
+        guest = guest.arg("--cpus").arg(self.cpus.to_string()).arg("--output").arg(&path);
+        for file in files {
+            guest = guest.arg("--file").arg(file);
+        }
+        guest = guest.arg("--");
+        for word in (self.program.command)(self.cpus) {
+            guest = guest.arg(word);
+        }
+        let ended = guest.within(&place.work).captured()?;
+        let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let is_missing = ["apt-get", "apt-cache", "qemu-system-x86_64 is not", "mirror of Debian"];
+        match ended.status.code() {
+            Some(0) => Ok(Recorded::At(path)),
+            Some(MISSING) if is_missing.iter().any(|cause| errors.contains(cause)) => {
+                Ok(Recorded::Missing(errors.lines().next().unwrap_or_default().to_owned()))
+            }
+            _ => {
+                eprint!("{errors}");
+                let Self { program: Program { name, .. }, kernel, cpus } = self;
+                let cause = format!("{name} failed on Linux {kernel} with {cpus} CPUs");
+                Err(Failure::new(cause, "read its output above"))
+            }
+        }
+    }
+
+    /// Replays the recording, and returns its counts: on [`MACHINE`], or, if the counts are not
+    /// close there, on the same machine with interrupts that arrive as late as in the guest.
+    pub(super) fn replay(&self, place: &Place, path: &Path) -> Result<Counts, Failure> {
+        let prompt = counts(place, path, MACHINE)?;
+        if !matches!(prompt.verdict(), Verdict::Kinds | Verdict::Flushes) {
+            return Ok(prompt);
+        }
+        let mut best = prompt;
+        for deliver_us in DELIVERY_US {
+            let late = Counts { deliver_us, ..counts(place, path, &slow(place, deliver_us)?)? };
+            if late.interrupts.1.abs_diff(late.interrupts.0)
+                < best.interrupts.1.abs_diff(best.interrupts.0)
+            {
+                best = late;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Returns the recording of an earlier run, or else one that ships.
+    pub(super) fn known(&self, place: &Place) -> Option<PathBuf> {
+        let shipped = crate::root().join(SHIPPED);
+        [place.recordings.as_path(), &shipped]
+            .map(|directory| directory.join(self.file()))
+            .into_iter()
+            .find(|path| path.is_file())
+    }
+}
+
+/// Writes a machine file with late interrupts, and returns its path.
+fn slow(place: &Place, deliver_us: u32) -> Result<String, Failure> {
+    let path = place.recordings.join(format!("late-{deliver_us}.toml"));
+    let number = format!(
+        "{{ value = {}, source = \"chosen, so that as many interrupts coalesce as in a guest\" }}",
+        deliver_us * 1000
+    );
+    let text = format!(
+        "name = \"late-{deliver_us}\"\n\
+         about = \"{MACHINE} with interrupts as late as in a guest\"\n\
+         extends = \"{MACHINE}\"\n[interrupt]\ndeliver_socket_ns = {number}\n\
+         deliver_system_ns = {number}\n"
+    );
+    fs::write(&path, text).map_err(|error| {
+        Failure::new(format!("{}: {error}", path.display()), "free some disk space")
+    })?;
+    Ok(path.display().to_string())
+}
+
+/// Replays a recording on a machine.
+fn counts(place: &Place, path: &Path, machine: &str) -> Result<Counts, Failure> {
+    let replay = Command::new(&place.lab).arg("replay").arg(path).arg("--machine").arg(machine);
+    let replay = replay.args("--designs linux-7.0,shootdown --format json").captured()?;
+    // A replay that is not close is a result here.
+    let json = serde_json::from_slice(&replay.stdout).ok();
+    json.as_ref().and_then(Counts::parse).ok_or_else(|| {
+        eprint!("{}", String::from_utf8_lossy(&replay.stderr));
+        Failure::new(format!("{} cannot be replayed", path.display()), "read the error above")
+    })
+}
+
+/// Counts of the kernel and of `linux-7.0`, and of the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// The time after which an interrupt arrives, in microseconds, or 0 for the machine's own.
+    pub(super) deliver_us: u32,
+    pub(super) requests: (u64, u64),
+    pub(super) interrupts: (u64, u64),
+    pub(super) full: (u64, u64),
+    pub(super) ranged: (u64, u64),
+    /// Requests and interrupts of the engine.
+    pub(super) engine: (u64, u64),
+}
+
+impl Counts {
+    fn parse(json: &Value) -> Option<Self> {
+        let kernel = |count: &str| json.get("kernel")?.get(count)?.as_u64();
+        let designs = json.get("designs")?.as_array()?;
+        let row = |name: &str| designs.iter().find(|row| row["design"] == name);
+        let (linux, engine) = (row("linux-7.0")?, row("shootdown")?);
+        let number = |row: &Value, count: &str| row.get(count)?.as_u64();
+        Some(Self {
+            deliver_us: 0,
+            requests: (kernel("requests")?, number(linux, "requests")?),
+            interrupts: (kernel("ipis_sent")?, number(linux, "ipis_sent")?),
+            full: (kernel("flushes_full")?, number(linux, "flushes_full")?),
+            ranged: (kernel("flushes_ranged")?, number(linux, "flushes_ranged")?),
+            engine: (number(engine, "requests")?, number(engine, "ipis_sent")?),
+        })
+    }
+
+    /// Returns the verdict: the first reason why the model differs from the kernel, if it does.
+    pub(super) fn verdict(&self) -> Verdict {
+        let all = |(full, ranged): ((u64, u64), (u64, u64))| (full.0 + ranged.0, full.1 + ranged.1);
+        if !is_within(REQUESTS, self.requests) {
+            Verdict::Requests
+        } else if is_within(FLUSHES, self.full) && is_within(FLUSHES, self.ranged) {
+            if self.deliver_us == 0 { Verdict::Close } else { Verdict::Late }
+        } else if is_within(FLUSHES, all((self.full, self.ranged))) {
+            Verdict::Kinds
+        } else {
+            Verdict::Flushes
+        }
+    }
+}
+
+/// The judgement of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// Requests are within 5 %, and full and ranged flushes within 10 %.
+    Close,
+    /// They are if interrupts arrive as late as in the guest.
+    Late,
+    /// Requests and the sum of the flushes are, but not how many of them are full.
+    Kinds,
+    /// Requests are, but not the sum of the flushes.
+    Flushes,
+    /// Requests are not.
+    Requests,
+}
+
+impl Verdict {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Close => "close",
+            Self::Late => "late",
+            Self::Kinds => "kinds",
+            Self::Flushes => "flushes",
+            Self::Requests => "requests",
+        }
+    }
+}
+
+/// The largest relative errors of requests, and of flushes, in percent.
+pub(super) const REQUESTS: u64 = 5;
+const FLUSHES: u64 = 10;
+/// The largest absolute error: it is many percent of a small number.
+const CLOSE_COUNT: u64 = 10;
+
+/// Returns `true` if the model's count is close to the kernel's.
+pub(super) fn is_within(percent: u64, (kernel, model): (u64, u64)) -> bool {
+    let off = kernel.abs_diff(model);
+    off <= CLOSE_COUNT || off * 100 <= percent * kernel
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdict_names_first_difference() {
+        let counts = |requests, full, ranged| Counts {
+            requests: (1000, requests),
+            full: (100, full),
+            ranged: (900, ranged),
+            ..Counts::default()
+        };
+        assert_eq!(counts(1050, 110, 810).verdict(), Verdict::Close);
+        assert_eq!(counts(949, 100, 900).verdict(), Verdict::Requests);
+        assert_eq!(counts(1000, 150, 900).verdict(), Verdict::Kinds);
+        assert_eq!(counts(1000, 100, 700).verdict(), Verdict::Flushes);
+        let late = Counts { deliver_us: 30, ..counts(1000, 100, 900) };
+        assert_eq!(late.verdict(), Verdict::Late);
+    }
+}

@@ -1,0 +1,199 @@
+//! Real Linux in guests: the model `linux-7.0` held against the kernels of a corpus of recordings.
+
+mod cell;
+mod corpus;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::boots::golden;
+use crate::command::{Failure, cargo};
+use crate::setup;
+use crate::test::builds;
+use cell::{Cell, Counts, Place, REQUESTS, Recorded, Verdict, is_within};
+use corpus::{PROGRAMS, Program};
+
+/// The kernels of the corpus, and the numbers of CPUs.
+const KERNELS: [&str; 2] = ["6.12", "7.0"];
+const CPUS: [u32; 6] = [2, 4, 8, 16, 32, 64];
+
+/// The options of all guests of the corpus. Huge pages are not modelled.
+const OPTIONS: &str = "--limit 7200 --append transparent_hugepage=never";
+
+/// The cells that CI runs: a script with two programs, on one kernel.
+const SAMPLE_CPUS: [u32; 2] = [4, 16];
+
+/// The page with the table of the corpus, and the mark of the table.
+const BOOK: &str = "docs/guests.md";
+const MARK: &str = "corpus";
+
+/// Two programs in one guest, because a boot takes longer than both.
+const SAMPLE: Program = Program {
+    name: "sample",
+    needs: "xz",
+    inputs: |work| {
+        let inputs = corpus::numbers(work, "data", 60_000)?;
+        corpus::loops(work)?;
+        Ok([inputs, vec![work.join("loops")]].concat())
+    },
+    command: |cpus| {
+        let script =
+            format!("xz -1 -T{cpus} --block-size=32KiB -k -f data; ./loops madvise {cpus} 64");
+        vec!["sh".to_owned(), "-c".to_owned(), script]
+    },
+};
+
+/// Records two programs in guests of 4 and 16 CPUs, and checks that the model requests as many
+/// flushes as the kernel. Skips itself where the kernel's package is not to be had.
+pub(crate) fn check() -> Result<(), Failure> {
+    let place = place(builds::lab()?)?;
+    let Some(files) = SAMPLE.prepare(&place.work)? else {
+        println!("skipped: {} is not installed", SAMPLE.needs);
+        return Ok(());
+    };
+    for cpus in SAMPLE_CPUS {
+        let cell = Cell { program: &SAMPLE, kernel: KERNELS[0], cpus };
+        let path = match cell.record(&place, &files, &format!("--buffer-kib 1024 {OPTIONS}"))? {
+            Recorded::At(path) => path,
+            Recorded::Missing(why) => {
+                println!("skipped: {why}");
+                return Ok(());
+            }
+        };
+        let counts = cell.replay(&place, &path)?;
+        println!("Linux {} on {cpus} CPUs: {counts:?}", cell.kernel);
+        if counts.requests.0 == 0 || !is_within(REQUESTS, counts.requests) {
+            let (kernel, model) = counts.requests;
+            return Err(Failure::new(
+                format!("the kernel requested {kernel} flushes, and the model {model}"),
+                format!("shootdown replay {} --machine xeon-2s", path.display()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The cells that a run records, before it writes the table of all that are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selection<'a> {
+    All,
+    /// None: the recordings that there are.
+    Known,
+    /// The cells of a program, on the kernels and numbers of CPUs that fit.
+    Cells {
+        program: &'a str,
+        kernel: &'a str,
+        cpus: &'a str,
+    },
+}
+
+impl Selection<'_> {
+    fn has(self, cell: &Cell) -> bool {
+        match self {
+            Self::All => true,
+            Self::Known => false,
+            Self::Cells { program, kernel, cpus } => {
+                (program, kernel, cpus)
+                    == (cell.program.name, cell.kernel, cell.cpus.to_string().as_str())
+            }
+        }
+    }
+}
+
+/// Records the selected cells of the corpus, and writes the table of verdicts into the book. Cells
+/// that were recorded before are only replayed, so an interrupted run continues.
+pub(crate) fn soak(selection: Selection<'_>) -> Result<(), Failure> {
+    let cell = |(kernel, cpus)| PROGRAMS.iter().map(move |program| Cell { program, kernel, cpus });
+    let places = CPUS.iter().flat_map(|&cpus| KERNELS.map(|kernel| (kernel, cpus)));
+    let cells: Vec<Cell> = places.flat_map(cell).collect();
+    let is_known = |selection: Selection<'_>| selection == Selection::Known;
+    if !is_known(selection) && !cells.iter().any(|cell| selection.has(cell)) {
+        let names: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
+        return Err(Failure::usage(
+            "there is no such cell in the corpus",
+            format!("cargo xtask soak guests with one of: {}, a kernel and CPUs", names.join(", ")),
+        ));
+    }
+    setup::guests()?;
+    cargo("build --quiet --release -p shootdown-lab").run()?;
+    let place = place(crate::output().join("release/shootdown"))?;
+    let mut rows = Rows::new();
+    for (number, cell) in cells.iter().enumerate() {
+        if let Some(path) = cell.known(&place) {
+            insert(&mut rows, number, cell, cell.replay(&place, &path));
+        }
+    }
+    for (number, cell) in cells.iter().enumerate() {
+        if selection.has(cell) && cell.known(&place).is_none() {
+            insert(&mut rows, number, cell, recorded(cell, &place));
+            golden::check_part(BOOK, MARK, &table(&rows, cells.len()))?;
+        }
+    }
+    golden::check_part(BOOK, MARK, &table(&rows, cells.len()))
+}
+
+/// Records a cell, and returns its counts.
+fn recorded(cell: &Cell, place: &Place) -> Result<Counts, Failure> {
+    let Some(files) = cell.program.prepare(&place.work)? else {
+        let cause = format!("{} is not installed", cell.program.needs);
+        return Err(Failure::missing(cause, "install it"));
+    };
+    match cell.record(place, &files, OPTIONS)? {
+        Recorded::At(path) => cell.replay(place, &path),
+        Recorded::Missing(why) => Err(Failure::missing(why, "check the network")),
+    }
+}
+
+/// The rows of the table, by the order of the cells.
+type Rows = BTreeMap<(&'static str, usize), (Cell, Result<Counts, String>)>;
+
+fn insert(rows: &mut Rows, number: usize, cell: &Cell, counts: Result<Counts, Failure>) {
+    println!("{}, Linux {}, {} CPUs: {counts:?}", cell.program.name, cell.kernel, cell.cpus);
+    let counts = counts.map_err(|failure| failure.cause().to_owned());
+    rows.insert((cell.program.name, number), (*cell, counts));
+}
+
+/// Returns the directories, which exist.
+fn place(lab: PathBuf) -> Result<Place, Failure> {
+    let root = std::path::absolute(crate::output().join("guests")).unwrap_or_default();
+    let lab = std::path::absolute(&lab).unwrap_or(lab);
+    let place = Place { lab, work: root.join("work"), recordings: root.join("recordings") };
+    for directory in [&place.work, &place.recordings] {
+        fs::create_dir_all(directory).map_err(|error| {
+            Failure::new(format!("{}: {error}", directory.display()), "free some disk space")
+        })?;
+    }
+    Ok(place)
+}
+
+/// Returns the table of the cells that were run, as Markdown.
+fn table(rows: &Rows, cells: usize) -> String {
+    let mut text = "| program | Linux | CPUs | requests | interrupts | full | ranged \
+                    | engine: requests, interrupts | verdict |\n\
+                    |---|---|---:|---:|---:|---:|---:|---:|---|\n"
+        .to_owned();
+    let (mut verdicts, mut count) = (BTreeMap::<Verdict, usize>::new(), 0);
+    for (Cell { program, kernel, cpus }, counts) in rows.values() {
+        let cells = match counts {
+            Ok(counts) => {
+                let Counts { requests, interrupts, full, ranged, engine, deliver_us } = counts;
+                let verdict = counts.verdict();
+                *verdicts.entry(verdict).or_default() += 1;
+                count += 1;
+                let pairs = [requests, interrupts, full, ranged, engine];
+                let pairs = pairs.map(|(one, other)| format!("{one}, {other}")).join(" | ");
+                let late =
+                    if *deliver_us > 0 { format!(", {deliver_us} µs") } else { String::new() };
+                format!("{pairs} | {}{late}", verdict.name())
+            }
+            Err(why) => format!("| | | | | {why}"),
+        };
+        // A string never refuses text.
+        let _ = writeln!(text, "| {} | {kernel} | {cpus} | {cells} |", program.name);
+    }
+    let shares = verdicts.iter().map(|(verdict, share)| format!("{share} {}", verdict.name()));
+    let shares = shares.collect::<Vec<_>>().join(", ");
+    text + &format!("\n{count} of the {cells} cells are recorded: {shares}.\n")
+}
