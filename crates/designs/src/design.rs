@@ -27,6 +27,8 @@ pub enum Purpose {
     OtherHardware,
     /// Comparisons of memory reclaim: only there does the design differ from other designs.
     Reclaim,
+    /// None: no machine can have the design. It shows how much better any design could be.
+    Impossible,
     /// Comparisons with a proposal that is in no kernel.
     Research,
     /// Any comparison on any machine.

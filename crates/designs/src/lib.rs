@@ -26,6 +26,7 @@ mod design;
 pub mod engine;
 pub mod linux;
 pub mod naive;
+mod clairvoyant;
 mod registry;
 
 pub use design::{Design, Purpose};

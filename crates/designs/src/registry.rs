@@ -26,6 +26,7 @@ const ALL: &[Design] = &[
     Design::POWERPC_COUNTED,
     Design::POWERPC_SHOOT,
     Design::LINUX_HAZARD,
+    Design::CLAIRVOYANT,
     Design::SHOOTDOWN_ALONE,
     Design::SHOOTDOWN,
 ];

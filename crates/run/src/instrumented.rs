@@ -63,8 +63,10 @@ pub struct Batch {
 }
 
 impl Instrumented {
-    /// Instruments `design`, which runs on this machine.
+    /// Instruments `design`, which runs on this machine. From now on the machine classifies
+    /// interrupts.
     pub fn new(sim: Rc<Sim>, design: impl Into<Box<dyn DynCoherence>>) -> Self {
+        sim.classify_interrupts();
         Self { sim, design: design.into(), unmaps: RefCell::default() }
     }
 
@@ -99,7 +101,10 @@ impl Instrumented {
         self.count(change);
         self.prepare();
         // One record for each extent: addresses between the extents were not changed.
-        let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
+        let began = |&extent: &Extent| match addresses(extent) {
+            range if extent.frees_tables() => self.sim.flush_of_tables_began(space.root, range),
+            range => self.sim.flush_began(space.root, range),
+        };
         let began_at = self.sim.now();
         let records = change.extents.as_slice().iter().map(began).collect();
         let flush = send();
@@ -197,7 +202,7 @@ impl Batching for Instrumented {
 impl Lifetimes for Instrumented {
     fn retire(&self, space: &Space) -> Retired {
         // No thread uses the space any longer. The oracle checks its tables when they are freed.
-        let record = self.sim.flush_began(space.root, None);
+        let record = self.sim.flush_of_tables_began(space.root, None);
         let retired = self.design.retire(&*space.space);
         self.sim.flush_sent();
         self.sim.flush_ended(record);

@@ -8,6 +8,7 @@
 mod platform;
 mod instrumented;
 mod memory_model;
+mod classes;
 mod outcome;
 mod kernel;
 mod checks;
@@ -17,6 +18,7 @@ pub mod replay;
 pub mod text;
 pub mod host_loops;
 
+pub use classes::Classes;
 pub use executor::run;
 pub use instrumented::{Instrumented, Unmaps};
 pub use memory_model::{Contents, FoundBy, WrongContent};

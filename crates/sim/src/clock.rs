@@ -1,5 +1,6 @@
 //! The time of each CPU, and the interrupts and invalidations that are in flight.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -49,6 +50,8 @@ pub(crate) struct CpuClock {
     pub(crate) broadcasts: PendingBroadcasts,
     /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
+    /// Number of times that the CPU began to send interrupts.
+    pub(crate) flush_number: u64,
     pub(crate) counts: Counts,
     pub(crate) causes: Causes,
     pub(crate) vcpu: Vcpu,
@@ -73,13 +76,25 @@ impl CpuClock {
     }
 }
 
-/// A flush whose interrupts are being sent. Used to count interrupts to CPUs that do not need them.
+/// Flushes whose interrupts are being sent. Used to classify interrupts.
 #[derive(Clone, Debug)]
 pub(crate) struct Flushing {
-    /// The spaces that are flushed; empty for a flush that concerns every space.
-    pub(crate) spaces: Rc<[SpaceKey]>,
-    /// Simulated time at which the flush began.
+    /// The ranges that are flushed; empty for a flush that concerns every space.
+    pub(crate) flushes: Rc<Vec<Flushed>>,
+    /// Simulated time at which the first flush began.
     pub(crate) since: Time,
+}
+
+/// A range of a space that is flushed.
+#[derive(Clone, Debug)]
+pub(crate) struct Flushed {
+    pub(crate) space: SpaceKey,
+    /// The range of addresses; `None` for the whole space.
+    pub(crate) range: Option<Range<u64>>,
+    /// The oracle's number of the flush: older translations become stale.
+    pub(crate) began: u64,
+    /// Page tables above the range are freed after the flush.
+    pub(crate) frees_tables: bool,
 }
 
 /// Purpose of an interrupt.

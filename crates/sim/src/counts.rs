@@ -36,6 +36,19 @@ counts! {
     interrupts_to_lazy: u64,
     /// Interrupts sent whose target had another space loaded, or none.
     interrupts_to_absent: u64,
+    /// Interrupts sent to this CPU that removed a translation which the CPU would have used before
+    /// it had caught up by itself. This count and the next four are 0 unless the simulation
+    /// [classifies interrupts](crate::Sim::classify_interrupts).
+    interrupts_useful: u64,
+    /// Interrupts that this CPU took, and whose flushes concerned nothing that its TLB held.
+    interrupts_in_vain: u64,
+    /// Interrupts sent whose target had read the last-level table of a flushed address since it
+    /// last dropped the tag.
+    interrupts_touched_2mib: u64,
+    /// As the count before, for a table of the level above, which covers 1 GiB.
+    interrupts_touched_1gib: u64,
+    /// As the count before, for a table of the level above, which covers 512 GiB.
+    interrupts_touched_512gib: u64,
     /// Flush interrupts that the CPU took.
     interrupts_taken: u64,
     /// Time in the handlers of those interrupts.
@@ -89,6 +102,34 @@ counts! {
 }
 
 impl Counts {
+    /// Returns the number of interrupts that were not in vain. No design could have left out the
+    /// useful ones among them.
+    #[must_use]
+    pub const fn bound(&self) -> u64 {
+        self.interrupts_sent.saturating_sub(self.interrupts_in_vain)
+    }
+
+    /// Returns the number of useful interrupts. An interrupt that was sent before the counted time
+    /// may turn out to be useful during it, so the count is at most the [bound](Self::bound).
+    #[must_use]
+    pub const fn useful(&self) -> u64 {
+        let bound = self.bound();
+        if self.interrupts_useful < bound { self.interrupts_useful } else { bound }
+    }
+
+    /// Returns the number of interrupts whose target held a translation, and caught up by itself
+    /// before it used the translation's address.
+    #[must_use]
+    pub const fn early(&self) -> u64 {
+        self.bound() - self.useful()
+    }
+
+    /// Returns the number of interrupts that were in vain, of those that were sent.
+    #[must_use]
+    pub const fn in_vain(&self) -> u64 {
+        self.interrupts_sent - self.bound()
+    }
+
     /// Returns the number of requests to flush a CPU, one for each target, with or without an
     /// interrupt of their own. Linux counts them with the event `csd_queue_cpu`.
     #[must_use]

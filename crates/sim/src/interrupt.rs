@@ -25,6 +25,9 @@ impl Sim {
                 counts.interrupts_to_lazy += u64::from(to_lazy);
                 counts.interrupts_to_absent += u64::from(to_absent);
             });
+            if let Some(flushing) = &flush {
+                self.classify_sent(target, &flushing.flushes);
+            }
             self.deliver(target, Vector::Flush);
         }
     }
@@ -40,12 +43,13 @@ impl Sim {
     /// interrupt was justified when the flush began.
     fn classify_target(&self, target: usize, flush: Option<&Flushing>) -> (bool, bool) {
         let scheduler = self.scheduler.borrow();
-        let Some(Flushing { spaces, since }) = flush else { return (false, false) };
+        let Some(Flushing { flushes, since }) = flush else { return (false, false) };
         let queue = &scheduler.cpus[target];
         if queue.switching || queue.switched_at >= *since {
             return (false, false);
         }
-        if !spaces.is_empty() && !spaces.contains(&self.tlbs.borrow()[target].space) {
+        let loaded = self.tlbs.borrow()[target].space;
+        if !flushes.is_empty() && flushes.iter().all(|flushed| flushed.space != loaded) {
             return (false, true);
         }
         (!scheduler.runs_user_thread(target), false)
@@ -114,6 +118,9 @@ impl Sim {
             Vector::Flush | Vector::Reschedule | Vector::Timer(_) => {}
         }
         let is_flush = arrival.vector == Vector::Flush;
+        if is_flush {
+            self.classify_taken();
+        }
         let before = self.set_cause(if is_flush { Cause::Interrupts } else { Cause::Kernel });
         let cost = &self.machine.interrupt;
         self.spend(cost.entry + cost.acknowledge);

@@ -50,7 +50,8 @@
 //! and [`word`](SimWord); `interrupt` and `hypervisor`; `memory`, `tlb`, `invalidation`, `mmu` and
 //! `frames`, and `inspect`, which reads memory without them; [`broadcast`](BroadcastScope),
 //! invalidation without interrupts; `threads`, `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](ViolationKind), which checks each use.
+//! [`oracle`](ViolationKind), which checks each use; `classes`, which says whether interrupts were
+//! needed, and [`foresight`](Foresight).
 
 // In reading order.
 pub mod machine;
@@ -78,6 +79,10 @@ mod threads;
 mod scheduler;
 mod lock;
 mod oracle;
+mod classes;
+mod classify;
+mod foresight;
+mod foresee;
 mod counts;
 mod waits;
 mod rng;
@@ -85,6 +90,7 @@ mod rng;
 pub use broadcast::BroadcastScope;
 pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
+pub use foresight::Foresight;
 pub use lock::{LockWaiting, ReadMostlyLock, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};

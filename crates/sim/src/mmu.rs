@@ -5,10 +5,10 @@
 //! a memory manager that writes wrong entries.
 
 use core::ops::Range;
-use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::causes::Cause;
-use crate::clock::Flushing;
+use crate::clock::{Flushed, Flushing};
 use crate::lines::{Access, LineId};
 use crate::machine::{Refill, StaleWrites};
 use crate::memory::{FrameNumber, Memory};
@@ -65,6 +65,7 @@ impl Sim {
         observe: impl FnOnce(u64),
     ) -> Result<u64, PageFault> {
         self.count(|counts| counts.accesses += 1);
+        self.classify_access(address);
         let use_frame = |frame| {
             let word = self.use_frame(frame, touch);
             observe(word);
@@ -220,21 +221,55 @@ impl Sim {
     /// old translations must not be used after the flush has [ended](Self::flush_ended). A `range`
     /// of `None` is the whole space.
     pub fn flush_began(&self, root: FrameNumber, range: Option<Range<u64>>) -> FlushRecord {
+        self.begin_flush(root, range, false)
+    }
+
+    /// Reports the beginning of a flush after which page tables of the range are freed, as
+    /// [`flush_began`](Self::flush_began) does.
+    pub fn flush_of_tables_began(
+        &self,
+        root: FrameNumber,
+        range: Option<Range<u64>>,
+    ) -> FlushRecord {
+        self.begin_flush(root, range, true)
+    }
+
+    fn begin_flush(
+        &self,
+        root: FrameNumber,
+        range: Option<Range<u64>>,
+        frees_tables: bool,
+    ) -> FlushRecord {
         let space = SpaceKey::new(root, self.memory.borrow().generation(root));
         let now = self.now();
-        self.sending_for([space]);
-        self.oracle.borrow_mut().begin(space, range, now)
+        let record = self.oracle.borrow_mut().begin(space, range, now);
+        if self.tlbs.borrow()[self.cpu()].space == space {
+            self.classify_synchronisation();
+        }
+        let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+        // The ranges of one operation begin at one time.
+        let flushes = match cpu.flushing.take() {
+            Some(before) if before.since == now => before.flushes,
+            _ => {
+                cpu.flush_number += 1;
+                Rc::default()
+            }
+        };
+        let flushing = cpu.flushing.insert(Flushing { flushes, since: now });
+        Rc::make_mut(&mut flushing.flushes).push(record.flushed(frees_tables));
+        record
     }
 
     /// Reports that this CPU is about to send the interrupts of several flushes that have begun.
     pub fn batch_began<'f>(&self, flushes: impl IntoIterator<Item = &'f FlushRecord>) {
-        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(|flush| flush.space).collect();
-        self.sending_for(spaces);
+        self.sending_for(flushes.into_iter().map(|flush| flush.flushed(false)).collect());
     }
 
-    fn sending_for(&self, spaces: impl IntoIterator<Item = SpaceKey>) {
-        let flushing = Flushing { spaces: spaces.into_iter().collect(), since: self.now() };
-        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some(flushing);
+    fn sending_for(&self, flushes: Vec<Flushed>) {
+        let flushing = Flushing { flushes: Rc::new(flushes), since: self.now() };
+        let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+        cpu.flushing = Some(flushing);
+        cpu.flush_number += 1;
     }
 
     /// Reports that this CPU is about to interrupt CPUs that can walk the page tables of the space
@@ -243,13 +278,18 @@ impl Sim {
         let memory = self.memory.borrow();
         let space = root.map(|root| SpaceKey::new(root, memory.generation(root)));
         drop(memory);
-        self.sending_for(space);
+        let began = self.oracle.borrow().now();
+        let flushed = |space| Flushed { space, range: None, began, frees_tables: true };
+        self.sending_for(space.map(flushed).into_iter().collect());
     }
 
     /// Reports that this CPU has sent all interrupts of the flush that it began.
     #[inline]
     pub fn flush_sent(&self) {
-        self.clock.borrow_mut().cpus[self.cpu()].flushing = None;
+        let sent = self.clock.borrow_mut().cpus[self.cpu()].flushing.take();
+        if let Some(sent) = sent {
+            self.classify_coalesced(&sent.flushes);
+        }
     }
 
     /// Reports to the oracle that a flush is complete, according to the design.
@@ -291,8 +331,12 @@ impl Sim {
         let generation = self.memory.borrow().page_generation(found.frame, found.shift);
         let frame = found.frame + ((address - found.page) >> 12);
         let violation = self.oracle.borrow().check(found, loaded, generation);
-        drop(tlbs);
         if let Some(kind) = violation {
+            if self.foresee_use(address, found) {
+                // The run goes on as if the interrupt had been sent.
+                tlb.invalidate_all(self.next_invalidation());
+            }
+            drop(tlbs);
             self.report(kind, self.cpu(), address);
         }
         Some(frame)
@@ -347,6 +391,7 @@ impl Sim {
                 let next = entry_frame(entry);
                 (next, self.memory.borrow().generation(next))
             };
+            self.classify_walk(space, shift, address >> shift);
             if keeps_upper {
                 let prefix = address >> shift;
                 let upper = Upper { shift, prefix, table, table_generation: generation };

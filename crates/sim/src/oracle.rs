@@ -18,6 +18,7 @@
 use core::ops::Range;
 use std::collections::{BTreeSet, HashMap};
 
+use crate::clock::Flushed;
 use crate::time::Time;
 use crate::tlb::{SpaceKey, Tlb, Translation};
 
@@ -58,6 +59,14 @@ pub struct FlushRecord {
     began: u64,
     /// Simulated time of the begin.
     pub(crate) began_at: Time,
+}
+
+impl FlushRecord {
+    /// What the flush makes stale.
+    pub(crate) fn flushed(&self, frees_tables: bool) -> Flushed {
+        let Self { space, range, began, .. } = self;
+        Flushed { space: *space, range: range.clone(), began: *began, frees_tables }
+    }
 }
 
 /// The oracle's records.

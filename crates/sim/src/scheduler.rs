@@ -259,6 +259,7 @@ impl Sim {
     }
 
     fn load_space_of(&self, thread: Option<ThreadId>) {
+        self.classify_synchronisation();
         let Some(kernel) = self.kernel() else { return };
         let scheduler = self.scheduler.borrow();
         let space = thread.and_then(|id| scheduler.thread(id).space);

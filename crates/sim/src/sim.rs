@@ -12,15 +12,17 @@
 
 #![expect(unsafe_code, reason = "the simulation that runs is found by a pointer")]
 
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::{fmt, ptr};
 use std::io;
 use std::rc::Rc;
 
 use crate::causes::Cause;
+use crate::classes::Target;
 use crate::clock::{Clock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
+use crate::foresight::LeftOut;
 use crate::lines::{Access, LineId, Lines};
 use crate::lock::queue::LockQueues;
 use crate::lock::waiting::LockWaiting;
@@ -86,6 +88,12 @@ pub struct Sim {
     pub(crate) tlbs: RefCell<Vec<Tlb>>,
     pub(crate) oracle: RefCell<Oracle>,
     pub(crate) waits: RefCell<FlushWaits>,
+    /// The interrupts that have no class yet, for each CPU; empty if none are classified.
+    pub(crate) targets: OnceCell<RefCell<Vec<Target>>>,
+    /// Number of CPUs on which accesses decide the class of an interrupt.
+    pub(crate) watched_cpus: Cell<usize>,
+    /// The interrupts that a design with foresight left out.
+    pub(crate) left_out: OnceCell<RefCell<LeftOut>>,
     pub(crate) contexts: Contexts,
     pub(crate) scheduler: RefCell<Scheduler>,
     /// The threads that wait for sleeping locks.
@@ -142,6 +150,9 @@ impl Sim {
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),
+            targets: OnceCell::new(),
+            watched_cpus: Cell::new(0),
+            left_out: OnceCell::new(),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
             lock_queues: RefCell::default(),

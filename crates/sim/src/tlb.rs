@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 
+use crate::clock::Flushed;
 use crate::machine::Tlb as Size;
 use crate::memory::FrameNumber;
 
@@ -274,6 +275,61 @@ impl Tlb {
     pub(crate) fn can_walk(&self, table: FrameNumber) -> bool {
         self.space != SpaceKey::KERNEL
             && (self.space.root() == table || self.uppers().any(|upper| upper.table == table))
+    }
+
+    /// Returns `true` if an entry that was cached under `tag` after invalidation `since` is not
+    /// dead.
+    pub(crate) fn is_live(&self, tag: u16, since: u64) -> bool {
+        since >= self.floors().of(tag)
+    }
+
+    /// Passes the translations under any tag that a flush makes stale to `found`, as pages and
+    /// sizes, until it returns `false`.
+    pub(crate) fn held(&self, flushed: &Flushed, mut found: impl FnMut(u64, u8) -> bool) {
+        let floors = self.floors();
+        let (first, end) = match &flushed.range {
+            Some(range) => (range.start & !0xfff, range.end),
+            None => (0, u64::MAX),
+        };
+        let mut stale = |slot: &Slot<Translation>| {
+            let Slot { entry, tag, since, .. } = slot;
+            let is_stale = entry.space == flushed.space
+                && entry.clean_since < flushed.began
+                && *since >= floors.of(*tag)
+                && entry.page < end
+                && first >> entry.shift <= entry.page >> entry.shift;
+            !is_stale || found(entry.page, entry.shift)
+        };
+        // As many pages as there are sets reach every set.
+        let sets = end.saturating_sub(first).div_ceil(4096).min(self.set_count);
+        let sets = (0..sets).map(|page| self.set(first + (page << 12)));
+        let small = sets.flat_map(|set| &self.small[set]).flatten();
+        let _ = small.chain(&self.large).all(&mut stale);
+    }
+
+    /// Returns `true` if a walk under the loaded root could use an entry of the upper levels above
+    /// the range of a flush; for a flush of a whole space, also if its root is loaded.
+    pub(crate) fn holds_table_of(&self, flushed: &Flushed) -> bool {
+        let above = |upper: &Upper| {
+            flushed.range.as_ref().is_none_or(|range| {
+                let parts = range.start >> upper.shift..=range.end.saturating_sub(1) >> upper.shift;
+                parts.contains(&upper.prefix)
+            })
+        };
+        self.space == flushed.space && (flushed.range.is_none() || self.uppers().any(above))
+    }
+
+    /// The oracle's time when the translation of an address under the loaded tag was read, which
+    /// may have been dropped since. `None` if its place has another translation now.
+    pub(crate) fn trace(&self, address: u64) -> Option<u64> {
+        let page = address & !0xfff;
+        let small = self.small[self.set(page)].iter().flatten();
+        let is_own = |slot: &&Slot<Translation>| {
+            let Translation { page, shift, .. } = slot.entry;
+            slot.tag == self.tag && address >> shift == page >> shift
+        };
+        let newest = small.chain(&self.large).filter(is_own).max_by_key(|slot| slot.since)?;
+        Some(newest.entry.clean_since)
     }
 
     /// All translations that are not dead, under any tag.

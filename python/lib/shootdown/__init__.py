@@ -89,8 +89,8 @@ def run(
     ``{"tlb.invalidate_page_ns": 150}``, and other names are parameters of the workload.
 
     The result has ``time_ns``, the counts ``operations``, ``requests``, ``interrupts``,
-    ``flushes_full`` and ``flushes_ranged``, the nanoseconds of all CPUs in ``time_by_cause``, and
-    ``violations``, which must be 0. A workload with several intervals has a dictionary for each in
+    ``flushes_full`` and ``flushes_ranged``, the classes of the interrupts and their ``bound``, the
+    nanoseconds of all CPUs in ``time_by_cause``, and ``violations``, which must be 0. A workload with several intervals has a dictionary for each in
     ``intervals``.
     """
     cell = {

@@ -7,6 +7,7 @@
 
 mod frames;
 mod hardware;
+mod marks;
 mod presence;
 mod reclaim;
 mod tables;
@@ -74,6 +75,7 @@ impl Bug {
             tables::BUGS,
             reclaim::BUGS,
             frames::BUGS,
+            marks::BUGS,
             waiting::BUGS,
             hardware::BUGS,
         ];

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Classes, Limits, Outcome};
 use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
@@ -55,6 +55,9 @@ pub(crate) struct Measurement {
     pub(crate) lock_waits: u64,
     /// Time that threads slept for locks. Their CPUs may have run other threads.
     pub(crate) lock_sleep_ns: u64,
+    /// The classes of the flush interrupts.
+    #[serde(flatten)]
+    pub(crate) classes: Classes,
 }
 
 /// The conditions of a simulation besides the experiment and the design.
@@ -119,8 +122,10 @@ fn measure(
     let run = |workload: Rc<dyn Workload>, part| {
         let key = ([experiment.workload, part], design, machine.name.clone(), cpus);
         runs.find_or_run(key, || {
-            shootdown_run::run(machine.clone(), limits, workload, |sim| design.on(sim))
-                .map_err(|error| error.to_string())
+            let run = |make: &dyn Fn(_) -> _| {
+                shootdown_run::run(machine.clone(), limits, Rc::clone(&workload), make)
+            };
+            design.settle(run).map_err(|error| error.to_string())
         })
     };
     let outcome = run(workload, "")?;
@@ -148,6 +153,7 @@ fn measure(
         time_by_cause: outcome.causes.iter().sum(),
         lock_waits: counts.lock_waits,
         lock_sleep_ns: counts.lock_sleep.ns(),
+        classes: Classes::from(counts),
     })
 }
 

@@ -10,8 +10,8 @@ use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
-use shootdown_run::{Limits, Outcome};
-use shootdown_sim::{Machine, Time, Violation, ViolationKind};
+use shootdown_run::{Classes, Limits, Outcome};
+use shootdown_sim::{Counts, Machine, Time, Violation, ViolationKind};
 use shootdown_vm::Policy;
 
 use crate::common::is_soak;
@@ -62,16 +62,18 @@ fn sound() -> impl Iterator<Item = Design> {
     designs_for(Purpose::General).chain(designs_for(Purpose::Research))
 }
 
-/// The interrupts and the time of a design.
+/// The counts and the time of a design.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     interrupts: u64,
+    counts: Counts,
     time: Time,
 }
 
 impl Cost {
     fn add(&mut self, outcome: &Outcome) {
         self.interrupts += outcome.counts.interrupts_sent;
+        self.counts += outcome.counts;
         self.time += outcome.time;
     }
 }
@@ -93,6 +95,7 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     }
     let machine = machine(machine_name, cpus);
     let (mut worse, mut log_sum, mut total) = (Vec::new(), 0.0, [0, 0]);
+    let mut all = Counts::default();
     let count = workloads(cpus, 0).len();
     for index in 0..count {
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
@@ -117,9 +120,12 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         }
         let ratio = ours.time.ps() as f64 / linux.time.ps() as f64;
         println!(
-            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: interrupts {} against {}",
-            ours.interrupts, linux.interrupts
+            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: sends {} against {}, bound {}",
+            ours.interrupts,
+            linux.interrupts,
+            ours.counts.bound()
         );
+        all += ours.counts;
         log_sum += ratio.ln();
         total = [total[0] + ours.interrupts, total[1] + linux.interrupts];
         let known = KNOWN_WORSE.contains(&(machine_name, cpus, &name));
@@ -131,6 +137,9 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
             worse.push(name);
         }
     }
+    let classes = Classes::from(&all);
+    let sent = all.interrupts_sent;
+    println!("all on {cpus} CPUs of {machine_name}: {sent} interrupts, {classes:?}");
     assert!(worse.is_empty(), "{cpus} CPUs of {machine_name}: {worse:?}");
     assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
 }

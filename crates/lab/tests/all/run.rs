@@ -50,7 +50,9 @@ fn json_has_the_documented_keys() {
     for row in rows {
         assert_eq!(
             keys(row),
-            "cpus design flushes_full flushes_ranged interrupts machine operations requests seed \
+            "bound cpus design flushes_full flushes_ranged interrupts interrupts_early \
+             interrupts_in_vain interrupts_touched_1gib interrupts_touched_2mib \
+             interrupts_touched_512gib interrupts_useful machine operations requests seed \
              time_by_cause time_ns violations workload"
         );
         assert_eq!(
@@ -58,6 +60,10 @@ fn json_has_the_documented_keys() {
             "flush_wait_ns idle_ns interrupts_ns invalidations_ns kernel_ns lock_wait_ns \
              refills_ns user_ns"
         );
+        let number = |key: &str| row[key].as_u64().expect("a number");
+        let bound = number("interrupts_useful") + number("interrupts_early");
+        assert_eq!(number("bound"), bound);
+        assert_eq!(number("interrupts"), bound + number("interrupts_in_vain"));
         assert_eq!((&row["workload"], &row["operations"]), (&"two".into(), &20.into()));
         assert_eq!(row["machine"], "xeon-2s");
     }
@@ -83,7 +89,7 @@ fn text_and_csv_have_a_line_for_each_design() {
     assert_eq!(output.lines().filter(|line| line.starts_with("two  ")).count(), 4, "{output}");
     let output = text(&run(&["two.workload", "--cpus", "4", "--format", "csv"]).stdout);
     let columns: Vec<_> = output.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, [20; 3], "{output}");
+    assert_eq!(columns, [27; 3], "{output}");
 }
 
 #[test]

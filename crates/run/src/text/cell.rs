@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::error::{Position, TextError};
 use super::world::{Reading, World};
 use super::{Constants, Text};
+use crate::classes::Classes;
 use crate::executor::run;
 use crate::outcome::{Limits, RunError};
 
@@ -51,6 +52,9 @@ pub struct Row {
     pub requests: u64,
     /// Number of flush interrupts that were sent.
     pub interrupts: u64,
+    /// The classes of these interrupts.
+    #[serde(flatten)]
+    pub classes: Classes,
     /// Number of flushes of a whole tag or of the whole TLB, on any CPU.
     pub flushes_full: u64,
     /// Number of flushes of ranges, on any CPU.
@@ -93,15 +97,19 @@ impl Cell<'_> {
         let limits = self.limits(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
-        let world = World::new(name, code, variables.values, self.seed);
-        let outcome = run(self.machine.clone(), limits, Rc::new(world.clone()), |sim| {
-            world.attach(&sim);
-            self.design.on(sim)
-        });
-        if let Some(failure) = world.failure() {
-            return Err(failure.into());
-        }
-        let outcome = outcome.map_err(|error| located(&world, error))?;
+        let (world, outcome) = self.design.settle(|design| {
+            let (name, code) = (name.clone(), Arc::clone(&code));
+            let world = World::new(name, code, variables.values.clone(), self.seed);
+            let outcome = run(self.machine.clone(), limits, Rc::new(world.clone()), |sim| {
+                world.attach(&sim);
+                design(sim)
+            });
+            if let Some(failure) = world.failure() {
+                return Err(CellError::from(failure));
+            }
+            let outcome = outcome.map_err(|error| located(&world, error))?;
+            Ok((world, outcome))
+        })?;
         let whole = Reading {
             time: outcome.time,
             counts: outcome.counts,
@@ -131,6 +139,7 @@ impl Cell<'_> {
             operations: *operations,
             requests: counts.requests(),
             interrupts: counts.interrupts_sent,
+            classes: Classes::from(counts),
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,

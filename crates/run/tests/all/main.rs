@@ -3,6 +3,7 @@
 
 mod arc_asid_range;
 mod arm64_skip_broadcast;
+mod bound;
 mod causes;
 
 mod encoded;

@@ -3,6 +3,7 @@
 
 mod broadcasts;
 mod causes;
+mod classes;
 mod description;
 mod large;
 mod locks;

@@ -10,7 +10,8 @@ use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::replay::{self, Survey};
 use shootdown_run::{Limits, Outcome};
-use shootdown_sim::Machine;
+use shootdown_sim::{Machine, Sim};
+use shootdown_vm::ErasedCoherence;
 
 use super::fidelity::Fidelity;
 use super::verdict::{DesignRow, Kernel, Recording, Schedule, Verdict};
@@ -139,6 +140,17 @@ pub(crate) fn once(
     survey: &Survey,
     bar: &ProgressBar,
 ) -> Result<Outcome, Failure> {
+    design.settle(|make| once_under(make, request, design, seed, survey, bar))
+}
+
+fn once_under(
+    make: &dyn Fn(Rc<Sim>) -> ErasedCoherence,
+    request: &Request<'_>,
+    design: Design,
+    seed: u64,
+    survey: &Survey,
+    bar: &ProgressBar,
+) -> Result<Outcome, Failure> {
     let (reader, machine) = (open_intact_part(request.recording)?, request.machine.clone());
     bar.set_message(format!("{} under {design}", shown(request.recording)));
     let reported = Cell::new(0);
@@ -148,15 +160,13 @@ pub(crate) fn once(
     };
     let result = match request.schedule {
         Schedule::Recorded => {
-            replay::replay(machine, Limits::DEFAULT.frames, reader, survey, progress, |sim| {
-                design.on(sim)
-            })
+            replay::replay(machine, Limits::DEFAULT.frames, reader, survey, progress, make)
         }
         Schedule::Simulated => {
             let threads = replay::threads(reader, survey, seed, progress);
             threads.map_err(replay::ReplayError::Read).and_then(|threads| {
                 let limits = Limits { threads: threads.program_count() + 1, ..Limits::DEFAULT };
-                shootdown_run::run(machine, limits, Rc::new(threads), |sim| design.on(sim))
+                shootdown_run::run(machine, limits, Rc::new(threads), make)
                     .map_err(replay::ReplayError::Run)
             })
         }

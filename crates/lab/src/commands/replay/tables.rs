@@ -4,15 +4,22 @@ use shootdown_sim::Cause;
 
 use super::verdict::{DesignRow, Verdict};
 use crate::render::table::{Cell, Figure, Medium, Table, figure};
+use crate::render::times;
 
 /// The figures of a design. Text tables have those with a name for text.
-const FIGURES: [Figure<DesignRow>; 26] = [
+const FIGURES: [Figure<DesignRow>; 30] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("requests", "Interrupts", "requested flushes of a CPU", |it| Cell::Count(it.requests)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
     figure("", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
     figure("to lazy", "Interrupts", "to lazy CPUs", |it| Cell::Count(it.ipis_to_lazy)),
     figure("to non-users", "Interrupts", "to non-users", |it| Cell::Count(it.ipis_to_non_users)),
+    figure("", "Interrupts", "useful", |it| Cell::Count(it.classes.interrupts_useful)),
+    figure("", "Interrupts", "early", |it| Cell::Count(it.classes.interrupts_early)),
+    figure("in vain", "Interrupts", "in vain", |it| Cell::Count(it.classes.interrupts_in_vain)),
+    figure("of bound", "Interrupts", "sent, divided by the bound", |it| {
+        Cell::Text(times(it.classes.ratio()).unwrap_or_default())
+    }),
     figure("", "Interrupts", "time in interrupts, all CPUs", |it| {
         Cell::Nanoseconds(it.interrupted_ns)
     }),

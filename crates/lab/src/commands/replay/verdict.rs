@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_recording::Header;
-use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
+use shootdown_run::{Classes, Outcome};
 use shootdown_sim::{Counts, FlushWaits, TimeByCause};
 
 use super::fidelity::Fidelity;
@@ -100,6 +100,10 @@ pub(crate) struct DesignRow {
     pub(crate) steps_dropped: u64,
     /// Number of flushes that the memory manager requested.
     pub(crate) requests: u64,
+    /// The classes of the interrupts. A recording has the first access to each page and no other,
+    /// so useful interrupts are counted as early where only later accesses would show their use.
+    #[serde(flatten)]
+    pub(crate) classes: Classes,
     /// The time of all CPUs together by its cause. The sum is `time_ns` for each CPU.
     pub(crate) time_by_cause: TimeByCause,
     /// Number of requests for a lock that another thread had.
@@ -280,6 +284,7 @@ impl DesignRow {
             time_error_ns: time_error_ns(outcomes),
             steps_dropped: sum(|outcome| outcome.dropped_steps),
             requests: count(Counts::requests),
+            classes: Classes::mean(&outcomes.iter().map(|it| it.counts).collect::<Vec<_>>()),
             time_by_cause: outcomes
                 .iter()
                 .flat_map(|outcome| &outcome.causes)

@@ -10,7 +10,7 @@ type Count = fn(&Measurement) -> u64;
 
 /// The counts that are printed for the design before the change, the design after it, and
 /// shootdown.
-const COUNTS: [(&str, Count); 7] = [
+const COUNTS: [(&str, Count); 11] = [
     ("hazards", |it| it.hazards),
     ("interrupts", |it| it.interrupts_sent),
     ("deferred_tables_peak", |it| it.deferred_tables_peak),
@@ -18,6 +18,10 @@ const COUNTS: [(&str, Count); 7] = [
     ("broadcast_wait_ns", |it| it.broadcast_wait_ns),
     ("tags_allocated", |it| it.tags_allocated),
     ("rollovers", |it| it.rollovers),
+    ("interrupts_useful", |it| it.classes.interrupts_useful),
+    ("interrupts_early", |it| it.classes.interrupts_early),
+    ("interrupts_in_vain", |it| it.classes.interrupts_in_vain),
+    ("bound", |it| it.classes.bound),
 ];
 
 /// Returns the rows below a line of column names. Published figures that do not exist are empty.

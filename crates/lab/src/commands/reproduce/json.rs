@@ -17,7 +17,10 @@
 //!                "flushes_ranged", "violations", "hazards", "interrupts_to_non_users",
 //!                "deferred_tables_peak", "deferred_tables_overflows", "broadcasts",
 //!                "broadcast_wait_ns", "tags_allocated", "rollovers", "requests",
-//!                "time_by_cause": {"user_ns": …, …}, "lock_waits", "lock_sleep_ns"}],
+//!                "time_by_cause": {"user_ns": …, …}, "lock_waits", "lock_sleep_ns",
+//!                "interrupts_useful", "interrupts_early", "interrupts_in_vain", "bound",
+//!                "interrupts_touched_2mib", "interrupts_touched_1gib",
+//!                "interrupts_touched_512gib"}],
 //!   "note": "…" | null                            a note on the figures
 //! }],
 //! "scaling": {                                    a workload with more and fewer CPUs, or null

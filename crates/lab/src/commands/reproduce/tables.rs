@@ -4,13 +4,17 @@ use crate::render::table::{Cell, Figure, Medium, Table, figure};
 use crate::render::{significant, times, unit};
 use crate::studies::{self, Measurement, Row, Scaling};
 
-/// The counts of a design. Tables always have the first eight. They have each of the others if it
+/// The counts of a design. Tables always have the first ten. They have each of the others if it
 /// is not 0 under some design.
-const COUNTS: [Figure<Measurement>; 12] = [
+const COUNTS: [Figure<Measurement>; 14] = [
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.interrupts_sent)),
     figure("to lazy", "Interrupts", "to lazy", |it| Cell::Count(it.interrupts_to_lazy)),
     figure("to non-users", "Interrupts", "to non-users", |it| {
         Cell::Count(it.interrupts_to_non_users)
+    }),
+    figure("in vain", "Interrupts", "in vain", |it| Cell::Count(it.classes.interrupts_in_vain)),
+    figure("of bound", "Interrupts", "of bound", |it| {
+        Cell::Text(times(it.classes.ratio()).unwrap_or_default())
     }),
     figure("full flushes", "Flushes", "full", |it| Cell::Count(it.flushes_full)),
     figure("ranged", "Flushes", "ranged", |it| Cell::Count(it.flushes_ranged)),
@@ -22,7 +26,7 @@ const COUNTS: [Figure<Measurement>; 12] = [
     figure("tags allocated", "Tags", "allocated", |it| Cell::Count(it.tags_allocated)),
     figure("rollovers", "Tags", "rollovers", |it| Cell::Count(it.rollovers)),
 ];
-const COUNTS_OF_ALL: usize = 8;
+const COUNTS_OF_ALL: usize = 10;
 
 /// Returns the published figures, the predicted figures, and those of shootdown.
 pub(crate) fn summary(rows: &[Row], medium: Medium) -> Table {

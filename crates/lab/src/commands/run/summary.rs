@@ -1,5 +1,6 @@
 //! The means of the rows over the seeds.
 
+use shootdown_run::Classes;
 use shootdown_run::text::Row;
 use shootdown_sim::{Cause, TimeByCause};
 
@@ -17,6 +18,7 @@ pub(super) struct Summary {
     pub(super) operations: u64,
     pub(super) requests: u64,
     pub(super) interrupts: u64,
+    pub(super) classes: Classes,
     pub(super) flushes_full: u64,
     pub(super) flushes_ranged: u64,
     /// The sum over the seeds.
@@ -75,6 +77,15 @@ fn summary(rows: &[&Row]) -> Summary {
         operations: mean(|row| row.operations),
         requests: mean(|row| row.requests),
         interrupts: mean(|row| row.interrupts),
+        classes: Classes {
+            interrupts_useful: mean(|row| row.classes.interrupts_useful),
+            interrupts_early: mean(|row| row.classes.interrupts_early),
+            interrupts_in_vain: mean(|row| row.classes.interrupts_in_vain),
+            bound: mean(|row| row.classes.bound),
+            interrupts_touched_2mib: mean(|row| row.classes.interrupts_touched_2mib),
+            interrupts_touched_1gib: mean(|row| row.classes.interrupts_touched_1gib),
+            interrupts_touched_512gib: mean(|row| row.classes.interrupts_touched_512gib),
+        },
         flushes_full: mean(|row| row.flushes_full),
         flushes_ranged: mean(|row| row.flushes_ranged),
         violations: rows.iter().map(|row| row.violations).sum(),

@@ -1,11 +1,12 @@
 //! The rows as text and as CSV.
 
+use shootdown_run::Classes;
 use shootdown_run::text::Row;
 use shootdown_sim::Cause;
 
 use super::summary::Summary;
-use crate::render::significant;
 use crate::render::table::{Cell, Table};
+use crate::render::{significant, times};
 use crate::workloads::EMBEDDED;
 
 /// Returns the workloads that the command has.
@@ -34,6 +35,10 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
         "per second",
         "requests",
         "interrupts",
+        "useful",
+        "early",
+        "in vain",
+        "of bound",
         "full flushes",
         "ranged",
         "violations",
@@ -51,6 +56,10 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
             Cell::Text(it.rate().map(significant).unwrap_or_default()),
             Cell::Count(it.requests),
             Cell::Count(it.interrupts),
+            Cell::Count(it.classes.interrupts_useful),
+            Cell::Count(it.classes.interrupts_early),
+            Cell::Count(it.classes.interrupts_in_vain),
+            Cell::Text(times(it.classes.ratio()).unwrap_or_default()),
             Cell::Count(it.flushes_full),
             Cell::Count(it.flushes_ranged),
             Cell::Alarm(it.violations),
@@ -80,7 +89,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(["workload", "machine", "cpus", "design", "seed", "time_ns", "operations"])
         .left(["requests", "interrupts", "flushes_full", "flushes_ranged"])
         .left(Cause::ALL.map(Cause::name_ns))
-        .left(["violations"]);
+        .left(["violations"])
+        .left(Classes::NAMES);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
         let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
@@ -88,6 +98,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let cells = names.into_iter().chain([Cell::Count(row.cpus as u64), row.design.into()]);
         let numbers = numbers.into_iter().chain(flushes).chain(times).chain([row.violations]);
+        let numbers = numbers.chain(row.classes.values());
         table.row(cells.chain(numbers.map(Cell::Count)));
     }
     table.csv()

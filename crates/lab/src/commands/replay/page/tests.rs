@@ -1,6 +1,7 @@
 //! Tests of the parts of a page.
 
 use shootdown_recording::Source;
+use shootdown_run::Classes;
 use shootdown_sim::TimeByCause;
 
 use super::super::fidelity::Fidelity;
@@ -33,6 +34,7 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
         time_by_cause: TimeByCause::default(),
         lock_waits: 0,
         lock_sleep_ns: 0,
+        classes: Classes::default(),
     }
 }
 

@@ -1,0 +1,87 @@
+//! Marks in entries, and records of sharers, that were taken as proof that no CPU has a
+//! translation.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use shootdown::Word;
+
+use super::{Bug, Stage, use_the_space, uses_stale};
+use crate::machine::fence;
+
+pub(super) const BUGS: &[Bug] = &[
+    Bug {
+        name: "old-entry-taken-for-uncached",
+        source: "Linux on arm64, from 76c714be0e5e to 07509e10dcc7",
+        story: "An entry whose accessed flag is clear is taken for one that no TLB holds, and its \
+                unmap flushes nothing. But aging had cleared the flag without a flush, and a CPU \
+                still has the translation from before.",
+        finds: uses_stale,
+        words: &["old"],
+        cpus: &[use_the_space, |stage| stage.signal("old"), unmap_unless_young],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "accessed-flag-read-before-the-swap",
+        source: "a pitfall of leaving out flushes of entries that were never accessed",
+        story: "An unmap reads that the accessed flag is clear, and then removes the entry without \
+                a flush. In between, a CPU has set the flag and cached the translation. The value \
+                that the swap returned would have shown it.",
+        finds: uses_stale,
+        words: &["accessed"],
+        cpus: &[mark_and_use, unmap_if_not_accessed],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "linked-before-it-is-a-sharer",
+        source: "a pitfall of page tables that record which CPUs use them",
+        story: "A CPU links a shared page table into its own root, and then enters itself into the \
+                table's set of sharers. A flush in between reads a set without that CPU.",
+        finds: uses_stale,
+        words: &["sharers"],
+        cpus: &[link_and_use, unmap_and_interrupt_sharers],
+        ..Bug::DEFAULT
+    },
+];
+
+fn unmap_unless_young(stage: &Stage) {
+    let is_old = stage.word("old").load(Acquire) != 0;
+    let frame = stage.unmap(0, 0);
+    if stage.is_fixed() || !is_old {
+        stage.interrupt_and_wait(0);
+    }
+    stage.reuse(frame);
+}
+
+/// Sets the accessed flag before it caches the translation, as the walk of every MMU does.
+fn mark_and_use(stage: &Stage) {
+    stage.word("accessed").store(1, Release);
+    fence();
+    use_the_space(stage);
+}
+
+fn unmap_if_not_accessed(stage: &Stage) {
+    let is_accessed = || stage.word("accessed").load(Acquire) != 0;
+    let accessed_before = is_accessed();
+    let frame = stage.unmap(0, 0);
+    // Nothing lies between the two in the fixed variant: the swap returns the flag.
+    let is_accessed = if stage.is_fixed() { is_accessed() } else { accessed_before };
+    if is_accessed {
+        stage.interrupt_and_wait(0);
+    }
+    stage.reuse(frame);
+}
+
+fn link_and_use(stage: &Stage) {
+    let enter = || {
+        stage.word("sharers").fetch_or(1, AcqRel);
+        fence();
+    };
+    stage.in_fixed_order(enter, || stage.load(0));
+    stage.user_mode();
+}
+
+fn unmap_and_interrupt_sharers(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.interrupt_if_set("sharers");
+    stage.reuse(frame);
+}

@@ -1,0 +1,78 @@
+//! The classes of interrupts, and the design that sends only useful ones.
+
+use shootdown_designs::Design;
+use shootdown_run::text::{Cell, Row, Text};
+use shootdown_sim::Machine;
+
+fn row(source: &str, design: Design) -> Row {
+    let round = include_str!("../../../sim/tests/round.toml");
+    let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
+    let text = Text::parse("test", source).unwrap_or_else(|error| panic!("{source}: {error}"));
+    let rows = Cell { workload: &text, machine: &machine, design, seed: 1 }.run().unwrap();
+    let row = rows.into_iter().next().unwrap();
+    let classes = row.classes;
+    let sum = classes.interrupts_useful + classes.interrupts_early + classes.interrupts_in_vain;
+    assert_eq!((sum, row.violations), (row.interrupts, 0), "{design}: {row:?}");
+    row
+}
+
+/// Each thread discards pages that only it uses.
+const OWN_PAGES: &str = "thread main { spawn worker * cpus\n join }
+    thread worker { pin index\n map own 8\n
+      repeat 40 { write own\n compute 2us\n discard own } }";
+
+/// All threads read a page, and one of them changes its protection.
+const SHARED_PAGE: &str = "thread main { map page 1\n map quiet 1\n write page\n read quiet\n
+      spawn reader * (cpus - 1)\n pin 0\n
+      repeat 20 { compute 20us\n protect page read\n protect page write\n write page } \n
+      join }
+    thread reader { pin index + 1\n read quiet\n repeat for 1ms { read page\n compute 500ns } }";
+
+/// All threads have read a page, which one of them changes, and none reads it again.
+const FORGOTTEN_PAGES: &str = "thread main { map pages 20\n write pages\n
+      spawn reader * (cpus - 1)\n pin 0\n compute 100us\n
+      for page in 0..20 { protect pages[page] read\n compute 10us } \n
+      join }
+    thread reader { pin index + 1\n read pages\n repeat for 1ms { compute 500ns } }";
+
+#[test]
+fn discards_of_own_pages_interrupt_in_vain() {
+    for design in [Design::LINUX_7_0, Design::SHOOTDOWN] {
+        let row = row(OWN_PAGES, design);
+        assert!(row.interrupts > 50, "{row:?}");
+        let in_vain = row.classes.interrupts_in_vain;
+        assert!(in_vain * 100 >= row.interrupts * 99, "{row:?}");
+    }
+}
+
+#[test]
+fn page_that_all_threads_read_interrupts_usefully() {
+    let row = row(SHARED_PAGE, Design::LINUX_7_0);
+    let useful = row.classes.interrupts_useful;
+    assert!(useful > 20 && useful * 10 >= row.interrupts * 8, "{row:?}");
+    assert_eq!(row.classes.interrupts_touched_2mib, row.interrupts);
+}
+
+#[test]
+fn pages_that_nobody_reads_again_interrupt_early() {
+    let row = row(FORGOTTEN_PAGES, Design::LINUX_7_0);
+    assert!(row.interrupts >= 50, "{row:?}");
+    assert_eq!(row.classes.interrupts_useful, 0, "{row:?}");
+    assert!(row.classes.interrupts_early * 10 >= row.interrupts * 9, "{row:?}");
+}
+
+#[test]
+fn clairvoyant_sends_few_interrupts_and_is_sound() {
+    // `row` checks that no translation is used after its flush.
+    assert_eq!(row(OWN_PAGES, Design::CLAIRVOYANT).interrupts, 0);
+    assert_eq!(row(FORGOTTEN_PAGES, Design::CLAIRVOYANT).interrupts, 0);
+    let clairvoyant = row(SHARED_PAGE, Design::CLAIRVOYANT);
+    assert!(clairvoyant.interrupts > 20, "{clairvoyant:?}");
+    assert_eq!(clairvoyant.classes.interrupts_in_vain, 0, "{clairvoyant:?}");
+    assert!(clairvoyant.interrupts <= row(SHARED_PAGE, Design::SHOOTDOWN).interrupts);
+}
+
+#[test]
+fn clairvoyant_is_the_same_in_every_run() {
+    assert_eq!(row(SHARED_PAGE, Design::CLAIRVOYANT), row(SHARED_PAGE, Design::CLAIRVOYANT));
+}
