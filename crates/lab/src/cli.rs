@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    boot, calibrate, check, guest, import, machines, record, replay, report, reproduce, run, sweep,
+    boot, calibrate, check, explain, guest, import, machines, record, replay, report, reproduce,
+    run, sweep,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -14,6 +15,7 @@ shootdown compares designs of TLB coherence on simulated machines: their interru
 recordings of real programs and for published measurements.
 
   shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
+  shootdown explain sort.shootdown                       name the call sites of its shootdowns
   shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
   shootdown guest --cpus 16 -o a.shootdown -- ./a.out    record on a Linux that QEMU emulates
   shootdown replay sort.shootdown                        replay a recording under several designs
@@ -76,6 +78,9 @@ enum Command {
     Record(record::Record),
     #[command(name = record::Helper::COMMAND, subcommand, hide = true)]
     RecordHelper(record::Helper),
+    /// Name the call sites of TLB shootdowns, what they cost, and what would remove them
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::Explain),
     /// Record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
     #[command(after_help = guest::EXAMPLES)]
     Guest(guest::Guest),
@@ -114,6 +119,7 @@ impl Cli {
             Some(Command::Calibrate(calibrate)) => calibrate.run()?,
             Some(Command::Record(record)) => return record.run(),
             Some(Command::RecordHelper(helper)) => helper.run(),
+            Some(Command::Explain(explain)) => explain.run()?,
             Some(Command::Guest(guest)) => return guest.run(),
             Some(Command::Import(import)) => import.run()?,
             Some(Command::Replay(replay)) => replay.run()?,
@@ -148,6 +154,7 @@ mod tests {
             machines::EXAMPLES,
             calibrate::EXAMPLES,
             record::EXAMPLES,
+            explain::EXAMPLES,
             guest::EXAMPLES,
             import::EXAMPLES,
             replay::EXAMPLES,

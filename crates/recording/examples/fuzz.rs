@@ -23,7 +23,8 @@ use shootdown_program::varint::put;
 use shootdown_recording::format::{Ended, Header, ReadError, Reader, Source, Totals, Writer};
 use shootdown_recording::import::{ImportError, Options as Selection, Program, import};
 use shootdown_recording::record::{
-    Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Left, Owner, Record, SpaceId,
+    TaskId, Waker,
 };
 use shootdown_sim::Rng;
 

@@ -1,7 +1,7 @@
 //! The trace events of Linux, independent of their source: the ring buffers of tracefs, the text of
 //! `trace-cmd report`, or the text of `perf script`. Threads have Linux's own numbers here.
 
-use super::record::{Call, FaultCode, FlushReason, Left};
+use super::record::{Call, FaultCode, FlushReason, Frame, Left};
 
 /// The number that Linux gives a thread (`gettid`). 0 is the idle loop of any CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +105,13 @@ pub enum RawKind {
         targets: Vec<u32>,
         /// The caller that sent the interrupt.
         site: CallSite,
+    },
+    /// The call stack of the last `tlb_flush` of this CPU that requests a flush.
+    Stack {
+        /// The calls, the innermost first.
+        frames: Vec<Frame>,
+        /// Number of requests for which the sample stands.
+        requests: u64,
     },
     /// The source lost events of this CPU before this one.
     Lost {

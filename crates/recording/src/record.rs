@@ -21,6 +21,39 @@ impl TaskId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub u32);
 
+/// The number that the recording gives a call in call stacks. A number stands for the call with all
+/// its callers, so that stacks with the same callers share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(pub u32);
+
+impl FrameId {
+    /// No call: the caller of the outermost call. The first call is 1.
+    pub const NONE: Self = Self(0);
+}
+
+/// A function in a call stack, and the place from which it calls the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Kernel or program.
+    pub layer: Layer,
+    /// Name of the function.
+    pub function: String,
+    /// The source file, or the executable or library if the source is not known; empty for the
+    /// kernel.
+    pub file: String,
+    /// The line in the source file; 0 if it is not known.
+    pub line: u32,
+}
+
+/// The half of the address space that a function belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    /// The kernel.
+    Kernel,
+    /// The program.
+    User,
+}
+
 /// The program that a task belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
@@ -129,6 +162,24 @@ pub enum Event {
         /// The target CPUs, in ascending order.
         targets: Vec<u32>,
     },
+    /// Introduces a call of call stacks.
+    Frame {
+        /// Number of the call. The first call is 1, the next one 2.
+        frame: FrameId,
+        /// The call that called this function.
+        caller: FrameId,
+        /// The function.
+        function: Frame,
+    },
+    /// The call stack of this CPU's last flush request ([`Event::Flush`] with
+    /// [`FlushReason::Request`]). Only some requests have one: stacks are sampled.
+    Stack {
+        /// The innermost call.
+        frame: FrameId,
+        /// Number of requests for which the sample stands: those since the last sample on this CPU,
+        /// with this one.
+        requests: u64,
+    },
     /// Events of this CPU were lost here.
     Lost {
         /// Number of lost events; 0 if the number is unknown.
@@ -224,6 +275,11 @@ impl FaultCode {
     #[must_use]
     pub const fn was_present(self) -> bool {
         self.0 & 1 != 0
+    }
+    /// Returns `true` if the program made the access, and `false` if the kernel made it.
+    #[must_use]
+    pub const fn is_user(self) -> bool {
+        self.0 & 1 << 2 != 0
     }
     /// Returns `true` if the access was a write.
     #[must_use]

@@ -4,6 +4,7 @@ pub(crate) mod boot;
 pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod guest;
+pub(crate) mod explain;
 pub(crate) mod import;
 pub(crate) mod machines;
 pub(crate) mod record;

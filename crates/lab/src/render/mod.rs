@@ -40,7 +40,7 @@ pub(crate) trait Printed: Serialize {
 
 /// Returns the value as a JSON object with escapes for all characters that a terminal would
 /// interpret. JSON requires escapes for the ASCII control characters only.
-fn json(value: &(impl Serialize + ?Sized)) -> String {
+pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
     // The serialisation of structures of numbers and strings cannot fail.
     let json = serde_json::to_string_pretty(value).unwrap_or_default();
     let mut escaped = String::new();

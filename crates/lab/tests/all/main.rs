@@ -9,6 +9,7 @@ mod comparisons;
 mod designs;
 mod guest;
 mod import;
+mod explain;
 mod machines;
 mod record;
 mod replay;

@@ -2,10 +2,11 @@
 //! neither the program nor the schedule are dropped, and flush interrupts are distinguished from
 //! other interrupts.
 //!
-//! In reading order: `tasks` identifies threads, `calls` finds the purpose of an interrupt, and the
-//! [`Assembler`] combines both.
+//! In reading order: `tasks` identifies threads, `calls` finds the purpose of an interrupt,
+//! `frames` numbers the calls of call stacks, and the [`Assembler`] combines them.
 
 mod calls;
+mod frames;
 mod tasks;
 
 use std::io;
@@ -14,6 +15,7 @@ use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
 use super::record::{Event, FlushReason, Left, Record, TaskId, Waker};
 use calls::{Calls, Evidence};
+use frames::Frames;
 use tasks::Tasks;
 
 /// The idle loop of every CPU.
@@ -67,6 +69,7 @@ pub struct Assembler<W: io::Write> {
     tasks: Tasks,
     cpus: Vec<Cpu>,
     evidence: Evidence,
+    frames: Frames,
     /// The time of the first event.
     start_ns: Option<u64>,
     /// The time of the last record.
@@ -112,6 +115,7 @@ impl<W: io::Write> Assembler<W> {
             tasks: Tasks::new(startup),
             cpus: Vec::new(),
             evidence: Evidence::default(),
+            frames: Frames::default(),
             start_ns: None,
             time_ns: 0,
             predicted_ns: u64::MAX,
@@ -255,7 +259,15 @@ impl<W: io::Write> Assembler<W> {
                     Ok(())
                 }
             }
+            RawKind::Stack { frames, requests } if self.tasks.is_recorded(tid) => {
+                let (introductions, frame) = self.frames.number(frames);
+                for introduction in introductions {
+                    self.write(cpu, introduction)?;
+                }
+                self.write(cpu, Event::Stack { frame, requests })
+            }
             RawKind::Enter(_)
+            | RawKind::Stack { .. }
             | RawKind::Return { .. }
             | RawKind::Fault { .. }
             | RawKind::Lost { .. } => Ok(()),

@@ -9,7 +9,7 @@ use shootdown_program::varint::{Cursor, put, unzigzag, zigzag};
 use super::base::{Base, put_size, take_size};
 use super::rules::Invalid;
 use super::{CPUS_MAX, NAME_BYTES_MAX};
-use crate::record::{FaultCode, FlushReason, Left, Owner, SpaceId, TaskId, Waker};
+use crate::record::{FaultCode, FlushReason, FrameId, Layer, Left, Owner, SpaceId, TaskId, Waker};
 
 /// An encoding, as the header of a file describes it. A new encoding needs a new major version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +100,8 @@ code! {
         |out, _, value| put(out, value.0.into()), |from, _| Ok(TaskId(from.narrow()?));
     Unsigned: SpaceId =
         |out, _, value| put(out, value.0.into()), |from, _| Ok(SpaceId(from.narrow()?));
+    Unsigned: FrameId =
+        |out, _, value| put(out, value.0.into()), |from, _| Ok(FrameId(from.narrow()?));
     Unsigned: FaultCode =
         |out, _, value| put(out, value.0.into()), |from, _| Ok(FaultCode(from.narrow()?));
     Signed: i64 = |out, _, value| put(out, zigzag(*value)), |from, _| Ok(unzigzag(from.varint()?));
@@ -172,6 +174,10 @@ impl Choice for Owner {
         &[("recorded", Self::Recorded), ("other", Self::Other)];
 }
 
+impl Choice for Layer {
+    const ALL: &'static [(&'static str, Self)] = &[("kernel", Self::Kernel), ("user", Self::User)];
+}
+
 impl Choice for Left {
     const ALL: &'static [(&'static str, Self)] =
         &[("runnable", Self::Runnable), ("blocked", Self::Blocked), ("dead", Self::Dead)];
@@ -209,6 +215,7 @@ mod tests {
             }
         }
         check::<Owner>();
+        check::<Layer>();
         check::<Left>();
         check::<Waker>();
         check::<FlushReason>();

@@ -38,7 +38,9 @@ pub const CPUS_MAX: u32 = 8192;
 pub const TASKS_MAX: u32 = 1 << 20;
 /// Largest number of address spaces in a recording.
 pub const SPACES_MAX: u32 = 1 << 20;
-/// Largest length of a task's name, in bytes.
+/// Largest number of calls in the call stacks of a recording.
+pub const FRAMES_MAX: u32 = 1 << 20;
+/// Largest length of a name of a task, a function or a file, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Largest length of the header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
@@ -60,7 +62,7 @@ pub struct Version {
 
 impl Version {
     /// The version that [`Writer`] writes.
-    pub const KNOWN: Self = Self { major: 1, minor: 1 };
+    pub const KNOWN: Self = Self { major: 1, minor: 2 };
 }
 
 impl fmt::Display for Version {

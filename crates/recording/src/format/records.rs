@@ -11,7 +11,7 @@ use super::base::Base;
 use super::fields::{Address, Code as _, Cpus, Encoding, One, Signed, Size, Text, Unsigned};
 use super::rules::Invalid;
 use super::schema::{Field, Kind, Treatment};
-use crate::record::{Call, Event, FlushReason, Left, Owner, Record, Waker};
+use crate::record::{Call, Event, FlushReason, Frame, Layer, Left, Owner, Record, Waker};
 
 /// The mark in a record's first byte: the CPU differs from the last record's.
 const OTHER_CPU: u8 = 0x80;
@@ -110,6 +110,11 @@ kinds! {
     18 "interrupts" [targets: Cpus] (Event::Interrupts { targets });
     19 "lost" [count: Unsigned] (Event::Lost { count });
     20 "requests" [targets: Cpus] (Event::Requests { targets });
+    21 "frame" [
+        frame: Unsigned, caller: Unsigned, layer: One<Layer>, function: Text, file: Text,
+        line: Unsigned
+    ] (Event::Frame { frame, caller, function: Frame { layer, function, file, line } });
+    22 "stack" [frame: Unsigned, requests: Unsigned] (Event::Stack { frame, requests });
 }
 
 /// Returns an upper bound of the bytes of a record with this event.
@@ -119,6 +124,7 @@ pub(super) fn bytes_max(event: &Event) -> usize {
         Event::Task { name, .. } | Event::Spawn { name, .. } | Event::Exec { name, .. } => {
             name.len()
         }
+        Event::Frame { function, .. } => function.function.len() + function.file.len(),
         Event::Interrupts { targets } | Event::Requests { targets } => {
             CPU_BYTES_MAX * targets.len()
         }

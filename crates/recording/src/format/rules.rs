@@ -1,8 +1,8 @@
 //! The properties of every valid recording. A writer refuses each record that a reader would
 //! refuse.
 
-use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
-use crate::record::{Event, Record, SpaceId, TaskId};
+use super::{CPUS_MAX, FRAMES_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
+use crate::record::{Event, FrameId, Record, SpaceId, TaskId};
 use shootdown_program::varint::Malformed;
 use thiserror::Error;
 
@@ -11,6 +11,7 @@ use thiserror::Error;
 pub(super) struct Rules {
     cpus: u32,
     tasks: u32,
+    frames: u32,
     /// Number of records.
     pub(super) records: u64,
     /// Number of lost events.
@@ -21,7 +22,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(cpus: u32) -> Self {
-        Self { cpus, tasks: 0, records: 0, lost: 0, time_ns: 0 }
+        Self { cpus, tasks: 0, frames: 0, records: 0, lost: 0, time_ns: 0 }
     }
 
     /// Counts a record. Returns an error, and changes nothing, if the record is invalid here.
@@ -42,6 +43,14 @@ impl Rules {
             Event::Interrupts { targets } | Event::Requests { targets } => {
                 self.check_targets(targets)?;
             }
+            Event::Frame { frame, caller, function } => {
+                if function.function.len().max(function.file.len()) > NAME_BYTES_MAX {
+                    return Err(Invalid::LongName);
+                }
+                self.check_frame(*caller)?;
+                self.declare_frame(*frame)?;
+            }
+            Event::Stack { frame, .. } => self.check_frame(*frame)?,
             Event::Lost { count } => {
                 self.lost = self.lost.checked_add(*count).ok_or(Invalid::TooManyLost)?;
             }
@@ -86,6 +95,21 @@ impl Rules {
         }
         self.tasks += 1;
         Ok(())
+    }
+
+    fn declare_frame(&mut self, frame: FrameId) -> Result<(), Invalid> {
+        if self.frames == FRAMES_MAX {
+            return Err(Invalid::TooManyFrames);
+        }
+        if frame.0 != self.frames + 1 {
+            return Err(Invalid::FrameOutOfSequence(frame));
+        }
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn check_frame(&self, frame: FrameId) -> Result<(), Invalid> {
+        if frame.0 > self.frames { Err(Invalid::UnknownFrame(frame)) } else { Ok(()) }
     }
 
     fn check_task(&self, task: TaskId) -> Result<(), Invalid> {
@@ -175,6 +199,15 @@ pub enum Invalid {
     /// The recording has more than [`TASKS_MAX`] tasks.
     #[error("there are more than {TASKS_MAX} tasks")]
     TooManyTasks,
+    /// A record refers to a call that has not been introduced.
+    #[error("call {} was never introduced", .0.0)]
+    UnknownFrame(FrameId),
+    /// A call is introduced with a number that is not the next one.
+    #[error("call {} is introduced out of sequence", .0.0)]
+    FrameOutOfSequence(FrameId),
+    /// The recording has more than [`FRAMES_MAX`] calls in its call stacks.
+    #[error("there are more than {FRAMES_MAX} calls")]
+    TooManyFrames,
     /// The number of an address space is not below [`SPACES_MAX`].
     #[error("there are more than {SPACES_MAX} spaces")]
     TooManySpaces,
@@ -201,7 +234,7 @@ impl From<Malformed> for Invalid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Left, Waker};
+    use crate::record::{Frame, Layer, Left, Waker};
 
     fn refused(event: Event) -> Option<Invalid> {
         Rules::new(4).admit(&Record { time_ns: 0, cpu: 0, event }).err()
@@ -246,6 +279,25 @@ mod tests {
             assert_eq!(admit(task), Ok(()));
         }
         assert_eq!(admit(TASKS_MAX + 1), Err(Invalid::TooManyTasks));
+    }
+
+    #[test]
+    fn frames_are_numbered_after_their_callers() {
+        let mut rules = Rules::new(1);
+        let mut admit = |event| rules.admit(&Record { time_ns: 0, cpu: 0, event });
+        let frame = |frame, caller, name_bytes| {
+            let (function, file) = ("f".repeat(name_bytes), String::new());
+            let function = Frame { layer: Layer::User, function, file, line: 7 };
+            Event::Frame { frame: FrameId(frame), caller: FrameId(caller), function }
+        };
+        let stack = |frame| Event::Stack { frame: FrameId(frame), requests: 1 };
+        assert_eq!(admit(stack(0)), Ok(()), "an empty stack");
+        assert_eq!(admit(frame(1, 1, 1)), Err(Invalid::UnknownFrame(FrameId(1))));
+        assert_eq!(admit(frame(2, 0, 1)), Err(Invalid::FrameOutOfSequence(FrameId(2))));
+        assert_eq!(admit(frame(1, 0, NAME_BYTES_MAX + 1)), Err(Invalid::LongName));
+        assert_eq!(admit(frame(1, 0, NAME_BYTES_MAX)), Ok(()));
+        assert_eq!(admit(stack(2)), Err(Invalid::UnknownFrame(FrameId(2))));
+        assert_eq!((admit(frame(2, 1, 1)), admit(stack(2))), (Ok(()), Ok(())));
     }
 
     #[test]

@@ -14,7 +14,6 @@ mod recorded;
 mod simulated;
 mod steps;
 mod survey;
-mod tracker;
 
 pub use recorded::{ReplayError, replay};
 pub use simulated::threads;

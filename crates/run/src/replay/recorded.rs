@@ -28,12 +28,11 @@ use shootdown_program::StepError;
 use shootdown_program::interpreter::{MemoryHost as _, ProcessMemory};
 use shootdown_program::operation::ProgramId;
 use shootdown_recording::record::{Owner, SpaceId, TaskId};
-use shootdown_recording::{ReadError, Reader};
+use shootdown_recording::{ReadError, Reader, Task};
 use thiserror::Error;
 
 use super::steps::{Action, Step, Steps};
 use super::survey::Survey;
-use super::tracker::Task;
 
 /// The reason why a replay has no outcome.
 #[derive(Debug, Error)]

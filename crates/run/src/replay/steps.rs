@@ -19,10 +19,9 @@ use shootdown_program::operation::{
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
-use shootdown_recording::{ReadError, Reader};
+use shootdown_recording::{ReadError, Reader, Tracker};
 
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey};
-use super::tracker::Tracker;
 
 /// A step of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +138,11 @@ impl<'r> Steps<'r> {
                 // Flushes, requests and interrupts directly after a fault belong to the fault.
                 if !matches!(
                     record.event,
-                    Event::Flush { .. } | Event::Requests { .. } | Event::Interrupts { .. }
+                    Event::Flush { .. }
+                        | Event::Requests { .. }
+                        | Event::Interrupts { .. }
+                        | Event::Frame { .. }
+                        | Event::Stack { .. }
                 ) {
                     cpu.computed_ns += passed_ns;
                     self.tasks.remove(&task);
@@ -184,6 +187,8 @@ impl<'r> Steps<'r> {
             Event::Flush { .. }
             | Event::Requests { .. }
             | Event::Interrupts { .. }
+            | Event::Frame { .. }
+            | Event::Stack { .. }
             | Event::Lost { .. } => None,
         }
     }

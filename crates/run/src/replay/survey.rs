@@ -5,9 +5,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use shootdown_recording::record::{Call, Event, FlushReason, Owner, Record, SpaceId, TaskId};
-use shootdown_recording::{Header, ReadError, Reader, Totals};
-
-use super::tracker::Tracker;
+use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
 /// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
@@ -177,6 +175,8 @@ impl Surveyor {
             | Event::Switch { .. }
             | Event::Wake { .. }
             | Event::Exit
+            | Event::Frame { .. }
+            | Event::Stack { .. }
             | Event::Lost { .. } => {}
         }
         self.tracker.apply(record);

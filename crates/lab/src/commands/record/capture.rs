@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::HumanCount;
 use shootdown_recording::raw::Tid;
 use shootdown_recording::{Ended, Startup};
+use shootdown_stacks::Sampler;
 use tempfile::NamedTempFile;
 
 use super::Record;
@@ -45,7 +46,7 @@ pub(super) struct Capture {
 /// Starts the command or finds the programs, and traces them until they end, or until the user, the
 /// time or a full disk stops the recorder.
 pub(super) fn capture(
-    mut session: Session,
+    (mut session, sampler): (Session, Option<Sampler>),
     options: &Record,
     account: Option<&Account>,
     (decoder, output, file): (&Decoder, &Output, &NamedTempFile),
@@ -74,7 +75,7 @@ pub(super) fn capture(
         let writer = scope.spawn(move || {
             let _stop = queue.stop_at_end();
             let _ = sender.send(Background::enter());
-            write::assemble(queue, merge, header, startup, (part, limit))
+            write::assemble(queue, (merge, sampler), header, startup, (part, limit))
         });
         let background = receiver.recv().unwrap_or_else(|_| Background::enter());
         let traced = trace(&mut session, &mut target, end, (queue, background), user);

@@ -6,8 +6,9 @@
 //! `target` selects programs that already run. `capture` runs a `session`, which traces the
 //! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
-//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `write`
-//! makes the recording, whose `blocks` are whole at any time.
+//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `stacks`
+//! has the call stacks of flush requests. `write` makes the recording, whose `blocks` are whole at
+//! any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -28,6 +29,7 @@ mod recorded;
 mod rings;
 mod session;
 mod signals;
+mod stacks;
 mod stopped_child;
 mod symbols;
 mod target;
@@ -52,6 +54,7 @@ use crate::selection::Selection;
 pub(crate) use error::FAILED;
 pub(crate) use helper::Helper;
 pub(crate) use signals::{Signals, StopRequest};
+pub(crate) use stacks::StackOptions;
 
 use account::Account;
 use capture::Capture;
@@ -75,6 +78,11 @@ const BUFFERS_KIB: u32 = 256 << 10;
 /// The default size of a buffer.
 const BUFFER_KIB: u32 = 8 << 10;
 const BUFFER_KIB_MIN: u32 = 1 << 10;
+
+/// The default of `--memory-mib`.
+const MEMORY_MIB: u32 = 256;
+/// The default of `--limit-mib`.
+const LIMIT_MIB: u64 = 1024;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -122,13 +130,15 @@ pub(crate) struct Record {
           value_parser = clap::value_parser!(u32).range(4..=i64::from(BUFFER_KIB_MAX)))]
     buffer_kib: Option<u32>,
     /// The largest memory for events that are not written yet, in MiB
-    #[arg(long, value_name = "N", default_value_t = 256,
+    #[arg(long, value_name = "N", default_value_t = MEMORY_MIB,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     memory_mib: u32,
     /// The largest size of the recording, in MiB. The recorder stops there
-    #[arg(long, value_name = "N", default_value_t = 1024,
+    #[arg(long, value_name = "N", default_value_t = LIMIT_MIB,
           value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     limit_mib: u64,
+    #[command(flatten)]
+    stacks: StackOptions,
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
@@ -160,6 +170,56 @@ impl Helper {
     }
 }
 
+/// A recording that another command asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    /// Number of call stacks that were sampled and lost.
+    pub(crate) stacks_lost: u64,
+    /// CPU time of this process while it recorded.
+    pub(crate) recorder_cpu_ns: u64,
+}
+
+/// Records the selected programs, or `command`, as `path`, which replaces an existing file only if
+/// `existing` allows that. Events that were lost, and a recording that is not whole, are reported
+/// by the recording itself.
+///
+/// # Errors
+///
+/// Any [`RecordError`] after which there is no recording.
+pub(crate) fn to_file(
+    path: &Path,
+    existing: Existing,
+    selection: &Selection,
+    command: &[OsString],
+    stacks: &StackOptions,
+) -> Result<Live, Failure> {
+    let options = Record {
+        selection: selection.clone(),
+        until_all_end: false,
+        user: None,
+        output: Some(path.to_owned()),
+        force: existing == Existing::Replace,
+        buffer_kib: None,
+        memory_mib: MEMORY_MIB,
+        limit_mib: LIMIT_MIB,
+        stacks: stacks.clone(),
+        quiet: true,
+        command: command.to_vec(),
+    };
+    let recorded = match record(&options) {
+        Ok(recorded) => recorded,
+        Err(
+            RecordError::Incomplete(recorded)
+            | RecordError::LimitReached(recorded)
+            | RecordError::DiskFull { recorded, .. },
+        ) => *recorded,
+        Err(error) => return Err(error.into()),
+    };
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let recorder_cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+    Ok(Live { stacks_lost: recorded.written.stacks_lost, recorder_cpu_ns })
+}
+
 /// Records the selected programs.
 ///
 /// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM
@@ -185,9 +245,10 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
     tracefs.remove_stale();
     let buffer_kib = options.buffer_kib.unwrap_or_else(default_buffer_kib);
     let session = Session::new(&tracefs, &decoder, buffer_kib)?;
+    let sampler = stacks::start(&options.stacks, &tracefs, session.streams(), &user)?;
     let file = output.create_part()?;
     let capture = capture::capture(
-        session,
+        (session, sampler),
         options,
         account.as_ref(),
         (&decoder, &output, &file),

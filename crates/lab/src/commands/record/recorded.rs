@@ -39,6 +39,10 @@ pub(super) struct Written {
     pub(super) events: u64,
     pub(super) lost: u64,
     pub(super) bytes: u64,
+    /// Number of call stacks.
+    pub(super) stacks: u64,
+    /// Number of call stacks that were sampled and lost.
+    pub(super) stacks_lost: u64,
 }
 
 /// A recording that was kept, and the end of its program.
@@ -109,6 +113,14 @@ impl fmt::Display for Recorded {
             self.time.as_secs_f64(),
             HumanBytes(self.written.bytes),
         )?;
+        if self.written.stacks > 0 {
+            let Written { stacks, stacks_lost, .. } = self.written;
+            writeln!(
+                f,
+                "sampled {stacks} call stacks of flush requests (lost {stacks_lost}), \
+                 for shootdown explain {output}"
+            )?;
+        }
         writeln!(f, "try:   shootdown replay {output}")
     }
 }

@@ -58,6 +58,17 @@ impl Tracefs {
         }
     }
 
+    /// Returns the kernel's number of `event`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not have the event.
+    pub(super) fn number(&self, event: &'static str) -> Result<u64, RecordError> {
+        let path = self.root.join("events").join(event).join("id");
+        let text = read(&path).map_err(|error| RecordError::kernel(&path, error))?;
+        text.trim().parse().map_err(|_| RecordError::NoEvent { event })
+    }
+
     /// Returns the path of this process's instance for `scope`, which may not exist.
     pub(super) fn instance(&self, scope: Scope) -> PathBuf {
         let suffix = match scope {

@@ -6,11 +6,13 @@ use std::io;
 
 use shootdown_recording::raw::{RawEvent, RawKind};
 use shootdown_recording::{Assembler, Header, Source, Startup, Writer};
+use shootdown_stacks::Sampler;
 
 use super::blocks::{Blocks, LimitReached};
 use super::merge::Merge;
 use super::queue::{End, Item, Queue};
 use super::recorded::Written;
+use super::stacks::CallStacks;
 
 /// Number of events between two reports of progress.
 const EVENTS_PER_REPORT: u64 = 1 << 14;
@@ -67,14 +69,14 @@ pub(super) enum Extent {
 /// If not even an empty recording can be written.
 pub(super) fn assemble(
     queue: &Queue,
-    merge: Merge<'_>,
+    (merge, sampler): (Merge<'_>, Option<Sampler>),
     header: &Header,
     startup: Startup,
     (file, bytes_max): (File, u64),
 ) -> io::Result<Assembled> {
     let writer = Writer::create(Blocks::new(file, bytes_max), header)?;
-    let mut assembly =
-        Assembly { queue, assembler: Assembler::new(writer, startup), written: Written::default() };
+    let (assembler, stacks) = (Assembler::new(writer, startup), CallStacks::new(sampler));
+    let mut assembly = Assembly { queue, assembler, stacks, written: Written::default() };
     let ended = assembly.run(merge).and_then(|end| match end {
         End::Discarded => Ok(Extent::Discarded),
         End::Complete { ended, .. } => assembly.assembler.end(ended).map(|()| Extent::Whole),
@@ -84,7 +86,8 @@ pub(super) fn assemble(
         let _ = assembly.assembler.cut();
         cut(error)
     });
-    Ok(Assembled { written: assembly.written, extent })
+    let Assembly { written, stacks, .. } = assembly;
+    Ok(Assembled { written: Written { stacks_lost: stacks.lost(), ..written }, extent })
 }
 
 fn cut(error: io::Error) -> Extent {
@@ -98,6 +101,7 @@ fn cut(error: io::Error) -> Extent {
 struct Assembly<'a> {
     queue: &'a Queue,
     assembler: Assembler<Blocks>,
+    stacks: CallStacks,
     written: Written,
 }
 
@@ -109,10 +113,12 @@ impl Assembly<'_> {
                     for (stream, page) in batch.pages {
                         merge.add(stream, page);
                     }
+                    self.stacks.collect();
                     merge.emit_until(batch.complete_to_ns, |event| self.event(event))?;
                 }
                 Item::End(end) => {
                     if let End::Complete { lost, .. } = &end {
+                        self.stacks.collect();
                         merge.finish(lost, |event| self.event(event))?;
                     }
                     return Ok(end);
@@ -122,6 +128,13 @@ impl Assembly<'_> {
     }
 
     fn event(&mut self, event: RawEvent) -> io::Result<()> {
+        if let Some(stack) = self.stacks.before(&event) {
+            self.written.stacks += 1;
+            self.assembler.event(stack)?;
+        }
+        if self.stacks.caused(&event) {
+            return Ok(());
+        }
         match event.kind {
             RawKind::Lost { count } => {
                 // An unknown number of lost events counts as at least one.

@@ -23,7 +23,7 @@ use crate::render::{Format, Printed};
 use replays::DEFAULT_RUNS;
 use verdict::Verdict;
 
-pub(crate) use replays::{Request, TooFewCpus, once};
+pub(crate) use replays::{Request, TooFewCpus, once, run as replay};
 pub(crate) use verdict::{DesignRow, Schedule};
 
 pub(crate) const EXAMPLES: &str = "\

@@ -48,7 +48,7 @@ impl UserError for TooFewCpus {
 
 impl TooFewCpus {
     /// Returns the error if the machine has fewer CPUs than the recording.
-    pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
+    pub(crate) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
         Ok(Self::of(open_intact_part(recording)?.header(), machine))
     }
 
@@ -80,7 +80,7 @@ pub(crate) struct Request<'a> {
 ///
 /// If the recording cannot be read or replayed. Under the recorded schedule, check
 /// [`TooFewCpus::find`] first.
-pub(super) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
+pub(crate) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
     let bar = progress::bar(None, "{human_pos} of {human_len} records, {elapsed}: {msg}");
     bar.enable_steady_tick(progress::PERIOD);
     let survey = survey(request, &bar)?;

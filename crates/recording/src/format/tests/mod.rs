@@ -15,7 +15,8 @@ use super::records::{self, Decoded, decode, kinds};
 use super::schema::Treatment;
 use super::{Ended, Header, Invalid, ReadError, Reader, Source, Totals, Writer};
 use crate::record::{
-    Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Left, Owner, Record, SpaceId,
+    TaskId, Waker,
 };
 use shootdown_program::varint::Cursor;
 

@@ -2,8 +2,8 @@
 //! parent module.
 
 use super::{
-    Call, Event, FaultCode, FlushReason, Header, Left, Owner, Record, Rng, Source, SpaceId, TaskId,
-    Waker,
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Header, Layer, Left, Owner, Record, Rng,
+    Source, SpaceId, TaskId, Waker,
 };
 
 /// The header of a recording with this number of CPUs.
@@ -61,6 +61,9 @@ pub(crate) fn every_kind() -> Vec<Record> {
         Event::Interrupts { targets: vec![0, 2] },
         Event::Interrupts { targets: vec![] },
         Event::Requests { targets: vec![0, 1, 2] },
+        frame(1, 0, Layer::User, "main"),
+        frame(2, 1, Layer::Kernel, "do_madvise"),
+        Event::Stack { frame: FrameId(2), requests: 300 },
         Event::Call(Call::Unmap { address, length: u64::MAX }),
         Event::Lost { count: 300 },
         Event::Exit,
@@ -69,6 +72,11 @@ pub(crate) fn every_kind() -> Vec<Record> {
     records
         .map(|(i, event)| Record { time_ns: i * i * 100, cpu: i as u32 / 4 % 3, event })
         .collect()
+}
+
+fn frame(frame: u32, caller: u32, layer: Layer, function: &str) -> Event {
+    let function = Frame { layer, function: function.into(), file: "main.c".into(), line: 17 };
+    Event::Frame { frame: FrameId(frame), caller: FrameId(caller), function }
 }
 
 /// The events of a program with threads, in the proportions of a real one: mostly faults, of which

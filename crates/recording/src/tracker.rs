@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use shootdown_recording::record::{Event, Owner, Record, SpaceId, TaskId};
+use crate::record::{Event, Owner, Record, SpaceId, TaskId};
 
 /// The state between two records.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tracker {
+pub struct Tracker {
     /// Tasks by number. The first is [`TaskId::KERNEL`].
     tasks: Vec<Option<Task>>,
     recorded_spaces: HashSet<SpaceId>,
@@ -15,9 +15,11 @@ pub(crate) struct Tracker {
 
 /// A task with a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
-    pub(crate) owner: Owner,
-    pub(crate) space: SpaceId,
+pub struct Task {
+    /// The program that the task belongs to.
+    pub owner: Owner,
+    /// The space in which it runs.
+    pub space: SpaceId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,36 +30,43 @@ struct Cpu {
 }
 
 impl Tracker {
-    pub(crate) fn new(cpus: u32) -> Self {
+    /// Returns the state before the first record of a recording with this number of CPUs.
+    #[must_use]
+    pub fn new(cpus: u32) -> Self {
         let cpu = Cpu { running: TaskId::KERNEL, loaded: None };
         let cpus = vec![cpu; cpus as usize];
         Self { tasks: vec![None], recorded_spaces: HashSet::new(), cpus }
     }
 
     /// Returns the task that runs on a CPU.
-    pub(crate) fn running(&self, cpu: u32) -> TaskId {
+    #[must_use]
+    pub fn running(&self, cpu: u32) -> TaskId {
         self.cpus[cpu as usize].running
     }
 
     /// Returns the owner and the space of a task; `None` for the kernel's.
-    pub(crate) fn task(&self, task: TaskId) -> Option<Task> {
+    #[must_use]
+    pub fn task(&self, task: TaskId) -> Option<Task> {
         self.tasks.get(task.0 as usize).copied().flatten()
     }
 
     /// Returns the task that runs on a CPU, if it belongs to the recorded program.
-    pub(crate) fn recorded(&self, cpu: u32) -> Option<TaskId> {
+    #[must_use]
+    pub fn recorded(&self, cpu: u32) -> Option<TaskId> {
         let task = self.running(cpu);
         self.task(task).is_some_and(|task| task.owner == Owner::Recorded).then_some(task)
     }
 
     /// Returns `true` if the space that a CPU has loaded belongs to the recorded program.
-    pub(crate) fn has_recorded_space(&self, cpu: u32) -> bool {
+    #[must_use]
+    pub fn has_recorded_space(&self, cpu: u32) -> bool {
         let loaded = self.cpus[cpu as usize].loaded;
         loaded.is_some_and(|space| self.recorded_spaces.contains(&space))
     }
 
     /// Returns the largest number of CPUs that run threads of the same recorded space.
-    pub(crate) fn most_together(&self) -> usize {
+    #[must_use]
+    pub fn most_together(&self) -> usize {
         let space = |cpu: &Cpu| {
             let task = self.task(cpu.running).filter(|task| task.owner == Owner::Recorded);
             task.map(|task| task.space)
@@ -68,7 +77,7 @@ impl Tracker {
     }
 
     /// Applies a record to the state.
-    pub(crate) fn apply(&mut self, record: &Record) {
+    pub fn apply(&mut self, record: &Record) {
         let running = self.running(record.cpu);
         match &record.event {
             Event::Task { task, owner, space, .. } => {
@@ -97,6 +106,8 @@ impl Tracker {
             | Event::Flush { .. }
             | Event::Interrupts { .. }
             | Event::Requests { .. }
+            | Event::Frame { .. }
+            | Event::Stack { .. }
             | Event::Lost { .. } => {}
         }
     }

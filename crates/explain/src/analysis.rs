@@ -1,0 +1,335 @@
+//! The flushes that a program requested from other CPUs, each with its task, its cause, its call
+//! stack and its cost.
+
+use std::collections::HashMap;
+
+use shootdown_recording::record::{Event, FlushReason, FrameId, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::{Header, ReadError, Reader, Tracker};
+
+use crate::causes::{self, CauseId, Causes};
+use crate::costs::Costs;
+use crate::doing::{OperationId, Operations};
+use crate::stacks::Stacks;
+
+/// A flush that was requested from at least one other CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// The task that requested it; [`TaskId::KERNEL`] for a thread of the kernel.
+    pub task: TaskId,
+    /// The space of the task; `None` for a thread of the kernel.
+    pub space: Option<SpaceId>,
+    /// Time of the request, in nanoseconds since the recording began.
+    pub at_ns: u64,
+    /// The CPU that requested it.
+    pub cpu: u32,
+    /// The cause.
+    pub cause: CauseId,
+    /// The innermost call of the sampled call stack, if the request was sampled.
+    pub stack: Option<FrameId>,
+    /// Number of CPUs that were asked to flush.
+    pub requests: u32,
+    /// Number of interrupts that were sent. A CPU with a request in its queue needs no other.
+    pub interrupts: u32,
+    /// Number of requests to CPUs that were idle, or ran another program.
+    pub in_vain: u32,
+    /// Time from the request until the last target flushed.
+    pub sender_ns: u64,
+    /// `true` if `sender_ns` was measured, and not modelled.
+    pub is_measured: bool,
+    pub(crate) operation: Option<OperationId>,
+}
+
+/// The flushes of a recording.
+#[derive(Debug)]
+pub struct Analysis {
+    /// The header of the recording.
+    pub header: Header,
+    /// The flushes, in the order of their ends.
+    pub flushes: Vec<Flush>,
+    /// The names of causes.
+    pub causes: Causes,
+    /// Time of all CPUs together in which the program's threads ran.
+    pub program_ns: u64,
+    /// Time of the last record.
+    pub time_ns: u64,
+    /// Number of lost events.
+    pub lost: u64,
+    /// Number of records.
+    pub records: u64,
+    /// Number of sampled call stacks.
+    pub stacks: u64,
+    /// Number of flush requests of the program for which the sampled stacks stand.
+    pub stacks_stand_for: u64,
+    /// Number of the program's flush requests, also of those that were sent to no CPU.
+    pub announced: u64,
+    pub(crate) operations: Operations,
+    pub(crate) frames: Stacks,
+}
+
+/// A flush that may not be complete.
+#[derive(Clone, Debug)]
+struct Pending {
+    flush: Flush,
+    by_event: String,
+    /// `true` after the CPU flushed its own TLB, which follows the selection of targets.
+    is_local: bool,
+    /// Targets that have not reported their flush.
+    waiting: Vec<u32>,
+    last_ns: u64,
+}
+
+struct Analyst {
+    tracker: Tracker,
+    analysis: Analysis,
+    costs: Costs,
+    pending: Vec<Option<Pending>>,
+    /// The time up to which each CPU's running task is accounted for.
+    accounted_to_ns: Vec<u64>,
+    /// Flushes of a task since its last call or fault, which a fork may explain.
+    unexplained: HashMap<TaskId, Vec<usize>>,
+    has_requests: bool,
+}
+
+impl Analysis {
+    /// Reads a whole recording.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the recording is damaged, or cannot be read.
+    pub fn of(mut reader: Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
+        let header = reader.header().clone();
+        let cpus = header.cpus;
+        let mut analyst = Analyst {
+            tracker: Tracker::new(cpus),
+            analysis: Self::empty(header),
+            costs,
+            pending: vec![None; cpus as usize],
+            accounted_to_ns: vec![0; cpus as usize],
+            unexplained: HashMap::new(),
+            has_requests: false,
+        };
+        while let Some(record) = reader.next_record()? {
+            analyst.record(&record);
+        }
+        Ok(analyst.finish())
+    }
+
+    fn empty(header: Header) -> Self {
+        Self {
+            header,
+            flushes: Vec::new(),
+            causes: Causes::new(),
+            program_ns: 0,
+            time_ns: 0,
+            lost: 0,
+            records: 0,
+            stacks: 0,
+            stacks_stand_for: 0,
+            announced: 0,
+            operations: Operations::default(),
+            frames: Stacks::default(),
+        }
+    }
+
+    /// CPU time of a flush: the sender's wait, and what its interrupts took from their targets.
+    #[must_use]
+    pub fn cpu_ns(flush: &Flush, costs: Costs) -> u64 {
+        flush.sender_ns + u64::from(flush.interrupts) * costs.interrupt_ns
+    }
+}
+
+impl Analyst {
+    fn record(&mut self, record: &Record) {
+        let cpu = record.cpu as usize;
+        self.account(record);
+        match &record.event {
+            Event::Flush { reason: FlushReason::Request, .. } => self.request(record),
+            Event::Flush { reason: FlushReason::Remote, .. } => self.flushed(record),
+            Event::Flush { reason, .. } => {
+                if matches!(reason, FlushReason::LocalSpace | FlushReason::Local)
+                    && let Some(pending) = &mut self.pending[cpu]
+                {
+                    pending.last_ns = record.time_ns;
+                    pending.is_local = true;
+                }
+            }
+            Event::Frame { caller, function, .. } => {
+                self.analysis.frames.add(*caller, function.clone());
+            }
+            Event::Stack { frame, requests } => {
+                self.analysis.stacks += 1;
+                self.analysis.stacks_stand_for += requests;
+                if let Some(pending) = &mut self.pending[cpu] {
+                    pending.flush.stack = Some(*frame);
+                }
+            }
+            Event::Requests { targets } => {
+                self.has_requests = true;
+                self.targets(cpu, targets);
+            }
+            Event::Interrupts { targets } => self.interrupts(cpu, targets),
+            Event::Lost { count } => {
+                self.analysis.lost += count.max(&1);
+                self.pending[cpu] = None;
+            }
+            Event::Task { .. } | Event::Wake { .. } => {}
+            Event::Fault { code, .. } if !code.is_user() && self.is_announcing(cpu) => {
+                // Another tracer copies the stack of the thread.
+                if let Some(task) = self.tracker.recorded(record.cpu)
+                    && let Some(space) = self.tracker.task(task).map(|task| task.space)
+                {
+                    self.analysis.operations.add_foreign_fault(task, space);
+                }
+            }
+            event => {
+                self.complete(cpu);
+                self.operation(record.cpu, event);
+            }
+        }
+        self.tracker.apply(record);
+    }
+
+    /// Returns `true` if a CPU has announced a flush and not selected its targets yet.
+    fn is_announcing(&self, cpu: usize) -> bool {
+        self.pending[cpu].as_ref().is_some_and(|it| it.flush.requests == 0 && !it.is_local)
+    }
+
+    /// Counts the time of the program's threads, and records.
+    fn account(&mut self, record: &Record) {
+        let cpu = record.cpu as usize;
+        let before_ns = std::mem::replace(&mut self.accounted_to_ns[cpu], record.time_ns);
+        if self.tracker.recorded(record.cpu).is_some() {
+            self.analysis.program_ns += record.time_ns - before_ns;
+        }
+        self.analysis.records += 1;
+        self.analysis.time_ns = record.time_ns;
+    }
+
+    /// Applies an event by which a task asks the kernel for something else.
+    fn operation(&mut self, cpu: u32, event: &Event) {
+        let Some(task) = self.tracker.recorded(cpu) else { return };
+        let Some(space) = self.tracker.task(task).map(|task| task.space) else { return };
+        if let Event::Spawn { space: child, .. } = event {
+            let flushes = self.unexplained.remove(&task).unwrap_or_default();
+            if *child != space {
+                let fork = self.analysis.causes.number(causes::FORK);
+                for flush in flushes {
+                    let flush = &mut self.analysis.flushes[flush];
+                    (flush.cause, flush.operation) = (fork, None);
+                }
+            }
+            return;
+        }
+        self.unexplained.remove(&task);
+        self.analysis.operations.apply(task, space, event);
+    }
+
+    /// Begins a flush request of the program, or of a thread of the kernel.
+    fn request(&mut self, record: &Record) {
+        let cpu = record.cpu as usize;
+        self.complete(cpu);
+        let task = self.tracker.running(record.cpu);
+        let (space, operation, by_event) = match self.tracker.task(task) {
+            Some(it) if it.owner == Owner::Recorded => {
+                self.analysis.announced += 1;
+                let (operation, cause) = self.analysis.operations.current(task);
+                (Some(it.space), operation, cause.to_owned())
+            }
+            Some(_) => return,
+            None => (None, None, causes::UNKNOWN.to_owned()),
+        };
+        let flush = Flush {
+            task,
+            space,
+            at_ns: record.time_ns,
+            cpu: record.cpu,
+            cause: self.analysis.causes.number(causes::UNKNOWN),
+            stack: None,
+            requests: 0,
+            interrupts: 0,
+            in_vain: 0,
+            sender_ns: 0,
+            is_measured: false,
+            operation,
+        };
+        let last_ns = record.time_ns;
+        self.pending[cpu] =
+            Some(Pending { flush, by_event, is_local: false, waiting: Vec::new(), last_ns });
+    }
+
+    /// Adds the targets of a flush. Of a thread of the kernel, only the program's CPUs count.
+    fn targets(&mut self, cpu: usize, targets: &[u32]) {
+        let Self { tracker, pending, .. } = self;
+        let Some(pending) = &mut pending[cpu] else { return };
+        for target in targets {
+            let running = tracker.task(tracker.running(*target));
+            let is_in_vain = match (pending.flush.space, running) {
+                (Some(space), running) => running.is_none_or(|task| task.space != space),
+                (None, Some(task)) if task.owner == Owner::Recorded => false,
+                (None, _) => continue,
+            };
+            pending.flush.requests += 1;
+            pending.flush.in_vain += u32::from(is_in_vain);
+            pending.waiting.push(*target);
+        }
+    }
+
+    fn interrupts(&mut self, cpu: usize, targets: &[u32]) {
+        if !self.has_requests {
+            // The recording lacks the requests, of which most need an interrupt.
+            self.targets(cpu, targets);
+        }
+        let Self { tracker, pending, .. } = self;
+        let Some(pending) = &mut pending[cpu] else { return };
+        let is_ours =
+            |target: &&u32| pending.flush.space.is_some() || tracker.recorded(**target).is_some();
+        pending.flush.interrupts += targets.iter().filter(is_ours).count() as u32;
+    }
+
+    /// A CPU flushed because another one asked it to: the first that still waits for it.
+    fn flushed(&mut self, record: &Record) {
+        let waits = |pending: &&mut Pending| pending.waiting.contains(&record.cpu);
+        let pending = self.pending.iter_mut().flatten().filter(waits);
+        if let Some(pending) = pending.min_by_key(|pending| pending.flush.at_ns) {
+            pending.waiting.retain(|cpu| *cpu != record.cpu);
+            pending.last_ns = record.time_ns;
+            pending.flush.is_measured = true;
+        }
+    }
+
+    /// Ends the flush that a CPU requested, if there is one.
+    fn complete(&mut self, cpu: usize) {
+        let Some(Pending { mut flush, by_event, last_ns, .. }) = self.pending[cpu].take() else {
+            return;
+        };
+        if flush.requests == 0 {
+            return;
+        }
+        flush.sender_ns = if flush.is_measured {
+            last_ns - flush.at_ns
+        } else {
+            u64::from(flush.requests) * self.costs.unmeasured_wait_ns
+        };
+        let Analysis { frames, causes, flushes, .. } = &mut self.analysis;
+        let by_stack = flush.stack.and_then(|stack| {
+            let name = causes.of_functions(frames.kernel_functions(stack))?;
+            // The events know more than the stack: the advice, and the kind of the page.
+            let is_refined = by_event.starts_with(name)
+                || name == causes::COPY_ON_WRITE && by_event == causes::ZERO_PAGE;
+            Some(if is_refined { by_event.clone() } else { name.to_owned() })
+        });
+        let is_explained = by_stack.is_some();
+        flush.cause = causes.number(&by_stack.unwrap_or(by_event));
+        if !is_explained && flush.space.is_some() {
+            self.unexplained.entry(flush.task).or_default().push(flushes.len());
+        }
+        flushes.push(flush);
+    }
+
+    fn finish(mut self) -> Analysis {
+        for cpu in 0..self.pending.len() {
+            self.complete(cpu);
+        }
+        self.analysis
+    }
+}

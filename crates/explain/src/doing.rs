@@ -1,0 +1,184 @@
+//! What each task asked of the kernel last: the system call or the fault that its flushes belong
+//! to.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use shootdown_recording::record::{Call, Event, FaultCode, SpaceId, TaskId};
+
+use crate::causes;
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// Linux's `MAP_ANONYMOUS`.
+const MAP_ANONYMOUS: u32 = 0x20;
+
+/// A call or a fault, by its place among all calls and faults of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct OperationId(pub(crate) u32);
+
+/// A call or a fault of the program.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) task: TaskId,
+    pub(crate) space: SpaceId,
+    /// Name of the cause of its flushes.
+    pub(crate) cause: Cow<'static, str>,
+    /// The fault that first read the page, if this is the write that replaces the zero page.
+    pub(crate) first_read: Option<OperationId>,
+    /// The value that a call returned.
+    pub(crate) returned: Option<i64>,
+}
+
+/// The last request of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Call(OperationId, Call),
+    Fault(OperationId),
+    Exit,
+}
+
+/// The calls and faults of a recording.
+#[derive(Debug, Default)]
+pub(crate) struct Operations {
+    pub(crate) all: Vec<Operation>,
+    doing: HashMap<TaskId, Doing>,
+    /// The first reads of pages that were not written since.
+    reads: HashMap<(SpaceId, u64), OperationId>,
+    /// Mappings of files: the end of each, by its start.
+    files: HashMap<SpaceId, BTreeMap<u64, u64>>,
+}
+
+impl Operations {
+    /// Applies an event of a task of the program.
+    pub(crate) fn apply(&mut self, task: TaskId, space: SpaceId, event: &Event) {
+        match event {
+            Event::Call(call) => {
+                let id = self.add(task, space, causes::of_call(call).into(), None);
+                self.doing.insert(task, Doing::Call(id, *call));
+            }
+            Event::Return { value } => self.returned(task, space, *value),
+            Event::Fault { address, code } => self.fault(task, space, *address, *code),
+            Event::Exit => {
+                self.doing.insert(task, Doing::Exit);
+            }
+            Event::Exec { .. } => {
+                self.doing.remove(&task);
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a fault that a tracer of the kernel caused while the task did something else.
+    pub(crate) fn add_foreign_fault(&mut self, task: TaskId, space: SpaceId) {
+        self.add(task, space, causes::PAGE_FAULT.into(), None);
+    }
+
+    /// Returns the operation that a task's flush belongs to, and the name of the cause.
+    pub(crate) fn current(&self, task: TaskId) -> (Option<OperationId>, &str) {
+        match self.doing.get(&task) {
+            Some(Doing::Call(id, _) | Doing::Fault(id)) => (Some(*id), &self.operation(*id).cause),
+            Some(Doing::Exit) => (None, causes::EXIT),
+            None => (None, causes::UNKNOWN),
+        }
+    }
+
+    pub(crate) fn operation(&self, id: OperationId) -> &Operation {
+        &self.all[id.0 as usize]
+    }
+
+    fn add(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        cause: Cow<'static, str>,
+        first_read: Option<OperationId>,
+    ) -> OperationId {
+        let id = OperationId(self.all.len() as u32);
+        self.all.push(Operation { task, space, cause, first_read, returned: None });
+        id
+    }
+
+    fn returned(&mut self, task: TaskId, space: SpaceId, value: i64) {
+        let Some(Doing::Call(id, call)) = self.doing.remove(&task) else { return };
+        self.all[id.0 as usize].returned = Some(value);
+        if let Call::Map { length, flags, .. } = call
+            && !(-4095..0).contains(&value)
+        {
+            let files = self.files.entry(space).or_default();
+            let start = value as u64;
+            if flags & MAP_ANONYMOUS == 0 {
+                files.insert(start, start.saturating_add(length));
+            } else {
+                files.retain(|file, end| *file >= start.saturating_add(length) || *end <= start);
+            }
+        }
+    }
+
+    fn fault(&mut self, task: TaskId, space: SpaceId, address: u64, code: FaultCode) {
+        let page = (space, address / PAGE_BYTES);
+        let id = OperationId(self.all.len() as u32);
+        let mut first_read = None;
+        let cause = match (code.was_present(), code.is_write()) {
+            (true, true) => {
+                first_read = self.reads.remove(&page).filter(|_| !self.is_file(space, address));
+                if first_read.is_some() { causes::ZERO_PAGE } else { causes::COPY_ON_WRITE }
+            }
+            (false, false) => {
+                self.reads.insert(page, id);
+                causes::PAGE_FAULT
+            }
+            (false, true) => {
+                self.reads.remove(&page);
+                causes::PAGE_FAULT
+            }
+            (true, false) => causes::PAGE_FAULT,
+        };
+        let id = self.add(task, space, cause.into(), first_read);
+        self.doing.insert(task, Doing::Fault(id));
+    }
+
+    fn is_file(&self, space: SpaceId, address: u64) -> bool {
+        let below = self.files.get(&space).and_then(|files| files.range(..=address).next_back());
+        below.is_some_and(|(_, end)| address < *end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: TaskId = TaskId(1);
+    const SPACE: SpaceId = SpaceId(0);
+
+    fn cause_after(events: &[Event]) -> String {
+        let mut operations = Operations::default();
+        events.iter().for_each(|event| operations.apply(TASK, SPACE, event));
+        operations.current(TASK).1.to_owned()
+    }
+
+    fn fault(address: u64, code: u32) -> Event {
+        Event::Fault { address, code: FaultCode(code) }
+    }
+
+    #[test]
+    fn write_after_first_read_upgrades_the_zero_page() {
+        assert_eq!(cause_after(&[fault(0x1000, 4), fault(0x1008, 7)]), causes::ZERO_PAGE);
+        assert_eq!(cause_after(&[fault(0x2000, 4), fault(0x1008, 7)]), causes::COPY_ON_WRITE);
+        let file = [
+            Event::Call(Call::Map { address: 0, length: 0x2000, protection: 3, flags: 2 }),
+            Event::Return { value: 0x1000 },
+        ];
+        let events = [&file[..], &[fault(0x1000, 4), fault(0x1008, 7)]].concat();
+        assert_eq!(cause_after(&events), causes::COPY_ON_WRITE, "a page of a file");
+    }
+
+    #[test]
+    fn call_is_the_cause_until_it_returns() {
+        let call = Event::Call(Call::Advise { address: 0, length: 4096, advice: 8 });
+        let events = [call, Event::Return { value: 0 }];
+        assert_eq!(cause_after(&events[..1]), "madvise(MADV_FREE)");
+        assert_eq!(cause_after(&events), causes::UNKNOWN);
+        assert_eq!(cause_after(&[fault(0x1000, 6), Event::Exit]), causes::EXIT);
+    }
+}

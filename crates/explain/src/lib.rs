@@ -1,0 +1,27 @@
+//! Causes, call sites and costs of the TLB shootdowns in a recording, and advice.
+//!
+//! In reading order: `causes` is the table of the kernel's functions, and `costs` the model of what
+//! cannot be measured. `doing` follows what each task asked of the kernel. [`Analysis`] attributes
+//! each flush to a task, a cause and a call stack. `sites` sums flushes by cause and call site.
+//! `advice` is the table of remedies, and `change` applies one to a recording.
+
+#![warn(missing_docs)]
+
+mod advice;
+mod analysis;
+mod causes;
+mod change;
+mod costs;
+mod doing;
+mod sites;
+mod stacks;
+
+#[cfg(test)]
+mod tests;
+
+pub use advice::{Advice, Remedies, Remedy};
+pub use analysis::{Analysis, Flush};
+pub use causes::{CauseId, Causes};
+pub use change::Change;
+pub use costs::Costs;
+pub use sites::{Explanation, Site, Sum};

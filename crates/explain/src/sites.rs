@@ -1,0 +1,170 @@
+//! The sums of flushes: by cause, and by call site. A call site is a cause with the program's part
+//! of the call stack.
+//!
+//! Stacks are sampled. A flush without one belongs to the site of the last sampled flush of its
+//! task with the same cause, or of its space; if there is none, to the next one.
+
+use std::collections::HashMap;
+
+use shootdown_recording::record::{Frame, SpaceId, TaskId};
+
+use crate::analysis::{Analysis, Flush};
+use crate::causes::CauseId;
+use crate::costs::Costs;
+use crate::doing::OperationId;
+use crate::stacks::Chains;
+
+/// Sums of several flushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Number of flushes.
+    pub flushes: u64,
+    /// Number of CPUs that were asked to flush.
+    pub requests: u64,
+    /// Number of interrupts that were sent.
+    pub interrupts: u64,
+    /// Number of requests to CPUs that were idle, or ran another program.
+    pub in_vain: u64,
+    /// CPU time of senders and targets, in nanoseconds.
+    pub cpu_ns: u64,
+    /// The part of `cpu_ns` that was measured.
+    pub measured_ns: u64,
+}
+
+/// A call site.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The cause.
+    pub cause: CauseId,
+    /// The calls of the program, the innermost first; empty if no stack was sampled.
+    pub frames: Vec<Frame>,
+    /// The sums of its flushes.
+    pub sum: Sum,
+    /// Number of its flushes with a call stack of their own.
+    pub sampled: u64,
+    pub(crate) key: Key,
+}
+
+/// The causes and call sites of a recording.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The sum of all flushes.
+    pub total: Sum,
+    /// The sum of each cause, by cost.
+    pub causes: Vec<(CauseId, Sum)>,
+    /// The call sites, by cost.
+    pub sites: Vec<Site>,
+    /// The site of each flush.
+    pub(crate) site_of: Vec<Option<Key>>,
+    /// The site of each operation that flushed.
+    pub(crate) of_operation: HashMap<OperationId, Key>,
+}
+
+/// A call site: a cause, and the number of a chain of functions. Without a chain, no stack of the
+/// cause was sampled.
+pub(crate) type Key = (CauseId, Option<u32>);
+
+/// The last sites of tasks and spaces.
+#[derive(Default)]
+struct Last {
+    tasks: HashMap<(TaskId, CauseId), u32>,
+    spaces: HashMap<(Option<SpaceId>, CauseId), u32>,
+}
+
+impl Last {
+    fn set(&mut self, flush: &Flush, chain: u32) {
+        self.tasks.insert((flush.task, flush.cause), chain);
+        self.spaces.insert((flush.space, flush.cause), chain);
+    }
+
+    fn of(&self, flush: &Flush) -> Option<u32> {
+        let of_task = self.tasks.get(&(flush.task, flush.cause));
+        of_task.or_else(|| self.spaces.get(&(flush.space, flush.cause))).copied()
+    }
+}
+
+impl Explanation {
+    /// Sums the flushes of a recording.
+    #[must_use]
+    pub fn of(analysis: &Analysis, costs: Costs) -> Self {
+        let mut chains = Chains::default();
+        let site_of = assign(analysis, &mut chains);
+        let mut sites: HashMap<Key, Site> = HashMap::new();
+        let mut causes: HashMap<CauseId, Sum> = HashMap::new();
+        let mut total = Sum::default();
+        let mut of_operation = HashMap::new();
+        for (flush, key) in analysis.flushes.iter().zip(&site_of) {
+            let key = key.unwrap_or((flush.cause, None));
+            let site = sites.entry(key).or_insert_with(|| Site {
+                cause: flush.cause,
+                frames: Vec::new(),
+                sum: Sum::default(),
+                sampled: 0,
+                key,
+            });
+            if let Some(stack) = flush.stack {
+                site.sampled += 1;
+                if site.frames.is_empty() {
+                    site.frames = analysis.frames.program(stack);
+                }
+            }
+            let cause = causes.entry(flush.cause).or_default();
+            for sum in [&mut total, cause, &mut site.sum] {
+                sum.add(flush, costs);
+            }
+            if let Some(operation) = flush.operation {
+                of_operation.insert(operation, key);
+            }
+        }
+        let mut sites: Vec<_> = sites.into_values().collect();
+        sites.sort_by_key(|site| (std::cmp::Reverse(site.sum.cpu_ns), site.key));
+        let mut causes: Vec<_> = causes.into_iter().collect();
+        causes.sort_by_key(|(cause, sum)| (std::cmp::Reverse(sum.cpu_ns), *cause));
+        Self { total, causes, sites, site_of, of_operation }
+    }
+
+    /// Returns each flush with the index of its site in `sites`.
+    pub fn flushes<'a>(
+        &'a self,
+        analysis: &'a Analysis,
+    ) -> impl Iterator<Item = (&'a Flush, usize)> {
+        let index: HashMap<_, _> = self.sites.iter().map(|site| site.key).zip(0..).collect();
+        let flushes = analysis.flushes.iter().zip(&self.site_of);
+        flushes.map(move |(flush, key)| (flush, index[&key.unwrap_or((flush.cause, None))]))
+    }
+}
+
+/// Returns the site of each flush.
+fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Option<Key>> {
+    let flushes = &analysis.flushes;
+    let mut found = vec![None; flushes.len()];
+    let mut last = Last::default();
+    let mut assign_in = |order: &mut dyn Iterator<Item = usize>, last: &mut Last| {
+        for index in order {
+            let flush = &flushes[index];
+            let own = flush.stack.map(|stack| analysis.frames.site_of(stack, chains));
+            if let Some(chain) = own {
+                last.set(flush, chain);
+            }
+            let chain = own.or_else(|| last.of(flush));
+            found[index] = found[index].or(chain.map(|chain| (flush.cause, Some(chain))));
+        }
+    };
+    assign_in(&mut (0..flushes.len()), &mut last);
+    // Those before the first sample: as the next one.
+    assign_in(&mut (0..flushes.len()).rev(), &mut Last::default());
+    found
+}
+
+impl Sum {
+    fn add(&mut self, flush: &Flush, costs: Costs) {
+        self.flushes += 1;
+        self.requests += u64::from(flush.requests);
+        self.interrupts += u64::from(flush.interrupts);
+        self.in_vain += u64::from(flush.in_vain);
+        self.cpu_ns += Analysis::cpu_ns(flush, costs);
+        if flush.is_measured {
+            self.measured_ns += flush.sender_ns;
+        }
+    }
+}

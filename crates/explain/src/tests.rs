@@ -1,0 +1,238 @@
+//! Analyses of recordings that the tests make.
+
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Left, Owner, Record, SpaceId,
+    TaskId,
+};
+use shootdown_recording::{Ended, Header, Reader, Source, Writer};
+
+use crate::{Analysis, Change, Costs, Explanation};
+
+const SPACE: SpaceId = SpaceId(0);
+
+fn header() -> Header {
+    Header {
+        recorder: "test".into(),
+        source: Source::Tracefs,
+        kernel: "6.18".into(),
+        processor: "test".into(),
+        cpus: 2,
+        command: vec!["program".into()],
+    }
+}
+
+/// Events on CPU 0, 100 ns apart, after two tasks of a program began to run.
+#[derive(Default)]
+struct Program {
+    records: Vec<Record>,
+    frames: u32,
+}
+
+impl Program {
+    fn new() -> Self {
+        let mut program = Self::default();
+        for id in 1..=2 {
+            let (task, owner, name) = (TaskId(id), Owner::Recorded, String::new());
+            program.on(0, Event::Task { task, owner, space: SPACE, name });
+            program.on(id - 1, Event::Running { task });
+        }
+        program
+    }
+
+    fn on(&mut self, cpu: u32, event: Event) {
+        let time_ns = self.records.len() as u64 * 100;
+        self.records.push(Record { time_ns, cpu, event });
+    }
+
+    /// Task 1 requests a flush from CPU 1, which performs it.
+    fn flush(&mut self, stack: Option<&[(Layer, &str)]>) {
+        self.on(0, Event::Flush { reason: FlushReason::Request, pages: Some(1) });
+        if let Some(stack) = stack {
+            let mut caller = FrameId::NONE;
+            for (layer, function) in stack.iter().rev() {
+                self.frames += 1;
+                let frame = FrameId(self.frames);
+                let (function, file) = ((*function).to_owned(), String::new());
+                let function = Frame { layer: *layer, function, file, line: 0 };
+                self.on(0, Event::Frame { frame, caller, function });
+                caller = frame;
+            }
+            self.on(0, Event::Stack { frame: caller, requests: 1 });
+        }
+        self.on(0, Event::Requests { targets: vec![1] });
+        self.on(0, Event::Interrupts { targets: vec![1] });
+        self.on(1, Event::Flush { reason: FlushReason::Remote, pages: Some(1) });
+    }
+
+    fn madvise(&mut self, stack: Option<&[(Layer, &str)]>) {
+        self.on(0, Event::Call(Call::Advise { address: 0x1000, length: 4096, advice: 4 }));
+        self.flush(stack);
+        self.on(0, Event::Return { value: 0 });
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let mut writer = Writer::create(Vec::new(), &header()).expect("a header");
+        for record in &self.records {
+            writer.write(record).expect("a record");
+        }
+        writer.finish(Ended::Exited(0)).expect("an end")
+    }
+}
+
+fn explain(file: &[u8]) -> (Analysis, Explanation) {
+    let reader = Reader::open(file).expect("a header");
+    let analysis = Analysis::of(reader, Costs::MODEL).expect("a recording");
+    let explanation = Explanation::of(&analysis, Costs::MODEL);
+    (analysis, explanation)
+}
+
+/// Returns the cause, the innermost call of the program, and the requests of each site.
+fn sites(program: &Program) -> Vec<(String, String, u64)> {
+    let (analysis, explanation) = explain(&program.file());
+    let row = |site: &crate::Site| {
+        let call = site.frames.first().map(|frame| frame.function.clone()).unwrap_or_default();
+        (analysis.causes.name(site.cause).to_owned(), call, site.sum.requests)
+    };
+    explanation.sites.iter().map(row).collect()
+}
+
+const MADVISE: &[(Layer, &str)] =
+    &[(Layer::Kernel, "do_madvise"), (Layer::User, "madvise"), (Layer::User, "release")];
+
+#[test]
+fn unsampled_flush_belongs_to_the_sampled_site() {
+    let mut program = Program::new();
+    program.madvise(None);
+    program.madvise(Some(MADVISE));
+    program.madvise(None);
+    let expected = ("madvise(MADV_DONTNEED)".to_owned(), "madvise".to_owned(), 3);
+    assert_eq!(sites(&program), [expected]);
+}
+
+#[test]
+fn flush_costs_the_wait_and_the_interrupt() {
+    let mut program = Program::new();
+    program.madvise(None);
+    let (analysis, explanation) = explain(&program.file());
+    // Three events of 100 ns lie between the request and the target's flush.
+    assert_eq!(analysis.flushes[0].sender_ns, 300);
+    assert_eq!(explanation.total.cpu_ns, 300 + Costs::MODEL.interrupt_ns);
+    assert_eq!((explanation.total.interrupts, explanation.total.in_vain), (1, 0));
+    assert_eq!(explanation.total.measured_ns, 300);
+}
+
+#[test]
+fn fault_of_another_tracer_does_not_end_a_flush() {
+    let mut program = Program::new();
+    program.on(0, Event::Call(Call::Advise { address: 0x1000, length: 4096, advice: 4 }));
+    program.on(0, Event::Flush { reason: FlushReason::Request, pages: Some(1) });
+    program.on(0, Event::Fault { address: 0x7000, code: FaultCode(0) });
+    program.on(0, Event::Requests { targets: vec![1] });
+    let expected = ("madvise(MADV_DONTNEED)".to_owned(), String::new(), 1);
+    assert_eq!(sites(&program), [expected]);
+}
+
+#[test]
+fn request_to_an_idle_cpu_is_in_vain() {
+    let mut program = Program::new();
+    program.on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
+    program.madvise(None);
+    assert_eq!(explain(&program.file()).1.total.in_vain, 1);
+}
+
+#[test]
+fn flushes_before_a_spawn_belong_to_the_fork() {
+    let mut program = Program::new();
+    program.flush(None);
+    let child = Event::Spawn { task: TaskId(3), space: SpaceId(1), name: String::new() };
+    program.on(0, child);
+    assert_eq!(sites(&program), [("fork".to_owned(), String::new(), 1)]);
+}
+
+#[test]
+fn kernel_stack_overrides_the_event() {
+    let mut program = Program::new();
+    program.on(0, Event::Fault { address: 0x5000, code: FaultCode(6) });
+    let stack = [(Layer::Kernel, "change_prot_numa"), (Layer::User, "main")];
+    program.flush(Some(&stack));
+    assert_eq!(sites(&program), [("NUMA hint".to_owned(), "main".to_owned(), 1)]);
+}
+
+/// Returns the events of a recording after a change at its most expensive site.
+fn changed(program: &Program, change: Change) -> Vec<Event> {
+    let file = program.file();
+    let (analysis, explanation) = explain(&file);
+    let reader = Reader::open(&file[..]).expect("a header");
+    let site = &explanation.sites[0];
+    let file = change.apply(reader, &analysis, &explanation, site, Vec::new());
+    let file = file.expect("a recording");
+    let mut reader = Reader::open(&file[..]).expect("a header");
+    let mut events = Vec::new();
+    while let Some(record) = reader.next_record().expect("a record") {
+        events.push(record.event);
+    }
+    events
+}
+
+#[test]
+fn dropped_calls_leave_no_return() {
+    let mut program = Program::new();
+    // The first call flushes nothing, and is of the same site.
+    program.on(0, Event::Call(Call::Advise { address: 0x9000, length: 4096, advice: 4 }));
+    program.on(0, Event::Return { value: 0 });
+    program.madvise(Some(MADVISE));
+    program.on(0, Event::Call(Call::Protect { address: 0x1000, length: 4096, protection: 1 }));
+    program.on(0, Event::Return { value: -12 });
+    let events = changed(&program, Change::Drop);
+    let calls: Vec<_> = events.iter().filter(|it| matches!(it, Event::Call(_))).collect();
+    assert!(matches!(calls[..], [Event::Call(Call::Protect { .. })]), "{calls:?}");
+    let returns: Vec<_> = events.iter().filter(|it| matches!(it, Event::Return { .. })).collect();
+    assert_eq!(returns, [&Event::Return { value: -12 }]);
+}
+
+#[test]
+fn kept_memory_is_not_mapped_again() {
+    let mut program = Program::new();
+    program.on(0, Event::Call(Call::Unmap { address: 0x10_000, length: 0x4000 }));
+    program.flush(None);
+    program.on(0, Event::Return { value: 0 });
+    for at in [0x11_000, 0x13_000] {
+        let map = Call::Map { address: 0, length: 0x2000, protection: 3, flags: 0x22 };
+        program.on(0, Event::Call(map));
+        program.on(0, Event::Return { value: at });
+    }
+    let events = changed(&program, Change::Keep);
+    let calls = events.iter().filter(|it| matches!(it, Event::Call(_))).count();
+    assert_eq!(calls, 1, "the second mapping goes beyond what was kept");
+    assert!(events.contains(&Event::Return { value: 0x13_000 }));
+}
+
+#[test]
+fn first_read_becomes_a_write() {
+    let mut program = Program::new();
+    for (address, code) in [(0x5000, 4), (0x6000, 4), (0x5008, 7)] {
+        program.on(0, Event::Fault { address, code: FaultCode(code) });
+    }
+    program.flush(None);
+    let events = changed(&program, Change::WriteFirst);
+    let code = |at| {
+        events.iter().find_map(|event| match event {
+            Event::Fault { address, code } if *address == at => Some(code.0),
+            _ => None,
+        })
+    };
+    assert_eq!([0x5000, 0x6000].map(code), [Some(6), Some(4)]);
+}
+
+#[test]
+fn spawned_child_shares_memory_until_exec() {
+    let mut program = Program::new();
+    program.flush(None);
+    let (task, name) = (TaskId(3), String::new);
+    program.on(0, Event::Spawn { task, space: SpaceId(1), name: name() });
+    program.on(0, Event::Switch { next: task, left: Left::Runnable });
+    program.on(0, Event::Exec { space: SpaceId(2), name: name() });
+    let events = changed(&program, Change::Spawn);
+    assert!(events.contains(&Event::Spawn { task, space: SPACE, name: name() }));
+    assert!(events.contains(&Event::Exec { space: SpaceId(2), name: name() }));
+}

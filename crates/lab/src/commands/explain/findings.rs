@@ -1,0 +1,239 @@
+//! The result of `shootdown explain`. Its serialisation is the JSON output.
+
+use serde::Serialize;
+use shootdown_explain::{Advice, Analysis, Explanation, Site, Sum};
+use shootdown_recording::record::Frame;
+
+/// The causes and call sites of a program's shootdowns.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Findings {
+    pub(super) total: Total,
+    /// By cost.
+    pub(super) causes: Vec<CauseRow>,
+    /// By cost.
+    pub(super) sites: Vec<SiteRow>,
+    /// Number of events that the kernel lost.
+    pub(super) lost: u64,
+    pub(super) overhead: Overhead,
+    pub(super) recording: About,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Total {
+    /// Number of times that a CPU was asked to flush.
+    pub(super) requests: u64,
+    /// Number of interrupts that were sent.
+    pub(super) interrupts: u64,
+    /// Number of requests to CPUs that were idle, or ran another program.
+    pub(super) in_vain: u64,
+    /// CPU time of senders and targets.
+    pub(super) cpu_ns: u64,
+    /// The part of `cpu_ns` that was measured; the rest is modelled.
+    pub(super) measured_ns: u64,
+    /// `cpu_ns`, divided by the CPU time of the program.
+    pub(super) cpu_share: f64,
+    /// CPU time of the program.
+    pub(super) program_ns: u64,
+    /// Number of requests whose cause is known.
+    pub(super) attributed: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CauseRow {
+    pub(super) cause: String,
+    pub(super) requests: u64,
+    pub(super) interrupts: u64,
+    pub(super) in_vain: u64,
+    pub(super) cpu_ns: u64,
+    /// The part of the total's `cpu_ns`.
+    pub(super) share: f64,
+    /// The setting of the kernel that controls a cause without a call site.
+    pub(super) setting: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SiteRow {
+    pub(super) cause: String,
+    pub(super) requests: u64,
+    pub(super) interrupts: u64,
+    pub(super) cpu_ns: u64,
+    /// The part of the total's `cpu_ns`.
+    pub(super) share: f64,
+    /// The calls of the program, the innermost first.
+    pub(super) frames: Vec<String>,
+    /// Number of requests to CPUs that were idle, or ran another program.
+    pub(super) in_vain: u64,
+    pub(super) advice: Vec<AdviceRow>,
+    /// The call that probably is the program's own: the first one outside libraries of the system
+    /// and language runtimes.
+    pub(super) caller: Option<String>,
+    /// Number of flushes with a call stack of their own.
+    pub(super) sampled: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AdviceRow {
+    pub(super) change: String,
+    /// Number of requests that the change removes.
+    pub(super) saves: u64,
+    /// `replay` if the changed recording was replayed, `count` if requests were counted.
+    pub(super) by: &'static str,
+    pub(super) price: String,
+    pub(super) source: String,
+}
+
+/// What recording cost, and what it missed.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Overhead {
+    /// Number of recorded events.
+    pub(super) events: u64,
+    /// Number of sampled call stacks.
+    pub(super) stacks: u64,
+    /// The part of the program's flush requests for which these stacks stand.
+    pub(super) stacks_coverage: f64,
+    /// Number of stacks that were lost; `null` for a recording.
+    pub(super) stacks_lost: Option<u64>,
+    /// The largest number of stacks per second and CPU; `null` for a recording.
+    pub(super) stack_rate_hz: Option<u64>,
+    /// CPU time of the recorder; `null` for a recording.
+    pub(super) recorder_cpu_ns: Option<u64>,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct About {
+    pub(super) command: Vec<String>,
+    pub(super) kernel: String,
+    pub(super) processor: String,
+    pub(super) cpus: u32,
+    pub(super) time_ns: u64,
+}
+
+impl Findings {
+    pub(super) fn new(
+        analysis: &Analysis,
+        explanation: &Explanation,
+        advice: Vec<Vec<Advice>>,
+        overhead: Overhead,
+    ) -> Self {
+        let Explanation { total, causes, sites, .. } = explanation;
+        let share = |sum: &Sum| sum.cpu_ns as f64 / total.cpu_ns.max(1) as f64;
+        let name = |cause| analysis.causes.name(cause).to_owned();
+        let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
+        let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
+        let stand_for = analysis.stacks_stand_for.min(analysis.announced) as f64;
+        Self {
+            total: Total {
+                requests: total.requests,
+                interrupts: total.interrupts,
+                in_vain: total.in_vain,
+                cpu_ns: total.cpu_ns,
+                measured_ns: total.measured_ns,
+                cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
+                program_ns: analysis.program_ns,
+                attributed: total.requests - unknown,
+            },
+            causes: causes
+                .iter()
+                .map(|(cause, sum)| CauseRow {
+                    cause: name(*cause),
+                    requests: sum.requests,
+                    interrupts: sum.interrupts,
+                    in_vain: sum.in_vain,
+                    cpu_ns: sum.cpu_ns,
+                    share: share(sum),
+                    setting: analysis.causes.setting(*cause).map(str::to_owned),
+                })
+                .collect(),
+            sites: sites
+                .iter()
+                .zip(advice)
+                .map(|(site, advice)| row(site, name(site.cause), share(&site.sum), advice))
+                .collect(),
+            lost: analysis.lost,
+            overhead: Overhead {
+                events: analysis.records,
+                stacks: analysis.stacks,
+                stacks_coverage: stand_for / analysis.announced.max(1) as f64,
+                ..overhead
+            },
+            recording: About {
+                command: analysis.header.command.clone(),
+                kernel: analysis.header.kernel.clone(),
+                processor: analysis.header.processor.clone(),
+                cpus: analysis.header.cpus,
+                time_ns: analysis.time_ns,
+            },
+        }
+    }
+}
+
+fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
+    let advice = advice.into_iter().map(|advice| AdviceRow {
+        change: advice.remedy.change,
+        saves: advice.saves,
+        by: if advice.is_replayed { "replay" } else { "count" },
+        price: advice.remedy.price,
+        source: advice.remedy.source,
+    });
+    SiteRow {
+        cause,
+        requests: site.sum.requests,
+        interrupts: site.sum.interrupts,
+        cpu_ns: site.sum.cpu_ns,
+        share,
+        frames: site.frames.iter().map(shown_frame).collect(),
+        in_vain: site.sum.in_vain,
+        advice: advice.collect(),
+        caller: caller(&site.frames).map(shown_frame),
+        sampled: site.sampled,
+    }
+}
+
+/// Returns a call as `function (file:line)`.
+pub(super) fn shown_frame(frame: &Frame) -> String {
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    match (file, frame.line) {
+        ("", _) => frame.function.clone(),
+        (file, 0) => format!("{} ({file})", frame.function),
+        (file, line) => format!("{} ({file}:{line})", frame.function),
+    }
+}
+
+/// Files and functions that call the kernel for a program.
+const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
+const SYSTEM_FUNCTIONS: [&str; 9] =
+    ["runtime.", "syscall.", "internal/", "__", "[0x", "madvise", "munmap", "mprotect", "mmap"];
+
+/// Returns the first call outside libraries of the system and language runtimes, or else the
+/// innermost one.
+fn caller(frames: &[Frame]) -> Option<&Frame> {
+    let is_system = |frame: &&Frame| {
+        let file = frame.file.rsplit('/').next().unwrap_or_default();
+        SYSTEM_FILES.iter().any(|start| file.starts_with(start))
+            || SYSTEM_FUNCTIONS.iter().any(|start| frame.function.starts_with(start))
+    };
+    frames.iter().find(|frame| !is_system(frame)).or(frames.first())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shootdown_recording::record::Layer;
+
+    fn frame(function: &str, file: &str, line: u32) -> Frame {
+        Frame { layer: Layer::User, function: function.into(), file: file.into(), line }
+    }
+
+    #[test]
+    fn caller_is_outside_the_system() {
+        let frames = [
+            frame("madvise", "/usr/lib/libc.so.6", 0),
+            frame("runtime.sysUnused", "/go/src/runtime/mem.go", 7),
+            frame("release_pages", "/home/x/pool.c", 9),
+        ];
+        assert_eq!(caller(&frames).map(shown_frame).as_deref(), Some("release_pages (pool.c:9)"));
+        assert_eq!(caller(&frames[..1]).map(shown_frame).as_deref(), Some("madvise (libc.so.6)"));
+        assert!(caller(&[]).is_none());
+    }
+}

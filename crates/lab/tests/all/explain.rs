@@ -1,0 +1,159 @@
+//! `shootdown explain`: on a recording that the test writes, and on a program that runs. The second
+//! needs root and tracefs, and is skipped otherwise.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::common::{assert_error, command, text};
+use rustix::process::geteuid;
+use serde_json::Value;
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Owner, Record, SpaceId, TaskId,
+};
+use shootdown_recording::{Ended, Header, Source, Writer};
+
+/// Number of pages that the recorded program returns.
+const ROUNDS: u64 = 50;
+
+/// Returns a recording of two threads, of which one touches a page and returns it, many times.
+fn recording() -> Vec<u8> {
+    let header = Header {
+        recorder: "test".into(),
+        source: Source::Tracefs,
+        kernel: "6.18".into(),
+        processor: "test".into(),
+        cpus: 2,
+        command: vec!["program".into()],
+    };
+    let space = SpaceId(0);
+    let task =
+        |id| Event::Task { task: TaskId(id), owner: Owner::Recorded, space, name: "thread".into() };
+    let frame = |frame, layer, function: &str, line| {
+        let (function, file) = (function.into(), "pool.c".into());
+        let function = Frame { layer, function, file, line };
+        Event::Frame { frame: FrameId(frame), caller: FrameId(frame - 1), function }
+    };
+    let mut events = vec![
+        (0, task(1)),
+        (0, task(2)),
+        (0, Event::Running { task: TaskId(1) }),
+        (1, Event::Running { task: TaskId(2) }),
+        (0, Event::Call(Call::Map { address: 0, length: 4096, protection: 3, flags: 0x22 })),
+        (0, Event::Return { value: 0x7000_0000 }),
+        (0, frame(1, Layer::User, "main", 30)),
+        (0, frame(2, Layer::User, "release_pages", 9)),
+        (0, frame(3, Layer::Kernel, "do_madvise", 0)),
+    ];
+    for _ in 0..ROUNDS {
+        let (address, length) = (0x7000_0000, 4096);
+        events.extend([
+            (0, Event::Fault { address, code: FaultCode(6) }),
+            (0, Event::Call(Call::Advise { address, length, advice: 4 })),
+            (0, Event::Flush { reason: FlushReason::Request, pages: Some(1) }),
+            (0, Event::Stack { frame: FrameId(3), requests: 1 }),
+            (0, Event::Requests { targets: vec![1] }),
+            (0, Event::Interrupts { targets: vec![1] }),
+            (0, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) }),
+            (1, Event::Flush { reason: FlushReason::Remote, pages: Some(1) }),
+            (0, Event::Return { value: 0 }),
+        ]);
+    }
+    let mut writer = Writer::create(Vec::new(), &header).expect("a header");
+    for (time_ns, (cpu, event)) in (0..).step_by(700).zip(events) {
+        writer.write(&Record { time_ns, cpu, event }).expect("a record");
+    }
+    writer.finish(Ended::Exited(0)).expect("an end")
+}
+
+#[test]
+fn recorded_call_site_is_named_with_advice() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("r"), recording()).expect("a file");
+    let explain = |options: &[&str]| {
+        let mut command = command();
+        let output = command.args(["explain", "r"]).args(options).current_dir(directory.path());
+        let output = output.output().expect("the command runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let answer = explain(&[]);
+    let first = answer.lines().next().expect("a line");
+    assert!(first.starts_with("release_pages (pool.c:9) causes 100 %"), "{first}");
+    assert!(first.contains("keep the memory and reuse it"), "{first}");
+
+    let json: Value = serde_json::from_str(&explain(&["--format", "json"])).expect("JSON");
+    assert_eq!(json["total"]["requests"], ROUNDS);
+    assert_eq!(json["causes"][0]["cause"], "madvise(MADV_DONTNEED)");
+    let site = &json["sites"][0];
+    assert_eq!(site["frames"][1], "main (pool.c:30)");
+    let advice = &site["advice"][0];
+    assert_eq!(advice["by"], "replay");
+    // Without the calls, the page is touched once and never flushed.
+    assert_eq!(advice["saves"], ROUNDS);
+
+    let folded = explain(&["--format", "folded"]);
+    assert!(folded.starts_with("main;release_pages;[madvise(MADV_DONTNEED)] "), "{folded}");
+    let timeline: Value = serde_json::from_str(&explain(&["--format", "timeline"])).expect("JSON");
+    assert_eq!(timeline["traceEvents"].as_array().map(Vec::len), Some(ROUNDS as usize));
+}
+
+#[test]
+fn missing_or_damaged_recording_is_bad_input() {
+    let output = command().args(["explain", "/nowhere"]).output().expect("the command runs");
+    assert_error(&output, 2, &["/nowhere"]);
+}
+
+/// The program that the next test records. A thread computes while another one gets memory from the
+/// kernel and returns it, many times.
+#[test]
+#[ignore = "a program for the test below"]
+fn culprit() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let other = thread::spawn(|| {
+        while !STOP.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    (0..2000).for_each(|_| return_memory());
+    STOP.store(true, Ordering::Relaxed);
+    other.join().expect("it ends");
+}
+
+/// Allocates a block that is so large that the allocator maps it alone, and frees it.
+#[inline(never)]
+fn return_memory() {
+    let mut block = Vec::<u8>::with_capacity(64 << 20);
+    block.push(1);
+    std::hint::black_box(&mut block);
+}
+
+#[test]
+fn running_program_is_explained() {
+    if !geteuid().is_root() || !Path::new("/sys/kernel/tracing/instances").is_dir() {
+        eprintln!("skipped: only root may trace, and needs tracefs");
+        return;
+    }
+    let program = std::env::current_exe().expect("a path");
+    let mut command = command();
+    command.args(["explain", "--format", "json", "--predict", "count", "--"]).arg(program);
+    command.args(["--exact", "explain::culprit", "--ignored"]);
+    let output = command.output().expect("the command runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // The output of the program comes first.
+    let output = text(&output.stdout);
+    let json = output.find("\n{").map(|start| &output[start..]).expect("an object");
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let count = |part: &str, of: &str| json[part][of].as_u64().expect("a count");
+    assert!(count("total", "attributed") * 100 >= count("total", "requests") * 95, "{json}");
+    // On a busy machine, the two threads may never run at once.
+    if count("total", "requests") < 100 || count("overhead", "stacks") < 20 {
+        eprintln!("skipped: the threads did not run at once");
+        return;
+    }
+    let site = &json["sites"][0];
+    assert_eq!(site["cause"], "munmap", "{json}");
+    let frames = site["frames"].to_string();
+    assert!(frames.contains("return_memory"), "{frames}");
+}

@@ -1,0 +1,266 @@
+//! Samples of the tracepoint `tlb_flush`, and the mappings of processes, from the ring buffers of
+//! Linux's performance events. There is an event with a buffer on each CPU.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use perf_event::data::Record;
+use perf_event::events::Tracepoint;
+use perf_event::{Builder, Clock, SampleFlag};
+use perf_event_open_sys::ioctls;
+
+/// The bytes of a buffer: 120 copied stacks, those of 0.1 s at the default rate. Each CPU has one,
+/// so that larger buffers would add up.
+const BUFFER_BYTES: usize = 1 << 20;
+/// The bytes that are copied of a stack: what perf copies by default. The kernel's limit is 64 KiB.
+const STACK_BYTES: u32 = 8 << 10;
+/// The reason `remote IPI send` of `tlb_flush`: a CPU requests a flush from other CPUs.
+const FILTER: &str = "reason==4";
+
+/// Registers of x86-64 by their numbers in `perf_regs.h`, in ascending order.
+const REGISTERS: [u32; 4] = [RDX, RBP, RSP, RIP];
+const RDX: u32 = 3;
+const RBP: u32 = 6;
+const RSP: u32 = 7;
+const RIP: u32 = 8;
+
+/// The marks that separate the kernel's part of a call chain from the program's.
+const CONTEXT_MARKS: u64 = -4095_i64 as u64;
+const CONTEXT_KERNEL: u64 = -128_i64 as u64;
+const CONTEXT_USER: u64 = -512_i64 as u64;
+/// `PERF_RECORD_MISC_COMM_EXEC`
+const MISC_EXEC: u16 = 1 << 13;
+
+/// The way in which user stacks are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinding {
+    /// The kernel follows frame pointers. Programs compiled without them have one frame, or wrong
+    /// ones.
+    FramePointers,
+    /// The kernel copies the stack, which is then unwound with the tables that exceptions use.
+    Dwarf,
+}
+
+/// The options of a sampler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The kernel's number of the tracepoint `tlb/tlb_flush`.
+    pub tracepoint: u64,
+    /// Largest number of stacks per second and CPU, approximately.
+    pub rate_hz: u64,
+    /// The way in which user stacks are followed.
+    pub unwinding: Unwinding,
+}
+
+/// A record of the kernel.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Sample(Box<RawSample>),
+    Map(RawMapping),
+    Fork { process: u32, parent: u32 },
+    Exec { process: u32 },
+    Exit { process: u32 },
+    Lost { count: u64 },
+}
+
+/// A sample as the kernel delivers it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RawSample {
+    pub(crate) time_ns: u64,
+    pub(crate) cpu: u32,
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
+    pub(crate) requests: u64,
+    /// Addresses in the kernel, the innermost first.
+    pub(crate) kernel: Vec<u64>,
+    /// Addresses in the program that frame pointers lead to, the innermost first.
+    pub(crate) user: Vec<u64>,
+    pub(crate) registers: Option<Registers>,
+    /// The stack from the stack pointer on.
+    pub(crate) stack: Vec<u8>,
+}
+
+/// Registers of the program.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Registers {
+    pub(crate) rdx: u64,
+    pub(crate) rbp: u64,
+    pub(crate) rsp: u64,
+    pub(crate) rip: u64,
+}
+
+/// An executable mapping of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawMapping {
+    pub(crate) process: u32,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+    pub(crate) offset: u64,
+    pub(crate) path: String,
+}
+
+/// The event of each CPU.
+pub(crate) struct Events {
+    cpus: Vec<perf_event::Sampler>,
+}
+
+impl Events {
+    /// Opens an event on each of `cpus`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses: it needs the capability `CAP_PERFMON`, and memory for the buffers.
+    pub(crate) fn open(options: &Options, cpus: &[u32]) -> io::Result<Self> {
+        let cpus = cpus.iter().map(|cpu| open(options, *cpu));
+        Ok(Self { cpus: cpus.collect::<io::Result<_>>()? })
+    }
+
+    /// Starts sampling.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        self.cpus.iter_mut().try_for_each(|cpu| cpu.enable())
+    }
+
+    /// Stops sampling. The buffers keep what they have.
+    pub(crate) fn stop(&mut self) -> io::Result<()> {
+        self.cpus.iter_mut().try_for_each(|cpu| cpu.disable())
+    }
+
+    /// Calls `handle` with each record in the buffers.
+    pub(crate) fn drain(&mut self, mut handle: impl FnMut(Event)) {
+        for cpu in &mut self.cpus {
+            while let Some(record) = cpu.next_record() {
+                let is_exec = record.misc() & MISC_EXEC != 0;
+                if let Some(event) =
+                    record.parse_record().ok().and_then(|record| convert(record, is_exec))
+                {
+                    handle(event);
+                }
+            }
+        }
+    }
+}
+
+fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
+    let mut flags = SampleFlag::TID
+        | SampleFlag::TIME
+        | SampleFlag::CPU
+        | SampleFlag::PERIOD
+        | SampleFlag::CALLCHAIN
+        | SampleFlag::REGS_USER;
+    if options.unwinding == Unwinding::Dwarf {
+        flags |= SampleFlag::STACK_USER;
+    }
+    let mut builder = Builder::new(Tracepoint::with_id(options.tracepoint));
+    builder
+        .any_pid()
+        .one_cpu(cpu as usize)
+        .include_kernel()
+        .include_hv()
+        .sample(flags)
+        .sample_frequency(options.rate_hz.max(1))
+        .sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register))
+        .clockid(Clock::MONOTONIC)
+        .mmap(true)
+        .mmap2(true)
+        .comm(true)
+        .comm_exec(true)
+        .task(true)
+        .wakeup_watermark(BUFFER_BYTES / 4);
+    if options.unwinding == Unwinding::Dwarf {
+        builder.sample_stack_user(STACK_BYTES).exclude_callchain_user(true);
+    }
+    let counter = builder.build()?;
+    set_filter(&counter)?;
+    counter.sampled(BUFFER_BYTES)
+}
+
+/// Restricts a counter to flush requests.
+#[expect(unsafe_code, reason = "the kernel takes the filter by its address")]
+fn set_filter(counter: &perf_event::Counter) -> io::Result<()> {
+    let filter = CString::new(FILTER)?;
+    // SAFETY: `counter` owns the file descriptor of an event. The kernel copies the filter, which
+    // ends with a zero byte, during the call, and does not write to it.
+    let result = unsafe { ioctls::SET_FILTER(counter.as_raw_fd(), filter.as_ptr().cast_mut()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn convert(record: Record<'_>, is_exec: bool) -> Option<Event> {
+    Some(match record {
+        Record::Sample(sample) => {
+            let (kernel, user) = split(sample.callchain().unwrap_or_default());
+            Event::Sample(Box::new(RawSample {
+                time_ns: sample.time()?,
+                cpu: sample.cpu()?,
+                process: sample.pid()?,
+                thread: sample.tid()?,
+                requests: sample.period()?,
+                kernel,
+                user,
+                registers: sample.regs_user().and_then(|registers| registers_of(&registers.regs)),
+                stack: sample.stack_user().unwrap_or_default().to_vec(),
+            }))
+        }
+        Record::Mmap2(map) => Event::Map(RawMapping {
+            process: map.pid,
+            start: map.addr,
+            length: map.len,
+            offset: map.pgoff,
+            path: path(&map.filename),
+        }),
+        Record::Fork(fork) if fork.pid != fork.ppid => {
+            Event::Fork { process: fork.pid, parent: fork.ppid }
+        }
+        Record::Exit(exit) if exit.pid == exit.tid => Event::Exit { process: exit.pid },
+        Record::Comm(comm) if is_exec => Event::Exec { process: comm.pid },
+        Record::Lost(lost) => Event::Lost { count: lost.lost },
+        Record::LostSamples(lost) => Event::Lost { count: lost.lost },
+        _ => return None,
+    })
+}
+
+/// Splits a call chain at its marks.
+fn split(chain: &[u64]) -> (Vec<u64>, Vec<u64>) {
+    let (mut kernel, mut user) = (Vec::new(), Vec::new());
+    let mut context = CONTEXT_KERNEL;
+    for &address in chain {
+        match (address, context) {
+            (CONTEXT_MARKS.., _) => context = address,
+            (_, CONTEXT_KERNEL) => kernel.push(address),
+            (_, CONTEXT_USER) => user.push(address),
+            _ => {}
+        }
+    }
+    (kernel, user)
+}
+
+fn registers_of(values: &[u64]) -> Option<Registers> {
+    let &[rdx, rbp, rsp, rip] = values else { return None };
+    Some(Registers { rdx, rbp, rsp, rip })
+}
+
+/// Returns a file name up to its first zero byte.
+fn path(name: &[u8]) -> String {
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chain_is_split_at_its_marks() {
+        let guest = -2048_i64 as u64;
+        let chain = [CONTEXT_KERNEL, 0xffff_8000_0000_0001, 5, CONTEXT_USER, 7, 8, guest, 9];
+        assert_eq!(split(&chain), (vec![0xffff_8000_0000_0001, 5], vec![7, 8]));
+        assert_eq!(split(&[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn registers_are_all_or_none() {
+        assert!(registers_of(&[1, 2, 3]).is_none());
+        let registers = registers_of(&[1, 2, 3, 4]).expect("registers");
+        assert_eq!((registers.rdx, registers.rip), (1, 4));
+    }
+}

@@ -1,0 +1,50 @@
+//! The names of the kernel's functions.
+
+/// The kernel's functions in ascending order of their addresses.
+#[derive(Debug, Default)]
+pub(crate) struct KernelNames {
+    functions: Vec<(u64, Box<str>)>,
+}
+
+impl KernelNames {
+    /// Parses `/proc/kallsyms`. Functions without an address, which the kernel hides from some
+    /// users, are left out.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut functions: Vec<(u64, Box<str>)> = text.lines().filter_map(parse).collect();
+        functions.sort_by_key(|(address, _)| *address);
+        Self { functions }
+    }
+
+    /// Returns the function that contains `address`.
+    pub(crate) fn function(&self, address: u64) -> Option<&str> {
+        let after = self.functions.partition_point(|(start, _)| *start <= address);
+        self.functions.get(after.checked_sub(1)?).map(|(_, name)| &**name)
+    }
+}
+
+fn parse(line: &str) -> Option<(u64, Box<str>)> {
+    let mut words = line.split_whitespace();
+    let address = u64::from_str_radix(words.next()?, 16).ok()?;
+    let is_function = matches!(words.next()?, "t" | "T" | "w" | "W");
+    let name = words.next()?;
+    // The padding before a function, and clones of a function by the compiler.
+    let is_padding = name.starts_with("__pfx_");
+    let name = name.split('.').next()?;
+    (address != 0 && is_function && !is_padding).then(|| (address, name.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_belongs_to_function_before_it() {
+        let names = KernelNames::parse(
+            "0000000000002000 t do_madvise.part.0\n0000000000001ff0 T __pfx_do_madvise\n\
+             0000000000001000 T flush_tlb_mm_range\n0000000000003000 D data\n0 t hidden\n",
+        );
+        assert_eq!(names.function(0xfff), None);
+        assert_eq!(names.function(0x1ff8), Some("flush_tlb_mm_range"));
+        assert_eq!(names.function(0x2fff), Some("do_madvise"));
+    }
+}

@@ -1,0 +1,24 @@
+//! Call stacks of the Linux kernel's requests to flush TLBs.
+//!
+//! In reading order: [`stack`] defines samples and their stacks. `events` receives samples and
+//! mappings from the kernel. `modules` opens the mapped files, `processes` knows where they are
+//! mapped, and `unwind` follows user stacks. [`Sampler`] does this in a thread. `kernel`,
+//! `perf_map` and `names` find the names of functions, for [`Symbols`].
+
+#![warn(missing_docs)]
+
+mod events;
+mod kernel;
+mod modules;
+mod names;
+mod perf_map;
+mod processes;
+mod sampler;
+pub mod stack;
+mod symbols;
+mod unwind;
+
+pub use events::{Options, Unwinding};
+pub use sampler::Sampler;
+pub use stack::{Frame, Layer, Sample, StackId};
+pub use symbols::Symbols;

@@ -1,0 +1,166 @@
+//! The thread that receives samples and unwinds their stacks while the program runs.
+
+use std::io;
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::events::{Event, Events, Options, RawSample};
+use crate::processes::Processes;
+use crate::stack::{Address, Sample, Stacks};
+use crate::unwind::{Cache, user_stack};
+
+/// Time between two looks into the buffers. Short enough that most mappings of a new process are
+/// read before its first sample is.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Samples flush requests until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Sampler {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    collected: Mutex<Collected>,
+    must_stop: AtomicBool,
+    /// Number of times that all buffers were emptied.
+    passes: AtomicU64,
+}
+
+/// Time between two looks for the end of a pass.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What was sampled.
+#[derive(Default)]
+pub(crate) struct Collected {
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) stacks: Stacks,
+    pub(crate) processes: Processes,
+    pub(crate) lost: u64,
+    cache: Cache,
+}
+
+impl std::fmt::Debug for Collected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collected").field("lost", &self.lost).finish_non_exhaustive()
+    }
+}
+
+impl Sampler {
+    /// Starts sampling on `cpus`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses: it needs the capability `CAP_PERFMON`, and memory for the buffers.
+    pub fn start(options: &Options, cpus: &[u32]) -> io::Result<Self> {
+        let mut events = Events::open(options, cpus)?;
+        events.start()?;
+        let shared = Arc::<Shared>::default();
+        let of_thread = Arc::clone(&shared);
+        let name = thread::Builder::new().name("stacks".to_owned());
+        let thread = name.spawn(move || run(&mut events, &of_thread))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Takes the samples since the last call, in the order of each CPU.
+    #[must_use]
+    pub fn take(&self) -> Vec<Sample> {
+        mem::take(&mut self.collected().samples)
+    }
+
+    /// Number of samples that were lost because a buffer was full.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.collected().lost
+    }
+
+    /// Waits until all requests up to now that are sampled can be taken.
+    pub fn synchronize(&self) {
+        let Some(thread) = &self.thread else { return };
+        // Relaxed: a pass that is counted here may have begun before. The second one after that
+        // began after this load, because both counts are of one atomic.
+        let before = self.shared.passes.load(Ordering::Relaxed);
+        while self.shared.passes.load(Ordering::Relaxed) < before + 2 && !thread.is_finished() {
+            thread.thread().unpark();
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Stops sampling. All samples can be taken afterwards.
+    pub fn stop(&mut self) {
+        // Relaxed: the thread polls the flag, and `join` orders all that it did before.
+        self.shared.must_stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic of the thread loses the samples that it had not delivered.
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn collected(&self) -> MutexGuard<'_, Collected> {
+        self.shared.collected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(events: &mut Events, shared: &Shared) {
+    loop {
+        // Relaxed: see `stop`.
+        let must_stop = shared.must_stop.load(Ordering::Relaxed);
+        if must_stop {
+            // An event that cannot be stopped ends with its file descriptor.
+            let _ = events.stop();
+        }
+        {
+            let mut collected = shared.collected.lock().unwrap_or_else(PoisonError::into_inner);
+            events.drain(|event| collected.add(event));
+        }
+        // Relaxed: the samples are published by the lock. See `synchronize`.
+        shared.passes.fetch_add(1, Ordering::Relaxed);
+        if must_stop {
+            return;
+        }
+        thread::park_timeout(PAUSE);
+    }
+}
+
+impl Collected {
+    fn add(&mut self, event: Event) {
+        match event {
+            Event::Sample(sample) => self.add_sample(&sample),
+            Event::Map(map) => {
+                if map.path.starts_with('/') && !map.path.starts_with("//anon") {
+                    self.processes.map(&map);
+                }
+            }
+            Event::Fork { process, parent } => self.processes.fork(process, parent),
+            Event::Exec { process } => self.processes.exec(process),
+            Event::Exit { process } => self.processes.exit(process),
+            Event::Lost { count } => self.lost += count,
+        }
+    }
+
+    fn add_sample(&mut self, sample: &RawSample) {
+        let kernel = sample.kernel.iter().map(|address| Address::Kernel(*address));
+        let mut stack: Vec<_> = kernel.collect();
+        stack.extend(user_stack(sample, &mut self.processes, &mut self.cache));
+        self.samples.push(Sample {
+            time_ns: sample.time_ns,
+            cpu: sample.cpu,
+            process: sample.process,
+            thread: sample.thread,
+            requests: sample.requests,
+            third_argument: sample.registers.map_or(0, |registers| registers.rdx),
+            stack: self.stacks.number(&stack),
+        });
+    }
+}
