@@ -225,7 +225,7 @@ impl Verdict {
 }
 
 /// The largest relative errors of requests, and of flushes, in percent.
-pub(super) const REQUESTS: u64 = 5;
+const REQUESTS: u64 = 5;
 const FLUSHES: u64 = 10;
 /// The largest absolute error: it is many percent of a small number.
 const CLOSE_COUNT: u64 = 10;

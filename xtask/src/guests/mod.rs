@@ -12,7 +12,7 @@ use crate::boots::golden;
 use crate::command::{Failure, cargo};
 use crate::setup;
 use crate::test::builds;
-use cell::{Cell, Counts, Place, REQUESTS, Recorded, Verdict, is_within};
+use cell::{Cell, Counts, Place, Recorded, Verdict, is_within};
 use corpus::{PROGRAMS, Program};
 
 /// The kernels of the corpus, and the numbers of CPUs.
@@ -21,6 +21,10 @@ const CPUS: [u32; 6] = [2, 4, 8, 16, 32, 64];
 
 /// The options of all guests of the corpus. Huge pages are not modelled.
 const OPTIONS: &str = "--limit 7200 --append transparent_hugepage=never";
+
+/// The largest relative error of the requests in CI, in percent. A short program on 16 CPUs of a busy
+/// host was 4.4 % off.
+const SAMPLE_PERCENT: u64 = 10;
 
 /// The cells that CI runs: a script with two programs, on one kernel.
 const SAMPLE_CPUS: [u32; 2] = [4, 16];
@@ -40,7 +44,7 @@ const SAMPLE: Program = Program {
     },
     command: |cpus| {
         let script =
-            format!("xz -1 -T{cpus} --block-size=32KiB -k -f data; ./loops madvise {cpus} 64");
+            format!("xz -0 -T{cpus} --block-size=32KiB -k -f data; ./loops madvise {cpus} 64");
         vec!["sh".to_owned(), "-c".to_owned(), script]
     },
 };
@@ -64,7 +68,7 @@ pub(crate) fn check() -> Result<(), Failure> {
         };
         let counts = cell.replay(&place, &path)?;
         println!("Linux {} on {cpus} CPUs: {counts:?}", cell.kernel);
-        if counts.requests.0 == 0 || !is_within(REQUESTS, counts.requests) {
+        if counts.requests.0 == 0 || !is_within(SAMPLE_PERCENT, counts.requests) {
             let (kernel, model) = counts.requests;
             return Err(Failure::new(
                 format!("the kernel requested {kernel} flushes, and the model {model}"),
