@@ -22,8 +22,8 @@ const CPUS: [u32; 6] = [2, 4, 8, 16, 32, 64];
 /// The options of all guests of the corpus. Huge pages are not modelled.
 const OPTIONS: &str = "--limit 7200 --append transparent_hugepage=never";
 
-/// The largest relative error of the requests in CI, in percent. A short program on 16 CPUs of a busy
-/// host was 4.4 % off.
+/// The largest relative error of the requests in CI, in percent. A short program on 16 CPUs of a
+/// busy host was 4.4 % off.
 const SAMPLE_PERCENT: u64 = 10;
 
 /// The cells that CI runs: a script with two programs, on one kernel.
