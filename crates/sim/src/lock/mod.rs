@@ -1,8 +1,6 @@
-//! The locks of a kernel: one whose waiters sleep or spin as in Linux, one whose waiters spin, and
-//! one whose readers write nothing.
+//! The locks of a kernel: one whose waiters sleep or spin as in Linux, and one whose waiters spin.
 
 pub(crate) mod queue;
-mod read_mostly;
 mod sleeping;
 mod spinning;
 pub(crate) mod waiting;
@@ -11,7 +9,6 @@ use lock_api::{GuardSend, RawMutex};
 use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub use read_mostly::ReadMostlyLock;
 pub use sleeping::SleepingLock;
 pub use waiting::LockWaiting;
 

@@ -63,8 +63,7 @@ impl<S: System> AddressSpace<S> {
             }
         };
         let start = range.start;
-        let protection = protection.as_enforced();
-        areas.insert(Area { range, protection, sharing, backing, is_written: false });
+        areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
         Ok(start)
     }
 
