@@ -116,7 +116,10 @@ fn damaged_recording_is_refused() {
     }
     let mut newer = whole.clone();
     newer[8] = 7;
-    fails(&newer, &["r: the recording has version 7.1, newer than 1.1, at byte 8", "a later one"]);
+    fails(
+        &newer,
+        &["r: the recording has version 7.", ", newer than 1.", ", at byte 8", "a later one"],
+    );
     fails(b"# a text, and not a short one", &["this is not a recording, at byte 0"]);
     fails(&[&whole[..], b"!"].concat(), &["something follows the end"]);
 }
