@@ -15,7 +15,7 @@ use crate::setup::emulators::{self, ARCHITECTURES};
 use crate::test::builds;
 
 /// Time for boots with four CPUs on each architecture. `cargo xtask soak` takes longer.
-const SOAK_IN_TEST: Duration = Duration::from_secs(8);
+const SOAK_IN_TEST: Duration = Duration::from_secs(4);
 
 /// The chapter of the book with the results.
 const BOOK: &str = "docs/bare-metal.md";

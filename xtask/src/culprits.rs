@@ -1,0 +1,141 @@
+//! Programs with a known cause of shootdowns: `shootdown explain` must name it, and predict what a
+//! change of the program saves.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::command::{Command, Failure, cargo};
+use crate::{output, root};
+
+/// A program, and what `explain` must find in it.
+struct Culprit {
+    name: &'static str,
+    cause: &'static str,
+    /// The function of the program that causes the requests.
+    ///
+    /// `None` where the requests come from many places: a process that forked writes its memory
+    /// everywhere.
+    site: Option<&'static str>,
+    /// A word of the advice.
+    advice: &'static str,
+}
+
+const CULPRITS: [Culprit; 5] = [
+    Culprit {
+        name: "discards",
+        cause: "madvise(MADV_DONTNEED)",
+        site: Some("release_pages"),
+        advice: "reuse it",
+    },
+    Culprit { name: "reads-first", cause: "zero page", site: Some("insert"), advice: "write" },
+    Culprit { name: "protects", cause: "mprotect", site: Some("protect"), advice: "protection" },
+    Culprit { name: "unmaps", cause: "munmap", site: Some("free_buffer"), advice: "reuse" },
+    Culprit { name: "forks", cause: "copy-on-write", site: None, advice: "posix_spawn" },
+];
+
+/// What the change removes, as a part of what was predicted.
+const ACCURACY: RangeInclusive<f64> = 0.80..=1.25;
+
+/// Explains each program; runs it again with the change; and compares what the change removes with
+/// the prediction.
+pub(crate) fn soak() -> Result<(), Failure> {
+    let (lab, programs) = build()?;
+    println!(
+        "{:<12} {:>9} {:>9} {:>9} {:>9}",
+        "program", "requests", "predicted", "removed", "ratio"
+    );
+    for culprit in &CULPRITS {
+        let before = explain(&lab, &programs, &[culprit.name])?;
+        let predicted = culprit.found_in(&before)?;
+        let after = explain(&lab, &programs, &[culprit.name, "changed"])?;
+        let (before, after) = (requests(&before), requests(&after));
+        let removed = before.saturating_sub(after);
+        let ratio = removed as f64 / predicted as f64;
+        println!("{:<12} {before:>9} {predicted:>9} {removed:>9} {ratio:>9.2}", culprit.name);
+        if !ACCURACY.contains(&ratio) {
+            return Err(Failure::new(
+                format!(
+                    "the change of `{}` removes {ratio:.2} of what was predicted",
+                    culprit.name
+                ),
+                format!("shootdown explain -- {} {}", programs.display(), culprit.name),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Builds the command and the programs.
+fn build() -> Result<(PathBuf, PathBuf), Failure> {
+    cargo("build --quiet --release -p shootdown-lab").run()?;
+    let programs = output().join("culprits");
+    let source = root().join("traces/programs/culprits.c");
+    let compiler = Command::new("cc").args("-O1 -g -pthread -o").arg(&programs).arg(source);
+    compiler.run()?;
+    Ok((output().join("release/shootdown"), programs))
+}
+
+fn explain(lab: &Path, programs: &Path, arguments: &[&str]) -> Result<Value, Failure> {
+    let command = Command::new(lab).args("explain --format json --").arg(programs);
+    let printed = arguments.iter().fold(command, Command::arg).output()?;
+    serde_json::from_str(&printed).map_err(|error| {
+        Failure::new(format!("`shootdown explain` printed no JSON: {error}"), "run it by hand")
+    })
+}
+
+/// The requests of a program.
+fn requests(explained: &Value) -> u64 {
+    explained["total"]["requests"].as_u64().unwrap_or_default()
+}
+
+impl Culprit {
+    /// Checks the most expensive site. Returns the requests that its first advice saves.
+    fn found_in(&self, explained: &Value) -> Result<u64, Failure> {
+        let site = &explained["sites"][0];
+        let advice = &site["advice"][0];
+        let is_text =
+            |value: &Value, wanted: &str| value.as_str().is_some_and(|text| text.contains(wanted));
+        let is_site = self.site.is_none_or(|function| is_text(&site["caller"], function));
+        let saves = advice["saves"].as_u64().filter(|saves| *saves > 0);
+        match saves {
+            Some(saves)
+                if is_site
+                    && is_text(&site["cause"], self.cause)
+                    && is_text(&advice["change"], self.advice) =>
+            {
+                Ok(saves)
+            }
+            _ => Err(Failure::new(
+                format!(
+                    "the first site of `{}` is {} of {}, with the advice {}",
+                    self.name, site["cause"], site["caller"], advice["change"]
+                ),
+                format!("it should be `{}` of {:?}", self.cause, self.site),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn site_cause_and_advice_are_compared() {
+        let explained = |cause: &str, caller: &str, saves: u64| {
+            serde_json::json!({"sites": [{
+                "cause": cause, "caller": caller,
+                "advice": [{"change": "keep the memory and reuse it", "saves": saves}],
+            }]})
+        };
+        let [discards, ..] = CULPRITS;
+        let found = |cause, caller, saves| discards.found_in(&explained(cause, caller, saves)).ok();
+        let (cause, caller) = ("madvise(MADV_DONTNEED)", "release_pages (culprits.c:44)");
+        assert_eq!(found(cause, caller, 3), Some(3));
+        assert_eq!(found("munmap", caller, 3), None);
+        assert_eq!(found(cause, "main (culprits.c:9)", 3), None);
+        assert_eq!(found(cause, caller, 0), None);
+    }
+}
