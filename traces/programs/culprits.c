@@ -3,10 +3,11 @@
 //
 //     culprits NAME [changed]
 //
-// A second thread of each computes all the time, so that the kernel must interrupt its CPU. Build
-// it with `cc -O1 -g -pthread`. `cargo xtask soak culprits` checks what `shootdown explain` finds.
+// A second thread of each computes all the time on another CPU, which the kernel must interrupt.
+// They need CPUs 0 and 1. Build it with `cc -O1 -g -pthread`. `cargo xtask soak culprits` checks what `shootdown explain` finds.
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,10 +26,19 @@ enum { PAGE = 4096 };
 extern char **environ;
 
 static bool changed;
-static volatile bool stop;
+static volatile bool started, stop;
+
+static void pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set)) exit(2);
+}
 
 static void *compute(void *unused) {
     (void)unused;
+    pin(1);
+    started = true;
     for (volatile unsigned long steps = 0; !stop; steps++) {
     }
     return NULL;
@@ -133,6 +143,8 @@ int main(int count, char **arguments) {
         if (strcmp(arguments[1], CULPRITS[at].name)) continue;
         pthread_t other;
         if (pthread_create(&other, NULL, compute, NULL)) return 2;
+        pin(0);
+        while (!started) sched_yield();
         CULPRITS[at].run();
         stop = true;
         pthread_join(other, NULL);

@@ -7,6 +7,7 @@ mod bench;
 mod book;
 mod boots;
 mod command;
+mod culprits;
 mod demo;
 mod guests;
 mod mutants;
@@ -58,6 +59,8 @@ cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds
                             for MINUTES on each machine (default 10)
 cargo xtask soak boots [MINUTES]
                             only boot, for MINUTES on each machine (default 30)
+cargo xtask soak culprits   explain programs whose cause of shootdowns is known, as root, and
+                            compare what a change removes with the prediction: a minute
 cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
                             QEMU emulates, and write the verdicts on the model into
                             docs/guests.md: hours; continues after an interruption
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         ["soak", "boots", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak boots 30").and_then(soak::boots)
         }
+        ["soak", "culprits"] => culprits::soak(),
         ["soak", "guests"] => guests::soak(Selection::All),
         ["soak", "guests", "known"] => guests::soak(Selection::Known),
         ["soak", "guests", program, kernel, cpus] => {

@@ -126,19 +126,32 @@ impl Events {
         self.cpus.iter_mut().try_for_each(|cpu| cpu.disable())
     }
 
-    /// Calls `handle` with each record in the buffers.
-    pub(crate) fn drain(&mut self, mut handle: impl FnMut(Event)) {
+    /// Calls `handle` with the time of each record in the buffers, in nanoseconds, and the record:
+    /// those of one CPU after those of another.
+    pub(crate) fn drain(&mut self, mut handle: impl FnMut(u64, Event)) {
         for cpu in &mut self.cpus {
             while let Some(record) = cpu.next_record() {
                 let is_exec = record.misc() & MISC_EXEC != 0;
+                let trailer_ns = time_at_end(&record.to_contiguous());
                 if let Some(event) =
                     record.parse_record().ok().and_then(|record| convert(record, is_exec))
                 {
-                    handle(event);
+                    let time_ns = match &event {
+                        Event::Sample(sample) => sample.time_ns,
+                        _ => trailer_ns,
+                    };
+                    handle(time_ns, event);
                 }
             }
         }
     }
+}
+
+/// Returns the time at the end of a record that is no sample. The kernel appends the thread, the
+/// time and the CPU, of eight bytes each (`sample_id_all`).
+fn time_at_end(record: &[u8]) -> u64 {
+    let end = record.last_chunk::<16>().and_then(|end| end.first_chunk::<8>());
+    end.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
 fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
@@ -158,6 +171,7 @@ fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
         .include_kernel()
         .include_hv()
         .sample(flags)
+        .sample_id_all(true)
         .sample_frequency(options.rate_hz.max(1))
         .sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register))
         .clockid(Clock::MONOTONIC)

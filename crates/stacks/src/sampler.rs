@@ -82,9 +82,10 @@ impl Sampler {
     pub fn synchronize(&self) {
         let Some(thread) = &self.thread else { return };
         // Relaxed: a pass that is counted here may have begun before. The second one after that
-        // began after this load, because both counts are of one atomic.
+        // began after this load, because both counts are of one atomic. The third handles what the
+        // second has read.
         let before = self.shared.passes.load(Ordering::Relaxed);
-        while self.shared.passes.load(Ordering::Relaxed) < before + 2 && !thread.is_finished() {
+        while self.shared.passes.load(Ordering::Relaxed) < before + 3 && !thread.is_finished() {
             thread.thread().unpark();
             thread::sleep(LOOK_EVERY);
         }
@@ -113,6 +114,7 @@ impl Drop for Sampler {
 }
 
 fn run(events: &mut Events, shared: &Shared) {
+    let mut in_order = InOrder::default();
     loop {
         // Relaxed: see `stop`.
         let must_stop = shared.must_stop.load(Ordering::Relaxed);
@@ -122,7 +124,8 @@ fn run(events: &mut Events, shared: &Shared) {
         }
         {
             let mut collected = shared.collected.lock().unwrap_or_else(PoisonError::into_inner);
-            events.drain(|event| collected.add(event));
+            events.drain(|time_ns, event| in_order.add(time_ns, event));
+            in_order.take(must_stop).for_each(|event| collected.add(event));
         }
         // Relaxed: the samples are published by the lock. See `synchronize`.
         shared.passes.fetch_add(1, Ordering::Relaxed);
@@ -130,6 +133,31 @@ fn run(events: &mut Events, shared: &Shared) {
             return;
         }
         thread::park_timeout(PAUSE);
+    }
+}
+
+/// Records of all CPUs, in the order of their times. A process maps its files on one CPU and may
+/// flush on another, whose buffer is read first.
+#[derive(Default)]
+struct InOrder {
+    records: Vec<(u64, Event)>,
+    /// The latest time of the previous pass. That pass or this one has read all earlier records.
+    complete_ns: u64,
+}
+
+impl InOrder {
+    fn add(&mut self, time_ns: u64, event: Event) {
+        self.records.push((time_ns, event));
+    }
+
+    /// Takes the records before which no other can come; all of them after the last pass.
+    fn take(&mut self, is_last: bool) -> impl Iterator<Item = Event> {
+        self.records.sort_by_key(|(time_ns, _)| *time_ns);
+        let latest_ns = self.records.last().map_or(0, |(time_ns, _)| *time_ns);
+        let limit_ns = if is_last { u64::MAX } else { self.complete_ns };
+        let count = self.records.partition_point(|(time_ns, _)| *time_ns <= limit_ns);
+        self.complete_ns = self.complete_ns.max(latest_ns);
+        self.records.drain(..count).map(|(_, event)| event)
     }
 }
 
@@ -162,5 +190,33 @@ impl Collected {
             third_argument: sample.registers.map_or(0, |registers| registers.rdx),
             stack: self.stacks.number(&stack),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_all_cpus_are_in_order() {
+        let mut in_order = InOrder::default();
+        let taken = |in_order: &mut InOrder, is_last: bool| -> Vec<u32> {
+            let process = |event| match event {
+                Event::Exec { process } => process,
+                _ => unreachable!("all are alike"),
+            };
+            in_order.take(is_last).map(process).collect()
+        };
+        let add = |in_order: &mut InOrder, time_ns: u32| {
+            in_order.add(time_ns.into(), Event::Exec { process: time_ns });
+        };
+        // The second buffer is read later, and has later records.
+        [1, 5, 3, 9].into_iter().for_each(|time_ns| add(&mut in_order, time_ns));
+        assert!(taken(&mut in_order, false).is_empty());
+        [7, 12].into_iter().for_each(|time_ns| add(&mut in_order, time_ns));
+        assert_eq!(taken(&mut in_order, false), [1, 3, 5, 7, 9]);
+        assert_eq!(taken(&mut in_order, false), [12]);
+        add(&mut in_order, 20);
+        assert_eq!(taken(&mut in_order, true), [20]);
     }
 }
