@@ -35,7 +35,7 @@ const CULPRITS: [Culprit; 5] = [
     Culprit { name: "forks", cause: "copy-on-write", site: None, advice: "posix_spawn" },
 ];
 
-/// What the change removes, as a part of what was predicted.
+/// The requests that the change removes, as a part of those that were predicted.
 const ACCURACY: RangeInclusive<f64> = 0.80..=1.25;
 
 /// Explains each program; runs it again with the change; and compares what the change removes with

@@ -18,6 +18,10 @@ pub(crate) enum Studies {
 
 /// Replays the recordings, reproduces the studies, and writes a report.
 pub(crate) fn run(studies: Studies) -> Result<(), Failure> {
+    command(studies)?.run()
+}
+
+fn command(studies: Studies) -> Result<Command, Failure> {
     let report = output().join("demo.html");
     // The command runs in the root, and prints the path that it is given.
     let mut command = cargo("run --quiet --release -p shootdown-lab -- report --output")
@@ -25,7 +29,7 @@ pub(crate) fn run(studies: Studies) -> Result<(), Failure> {
     if matches!(studies, Studies::Quick) {
         command = command.arg("--quick");
     }
-    recordings()?.into_iter().fold(command, Command::arg).run()
+    Ok(recordings()?.into_iter().fold(command, Command::arg))
 }
 
 /// Returns the recordings that ship in `traces/`.
@@ -40,8 +44,8 @@ fn recordings() -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs each command that the README shows: of the demonstration, a part that is quick. `cargo
-/// xtask soak` runs it whole.
+/// Runs each command that the README shows, and checks the lines that it shows of the output. Of
+/// the demonstration, this is a part that is quick. `cargo xtask soak` runs it whole.
 pub(crate) fn readme() -> Result<(), Failure> {
     let path = root().join("README.md");
     let text = fs::read_to_string(&path)
@@ -52,7 +56,7 @@ pub(crate) fn readme() -> Result<(), Failure> {
         match line {
             // This step is a part of that command.
             "cargo xtask test" => {}
-            "cargo xtask demo" => run(Studies::Quick)?,
+            "cargo xtask demo" => prints(&text, line)?,
             _ => {
                 return Err(Failure::new(
                     format!("README.md shows `{line}`, which no test runs"),
@@ -63,6 +67,33 @@ pub(crate) fn readme() -> Result<(), Failure> {
     }
     println!("{commands} commands of the README work");
     Ok(())
+}
+
+/// Runs the demonstration. Checks that it prints each line that `readme` shows after the command.
+fn prints(readme: &str, command_line: &str) -> Result<(), Failure> {
+    let mut printed = Vec::new();
+    let status = command(Studies::Quick)?.lines(|line| {
+        println!("{line}");
+        printed.push(line.trim_end().to_owned());
+    })?;
+    if !status.success() {
+        return Err(Failure::new(format!("`{command_line}` fails"), "read its output above"));
+    }
+    match shown(readme, command_line).find(|line| !printed.iter().any(|other| other == line)) {
+        None => Ok(()),
+        Some(line) => Err(Failure::new(
+            format!("README.md shows a line that `{command_line}` does not print: {line}"),
+            "edit README.md",
+        )),
+    }
+}
+
+/// Returns the lines of output that a text shows after a command, except empty ones, and those that
+/// stand for others.
+fn shown<'t>(text: &'t str, command_line: &str) -> impl Iterator<Item = &'t str> {
+    let after = text.split_once(&format!("$ {command_line}\n")).map_or("", |(_, after)| after);
+    let block = after.split("```").next().unwrap_or_default();
+    block.lines().map(str::trim_end).filter(|line| !["", "…"].contains(line))
 }
 
 /// Checks that a simulation depends on its seed, and on nothing else of the host or the build: the
@@ -79,4 +110,16 @@ pub(crate) fn same_bytes() -> Result<(), Failure> {
     }
     println!("{} bytes, the same from both builds", tested.len());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_lines_are_those_of_the_block() {
+        let text = "```console\n$ run\na  b\n…\n\nc\n```\nd\n```console\n$ other\n```\n";
+        assert_eq!(shown(text, "run").collect::<Vec<_>>(), ["a  b", "c"]);
+        assert_eq!(shown(text, "other").count(), 0);
+    }
 }

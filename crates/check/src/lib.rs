@@ -58,7 +58,8 @@
 //! its `hardware`, the kernel's pages, and the set of CPUs that a flush may interrupt
 //! ([`SpaceUse`]). [`run`] executes one run, under a [`Chooser`]. [`search`] is the search, and
 //! [`Found`] its result, as a time line and a drawing. [`engine`] runs the engine on this machine,
-//! [`zoo`] contains bugs of other kernels, and a [`Campaign`] searches until its time is up.
+//! [`zoo`] contains known bugs, nearly all of other kernels, and a [`Campaign`] searches until its
+//! time is up.
 
 #![warn(clippy::pedantic)]
 #![allow(

@@ -26,7 +26,7 @@ pub struct Remedy {
     pub change: String,
     /// The change of the recording that predicts what is saved.
     pub replay: Change,
-    /// What the change costs.
+    /// The disadvantage of the change.
     pub price: String,
     /// The programs that did it, or other evidence.
     pub source: String,

@@ -1,5 +1,5 @@
-//! What each task asked of the kernel last: the system call or the fault that its flushes belong
-//! to.
+//! The last request of each task to the kernel: the system call or the fault that its flushes
+//! belong to.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -65,7 +65,7 @@ pub unsafe trait Kernel: Sync + Sized {
     /// The default implementation panics. A kernel that attaches no device needs no other.
     fn invalidate_devices(&self, space: &Space<Bare<Self>>, extents: &[Extent]) {
         let _ = extents;
-        unimplemented!("a device is attached to {space:?}, and `invalidate_devices` is missing")
+        panic!("a device is attached to {space:?}, which this kernel cannot invalidate on")
     }
 
     /// Returns a retired space to the kernel. No CPU can use it any more.

@@ -25,7 +25,7 @@ recordings of real programs and for published measurements.
   shootdown run fork-server --cpus 2,8,32                run one on several numbers of CPUs
 
   shootdown check                                        search the engine for bugs, for 30 s
-  shootdown check --design zoo                           find the known bugs of other kernels
+  shootdown check --design zoo                           find the known bugs
   shootdown boot                                         boot a kernel with the engine under QEMU
 
   shootdown machines                                     list the machine models

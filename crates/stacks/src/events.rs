@@ -132,13 +132,12 @@ impl Events {
         for cpu in &mut self.cpus {
             while let Some(record) = cpu.next_record() {
                 let is_exec = record.misc() & MISC_EXEC != 0;
-                let trailer_ns = time_at_end(&record.to_contiguous());
                 if let Some(event) =
                     record.parse_record().ok().and_then(|record| convert(record, is_exec))
                 {
                     let time_ns = match &event {
                         Event::Sample(sample) => sample.time_ns,
-                        _ => trailer_ns,
+                        _ => time_at_end(&record.to_contiguous()),
                     };
                     handle(time_ns, event);
                 }

@@ -34,7 +34,7 @@ struct Shared {
 /// Time between two looks for the end of a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What was sampled.
+/// The samples, and the state that gives their addresses a meaning.
 #[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) samples: Vec<Sample>,

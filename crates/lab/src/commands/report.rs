@@ -26,7 +26,7 @@ Examples:
   shootdown report
 
 The page is one file and needs no network. Without a recording, it contains the published
-measurements, and the bugs of other kernels that the checker finds. With --sweep, it contains plots
+measurements, and the known bugs that the checker finds. With --sweep, it contains plots
 of the rows of a sweep: lines over CPUs, heat maps and small multiples, which the reader chooses.";
 
 #[derive(Args, Clone, Debug)]
@@ -86,7 +86,7 @@ impl Report {
         }
         let found = zoo.iter().filter(|row| row.is_as_expected()).count();
         print(&format!(
-            "{}\nbugs of other kernels found by the checker: {found} of {}\n\nreport: {}\n",
+            "{}\nknown bugs found by the checker: {found} of {}\n\nreport: {}\n",
             reproduce::text::summary(&results.rows),
             zoo.len(),
             shown(page.path())

@@ -348,7 +348,7 @@ fn killed_recorder_leaves_no_instance_or_file() {
     kill_process(pid(&child), Signal::KILL).expect("a signal");
     child.wait().expect("it ends");
     wait_for("all instances are removed", || instances(child.id()).is_empty());
-    // What was written is left.
+    // The written part is left.
     assert_eq!(files(&directory), ["r.part"]);
     let (_, mut command) = recorder(&[], &["true"]);
     let output = command.current_dir(directory.path()).output().expect("the command runs");

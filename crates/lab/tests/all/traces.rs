@@ -11,7 +11,7 @@ use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
-use crate::common::is_soak;
+use crate::common::{command, is_soak};
 
 /// The largest relative error of `linux-7.0`, compared with the recorded kernel.
 const FIDELITY: f64 = 0.10;
@@ -175,4 +175,48 @@ fn munmap_flushes_ranges_instead_of_space() {
         println!("{}: {ranged} ranged, {whole} whole", machine.name);
         assert!(ranged >= 300 && 20 * whole <= ranged + whole, "{ranged} {whole}");
     }
+}
+
+/// The rows of the README's first table that name a recording: the row's beginning, the recording,
+/// its machine, and the design that the row compares with `linux-7.0`.
+const README_ROWS: [(&str, &str, &str, &str); 6] = [
+    ("PostgreSQL, ", "postgres", "emerald-rapids-kvm", "shootdown"),
+    ("`xz`, recorded on 2", "xz", "emerald-rapids-kvm", "shootdown"),
+    ("`xz`, with the memory", "xz", "emerald-rapids-kvm", "shootdown-alone"),
+    ("Go program, ", "go", "emerald-rapids-kvm", "shootdown"),
+    ("`xz`, recorded on [8", "guests/xz-6.12-8", "xeon-2s", "shootdown"),
+    ("the same, with the memory", "guests/xz-6.12-8", "xeon-2s", "shootdown-alone"),
+];
+
+#[test]
+fn readme_shows_the_interrupts_of_replays() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    for (begin, recording, machine, design) in README_ROWS {
+        let output = command()
+            .arg("replay")
+            .arg(root.join(format!("traces/{recording}.shootdown")))
+            .args(["--machine", machine, "--schedule", "recorded", "--format", "json"])
+            .args(["--designs", &format!("linux-7.0,{design}")])
+            .output()
+            .unwrap();
+        let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let sent = |row: usize| with_commas(&verdict["designs"][row]["ipis_sent"].to_string());
+        let row = readme.lines().find(|line| line.starts_with(&format!("| {begin}")));
+        let expected = format!("| {} | {} |", sent(0), sent(1));
+        let row = row.unwrap_or_else(|| panic!("the README has no row {begin}"));
+        assert!(row.ends_with(&expected), "{row}\nshould end with {expected}");
+    }
+}
+
+/// Separates the digits of a number in groups of three.
+fn with_commas(digits: &str) -> String {
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

@@ -362,7 +362,7 @@ pub unsafe trait Machine: Memory {
     /// device needs no other.
     fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
         let _ = extents;
-        unimplemented!("a device is attached to {space:?}, and `invalidate_devices` is missing")
+        panic!("a device is attached to {space:?}, which this kernel cannot invalidate on")
     }
 
     /// Returns a [retired](crate::PinnedCpu::retire) space to the kernel, with its page tables. No

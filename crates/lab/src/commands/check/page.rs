@@ -11,11 +11,11 @@ use crate::render::page::escaped;
 pub(crate) fn part(rows: &[Row]) -> String {
     let found = rows.iter().filter(|row| row.is_as_expected()).count();
     let mut html = format!(
-        "<h2 id=\"zoo\">Known bugs of other kernels</h2>\n<p>The checker \
-         (<code>shootdown check --design zoo</code>) found {found} of {} bugs that other kernels \
-         had, on a simulated machine that does whatever the architecture allows. It also searched \
-         all schedules of each fixed variant. Open an entry for the schedule that shows the \
-         bug.</p>\n",
+        "<h2 id=\"zoo\">Known bugs</h2>\n<p>The checker \
+         (<code>shootdown check --design zoo</code>) found {found} of {} known bugs, nearly all of \
+         which other kernels had, on a simulated machine that does whatever the architecture \
+         allows. It also searched all schedules of each fixed variant. Open an entry for the \
+         schedule that shows the bug.</p>\n",
         rows.len()
     );
     for row in rows {

@@ -83,7 +83,7 @@ pub(super) fn list() -> String {
 shootdown      the engine
 without-RULE   the engine without one of its rules (the absence of a rule that only orders loads is
                not detected here, because loads never execute early; loom detects it)
-zoo            all known bugs of other kernels
+zoo            all known bugs
 BUG            one of these bugs; BUG-fixed is its fixed variant
 
 Rules:

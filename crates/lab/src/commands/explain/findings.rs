@@ -82,7 +82,7 @@ pub(super) struct AdviceRow {
     pub(super) source: String,
 }
 
-/// What recording cost, and what it missed.
+/// The cost of recording, and its losses.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Overhead {
     /// Number of recorded events.
@@ -99,7 +99,7 @@ pub(super) struct Overhead {
     pub(super) recorder_cpu_ns: Option<u64>,
 }
 
-/// What was recorded.
+/// The recording.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct About {
     pub(super) command: Vec<String>,
@@ -230,7 +230,7 @@ mod tests {
         let frames = [
             frame("madvise", "/usr/lib/libc.so.6", 0),
             frame("runtime.sysUnused", "/go/src/runtime/mem.go", 7),
-            frame("release_pages", "/home/x/pool.c", 9),
+            frame("release_pages", "/src/pool.c", 9),
         ];
         assert_eq!(caller(&frames).map(shown_frame).as_deref(), Some("release_pages (pool.c:9)"));
         assert_eq!(caller(&frames[..1]).map(shown_frame).as_deref(), Some("madvise (libc.so.6)"));

@@ -1,5 +1,5 @@
-//! `shootdown explain`: whose TLB shootdowns are in a recording or in a command, what they cost,
-//! and what would remove them.
+//! `shootdown explain`: the causes and call sites of the TLB shootdowns in a recording or of a
+//! command, their cost, and the changes that would remove them.
 //!
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
 //! `folded` and `timeline` are its formats besides JSON.

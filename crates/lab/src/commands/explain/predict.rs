@@ -1,5 +1,5 @@
-//! What advice saves: the recording is changed as the advice would change the program, and both are
-//! replayed under `linux-7.0`.
+//! The effect of advice: the recording is changed as the advice would change the program, and
+//! both are replayed under `linux-7.0`.
 
 use std::fs::File;
 use std::io::{self, BufWriter};

@@ -115,7 +115,7 @@ fn reader(pipe: Option<impl io::Read + Send + 'static>) -> thread::JoinHandle<Ve
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What was read before an error is worth showing.
+            // After an error, the part before it is shown.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes

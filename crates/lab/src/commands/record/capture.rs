@@ -98,6 +98,7 @@ pub(super) fn capture(
         Ok(Capture { captured, ended, reason, assembled, program })
     })
 }
+
 /// Starts tracing the command, which does not run yet, or the programs that run.
 fn begin(
     session: &Session,

@@ -98,7 +98,8 @@ user that called sudo. Afterwards, tracing is configured as before.
 
 While it records, the recorder writes FILE.part, whose blocks are whole at any time: `replay` reads
 what a recorder that was killed has left. Memory and file are bounded by --memory-mib, --buffer-kib
-and --limit-mib. The recorder has real-time priority, and writes at the lowest priority.
+and --limit-mib. The recorder empties the kernel's buffers at a real-time priority, and writes at
+a low one.
 
 Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
 itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the

@@ -32,7 +32,7 @@ pub(super) fn raise() -> bool {
 pub(super) struct Background(Pid);
 
 impl Background {
-    /// Lowers the calling thread below all programs.
+    /// Lowers the calling thread below programs of ordinary priority.
     pub(super) fn enter() -> Self {
         let thread = gettid();
         // A thread that cannot be lowered only disturbs more.

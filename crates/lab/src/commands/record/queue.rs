@@ -2,7 +2,7 @@
 //! recording.
 //!
 //! The first thread must be fast, or the kernel loses events. The second one takes longer, and
-//! should not delay the recorded program. It therefore runs at the lowest priority until half of
+//! should not delay the recorded program. It therefore runs at a low priority until half of
 //! the queue's memory is used.
 
 use std::collections::VecDeque;
