@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the recordings in this directory, with the `shootdown` command of the path. Needs root,
-# tracefs, bash, ls, sort, xz, go, node, PostgreSQL with its tools in the path, and a user
+# tracefs, bash, ls, sort, xz, cc, go, node, PostgreSQL with its tools in the path, and a user
 # `postgres`.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,6 +22,9 @@ head -c 20000000 numbers > part
 record xz xz -T2 -1 -k -f part
 
 (cd /usr/bin && record ls bash -c 'ls >/dev/null; :')
+
+cc -O1 -g -pthread -ffile-prefix-map="$work"=. -o culprits culprits.c
+record explain/forks ./culprits forks
 
 go build -o maps maps.go
 record go ./maps

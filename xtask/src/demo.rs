@@ -18,18 +18,27 @@ pub(crate) enum Studies {
 
 /// Replays the recordings, reproduces the studies, and writes a report.
 pub(crate) fn run(studies: Studies) -> Result<(), Failure> {
-    command(studies)?.run()
+    commands(studies)?.into_iter().try_for_each(Command::run)
 }
 
-fn command(studies: Studies) -> Result<Command, Failure> {
-    let report = output().join("demo.html");
-    // The command runs in the root, and prints the path that it is given.
-    let mut command = cargo("run --quiet --release -p shootdown-lab -- report --output")
-        .arg(report.strip_prefix(root()).unwrap_or(&report));
-    if matches!(studies, Studies::Quick) {
-        command = command.arg("--quick");
-    }
-    Ok(recordings()?.into_iter().fold(command, Command::arg))
+/// Returns the commands: one for everything, or two, because a quick page about recordings has
+/// nothing else.
+fn commands(studies: Studies) -> Result<Vec<Command>, Failure> {
+    let report = |name: &str| {
+        let page = output().join(name);
+        // The command runs in the root, and prints the path that it is given.
+        cargo("run --quiet --release -p shootdown-lab -- report --output")
+            .arg(page.strip_prefix(root()).unwrap_or(&page))
+    };
+    let with_recordings =
+        |command: Command| Ok(recordings()?.into_iter().fold(command, Command::arg));
+    Ok(match studies {
+        Studies::Full => vec![with_recordings(report("demo.html"))?],
+        Studies::Quick => vec![
+            report("demo-studies.html").arg("--quick"),
+            with_recordings(report("demo.html").arg("--quick"))?,
+        ],
+    })
 }
 
 /// Returns the recordings that ship in `traces/`.
@@ -72,12 +81,14 @@ pub(crate) fn readme() -> Result<(), Failure> {
 /// Runs the demonstration. Checks that it prints each line that `readme` shows after the command.
 fn prints(readme: &str, command_line: &str) -> Result<(), Failure> {
     let mut printed = Vec::new();
-    let status = command(Studies::Quick)?.lines(|line| {
-        println!("{line}");
-        printed.push(line.trim_end().to_owned());
-    })?;
-    if !status.success() {
-        return Err(Failure::new(format!("`{command_line}` fails"), "read its output above"));
+    for command in commands(Studies::Quick)? {
+        let status = command.lines(|line| {
+            println!("{line}");
+            printed.push(line.trim_end().to_owned());
+        })?;
+        if !status.success() {
+            return Err(Failure::new(format!("`{command_line}` fails"), "read its output above"));
+        }
     }
     match shown(readme, command_line).find(|line| !printed.iter().any(|other| other == line)) {
         None => Ok(()),

@@ -11,6 +11,7 @@ mod culprits;
 mod demo;
 mod guests;
 mod mutants;
+mod page;
 mod parallel;
 mod port;
 mod publishing;

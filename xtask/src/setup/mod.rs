@@ -144,6 +144,17 @@ pub(crate) fn python() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Installs Chromium with the program that drives it, and Python with its environments.
+pub(crate) fn browser() -> Result<(), Failure> {
+    if Command::new("chromedriver").args("--version").output().is_err() {
+        install_from_distribution("chromium chromium-driver")?;
+    }
+    if Command::new("python3").args("-c").arg("import venv, ensurepip").output().is_err() {
+        install_from_distribution("python3 python3-venv python3-pip")?;
+    }
+    Ok(())
+}
+
 /// Installs the programs of the corpus of guests that are small. The corpus leaves out the others
 /// where they are missing.
 pub(crate) fn guests() -> Result<(), Failure> {

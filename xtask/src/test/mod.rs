@@ -10,7 +10,7 @@ mod c_kernel;
 mod schedule;
 
 use crate::command::{Failure, cargo};
-use crate::{bench, book, boots, demo, guests, port, publishing, setup, soak, tidy};
+use crate::{bench, book, boots, demo, guests, page, port, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
@@ -40,6 +40,7 @@ const STEPS: &[Step] = &[
     Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
     Step::new("guests", Cores::One, &["packages", "build"], 60, guests::check),
     Step::new("port", Cores::All, &["packages", "build"], 60, port::test),
+    Step::new("page", Cores::One, &["packages", "build"], 15, page::check),
     Step::new("readme", Cores::All, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
 ];

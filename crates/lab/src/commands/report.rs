@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::check::{self, zoo};
+use super::explain::{self, page::Program};
 use super::replay::comparison::Comparison;
 use super::replay::{self, DEFAULT_MACHINE};
 use super::reproduce::page::{Others, page_of};
@@ -15,7 +16,7 @@ use crate::error::{Failure, shown};
 use crate::machines;
 use crate::output::{Output, print};
 use crate::render::grouped;
-use crate::studies::Scale;
+use crate::studies::{Results, Scale};
 use crate::sweep::{Merged, Plotted};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -25,8 +26,10 @@ Examples:
   shootdown report --sweep rows.jsonl --output sweep.html
   shootdown report
 
-The page is one file and needs no network. Without a recording, it contains the published
-measurements, and the known bugs that the checker finds. With --sweep, it contains plots
+The page is one file and needs no network. For a recording, it begins with the causes and call
+sites of the program's shootdowns, advice, a flame graph and the requests over time; then it
+compares what other designs would do. With --quick, that is all. Otherwise, it also contains the
+published measurements, and the known bugs that the checker finds. With --sweep, it contains plots
 of the rows of a sweep: lines over CPUs, heat maps and small multiples, which the reader chooses.";
 
 #[derive(Args, Clone, Debug)]
@@ -44,8 +47,9 @@ pub(crate) struct Report {
     /// The seed of the simulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulate less of the published measurements, in seconds instead of minutes, with larger
-    /// errors
+    /// Take seconds instead of minutes: with recordings, leave out the published measurements,
+    /// the known bugs, and the simulated schedule; without, simulate less of the measurements, with
+    /// larger errors
     #[arg(long)]
     quick: bool,
     /// Plot the rows of this sweep instead; several files are merged
@@ -65,17 +69,28 @@ impl Report {
         let page = Output::page(&self.output, "--output", &self.recordings)?;
         let machine = machines::find(&self.machine)?;
         // The recordings come first, because they may be refused and take only seconds.
-        let of = |recording: &PathBuf| Comparison::of(recording, &machine, self.seed);
-        let replayed: Vec<_> = self.recordings.iter().map(of).collect::<Result<_, _>>()?;
         let scale = if self.quick { Scale::Quick } else { Scale::Full };
-        let request = Request { seed: self.seed, scale, only: None, machine: None };
-        let mut results = request.results()?;
-        let zoo = zoo::rows(ZOO_TIME, || ());
-        let mut others = Others { after: check::page::part(&zoo), ..Others::default() };
+        let of = |recording: &PathBuf| Comparison::of(recording, &machine, self.seed, scale);
+        let programs: Vec<_> =
+            self.recordings.iter().map(|path| Program::of(path)).collect::<Result<_, _>>()?;
+        let replayed: Vec<_> = self.recordings.iter().map(of).collect::<Result<_, _>>()?;
+        let is_about_programs = self.quick && !replayed.is_empty();
+        let (mut results, zoo) = if is_about_programs {
+            (Results::none(self.seed), Vec::new())
+        } else {
+            let request = Request { seed: self.seed, scale, only: None, machine: None };
+            (request.results()?, zoo::rows(ZOO_TIME, || ()))
+        };
+        let mut others = Others::default();
+        if !is_about_programs {
+            others.after = check::page::part(&zoo);
+        }
         if !replayed.is_empty() {
             if results.machines.iter().all(|known| known.name != machine.name) {
                 results.machines.push(machine);
             }
+            let programs: Vec<_> = programs.into_iter().flatten().collect();
+            others.first = explain::page::part(&programs);
             others.before = replay::page::part(&replayed);
             (others.words, others.limits) = (WORDS_OF_REPLAYS, NOT_MODELLED);
         }
@@ -84,13 +99,15 @@ impl Report {
             let verdicts = replayed.iter().flat_map(Comparison::verdicts);
             print(&format!("{}\n", replay::text::overview(verdicts)))?;
         }
-        let found = zoo.iter().filter(|row| row.is_as_expected()).count();
-        print(&format!(
-            "{}\nknown bugs found by the checker: {found} of {}\n\nreport: {}\n",
-            reproduce::text::summary(&results.rows),
-            zoo.len(),
-            shown(page.path())
-        ))?;
+        if !is_about_programs {
+            let found = zoo.iter().filter(|row| row.is_as_expected()).count();
+            print(&format!(
+                "{}\nknown bugs found by the checker: {found} of {}\n\n",
+                reproduce::text::summary(&results.rows),
+                zoo.len(),
+            ))?;
+        }
+        print(&format!("report: {}\n", shown(page.path())))?;
         replayed.iter().try_for_each(Comparison::violated)?;
         replayed.iter().try_for_each(Comparison::accounted)?;
         Ok(violated(&results)?)

@@ -4,6 +4,7 @@ pub(crate) mod curves;
 pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod table;
+pub(crate) mod timeline;
 
 use std::fmt::Display;
 

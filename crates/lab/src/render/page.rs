@@ -1,4 +1,5 @@
-//! HTML pages. Each is one file without scripts, images or references to other files.
+//! HTML pages. Each is one file without references to other files. Scripts are only in flame
+//! graphs, which are documents of their own, and on the pages of sweeps.
 
 use super::grouped;
 use crate::error::shown;
@@ -66,7 +67,13 @@ dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
 figure{margin:.8rem 0}figcaption{margin-bottom:.3rem}figcaption span{white-space:nowrap}\
 figcaption i{display:inline-block;width:.75em;height:.75em;background:currentColor}\
 wbr{white-space:normal}svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
-summary{cursor:pointer}code{font-size:.9em}li{margin:.4rem 0}\
+summary{cursor:pointer}\
+.flame{width:100%;border:1px solid var(--line);background:#fff;color-scheme:light}\
+fieldset{border:1px solid var(--line);margin:0 0 1rem;padding:.3rem .8rem}\
+fieldset label{display:inline-block;margin-right:1.2rem}\
+.site{margin:.6rem 0;padding-left:.9rem;border-left:4px solid var(--line);overflow-wrap:anywhere}\
+.stack{font-size:.9em;margin:.4rem 0}.stack li{margin:0}.advice{margin:.6rem 0}\
+code{font-size:.9em}li{margin:.4rem 0}\
 @media(max-width:36rem){table{font-size:.75em}th,td{padding:.25rem .2rem}\
 th,td:first-child{white-space:normal}.part th{white-space:nowrap}\
 td:first-child{max-width:9rem}\

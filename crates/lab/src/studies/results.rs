@@ -89,6 +89,14 @@ pub(crate) struct Results {
     pub(crate) machines: Vec<Machine>,
 }
 
+impl Results {
+    /// Returns the results of no experiment.
+    pub(crate) fn none(seed: u64) -> Self {
+        let (rows, machines) = (Vec::new(), Vec::new());
+        Self { rows, scaling: None, choice: None, seed, scale: Scale::Quick, machines }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests as example;

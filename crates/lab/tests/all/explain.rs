@@ -19,13 +19,18 @@ const ROUNDS: u64 = 50;
 
 /// Returns a recording of two threads, of which one touches a page and returns it, many times.
 fn recording() -> Vec<u8> {
+    recording_of("release_pages", ROUNDS)
+}
+
+/// The same in a function of this name, which is also the name of the program.
+fn recording_of(name: &str, rounds: u64) -> Vec<u8> {
     let header = Header {
         recorder: "test".into(),
         source: Source::Tracefs,
         kernel: "6.18".into(),
         processor: "test".into(),
         cpus: 2,
-        command: vec!["program".into()],
+        command: vec![name.into()],
     };
     let space = SpaceId(0);
     let task =
@@ -43,10 +48,10 @@ fn recording() -> Vec<u8> {
         (0, Event::Call(Call::Map { address: 0, length: 4096, protection: 3, flags: 0x22 })),
         (0, Event::Return { value: 0x7000_0000 }),
         (0, frame(1, Layer::User, "main", 30)),
-        (0, frame(2, Layer::User, "release_pages", 9)),
+        (0, frame(2, Layer::User, name, 9)),
         (0, frame(3, Layer::Kernel, "do_madvise", 0)),
     ];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let (address, length) = (0x7000_0000, 4096);
         events.extend([
             (0, Event::Fault { address, code: FaultCode(6) }),
@@ -95,8 +100,37 @@ fn recorded_call_site_is_named_with_advice() {
 
     let folded = explain(&["--format", "folded"]);
     assert!(folded.starts_with("main;release_pages;[madvise(MADV_DONTNEED)] "), "{folded}");
+    let graph = explain(&["--format", "flamegraph"]);
+    assert!(graph.starts_with("<?xml") && graph.trim_end().ends_with("</svg>"), "{graph}");
+    // The names of calls, with their cost.
+    for call in ["main (", "release_pages (", "[madvise(MADV_DONTNEED)] ("] {
+        assert!(graph.contains(&format!("<title>{call}")), "{call}: {graph}");
+    }
     let timeline: Value = serde_json::from_str(&explain(&["--format", "timeline"])).expect("JSON");
     assert_eq!(timeline["traceEvents"].as_array().map(Vec::len), Some(ROUNDS as usize));
+}
+
+#[test]
+fn flame_graph_escapes_hostile_names() {
+    let hostile = "<script>alert(1)</script>\"&]]>;\u{1b}[2J\u{202e}";
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("r"), recording_of(hostile, ROUNDS)).expect("a file");
+    let mut command = command();
+    command.args(["explain", "r", "--format", "flamegraph"]).current_dir(directory.path());
+    let graph = text(&command.output().expect("the command runs").stdout);
+    assert!(graph.contains("&lt;script&gt;alert(1)"), "{graph}");
+    assert!(!graph.contains("<script>alert") && !graph.contains('\u{1b}'), "{graph}");
+    assert_eq!(graph.matches("</script>").count(), 1, "inferno's own");
+}
+
+#[test]
+fn flame_graph_without_shootdowns_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("r"), recording_of("f", 0)).expect("a file");
+    let mut command = command();
+    command.args(["explain", "r", "--format", "flamegraph"]).current_dir(directory.path());
+    let output = command.output().expect("the command runs");
+    assert_error(&output, 2, &["asked another CPU to flush", "--format text"]);
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use shootdown_recording::record::{Call, Event, FaultCode, Left, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Left, Owner, Record, SpaceId,
+    TaskId,
+};
 use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
@@ -53,6 +56,11 @@ fn record(path: &Path, cpus: u32, words: &str) {
     let (first, second, space) = (TaskId(1), TaskId(2), SpaceId(0));
     let name = || words.chars().take(20).collect();
     let absent = FaultCode(0b110);
+    let frame = |frame, layer| {
+        let (function, file) = (words.to_owned(), words.to_owned());
+        let function = Frame { layer, function, file, line: 7 };
+        Event::Frame { frame: FrameId(frame), caller: FrameId(frame - 1), function }
+    };
     let events = [
         (0, Event::Task { task: first, owner: Owner::Recorded, space, name: name() }),
         (0, Event::Running { task: first }),
@@ -62,6 +70,11 @@ fn record(path: &Path, cpus: u32, words: &str) {
         (0, Event::Fault { address: PAGE, code: absent }),
         (1, Event::Fault { address: PAGE, code: absent }),
         (0, Event::Call(Call::Unmap { address: PAGE, length: 4096 })),
+        (0, frame(1, Layer::User)),
+        (0, frame(2, Layer::Kernel)),
+        (0, Event::Flush { reason: FlushReason::Request, pages: Some(1) }),
+        (0, Event::Stack { frame: FrameId(2), requests: 1 }),
+        (0, Event::Requests { targets: vec![1] }),
         (0, Event::Interrupts { targets: vec![1] }),
         (0, Event::Return { value: 0 }),
         (1, Event::Exit),
@@ -95,11 +108,17 @@ fn assert_refuses(directory: &Path, arguments: &[&str], words: &[&str]) {
 #[test]
 fn page_has_no_external_references() {
     let page = plain_page();
-    assert!(page.contains("id=\"recording-0\"") && page.contains("id=\"published\""));
+    assert!(page.contains("id=\"recording-0\"") && !page.contains("id=\"published\""));
     assert!(page.contains("<code>https://example.org https://example.org</code>"));
+    let (before, rest) = page.split_once("srcdoc=\"").expect("a flame graph");
+    let (graph, after) = rest.split_once('"').expect("its end");
+    for needs in ["href=", "src=", "@import", "url(&quot;", "url(http"] {
+        assert!(!graph.contains(needs), "{needs}");
+    }
+    let page = format!("{before}{after}");
     // The only URL in an attribute is the namespace of SVG.
     let page = page.replace("\"http://www.w3.org/2000/svg\"", "");
-    for needs in ["\"http", "src=", "@import", "url(", "<script", "<link", "<iframe", "<img"] {
+    for needs in ["\"http", "src=", "@import", "url(", "<script", "<link", "<img"] {
         assert!(!page.contains(needs), "{needs}");
     }
     // Links stay within the page.
@@ -120,13 +139,24 @@ fn plain_page() -> &'static str {
 }
 
 #[test]
+fn page_begins_with_the_program() {
+    let page = plain_page();
+    let place = |part: &str| page.find(part).unwrap_or_else(|| panic!("no {part}"));
+    let parts = ["id=\"program-0\"", "<fieldset>", "<iframe", "<figure", "id=\"recordings\""];
+    assert!(parts.is_sorted_by_key(|part| place(part)), "{page}");
+    assert!(page.contains("causes 100 % of the shootdown cost by munmap: reuse the mapping"));
+}
+
+#[test]
 fn text_from_recording_is_escaped() {
     let directory = directory();
     let plain = plain_page();
     record(&directory.path().join(HOSTILE_NAME), 2, HOSTILE);
     let page = page(directory.path(), &[HOSTILE_NAME]);
     let shown = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
-    assert_eq!(page.matches(shown).count(), 4, "command, command, processor, kernel");
+    // The command, which is twice in the contents, the heading and the facts; processor and kernel;
+    // and the call in the answer, the site's summary and the stack.
+    assert_eq!(page.matches(shown).count(), 3 * 2 + 2 + 3);
     let name = "&lt;b onclick=&#39;x&#39;&gt;&quot;&amp;\\u{1b}[2J\\n.shootdown";
     assert_eq!(page.matches(name).count(), 4, "contents, overview, heading, path");
     assert!(!page.contains(['\u{1b}', '\u{202e}']));

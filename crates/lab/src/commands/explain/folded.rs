@@ -3,6 +3,8 @@
 
 use shootdown_explain::{Analysis, Explanation};
 
+use crate::error::shown;
+
 /// Returns a line for each call site.
 pub(super) fn stacks(analysis: &Analysis, explanation: &Explanation) -> String {
     let mut text = String::new();
@@ -18,10 +20,9 @@ pub(super) fn stacks(analysis: &Analysis, explanation: &Explanation) -> String {
     text
 }
 
-/// Returns a name without what separates names.
+/// Returns a name without what separates names or controls a terminal.
 fn cleaned(name: &str) -> String {
-    let is_separator = |character: char| character == ';' || character.is_control();
-    name.replace(is_separator, "_")
+    shown(name).replace(';', "_")
 }
 
 #[cfg(test)]
@@ -30,6 +31,6 @@ mod tests {
 
     #[test]
     fn names_have_no_separators() {
-        assert_eq!(cleaned("f(a; b)\n"), "f(a_ b)_");
+        assert_eq!(cleaned("f(a; b)\n"), "f(a_ b)\\n");
     }
 }

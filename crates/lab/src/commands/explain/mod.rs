@@ -2,10 +2,13 @@
 //! command, their cost, and the changes that would remove them.
 //!
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
-//! `folded` and `timeline` are its formats besides JSON.
+//! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `page` is a part of the page
+//! of `shootdown report`.
 
 mod findings;
+mod flamegraph;
 mod folded;
+pub(crate) mod page;
 mod predict;
 mod text;
 mod timeline;
@@ -32,7 +35,7 @@ Examples:
   shootdown explain --pid 4711 --duration 10s
   shootdown explain server.shootdown
   shootdown explain server.shootdown --format json
-  shootdown explain server.shootdown --format folded > stacks.txt
+  shootdown explain server.shootdown --format flamegraph > server.svg
 
 The first line names the call site that costs most, and what would remove its shootdowns. Of a
 command or of running programs, `explain` makes a recording first: see `shootdown record --help`.";
@@ -73,6 +76,8 @@ enum Format {
     Json,
     /// A line for each call stack with its CPU time in ns, as flame graph tools read it
     Folded,
+    /// A flame graph of CPU time as SVG, for a browser
+    Flamegraph,
     /// Trace events as JSON: a timeline for Perfetto
     Timeline,
 }
@@ -106,6 +111,9 @@ impl Explain {
         match self.format {
             Format::Folded => return Ok(print(&folded::stacks(&analysis, &explanation))?),
             Format::Timeline => return Ok(print(&timeline::events(&analysis, &explanation))?),
+            Format::Flamegraph => {
+                return Ok(print(&flamegraph::graph(&analysis, &explanation)?)?);
+            }
             Format::Text | Format::Json => {}
         }
         let advice = predict::advice(self.predict, path, &analysis, &explanation);

@@ -12,7 +12,8 @@ const FRAMES_MAX: usize = 12;
 pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     let Findings { total, sites, .. } = findings;
     let mut text = answer(findings);
-    text += &totals(findings);
+    let command = format!("`{}`", shown(findings.recording.command.join(" ")));
+    text += &format!("\n{}\n", totals(findings, &command));
     if total.requests == 0 {
         return text;
     }
@@ -27,7 +28,7 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
 }
 
 /// Returns the first line: the most expensive call site, and what to change.
-fn answer(findings: &Findings) -> String {
+pub(super) fn answer(findings: &Findings) -> String {
     let Some(site) = findings.sites.first() else {
         return "no shootdowns: no thread asked another CPU to flush\n".to_owned();
     };
@@ -42,14 +43,14 @@ fn answer(findings: &Findings) -> String {
     )
 }
 
-fn totals(findings: &Findings) -> String {
+/// Returns the CPU time of the program, which is called `name`, and the sums of its shootdowns.
+pub(super) fn totals(findings: &Findings, name: &str) -> String {
     let Total { requests, interrupts, in_vain, cpu_ns, measured_ns, cpu_share, program_ns, .. } =
         findings.total;
     format!(
-        "\n`{}` used {} of CPU time in {}. Its shootdowns: {} requests, {} interrupts, {} of \
+        "{name} used {} of CPU time in {}. Its shootdowns: {} requests, {} interrupts, {} of \
          CPU time ({} of the program's; {} of it measured, the rest modelled). {} requests went \
-         to CPUs that were idle or ran another program.\n",
-        shown(findings.recording.command.join(" ")),
+         to CPUs that were idle or ran another program.",
         duration(program_ns),
         duration(findings.recording.time_ns),
         grouped(requests),
@@ -139,6 +140,6 @@ fn notes(findings: &Findings) -> String {
     text
 }
 
-fn percent(part: f64) -> String {
+pub(super) fn percent(part: f64) -> String {
     format!("{} %", significant(part * 100.0))
 }

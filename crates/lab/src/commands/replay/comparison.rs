@@ -8,6 +8,7 @@ use shootdown_sim::Machine;
 use super::replays::{DEFAULT_RUNS, Request, TooFewCpus, run};
 use super::verdict::{Schedule, Unaccounted, Verdict};
 use crate::error::{Failure, Violations};
+use crate::studies::Scale;
 
 /// Linux before the changes of the studies, current Linux, and shootdown.
 pub(super) const DESIGNS: [Design; 3] = [Design::LINUX_4_12, Design::LINUX_7_0, Design::SHOOTDOWN];
@@ -23,20 +24,28 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Replays a recording and shows the progress.
+    /// Replays a recording and shows the progress. [`Scale::Quick`] leaves out the simulated
+    /// schedule, unless the machine has too few CPUs for the recorded one.
     ///
     /// # Errors
     ///
     /// If the recording cannot be read or replayed. A machine with fewer CPUs than the recording is
     /// not an error, because the page reports it.
-    pub(crate) fn of(recording: &Path, machine: &Machine, seed: u64) -> Result<Self, Failure> {
+    pub(crate) fn of(
+        recording: &Path,
+        machine: &Machine,
+        seed: u64,
+        scale: Scale,
+    ) -> Result<Self, Failure> {
         let too_few_cpus = TooFewCpus::find(recording, machine)?;
         let verdict = |schedule: Schedule| {
             let runs = schedule.runs(DEFAULT_RUNS);
             run(&Request { recording, machine, designs: &DESIGNS, schedule, seed, runs })
         };
         let recorded = too_few_cpus.is_none().then_some(Schedule::Recorded);
-        let schedules = recorded.into_iter().chain([Schedule::Simulated]);
+        // The simulated schedule takes many runs, because its results vary.
+        let simulated = (scale == Scale::Full || recorded.is_none()).then_some(Schedule::Simulated);
+        let schedules = recorded.into_iter().chain(simulated);
         Ok(Self { verdicts: schedules.map(verdict).collect::<Result<_, _>>()?, too_few_cpus })
     }
 

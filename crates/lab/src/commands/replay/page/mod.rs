@@ -20,12 +20,12 @@ use crate::render::{duration, grouped, significant};
 
 /// Returns an overview of all recordings, and a chapter for each.
 pub(crate) fn part(comparisons: &[Comparison]) -> String {
-    let mut part = "<h2 id=\"recordings\">Recorded programs, replayed</h2>\n\
+    let mut part = "<h2 id=\"recordings\">What other designs would do</h2>\n\
          <p>Each program ran on a real Linux kernel, which recorded its system calls, page faults \
          and context switches. Here the program runs again on a simulated machine under three \
-         designs: Linux before the changes that <a href=\"#published\">this page reproduces</a> \
-         (<code>linux-4.12</code>), current Linux (<code>linux-7.0</code>), and the engine of this \
-         project (<code>shootdown</code>).</p>\n"
+         designs: Linux before the changes of the published studies (<code>linux-4.12</code>), \
+         current Linux (<code>linux-7.0</code>), and the engine of this project \
+         (<code>shootdown</code>).</p>\n"
         .to_owned();
     part += &overview(comparisons);
     for (number, comparison) in comparisons.iter().enumerate() {

@@ -18,6 +18,8 @@ use crate::studies::{Choice, Curve, Results, Row, Scale, Scaling};
 /// The parts of a page besides the results, as markup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
+    /// The part before the introduction, which the page is about if there is one.
+    pub(crate) first: String,
     /// The part before the results.
     pub(crate) before: String,
     /// The part after the results.
@@ -30,14 +32,23 @@ pub(crate) struct Others {
 
 /// Returns a page of the results and of other parts.
 pub(crate) fn page_of(results: &Results, others: &Others) -> String {
-    let Others { before, after, words, limits } = others;
-    let content = format!("{before}{}{after}{limits}{}", part(results), provenance(results));
-    let body = format!(
-        "{INTRODUCTION}{}<h2 id=\"words\">Terms on this page</h2>\n<dl>\n{WORDS}{words}</dl>\n\
-         {content}",
-        contents(&content)
+    let Others { first, before, after, words, limits } = others;
+    let published = if results.rows.is_empty() { String::new() } else { part(results) };
+    let content = format!("{before}{published}{after}{limits}{}", provenance(results));
+    let terms = format!("<h2 id=\"words\">Terms on this page</h2>\n<dl>\n{WORDS}{words}</dl>\n");
+    let title = "TLB shootdowns: interrupts and times under several designs";
+    if first.is_empty() {
+        let body =
+            format!("{INTRODUCTION}{}{terms}{content}", contents(&format!("{terms}{content}")));
+        return page(title, &body);
+    }
+    // The reader's program comes first, and what other designs would do for it, second.
+    let content = format!(
+        "{first}<h2 id=\"designs\">Designs of TLB coherence</h2>\n{INTRODUCTION}{content}{terms}"
     );
-    page("TLB shootdowns: interrupts and times under several designs", &body)
+    let contents = contents(&content);
+    let body = format!("<details><summary>Contents</summary>\n{contents}</details>\n{content}");
+    page("TLB shootdowns: causes, call sites, and other designs", &body)
 }
 
 /// Returns links to the chapters, which are the headings of the second level with an `id`.
@@ -48,7 +59,7 @@ fn contents(content: &str) -> String {
         Some(format!("<li><a href=\"#{id}\">{title}</a>\n"))
     };
     let chapters: String = content.split("<h2 id=\"").skip(1).filter_map(chapter).collect();
-    format!("<nav><ul>\n<li><a href=\"#words\">Terms on this page</a>\n{chapters}</ul></nav>\n")
+    format!("<nav><ul>\n{chapters}</ul></nav>\n")
 }
 
 /// Returns the results, with the designs side by side for each of them.
@@ -155,12 +166,18 @@ fn choice(choice: &Choice) -> String {
 /// Returns the origin of the page's numbers.
 fn provenance(results: &Results) -> String {
     let scale = match results.scale {
-        Scale::Full => "as much work as in the published measurements",
-        Scale::Quick => "less work than in the published measurements (--quick)",
+        _ if results.rows.is_empty() => "",
+        Scale::Full => {
+            "; for the reproduced measurements, as much work as in the published measurements"
+        }
+        Scale::Quick => {
+            "; for the reproduced measurements, less work than in the published measurements \
+             (--quick)"
+        }
     };
     let mut part = format!(
         "<h2 id=\"origin\">Origin of the numbers</h2>\n<p>Version {} of shootdown; random numbers \
-         from seed {}; for the reproduced measurements, {scale}.</p>\n",
+         from seed {}{scale}.</p>\n",
         env!("CARGO_PKG_VERSION"),
         results.seed
     );
