@@ -185,10 +185,14 @@ impl Command {
             Ok(output) if output.status.success() => {
                 Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             }
-            Ok(output) => Err(Failure::new(
-                format!("`{}` failed ({})", self.line, output.status),
-                "run it by hand to see why",
-            )),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let cause = cause(&said).map_or_else(String::new, |cause| format!(": {cause}"));
+                Err(Failure::new(
+                    format!("`{}` failed ({}){cause}", self.line, output.status),
+                    "run it by hand to see all of its output",
+                ))
+            }
             Err(error) => Err(self.not_run(&error)),
         }
     }
@@ -221,5 +225,28 @@ impl Command {
     fn not_run(&self, error: &std::io::Error) -> Failure {
         let program = self.command.get_program().display();
         Failure::new(format!("`{program}` did not start: {error}"), format!("install {program}"))
+    }
+}
+
+/// Returns the cause that a program printed: its first line of the form `error: CAUSE`, or its last
+/// line.
+fn cause(printed: &str) -> Option<&str> {
+    let mut lines = printed.lines().filter(|line| !line.trim().is_empty());
+    let error = lines.clone().find_map(|line| line.strip_prefix("error: "));
+    error.or_else(|| lines.next_back())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_command_reports_its_cause() {
+        assert_eq!(cause("a\nerror: no kernel\ntry:   build it\n"), Some("no kernel"));
+        assert_eq!(cause("a\nb\n\n"), Some("b"));
+        assert_eq!(cause(""), None);
+        let failure = Command::new("sh").args("missing-script").output().unwrap_err();
+        assert!(failure.to_string().contains("missing-script` failed"), "{failure}");
+        assert!(failure.cause().contains("): "), "{failure}");
     }
 }

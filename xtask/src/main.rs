@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         ["book"] => book::build(),
         ["tidy"] => tidy::check(),
         ["tidy", "--list", habit] => tidy::list(habit),
-        ["boots"] => boots::all(),
+        ["boots"] => boots::run(boots::Part::All),
         ["bench"] => bench::all(),
         ["bench", "paths"] => bench::hot_paths().map(drop),
         ["soak"] => soak::all(10),

@@ -58,7 +58,7 @@ const RENAMED: [Config; 3] = {
 /// then no step is missed.
 const TRIES: u64 = 100;
 /// Number of steps of each CPU. miri is about a thousand times slower.
-const STEPS: usize = if cfg!(miri) { 30 } else { 100_000 };
+const STEPS: usize = if cfg!(miri) { 20 } else { 100_000 };
 
 #[test]
 fn no_cpu_uses_a_freed_page() {

@@ -23,6 +23,26 @@ pub(crate) fn check_part(file: &str, name: &str, found: &str) -> Result<(), Fail
     compare(file, old, found, || format!("{before}{begin}{found}{end}{after}"))
 }
 
+/// Checks that a file has each of these lines. Does not update it: they are a part of its lines.
+pub(crate) fn has_lines(file: &str, found: &str) -> Result<(), Failure> {
+    let missing = missing(&read(file)?, found);
+    for line in &missing {
+        println!("+ {line}");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("{file} lacks {} of the lines found", missing.len()),
+        "cargo xtask boots, and commit what it updates",
+    ))
+}
+
+/// Returns the lines of `found` that a text lacks.
+fn missing<'f>(text: &str, found: &'f str) -> Vec<&'f str> {
+    found.lines().filter(|line| !text.lines().any(|known| known == *line)).collect()
+}
+
 /// Compares a whole file with `found`, or updates it outside of CI.
 pub(crate) fn check_file(file: &str, found: &str) -> Result<(), Failure> {
     let old = if crate::root().join(file).exists() { read(file)? } else { String::new() };
@@ -52,7 +72,8 @@ fn compare(
     fs::write(crate::root().join(file), new()).map_err(|error| failed(file, &error))
 }
 
-fn read(file: &str) -> Result<String, Failure> {
+/// Reads a golden file.
+pub(crate) fn read(file: &str) -> Result<String, Failure> {
     fs::read_to_string(crate::root().join(file)).map_err(|error| failed(file, &error))
 }
 
@@ -64,8 +85,7 @@ fn failed(file: &str, error: &std::io::Error) -> Failure {
 /// `+`.
 fn difference(old: &str, new: &str) -> Vec<String> {
     let only_in = |one: &str, other: &str, sign: &str| -> Vec<String> {
-        let lines = one.lines().filter(|line| !other.lines().any(|known| known == *line));
-        lines.map(|line| format!("{sign} {line}")).collect()
+        missing(other, one).into_iter().map(|line| format!("{sign} {line}")).collect()
     };
     [only_in(old, new, "-"), only_in(new, old, "+")].concat()
 }
@@ -78,5 +98,6 @@ mod tests {
     fn difference_has_lines_of_one_text() {
         assert_eq!(difference("a\nb\n", "a\nc\nd\n"), ["- b", "+ c", "+ d"]);
         assert_eq!(difference("a\n", "a\n"), [""; 0]);
+        assert_eq!(missing("a\nb\n", "b\nc\n"), ["c"]);
     }
 }

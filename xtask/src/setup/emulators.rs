@@ -88,6 +88,26 @@ pub(crate) fn cargo_for_kernel(words: &str, target: &str) -> Result<Command, Fai
     Ok(cargo_for_target(words, target)?.args("--package shootdown-kernel"))
 }
 
+/// Builds the kernel with a profile for each of these targets.
+///
+/// The last crate of a kernel takes most of the time and one core, so the targets that have a
+/// prebuilt `core` are built at the same time.
+pub(crate) fn build_kernels(profile: &str, targets: &[&str]) -> Result<(), Failure> {
+    let words = format!("build --quiet --profile {profile}");
+    let mut together = cargo(&words).args("--package shootdown-kernel");
+    let mut is_empty = true;
+    for target in targets {
+        core_for(target)?;
+        if has_core(target)? {
+            together = together.arg("--target").arg(target);
+            is_empty = false;
+        } else {
+            cargo_for_kernel(&words, target)?.run()?;
+        }
+    }
+    if is_empty { Ok(()) } else { together.run() }
+}
+
 /// Returns a `cargo` command for a target, with a prebuilt `core` or one that it builds.
 pub(crate) fn cargo_for_target(words: &str, target: &str) -> Result<Command, Failure> {
     core_for(target)?;

@@ -37,11 +37,11 @@ const STEPS: &[Step] = &[
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
     Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
     Step::new("counts", Cores::One, &["packages"], 45, bench::counts_if_possible),
-    Step::new("boots", Cores::All, &["packages", "build"], 220, boots::all),
+    Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample)),
     Step::new("guests", Cores::One, &["packages", "build"], 60, guests::check),
-    Step::new("port", Cores::All, &["packages", "build"], 60, port::test),
+    Step::new("port", Cores::One, &["packages", "build"], 60, port::test),
     Step::new("page", Cores::One, &["packages", "build"], 15, page::check),
-    Step::new("readme", Cores::All, &["build"], 150, demo::readme),
+    Step::new("readme", Cores::One, &["build"], 150, demo::readme),
     Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
 ];
 

@@ -86,9 +86,10 @@ fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>)
     run(machine, limits, Rc::new(WriteDuringReclaim { delay_ns }), design).unwrap()
 }
 
-/// Delays after which the writer may access a page that reclaim has just unmapped.
+/// Delays after which the writer may access a page that reclaim has just unmapped. The designs whose
+/// fault handler does not flush fail after 15 to 16.5 µs.
 fn delays_ns() -> impl Iterator<Item = u64> {
-    (0..40_000).step_by(500)
+    (10_000..22_000).step_by(500)
 }
 
 /// Returns `true` if, after any delay, a read found a wrong word without a violation of the oracle.
