@@ -86,8 +86,8 @@ fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>)
     run(machine, limits, Rc::new(WriteDuringReclaim { delay_ns }), design).unwrap()
 }
 
-/// Delays after which the writer may access a page that reclaim has just unmapped. The designs whose
-/// fault handler does not flush fail after 15 to 16.5 µs.
+/// Delays after which the writer may access a page that reclaim has just unmapped. The designs
+/// whose fault handler does not flush fail after 15 to 16.5 µs.
 fn delays_ns() -> impl Iterator<Item = u64> {
     (10_000..22_000).step_by(500)
 }
