@@ -78,7 +78,9 @@ struct Pending {
     last_ns: u64,
 }
 
-struct Analyst {
+/// An analysis of records as they arrive.
+#[derive(Debug)]
+pub struct Analyst {
     tracker: Tracker,
     analysis: Analysis,
     costs: Costs,
@@ -97,17 +99,7 @@ impl Analysis {
     ///
     /// Fails if the recording is damaged, or cannot be read.
     pub fn of(mut reader: Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
-        let header = reader.header().clone();
-        let cpus = header.cpus;
-        let mut analyst = Analyst {
-            tracker: Tracker::new(cpus),
-            analysis: Self::empty(header),
-            costs,
-            pending: vec![None; cpus as usize],
-            accounted_to_ns: vec![0; cpus as usize],
-            unexplained: HashMap::new(),
-            has_requests: false,
-        };
+        let mut analyst = Analyst::new(reader.header().clone(), costs);
         while let Some(record) = reader.next_record()? {
             analyst.record(&record);
         }
@@ -139,7 +131,37 @@ impl Analysis {
 }
 
 impl Analyst {
-    fn record(&mut self, record: &Record) {
+    /// Begins the analysis of a recording with this header.
+    #[must_use]
+    pub fn new(header: Header, costs: Costs) -> Self {
+        let cpus = header.cpus;
+        Self {
+            tracker: Tracker::new(cpus),
+            analysis: Analysis::empty(header),
+            costs,
+            pending: vec![None; cpus as usize],
+            accounted_to_ns: vec![0; cpus as usize],
+            unexplained: HashMap::new(),
+            has_requests: false,
+        }
+    }
+
+    /// Returns the analysis of the records so far. It lacks the last flush of each CPU, which may
+    /// not be complete.
+    #[must_use]
+    pub fn so_far(&self) -> &Analysis {
+        &self.analysis
+    }
+
+    /// Returns the space of the program's thread that runs on a CPU, if one does.
+    #[must_use]
+    pub fn space_on(&self, cpu: u32) -> Option<SpaceId> {
+        let task = self.tracker.recorded(cpu)?;
+        self.tracker.task(task).map(|task| task.space)
+    }
+
+    /// Adds the next record, which a [`Reader`] or a writer has checked.
+    pub fn record(&mut self, record: &Record) {
         let cpu = record.cpu as usize;
         self.account(record);
         match &record.event {
@@ -326,7 +348,9 @@ impl Analyst {
         flushes.push(flush);
     }
 
-    fn finish(mut self) -> Analysis {
+    /// Ends the analysis.
+    #[must_use]
+    pub fn finish(mut self) -> Analysis {
         for cpu in 0..self.pending.len() {
             self.complete(cpu);
         }

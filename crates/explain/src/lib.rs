@@ -2,8 +2,9 @@
 //!
 //! In reading order: `causes` is the table of the kernel's functions, and `costs` the model of what
 //! cannot be measured. `doing` follows what each task asked of the kernel. [`Analysis`] attributes
-//! each flush to a task, a cause and a call stack. `sites` sums flushes by cause and call site.
-//! `advice` is the table of remedies, and `change` applies one to a recording.
+//! each flush to a task, a cause and a call stack; [`Analyst`] does so while records arrive.
+//! `sites` sums flushes by cause and call site. `advice` is the table of remedies, and `change`
+//! applies one to a recording.
 
 #![warn(missing_docs)]
 
@@ -20,7 +21,7 @@ mod stacks;
 mod tests;
 
 pub use advice::{Advice, Remedies, Remedy};
-pub use analysis::{Analysis, Flush};
+pub use analysis::{Analysis, Analyst, Flush};
 pub use causes::{CauseId, Causes};
 pub use change::Change;
 pub use costs::Costs;

@@ -157,7 +157,8 @@ fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Option<Key>> {
 }
 
 impl Sum {
-    fn add(&mut self, flush: &Flush, costs: Costs) {
+    /// Adds a flush.
+    pub fn add(&mut self, flush: &Flush, costs: Costs) {
         self.flushes += 1;
         self.requests += u64::from(flush.requests);
         self.interrupts += u64::from(flush.interrupts);

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     boot, calibrate, check, explain, guest, import, machines, record, replay, report, reproduce,
-    run, sweep,
+    run, sweep, top,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -16,6 +16,7 @@ recordings of real programs and for published measurements.
 
   shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
   shootdown explain sort.shootdown                       name the call sites of its shootdowns
+  shootdown top                                          watch all processes, live (as root)
   shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
   shootdown guest --cpus 16 -o a.shootdown -- ./a.out    record on a Linux that QEMU emulates
   shootdown replay sort.shootdown                        replay a recording under several designs
@@ -81,6 +82,9 @@ enum Command {
     /// Name the call sites of TLB shootdowns, what they cost, and what would remove them
     #[command(after_help = explain::EXAMPLES)]
     Explain(explain::Explain),
+    /// Watch the processes and call sites that cause TLB shootdowns, live
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Top),
     /// Record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
     #[command(after_help = guest::EXAMPLES)]
     Guest(guest::Guest),
@@ -120,6 +124,7 @@ impl Cli {
             Some(Command::Record(record)) => return record.run(),
             Some(Command::RecordHelper(helper)) => helper.run(),
             Some(Command::Explain(explain)) => explain.run()?,
+            Some(Command::Top(top)) => top.run()?,
             Some(Command::Guest(guest)) => return guest.run(),
             Some(Command::Import(import)) => import.run()?,
             Some(Command::Replay(replay)) => replay.run()?,
@@ -162,6 +167,7 @@ mod tests {
             run::EXAMPLES,
             reproduce::EXAMPLES,
             sweep::EXAMPLES,
+            top::EXAMPLES,
         ];
         let lines = examples.iter().flat_map(|text| text.lines());
         let commands = lines.clone().filter_map(|line| line.strip_prefix("  shootdown "));

@@ -28,7 +28,11 @@ pub(crate) struct Selection {
 }
 
 /// Parses a time with a unit.
-fn parse_time(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+///
+/// If the text is not a positive time.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {

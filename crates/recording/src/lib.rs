@@ -14,7 +14,7 @@ pub mod raw;
 pub mod record;
 mod tracker;
 
-pub use assemble::{Assembler, Startup};
+pub use assemble::{Assembler, Observer, Startup};
 pub use format::{Ended, Header, ReadError, Reader, Source, Totals, Writer};
 pub use record::{Event, Record};
 pub use tracker::{Task, Tracker};

@@ -13,3 +13,4 @@ pub(crate) mod report;
 pub(crate) mod reproduce;
 pub(crate) mod run;
 pub(crate) mod sweep;
+pub(crate) mod top;

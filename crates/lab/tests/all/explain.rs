@@ -2,9 +2,12 @@
 //! needs root and tracefs, and is skipped otherwise.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::common::{assert_error, command, text};
 use rustix::process::geteuid;
@@ -144,13 +147,36 @@ fn missing_or_damaged_recording_is_bad_input() {
 #[test]
 #[ignore = "a program for the test below"]
 fn culprit() {
+    beside_another_thread(|| (0..2000).for_each(|_| return_memory()));
+}
+
+/// The same until its standard input is closed, for the tests of `top`.
+#[test]
+#[ignore = "a program for another test"]
+fn lasting_culprit() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let of_reader = Arc::clone(&is_over);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        of_reader.store(true, Ordering::Relaxed);
+    });
+    beside_another_thread(|| {
+        while !is_over.load(Ordering::Relaxed) {
+            return_memory();
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Runs a function while another thread computes.
+fn beside_another_thread(function: impl FnOnce()) {
     static STOP: AtomicBool = AtomicBool::new(false);
     let other = thread::spawn(|| {
         while !STOP.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
     });
-    (0..2000).for_each(|_| return_memory());
+    function();
     STOP.store(true, Ordering::Relaxed);
     other.join().expect("it ends");
 }

@@ -17,4 +17,5 @@ mod report;
 mod run;
 mod sweep;
 mod tags;
+mod top;
 mod traces;

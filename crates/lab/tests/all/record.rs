@@ -581,5 +581,5 @@ fn recorder_without_root_is_refused() {
         command
     };
     let output = command.output().expect("the command runs");
-    assert_fails(&output, FAILED, &directory, &["only root may trace the kernel", "sudo"]);
+    assert_fails(&output, FAILED, &directory, &["only root may trace the kernel", "as root"]);
 }

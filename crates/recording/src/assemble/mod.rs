@@ -9,6 +9,7 @@ mod calls;
 mod frames;
 mod tasks;
 
+use std::fmt;
 use std::io;
 
 use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
@@ -76,6 +77,26 @@ pub struct Assembler<W: io::Write> {
     time_ns: u64,
     /// The earliest time at which an idle CPU is predicted to switch; `u64::MAX` if none is.
     predicted_ns: u64,
+    observer: Option<Observer>,
+}
+
+/// A function that receives each record when it is written, with the thread that runs on the
+/// record's CPU, if that is known.
+pub struct Observer(Box<Observe>);
+
+type Observe = dyn FnMut(&Record, Option<Tid>) + Send;
+
+impl Observer {
+    /// Makes an observer of a function.
+    pub fn new(function: impl FnMut(&Record, Option<Tid>) + Send + 'static) -> Self {
+        Self(Box::new(function))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observer").finish_non_exhaustive()
+    }
 }
 
 /// The state of a CPU.
@@ -119,7 +140,14 @@ impl<W: io::Write> Assembler<W> {
             start_ns: None,
             time_ns: 0,
             predicted_ns: u64::MAX,
+            observer: None,
         }
+    }
+
+    /// Sends each record that is written from now on to `observer` as well.
+    #[must_use]
+    pub fn observed_by(self, observer: Observer) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Adds a thread with what an event contains about it, unless the thread is known already.
@@ -436,7 +464,13 @@ impl<W: io::Write> Assembler<W> {
     fn try_write(&mut self, cpu: u32, event: Event) -> io::Result<Written> {
         let record = Record { time_ns: self.time_ns, cpu, event };
         match self.writer.write(&record) {
-            Ok(()) => Ok(Written::Yes),
+            Ok(()) => {
+                if let Some(observer) = &mut self.observer {
+                    let running = self.cpus.get(cpu as usize).and_then(|cpu| cpu.running);
+                    (observer.0)(&record, running.map(|running| running.tid));
+                }
+                Ok(Written::Yes)
+            }
             Err(error) if error.get_ref().is_some_and(|error| error.is::<Invalid>()) => {
                 Ok(Written::Refused)
             }

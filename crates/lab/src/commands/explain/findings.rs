@@ -191,7 +191,7 @@ fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
 }
 
 /// Returns a call as `function (file:line)`.
-pub(super) fn shown_frame(frame: &Frame) -> String {
+pub(crate) fn shown_frame(frame: &Frame) -> String {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     match (file, frame.line) {
         ("", _) => frame.function.clone(),
@@ -207,7 +207,7 @@ const SYSTEM_FUNCTIONS: [&str; 9] =
 
 /// Returns the first call outside libraries of the system and language runtimes, or else the
 /// innermost one.
-fn caller(frames: &[Frame]) -> Option<&Frame> {
+pub(crate) fn caller(frames: &[Frame]) -> Option<&Frame> {
     let is_system = |frame: &&Frame| {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         SYSTEM_FILES.iter().any(|start| file.starts_with(start))

@@ -27,6 +27,7 @@ use crate::render::json;
 use crate::selection::Selection;
 
 use findings::{Findings, Overhead};
+pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
 
 pub(crate) const EXAMPLES: &str = "\

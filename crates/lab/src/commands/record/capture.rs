@@ -12,7 +12,6 @@ use shootdown_recording::{Ended, Startup};
 use shootdown_stacks::Sampler;
 use tempfile::NamedTempFile;
 
-use super::Record;
 use super::account::Account;
 use super::decode::Decoder;
 use super::error::RecordError;
@@ -27,6 +26,7 @@ use super::target::{self, Target, Until};
 use super::tasks::Tasks;
 use super::user::User;
 use super::write::{self, Assembled};
+use super::{Record, Watch};
 use crate::error::shown;
 use crate::output::Output;
 
@@ -50,7 +50,7 @@ pub(super) fn capture(
     options: &Record,
     account: Option<&Account>,
     (decoder, output, file): (&Decoder, &Output, &NamedTempFile),
-    user: &mut User,
+    (user, watch): (&mut User, Option<&mut dyn Watch>),
 ) -> Result<Capture, RecordError> {
     let mut tasks = Tasks::default();
     let (mut target, recorded) = begin(&session, options, account, &mut tasks)?;
@@ -63,6 +63,7 @@ pub(super) fn capture(
     };
     let program = words.first().cloned().unwrap_or_default();
     let header = write::header(&words, session.cpus());
+    let observer = watch.map(|watch| watch.begin(&header));
     let startup = Startup { recorded, tasks: tasks.into_tasks().collect() };
     let merge = Merge::new(session.streams(), session.format(), decoder);
     let queue = Queue::new(options.memory_mib as usize * MIB);
@@ -74,8 +75,10 @@ pub(super) fn capture(
         let (queue, header) = (&queue, &header);
         let writer = scope.spawn(move || {
             let _stop = queue.stop_at_end();
-            let _ = sender.send(Background::enter());
-            write::assemble(queue, (merge, sampler), header, startup, (part, limit))
+            let is_observed = observer.is_some();
+            let background = if is_observed { Background::ordinary() } else { Background::enter() };
+            let _ = sender.send(background);
+            write::assemble(queue, (merge, sampler), (header, observer), startup, (part, limit))
         });
         let background = receiver.recv().unwrap_or_else(|_| Background::enter());
         let traced = trace(&mut session, &mut target, end, (queue, background), user);

@@ -97,7 +97,7 @@ impl UserError for RecordError {
 
     fn remedy(&self) -> String {
         match self {
-            Self::NotRoot => "sudo shootdown record ...".to_owned(),
+            Self::NotRoot => "run the command as root, for example with sudo".to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
             Self::NoEvent { .. } => {
                 "use Linux 6.4 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()

@@ -47,19 +47,22 @@ use std::time::Instant;
 
 use clap::{ArgGroup, Args};
 
+use shootdown_recording::{Header, Observer};
+
 use crate::error::Failure;
 use crate::output::{Existing, Output};
 use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
+pub(crate) use error::RecordError;
 pub(crate) use helper::Helper;
-pub(crate) use signals::{Signals, StopRequest};
+pub(crate) use recorded::Reason;
+pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
 use account::Account;
 use capture::Capture;
 use decode::Decoder;
-use error::RecordError;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::Session;
@@ -151,10 +154,32 @@ pub(crate) struct Record {
 impl Record {
     /// Records the program and returns its exit status.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let recorded = record(self)?;
+        let user = User::new(self.loudness())?;
+        let recorded = record(self, user, None)?;
         // Standard output belongs to the recorded program.
         let _ = write!(io::stderr(), "{recorded}");
         Ok(recorded.exit_status())
+    }
+
+    /// Returns the options of a recording that another command asked for.
+    fn quiet(path: &Path, selection: &Selection, stacks: &StackOptions) -> Self {
+        Self {
+            selection: selection.clone(),
+            until_all_end: false,
+            user: None,
+            output: Some(path.to_owned()),
+            force: false,
+            buffer_kib: None,
+            memory_mib: MEMORY_MIB,
+            limit_mib: LIMIT_MIB,
+            stacks: stacks.clone(),
+            quiet: true,
+            command: Vec::new(),
+        }
+    }
+
+    fn loudness(&self) -> Loudness {
+        if self.quiet { Loudness::Quiet } else { Loudness::Normal }
     }
 }
 
@@ -195,33 +220,53 @@ pub(crate) fn to_file(
     stacks: &StackOptions,
 ) -> Result<Live, Failure> {
     let options = Record {
-        selection: selection.clone(),
-        until_all_end: false,
-        user: None,
-        output: Some(path.to_owned()),
         force: existing == Existing::Replace,
-        buffer_kib: None,
-        memory_mib: MEMORY_MIB,
-        limit_mib: LIMIT_MIB,
-        stacks: stacks.clone(),
-        quiet: true,
         command: command.to_vec(),
+        ..Record::quiet(path, selection, stacks)
     };
-    let recorded = match record(&options) {
-        Ok(recorded) => recorded,
-        Err(
-            RecordError::Incomplete(recorded)
-            | RecordError::LimitReached(recorded)
-            | RecordError::DiskFull { recorded, .. },
-        ) => *recorded,
-        Err(error) => return Err(error.into()),
-    };
+    let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let recorder_cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
     Ok(Live { stacks_lost: recorded.written.stacks_lost, recorder_cpu_ns })
 }
 
-/// Records the selected programs.
+/// The thread that observes a recording, and stops it.
+pub(crate) trait Watch: Send {
+    /// Begins to observe a recording with this header.
+    fn begin(&mut self, header: &Header) -> Observer;
+}
+
+/// Records the running programs that are selected as `path`, which is replaced, until they end, the
+/// recording is `limit_mib` long, or `stop` has a request. Returns the reason of the end.
+///
+/// # Errors
+///
+/// Any [`RecordError`] after which there is no recording.
+pub(crate) fn observed(
+    path: &Path,
+    limit_mib: u64,
+    (selection, stacks): (&Selection, &StackOptions),
+    stop: Signals,
+    watch: &mut dyn Watch,
+) -> Result<Reason, RecordError> {
+    let options = Record { limit_mib, force: true, ..Record::quiet(path, selection, stacks) };
+    let user = User::with(stop, Loudness::Quiet);
+    kept(record(&options, user, Some(watch))).map(|recorded| recorded.reason)
+}
+
+/// Returns the recording, even if it is not whole.
+fn kept(result: Result<Recorded, RecordError>) -> Result<Recorded, RecordError> {
+    match result {
+        Err(
+            RecordError::Incomplete(recorded)
+            | RecordError::LimitReached(recorded)
+            | RecordError::DiskFull { recorded, .. },
+        ) => Ok(*recorded),
+        other => other,
+    }
+}
+
+/// Records the selected programs. `watch` observes the recording while it is written.
 ///
 /// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM
 /// or SIGHUP stops the recorder. The recording is kept, and the command continues if it has not
@@ -232,13 +277,15 @@ pub(crate) fn to_file(
 /// Any [`RecordError`]. The instances of tracing are removed, except after
 /// [`RecordError::InstancesLeft`]. A recording exists only after that error and after
 /// [`RecordError::Incomplete`], [`RecordError::DiskFull`] and [`RecordError::LimitReached`].
-fn record(options: &Record) -> Result<Recorded, RecordError> {
+fn record(
+    options: &Record,
+    mut user: User,
+    watch: Option<&mut dyn Watch>,
+) -> Result<Recorded, RecordError> {
     let tracefs = Tracefs::find()?;
     let output = output(options)?;
     let account = Account::find(options.user.as_deref())?;
     let decoder = Decoder::new(&tracefs, symbols()?)?;
-    let loudness = if options.quiet { Loudness::Quiet } else { Loudness::Normal };
-    let mut user = User::new(loudness)?;
     let start = Instant::now();
     // The guard starts before the instances exist, and outlives them.
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));
@@ -253,7 +300,7 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
         options,
         account.as_ref(),
         (&decoder, &output, &file),
-        &mut user,
+        (&mut user, watch),
     )?;
     let time = start.elapsed();
     let cleaned = guard.end();
@@ -275,7 +322,7 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
         buffer_kib,
         limit_mib: options.limit_mib,
         left: captured.left,
-        loudness,
+        loudness: options.loudness(),
     };
     match extent {
         Extent::CutByDisk(error) => {

@@ -32,6 +32,11 @@ pub(super) fn raise() -> bool {
 pub(super) struct Background(Pid);
 
 impl Background {
+    /// Leaves the calling thread as it is: a user waits for what it computes.
+    pub(super) fn ordinary() -> Self {
+        Self(gettid())
+    }
+
     /// Lowers the calling thread below programs of ordinary priority.
     pub(super) fn enter() -> Self {
         let thread = gettid();

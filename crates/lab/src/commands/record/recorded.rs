@@ -22,7 +22,7 @@ pub(super) enum Loudness {
 
 /// The reason why tracing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// All programs that were waited for have ended.
     Ended,
     /// The user stopped the recorder.

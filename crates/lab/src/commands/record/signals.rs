@@ -1,6 +1,6 @@
 //! Requests of the user to stop, which arrive as signals.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -15,6 +15,26 @@ pub(crate) struct Signals {
     /// Number of received SIGINTs since the last reset.
     interrupts: usize,
     terminated: bool,
+    /// Keeps pipes open that no handler writes to.
+    _unused: Option<UnixStream>,
+}
+
+/// Stops a recorder from another thread, also when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Stopper(UnixStream);
+
+impl Stopper {
+    /// Stops the recorder. Its recording is kept.
+    pub(crate) fn stop(&mut self) {
+        // The recorder may have ended before.
+        let _ = self.0.write_all(&[1]);
+    }
+}
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 /// The user's request to stop.
@@ -42,7 +62,21 @@ impl Signals {
         pipe::register(SIGINT, interrupts)?;
         pipe::register(SIGHUP, terminates.try_clone()?)?;
         pipe::register(SIGTERM, terminates)?;
-        Ok(Self { interrupt, terminate, interrupts: 0, terminated: false })
+        Ok(Self { interrupt, terminate, interrupts: 0, terminated: false, _unused: None })
+    }
+
+    /// Returns requests that only `Stopper` makes. Signals do what they did before.
+    ///
+    /// # Errors
+    ///
+    /// If there is no pipe.
+    pub(crate) fn of_stopper() -> io::Result<(Self, Stopper)> {
+        let (interrupt, unused) = UnixStream::pair()?;
+        let (terminate, stop) = UnixStream::pair()?;
+        interrupt.set_nonblocking(true)?;
+        terminate.set_nonblocking(true)?;
+        let (interrupts, terminated, _unused) = (0, false, Some(unused));
+        Ok((Self { interrupt, terminate, interrupts, terminated, _unused }, Stopper(stop)))
     }
 
     /// Returns file descriptors that are readable after a new signal.
@@ -89,6 +123,17 @@ mod tests {
         signals.reset();
         raise(&mut signals, SIGHUP, StopRequest::Now);
         assert_eq!(signals.stop_request(), StopRequest::Now, "until the reset");
+    }
+
+    #[test]
+    fn stopper_stops_now_and_when_dropped() {
+        let (mut signals, mut stopper) = Signals::of_stopper().expect("a pipe");
+        assert_eq!(signals.stop_request(), StopRequest::None);
+        stopper.stop();
+        assert_eq!(signals.stop_request(), StopRequest::Now);
+        signals.reset();
+        drop(stopper);
+        assert_eq!(signals.stop_request(), StopRequest::Now);
     }
 
     fn raise(signals: &mut Signals, signal: i32, request: StopRequest) {

@@ -28,14 +28,19 @@ impl User {
     ///
     /// If the signal handlers cannot be installed.
     pub(super) fn new(loudness: Loudness) -> Result<Self, RecordError> {
+        let signals = Signals::listen().map_err(RecordError::system("signals"))?;
+        Ok(Self::with(signals, loudness))
+    }
+
+    /// Returns a user who requests to stop by `signals`.
+    pub(super) fn with(signals: Signals, loudness: Loudness) -> Self {
         let progress =
             progress::bar(None, "{msg}, {elapsed}").with_finish(ProgressFinish::AndClear);
         progress.set_draw_target(match loudness {
             Loudness::Quiet => ProgressDrawTarget::hidden(),
             Loudness::Normal => ProgressDrawTarget::stderr_with_hz(HZ),
         });
-        let signals = Signals::listen().map_err(RecordError::system("signals"))?;
-        Ok(Self { signals, request: StopRequest::None, progress, loudness })
+        Self { signals, request: StopRequest::None, progress, loudness }
     }
 
     /// Shows progress.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 
 use shootdown_recording::raw::{RawEvent, RawKind};
-use shootdown_recording::{Assembler, Header, Source, Startup, Writer};
+use shootdown_recording::{Assembler, Header, Observer, Source, Startup, Writer};
 use shootdown_stacks::Sampler;
 
 use super::blocks::{Blocks, LimitReached};
@@ -70,12 +70,15 @@ pub(super) enum Extent {
 pub(super) fn assemble(
     queue: &Queue,
     (merge, sampler): (Merge<'_>, Option<Sampler>),
-    header: &Header,
+    (header, observer): (&Header, Option<Observer>),
     startup: Startup,
     (file, bytes_max): (File, u64),
 ) -> io::Result<Assembled> {
     let writer = Writer::create(Blocks::new(file, bytes_max), header)?;
-    let (assembler, stacks) = (Assembler::new(writer, startup), CallStacks::new(sampler));
+    let (mut assembler, stacks) = (Assembler::new(writer, startup), CallStacks::new(sampler));
+    if let Some(observer) = observer {
+        assembler = assembler.observed_by(observer);
+    }
     let mut assembly = Assembly { queue, assembler, stacks, written: Written::default() };
     let ended = assembly.run(merge).and_then(|end| match end {
         End::Discarded => Ok(Extent::Discarded),
