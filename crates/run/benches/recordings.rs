@@ -41,7 +41,7 @@ fn main() {
     });
     let survey = survey.expect("the recording was read");
     report("replayed, linux-7.0", Some(REPLAY_AIM), || {
-        under_recorded_schedule(reader(&mut file), &survey, Linux70::new);
+        under_recorded_schedule(reader(&mut file), &survey, Linux70::uncounted);
     });
     report("replayed, shootdown", Some(REPLAY_AIM), || {
         under_recorded_schedule(reader(&mut file), &survey, Engine::<1>::new);
@@ -51,7 +51,7 @@ fn main() {
         let threads =
             threads(reader(&mut file), &survey, 1, |_| {}).expect("the recording is complete");
         let limits = Limits { frames: FRAMES, threads: 8, ..Limits::default() };
-        run(machine(), limits, Rc::new(threads), Linux70::new).expect("the run ends");
+        run(machine(), limits, Rc::new(threads), Linux70::uncounted).expect("the run ends");
     });
     memory("under a simulated schedule");
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use shootdown_sim::machine::Storage;
-use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId, Time};
+use shootdown_sim::{Purpose, ReadMostlyLock, Sim, SleepingLock, SpinLock, ThreadId, Time};
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
 /// Physical memory, page-table entries, locks and the costs of work, on a simulated machine.
@@ -116,6 +116,7 @@ impl SimPlatform {
 
 impl Platform for SimPlatform {
     type SleepingLock = SleepingLock;
+    type IndexLock = ReadMostlyLock;
     type SpinLock = SpinLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {

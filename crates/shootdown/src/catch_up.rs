@@ -19,6 +19,14 @@ impl<M: Machine> PinnedCpu<'_, M> {
         Ceiling { explicit: all, reclaim: self.machine().batch_ceiling(), all }
     }
 
+    /// Number of pages that a CPU invalidates one by one when it is interrupted in its work, and
+    /// has missed several flushes. The senders wait for it, as the sender of a batch does: see
+    /// [`Machine::batch_ceiling`].
+    #[inline]
+    fn ceiling_of_several(&self) -> Ceiling {
+        Ceiling::of_all(self.machine().batch_ceiling())
+    }
+
     /// Number of pages that a CPU invalidates one by one when it returns to a space. See
     /// [`Machine::catch_up_ceiling`].
     #[inline]
@@ -50,7 +58,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
             self.counters().flushes_ranged.add_unshared(1);
             return;
         }
-        self.catch_up_to(space, generation, self.ceiling_at_work());
+        self.catch_up_to(space, generation, self.ceiling_of_several());
     }
 
     /// Catches up with the loaded space up to `generation`. Returns the number of
@@ -117,6 +125,47 @@ impl<M: Machine> PinnedCpu<'_, M> {
             machine.invalidate_kernel(extent);
             counters.flushes_ranged.add_unshared(1);
             counters.pages_invalidated.add_unshared(extent.page_count() as u64);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use crate::engine::Shootdown;
+    use crate::extent::{Extent, PageSize};
+    use crate::ids::{CpuId, Root};
+    use crate::soft::{Config, Host, Soft};
+
+    /// An engine with two CPUs online.
+    fn engine() -> Shootdown<Soft<Host>> {
+        let engine = Soft::engine(Config { cpus: 2, ..Config::default() });
+        (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
+        engine
+    }
+
+    #[test]
+    fn interrupted_cpu_sums_pages_of_missed_flushes() {
+        // The ceiling of one flush is 33 pages, and that of several is 17.
+        for (each, ranged, full) in [(8, 2, 0), (9, 0, 1), (33, 0, 1)] {
+            let engine = engine();
+            let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+            let space = engine.space(Root(0));
+            for entered in [&zero, &one] {
+                #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+                // SAFETY: the space outlives the CPUs' use of it, and does not move.
+                unsafe {
+                    entered.pin().switch(&space);
+                }
+            }
+            let before = engine.cpu(CpuId(1)).stats();
+            let extent = |start| Extent::pages(start, each, PageSize::SIZE_4K);
+            let mut pending = zero.pin().flush(&space, extent(0));
+            pending.join(zero.pin().flush(&space, extent(1 << 20)));
+            one.pin().handle_flush_ipi();
+            assert!(pending.poll());
+            let after = engine.cpu(CpuId(1)).stats();
+            assert_eq!(after.flushes_ranged - before.flushes_ranged, ranged, "{each} pages");
+            assert_eq!(after.flushes_full - before.flushes_full, full, "{each} pages");
         }
     }
 }

@@ -91,7 +91,7 @@ pub use broadcast::BroadcastScope;
 pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
 pub use foresight::Foresight;
-pub use lock::{LockWaiting, SleepingLock, SpinLock};
+pub use lock::{LockWaiting, ReadMostlyLock, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};

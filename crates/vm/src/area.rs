@@ -90,6 +90,9 @@ pub struct Area<P: Platform> {
     pub sharing: Sharing,
     /// The source of the pages.
     pub backing: Backing<P>,
+    /// `true` if a page of the area, which is private, may have been written. The first write may
+    /// need a lock that others do not: see [`FaultLock::Area`](crate::FaultLock::Area).
+    pub(crate) is_written: bool,
 }
 
 impl<P: Platform> Area<P> {
@@ -144,6 +147,7 @@ impl<P: Platform> fmt::Debug for Area<P> {
             .field("protection", &self.protection)
             .field("sharing", &self.sharing)
             .field("backing", &self.backing)
+            .field("is_written", &self.is_written)
             .finish()
     }
 }

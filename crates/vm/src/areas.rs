@@ -6,6 +6,7 @@
 //! area at each call, and never merges areas.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
@@ -13,6 +14,7 @@ use core::ops::Range;
 
 use crate::PAGE_BYTES;
 use crate::area::Area;
+use crate::area_index::AreaIndex;
 use crate::error::BadRange;
 use crate::platform::Platform;
 
@@ -33,28 +35,87 @@ pub(crate) struct Areas<P: Platform> {
     full_to: u64,
     /// The first addresses of page tables that were kept although their areas were removed.
     vacated: BTreeSet<u64>,
+    /// The copies that faults use, if they lock areas one by one.
+    index: Option<Arc<AreaIndex<P>>>,
+    /// The first addresses of areas that are, or were, detached from the index.
+    detached: BTreeSet<u64>,
 }
 
 impl<P: Platform> Areas<P> {
-    pub(crate) const fn new(limits: Range<u64>) -> Self {
-        let vacated = BTreeSet::new();
-        Self { by_start: BTreeMap::new(), full_to: limits.start, limits, vacated }
+    pub(crate) const fn new(limits: Range<u64>, index: Option<Arc<AreaIndex<P>>>) -> Self {
+        Self {
+            by_start: BTreeMap::new(),
+            full_to: limits.start,
+            limits,
+            vacated: BTreeSet::new(),
+            index,
+            detached: BTreeSet::new(),
+        }
     }
 
-    /// Copies the areas, for a fork.
-    pub(crate) fn duplicate(&self) -> Self {
-        Self {
-            by_start: self.by_start.clone(),
-            limits: self.limits.clone(),
-            full_to: self.full_to,
-            vacated: BTreeSet::new(),
-        }
+    /// Copies the areas of a space that is forked. No other call may use this space yet.
+    pub(crate) fn inherit(&mut self, parent: &Self) {
+        self.by_start = parent.by_start.clone();
+        self.full_to = parent.full_to;
+        self.detached.extend(self.by_start.keys());
+        self.attach();
     }
 
     /// Removes all areas, and allows no area from now on. `None` if this was done before.
     pub(crate) fn close(&mut self) -> Option<Self> {
-        let closed = mem::replace(self, Self::new(0..0));
+        self.detach(&self.limits());
+        let mut empty = Self::new(0..0, self.index.take());
+        empty.detached = mem::take(&mut self.detached);
+        let closed = mem::replace(self, empty);
         (!closed.limits.is_empty()).then_some(closed)
+    }
+
+    /// Detaches the areas that overlap `range`: waits until no fault uses them. Call this before
+    /// entries for the range are changed in a way that a fault must not observe. The methods below
+    /// detach the areas that they change.
+    pub(crate) fn detach(&mut self, range: &Range<u64>) {
+        if self.index.is_some() {
+            let starts: Vec<u64> = self.overlapping(range).map(|area| area.range.start).collect();
+            for start in starts {
+                self.detach_one(start);
+            }
+        }
+    }
+
+    fn detach_one(&mut self, start: u64) {
+        let Some(index) = &self.index else { return };
+        if self.detached.insert(start)
+            && let Some(slot) = index.slot_at(start)
+        {
+            slot.empty();
+            if let Some(area) = self.by_start.get_mut(&start) {
+                area.is_written |= slot.is_written();
+            }
+        }
+    }
+
+    /// Makes the index equal to the areas again. Call this before the areas are unlocked.
+    pub(crate) fn attach(&mut self) {
+        if let Some(index) = &self.index
+            && !self.detached.is_empty()
+        {
+            let detached = mem::take(&mut self.detached);
+            index.attach(detached.into_iter().map(|start| (start, self.by_start.get(&start))));
+        }
+    }
+
+    /// Removes an area, which it detaches.
+    fn take(&mut self, start: u64) -> Option<Area<P>> {
+        self.detach_one(start);
+        self.by_start.remove(&start)
+    }
+
+    /// Adds an area, which is detached until the areas are unlocked.
+    fn put(&mut self, area: Area<P>) {
+        if self.index.is_some() {
+            self.detached.insert(area.range.start);
+        }
+        self.by_start.insert(area.range.start, area);
     }
 
     /// Returns all areas, in order.
@@ -88,6 +149,14 @@ impl<P: Platform> Areas<P> {
         (address < area.range.end).then_some(area)
     }
 
+    /// Records that a page of a private area may have been written.
+    pub(crate) fn record_write(&self, area: &Area<P>) {
+        let slot = self.index.as_ref().and_then(|index| index.slot_at(area.range.start));
+        if let Some(slot) = slot {
+            slot.record_write();
+        }
+    }
+
     /// Returns the areas that overlap `range`, in order.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Area<P>> {
         let first = self.find(range.start).map_or(range.start, |area| area.range.start);
@@ -111,24 +180,26 @@ impl<P: Platform> Areas<P> {
         debug_assert!(self.overlapping(&area.range).next().is_none());
         if let Some((&start, below)) = self.by_start.range(..area.range.start).next_back()
             && below.continues_in(&area)
+            && let Some(below) = self.take(start)
         {
-            self.by_start.remove(&start);
             area.range.start = start;
+            area.is_written |= below.is_written;
         }
         if let Some(above) = self.by_start.get(&area.range.end)
             && area.continues_in(above)
+            && let Some(above) = self.take(area.range.end)
         {
-            let above = self.by_start.remove(&area.range.end);
-            area.range.end = above.map_or(area.range.end, |above| above.range.end);
+            area.range.end = above.range.end;
+            area.is_written |= above.is_written;
         }
-        self.by_start.insert(area.range.start, area);
+        self.put(area);
     }
 
     /// Extends the area that ends at `end` up to `new_end`. No area may be between the two
     /// addresses.
     pub(crate) fn grow(&mut self, end: u64, new_end: u64) {
         if let Some((&start, _)) = self.by_start.range(..end).next_back()
-            && let Some(mut area) = self.by_start.remove(&start)
+            && let Some(mut area) = self.take(start)
         {
             area.range.end = new_end;
             self.insert(area);
@@ -148,7 +219,7 @@ impl<P: Platform> Areas<P> {
         self.split_at(range.end);
         let starts: Vec<u64> =
             self.by_start.range(range.clone()).map(|(&start, _)| start).collect();
-        starts.iter().filter_map(|start| self.by_start.remove(start)).collect()
+        starts.into_iter().filter_map(|start| self.take(start)).collect()
     }
 
     /// Returns the addresses around `range`, in which there is no area, up to the neighbouring
@@ -236,11 +307,13 @@ impl<P: Platform> Areas<P> {
     }
 
     fn split_at(&mut self, address: u64) {
-        if let Some((_, area)) = self.by_start.range_mut(..address).next_back()
+        if let Some((&start, area)) = self.by_start.range(..address).next_back()
             && address < area.range.end
+            && let Some(mut below) = self.take(start)
         {
-            let above = area.split_off(address);
-            self.by_start.insert(address, above);
+            let above = below.split_off(address);
+            self.put(below);
+            self.put(above);
         }
     }
 }

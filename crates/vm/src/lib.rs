@@ -88,6 +88,7 @@
 //! - [`Platform`] and [`Coherence`] are the two interfaces that an embedder implements.
 //! - [`File`] is the page cache, [`Area`] is a range that user space mapped, [`format`](Format) has
 //!   the bits of an entry, and `table` the tree of page tables.
+//! - `area_index` has the areas' own locks, for faults, and `locked_areas` the lock of the space.
 //! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush is deferred, and
 //!   page tables that a CPU may still walk.
 //! - `mappings` is the part of a space that reclaim reaches from a page. `reclaim` has the reverse
@@ -113,7 +114,9 @@ mod coherence;
 mod error;
 mod file;
 mod area;
+mod area_index;
 mod areas;
+mod locked_areas;
 mod format;
 mod table;
 mod system;
@@ -128,8 +131,8 @@ mod ops;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
-    ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
-    Retired, Scheduling, UnmapLock, ZeroPage,
+    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush,
+    Refault, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};

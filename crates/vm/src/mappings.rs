@@ -1,11 +1,13 @@
 //! The part of a space that reclaim and migration reach from a page.
 
+use alloc::sync::Arc;
 use core::ops::Range;
 
 use shootdown::{BatchIsFull, StaleWrites};
 
 use crate::PAGE_BYTES;
 use crate::area::Protection;
+use crate::area_index::AreaIndex;
 use crate::coherence::{Batching, ReclaimFlush};
 use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
@@ -17,6 +19,8 @@ use crate::table::PageTables;
 pub(crate) struct Mappings<S: System> {
     pub(crate) tables: PageTables<S::Format>,
     pub(crate) areas: LockedAreas<S>,
+    /// The areas' own locks, if faults take them.
+    pub(crate) index: Option<Arc<AreaIndex<S::Platform>>>,
     pub(crate) in_flight: InFlight,
     pub(crate) deferred: DeferredRanges<S>,
     pub(crate) coherent: Coherent<S>,

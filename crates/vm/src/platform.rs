@@ -64,9 +64,13 @@ pub enum Work {
 /// Implementations must access entries atomically, because the hardware writes to them and faults
 /// of one space run concurrently. A load must have acquire ordering, and a write release ordering.
 pub trait Platform: Clone {
-    /// The lock that guards the areas of a space. Faults take it for reading, and calls that change
-    /// areas take it for writing. Waiters sleep.
+    /// The lock that guards the areas of a space, and the lock of one area. Faults take one of them
+    /// for reading, and calls that change areas take both for writing. Waiters sleep.
     type SleepingLock: lock_api::RawRwLock + lock_api::RawRwLockDowngrade;
+    /// The lock that guards the [index of areas](crate::FaultLock::Area). Each fault takes it for
+    /// reading, for a search, and calls that change areas take it for writing, for a few hundred
+    /// instructions. Any reader–writer lock will do. (Linux: RCU.)
+    type IndexLock: lock_api::RawRwLock;
     /// A lock that is held for a few hundred instructions. Waiters spin.
     type SpinLock: lock_api::RawMutex;
 

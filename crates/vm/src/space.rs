@@ -6,17 +6,19 @@ use core::fmt;
 use core::ops::{AddAssign, Range};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use lock_api::{Mutex, RwLock};
+use lock_api::Mutex;
 use shootdown::{Quarantine, Root};
 
 use crate::area::{Area, Protection};
+use crate::area_index::AreaIndex;
 use crate::areas::Areas;
-use crate::coherence::{Change, Defer, Flush, Later};
+use crate::coherence::{Change, Defer, FaultLock, Flush, Later};
 use crate::deferred::in_flight::InFlight;
 use crate::deferred::ranges::DeferredRanges;
 use crate::deferred::tables::{SPACE_QUARANTINE_MAX, SpaceQuarantine};
 use crate::file::File;
 use crate::format::Format;
+use crate::locked_areas::LockedAreas;
 use crate::mappings::Mappings;
 use crate::ops::zero_page::ZeroPagePredictor;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
@@ -29,8 +31,8 @@ use crate::vm::Vm;
 ///
 /// Calls that change areas take the lock for writing. Calls that change page tables under areas
 /// that stay take it for reading, and run concurrently. The coherence chooses how long
-/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs: see
-/// [`Policy::unmap_lock`](crate::Policy::unmap_lock).
+/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs, and whether faults take the
+/// lock of a single area instead: see [`Policy`](crate::Policy).
 ///
 /// Call [`exit`](Self::exit) before you drop a space. Otherwise its pages and tables are never
 /// freed. Never drop a space without `exit` while a CPU has it loaded: see
@@ -56,9 +58,12 @@ impl<S: System> AddressSpace<S> {
     /// [`OutOfMemory`] if no frame is left for the root of its page tables.
     pub fn new(vm: &Vm<S>) -> Result<Self, OutOfMemory> {
         let tables = PageTables::new(vm.allocate(FrameUse::Table)?);
+        let has_index = vm.policy.fault_lock == FaultLock::Area;
+        let index = has_index.then(|| Arc::new(AreaIndex::new()));
         let mappings = Mappings {
             coherent: vm.coherence.space(tables.root()),
-            areas: RwLock::new(Areas::new(vm.platform.user_addresses())),
+            areas: LockedAreas::new(Areas::new(vm.platform.user_addresses(), index.clone())),
+            index,
             tables,
             in_flight: InFlight::new(),
             deferred: DeferredRanges::new(),

@@ -1,10 +1,10 @@
 //! The parts that a memory manager is built of.
 
-use lock_api::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use lock_api::Mutex;
 
-use crate::areas::Areas;
 use crate::coherence::{Batching, Coherence, Defer, Flush};
 use crate::format::Format;
+use crate::locked_areas;
 use crate::platform::Platform;
 
 /// The platform, the coherence and the page-table format of a memory manager, in one parameter.
@@ -40,14 +40,11 @@ pub(crate) type Deferred<S> = <<S as System>::Coherence as Defer>::Deferred;
 /// Pages that reclaim has unmapped, and whose flush is still due.
 pub(crate) type Batch<S> = <<S as System>::Coherence as Batching>::Batch;
 
-type SleepingLock<S> = <<S as System>::Platform as Platform>::SleepingLock;
 /// A value behind a spin lock of the platform.
 pub(crate) type SpinMutex<S, T> = Mutex<<<S as System>::Platform as Platform>::SpinLock, T>;
 /// The areas of a space, behind a lock whose waiters sleep.
-pub(crate) type LockedAreas<S> = RwLock<SleepingLock<S>, Areas<<S as System>::Platform>>;
+pub(crate) type LockedAreas<S> = locked_areas::LockedAreas<<S as System>::Platform>;
 /// The areas of a space, locked for reading.
-pub(crate) type ReadGuard<'s, S> =
-    RwLockReadGuard<'s, SleepingLock<S>, Areas<<S as System>::Platform>>;
+pub(crate) type ReadGuard<'s, S> = locked_areas::ReadGuard<'s, <S as System>::Platform>;
 /// The areas of a space, locked for writing.
-pub(crate) type WriteGuard<'s, S> =
-    RwLockWriteGuard<'s, SleepingLock<S>, Areas<<S as System>::Platform>>;
+pub(crate) type WriteGuard<'s, S> = locked_areas::WriteGuard<'s, <S as System>::Platform>;

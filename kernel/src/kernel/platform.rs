@@ -23,6 +23,7 @@ const SHORTAGE_PAUSE_NS: u64 = 20_000;
 
 impl Platform for KernelPlatform {
     type SleepingLock = SleepingLock;
+    type IndexLock = SleepingLock;
     type SpinLock = SpinLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {

@@ -19,8 +19,8 @@ use shootdown::{
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Batching, Change, Defer, EmptyTables, ErasedCoherence, Flush, Lifetimes, Policy, ReclaimFlush,
-    Retired, Scheduling, UnmapLock, ZeroPage,
+    Batching, Change, Defer, EmptyTables, ErasedCoherence, FaultLock, Flush, Lifetimes, Policy,
+    ReclaimFlush, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -72,7 +72,9 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
 
 /// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
 /// stay, and the first read of a page that will probably be written does not map the zero page.
+/// Faults lock areas, as in Linux.
 pub const POLICY: Policy = Policy {
+    fault_lock: FaultLock::Area,
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
     reclaim_flush: ReclaimFlush::Batched,

@@ -21,7 +21,9 @@ use core::ops::Range;
 use std::rc::Rc;
 
 use shootdown_sim::{BroadcastScope, Sim};
-use shootdown_vm::{Change, ExtraFlushes, Freed, Policy, ReclaimFlush, Refault, UnmapLock};
+use shootdown_vm::{
+    Change, ExtraFlushes, FaultLock, Freed, Policy, ReclaimFlush, Refault, UnmapLock,
+};
 
 pub use batch::UnmapBatch;
 pub(crate) use calls::Calls;
@@ -32,6 +34,7 @@ pub use rules::LinuxRule;
 /// become writable or executable; for inaccessible pages, when they are unmapped; for the whole
 /// space at every fork; and for pages that move, up to 2 MiB at a time, and once more for tables.
 pub const POLICY: Policy = Policy {
+    fault_lock: FaultLock::Area,
     reclaim_flush: ReclaimFlush::Batched,
     refault: Refault::Unflushed,
     extra_flushes: ExtraFlushes::PERMISSION_GAINS
@@ -43,8 +46,12 @@ pub const POLICY: Policy = Policy {
 
 /// The policy of Linux until 4.19, with the reclaim of Linux until 4.2: pages are flushed one by
 /// one.
-pub const UNBATCHED: Policy =
-    Policy { unmap_lock: UnmapLock::Exclusive, reclaim_flush: ReclaimFlush::PerPage, ..POLICY };
+pub const UNBATCHED: Policy = Policy {
+    fault_lock: FaultLock::Space,
+    unmap_lock: UnmapLock::Exclusive,
+    reclaim_flush: ReclaimFlush::PerPage,
+    ..POLICY
+};
 
 /// A word that has its own cache line.
 #[derive(Debug)]

@@ -159,7 +159,7 @@ fn shootdown_interrupts_present_cpus_once() {
 
 #[test]
 fn linux_7_0_skips_lazy_cpus_for_batches() {
-    let outcome = reclaim(Hardware::Plain, Linux70::new);
+    let outcome = reclaim(Hardware::Plain, Linux70::uncounted);
     outcome.assert_gone();
     assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 3);
     assert_eq!(outcome.sum(|counts| counts.interrupts_to_lazy), 0);
@@ -231,7 +231,7 @@ fn batched_linux_interrupts_lazy_cpu_per_batch() {
 
 #[test]
 fn linux_7_0_cpu_in_other_space_drops_nothing() {
-    let rig = Rig::new(3, Linux70::new);
+    let rig = Rig::new(3, Linux70::uncounted);
     rig.thread(1, 0, |rig| rig.touch(0..8));
     rig.thread(1, 1, |rig| {
         rig.touch(0..8);
@@ -278,7 +278,7 @@ fn pages_of_unshared_space_are_flushed_one_by_one() {
     let counts = [
         reclaim_alone(Hardware::Plain, Linux412::new),
         reclaim_alone(Hardware::Plain, Linux412::batched),
-        reclaim_alone(Hardware::Plain, Linux70::new),
+        reclaim_alone(Hardware::Plain, Linux70::uncounted),
         // INVLPGB is only for batches, and for spaces with a global tag.
         reclaim_alone(Hardware::Broadcast, invlpgb),
         // It detects that no other CPU is active.
@@ -329,7 +329,7 @@ fn reclaiming_cpu_flushes_its_own_tlb() {
     };
     assert_eq!(summed(reclaim_shared(Hardware::Plain, Linux412::new)), (3, 0, 6));
     assert_eq!(summed(reclaim_shared(Hardware::Plain, Linux412::batched)), (1, 2, 0));
-    assert_eq!(summed(reclaim_shared(Hardware::Plain, Linux70::new)), (1, 2, 0));
+    assert_eq!(summed(reclaim_shared(Hardware::Plain, Linux70::uncounted)), (1, 2, 0));
     assert_eq!(summed(reclaim_shared(Hardware::Broadcast, invlpgb)), (1, 0, 0));
     assert_eq!(summed(reclaim_shared(Hardware::Broadcast, Arm64::stock)), (3, 0, 0));
     assert_eq!(summed(reclaim_shared(Hardware::Broadcast, Arm64::skip)), (3, 0, 0));
@@ -437,7 +437,7 @@ fn arm64_migration_completes_broadcasts() {
 #[test]
 fn oracle_detects_each_broken_batch_rule() {
     use LinuxRule::{Complete, CountUnmapped, FlushBatch};
-    let linux70 = |rule| move |sim| Linux70::new(sim).breaking(Some(rule));
+    let linux70 = |rule| move |sim| Linux70::uncounted(sim).breaking(Some(rule));
     let invlpgb = |rule| move |sim| invlpgb(sim).breaking(Some(rule));
     let unmap_batched = |sim| Linux412::batched(sim).breaking(Some(FlushBatch));
     let arm64 = |sim| Arm64::with_broken_rule(sim, Variant::Stock, Some(Complete));
@@ -503,7 +503,7 @@ fn check_is_batched<C: Coherence + 'static>(
 #[test]
 fn space_is_batched_until_fully_flushed() {
     check_is_batched(Hardware::Plain, Linux412::batched);
-    check_is_batched(Hardware::Plain, Linux70::new);
+    check_is_batched(Hardware::Plain, Linux70::uncounted);
     check_is_batched(Hardware::Broadcast, invlpgb);
     check_is_batched(Hardware::Broadcast, Arm64::stock);
     check_is_batched(Hardware::Broadcast, Arm64::skip);

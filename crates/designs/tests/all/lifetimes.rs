@@ -72,7 +72,7 @@ fn extra_ns<C: Coherence + 'static>(
     cpus: &[usize],
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Vec<f64> {
-    let without = round_trips_ns(other, cpus, Linux70::new);
+    let without = round_trips_ns(other, cpus, Linux70::uncounted);
     let with = round_trips_ns(other, cpus, design);
     with.iter().zip(without).map(|(with, without)| with - without).collect()
 }
@@ -166,7 +166,7 @@ fn shooting_interrupts_the_mask_and_frees() {
     let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: Some(0), by: 0 };
     assert_eq!(exit(shoot), expected);
     // Without references the last flush has the same effects.
-    assert_eq!(exit(Linux70::new), expected);
+    assert_eq!(exit(Linux70::uncounted), expected);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn check_storms_free_all<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) 
 
 #[test]
 fn storm_of_exits_frees_each_space_once() {
-    check_storms_free_all(Linux70::new);
+    check_storms_free_all(Linux70::uncounted);
     for exit_flush in [ExitFlush::Interrupts, ExitFlush::Broadcast] {
         check_storms_free_all(|sim| Linux70::counted(sim, exit_flush));
         check_storms_free_all(|sim| Linux70::shoot(sim, exit_flush));

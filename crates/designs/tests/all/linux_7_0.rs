@@ -9,7 +9,7 @@ use shootdown_designs::Linux70;
 use shootdown_vm::Freed::{Pages, Tables};
 
 fn rig(cpus: usize) -> Rc<Rig<Linux70>> {
-    Rig::new(cpus, Linux70::new)
+    Rig::new(cpus, Linux70::uncounted)
 }
 
 /// Interrupts sent, full flushes, ranged flushes, and pages invalidated.

@@ -62,7 +62,7 @@ fn workloads_complete_and_count_iterations() {
     for (workload, iterations) in all() {
         for outcome in [
             outcome(Rc::clone(&workload), Engine::<1>::new),
-            outcome(Rc::clone(&workload), Linux70::new),
+            outcome(Rc::clone(&workload), Linux70::uncounted),
             outcome(Rc::clone(&workload), Naive::new),
         ] {
             assert_eq!(outcome.iterations, iterations, "{}", workload.name());
@@ -77,7 +77,7 @@ fn iterations_flush_equally_often() {
         (Rc::new(LatProc { kind: ProcessKind::Shell, iterations: 30, compute_ns: 1000 }), 30),
     ];
     for (workload, iterations) in long {
-        let outcome = outcome(workload, Linux70::new);
+        let outcome = outcome(workload, Linux70::uncounted);
         let counts = &outcome.counts;
         // The number of flushes at switches depends on which tag is free.
         let full = counts.flushes_full - counts.flushes_full_at_switch;
@@ -155,7 +155,7 @@ fn lat_pagefault_reads_every_page_once_or_none() {
 #[test]
 fn protection_fault_flushes_nothing() {
     let lat = || Rc::new(LatProt { iterations: 50, signal_ns: 0 });
-    for outcome in [outcome(lat(), Linux70::new), outcome(lat(), Engine::<1>::new)] {
+    for outcome in [outcome(lat(), Linux70::uncounted), outcome(lat(), Engine::<1>::new)] {
         let counts = &outcome.counts;
         assert_eq!((counts.flushes_full, counts.flushes_ranged), (0, 0), "{counts:?}");
     }

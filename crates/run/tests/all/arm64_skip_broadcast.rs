@@ -40,7 +40,7 @@ fn outcome<C: Into<ErasedCoherence>>(
 fn assert_completes(workload: impl Workload + Copy + 'static, iterations: u64) {
     for outcome in [
         outcome(workload, Engine::<1>::new),
-        outcome(workload, Linux70::new),
+        outcome(workload, Linux70::uncounted),
         outcome(workload, Naive::new),
     ] {
         assert_eq!(outcome.iterations, iterations, "{}", workload.name());
@@ -83,7 +83,8 @@ fn iteration_is_two_protection_changes() {
 fn linux_flushes_every_protection_change_and_engine_half() {
     let flushes = |outcome: Outcome| outcome.counts.flushes_full + outcome.counts.flushes_ranged;
     let more = MprotectThreaded { iterations: MPROTECT.iterations + 100, ..MPROTECT };
-    let linux = flushes(outcome(more, Linux70::new)) - flushes(outcome(MPROTECT, Linux70::new));
+    let linux =
+        flushes(outcome(more, Linux70::uncounted)) - flushes(outcome(MPROTECT, Linux70::uncounted));
     assert_eq!(linux, 4 * 2 * 100);
     let engine = |workload| outcome(workload, Engine::<1>::new);
     let ours = flushes(engine(more)) - flushes(engine(MPROTECT));

@@ -39,7 +39,7 @@ fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Ou
         ..Limits::DEFAULT
     };
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));
-    let outcome = run(machine, limits, Rc::new(programs), Linux70::new)?;
+    let outcome = run(machine, limits, Rc::new(programs), Linux70::uncounted)?;
     assert_eq!(outcome.wrong_contents, 0, "{:?}", outcome.first_wrong_contents);
     Ok(outcome)
 }

@@ -60,7 +60,8 @@ fn switches_enter_and_leave_idle() {
 #[test]
 fn all_pairs_run_until_the_measurement_ends() {
     let rate = |rounds| {
-        let outcome = outcome(128, ContextSwitches { cpus: 128, rounds, seed: 1 }, Linux70::new);
+        let outcome =
+            outcome(128, ContextSwitches { cpus: 128, rounds, seed: 1 }, Linux70::uncounted);
         ContextSwitches::switches(outcome.counts.switches) as f64 / outcome.time.us()
     };
     let (short, long) = (rate(5), rate(100));
@@ -88,7 +89,7 @@ fn partners_are_neighbours_on_separate_cpus() {
 fn every_process_of_the_storm_exits() {
     let outcomes = [
         outcome(13, STORM, Engine::<1>::new),
-        outcome(13, STORM, Linux70::new),
+        outcome(13, STORM, Linux70::uncounted),
         outcome(13, STORM, Naive::new),
     ];
     for outcome in outcomes {
@@ -99,7 +100,7 @@ fn every_process_of_the_storm_exits() {
 /// Otherwise the storm would not measure the cost of lazy address spaces.
 #[test]
 fn cpus_idle_lazily_on_exiting_processes() {
-    let outcome = outcome(13, STORM, Linux70::new);
+    let outcome = outcome(13, STORM, Linux70::uncounted);
     let exits = outcome.iterations;
     assert!(outcome.counts.interrupts_to_lazy >= exits, "{:?}", outcome.counts);
 }

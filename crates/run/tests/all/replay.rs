@@ -117,7 +117,7 @@ fn under_simulated_schedule(file: &[u8]) -> Outcome {
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
     let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
-    run(machine, Limits::default(), Rc::new(threads), Linux70::new).unwrap()
+    run(machine, Limits::default(), Rc::new(threads), Linux70::uncounted).unwrap()
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn active_cpu_is_interrupted_and_idle_is_not() {
         .fault(0, PAGE, WRITE_ABSENT)
         .fault(1, PAGE, READ_ABSENT);
     let file = both.unmap(0, PAGE, &[1]).write();
-    let outcome = under_recorded_schedule(&file, Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&file, Linux70::uncounted).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 1);
     assert_eq!(outcome.counts.interrupts_sent, survey(&file).kernel.interrupts_sent);
     assert_eq!(outcome.counts.flushes_ranged, 2);
@@ -142,7 +142,7 @@ fn active_cpu_is_interrupted_and_idle_is_not() {
         .fault(0, PAGE, WRITE_ABSENT)
         .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
         .unmap(0, PAGE, &[]);
-    let outcome = under_recorded_schedule(&idle.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&idle.write(), Linux70::uncounted).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
     let outcome = under_recorded_schedule(&idle.write(), Engine::<1>::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
@@ -160,7 +160,7 @@ fn cold_and_paged_out_pages_lose_their_mark() {
             .on(0, flush(FlushReason::Request))
             .on(0, flush(FlushReason::LocalSpace))
             .on(0, Event::Return { value: 0 });
-        let counts = under_recorded_schedule(&script.write(), Linux70::new).unwrap().counts;
+        let counts = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap().counts;
         assert_eq!((counts.interrupts_sent, counts.flushes_ranged), (1, 2), "{advice}");
     }
 }
@@ -173,7 +173,7 @@ fn write_after_read_flushes_the_page() {
         .fault(0, PAGE, WRITE_REFUSED)
         // The recorded kernel had mapped this page along with its neighbour.
         .fault(0, PAGE + 4096, WRITE_REFUSED);
-    let outcome = under_recorded_schedule(&script.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 2);
     assert_eq!(outcome.counts.flushes_ranged, 4);
 }
@@ -181,8 +181,9 @@ fn write_after_read_flushes_the_page() {
 #[test]
 fn computing_and_idling_take_their_recorded_time() {
     let short = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).fault(0, PAGE, WRITE_ABSENT);
-    let time =
-        |script: &Script| under_recorded_schedule(&script.write(), Linux70::new).unwrap().time;
+    let time = |script: &Script| {
+        under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap().time
+    };
     let computing = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).after_ns(5_000_000).fault(
         0,
         PAGE,
@@ -269,7 +270,7 @@ fn processes_start_and_end_under_both_schedules() {
     let survey = survey(&file);
     assert_eq!((survey.threads, survey.spaces), (3, 3));
     for outcome in [
-        under_recorded_schedule(&file, Linux70::new).unwrap(),
+        under_recorded_schedule(&file, Linux70::uncounted).unwrap(),
         under_recorded_schedule(&file, Engine::<1>::new).unwrap(),
         under_simulated_schedule(&file),
     ] {
@@ -289,7 +290,7 @@ fn machine_needs_the_recorded_cpus() {
     let machine = Machine::from_toml(&one_cpu).unwrap();
     let file = Script::two_threads().write();
     let reader = Reader::open(Cursor::new(file.clone())).unwrap();
-    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);
+    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::uncounted);
     assert!(matches!(result, Err(ReplayError::TooFewCpus { recorded: 2, machine: 1 })));
 }
 
@@ -301,7 +302,7 @@ fn truncated_recording_is_refused() {
     // The replay also refuses a recording that was truncated after its survey.
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(cut)).unwrap();
-    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);
+    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::uncounted);
     assert!(matches!(result, Err(ReplayError::Read(_))));
 }
 
@@ -322,7 +323,7 @@ fn first_switch_on_another_cpu_is_replayed() {
         .fault(1, PAGE + 4096, WRITE_ABSENT)
         .fault(1, PAGE, WRITE_ABSENT)
         .unmap(1, PAGE, &[]);
-    let outcome = under_recorded_schedule(&script.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
     assert_eq!((outcome.dropped_steps, outcome.counts.flushes_ranged), (0, 1));
 }
 
@@ -340,7 +341,7 @@ fn child_waits_until_fork_is_complete() {
     let before = script.write();
     let after = script.unmap(1, PAGE, &[]).write();
     let [before, after] =
-        [before, after].map(|file| under_recorded_schedule(&file, Linux70::new).unwrap());
+        [before, after].map(|file| under_recorded_schedule(&file, Linux70::uncounted).unwrap());
     assert_eq!((before.dropped_steps, after.dropped_steps), (0, 0));
     let flushes = |outcome: &Outcome| outcome.counts.flushes_full + outcome.counts.flushes_ranged;
     assert_eq!(flushes(&after), flushes(&before) + 1, "the child unmaps a page of its copy");
@@ -353,7 +354,7 @@ fn steps_without_their_task_are_counted() {
         .on(0, Event::Exit)
         // The thread has ended, so this access has no memory.
         .fault(0, PAGE, WRITE_ABSENT);
-    let outcome = under_recorded_schedule(&unknown.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&unknown.write(), Linux70::uncounted).unwrap();
     assert_eq!(outcome.dropped_steps, 1);
     let idle = Script::default().on(0, Event::Running { task: TaskId::KERNEL }).fault(
         0,

@@ -41,7 +41,7 @@ fn outcome<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) -> Outco
 #[test]
 fn readers_finish_under_every_design() {
     outcome(Engine::<1>::new);
-    outcome(Linux70::new);
+    outcome(Linux70::uncounted);
     outcome(Linux412::batched);
     outcome(Linux412::new);
     outcome(Arm64::skip);
@@ -51,7 +51,7 @@ fn readers_finish_under_every_design() {
 #[test]
 fn without_reclaim_memory_runs_out() {
     let limits = Limits { memory: Memory::Enough, ..LIMITS };
-    let error = run(machine(), limits, Rc::new(READERS), Linux70::new).unwrap_err();
+    let error = run(machine(), limits, Rc::new(READERS), Linux70::uncounted).unwrap_err();
     assert!(matches!(
         error,
         RunError::Step { error: StepError::OutOfMemory | StepError::Fault(_), .. }
@@ -64,7 +64,7 @@ fn batches_save_interrupts_and_the_engine_more() {
     let [page_by_page, batched, latest, ours] = [
         outcome(Linux412::new).counts,
         outcome(Linux412::batched).counts,
-        outcome(Linux70::new).counts,
+        outcome(Linux70::uncounted).counts,
         outcome(Engine::<1>::new).counts,
     ];
     let interrupts = |counts: &Counts| counts.interrupts_sent;

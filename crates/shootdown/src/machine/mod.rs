@@ -181,8 +181,9 @@ pub unsafe trait Machine: Memory {
     /// Number of single-page invalidations above which the whole tag is discarded instead.
     ///
     /// The default is Linux's 33: about 100 ns per `INVLPG`, so 3.3 µs. To discard the tag instead
-    /// costs 8 to 17 ns for each entry that the CPU needs again. The ceiling applies to the sum
-    /// over all flushes that a CPU catches up with at one time in the middle of its work.
+    /// costs 8 to 17 ns for each entry that the CPU needs again. The ceiling applies to one flush.
+    /// A CPU that has missed several, and is interrupted for them, uses
+    /// [`batch_ceiling`](Self::batch_ceiling).
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
@@ -214,10 +215,11 @@ pub unsafe trait Machine: Memory {
 
     /// Number of pages of a [`Batch`](crate::Batch) above which a CPU that uses the space when the
     /// batch is sent discards the whole tag. Such a CPU is interrupted, or is the sender itself.
+    /// The ceiling also applies to the sum over several flushes that such a CPU has missed.
     ///
     /// The default is 17. It is lower than [`flush_ceiling`](Self::flush_ceiling), because the
-    /// sender of the batch waits for that CPU. (A CPU that comes back to a space, for which no CPU
-    /// waits, invalidates up to `flush_ceiling` pages.) On simulated machines:
+    /// senders wait for that CPU. (A CPU that comes back to a space, for which no CPU waits,
+    /// invalidates up to `flush_ceiling` pages.) On simulated machines:
     ///
     /// - with 33 on `xeon-2s`, a migration of pages that other CPUs write to takes 24 % longer than
     ///   with Linux's one full flush for each batch of 32;

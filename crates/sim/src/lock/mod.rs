@@ -1,6 +1,8 @@
-//! The locks of a kernel: one whose waiters sleep or spin as in Linux, and one whose waiters spin.
+//! The locks of a kernel: one whose waiters sleep or spin as in Linux, one whose waiters spin, and
+//! one whose readers write nothing.
 
 pub(crate) mod queue;
+mod read_mostly;
 mod sleeping;
 mod spinning;
 pub(crate) mod waiting;
@@ -9,6 +11,7 @@ use lock_api::{GuardSend, RawMutex};
 use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
+pub use read_mostly::ReadMostlyLock;
 pub use sleeping::SleepingLock;
 pub use waiting::LockWaiting;
 

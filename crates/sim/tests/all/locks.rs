@@ -3,9 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use lock_api::{RawRwLock, RawRwLockDowngrade};
+use lock_api::{RawRwLock, RawRwLockDowngrade, RwLock};
 use shootdown_sim::{
-    Affinity, LockWaiting, Machine, Rng, RunEnd, Sim, SleepingLock, ThreadSpec, Time,
+    Affinity, LockWaiting, Machine, ReadMostlyLock, Rng, RunEnd, Sim, SleepingLock, ThreadSpec,
+    Time,
 };
 
 const ALL: [LockWaiting; 3] =
@@ -268,4 +269,29 @@ fn lock_excludes_in_every_version() {
             assert_eq!(inside.get(), (0, 0));
         }
     }
+}
+
+/// Readers share the line of the lock until a writer changes what it guards.
+#[test]
+fn read_mostly_lock_costs_readers_a_hit() {
+    let sim = sim(2, LockWaiting::SpinOnAll);
+    let index = Rc::new(RwLock::<ReadMostlyLock, u64>::new(0));
+    let times = Rc::new(RefCell::new(Vec::new()));
+    let (readers, log) = (Rc::clone(&index), Rc::clone(&times));
+    on_cpu(&sim, 0, move |sim| {
+        for expected in [0, 0, 1] {
+            let began = sim.now();
+            assert_eq!(*readers.read(), expected);
+            log.borrow_mut().push(sim.now() - began);
+            sim.spend(us(10));
+        }
+    });
+    on_cpu(&sim, 1, move |sim| {
+        sim.spend(us(15));
+        *index.write() = 1;
+    });
+    run(&sim);
+    let [_, unchanged, changed] = times.borrow()[..] else { panic!("three reads") };
+    assert!(unchanged < Time::from_ns(10), "{unchanged}");
+    assert!(changed > Time::from_ns(10), "{changed}");
 }

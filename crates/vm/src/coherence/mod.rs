@@ -9,7 +9,9 @@ mod policy;
 
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
-pub use policy::{EmptyTables, ExtraFlushes, Policy, ReclaimFlush, Refault, UnmapLock, ZeroPage};
+pub use policy::{
+    EmptyTables, ExtraFlushes, FaultLock, Policy, ReclaimFlush, Refault, UnmapLock, ZeroPage,
+};
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 

@@ -3,6 +3,8 @@
 /// The locks, page tables and flushes that a coherence wants the memory manager to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// The lock that a page fault takes.
+    pub fault_lock: FaultLock,
     /// The lock of the space that `munmap` holds while it waits for a flush.
     pub unmap_lock: UnmapLock,
     /// The lifetime of page tables that `munmap` leaves empty.
@@ -21,10 +23,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy without extra flushes, predictions or deferral.
+    /// A policy without extra flushes, predictions or deferral. Faults lock the space.
     #[must_use]
     pub const fn new(unmap_lock: UnmapLock) -> Self {
         Self {
+            fault_lock: FaultLock::Space,
             unmap_lock,
             empty_tables: EmptyTables::Freed,
             zero_page: ZeroPage::Shared,
@@ -34,6 +37,20 @@ impl Policy {
             tick_ns: None,
         }
     }
+}
+
+/// The lock of a page fault, and of advice to discard pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultLock {
+    /// The lock of the space, for reading (Linux until 6.3).
+    Space,
+    /// The lock of the area, for reading, if no call is changing the area, and otherwise the lock
+    /// of the space. The first write to a private area takes both (Linux since 6.4; for advice
+    /// since 6.17).
+    ///
+    /// Linux then makes the area's `anon_vma`, for which it looks at neighbouring areas. This
+    /// memory manager has nothing to do; it takes the lock so that it waits as often.
+    Area,
 }
 
 /// The lock of the space that is held while `munmap` flushes.

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::PAGE_BYTES;
+use crate::area::Area;
 use crate::areas::Areas;
 use crate::coherence::Cause;
 use crate::error::RangeError;
@@ -33,8 +35,10 @@ pub enum Advice {
 impl<S: System> AddressSpace<S> {
     /// Acts on advice about the pages in `range`.
     ///
-    /// The lock is held for reading, so faults and other advice run concurrently. Page tables are
-    /// kept. If a large page must be split, the lock is first held for writing.
+    /// The lock of the space is held for reading, so faults and other advice run concurrently. Page
+    /// tables are kept. If a large page must be split, the lock is first held for writing. If
+    /// [faults lock areas](crate::FaultLock::Area), advice to discard pages of one area holds only
+    /// the lock of that area.
     ///
     /// # Errors
     ///
@@ -43,12 +47,11 @@ impl<S: System> AddressSpace<S> {
     /// area: the rest is changed nevertheless, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
-        let (areas, split) = self.read_areas_split(&range, |large| match advice {
-            Advice::DontNeed => large.reaches_beyond::<S::Format>(&range),
-            Advice::Free => true,
-            // Nothing in a large page can be reclaimed, because `Free` splits.
-            Advice::PageOut => false,
-        });
+        if self.advise_in_locked_area(&range, advice).is_some() {
+            return Ok(());
+        }
+        let (areas, split) =
+            self.read_areas_split(&range, |large| must_split::<S::Format>(large, &range, advice));
         areas.check(&range)?;
         split?;
         let is_covered = areas.cover(&range);
@@ -60,15 +63,48 @@ impl<S: System> AddressSpace<S> {
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
         for area in areas.overlapping(&range) {
-            let part = area.part_in(&range);
-            match advice {
-                Advice::DontNeed => gather.clear_area(&area.range, &part),
-                Advice::Free if area.is_private_anonymous() => self.unmark(&part, &mut gather),
-                Advice::Free | Advice::PageOut => {}
-            }
+            self.discard(area, &range, advice, &mut gather);
         }
         gather.send().wait_and_unlock(areas);
         if is_covered { Ok(()) } else { Err(RangeError::NoArea) }
+    }
+
+    /// Discards pages of one area, with only the area locked. `None` if nothing was done, because
+    /// the space must be locked.
+    fn advise_in_locked_area(&self, range: &Range<u64>, advice: Advice) -> Option<()> {
+        let index = self.mappings.index.as_ref()?;
+        let is_good = range.start < range.end
+            && range.start.is_multiple_of(PAGE_BYTES)
+            && range.end.is_multiple_of(PAGE_BYTES);
+        if advice == Advice::PageOut || !is_good {
+            return None;
+        }
+        let slot = index.find(range.start)?;
+        let area = slot.try_read(range)?;
+        let mut large = self.mappings.tables.large_leaves(&self.vm.platform, range.clone());
+        if large.any(|large| must_split::<S::Format>(&large, range, advice)) {
+            return None;
+        }
+        let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
+        self.discard(&area, range, advice, &mut gather);
+        gather.send().wait_and_unlock(area);
+        Some(())
+    }
+
+    /// Discards the pages of an area in `range`, which overlaps it.
+    fn discard(
+        &self,
+        area: &Area<S::Platform>,
+        range: &Range<u64>,
+        advice: Advice,
+        gather: &mut Gather<'_, S>,
+    ) {
+        let part = area.part_in(range);
+        match advice {
+            Advice::DontNeed => gather.clear_area(&area.range, &part),
+            Advice::Free if area.is_private_anonymous() => self.unmark(&part, gather),
+            Advice::Free | Advice::PageOut => {}
+        }
     }
 
     /// Returns the frames that are mapped in `range`.
@@ -102,5 +138,15 @@ impl<S: System> AddressSpace<S> {
                 gather.discard_later(leaf.frame, address);
             }
         }
+    }
+}
+
+/// Returns `true` if a large page must be split before the advice is followed.
+fn must_split<F: Format>(large: &Found, range: &Range<u64>, advice: Advice) -> bool {
+    match advice {
+        Advice::DontNeed => large.reaches_beyond::<F>(range),
+        Advice::Free => true,
+        // Nothing in a large page can be reclaimed, because `Free` splits.
+        Advice::PageOut => false,
     }
 }

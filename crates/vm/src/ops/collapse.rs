@@ -22,10 +22,11 @@
 //!
 //! # Locks
 //!
-//! The areas are locked for writing, for one large page at a time, as in Linux. So there are no
-//! claims, no faults, and no fork that would share a page. A weaker lock would not do: faults would
-//! have to be kept from making the table again, at a level where they look for no claims. The same
-//! holds for operations that discard or protect pages while no table refers to them.
+//! The space is locked for writing, and the area detached, for one large page at a time, as in
+//! Linux. So there are no claims, no faults, and no fork that would share a page. A weaker lock
+//! would not do: faults would have to be kept from making the table again, at a level where they
+//! look for no claims. The same holds for operations that discard or protect pages while no table
+//! refers to them.
 //!
 //! Reclaim takes no lock. If it unmaps a page before step 2, it leaves an empty entry, and the page
 //! is zeros from then on, as if reclaim had come a moment earlier. Reclaim's flush may not be
@@ -77,10 +78,11 @@ impl<S: System> AddressSpace<S> {
         let (mut rest, mut collapsed) = (range, 0);
         loop {
             self.vm.platform.work(Work::Areas, 1);
-            let areas = self.mappings.areas.write();
+            let mut areas = self.mappings.areas.write();
             let Some((block, protection)) = next_block(&areas, &rest) else {
                 return Ok(collapsed);
             };
+            areas.detach(&block);
             match self.collapse_block(&block, protection) {
                 Ok(is_large) => collapsed += usize::from(is_large),
                 // No large frame is left for the next block either.

@@ -16,10 +16,11 @@
 //! - Other faults on the page return, and are retried later.
 //! - At the end, the ticket shows whether the entry is still the one that was claimed.
 //!
-//! The lock is held for reading throughout, under every policy. So a caller that holds the lock for
-//! writing never finds a claim, and a fork or a change of protection never has to ask where the
-//! page is. An [`advise`](AddressSpace::advise) that discards pages may find a claim, and clears
-//! it. The page is then discarded, which the claiming CPU detects when it fails to map the copy.
+//! The lock, of the area or of the space, is held for reading throughout, under every policy. So a
+//! caller that holds the lock of the space for writing, and has detached the area, never finds a
+//! claim, and a fork or a change of protection never has to ask where the page is. An
+//! [`advise`](AddressSpace::advise) that discards pages may find a claim, and clears it. The page
+//! is then discarded, which the claiming CPU detects when it fails to map the copy.
 
 use core::sync::atomic::Ordering::Relaxed;
 

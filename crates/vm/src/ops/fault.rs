@@ -1,4 +1,8 @@
 //! Page faults: map the page that an access needs, as late as possible.
+//!
+//! A fault locks the area, if the policy allows it and no call is changing the area, and otherwise
+//! the space: see [`area_index`](crate::area_index). Below, "the lock" is either of the two. A call
+//! that changes areas excludes faults under both.
 
 use alloc::sync::Arc;
 
@@ -27,8 +31,49 @@ impl<S: System> AddressSpace<S> {
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let page = address & !(PAGE_BYTES - 1);
         self.vm.platform.work(Work::Fault, 1);
+        if let Some(result) = self.fault_in_locked_area(page, access) {
+            return result;
+        }
         let areas = self.mappings.areas.read();
         let area = areas.find(page).ok_or(FaultError::NoArea)?;
+        if self.may_write(area, access) {
+            areas.record_write(area);
+        }
+        self.resolve(area, page, access)
+    }
+
+    /// Resolves a fault with only the area locked. `None` if the space must be locked.
+    fn fault_in_locked_area(&self, page: u64, access: Access) -> Option<Result<(), FaultError>> {
+        let slot = self.mappings.index.as_ref()?.find(page)?;
+        let area = slot.try_read(&(page..page + PAGE_BYTES))?;
+        if self.may_write(&area, access) && !slot.is_written() {
+            // Do not wait: a writer of the space may be waiting for this area.
+            let _areas = self.mappings.areas.try_read()?;
+            slot.record_write();
+        }
+        Some(self.resolve(&area, page, access))
+    }
+
+    /// Returns `true` if the access may give a private area a page of its own.
+    fn may_write(&self, area: &Area<S::Platform>, access: Access) -> bool {
+        area.sharing == Sharing::Private && self.expected(area, access) == Access::Write
+    }
+
+    /// Returns the access to prepare for, if this is the first access to a page.
+    fn expected(&self, area: &Area<S::Platform>, access: Access) -> Access {
+        match self.vm.policy.zero_page {
+            ZeroPage::Shared => access,
+            ZeroPage::Predicted => self.zero_page_predictor.expected(area, access),
+        }
+    }
+
+    /// Resolves a fault in an area that is locked.
+    fn resolve(
+        &self,
+        area: &Area<S::Platform>,
+        page: u64,
+        access: Access,
+    ) -> Result<(), FaultError> {
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
@@ -65,10 +110,11 @@ impl<S: System> AddressSpace<S> {
         access: Access,
         at: EntryAt,
     ) -> Result<(), OutOfMemory> {
-        let access = match self.vm.policy.zero_page {
-            ZeroPage::Shared => access,
-            ZeroPage::Predicted => self.zero_page_predictor.predict(area, access),
-        };
+        let expected = self.expected(area, access);
+        if expected != access {
+            self.zero_page_predictor.record_prediction();
+        }
+        let access = expected;
         self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
         if self.vm.rmap.is_some() && mapped_file_page(area, page, access).is_none() {

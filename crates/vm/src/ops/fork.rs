@@ -33,17 +33,18 @@ impl<S: System> AddressSpace<S> {
     pub fn fork(&self) -> Result<Self, OutOfMemory> {
         let mut child = Self::new(&self.vm)?;
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.mappings.areas.write();
-        if let Err(error) = self.split_large(&areas, &areas.limits(), |_| true) {
+        let mut areas = self.mappings.areas.write();
+        let limits = areas.limits();
+        if let Err(error) = self.split_large(&mut areas, &limits, |_| true) {
             drop(areas);
             child.exit();
             return Err(error);
         }
-        let mut gather = Gather::begin(self, areas.limits(), Cause::Fork);
+        let mut gather = Gather::begin(self, limits, Cause::Fork);
         if let Some(mappings) = Arc::get_mut(&mut child.mappings) {
             // No other CPU has a reference to the new space yet, so this always succeeds, without a
             // lock.
-            *mappings.areas.get_mut() = areas.duplicate();
+            mappings.areas.get_mut().inherit(&areas);
         }
         let mut target = LeafTableCache::default();
         let copied = areas

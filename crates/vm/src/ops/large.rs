@@ -39,10 +39,10 @@
 //!
 //! # Locks
 //!
-//! The areas are locked for writing. So no fault finds the empty entry; it would link a table of
-//! its own, and map pages of zeros in it. Only two actors do not take the lock. An MMU finds
-//! nothing, and its CPU faults, and waits for the lock. Reclaim finds no entry at the mapping that
-//! the page's record names, and skips the page.
+//! The space is locked for writing, and the areas are detached. So no fault finds the empty entry;
+//! it would link a table of its own, and map pages of zeros in it. Only two actors do not take the
+//! lock. An MMU finds nothing, and its CPU faults, and waits for the lock. Reclaim finds no entry
+//! at the mapping that the page's record names, and skips the page.
 //!
 //! An operation that runs under the lock for reading takes it for writing to split, and then
 //! downgrades it to reading. So a page that it has split is not made large again before the
@@ -50,8 +50,6 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-
-use lock_api::RwLockWriteGuard;
 
 use crate::PAGE_BYTES;
 use crate::areas::Areas;
@@ -68,13 +66,16 @@ impl<S: System> AddressSpace<S> {
     /// there are none: a page of a higher level is first split into large ones. Costs nothing in a
     /// space without large pages. The areas must be locked for writing.
     ///
-    /// If it fails, the mapped pages and their protection are unchanged.
+    /// Detaches the areas in `range`, so that from this call on no fault can map a page there, or
+    /// make a table in the place of a large page. If the call fails, the mapped pages and their
+    /// protection are unchanged.
     pub(crate) fn split_large(
         &self,
-        areas: &Areas<S::Platform>,
+        areas: &mut Areas<S::Platform>,
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
     ) -> Result<(), OutOfMemory> {
+        areas.detach(range);
         loop {
             let chosen = self.choose_large(areas, range, &choose);
             if chosen.is_empty() {
@@ -96,9 +97,9 @@ impl<S: System> AddressSpace<S> {
             return (areas, Ok(()));
         }
         drop(areas);
-        let areas = self.mappings.areas.write();
-        let split = self.split_large(&areas, range, choose);
-        (RwLockWriteGuard::downgrade(areas), split)
+        let mut areas = self.mappings.areas.write();
+        let split = self.split_large(&mut areas, range, choose);
+        (areas.downgrade(), split)
     }
 
     /// Returns the large pages that [`split_large`](Self::split_large) has to split next.

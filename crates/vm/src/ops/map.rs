@@ -63,7 +63,8 @@ impl<S: System> AddressSpace<S> {
             }
         };
         let start = range.start;
-        areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
+        let protection = protection.as_enforced();
+        areas.insert(Area { range, protection, sharing, backing, is_written: false });
         Ok(start)
     }
 

@@ -63,7 +63,7 @@ impl<S: System> AddressSpace<S> {
         protection: Protection,
     ) -> Result<(), OutOfMemory> {
         let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(&range);
-        self.split_large(&areas, &range, is_cut)?;
+        self.split_large(&mut areas, &range, is_cut)?;
         let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
         for mut area in areas.cut(&range) {

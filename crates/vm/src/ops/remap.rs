@@ -94,7 +94,7 @@ impl<S: System> AddressSpace<S> {
     ) -> Result<(), RemapError> {
         let kept = from.start..from.end.min(from.start + (to.end - to.start));
         for range in [from, to] {
-            self.split_large(&areas, range, |_| true)?;
+            self.split_large(&mut areas, range, |_| true)?;
         }
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,

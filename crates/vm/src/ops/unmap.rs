@@ -5,8 +5,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use lock_api::RwLockWriteGuard;
-
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
 use crate::coherence::{Cause, EmptyTables, UnmapLock};
@@ -39,7 +37,7 @@ impl<S: System> AddressSpace<S> {
         range: Range<u64>,
     ) -> Result<(), OutOfMemory> {
         let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(&range);
-        self.split_large(&areas, &range, is_cut)?;
+        self.split_large(&mut areas, &range, is_cut)?;
         let removed = areas.remove(&range);
         if removed.is_empty() && self.mappings.in_flight.overlapping(&range, None).is_none() {
             return Ok(());
@@ -52,7 +50,7 @@ impl<S: System> AddressSpace<S> {
             remove(gather, &removed, &empty).wait();
             drop(areas);
         } else {
-            let areas = RwLockWriteGuard::downgrade(areas);
+            let areas = areas.downgrade();
             remove(gather, &removed, &empty).wait_and_unlock(areas);
         }
         // Release a file only now, if this was its last area.
@@ -87,8 +85,9 @@ impl<S: System> AddressSpace<S> {
 
 /// Clears the entries of areas that were removed, unhooks tables, and sends the flush.
 ///
-/// The lock is held at least for reading, without interruption since the areas were removed. Other
-/// CPUs can therefore do the following at the same time:
+/// The lock is held at least for reading, without interruption since the areas were removed. No
+/// fault uses a removed area, because it was detached. Other CPUs can therefore do the following at
+/// the same time:
 ///
 /// - *Faults, and calls that discard*, access only addresses of areas. No area is in the gap, and
 ///   none can be added there while the lock is held for reading. An unhooked table covers only the

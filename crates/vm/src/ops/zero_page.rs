@@ -38,16 +38,18 @@ impl ZeroPagePredictor {
 
     /// Returns the access to prepare for at the first access to a page of an area: a write if it is
     /// predicted to follow a read, and `access` otherwise.
-    pub(crate) fn predict<P: Platform>(&self, area: &Area<P>, access: Access) -> Access {
-        let is_candidate = access == Access::Read
+    pub(crate) fn expected<P: Platform>(&self, area: &Area<P>, access: Access) -> Access {
+        let is_predicted = access == Access::Read
             && area.is_private_anonymous()
-            && area.protection.contains(Protection::WRITE);
+            && area.protection.contains(Protection::WRITE)
+            && self.left.load(Relaxed) != 0;
+        if is_predicted { Access::Write } else { access }
+    }
+
+    /// Records that a first read was treated as a write.
+    pub(crate) fn record_prediction(&self) {
         // Two concurrent faults may use the same prediction, which costs one more page.
         let left = self.left.load(Relaxed);
-        if !is_candidate || left == 0 {
-            return access;
-        }
-        self.left.store(left - 1, Relaxed);
-        Access::Write
+        self.left.store(left.saturating_sub(1), Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing here takes a lock. A table that is linked into the tree is visible to all CPUs. It
 //! leaves the tree only when no area can need it ([`unhook`](PageTables::unhook)), or when a large
 //! page replaces it, for which the lock is held for writing. So a caller that holds the space's
-//! lock, for reading or writing, and walks to an address of an area, walks tables that stay.
+//! lock, or the area's, and walks to an address of an area, walks tables that stay.
 //!
 //! An entry above level 0 goes through the states below. The call that empties an entry also
 //! flushes it. A call that writes another value to it, with the lock held for writing, waits for

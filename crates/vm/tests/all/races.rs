@@ -1,7 +1,9 @@
 //! Concurrent operations: other CPUs act while an operation waits for its flush.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
+
+use parking_lot::Mutex;
 
 use crate::platform::*;
 use shootdown_vm::{
@@ -119,6 +121,46 @@ fn concurrent_discard_waits_for_flush() {
         assert_eq!(read(space, 1, 2), Ok(102), "the page was not in the requested range");
     });
     assert_eq!(space.stats().flushes_for_races, 1);
+    end(&host, &space);
+}
+
+/// The change holds the lock of the space; the other calls lock the other area.
+#[test]
+fn other_area_is_usable_during_protect() {
+    let host = Host::new(256, 2);
+    let space: Arc<OurSpace<SHARED>> = space_with_pages(&host, 4);
+    map_fixed(&space, 20, 4);
+    // The first write to an area locks the space.
+    assert_eq!(write(&space, 0, 20, 1), Ok(1));
+    let protect = |space: &OurSpace<SHARED>| space.protect(pages(0, 4), READ).unwrap();
+    run_during_flush(&space, protect, |space| {
+        assert_eq!(write(space, 1, 21, 5), Ok(5));
+        space.advise(pages(20, 2), Advice::DontNeed).unwrap();
+        assert_eq!(read(space, 1, 21), Ok(0));
+    });
+    end(&host, &space);
+}
+
+/// A fault that used the area as it was would make the page writable again.
+#[test]
+fn fault_waits_for_change_of_its_area() {
+    let host = Host::new(256, 3);
+    let space: Arc<OurSpace<SHARED>> = space_with_pages(&host, 4);
+    let (other, faulting) = (Arc::clone(&space), Arc::new(Mutex::new(None)));
+    let started = Arc::clone(&faulting);
+    host.when_waiting(move || {
+        let (running, runs) = mpsc::channel();
+        let fault = thread::spawn(move || {
+            running.send(()).unwrap();
+            write(&other, 2, 1, 7)
+        });
+        runs.recv().unwrap();
+        *started.lock() = Some(fault);
+    });
+    space.protect(pages(0, 4), READ).unwrap();
+    let fault = faulting.lock().take().expect("the protection is flushed");
+    assert_eq!(fault.join().unwrap(), Err(FaultError::NotPermitted));
+    assert_eq!(read(&space, 2, 1), Ok(101));
     end(&host, &space);
 }
 

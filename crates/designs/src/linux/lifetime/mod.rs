@@ -39,8 +39,8 @@ pub use hazard::Hazard;
 pub use shoot::Shoot;
 
 impl Design {
-    /// Linux 7.0 with lazy CPUs counted, as Linux counts them.
-    pub const LINUX_COUNTED: Self = Self::new("linux-counted", Purpose::General, |sim| {
+    /// Linux 7.0 with lazy CPUs counted, as on powerpc before it interrupted them at exit.
+    pub const POWERPC_COUNTED: Self = Self::new("powerpc-counted", Purpose::General, |sim| {
         Linux70::counted(sim, EXIT_FLUSH).into()
     });
     /// Linux 7.0 with lazy CPUs interrupted at exit, as on powerpc.

@@ -7,9 +7,8 @@
 //! number and clock, considers a global tag for the space. The space keeps the tag until it dies.
 //!
 //! With a global tag the last flush interrupts no CPU, so lazy CPUs keep the root. They are
-//! therefore counted, as in Linux ([`Counted`](crate::linux::lifetime::Counted)), although
-//! `linux-7.0` omits that in its own favour. Compare with `linux-counted`, which gives the same
-//! results to the bit on a machine without INVLPGB.
+//! counted, as in Linux ([`Counted`](crate::linux::lifetime::Counted)). On a machine without
+//! INVLPGB, the results are those of `linux-7.0` to the bit.
 //!
 //! One difference from Linux: a lazy CPU that is interrupted to change to the global tag stays
 //! lazy. In Linux it stops being lazy as a side effect; no later flush would have interrupted it
@@ -30,7 +29,7 @@ use crate::linux::FlushInfo;
 use crate::linux::lifetime::ExitFlush;
 
 impl Design {
-    /// Linux 7.0 with lazy CPUs counted, and with INVLPGB where the machine has it. The last flush
+    /// Linux 7.0, with INVLPGB where the machine has it. The last flush
     /// interrupts, as on x86, unless INVLPGB broadcasts it.
     pub const LINUX_INVLPGB: Self = Self::new("linux-7.0-invlpgb", Purpose::OtherHardware, |sim| {
         Linux70::invlpgb(sim, ExitFlush::Interrupts).into()

@@ -7,10 +7,8 @@
 //! second. A CPU that has missed more than one flush drops everything. Local and remote flushes
 //! overlap. Reclaim defers flushes, and does not record addresses: see `v7_0/batch.rs`.
 //!
-//! Two differences from Linux, besides those that the memory manager has for every design: there is
-//! no reference count of lazy users, unless a [`Lifetime`] has one; and page faults take the lock
-//! of the space, where Linux takes that of an area. The first favours this design, the second does
-//! not.
+//! A [`Lifetime`] keeps a space while CPUs are lazy on it. `linux-7.0` counts these CPUs, as Linux
+//! does on all architectures but powerpc. `linux-7.0-uncounted` leaves the count out.
 
 #![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
@@ -35,9 +33,13 @@ mod batch;
 pub mod invlpgb;
 
 impl Design {
-    /// Linux today, without counts of lazy CPUs.
-    pub const LINUX_7_0: Self =
-        Self::new("linux-7.0", Purpose::General, |sim| Linux70::new(sim).into());
+    /// Linux today.
+    pub const LINUX_7_0: Self = Self::new("linux-7.0", Purpose::General, |sim| {
+        Linux70::counted(sim, ExitFlush::Interrupts).into()
+    });
+    /// Linux today, without the count of the CPUs that are lazy on a space.
+    pub const LINUX_UNCOUNTED: Self =
+        Self::new("linux-7.0-uncounted", Purpose::General, |sim| Linux70::uncounted(sim).into());
 }
 
 /// The design `linux-7.0`, and those with other lifetimes or with INVLPGB.
@@ -96,9 +98,9 @@ const TRIM_INTERVAL: Time = Time::from_ms(1000);
 const SHOOT: u64 = u64::MAX;
 
 impl Linux70 {
-    /// Creates the design on this machine.
+    /// Creates the design `linux-7.0-uncounted` on this machine.
     #[must_use]
-    pub fn new(sim: Rc<Sim>) -> Self {
+    pub fn uncounted(sim: Rc<Sim>) -> Self {
         Self::with_lifetime(sim, ExitFlush::Interrupts, Uncounted)
     }
 

@@ -6,8 +6,8 @@ use crate::render::unit;
 use crate::studies::{Choice, Results, Row, Scaling};
 
 /// A limit of the Linux models that decides the result of the scaling experiment.
-pub(super) const UNCOUNTED: &str = "Of the Linux models, only linux-counted counts the CPUs that \
-are lazy on an address space. Linux does so on all architectures except powerpc.";
+pub(super) const UNCOUNTED: &str = "Of these Linux models, only powerpc-counted counts the CPUs \
+that are lazy on an address space. Linux does so on all architectures except powerpc.";
 
 /// Returns the published and predicted figures, and then a table of designs for each experiment.
 pub(super) fn results(results: &Results) -> String {

@@ -124,7 +124,7 @@ impl Case {
     pub(crate) fn run(&self) -> Result<Outcome, RunError> {
         match self.design {
             Design::Ours => self.run_under(Engine::<1>::new),
-            Design::Linux70 => self.run_under(Linux70::new),
+            Design::Linux70 => self.run_under(Linux70::uncounted),
             Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
             Design::Arm64 => self.run_under(Arm64::skip),

@@ -323,6 +323,7 @@ impl Host {
 
 impl Platform for Host {
     type SleepingLock = parking_lot::RawRwLock;
+    type IndexLock = parking_lot::RawRwLock;
     type SpinLock = lock::HookedLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {

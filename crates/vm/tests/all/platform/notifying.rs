@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Batching, Change, EmptyTables, ExtraFlushes, Flush, Lifetimes, Policy, ReclaimFlush, Refault,
-    Retired, UnmapLock, ZeroPage,
+    Batching, Change, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Policy, ReclaimFlush,
+    Refault, Retired, UnmapLock, ZeroPage,
 };
 
 use super::{
@@ -18,6 +18,14 @@ pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
         EXCLUSIVE | PER_SPACE | PER_AREA => UnmapLock::Exclusive,
         SHARED => UnmapLock::Shared,
         _ => UnmapLock::Released,
+    }
+}
+
+/// Half of the policies lock areas for faults.
+pub(crate) const fn fault_lock(lock: u8) -> FaultLock {
+    match lock {
+        SHARED | KEEPING | BATCHING => FaultLock::Area,
+        _ => FaultLock::Space,
     }
 }
 
@@ -37,6 +45,7 @@ fn policy(lock: u8) -> Policy {
         _ => ExtraFlushes::empty(),
     };
     Policy {
+        fault_lock: fault_lock(lock),
         empty_tables: empty_tables(lock),
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
         reclaim_flush: if lock == BATCHING { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
