@@ -1,10 +1,27 @@
 //! Inspection of memory from outside the machine: on no CPU, through no TLB, and in no time.
 
+use core::ops::Range;
+
+use crate::lines::LineId;
 use crate::memory::FrameNumber;
 use crate::mmu::{
     ENTRIES_PER_TABLE, LARGE, LEVEL_BITS, PAGE_SHIFT, PRESENT, TOP_SHIFT, entry_frame, page_frame,
 };
-use crate::sim::Sim;
+use crate::sim::{Sim, with_running};
+
+/// Returns `true` if a cache of the simulation that runs on this thread of the host has a line of
+/// this memory of the host. Memory that is freed must not be cached any more: see
+/// [`SimWord`](crate::SimWord). `false` while the simulation itself uses its caches.
+///
+/// Allocates no memory, so that an allocator of a test can call it.
+#[must_use]
+pub fn is_cached(memory: Range<usize>) -> bool {
+    let is_cached = |sim: &Sim| {
+        let lines = sim.lines.try_borrow().ok()?;
+        Some(LineId::all_of_host(memory).any(|line| lines.contains(line)))
+    };
+    with_running(is_cached).flatten().unwrap_or(false)
+}
 
 impl Sim {
     /// The pages that are mapped by the page tables below `root`, as pairs of address and frame in

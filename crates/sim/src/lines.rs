@@ -7,6 +7,7 @@
 //!
 //! Capacity (a line stays until another CPU takes it) and bandwidth are not modelled.
 
+use core::ops::Range;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -22,6 +23,11 @@ impl LineId {
     #[inline]
     pub(crate) fn of_host(address: usize) -> Self {
         Self(address as u64 / 64)
+    }
+
+    /// The lines that contain bytes of the host's memory.
+    pub(crate) fn all_of_host(memory: Range<usize>) -> impl Iterator<Item = Self> {
+        (memory.start as u64 / 64..(memory.end as u64).div_ceil(64)).map(Self)
     }
 
     /// The line that contains a byte of simulated memory.
@@ -163,6 +169,11 @@ impl Lines {
         self.add_sharer(at, cpu);
     }
 
+    /// Returns `true` if the line was accessed and not forgotten.
+    pub(crate) fn contains(&self, line: LineId) -> bool {
+        self.index.contains_key(&line)
+    }
+
     /// Removes a line from all caches, because its memory was freed or is reused.
     pub(crate) fn forget(&mut self, line: LineId) {
         if let Some(at) = self.index.remove(&line) {
@@ -240,7 +251,7 @@ impl Lines {
 }
 
 /// The bits of the `index`-th word of a CPU set that represent CPUs in `cpus`.
-fn mask(index: usize, cpus: &core::ops::Range<usize>) -> u64 {
+fn mask(index: usize, cpus: &Range<usize>) -> u64 {
     let first = cpus.start.saturating_sub(index * 64).min(64);
     let end = cpus.end.saturating_sub(index * 64).min(64);
     let below = |bit: usize| if bit >= 64 { u64::MAX } else { (1 << bit) - 1 };

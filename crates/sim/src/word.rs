@@ -18,6 +18,10 @@ use crate::sim::with_running;
 ///
 /// A word that must have its own line must be aligned to 64 bytes. Otherwise the host's allocator
 /// would decide which words share a line.
+///
+/// A word must stay at its address until it is dropped, if it was used in a run. Otherwise its old
+/// line stays in caches, and other memory that the host allocates there finds the line warm:
+/// results would depend on the host's allocator. [`is_cached`](crate::is_cached) detects that.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct SimWord(AtomicU64);

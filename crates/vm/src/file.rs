@@ -1,5 +1,6 @@
 //! The page cache of a file: its pages that are in memory. (Linux: `address_space`.)
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
@@ -19,7 +20,9 @@ pub struct File<P: Platform> {
     platform: P,
     /// The number of the stored file; `None` if the file is not stored.
     stored: Option<FileId>,
-    cache: Mutex<P::SpinLock, Cache>,
+    /// In memory of its own, so that the lock stays where it is when the last reference moves the
+    /// file out of its `Arc`. A simulated lock that moved would leave its cache line behind.
+    cache: Box<Mutex<P::SpinLock, Cache>>,
 }
 
 /// The pages in memory, and those that are being read in.
@@ -42,14 +45,14 @@ struct Reading {
 impl<P: Platform> File<P> {
     /// Creates a file with no page in memory, whose pages are zeros at first. It is not stored, so
     /// its pages stay in memory as long as the file exists.
-    pub const fn new(platform: P) -> Self {
-        Self { platform, stored: None, cache: Mutex::new(Cache::new()) }
+    pub fn new(platform: P) -> Self {
+        Self { platform, stored: None, cache: Box::new(Mutex::new(Cache::new())) }
     }
 
     /// Creates a stored file with no page in memory yet. Its pages are [read in](Platform::read_in)
     /// when they are needed, and may be written out and dropped when memory is short.
-    pub const fn stored(platform: P, id: FileId) -> Self {
-        Self { platform, stored: Some(id), cache: Mutex::new(Cache::new()) }
+    pub fn stored(platform: P, id: FileId) -> Self {
+        Self { platform, stored: Some(id), cache: Box::new(Mutex::new(Cache::new())) }
     }
 
     /// Returns `true` if the file is stored.

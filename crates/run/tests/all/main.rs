@@ -5,9 +5,9 @@ mod arc_asid_range;
 mod arm64_skip_broadcast;
 mod bound;
 mod causes;
-
 mod encoded;
 mod exhausted;
+mod heap;
 mod hostile;
 mod large;
 mod latr;

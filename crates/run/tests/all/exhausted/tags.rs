@@ -44,7 +44,7 @@ fn reader() -> Vec<Operation> {
 
 fn outcome(machine: Machine, broken: Option<Rule>) -> Result<Outcome, RunError> {
     let programs = (0..PROCESSES).map(process).chain([reader()]);
-    let limits = Limits { frames: 330, ..LIMITS };
+    let limits = Limits { frames: 316, ..LIMITS };
     let design = |sim| Engine::<1>::with_broken_rule(sim, broken);
     run_under(machine.with_cpus(4).unwrap(), limits, programs, design)
 }

@@ -218,7 +218,7 @@ impl Case {
     }
 
     /// Returns the value of `CONTENTS_REPLAY` for this case.
-    fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let (suffix, kept) = (self.room.suffix(), ranges(&self.program.kept));
         format!("{}{suffix}:{}:{kept}", self.design.name(), self.seed)
     }

@@ -28,6 +28,7 @@ mod program;
 use shootdown_run::Outcome;
 use shootdown_vm::Stats;
 
+use crate::heap::{Heap, with_heap};
 use cases::{Case, Design, Room, programs, seeds};
 
 /// Tests every design. The tests of reclaim and of moves use only designs that are correct there.
@@ -74,11 +75,34 @@ fn replay() {
     }
 }
 
+/// A simulated cache line is one of the host's memory, so a line that stayed in a cache after its
+/// memory was freed would make the times depend on the host's allocator.
+#[test]
+fn freed_memory_is_in_no_cache() {
+    for case in cases_of_all_rooms() {
+        let (outcome, freed_cached) = with_heap(Heap::Checked, || case.run());
+        outcome.unwrap();
+        let words = case.words();
+        assert_eq!(freed_cached, None, "{words} frees a block of this size that is in a cache");
+    }
+}
+
 #[test]
 fn same_program_gives_same_outcome() {
-    let [one, other] = [(); 2].map(|()| Case::new(Design::Ours, 7, Room::Short).run());
-    let (one, other) = (one.unwrap(), other.unwrap());
-    assert_eq!((one.time, one.counts, one.traffic), (other.time, other.counts, other.traffic));
+    for case in cases_of_all_rooms() {
+        let [one, other] = [Heap::Usual, Heap::Fresh].map(|heap| {
+            let outcome = with_heap(heap, || case.run()).0.unwrap();
+            (outcome.time, outcome.counts, outcome.traffic, outcome.memory)
+        });
+        assert_eq!(one, other, "{}", case.words());
+    }
+}
+
+/// Returns programs that use all operations, for each design.
+fn cases_of_all_rooms() -> impl Iterator<Item = Case> {
+    let rooms = [(Room::Short, 5), (Room::Short, 7), (Room::Short, 11), (Room::Nodes, 5)];
+    let of = move |design| rooms.map(|(room, seed)| Case::new(design, seed, room));
+    Design::ALL.into_iter().flat_map(of)
 }
 
 /// Sums over all programs of a test. If one is 0, the test does not show anything about it.
