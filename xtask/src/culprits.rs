@@ -9,8 +9,16 @@ use serde_json::Value;
 use crate::command::{Command, Failure, cargo};
 use crate::{output, root};
 
+/// A language, whose programs are in one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    C,
+    Go,
+}
+
 /// A program, and what `explain` must find in it.
 struct Culprit {
+    language: Language,
     name: &'static str,
     cause: &'static str,
     /// The function of the program that causes the requests.
@@ -22,17 +30,49 @@ struct Culprit {
     advice: &'static str,
 }
 
-const CULPRITS: [Culprit; 5] = [
+const CULPRITS: [Culprit; 6] = [
     Culprit {
+        language: Language::C,
         name: "discards",
         cause: "madvise(MADV_DONTNEED)",
         site: Some("release_pages"),
         advice: "reuse it",
     },
-    Culprit { name: "reads-first", cause: "zero page", site: Some("insert"), advice: "write" },
-    Culprit { name: "protects", cause: "mprotect", site: Some("protect"), advice: "protection" },
-    Culprit { name: "unmaps", cause: "munmap", site: Some("free_buffer"), advice: "reuse" },
-    Culprit { name: "forks", cause: "copy-on-write", site: None, advice: "posix_spawn" },
+    Culprit {
+        language: Language::C,
+        name: "reads-first",
+        cause: "zero page",
+        site: Some("insert"),
+        advice: "write",
+    },
+    Culprit {
+        language: Language::C,
+        name: "protects",
+        cause: "mprotect",
+        site: Some("protect"),
+        advice: "protection",
+    },
+    Culprit {
+        language: Language::C,
+        name: "unmaps",
+        cause: "munmap",
+        site: Some("free_buffer"),
+        advice: "reuse",
+    },
+    Culprit {
+        language: Language::C,
+        name: "forks",
+        cause: "copy-on-write",
+        site: None,
+        advice: "posix_spawn",
+    },
+    Culprit {
+        language: Language::Go,
+        name: "maps-files",
+        cause: "munmap",
+        site: Some("main.closeFile"),
+        advice: "reuse",
+    },
 ];
 
 /// The requests that the change removes, as a part of those that were predicted.
@@ -41,12 +81,20 @@ const ACCURACY: RangeInclusive<f64> = 0.80..=1.25;
 /// Explains each program; runs it again with the change; and compares what the change removes with
 /// the prediction.
 pub(crate) fn soak() -> Result<(), Failure> {
-    let (lab, programs) = build()?;
+    cargo("build --quiet --release -p shootdown-lab").run()?;
+    let lab = output().join("release/shootdown");
     println!(
         "{:<12} {:>9} {:>9} {:>9} {:>9}",
         "program", "requests", "predicted", "removed", "ratio"
     );
     for culprit in &CULPRITS {
+        let Some(programs) = culprit.language.build()? else {
+            println!(
+                "{:<12} skipped: there is no compiler for {:?}",
+                culprit.name, culprit.language
+            );
+            continue;
+        };
         let before = explain(&lab, &programs, &[culprit.name])?;
         let predicted = culprit.found_in(&before)?;
         let after = explain(&lab, &programs, &[culprit.name, "changed"])?;
@@ -67,14 +115,21 @@ pub(crate) fn soak() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the command and the programs.
-fn build() -> Result<(PathBuf, PathBuf), Failure> {
-    cargo("build --quiet --release -p shootdown-lab").run()?;
-    let programs = output().join("culprits");
-    let source = root().join("traces/programs/culprits.c");
-    let compiler = Command::new("cc").args("-O1 -g -pthread -o").arg(&programs).arg(source);
-    compiler.run()?;
-    Ok((output().join("release/shootdown"), programs))
+impl Language {
+    /// Builds the programs where necessary. Returns `None` if there is no compiler.
+    fn build(self) -> Result<Option<PathBuf>, Failure> {
+        let (compiler, version, options, source) = match self {
+            Self::C => ("cc", "--version", "-O1 -g -pthread -o", "culprits.c"),
+            Self::Go => ("go", "version", "build -o", "culprit.go"),
+        };
+        if Command::new(compiler).args(version).output().is_err() {
+            return Ok(None);
+        }
+        let programs = output().join(format!("culprits-{compiler}"));
+        let source = root().join("traces/programs").join(source);
+        Command::new(compiler).args(options).arg(&programs).arg(source).run()?;
+        Ok(Some(programs))
+    }
 }
 
 fn explain(lab: &Path, programs: &Path, arguments: &[&str]) -> Result<Value, Failure> {

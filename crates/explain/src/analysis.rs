@@ -11,7 +11,7 @@ use crate::costs::Costs;
 use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
 
-/// A flush that was requested from at least one other CPU.
+/// A flush that was requested from at least one other CPU, or whose call stack was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The task that requested it; [`TaskId::KERNEL`] for a thread of the kernel.
@@ -26,7 +26,8 @@ pub struct Flush {
     pub cause: CauseId,
     /// The innermost call of the sampled call stack, if the request was sampled.
     pub stack: Option<FrameId>,
-    /// Number of CPUs that were asked to flush.
+    /// Number of CPUs that were asked to flush. If it is 0, only the call stack counts: it is that
+    /// of other flushes, too few of which may be sampled.
     pub requests: u32,
     /// Number of interrupts that were sent. A CPU with a request in its queue needs no other.
     pub interrupts: u32,
@@ -324,7 +325,7 @@ impl Analyst {
         let Some(Pending { mut flush, by_event, last_ns, .. }) = self.pending[cpu].take() else {
             return;
         };
-        if flush.requests == 0 {
+        if flush.requests == 0 && flush.stack.is_none() {
             return;
         }
         flush.sender_ns = if flush.is_measured {

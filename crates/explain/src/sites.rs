@@ -2,7 +2,8 @@
 //! of the call stack.
 //!
 //! Stacks are sampled. A flush without one belongs to the site of the last sampled flush of its
-//! task with the same cause, or of its space; if there is none, to the next one.
+//! task with the same cause, or of its space; if there is none, to the next one. The stack of a
+//! flush that asked no CPU, because no other one ran the program, counts for others as well.
 
 use std::collections::HashMap;
 
@@ -103,10 +104,13 @@ impl Explanation {
                 key,
             });
             if let Some(stack) = flush.stack {
-                site.sampled += 1;
+                site.sampled += u64::from(flush.requests > 0);
                 if site.frames.is_empty() {
                     site.frames = analysis.frames.program(stack);
                 }
+            }
+            if flush.requests == 0 {
+                continue;
             }
             let cause = causes.entry(flush.cause).or_default();
             for sum in [&mut total, cause, &mut site.sum] {
@@ -116,21 +120,23 @@ impl Explanation {
                 of_operation.insert(operation, key);
             }
         }
-        let mut sites: Vec<_> = sites.into_values().collect();
+        let mut sites: Vec<_> = sites.into_values().filter(|it| it.sum.requests > 0).collect();
         sites.sort_by_key(|site| (std::cmp::Reverse(site.sum.cpu_ns), site.key));
         let mut causes: Vec<_> = causes.into_iter().collect();
         causes.sort_by_key(|(cause, sum)| (std::cmp::Reverse(sum.cpu_ns), *cause));
         Self { total, causes, sites, site_of, of_operation }
     }
 
-    /// Returns each flush with the index of its site in `sites`.
+    /// Returns each flush that asked a CPU, with the index of its site in `sites`.
     pub fn flushes<'a>(
         &'a self,
         analysis: &'a Analysis,
     ) -> impl Iterator<Item = (&'a Flush, usize)> {
         let index: HashMap<_, _> = self.sites.iter().map(|site| site.key).zip(0..).collect();
         let flushes = analysis.flushes.iter().zip(&self.site_of);
-        flushes.map(move |(flush, key)| (flush, index[&key.unwrap_or((flush.cause, None))]))
+        flushes
+            .filter(|(flush, _)| flush.requests > 0)
+            .map(move |(flush, key)| (flush, index[&key.unwrap_or((flush.cause, None))]))
     }
 }
 

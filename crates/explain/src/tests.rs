@@ -48,20 +48,25 @@ impl Program {
     fn flush(&mut self, stack: Option<&[(Layer, &str)]>) {
         self.on(0, Event::Flush { reason: FlushReason::Request, pages: Some(1) });
         if let Some(stack) = stack {
-            let mut caller = FrameId::NONE;
-            for (layer, function) in stack.iter().rev() {
-                self.frames += 1;
-                let frame = FrameId(self.frames);
-                let (function, file) = ((*function).to_owned(), String::new());
-                let function = Frame { layer: *layer, function, file, line: 0 };
-                self.on(0, Event::Frame { frame, caller, function });
-                caller = frame;
-            }
-            self.on(0, Event::Stack { frame: caller, requests: 1 });
+            self.stack(stack);
         }
         self.on(0, Event::Requests { targets: vec![1] });
         self.on(0, Event::Interrupts { targets: vec![1] });
         self.on(1, Event::Flush { reason: FlushReason::Remote, pages: Some(1) });
+    }
+
+    /// The last request of CPU 0 was sampled.
+    fn stack(&mut self, stack: &[(Layer, &str)]) {
+        let mut caller = FrameId::NONE;
+        for (layer, function) in stack.iter().rev() {
+            self.frames += 1;
+            let frame = FrameId(self.frames);
+            let (function, file) = ((*function).to_owned(), String::new());
+            let function = Frame { layer: *layer, function, file, line: 0 };
+            self.on(0, Event::Frame { frame, caller, function });
+            caller = frame;
+        }
+        self.on(0, Event::Stack { frame: caller, requests: 1 });
     }
 
     fn madvise(&mut self, stack: Option<&[(Layer, &str)]>) {
@@ -107,6 +112,22 @@ fn unsampled_flush_belongs_to_the_sampled_site() {
     program.madvise(None);
     let expected = ("madvise(MADV_DONTNEED)".to_owned(), "madvise".to_owned(), 3);
     assert_eq!(sites(&program), [expected]);
+}
+
+#[test]
+fn stack_of_a_flush_without_targets_counts_for_others() {
+    let mut program = Program::new();
+    program.on(0, Event::Call(Call::Advise { address: 0x1000, length: 4096, advice: 4 }));
+    program.on(0, Event::Flush { reason: FlushReason::Request, pages: Some(1) });
+    program.stack(MADVISE);
+    program.on(0, Event::Return { value: 0 });
+    assert!(sites(&program).is_empty(), "it has no cost of its own");
+    program.madvise(None);
+    let expected = ("madvise(MADV_DONTNEED)".to_owned(), "madvise".to_owned(), 1);
+    assert_eq!(sites(&program), [expected]);
+    let (analysis, explanation) = explain(&program.file());
+    assert_eq!(explanation.flushes(&analysis).count(), 1);
+    assert_eq!((explanation.total.flushes, explanation.sites[0].sampled), (1, 0));
 }
 
 #[test]
