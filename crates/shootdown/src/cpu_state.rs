@@ -66,6 +66,8 @@ pub(crate) struct Local<M: Machine> {
     /// of `tags`, or `spare`. Meaningless while no space is loaded.
     pub(crate) slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
+    /// `true` during an [operation](crate::pinned_cpu::Operation), in builds with assertions.
+    pub(crate) is_busy: Cell<bool>,
     /// The cause of the next flush, if the machine [traces](Machine::TRACES).
     pub(crate) cause: Cell<FlushCause>,
     /// The kernel's generation up to which this CPU's TLB is clean.
@@ -94,6 +96,7 @@ impl<M: Machine> Local<M> {
             loaded: Cell::new(ptr::null()),
             slot: Cell::new(ptr::null()),
             online: Cell::new(false),
+            is_busy: Cell::new(false),
             cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
             renamed_tags: Cell::new(0),

@@ -70,6 +70,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     ///   can be completed only there.
     /// - No other CPU disconnects `cpu` at the same time.
     pub unsafe fn disconnect(&self, cpu: CpuId) {
+        let _operation = self.begin();
         assert_ne!(cpu, self.id, "a CPU that runs goes offline");
         let state = self.machine().state(cpu);
         // The guard of the stopped CPU. The caller promises that the CPU executes nothing, so this
@@ -86,6 +87,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
     fn leave_stopped(&self) {
         let local = self.local();
         local.loaded.set(ptr::null());
+        // It may have stopped in the middle of an operation, which never ends.
+        local.is_busy.set(false);
         local.policy.outstanding.set(0);
         // In the middle of a round, the handler may have dropped its reference already, and not yet
         // changed the hazard pointer. To drop it twice would free a space that is in use.

@@ -52,6 +52,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the space is another engine's.
     #[inline]
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
+        let _operation = self.begin();
         let walkers =
             if extent.frees_tables() { WalkerPolicy::Interrupt } else { WalkerPolicy::Ignore };
         let began_ns = self.begin_trace();
@@ -97,6 +98,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the space is another engine's.
     #[inline]
     pub fn flush_gathered(&self, space: &Space<M>, extents: &ExtentSet) -> Pending<'e, M> {
+        let _operation = self.begin();
         let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
         match *extents.as_slice() {
@@ -276,6 +278,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// If the space is another engine's.
     pub fn flush_walkers(&self, space: &Space<M>) -> Pending<'e, M> {
+        let _operation = self.begin();
         assert!(self.engine.owns(space), "the space is another engine's");
         let (machine, began_ns) = (self.machine(), self.begin_trace());
         let generation = space.log.generation(machine);
@@ -330,7 +333,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     fn flush_kernel_all(&self, extents: &[Extent]) -> Pending<'e, M> {
-        let began_ns = self.begin_trace();
+        let (_operation, began_ns) = (self.begin(), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         if !extents.is_empty() {
             self.flush_kernel_extents(extents, &mut pending);

@@ -5,6 +5,7 @@
     reason = "the loaded space and its slot are pointers, and only the kernel can pin a thread"
 )]
 
+use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr;
@@ -47,6 +48,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// the kernel's own page table is loaded. It empties the TLB, because no flush has notified
     /// this CPU so far. Does nothing if the CPU is online.
     pub fn online(&self) {
+        let _operation = self.begin();
         if self.local().online.replace(true) {
             return;
         }
@@ -74,11 +76,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// reach an offline CPU, so it may use only kernel mappings that are never flushed, such as its
     /// text and its stack. Does nothing if the CPU is offline.
     pub fn offline(&self) {
+        let _operation = self.begin();
         if !self.local().online.get() {
             return;
         }
         // The space may be dead: if this CPU is the last one that drops the space, it reclaims it.
-        self.leave_space();
+        self.leave();
         if !self.machine().breaks(Rule::CompleteForOthers) {
             self.complete_broadcasts();
         }
@@ -93,6 +96,26 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // Without: this CPU's last accesses hit a kernel page that the flush's caller has freed.
         self.engine.online().remove(self.id, order(self.machine(), Rule::LeaveOnlineRelease));
         self.cpu.bell.disconnect(self.machine());
+    }
+
+    /// Begins an operation, which ends when the returned guard is dropped.
+    ///
+    /// # Panics
+    ///
+    /// In builds with assertions, if this CPU is in an operation already.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn begin(&self) -> Operation<'e> {
+        let is_busy = &self.local().is_busy;
+        if cfg!(debug_assertions) {
+            assert!(
+                !is_busy.replace(true),
+                "CPU {} is in an operation of the engine already: an interrupt that uses the \
+                 engine was not masked, or a method of `Machine` called the engine",
+                self.id.0
+            );
+        }
+        Operation { is_busy }
     }
 
     #[inline]
@@ -216,6 +239,25 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 }
 
+/// The time in which a CPU is in one of the engine's operations.
+///
+/// An operation that begins within another one finds the state of its CPU half changed. The caller
+/// of [`Shootdown::pin`] promises that this does not happen. Only the flush interrupt's handler may
+/// be called within an operation, where the engine calls the machine.
+#[must_use = "the operation ends when this is dropped"]
+pub(crate) struct Operation<'c> {
+    is_busy: &'c Cell<bool>,
+}
+
+impl Drop for Operation<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            self.is_busy.set(false);
+        }
+    }
+}
+
 impl<M: Machine> fmt::Debug for PinnedCpu<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PinnedCpu")
@@ -244,11 +286,51 @@ impl<M: Machine> Shootdown<M> {
     /// guard may be made to [answer](PinnedCpu::handle_flush_ipi). So a lock that they take may be
     /// waited for in a loop that answers, and `wait_hint` may unmask the flush interrupt for a
     /// moment.
+    ///
+    /// In builds with assertions, an operation that begins within another one of its CPU panics.
     #[inline]
     #[expect(unsafe_code, reason = "only the kernel can pin a thread")]
     pub unsafe fn pin(&self) -> PinnedCpu<'_, M> {
         let id = self.machine.cpu();
         debug_assert!(self.machine.interrupts_masked(), "the flush interrupt must be masked");
         PinnedCpu { engine: self, cpu: self.machine.state(id), id, not_send: PhantomData }
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use crate::extent::Extent;
+    use crate::ids::{CpuId, Root, SpaceId};
+    use crate::soft::{Config, Host, Soft};
+
+    /// An unmasked interrupt in the middle of an operation. Only the flush interrupt may be handled
+    /// there.
+    #[test]
+    fn operation_within_an_operation_panics() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let space = engine.space(Root(0));
+        let cpu = engine.enter(CpuId(0));
+        let pin = || cpu.pin();
+        pin().online();
+        let operations: [&dyn Fn(); 6] = [
+            &|| pin().flush(&space, Extent::page(0)).wait(),
+            &|| pin().flush_kernel(Extent::page(0)).wait(),
+            &|| pin().enter_lazy(),
+            &|| pin().leave_space(),
+            &|| {
+                pin().resume(SpaceId(1));
+            },
+            &|| pin().offline(),
+        ];
+        for operation in operations {
+            let outer = pin();
+            let busy = outer.begin();
+            assert!(catch_unwind(AssertUnwindSafe(operation)).is_err());
+            pin().handle_flush_ipi();
+            drop(busy);
+            operation();
+        }
     }
 }

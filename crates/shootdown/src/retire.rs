@@ -64,13 +64,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// - The space stays at its address, and its root stays a valid page table, until the space is
     ///   reclaimed.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
+        let _operation = self.begin();
         // Exposes the provenance of the caller's pointer: `Machine::reclaim` gets it back.
         let hazard = Hazard::space(space.as_ptr());
         let mut pending = Pending::done(self.engine);
         let mut marked = 0;
         if M::LIFETIME != Lifetime::Counted && !self.machine().breaks(Rule::MarkHazards) {
             if M::LIFETIME == Lifetime::Shoot && self.hazard().is(space.as_ptr()) {
-                self.leave_space();
+                self.leave();
             }
             // SAFETY: the space exists until the reference of its users is dropped, which only this
             // call's `Retiring` does, and the Rust reference ends before that.
@@ -102,13 +103,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
     /// marks, so this interrupts no CPU.
     pub fn reap(&self) -> Reaping<'e, M> {
+        let _operation = self.begin();
         let (machine, began_ns) = (self.machine(), self.begin_trace());
         // This includes a space that this CPU's handler could not reclaim.
         let hazard = self.hazard();
         if hazard.is_orphaned()
             || hazard.is_marked() && matches!(self.presence(), Presence::Lazy(_))
         {
-            self.leave_space();
+            self.leave();
         }
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);
@@ -172,7 +174,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn stop_using(&self, space: &Space<M>) -> bool {
         let is_loaded = self.has_loaded(space);
         if is_loaded {
-            self.enter_lazy();
+            self.become_lazy();
         }
         is_loaded
     }

@@ -32,6 +32,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///   [`Machine::reclaim`] returns the space.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
+        let _operation = self.begin();
         if self.has_loaded(space) {
             self.return_from_lazy(space);
         } else {
@@ -141,6 +142,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// [`switch`](Self::switch) or [`resume`](Self::resume). Does nothing if no space is active.
     #[inline]
     pub fn enter_lazy(&self) {
+        let _operation = self.begin();
+        self.become_lazy();
+    }
+
+    /// Enters lazy, within an operation.
+    #[inline]
+    pub(crate) fn become_lazy(&self) {
         let active = self.presence_word();
         if active.is_active() {
             // Before the presence: a CPU that observes `Lazy` then observes this generation, or a
@@ -162,6 +170,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// time. If the space was [retired](Self::retire), and this CPU is the last one that had it
     /// loaded, the CPU reclaims it here.
     pub fn leave_space(&self) {
+        let _operation = self.begin();
+        self.leave();
+    }
+
+    /// Leaves the space, within an operation.
+    pub(crate) fn leave(&self) {
         let before = self.presence();
         if self.load_kernel() {
             let hazard = self.replace_hazard(Hazard::NOTHING, before);
@@ -232,6 +246,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// For a kernel thread that borrows the loaded space. Such a thread must not call `switch`,
     /// because the space may be dead, and a flush interrupt may have made the CPU leave it.
     pub fn resume(&self, id: SpaceId) -> bool {
+        let _operation = self.begin();
         let is_loaded =
             matches!(self.presence(), Presence::Lazy(on) | Presence::Active(on) if on == id);
         // The pages of a dead space are freed without a flush.

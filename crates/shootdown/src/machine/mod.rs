@@ -384,7 +384,8 @@ pub unsafe trait Machine: Memory {
     ///
     /// If your kernel cannot free memory in these places, put the space on a list, and free it when
     /// the switch is over. A CPU that holds the lock of that list must not switch, because `switch`
-    /// may take the lock. This method must not call the engine.
+    /// may take the lock. This method must not call the engine; in builds with assertions, such a
+    /// call panics.
     fn reclaim(&self, space: NonNull<Space<Self>>);
 
     /// One turn of a loop that waits for a lock. The lock's holder keeps it for some hundred

@@ -322,6 +322,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     where
         S: Deref<Target = Space<M>>,
     {
+        let _operation = self.begin();
         let (machine, began_ns) = (self.machine(), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         let mut is_broadcast = false;
