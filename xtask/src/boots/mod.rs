@@ -153,7 +153,8 @@ impl Built {
     /// Returns `shootdown boot` with instruction counting of the kernel as it would ship.
     fn count(&self, arch: &str) -> Command {
         let command = Command::new(&self.lab).args("boot --counts --format csv --arch").arg(arch);
-        command.arg("--kernel").arg(&self.kernels[arch][1])
+        // A counted recording prints nothing before its end, which takes minutes on a busy host.
+        command.args("--patience 600").arg("--kernel").arg(&self.kernels[arch][1])
     }
 
     fn alone(&self, arch: &str) -> Result<String, Failure> {
