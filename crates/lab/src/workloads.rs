@@ -26,7 +26,14 @@ macro_rules! embedded {
     };
 }
 
-embedded!("madvise-server", "fork-server", "garbage-collector", "page-cache-scan", "migration");
+embedded!(
+    "arena-per-thread",
+    "madvise-server",
+    "fork-server",
+    "garbage-collector",
+    "page-cache-scan",
+    "migration"
+);
 
 impl Embedded {
     /// The first line of the file, which describes the workload.

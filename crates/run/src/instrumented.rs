@@ -125,6 +125,10 @@ impl Flush for Instrumented {
         Space { space: self.design.space(root), root: root.0 >> 12 }
     }
 
+    fn notifications_max(&self, space: &Space) -> Option<usize> {
+        self.design.notifications_max(&*space.space)
+    }
+
     fn flush(&self, space: &Space, change: &Change) -> Flushing {
         let send = || self.design.flush(&*space.space, change);
         let (flush, reported) = self.report(space, change, send);

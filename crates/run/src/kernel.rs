@@ -351,7 +351,10 @@ impl Kernel for SimKernel {
         self.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
-        // Frees dead tables when the CPU is idle, or when there are many.
+        // Frees discarded pages when the CPU is idle, and dead tables also when there are many.
+        if to == SwitchedTo::Nothing {
+            self.vm.free_discarded();
+        }
         if to == SwitchedTo::Nothing || self.vm.has_many_quarantined() {
             self.vm.free_dead_tables();
         }

@@ -4,7 +4,7 @@ use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::{OnFault, ProgramId};
 use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, TimeByCause, Violation};
-use shootdown_vm::{QuarantineStats, Stats};
+use shootdown_vm::{DiscardStats, QuarantineStats, Stats};
 use thiserror::Error;
 
 use crate::instrumented::Unmaps;
@@ -99,6 +99,8 @@ pub struct Outcome {
     /// Statistics of the page tables whose release was deferred, because a CPU could still walk
     /// them.
     pub quarantined_tables: QuarantineStats,
+    /// Statistics of the pages that were discarded in place.
+    pub discards: DiscardStats,
     /// Number of steps of a recording that had no effect, because the replay lacked their task or
     /// their space. The counts are then too low.
     pub dropped_steps: u64,
@@ -125,6 +127,7 @@ impl Outcome {
             traffic: kernel.platform().traffic(),
             memory: kernel.ended(),
             quarantined_tables: kernel.vm().quarantined_tables(),
+            discards: kernel.vm().discard_stats(),
             dropped_steps: 0,
         }
     }

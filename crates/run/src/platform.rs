@@ -159,6 +159,12 @@ impl Platform for SimPlatform {
     fn clear_page(&self, page: Frame) {
         self.sim.clear_page(page.0);
     }
+    fn zero_in_place(&self, page: Frame) {
+        self.sim.clear_page(page.0);
+    }
+    fn is_zero(&self, page: Frame) -> bool {
+        self.sim.is_zero_page(page.0)
+    }
     fn copy_page(&self, from: Frame, to: Frame) {
         self.traffic.borrow_mut().copied += 1;
         self.sim.copy_page(from.0, to.0);
@@ -192,6 +198,9 @@ impl Platform for SimPlatform {
     }
     fn wait_for_memory(&self) {
         self.sim.sleep(SHORTAGE_PAUSE);
+    }
+    fn now_ns(&self) -> u64 {
+        self.sim.now().ns()
     }
     fn work(&self, work: Work, count: usize) {
         let cost = &self.sim.machine().kernel;

@@ -321,6 +321,23 @@ mod tests {
     }
 
     #[test]
+    fn notifications_are_bounded_by_mask() {
+        let engine = engine();
+        let space = engine.space(Root(0));
+        let max = |cpu| engine.enter(CpuId(cpu)).pin().notifications_max(&space);
+        assert_eq!(max(0), Some(0));
+        (1..4).for_each(|cpu| switch(&engine, cpu, &space));
+        engine.enter(CpuId(3)).pin().leave_space();
+        assert_eq!([max(0), max(1)], [Some(3), Some(2)], "CPU 3 is still in the mask");
+        engine.enter(CpuId(1)).pin().enter_lazy();
+        assert_eq!(max(2), Some(2), "CPU 1 may return at any time");
+        engine.enter(CpuId(1)).pin().leave_space();
+        assert_eq!(max(2), Some(0));
+        engine.attach_device(&space).unwrap();
+        assert_eq!(max(0), None);
+    }
+
+    #[test]
     fn trim_keeps_cpus_entering_and_leaving() {
         let engine = engine();
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));

@@ -13,7 +13,7 @@ use crate::ids::{CpuId, Tag};
 use crate::machine::Machine;
 use crate::pending::Pending;
 use crate::pinned_cpu::PinnedCpu;
-use crate::presence::PresenceWord;
+use crate::presence::{Presence, PresenceWord};
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -82,6 +82,31 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let has_devices = space.cpumask.read_with_devices(self.machine(), others);
         others.remove(self.id);
         has_devices
+    }
+
+    /// The largest number of notifications that a flush of pages of `space` would send: an
+    /// interrupt for each other CPU in the cpumask, or one broadcast if the machine has a
+    /// broadcaster. 0 if no other CPU has the space loaded now, and `None` if devices use it.
+    ///
+    /// A CPU that is lazy on the space counts, because it may be in the kernel for a microsecond.
+    ///
+    /// This is a hint, for the choice between a flush and a way to avoid it: CPUs and devices may
+    /// come and go at any time.
+    #[must_use]
+    pub fn notifications_max(&self, space: &Space<M>) -> Option<usize> {
+        let mut others = CpuSet::new();
+        if self.read_others(space, &mut others) {
+            return None;
+        }
+        let (machine, id) = (self.machine(), space.id());
+        let has_loaded = |cpu| match self.engine.cpu(cpu).presence(machine) {
+            Presence::Active(used) | Presence::Switching(used) | Presence::Lazy(used) => used == id,
+            Presence::Out => false,
+        };
+        if !others.iter().any(has_loaded) {
+            return Some(0);
+        }
+        Some(if machine.broadcaster().is_some() { 1 } else { others.len() })
     }
 
     /// Returns `true` if a flush concerns no other CPU, and need not be broadcast for devices.

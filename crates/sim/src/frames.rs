@@ -163,6 +163,15 @@ impl Sim {
         self.memory.borrow_mut().write(page, 0);
     }
 
+    /// Returns `true` if a page is zero. Reading a page of zeros to its end takes as long as
+    /// filling it; a page that is in use has another word near its beginning.
+    pub fn is_zero_page(&self, page: FrameNumber) -> bool {
+        let is_zero = self.page_content(page) == 0;
+        let kernel = &self.machine.kernel;
+        self.spend(if is_zero { kernel.clear_page } else { kernel.entry });
+        is_zero
+    }
+
     /// Copies a page.
     pub fn copy_page(&self, from: FrameNumber, to: FrameNumber) {
         self.spend(self.machine.kernel.copy_page);

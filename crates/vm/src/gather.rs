@@ -83,8 +83,14 @@ impl<'s, S: System> Gather<'s, S> {
             let leaf = if level == 0 {
                 // Remove the entry as it is now: since it was found, the MMU may have marked it, or
                 // a fault may have mapped a page. A claim is cleared also; the CPU that claimed the
-                // entry detects this.
-                S::Format::as_leaf(platform.swap(at, EMPTY))
+                // entry detects this. It may flush the page only after this call has returned, so
+                // this call flushes the page as well.
+                let entry = platform.swap(at, EMPTY);
+                let leaf = S::Format::as_leaf(entry);
+                if leaf.is_none() && entry != EMPTY {
+                    self.add_translation(found.address, 0);
+                }
+                leaf
             } else {
                 // Do not remove a table: a fault links one here after another call has cleared the
                 // leaf. The translation that this call was asked to remove is gone then.

@@ -60,11 +60,16 @@
 //! - whenever the CPU has nothing to run, after the scheduler has reported so to the coherence;
 //! - also after every switch, while [many tables are quarantined](Vm::has_many_quarantined).
 //!
+//! [`free_discarded`](Vm::free_discarded) belongs at the same place.
+//!
 //! Without the call, tables wait for the next exit on the same CPU. An operation that would
 //! quarantine [too many](Vm::with_quarantined_tables_max) tables interrupts lazy CPUs.
 //! [`Vm::quarantined_tables`] counts both.
 //!
 //! # Limits
+//!
+//! [`Advice::DontNeed`] may [keep a few pages](Discards::InPlace) for up to 20 ms and 2 MiB per
+//! space, if the coherence's policy is so.
 //!
 //! There is no swap, and a file has no end. Pages of a [stored](File::stored) file are written out
 //! only when reclaim takes them. A file that is not stored stays in memory, and so does every
@@ -91,6 +96,8 @@
 //! - `area_index` has the areas' own locks, for faults, and `locked_areas` the lock of the space.
 //! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush is deferred, and
 //!   page tables that a CPU may still walk.
+//! - `discarded` lists the pages of a space that were discarded in place, and `discard_registry`
+//!   the spaces that have such pages.
 //! - `mappings` is the part of a space that reclaim reaches from a page. `reclaim` has the reverse
 //!   map, [`reclaim`](Vm::reclaim) itself, and [`migrate`](AddressSpace::migrate).
 //! - [`Vm`] and [`AddressSpace`] own these parts. `gather` collects the pages and tables that an
@@ -121,7 +128,9 @@ mod format;
 mod table;
 mod system;
 mod deferred;
+mod discarded;
 mod mappings;
+mod discard_registry;
 mod reclaim;
 mod vm;
 mod space;
@@ -130,11 +139,12 @@ mod ops;
 
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
+    Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
     ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush,
     Refault, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
+pub use discard_registry::DiscardStats;
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;

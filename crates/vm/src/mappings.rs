@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use shootdown::{BatchIsFull, StaleWrites};
 
@@ -11,7 +12,8 @@ use crate::area_index::AreaIndex;
 use crate::coherence::{Batching, ReclaimFlush};
 use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
-use crate::format::Leaf;
+use crate::discarded::DiscardedPages;
+use crate::format::{Format, Leaf};
 use crate::system::{Batch, Coherent, LockedAreas, System};
 use crate::table::PageTables;
 
@@ -23,10 +25,18 @@ pub(crate) struct Mappings<S: System> {
     pub(crate) index: Option<Arc<AreaIndex<S::Platform>>>,
     pub(crate) in_flight: InFlight,
     pub(crate) deferred: DeferredRanges<S>,
+    pub(crate) discarded: DiscardedPages<S>,
+    /// Number of claims that were made so far: the next ticket.
+    pub(crate) claims: AtomicU64,
     pub(crate) coherent: Coherent<S>,
 }
 
 impl<S: System> Mappings<S> {
+    /// Returns the value of an entry that a call claims. No other claim ever has the same value.
+    pub(crate) fn new_claim(&self) -> u64 {
+        S::Format::claim(self.claims.fetch_add(1, Relaxed))
+    }
+
     /// Returns the end of an outstanding flush that overlaps `range`: up to there, a CPU may have
     /// an old translation. The flush may be in flight or deferred.
     pub(crate) fn unflushed(&self, range: &Range<u64>) -> Option<u64> {

@@ -124,6 +124,13 @@ pub trait Platform: Clone {
     /// Fills a page with zeros.
     fn clear_page(&self, page: Frame);
 
+    /// Fills a page with zeros that user threads may be reading and writing: each of their accesses
+    /// finds a word as it was, or zero.
+    fn zero_in_place(&self, page: Frame);
+
+    /// Returns `true` if every byte of a page is zero. User threads may be writing to the page.
+    fn is_zero(&self, page: Frame) -> bool;
+
     /// Copies a page.
     fn copy_page(&self, from: Frame, to: Frame);
 
@@ -167,6 +174,10 @@ pub trait Platform: Clone {
     fn wait_for_memory(&self) {
         core::hint::spin_loop();
     }
+
+    /// Time since some fixed moment, in nanoseconds. It must not go back. It decides only when
+    /// memory is freed.
+    fn now_ns(&self) -> u64;
 
     /// Accounts for work of the memory manager. If time is real, there is nothing to do.
     fn work(&self, work: Work, count: usize) {

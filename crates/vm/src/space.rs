@@ -16,6 +16,7 @@ use crate::coherence::{Change, Defer, FaultLock, Flush, Later};
 use crate::deferred::in_flight::InFlight;
 use crate::deferred::ranges::DeferredRanges;
 use crate::deferred::tables::{SPACE_QUARANTINE_MAX, SpaceQuarantine};
+use crate::discarded::DiscardedPages;
 use crate::file::File;
 use crate::format::Format;
 use crate::locked_areas::LockedAreas;
@@ -40,8 +41,6 @@ use crate::vm::Vm;
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,
     pub(crate) mappings: Arc<Mappings<S>>,
-    /// Number of claims that were made so far: the next ticket.
-    pub(crate) claims: AtomicU64,
     pub(crate) zero_page_predictor: ZeroPagePredictor,
     pub(crate) counters: Counters,
     /// Unhooked tables that CPUs may still walk.
@@ -67,10 +66,11 @@ impl<S: System> AddressSpace<S> {
             tables,
             in_flight: InFlight::new(),
             deferred: DeferredRanges::new(),
+            discarded: DiscardedPages::new(vm.policy.discards),
+            claims: AtomicU64::new(0),
         };
         Ok(Self {
             mappings: Arc::new(mappings),
-            claims: AtomicU64::new(0),
             zero_page_predictor: ZeroPagePredictor::default(),
             counters: Counters::default(),
             quarantine: Mutex::new(Quarantine::new(SPACE_QUARANTINE_MAX)),

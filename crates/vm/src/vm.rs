@@ -7,6 +7,7 @@ use crate::area::{Area, Backing};
 use crate::coherence::{Flush, Policy};
 use crate::deferred::tables::{QUARANTINED_TABLES_MAX, QuarantinedTables};
 use crate::deferred::unmaps::DeferredUnmaps;
+use crate::discard_registry::{DiscardRegistry, DiscardStats};
 use crate::file::File;
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::reclaim::rmap::Rmap;
@@ -30,6 +31,7 @@ pub struct Vm<S: System> {
     /// The reverse map, if memory is reclaimed.
     pub(crate) rmap: Option<Arc<Rmap<S>>>,
     pub(crate) deferred: Arc<DeferredUnmaps<S>>,
+    pub(crate) discards: Arc<DiscardRegistry<S>>,
 }
 
 impl<S: System> Vm<S> {
@@ -58,6 +60,7 @@ impl<S: System> Vm<S> {
             read_ahead_pages: 0,
             rmap: None,
             deferred: Arc::new(DeferredUnmaps::new()),
+            discards: Arc::new(DiscardRegistry::new()),
         })
     }
 
@@ -111,12 +114,17 @@ impl<S: System> Vm<S> {
         self.zero_page
     }
 
+    /// Numbers of pages that were [discarded in place](crate::Discards::InPlace).
+    pub fn discard_stats(&self) -> DiscardStats {
+        self.discards.stats()
+    }
+
     /// Allocates a frame: either a free one, or one that reclaim takes from another page.
     ///
     /// Do not call this while you hold a spin lock, nor from reclaim.
     pub(crate) fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         self.platform.allocate(purpose).or_else(|error| {
-            if self.complete_deferred() > 0
+            if self.complete_deferred() + self.free_all_discarded() > 0
                 && let Ok(frame) = self.platform.allocate(purpose)
             {
                 return Ok(frame);
@@ -187,6 +195,7 @@ impl<S: System> Clone for Vm<S> {
             quarantined: Arc::clone(&self.quarantined),
             rmap: self.rmap.clone(),
             deferred: Arc::clone(&self.deferred),
+            discards: Arc::clone(&self.discards),
             ..*self
         }
     }

@@ -3,23 +3,24 @@
 
 #![expect(unsafe_code, reason = "switches to spaces and retires them")]
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use shootdown::{
-    Batch, BatchIsFull, CpuStats, Extent, Horizon, LazyEntryPredictor, Pending, Root, Space,
-    StaleWrites,
+    Batch, BatchIsFull, CpuStats, Extent, ExtentSet, Horizon, LazyEntryPredictor, Pending, Root,
+    Space, StaleWrites,
 };
 use shootdown_vm::{
-    Batching, Change, Defer, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush, Retired,
-    Scheduling, UnmapLock, ZeroPage,
+    Batching, Cause, Change, Defer, Discards, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush,
+    Retired, Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::counts::{self, CPUS_MAX, FLUSH_WAITS};
-use crate::kernel::load::{Reclaim, USER_CODE_START};
+use crate::kernel::load::{DiscardMode, Reclaim, USER_CODE_START};
 use crate::kernel::machine::{
-    Machine, SharedSpace, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
+    Machine, SharedSpace, discards, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
 };
 
 /// The kernel's only engine, as the memory manager uses it.
@@ -59,6 +60,16 @@ unsafe fn load(space: &Space<Machine>) -> bool {
     })
 }
 
+/// Returns the change to flush: nothing, if this run is for a missing flush of discarded pages, and
+/// this is the flush.
+fn with_fault(change: &Change) -> Cow<'_, Change> {
+    if discards() == DiscardMode::Unflushed && change.cause == Cause::Advise {
+        Cow::Owned(Change { extents: ExtentSet::new(), ..change.clone() })
+    } else {
+        Cow::Borrowed(change)
+    }
+}
+
 impl Flush for Engine {
     type Space = SharedSpace;
     type Pending = SentFlush;
@@ -67,6 +78,10 @@ impl Flush for Engine {
         Policy {
             empty_tables: EmptyTables::Kept,
             zero_page: ZeroPage::Predicted,
+            discards: match discards() {
+                DiscardMode::Immediate => Discards::Immediate,
+                _ => Discards::InPlace,
+            },
             reclaim_flush: match reclaim() {
                 Reclaim::PerPage => ReclaimFlush::PerPage,
                 Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => ReclaimFlush::Batched,
@@ -80,9 +95,14 @@ impl Flush for Engine {
         SharedSpace::new(root)
     }
 
+    fn notifications_max(&self, space: &SharedSpace) -> Option<usize> {
+        with_pinned(|pin| pin.notifications_max(space))
+    }
+
     fn flush(&self, space: &SharedSpace, change: &Change) -> SentFlush {
         let start_ns = Arch::now_ns();
         counts::this_cpu().flushes.add(1);
+        let change = with_fault(change);
         let pending = with_pinned(|pin| change.flush_by_engine(engine().machine(), &pin, space));
         SentFlush { pending, start_ns }
     }

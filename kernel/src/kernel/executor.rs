@@ -39,10 +39,13 @@ pub(crate) fn executor() -> &'static Executor {
     EXECUTOR.get()
 }
 
-/// Frees the page tables of dead spaces if this CPU has nothing else to run, or if many wait to be
-/// freed.
+/// Frees discarded pages, and the page tables of dead spaces, if this CPU has nothing else to run.
+/// Frees page tables also if many wait to be freed.
 pub(crate) fn after_switch(next: Next) {
     let vm = &executor().vm;
+    if next == Next::NoSpace {
+        vm.free_discarded();
+    }
     if next == Next::NoSpace || vm.has_many_quarantined() {
         vm.free_dead_tables();
     }

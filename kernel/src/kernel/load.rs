@@ -42,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) frames: u64,
     /// The flushes of reclaimed pages.
     pub(crate) reclaim: Reclaim,
+    /// The release of pages that are discarded.
+    pub(crate) discards: DiscardMode,
     /// How other CPUs are notified.
     pub(crate) notify: Notify,
 }
@@ -78,6 +80,19 @@ pub(crate) enum Reclaim {
     Unflushed,
 }
 
+/// The release of pages that `madvise` discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiscardMode {
+    /// Later, after one flush and a test for zeros.
+    InPlace,
+    /// In the call, which flushes.
+    Immediate,
+    /// Later, whether or not the pages are zero: a fault, which must show as wrong words.
+    Untested,
+    /// Later, without a flush: a fault, which must show as wrong words.
+    Unflushed,
+}
+
 /// A parsed load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -105,6 +120,7 @@ impl Load {
             stall_ns: 20_000_000_000,
             frames: u64::MAX,
             reclaim: Reclaim::Never,
+            discards: DiscardMode::InPlace,
             notify: Notify::ByDefault,
         },
         on_fault: OnFault::Fatal,
@@ -155,6 +171,15 @@ impl Load {
                     "per-page" => Reclaim::PerPage,
                     "batched" => Reclaim::Batched,
                     "unflushed" => Reclaim::Unflushed,
+                    _ => return None,
+                }
+            }
+            "discards" => {
+                settings.discards = match value {
+                    "in-place" => DiscardMode::InPlace,
+                    "immediate" => DiscardMode::Immediate,
+                    "untested" => DiscardMode::Untested,
+                    "unflushed" => DiscardMode::Unflushed,
                     _ => return None,
                 }
             }

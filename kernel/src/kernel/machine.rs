@@ -16,7 +16,7 @@ use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::load::{Reclaim, Settings};
+use crate::kernel::load::{DiscardMode, Reclaim, Settings};
 use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
@@ -33,6 +33,7 @@ pub(crate) struct ThisKernel {
     /// Time after which a wait is given up.
     stall_ns: u64,
     reclaim: Reclaim,
+    discards: DiscardMode,
 }
 
 /// State of a CPU for the engine.
@@ -82,13 +83,13 @@ impl SharedSpace {
 
 /// Creates the engine. Call this once, on the first CPU.
 pub(crate) fn set_up(settings: &Settings) {
-    let &Settings { cpus, stall_ns, reclaim, notify, .. } = settings;
+    let &Settings { cpus, stall_ns, reclaim, discards, notify, .. } = settings;
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
         waits_since_ns: AtomicU64::new(0),
     };
-    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns, reclaim };
+    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns, reclaim, discards };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(kernel, notify.processor())) };
 }
@@ -101,6 +102,11 @@ pub(crate) fn engine() -> &'static Shootdown<Machine> {
 /// The flushes of reclaimed pages.
 pub(crate) fn reclaim() -> Reclaim {
     engine().machine().kernel().reclaim
+}
+
+/// The release of pages that are discarded.
+pub(crate) fn discards() -> DiscardMode {
+    engine().machine().kernel().discards
 }
 
 /// The engine's state of a CPU.

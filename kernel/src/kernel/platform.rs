@@ -6,6 +6,8 @@ use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::contents::word_of_file;
 use crate::kernel::counts;
+use crate::kernel::load::DiscardMode;
+use crate::kernel::machine::discards;
 use crate::kernel::memory::{frames, page};
 use crate::kernel::scheduler;
 use crate::kernel::scheduler::SleepingLock;
@@ -61,6 +63,12 @@ impl Platform for KernelPlatform {
     fn clear_page(&self, frame: Frame) {
         page::clear(frame);
     }
+    fn zero_in_place(&self, frame: Frame) {
+        page::clear_words(frame);
+    }
+    fn is_zero(&self, frame: Frame) -> bool {
+        page::is_zero(frame) || discards() == DiscardMode::Untested
+    }
     fn copy_page(&self, from: Frame, to: Frame) {
         counts::this_cpu().copied.add(1);
         page::copy(from, to);
@@ -69,6 +77,9 @@ impl Platform for KernelPlatform {
         counts::this_cpu().read_in.add(1);
         let word = word_of_file(file.0, number).to_ne_bytes();
         page::fill(frame, if file == USER_CODE { Arch::user_code() } else { &word });
+    }
+    fn now_ns(&self) -> u64 {
+        Arch::now_ns()
     }
     fn wait_for_memory(&self) {
         scheduler::sleep(SHORTAGE_PAUSE_NS);

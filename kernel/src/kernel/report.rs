@@ -95,9 +95,10 @@ fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
 
 fn memory(executor: &Executor, members: &mut Members<'_, '_>) -> fmt::Result {
     let (stats, deferred) = (executor.ended(), executor.vm.quarantined_tables());
+    let discards = executor.vm.discard_stats();
     members.object("memory", |members| {
         members.numbers([
-            ("flushes", stats.flushes),
+            ("flushes", stats.flushes + discards.flushes),
             ("flushes_for_races", stats.flushes_for_races),
             ("flushes_avoided", stats.flushes_avoided),
             ("collapsed", stats.collapsed),
@@ -106,6 +107,11 @@ fn memory(executor: &Executor, members: &mut Members<'_, '_>) -> fmt::Result {
             ("held_tables_now", deferred.now),
             ("held_tables_peak", deferred.peak),
             ("held_tables_overflows", deferred.overflows),
+            ("pages_discarded_in_place", discards.in_place),
+            ("pages_discarded_freed", discards.freed),
+            ("pages_discarded_used_again", discards.used_again),
+            ("pages_reclaimable_max", discards.peak),
+            ("late_page_ns", discards.late_page_ns),
             ("frames_in_use", frames().in_use()),
         ])
     })

@@ -68,6 +68,7 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
     let counted: String = counted.into_iter().collect::<Result<_, _>>()?;
     println!("{} runs counted", runs.len());
     golden::check_part(BOOK, "reclaim", &reclaim(built)?)?;
+    golden::check_part(BOOK, "discards", &discards(built)?)?;
     let counts = match part {
         // The book's table must belong to the file, also where this run counted nothing.
         Part::Sample => {
@@ -116,23 +117,14 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
 /// Boots the workload that reclaims memory with each of the flushes of reclaimed pages. Returns a
 /// table. Without flushes, threads must read wrong words.
 fn reclaim(built: &Built) -> Result<String, Failure> {
-    const LIMIT: Duration = Duration::from_secs(300);
-    let run = |flushes: &&str| {
-        let command = built.count(CPUS[0].0).args("--workload reclaim --cpus 4 --console");
-        command.args("--reclaim").arg(*flushes).captured_within(LIMIT)
-    };
+    let run = |flushes: &&str| booted(built, "reclaim", flushes);
     let all = ["batched", "per-page", "unflushed"];
     let mut text = "| flushes of reclaimed pages | pages read in | interrupts | wrong words |\n\
                     |---|---|---|---|\n"
         .to_owned();
     for (flushes, run) in all.iter().zip(parallel::map(&all, run)) {
-        let output = run?.output;
-        let number = |name: &str| {
-            let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
-            let end = rest.find(|character: char| !character.is_ascii_digit())?;
-            rest[..end].parse::<u64>().ok()
-        };
-        let counts = ["read_in", "ipis_sent", "violations"].map(number);
+        let output = run?;
+        let counts = ["read_in", "ipis_sent", "violations"].map(|name| number(&output, name));
         let [Some(read_in), Some(interrupts), Some(wrong)] = counts else {
             return Err(Failure::new(
                 format!("`reclaim` with {flushes} flushes has no report"),
@@ -148,6 +140,53 @@ fn reclaim(built: &Built) -> Result<String, Failure> {
         let _ = writeln!(text, "| {flushes} | {read_in} | {interrupts} | {wrong} |");
     }
     Ok(text)
+}
+
+/// Boots the workload that discards pages with each of their releases. Returns a table. Without the
+/// flush, or without the test for zeros, threads must read wrong words.
+fn discards(built: &Built) -> Result<String, Failure> {
+    let all = ["in-place", "immediate", "untested", "unflushed"];
+    let mut text =
+        "| release | pages discarded in place | freed later | interrupts | wrong words |\n\
+                    |---|---|---|---|---|\n"
+            .to_owned();
+    let runs = parallel::map(&all, |release| booted(built, "arena", release));
+    for (release, output) in all.iter().zip(runs) {
+        let output = output?;
+        let names =
+            ["pages_discarded_in_place", "pages_discarded_freed", "ipis_sent", "violations"];
+        let counts = names.map(|name| number(&output, name));
+        let [Some(in_place), Some(freed), Some(interrupts), Some(wrong)] = counts else {
+            return Err(Failure::new(
+                format!("`arena` with {release} release has no report"),
+                format!("shootdown boot --workload arena --discards {release} --counts --console"),
+            ));
+        };
+        if (wrong != 0) != release.starts_with("un") {
+            return Err(Failure::new(
+                format!("{wrong} wrong words with {release} release of discarded pages"),
+                "see docs/bare-metal.md, \"Discard in place\": only faults give wrong words",
+            ));
+        }
+        let _ = writeln!(text, "| {release} | {in_place} | {freed} | {interrupts} | {wrong} |");
+    }
+    Ok(text)
+}
+
+/// Boots a workload with one value of the option of its name, and returns what the kernel prints.
+fn booted(built: &Built, workload: &str, value: &str) -> Result<String, Failure> {
+    const LIMIT: Duration = Duration::from_secs(300);
+    let option = if workload == "arena" { "--discards" } else { "--reclaim" };
+    let command = built.count(CPUS[0].0).args("--workload").arg(workload);
+    let command = command.args("--cpus 4 --console").arg(option).arg(value);
+    Ok(command.captured_within(LIMIT)?.output)
+}
+
+/// Returns the number with a name in lines of JSON.
+fn number(output: &str, name: &str) -> Option<u64> {
+    let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
+    let end = rest.find(|character: char| !character.is_ascii_digit())?;
+    rest[..end].parse().ok()
 }
 
 /// Returns the table *booted / simulated*, with one row for each workload.

@@ -64,6 +64,26 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::DEFAULT
     },
     Bug {
+        name: "tested-for-zeros-before-the-flush",
+        source: "a pitfall of discarding pages in place",
+        story: "A page that was zeroed is unmapped, found to be zero, flushed, and freed. A CPU \
+                writes to it after the test and before the flush, and the write is lost.",
+        finds: is_written_late,
+        cpus: &[use_the_space, free_a_page_of_zeros],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "freed-by-a-clear-dirty-mark",
+        source: "a pitfall of discarding pages in place, and of MADV_FREE",
+        story: "The dirty mark of a page is cleared without a flush. A CPU that caches the entry \
+                as dirty writes again and does not mark it. The page is taken to be clean, and \
+                freed although it was written.",
+        finds: is_written_late,
+        words: &["dirty"],
+        cpus: &[mark_dirty_and_use, clear_mark_and_free],
+        ..Bug::DEFAULT
+    },
+    Bug {
         name: "moved-and-flushed-after-the-lock",
         source: "Linux: CVE-2018-18281, eb66ae030829",
         story: "mremap moves an entry, releases the lock, and flushes. In between, another CPU \
@@ -165,6 +185,32 @@ fn drop_a_clean_page(stage: &Stage) {
         stage.interrupt_and_wait(USER);
     }
     with_machine(|machine| machine.write_out(frame, false));
+}
+
+fn free_a_page_of_zeros(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    // The test reads the frame, as writing it out does: the contents must be final.
+    let test = || with_machine(|machine| machine.write_out(frame, true));
+    stage.in_fixed_order(|| stage.interrupt_and_wait(USER), test);
+    stage.reuse(frame);
+}
+
+/// Sets the dirty mark before it caches the translation as dirty.
+fn mark_dirty_and_use(stage: &Stage) {
+    stage.word("dirty").store(1, Release);
+    fence();
+    use_the_space(stage);
+}
+
+fn clear_mark_and_free(stage: &Stage) {
+    stage.word("dirty").store(0, Release);
+    fence();
+    let frame = stage.unmap(0, 0);
+    let is_marked = stage.word("dirty").load(Acquire) != 0;
+    if stage.is_fixed() || is_marked {
+        stage.interrupt_and_wait(USER);
+    }
+    with_machine(|machine| machine.write_out(frame, true));
 }
 
 fn move_and_flush(stage: &Stage) {

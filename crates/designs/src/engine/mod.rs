@@ -19,8 +19,8 @@ use shootdown::{
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Batching, Change, Defer, EmptyTables, ErasedCoherence, FaultLock, Flush, Lifetimes, Policy,
-    ReclaimFlush, Retired, Scheduling, UnmapLock, ZeroPage,
+    Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Lifetimes,
+    Policy, ReclaimFlush, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -71,13 +71,14 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
 }
 
 /// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
-/// stay, and the first read of a page that will probably be written does not map the zero page.
-/// Faults lock areas, as in Linux.
+/// stay, the first read of a page that will probably be written does not map the zero page, and a
+/// few private pages are discarded in place. Faults lock areas, as in Linux.
 pub const POLICY: Policy = Policy {
     fault_lock: FaultLock::Area,
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
     reclaim_flush: ReclaimFlush::Batched,
+    discards: Discards::InPlace,
     ..Policy::new(UnmapLock::Released)
 };
 
@@ -159,6 +160,10 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
             self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent) - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
         pending
+    }
+
+    fn notifications_max(&self, space: &Self::Space) -> Option<usize> {
+        self.pin(|pin| pin.notifications_max(space))
     }
 
     fn wait(&self, mut pending: Self::Pending) -> Horizon {

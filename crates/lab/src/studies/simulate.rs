@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Classes, Limits, Outcome};
+use shootdown_run::{Classes, LateMemory, Limits, Outcome};
 use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
@@ -55,6 +55,9 @@ pub(crate) struct Measurement {
     pub(crate) lock_waits: u64,
     /// Time that threads slept for locks. Their CPUs may have run other threads.
     pub(crate) lock_sleep_ns: u64,
+    /// The pages that were discarded in place.
+    #[serde(flatten)]
+    pub(crate) late_memory: LateMemory,
     /// The classes of the flush interrupts.
     #[serde(flatten)]
     pub(crate) classes: Classes,
@@ -153,6 +156,7 @@ fn measure(
         time_by_cause: outcome.causes.iter().sum(),
         lock_waits: counts.lock_waits,
         lock_sleep_ns: counts.lock_sleep.ns(),
+        late_memory: LateMemory::from(outcome.discards),
         classes: Classes::from(counts),
     })
 }

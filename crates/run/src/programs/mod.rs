@@ -1,5 +1,6 @@
 //! Benchmarks, as generators of operations.
 
+mod arena;
 mod crowd;
 mod linked;
 mod loops;
@@ -15,6 +16,7 @@ mod time_shared;
 mod will_it_scale;
 
 pub use arc_asid_range::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
+pub use arena::ArenaPerThread;
 pub use arm64_skip_broadcast::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
 pub use crowd::{Crowd, MadviseAndCompute};
 pub use loops::{Kind, Loop, Tasks};

@@ -14,7 +14,8 @@ use super::world::{Reading, World};
 use super::{Constants, Text};
 use crate::classes::Classes;
 use crate::executor::run;
-use crate::outcome::{Limits, RunError};
+use crate::late_memory::LateMemory;
+use crate::outcome::{Limits, Outcome, RunError};
 
 /// One run of a workload.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +62,9 @@ pub struct Row {
     pub flushes_ranged: u64,
     /// The time of all CPUs together, by its cause.
     pub time_by_cause: TimeByCause,
+    /// The pages that were discarded in place, in the whole run.
+    #[serde(flatten)]
+    pub late_memory: LateMemory,
     /// Number of uses of a translation after the flush that removed it, in the whole run.
     pub violations: u64,
 }
@@ -116,8 +120,7 @@ impl Cell<'_> {
             causes: outcome.causes.iter().sum(),
             operations: world.operations(),
         };
-        let row =
-            |interval: &str, reading: &Reading| self.row(interval, reading, outcome.violations);
+        let row = |interval: &str, reading: &Reading| self.row(interval, reading, &outcome);
         let intervals = world.intervals();
         if intervals.is_empty() {
             return Ok(vec![row("", &whole)]);
@@ -126,7 +129,7 @@ impl Cell<'_> {
         Ok(intervals.iter().map(|(number, reading)| row(&names[*number], reading)).collect())
     }
 
-    fn row(&self, interval: &str, reading: &Reading, violations: u64) -> Row {
+    fn row(&self, interval: &str, reading: &Reading, outcome: &Outcome) -> Row {
         let Reading { time, counts, causes, operations } = reading;
         let slash = if interval.is_empty() { "" } else { "/" };
         Row {
@@ -143,7 +146,8 @@ impl Cell<'_> {
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,
-            violations,
+            late_memory: LateMemory::from(outcome.discards),
+            violations: outcome.violations,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The classes of interrupts, and the design that sends only useful ones.
 
 use shootdown_designs::Design;
+use shootdown_run::LateMemory;
 use shootdown_run::text::{Cell, Row, Text};
 use shootdown_sim::Machine;
 
@@ -37,12 +38,27 @@ const FORGOTTEN_PAGES: &str = "thread main { map pages 20\n write pages\n
 
 #[test]
 fn discards_of_own_pages_interrupt_in_vain() {
-    for design in [Design::LINUX_7_0, Design::SHOOTDOWN] {
+    for design in [Design::LINUX_7_0, Design::SHOOTDOWN_ALONE] {
         let row = row(OWN_PAGES, design);
         assert!(row.interrupts > 50, "{row:?}");
         let in_vain = row.classes.interrupts_in_vain;
         assert!(in_vain * 100 >= row.interrupts * 99, "{row:?}");
     }
+}
+
+/// At most 2 % of Linux's interrupts, less time than one flush per call, and
+/// at most 2 MiB that are given back late.
+#[test]
+fn discards_in_place_interrupt_hardly_ever() {
+    let linux = row(OWN_PAGES, Design::LINUX_7_0);
+    let flushing = row(OWN_PAGES, Design::SHOOTDOWN_ALONE);
+    let ours = row(OWN_PAGES, Design::SHOOTDOWN);
+    assert!(ours.interrupts * 50 <= linux.interrupts, "{ours:?}");
+    assert!(ours.time_ns < flushing.time_ns.min(linux.time_ns), "{ours:?}");
+    assert_eq!(linux.late_memory, LateMemory::default());
+    assert_eq!(ours.late_memory.pages_discarded_in_place, 4 * 40 * 8);
+    assert_eq!(ours.late_memory.pages_reclaimable_max, 4 * 8);
+    assert!(ours.late_memory.late_page_ns > 0);
 }
 
 #[test]

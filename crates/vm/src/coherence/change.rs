@@ -89,6 +89,24 @@ impl Change {
         Self { cause: Cause::Reclaim, ..Self::range(range, Freed::Pages) }
     }
 
+    /// Returns the change that removed pages that were discarded in place. The addresses must be in
+    /// order. `None` if there are none.
+    pub(crate) fn discarded(pages: impl Iterator<Item = u64>) -> Option<Self> {
+        let (mut extents, mut range) = (ExtentSet::new(), None);
+        for page in pages {
+            extents.add(Extent::page(page));
+            range.get_or_insert(page..page).end = page + crate::PAGE_BYTES;
+        }
+        Some(Self {
+            range: Some(range?),
+            extents,
+            page_size: PageSize::SIZE_4K,
+            freed: Freed::Pages,
+            resizes: false,
+            cause: Cause::Advise,
+        })
+    }
+
     /// Returns the change for the whole space, as at its end.
     #[must_use]
     pub fn whole(freed: Freed) -> Self {

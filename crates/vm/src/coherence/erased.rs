@@ -99,6 +99,7 @@ erase! {
     Flush::policy() -> Policy = identity;
     Flush::space(root: Root = root) -> Box<dyn Any> = boxed;
     Flush::flush(space: &dyn Any = typed(space), change: &Change = change) -> Box<dyn Any> = boxed;
+    Flush::notifications_max(space: &dyn Any = typed(space)) -> Option<usize> = identity;
     Flush::wait(pending: Box<dyn Any> = owned(pending)) -> Horizon = identity;
     Defer::flush_later(space: &dyn Any = typed(space), change: &Change = change)
         -> ErasedLater = erased_later;

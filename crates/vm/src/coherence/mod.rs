@@ -10,7 +10,8 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    EmptyTables, ExtraFlushes, FaultLock, Policy, ReclaimFlush, Refault, UnmapLock, ZeroPage,
+    Discards, EmptyTables, ExtraFlushes, FaultLock, Policy, ReclaimFlush, Refault, UnmapLock,
+    ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
@@ -40,6 +41,14 @@ pub trait Flush {
     /// Waits until no CPU can use a translation that the flush covered. Returns which of the
     /// space's unhooked page tables a CPU can still walk.
     fn wait(&self, pending: Self::Pending) -> Horizon;
+
+    /// Returns the largest number of notifications that a flush of the space would send now, as
+    /// [`PinnedCpu::notifications_max`](shootdown::PinnedCpu::notifications_max). Pages are
+    /// discarded [in place](Discards::InPlace) only if the answer is a number.
+    fn notifications_max(&self, space: &Self::Space) -> Option<usize> {
+        let _ = space;
+        None
+    }
 }
 
 /// Flushes that CPUs perform by themselves later. `munmap` calls these methods.

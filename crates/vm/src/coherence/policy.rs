@@ -15,6 +15,8 @@ pub struct Policy {
     pub reclaim_flush: ReclaimFlush,
     /// The action of a fault at an address at which reclaim may just have unmapped a page.
     pub refault: Refault,
+    /// The time at which `madvise` frees a few private pages.
+    pub discards: Discards,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
     /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
@@ -33,6 +35,7 @@ impl Policy {
             zero_page: ZeroPage::Shared,
             reclaim_flush: ReclaimFlush::PerPage,
             refault: Refault::Flushed,
+            discards: Discards::Immediate,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
         }
@@ -103,6 +106,18 @@ pub enum Refault {
     Flushed,
     /// The fault flushes nothing. (As far as is known, Linux does not flush here.)
     Unflushed,
+}
+
+/// The time at which `madvise` frees pages that are not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discards {
+    /// In the call, which flushes them (Linux).
+    Immediate,
+    /// Later, if the pages are few, private and anonymous: the call fills them with zeros where
+    /// they are, and flushes nothing. They are freed, many with one flush, when they are 20 ms old,
+    /// when the space has more than 2 MiB of them, or when memory is short. Pages that were written
+    /// in the meantime stay.
+    InPlace,
 }
 
 bitflags::bitflags! {

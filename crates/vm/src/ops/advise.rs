@@ -19,7 +19,8 @@ use crate::table::{Found, change_leaf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
     /// The pages are not needed. Private pages are discarded, and the next access finds them as
-    /// they were at first.
+    /// they were at first. A few anonymous pages may be discarded [in
+    /// place](crate::Discards::InPlace).
     DontNeed,
     /// The current contents of the pages are not needed. The marks of private anonymous pages are
     /// cleared, and the next access sets them again. A page without a mark may be discarded:
@@ -47,23 +48,30 @@ impl<S: System> AddressSpace<S> {
     /// area: the rest is changed nevertheless, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
-        if self.advise_in_locked_area(&range, advice).is_some() {
-            return Ok(());
-        }
+        let advised = match self.advise_in_locked_area(&range, advice) {
+            Some(()) => Ok(()),
+            None => self.advise_in_locked_space(&range, advice),
+        };
+        self.vm.free_discarded();
+        advised
+    }
+
+    /// Acts on advice with the space locked.
+    fn advise_in_locked_space(&self, range: &Range<u64>, advice: Advice) -> Result<(), RangeError> {
         let (areas, split) =
-            self.read_areas_split(&range, |large| must_split::<S::Format>(large, &range, advice));
-        areas.check(&range)?;
+            self.read_areas_split(range, |large| must_split::<S::Format>(large, range, advice));
+        areas.check(range)?;
         split?;
-        let is_covered = areas.cover(&range);
+        let is_covered = areas.cover(range);
         if advice == Advice::PageOut {
-            let frames = self.frames(&areas, &range);
+            let frames = self.frames(&areas, range);
             drop(areas);
             self.vm.page_out(&frames);
             return if is_covered { Ok(()) } else { Err(RangeError::NoArea) };
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
-        for area in areas.overlapping(&range) {
-            self.discard(area, &range, advice, &mut gather);
+        for area in areas.overlapping(range) {
+            self.discard(area, range, advice, &mut gather);
         }
         gather.send().wait_and_unlock(areas);
         if is_covered { Ok(()) } else { Err(RangeError::NoArea) }
@@ -101,7 +109,11 @@ impl<S: System> AddressSpace<S> {
     ) {
         let part = area.part_in(range);
         match advice {
-            Advice::DontNeed => gather.clear_area(&area.range, &part),
+            Advice::DontNeed => {
+                if !self.discard_in_place(area, &part, gather) {
+                    gather.clear_area(&area.range, &part);
+                }
+            }
             Advice::Free if area.is_private_anonymous() => self.unmark(&part, gather),
             Advice::Free | Advice::PageOut => {}
         }

@@ -22,8 +22,6 @@
 //! [`advise`](AddressSpace::advise) that discards pages may find a claim, and clears it. The page
 //! is then discarded, which the claiming CPU detects when it fails to map the copy.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use crate::PAGE_BYTES;
 use crate::area::Protection;
 use crate::coherence::{Cause, ZeroPage};
@@ -47,7 +45,7 @@ impl<S: System> AddressSpace<S> {
         // List the flush before the claim: a call that clears the claim, and finds no page, must
         // detect that a flush is still to come.
         let mut gather = Gather::begin(self, page..page + PAGE_BYTES, Cause::CopyOnWrite);
-        let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
+        let claim = self.mappings.new_claim();
         if platform.compare_exchange(at, entry, claim).is_err() {
             gather.cancel();
             return Ok(());

@@ -39,6 +39,7 @@ impl<S: System> AddressSpace<S> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
+        self.vm.discards.remove(&self.mappings, platform.now_ns());
         let ranges = areas.with_tables(S::Format::span(1));
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();

@@ -32,6 +32,7 @@ impl<S: System> AddressSpace<S> {
     /// The partial copy is removed.
     pub fn fork(&self) -> Result<Self, OutOfMemory> {
         let mut child = Self::new(&self.vm)?;
+        child.mappings.discarded.set(self.mappings.discarded.discards());
         self.vm.platform.work(Work::Areas, 1);
         let mut areas = self.mappings.areas.write();
         let limits = areas.limits();

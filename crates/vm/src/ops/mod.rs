@@ -3,10 +3,12 @@
 mod advise;
 mod collapse;
 mod cow;
+mod discard;
 mod exit;
 mod fault;
 mod fault_around;
 mod fork;
+mod free_discarded;
 pub(crate) mod large;
 mod map;
 mod protect;

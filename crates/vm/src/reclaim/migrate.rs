@@ -18,7 +18,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
-use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::BatchIsFull;
 
@@ -128,7 +127,7 @@ impl<S: System> AddressSpace<S> {
             announce(batch)
         });
         let flush = flush.ok()?;
-        let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
+        let claim = self.mappings.new_claim();
         let entry = platform.load(at);
         let claimed = change_leaf::<S::Format>(platform, Slot { at, level: 0 }, entry, |current| {
             (current.frame == leaf.frame).then_some(claim)

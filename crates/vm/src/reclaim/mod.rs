@@ -117,6 +117,7 @@ impl<S: System> Vm<S> {
         let mut total = Reclaimed::default();
         let Some(rmap) = &self.rmap else { return total };
         self.complete_deferred();
+        total.freed += self.free_all_discarded();
         let mut left = ROUNDS * rmap.listed(node);
         while total.freed < target && left > 0 {
             let oldest = rmap.take_oldest(node, RECLAIM_PAGES.min(left));

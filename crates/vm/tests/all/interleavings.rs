@@ -25,6 +25,8 @@ enum State {
     Shared,
     /// Written, and read-only although no other space shares the page any more.
     Unshared,
+    /// Written and discarded, perhaps in place. All CPUs may cache the page.
+    Discarded,
     /// A page of a file, never touched.
     File,
     /// A page of a file, read.
@@ -33,7 +35,7 @@ enum State {
     FileCached,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Read,
     Write(u64),
@@ -47,6 +49,8 @@ enum Operation {
     Reclaim,
     /// A migration to each of the two nodes.
     Migrate,
+    /// The late release of pages that were discarded in place.
+    FreeDiscarded,
 }
 
 /// The presence of reclaim.
@@ -56,17 +60,18 @@ enum ReclaimMode {
     On,
 }
 
-const STATES: [State; 8] = [
+const STATES: [State; 9] = [
     State::Untouched,
     State::Zero,
     State::Written,
     State::Shared,
     State::Unshared,
+    State::Discarded,
     State::File,
     State::FileRead,
     State::FileCached,
 ];
-const FIRST: [Operation; 8] = [
+const FIRST: [Operation; 9] = [
     Operation::Read,
     Operation::Write(1),
     Operation::Discard,
@@ -75,8 +80,9 @@ const FIRST: [Operation; 8] = [
     Operation::UnmapNeighbour,
     Operation::Reclaim,
     Operation::Migrate,
+    Operation::FreeDiscarded,
 ];
-const SECOND: [Operation; 7] = [
+const SECOND: [Operation; 8] = [
     Operation::Read,
     Operation::Write(2),
     Operation::Discard,
@@ -84,6 +90,7 @@ const SECOND: [Operation; 7] = [
     Operation::ReadNext,
     Operation::Reclaim,
     Operation::Migrate,
+    Operation::FreeDiscarded,
 ];
 
 /// Numbers of the page, and of the pages right below it.
@@ -134,6 +141,10 @@ impl<const LOCK: u8> Fixture<LOCK> {
                 self.space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap();
             }
             State::Written => touch(&self.space, Access::Write),
+            State::Discarded => {
+                touch(&self.space, Access::Write);
+                self.space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap();
+            }
             State::Shared | State::Unshared => {
                 touch(&self.space, Access::Write);
                 let child = self.space.fork().unwrap();
@@ -193,6 +204,9 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
         Operation::Write(value) => touch(PAGE, Access::Write, value),
         Operation::Discard => space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap(),
         Operation::Free => space.advise(pages(PAGE, 1), Advice::Free).unwrap(),
+        Operation::FreeDiscarded => {
+            free_old_discarded(space.vm());
+        }
         Operation::ReadNext => touch(PAGE + 1, Access::Read, 0),
         Operation::UnmapNeighbour => space.unmap(pages(NEIGHBOUR, 2)).unwrap(),
         Operation::Reclaim => {
@@ -226,6 +240,12 @@ fn every_point<const LOCK: u8>(mode: ReclaimMode) {
     for state in STATES {
         for first in FIRST {
             for second in SECOND {
+                if LOCK != IN_PLACE
+                    && (state == State::Discarded
+                        || [first, second].contains(&Operation::FreeDiscarded))
+                {
+                    continue;
+                }
                 let interrupts =
                     |point: &u64| interleave::<LOCK>(mode, state, first, second, *point);
                 count += (0..).take_while(interrupts).count();
@@ -255,6 +275,11 @@ fn no_page_lost_or_leaked_with_reclaim() {
 #[test]
 fn no_page_lost_or_leaked_with_batched_reclaim() {
     every_point::<BATCHING>(ReclaimMode::On);
+}
+
+#[test]
+fn no_page_lost_or_leaked_with_discards_in_place() {
+    every_point::<IN_PLACE>(ReclaimMode::On);
 }
 
 #[test]

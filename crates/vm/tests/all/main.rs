@@ -2,6 +2,7 @@
 //! linked only once.
 
 mod deferred;
+mod discard;
 mod extra_flushes;
 mod fault_around;
 mod flushes;

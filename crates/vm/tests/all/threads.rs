@@ -32,6 +32,9 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
                 5 => drop(self.space.protect(range, READ_WRITE)),
                 6 => self.map(Place::Fixed(range)),
                 7 | 8 => self.map(Place::Anywhere { length: count * PAGE_BYTES }),
+                10 if LOCK == IN_PLACE => {
+                    free_old_discarded(self.space.vm());
+                }
                 9 if self.below(8) == 0 => self.fork(first),
                 _ => self.touch(first),
             }
@@ -114,6 +117,11 @@ fn threads_use_no_freed_page_released_lock() {
 #[test]
 fn threads_use_no_freed_page_kept_tables() {
     threads_use_no_freed_page::<KEEPING>();
+}
+
+#[test]
+fn threads_use_no_freed_page_discards_in_place() {
+    threads_use_no_freed_page::<IN_PLACE>();
 }
 
 /// All threads in turn increment one word. Each thread reads the value that the previous one wrote,

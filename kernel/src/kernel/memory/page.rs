@@ -19,10 +19,20 @@ pub(crate) fn clear(frame: Frame) {
     unsafe { phys_to_virt::<u8>(frame).write_bytes(0, PAGE_BYTES as usize) };
 }
 
+/// Fills a frame with zeros word by word, because user threads may use it at the same time.
+pub(crate) fn clear_words(frame: Frame) {
+    words_of(frame).for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+/// Returns `true` if a frame, which user threads may use at the same time, is zero.
+pub(crate) fn is_zero(frame: Frame) -> bool {
+    words_of(frame).all(|word| word.load(Ordering::Relaxed) == 0)
+}
+
 /// Copies a frame word by word, because user threads may write to it at the same time.
 pub(crate) fn copy(from: Frame, to: Frame) {
-    for index in 0..PAGE_BYTES as usize / 8 {
-        word_at(to, index).store(word_at(from, index).load(Ordering::Relaxed), Ordering::Relaxed);
+    for (from, to) in words_of(from).zip(words_of(to)) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -32,6 +42,11 @@ pub(crate) fn fill(frame: Frame, bytes: &[u8]) {
     let count = bytes.len().min(PAGE_BYTES as usize);
     // SAFETY: see `clear`. The bytes are not in the frame, which nothing else uses yet.
     unsafe { phys_to_virt::<u8>(frame).copy_from_nonoverlapping(bytes.as_ptr(), count) };
+}
+
+/// The words of a frame.
+fn words_of(frame: Frame) -> impl Iterator<Item = &'static AtomicU64> {
+    (0..PAGE_BYTES as usize / 8).map(move |index| word_at(frame, index))
 }
 
 /// A word of a frame. User threads and the MMU may write it at the same time.

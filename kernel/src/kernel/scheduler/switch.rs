@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "changes stacks, and holds a lock across the change")]
 
 use core::mem;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use shootdown_vm::Scheduling as _;
 
@@ -98,8 +99,16 @@ pub(super) fn end_switch() {
     });
     Arch::unmask_interrupts();
     drop(dead_stack);
+    IN_AFTER_SWITCH.fetch_add(1, Relaxed);
     after_switch(next);
+    IN_AFTER_SWITCH.fetch_sub(1, Relaxed);
 }
+
+/// Number of CPUs in `after_switch`. An idle CPU may have a lock there, for which threads wait. It
+/// releases the lock, and wakes them, before it leaves. Relaxed: a CPU that finds a thread blocked
+/// for the lock also finds the count, because the two CPUs have locked the lock's guard, and
+/// because the thread is woken, with the queues locked, before the count is decreased.
+static IN_AFTER_SWITCH: AtomicUsize = AtomicUsize::new(0);
 
 /// The beginning of each thread, with interrupts masked and the queues locked.
 extern "C" fn begin(number: usize) -> ! {
@@ -121,7 +130,7 @@ pub(crate) fn run_cpu() -> ! {
         let queues = guard.as_mut().expect("`set_up` has run");
         let cpu = Arch::cpu();
         let Some(next) = queues.pick(cpu) else {
-            let is_deadlocked = queues.is_deadlocked();
+            let is_deadlocked = queues.is_deadlocked() && IN_AFTER_SWITCH.load(Relaxed) == 0;
             queues.set_timer(cpu);
             drop(guard);
             if is_deadlocked {

@@ -28,6 +28,30 @@ impl ReclaimFlushes {
     }
 }
 
+/// The release of pages that `madvise` discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Discards {
+    /// Later, many with one flush
+    InPlace,
+    /// In the call, which flushes
+    Immediate,
+    /// Later, without the test for zeros: a fault, which must show as wrong words
+    Untested,
+    /// Later, without the flush: a fault, which must show as wrong words
+    Unflushed,
+}
+
+impl Discards {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::InPlace => "in-place",
+            Self::Immediate => "immediate",
+            Self::Untested => "untested",
+            Self::Unflushed => "unflushed",
+        }
+    }
+}
+
 /// How flushes notify other CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Notify {
@@ -71,6 +95,9 @@ pub(crate) struct Boot {
     /// The flushes of pages that the workload `reclaim` makes the kernel reclaim
     #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
     pub(super) reclaim: ReclaimFlushes,
+    /// The release of pages that the workload `arena` discards
+    #[arg(long, value_enum, value_name = "RELEASE", default_value_t = Discards::InPlace)]
+    pub(super) discards: Discards,
     /// How flushes notify other CPUs
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]
     pub(super) notify: Notify,

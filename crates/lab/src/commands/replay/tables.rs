@@ -7,7 +7,7 @@ use crate::render::table::{Cell, Figure, Medium, Table, figure};
 use crate::render::times;
 
 /// The figures of a design. Text tables have those with a name for text.
-const FIGURES: [Figure<DesignRow>; 30] = [
+const FIGURES: [Figure<DesignRow>; 33] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("requests", "Interrupts", "requested flushes of a CPU", |it| Cell::Count(it.requests)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
@@ -40,6 +40,13 @@ const FIGURES: [Figure<DesignRow>; 30] = [
     figure("", CAUSES, "invalidations", |it| spent(it, Cause::Invalidations)),
     figure("", CAUSES, "TLB refills", |it| spent(it, Cause::Refills)),
     figure("", CAUSES, "idle", |it| spent(it, Cause::Idle)),
+    figure("", LATE, "pages discarded in place", |it| {
+        Cell::Count(it.late_memory.pages_discarded_in_place)
+    }),
+    figure("late pages", LATE, "reclaimable pages, at most", |it| {
+        Cell::Count(it.late_memory.pages_reclaimable_max)
+    }),
+    figure("", LATE, "time, all pages", |it| Cell::Nanoseconds(it.late_memory.late_page_ns)),
     figure("", "Locks", "waits", |it| Cell::Count(it.lock_waits)),
     figure("", "Locks", "time that threads slept", |it| Cell::Nanoseconds(it.lock_sleep_ns)),
 ];
@@ -50,6 +57,8 @@ fn spent(row: &DesignRow, cause: Cause) -> Cell {
 }
 
 const CAUSES: &str = "CPU time, all CPUs";
+
+const LATE: &str = "Memory given back late";
 
 const WAIT: &str = "Wait for a flush";
 

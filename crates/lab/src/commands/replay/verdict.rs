@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::replay::KernelCounts;
-use shootdown_run::{Classes, Outcome};
+use shootdown_run::{Classes, LateMemory, Outcome};
 use shootdown_sim::{Counts, FlushWaits, TimeByCause};
 
 use super::fidelity::Fidelity;
@@ -106,6 +106,9 @@ pub(crate) struct DesignRow {
     pub(crate) classes: Classes,
     /// The time of all CPUs together by its cause. The sum is `time_ns` for each CPU.
     pub(crate) time_by_cause: TimeByCause,
+    /// The pages that were discarded in place.
+    #[serde(flatten)]
+    pub(crate) late_memory: LateMemory,
     /// Number of requests for a lock that another thread had.
     pub(crate) lock_waits: u64,
     /// Time that threads slept for locks.
@@ -285,6 +288,9 @@ impl DesignRow {
             steps_dropped: sum(|outcome| outcome.dropped_steps),
             requests: count(Counts::requests),
             classes: Classes::mean(&outcomes.iter().map(|it| it.counts).collect::<Vec<_>>()),
+            late_memory: LateMemory::mean(
+                &outcomes.iter().map(|it| it.discards.into()).collect::<Vec<_>>(),
+            ),
             time_by_cause: outcomes
                 .iter()
                 .flat_map(|outcome| &outcome.causes)

@@ -18,6 +18,7 @@
 //!                "deferred_tables_peak", "deferred_tables_overflows", "broadcasts",
 //!                "broadcast_wait_ns", "tags_allocated", "rollovers", "requests",
 //!                "time_by_cause": {"user_ns": …, …}, "lock_waits", "lock_sleep_ns",
+//!                "pages_discarded_in_place", "pages_reclaimable_max", "late_page_ns",
 //!                "interrupts_useful", "interrupts_early", "interrupts_in_vain", "bound",
 //!                "interrupts_touched_2mib", "interrupts_touched_1gib",
 //!                "interrupts_touched_512gib"}],

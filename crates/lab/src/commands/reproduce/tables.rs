@@ -6,7 +6,7 @@ use crate::studies::{self, Measurement, Row, Scaling};
 
 /// The counts of a design. Tables always have the first ten. They have each of the others if it
 /// is not 0 under some design.
-const COUNTS: [Figure<Measurement>; 14] = [
+const COUNTS: [Figure<Measurement>; 15] = [
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.interrupts_sent)),
     figure("to lazy", "Interrupts", "to lazy", |it| Cell::Count(it.interrupts_to_lazy)),
     figure("to non-users", "Interrupts", "to non-users", |it| {
@@ -24,6 +24,9 @@ const COUNTS: [Figure<Measurement>; 14] = [
     figure("broadcasts", "Broadcasts", "sent", |it| Cell::Count(it.broadcasts)),
     figure("broadcast wait", "Broadcasts", "wait", |it| Cell::Nanoseconds(it.broadcast_wait_ns)),
     figure("tags allocated", "Tags", "allocated", |it| Cell::Count(it.tags_allocated)),
+    figure("late pages", "Memory", "late pages", |it| {
+        Cell::Count(it.late_memory.pages_reclaimable_max)
+    }),
     figure("rollovers", "Tags", "rollovers", |it| Cell::Count(it.rollovers)),
 ];
 const COUNTS_OF_ALL: usize = 10;

@@ -3,6 +3,7 @@
 //! In tests with large pages, each page of the model stands for several pages, of which only the
 //! first is touched. Otherwise few steps would concern whole tables.
 
+mod changes;
 mod scale;
 
 use std::cell::{Cell, RefCell};
@@ -11,12 +12,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::platform::*;
+use changes::{enforced, model_move, model_protect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use scale::Scale;
 use shootdown_vm::{
     Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
-    Place, Protection, RangeError, RemapError, Sharing, Vm,
+    Place, Protection, RangeError, Sharing, Vm,
 };
 
 const CPUS: usize = 3;
@@ -82,6 +84,7 @@ enum Step {
     Collapse { first: u64, count: u64 },
     Fork,
     Exit,
+    FreeDiscarded,
 }
 
 fn protections() -> impl Strategy<Value = Protection> {
@@ -131,6 +134,7 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         2 => (range(), 0..NODES)
             .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
         1 => range().prop_map(|(first, count)| Step::Collapse { first, count }),
+        1 => Just(Step::FreeDiscarded),
     ];
     (0..4usize, step)
 }
@@ -270,6 +274,9 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             }
             Step::Touch { page, count, cpu, access } => {
                 (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
+            }
+            Step::FreeDiscarded => {
+                free_old_discarded(self.spaces[0].0.vm());
             }
             Step::Fork if self.spaces.len() < 4 => {
                 let child = self.spaces[index].0.fork().unwrap();
@@ -420,62 +427,23 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
     }
 }
 
-fn model_protect(model: &mut Model, first: u64, count: u64, protection: Protection) {
-    for (_, page) in model.range_mut(first..first + count) {
-        page.protection = enforced(protection);
-    }
-}
-
-fn model_move(
-    model: &mut Model,
-    first: u64,
-    count: u64,
-    to: u64,
-    to_count: u64,
-) -> Result<(), RemapError> {
-    let (from, target) = (first..first + count, to..to + to_count);
-    if first != to && from.start < target.end && target.start < from.end {
-        return Err(RemapError::BadRange);
-    }
-    if !from.clone().all(|page| model.contains_key(&page)) {
-        return Err(RemapError::NoArea);
-    }
-    if first == to && target.clone().any(|page| page >= from.end && model.contains_key(&page)) {
-        return Err(RemapError::NoRoom);
-    }
-    let mut moving: Vec<_> = from.filter_map(|page| model.remove(&page)).collect();
-    while moving.len() < to_count as usize {
-        let mut next = moving[moving.len() - 1].clone();
-        next.own = None;
-        next.object = next.object.map(|(object, page)| (object, page + 1));
-        moving.push(next);
-    }
-    model.retain(|page, _| !target.contains(page));
-    model.extend(target.zip(moving));
-    Ok(())
-}
-
-fn enforced(protection: Protection) -> Protection {
-    if protection.is_empty() { protection } else { protection | READ }
-}
-
 fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
     run_with_fault_around::<LOCK, WHEN>(0, steps);
 }
 
 fn run_with_fault_around<const LOCK: u8, const WHEN: u8>(bytes: u64, steps: &[(usize, Step)]) {
-    let mut fixture = Fixture::<LOCK, WHEN>::new(bytes);
-    for (which, step) in steps {
-        fixture.step(*which, step);
-    }
-    fixture.end();
+    run_in(Fixture::<LOCK, WHEN>::new(bytes), steps);
 }
 
 fn run_with_reclaim<const LOCK: u8>(steps: &[(usize, Step)]) {
-    let mut fixture = Fixture::<LOCK, AT_WAIT>::with_reclaim();
-    for (which, step) in steps {
-        fixture.step(*which, step);
-    }
+    run_in(Fixture::<LOCK, AT_WAIT>::with_reclaim(), steps);
+}
+
+fn run_in<const LOCK: u8, const WHEN: u8>(
+    mut fixture: Fixture<LOCK, WHEN>,
+    steps: &[(usize, Step)],
+) {
+    steps.iter().for_each(|(which, step)| fixture.step(*which, step));
     fixture.end();
 }
 
@@ -581,6 +549,14 @@ proptest! {
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_reclaim::<BATCHING>(&steps);
+    }
+
+    /// Pages are discarded in place, and freed later.
+    #[test]
+    fn programs_match_model_with_discards_in_place(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<IN_PLACE>(&steps);
     }
 
     /// The flush is complete when `flush` returns. This detects a flush that comes before the page

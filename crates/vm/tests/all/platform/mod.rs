@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use parking_lot::Mutex;
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EntryAt, FaultError, FileId, Format, Frame, FrameUse,
-    OutOfMemory, PAGE_BYTES, Platform, Protection, Vm, Work, X86_64,
+    OutOfMemory, PAGE_BYTES, Platform, Protection, System, Vm, Work, X86_64,
 };
 
-use decode::Mmu;
+use decode::{Decoded, Mmu};
 pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
@@ -60,6 +60,8 @@ pub const PER_SPACE: u8 = 4;
 pub const PER_AREA: u8 = 5;
 /// As `RELEASED`, with reclaimed pages flushed in batches.
 pub const BATCHING: u8 = 6;
+/// As `BATCHING`, with a few private pages discarded in place.
+pub const IN_PLACE: u8 = 7;
 
 /// Frames alternate between two nodes.
 pub const NODES: usize = 2;
@@ -67,6 +69,15 @@ pub const NODES: usize = 2;
 const BATCH_SPACES: usize = 2;
 
 type Hook = Box<dyn FnOnce() + Send>;
+
+/// A claim that a test leaves out.
+#[derive(Clone, Copy)]
+enum SkippedClaim {
+    /// The next one.
+    Next,
+    /// The entry, the claim, and the value that the entry has instead.
+    At(EntryAt, u64, u64),
+}
 
 pub struct Machine {
     frames: Vec<FrameState>,
@@ -91,6 +102,9 @@ pub struct Machine {
     exchange_hook: Mutex<Option<Hook>>,
     failed_exchanges: AtomicUsize,
     drops_flushes: AtomicBool,
+    takes_pages_for_zero: AtomicBool,
+    skipped_claim: Mutex<Option<SkippedClaim>>,
+    now_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -163,6 +177,9 @@ impl Host {
             exchange_hook: Mutex::default(),
             failed_exchanges: AtomicUsize::new(0),
             drops_flushes: AtomicBool::new(false),
+            takes_pages_for_zero: AtomicBool::new(false),
+            skipped_claim: Mutex::default(),
+            now_ns: AtomicU64::new(0),
         }))
     }
 
@@ -237,6 +254,43 @@ impl Host {
     /// Makes flushes do nothing, to check that tests detect this.
     pub fn drop_flushes(&self) {
         self.0.drops_flushes.store(true, Relaxed);
+    }
+
+    /// Makes every page look as if it were zero, to check that tests detect this.
+    pub fn take_pages_for_zero(&self) {
+        self.0.takes_pages_for_zero.store(true, Relaxed);
+    }
+
+    /// Makes the next claim of an entry leave the entry as it is, to check that tests detect this.
+    pub fn skip_next_claim(&self) {
+        *self.0.skipped_claim.lock() = Some(SkippedClaim::Next);
+    }
+
+    /// Skips a claim, or replaces the claim that was skipped by the entry that it should have
+    /// replaced. Returns the value that the entry must have, and its new value.
+    fn skip_claim(&self, at: EntryAt, current: u64, new: u64) -> (u64, u64) {
+        let mut skipped = self.0.skipped_claim.lock();
+        let is_leaf = |entry| matches!((self.0.mmu.decode)(entry, 12), Decoded::Page(_));
+        match *skipped {
+            Some(SkippedClaim::Next) if is_leaf(current) && !is_leaf(new) && new != 0 => {
+                *skipped = Some(SkippedClaim::At(at, new, current));
+                (current, current)
+            }
+            Some(SkippedClaim::At(place, claim, entry)) if place == at && claim == current => {
+                (entry, new)
+            }
+            _ => (current, new),
+        }
+    }
+
+    /// Lets allocations take only `count` frames, besides frames that are freed from now on.
+    pub fn limit_frames(&self, count: usize) {
+        self.0.free.lock().truncate(count);
+    }
+
+    /// Lets time pass.
+    pub fn advance_ns(&self, ns: u64) {
+        self.0.now_ns.fetch_add(ns, Relaxed);
     }
 
     /// Number of frames that are not free.
@@ -407,6 +461,7 @@ impl Platform for Host {
 
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
         self.interruption_point();
+        let (current, new) = self.skip_claim(entry, current, new);
         let result = self.entry(entry).compare_exchange(current, new, AcqRel, Acquire);
         if result.is_err() {
             self.0.failed_exchanges.fetch_add(1, Relaxed);
@@ -424,9 +479,23 @@ impl Platform for Host {
         self.word(page).store(0, Relaxed);
     }
 
+    fn zero_in_place(&self, page: Frame) {
+        self.clear_page(page);
+    }
+
+    fn is_zero(&self, page: Frame) -> bool {
+        self.interruption_point();
+        let is_zero = self.word(page).load(Relaxed) == 0;
+        is_zero || self.0.takes_pages_for_zero.load(Relaxed)
+    }
+
     fn copy_page(&self, from: Frame, to: Frame) {
         self.interruption_point();
         self.word(to).store(self.word(from).load(Relaxed), Relaxed);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns.load(Relaxed)
     }
 
     fn work(&self, work: Work, count: usize) {
@@ -447,6 +516,13 @@ pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<TestSystem<Design<
 /// Creates a memory manager on a machine.
 pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> OurVm<LOCK, WHEN> {
     Vm::new(host.clone(), Notifying(host.clone())).expect("memory for a page of zeros")
+}
+
+/// Frees pages that were discarded in place, after the time in which they become old. Returns their
+/// number.
+pub fn free_old_discarded<S: System<Platform = Host>>(vm: &Vm<S>) -> usize {
+    vm.platform().advance_ns(20_000_000);
+    vm.free_discarded()
 }
 
 /// Makes an access as a thread does, and handles faults until it is allowed. Returns the word that

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Batching, Change, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Policy, ReclaimFlush,
-    Refault, Retired, UnmapLock, ZeroPage,
+    Batching, Change, Discards, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Policy,
+    ReclaimFlush, Refault, Retired, UnmapLock, ZeroPage,
 };
 
 use super::{
-    AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, KEEPING, PER_AREA, PER_SPACE,
-    SHARED,
+    AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, IN_PLACE, KEEPING, PER_AREA,
+    PER_SPACE, SHARED,
 };
 
 pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
@@ -24,13 +24,17 @@ pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
 /// Half of the policies lock areas for faults.
 pub(crate) const fn fault_lock(lock: u8) -> FaultLock {
     match lock {
-        SHARED | KEEPING | BATCHING => FaultLock::Area,
+        SHARED | KEEPING | BATCHING | IN_PLACE => FaultLock::Area,
         _ => FaultLock::Space,
     }
 }
 
 pub(crate) const fn empty_tables(lock: u8) -> EmptyTables {
     if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
+}
+
+const fn batches(lock: u8) -> bool {
+    lock == BATCHING || lock == IN_PLACE
 }
 
 fn policy(lock: u8) -> Policy {
@@ -48,7 +52,8 @@ fn policy(lock: u8) -> Policy {
         fault_lock: fault_lock(lock),
         empty_tables: empty_tables(lock),
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
-        reclaim_flush: if lock == BATCHING { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
+        reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
+        discards: if lock == IN_PLACE { Discards::InPlace } else { Discards::Immediate },
         refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
         extra_flushes,
         ..Policy::new(unmap_lock(lock))
@@ -121,6 +126,11 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
         (root, change.clone())
     }
 
+    /// All CPUs of this machine run all spaces at once.
+    fn notifications_max(&self, _: &Root) -> Option<usize> {
+        Some(self.0.0.tlbs.len() - 1)
+    }
+
     fn wait(&self, (root, change): (Root, Change)) -> Horizon {
         self.0.begin_wait();
         if WHEN == AT_WAIT {
@@ -146,7 +156,7 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
 
     fn unmapped(&self, batch: &mut UnmappedPages, root: &Root, address: u64, _: StaleWrites) {
         let change = Change::reclaimed(address);
-        if LOCK != BATCHING {
+        if !batches(LOCK) {
             self.wait(self.flush(root, &change));
         } else {
             assert!(batch.spaces.contains(&root.0), "the space was not added to the batch");

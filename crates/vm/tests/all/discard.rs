@@ -1,0 +1,331 @@
+//! Pages that are discarded in place: zeroed where they are, and freed later with one flush.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::platform::*;
+use shootdown_vm::{
+    Access, AddressSpace, Advice, Backing, Discards, PAGE_BYTES, Place, Protection, Sharing,
+};
+
+type OurSpace = Space<IN_PLACE, AT_WAIT>;
+
+const CPUS: usize = 3;
+/// The age at which pages are freed.
+const AGE_NS: u64 = 20_000_000;
+/// Number of pages that are zeroed in one call at most, with three CPUs.
+const ZEROED_MAX: u64 = 6;
+
+struct Fixture {
+    host: Host,
+    space: Arc<OurSpace>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::on(Host::new(256, CPUS))
+    }
+
+    fn on(host: Host) -> Self {
+        let space = AddressSpace::new(&system(&host).with_reclaim()).unwrap();
+        let fixture = Self { host, space: Arc::new(space) };
+        fixture.map(0, 32, Sharing::Private);
+        fixture
+    }
+
+    fn map(&self, first: u64, count: u64, sharing: Sharing) {
+        let place = Place::Fixed(pages(first, count));
+        self.space.map(place, READ_WRITE, sharing, Backing::Anonymous).unwrap();
+    }
+
+    /// Writes to pages on two CPUs, which then cache them as dirty.
+    fn write(&self, range: Range<u64>, word: u64) {
+        for address in range.step_by(PAGE_BYTES as usize) {
+            for cpu in [1, 0] {
+                access(&self.space, cpu, address, Access::Write, word).unwrap();
+            }
+        }
+    }
+
+    fn discard(&self, range: Range<u64>) {
+        self.space.advise(range, Advice::DontNeed).unwrap();
+    }
+
+    fn write_and_discard(&self, range: Range<u64>) {
+        self.write(range.clone(), 7);
+        self.host.take_flushes();
+        self.discard(range);
+    }
+
+    fn read(&self, cpu: usize, page: u64) -> u64 {
+        access(&self.space, cpu, pages(page, 1).start, Access::Read, 0).unwrap()
+    }
+
+    /// Accesses a page by the translation that the CPU caches.
+    fn store(&self, cpu: usize, page: u64, word: u64) -> Result<u64, PageFault> {
+        let address = pages(page, 1).start;
+        self.host.touch(cpu, self.space.root(), address, Access::Write, word)
+    }
+
+    fn free_old(&self) -> usize {
+        free_old_discarded(self.space.vm())
+    }
+
+    fn end(self) {
+        self.host.check_caches();
+        self.space.exit();
+        assert_eq!(self.space.vm().discard_stats().now, 0);
+        drop(self.space);
+        assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
+    }
+}
+
+#[test]
+fn discard_in_place_needs_no_flush_and_no_fault() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, ZEROED_MAX));
+    assert_eq!(fixture.host.take_flushes(), []);
+    for page in 0..ZEROED_MAX {
+        let address = pages(page, 1).start;
+        let root = fixture.space.root();
+        assert_eq!(fixture.host.touch(1, root, address, Access::Read, 0), Ok(0));
+        assert_eq!(fixture.store(0, page, 3), Ok(3));
+    }
+    let stats = fixture.space.vm().discard_stats();
+    assert_eq!((stats.now, stats.peak, stats.in_place), (6, 6, 6));
+    fixture.end();
+}
+
+#[test]
+fn old_pages_are_freed_with_one_flush() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 4));
+    fixture.host.advance_ns(AGE_NS / 2);
+    fixture.write_and_discard(pages(20, 4));
+    assert_eq!(fixture.space.vm().free_discarded(), 0, "no page is old");
+    let before = fixture.host.frames_in_use();
+    assert_eq!(fixture.free_old(), 8);
+    assert_eq!(before - fixture.host.frames_in_use(), 8);
+    assert_eq!(fixture.host.take_flushes().len(), 1);
+    assert_eq!((fixture.read(0, 2), fixture.read(1, 21)), (0, 0));
+    let stats = fixture.space.vm().discard_stats();
+    assert_eq!((stats.now, stats.freed, stats.flushes), (0, 8, 1));
+    assert_eq!(stats.late_page_ns, 4 * (AGE_NS / 2 + AGE_NS) + 4 * AGE_NS);
+    fixture.end();
+}
+
+#[test]
+fn page_in_use_again_is_kept_without_flush() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 2));
+    assert_eq!((fixture.store(1, 0, 8), fixture.store(1, 1, 9)), (Ok(8), Ok(9)));
+    assert_eq!(fixture.free_old(), 0);
+    assert_eq!(fixture.host.take_flushes(), []);
+    assert_eq!((fixture.read(0, 0), fixture.read(2, 1)), (8, 9));
+    assert_eq!(fixture.space.vm().discard_stats().used_again, 2);
+    fixture.end();
+}
+
+/// Frees a page while another CPU writes to it by its old translation, during the flush. Returns
+/// the word that the page then holds.
+fn write_during_flush(prepare: impl FnOnce(&Host)) -> u64 {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 1));
+    let (host, root) = (fixture.host.clone(), fixture.space.root());
+    prepare(&host);
+    fixture.host.when_waiting(move || {
+        assert_eq!(host.touch(1, root, pages(0, 1).start, Access::Write, 5), Ok(5));
+    });
+    fixture.free_old();
+    assert!(!fixture.host.hook_is_set(), "no flush was waited for");
+    // A CPU that still has the translation would write to a frame that is free.
+    let _ = fixture.store(1, 1, 6);
+    let word = fixture.read(1, 0);
+    fixture.end();
+    word
+}
+
+#[test]
+fn write_before_the_flush_is_not_lost() {
+    assert_eq!(write_during_flush(|_| {}), 5);
+}
+
+/// The test above fails if the page is freed without the test for zeros after the flush.
+#[test]
+fn write_is_lost_without_the_test_for_zeros() {
+    assert_eq!(write_during_flush(Host::take_pages_for_zero), 0);
+}
+
+/// The same write, after the test for zeros: the flush must have come before.
+#[test]
+#[should_panic(expected = "is used as another kind")]
+fn write_hits_a_free_page_without_the_flush() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 1));
+    fixture.host.drop_flushes();
+    assert_eq!(fixture.free_old(), 1);
+    let _ = fixture.store(1, 0, 5);
+}
+
+/// Moves a page to another node between two steps of its discard.
+fn migrate_during_discard(prepare: impl FnOnce(&Host)) {
+    let fixture = Fixture::new();
+    fixture.write(pages(0, 1), 7);
+    prepare(&fixture.host);
+    let space = Arc::clone(&fixture.space);
+    fixture.host.after_exchange(move || {
+        for node in 0..NODES {
+            let _ = space.migrate(pages(0, 1), node);
+        }
+    });
+    fixture.discard(pages(0, 1));
+    assert_eq!((fixture.read(0, 0), fixture.read(1, 0)), (0, 0));
+    fixture.end();
+}
+
+#[test]
+fn claim_keeps_migration_away() {
+    migrate_during_discard(|_| {});
+}
+
+#[test]
+#[should_panic(expected = "is used as another kind")]
+fn migration_takes_the_page_without_the_claim() {
+    migrate_during_discard(Host::skip_next_claim);
+}
+
+/// A second discard clears the claim of the first one, which must then flush and free the page.
+#[test]
+fn discard_during_a_discard_frees_the_page() {
+    let fixture = Fixture::new();
+    fixture.write(pages(0, 1), 7);
+    fixture.host.take_flushes();
+    let space = Arc::clone(&fixture.space);
+    fixture.host.after_exchange(move || {
+        space.set_discards(Discards::Immediate);
+        space.advise(pages(0, 1), Advice::DontNeed).unwrap();
+    });
+    fixture.discard(pages(0, 1));
+    assert_eq!(fixture.host.take_flushes().len(), 2, "each call flushes");
+    assert_eq!(fixture.read(1, 0), 0);
+    fixture.end();
+}
+
+#[test]
+fn other_pages_are_discarded_immediately() {
+    let check = |name: &str, prepare: &dyn Fn(&Fixture), range: Range<u64>| {
+        let fixture = Fixture::new();
+        fixture.write(range.clone(), 7);
+        prepare(&fixture);
+        fixture.host.take_flushes();
+        fixture.discard(range);
+        assert_eq!(fixture.space.vm().discard_stats().in_place, 0, "{name}");
+        assert_ne!(fixture.host.take_flushes(), [], "{name}");
+        fixture.end();
+    };
+    check("too many pages", &|_| {}, pages(0, ZEROED_MAX + 1));
+    let opt_out = |fixture: &Fixture| fixture.space.set_discards(Discards::Immediate);
+    check("a space that has opted out", &opt_out, pages(0, 1));
+    let share = |fixture: &Fixture| {
+        let child = fixture.space.fork().unwrap();
+        fixture.read(0, 0);
+        fixture.host.when_waiting(move || child.exit());
+    };
+    check("a page of two spaces", &share, pages(0, 1));
+}
+
+#[test]
+fn shared_page_keeps_its_contents() {
+    let fixture = Fixture::new();
+    fixture.map(40, 1, Sharing::Shared);
+    fixture.write_and_discard(pages(40, 1));
+    assert_eq!(fixture.host.take_flushes().len(), 1);
+    assert_eq!(fixture.read(1, 40), 7);
+    fixture.end();
+}
+
+#[test]
+fn page_of_zeros_stays_mapped() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.read(1, 0), 0);
+    fixture.discard(pages(0, 1));
+    assert_eq!(fixture.host.take_flushes(), []);
+    assert!(fixture.space.translation(pages(0, 1).start).is_some());
+    fixture.end();
+}
+
+#[test]
+fn child_inherits_opt_out() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 2));
+    fixture.space.set_discards(Discards::Immediate);
+    assert_eq!(fixture.space.vm().discard_stats().freed, 2, "opting out frees pages");
+    let child = fixture.space.fork().unwrap();
+    access(&child, 0, pages(1, 1).start, Access::Write, 4).unwrap();
+    child.advise(pages(1, 1), Advice::DontNeed).unwrap();
+    assert_eq!(fixture.space.vm().discard_stats().in_place, 2);
+    child.exit();
+    fixture.end();
+}
+
+#[test]
+fn discarded_page_is_shared_with_a_child_and_kept() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 1));
+    let child = fixture.space.fork().unwrap();
+    assert_eq!(fixture.free_old(), 0, "the child has the page");
+    assert_eq!(access(&child, 2, pages(0, 1).start, Access::Read, 0), Ok(0));
+    child.exit();
+    fixture.end();
+}
+
+#[test]
+fn failing_allocation_frees_discarded_pages() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 4));
+    fixture.write(pages(8, 1), 1);
+    fixture.host.limit_frames(0);
+    // The fault holds the lock of its area, or of the space.
+    fixture.write(pages(9, 3), 2);
+    assert_eq!(fixture.space.vm().discard_stats().freed, 4);
+    fixture.end();
+}
+
+#[test]
+fn reclaim_frees_discarded_pages_first() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 3));
+    assert_eq!(fixture.space.vm().reclaim(0, 3).freed, 3);
+    fixture.end();
+}
+
+#[test]
+fn changed_areas_do_not_confuse_the_list() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 6));
+    fixture.space.unmap(pages(0, 1)).unwrap();
+    fixture.space.protect(pages(1, 1), Protection::empty()).unwrap();
+    fixture.space.protect(pages(2, 1), READ).unwrap();
+    fixture.space.remap(pages(3, 1), pages(40, 1)).unwrap();
+    fixture.map(4, 1, Sharing::Shared);
+    fixture.write(pages(4, 1), 3);
+    assert_eq!(fixture.free_old(), 3, "those without access, read-only, and unchanged");
+    assert_eq!((fixture.read(0, 2), fixture.read(1, 40), fixture.read(1, 4)), (0, 0, 3));
+    fixture.end();
+}
+
+#[test]
+fn list_is_bounded() {
+    let count = 600;
+    let addresses = BASE..BASE + count * PAGE_BYTES;
+    let fixture = Fixture::on(Host::with_addresses(2048, CPUS, addresses));
+    fixture.map(0, count, Sharing::Private);
+    for first in (0..count).step_by(6) {
+        fixture.write_and_discard(pages(first, 6));
+    }
+    let stats = fixture.space.vm().discard_stats();
+    assert_eq!(stats.in_place, count);
+    assert!((500..=512).contains(&stats.peak), "{stats:?}");
+    assert!(stats.freed >= 256 && stats.flushes == 1, "{stats:?}");
+    fixture.end();
+}
