@@ -51,6 +51,8 @@ pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
                 format!("-Zmiri-disable-isolation -Zmiri-permissive-provenance {flags}"),
             )
             .env("PROPTEST_CASES", cases)
+            // miri takes seconds for the backtrace of a panic that a test expects.
+            .env("RUST_BACKTRACE", "0")
             .run()
     };
     tests("--lib --test ends", String::new())?;

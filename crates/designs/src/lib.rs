@@ -27,10 +27,12 @@ pub mod engine;
 pub mod linux;
 pub mod naive;
 mod clairvoyant;
+mod immediate;
 mod registry;
 
 pub use design::{Design, Purpose};
 pub use engine::Engine;
+pub use immediate::discarding_immediately;
 pub use linux::LinuxRule;
 pub use linux::arc::Arc;
 pub use linux::arm64::Arm64;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{BOOK, Built, Part, WORKLOADS, golden};
+use super::{BOOK, Built, Part, WORKLOADS, golden, with_workload};
 use crate::command::{Command, Failure};
 use crate::parallel;
 
@@ -103,7 +103,7 @@ fn is_in_sample((arch, name, cpus): &Run) -> bool {
 
 /// Returns the lines of one workload.
 fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
-    let command = built.count(arch).args("--workload").arg(workload).args("--cpus");
+    let command = with_workload(built.count(arch), workload).args("--cpus");
     let printed = command.arg(cpus.to_string()).output()?;
     // The printed line has the architecture after the count's name; here it comes first.
     let mut counts = String::new();

@@ -3,12 +3,11 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::Design;
+use shootdown_designs::{Design, discarding_immediately};
 use shootdown_program::Workload;
 use shootdown_run::Limits;
 use shootdown_run::programs::{Crowd, Kind, Loop, MadviseAndCompute, Tasks};
 use shootdown_sim::{Machine, Time};
-use shootdown_vm::{Discards, DynCoherence, ErasedCoherence, Policy};
 
 use crate::common::is_soak;
 
@@ -31,19 +30,6 @@ fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
     ]
 }
 
-/// A design that discards no page in place, so that each discard flushes.
-struct Immediate(ErasedCoherence);
-
-impl DynCoherence for Immediate {
-    fn inner(&self) -> &dyn DynCoherence {
-        &*self.0
-    }
-
-    fn policy(&self) -> Policy {
-        Policy { discards: Discards::Immediate, ..self.0.policy() }
-    }
-}
-
 /// Asserts that the choice is no worse. Each time is a sum over six seeds, because collisions
 /// between many competing threads are random.
 fn choice_is_no_worse(machine: &str) {
@@ -54,8 +40,7 @@ fn choice_is_no_worse(machine: &str) {
             let of_seed = |seed| {
                 let workload = Rc::clone(&workloads(seed)[index]);
                 let outcome = shootdown_run::run(machine.clone(), LIMITS, workload, |sim| {
-                    let design: ErasedCoherence = Box::new(Immediate(design.on(sim)));
-                    design
+                    discarding_immediately(design.on(sim))
                 })
                 .unwrap();
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");

@@ -60,9 +60,7 @@ impl Boot {
                     values.push(("frames", workload::RECLAIM_FRAMES.to_string()));
                     values.push(("reclaim", self.reclaim.name().to_owned()));
                 }
-                if name == workload::ARENA {
-                    values.push(("discards", self.discards.name().to_owned()));
-                }
+                values.push(("discards", self.discards.name().to_owned()));
                 let lines = run(self, &values, workload.bytes())?;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
             }

@@ -95,7 +95,7 @@ pub(crate) struct Boot {
     /// The flushes of pages that the workload `reclaim` makes the kernel reclaim
     #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
     pub(super) reclaim: ReclaimFlushes,
-    /// The release of pages that the workload `arena` discards
+    /// The release of pages that the workload discards
     #[arg(long, value_enum, value_name = "RELEASE", default_value_t = Discards::InPlace)]
     pub(super) discards: Discards,
     /// How flushes notify other CPUs
