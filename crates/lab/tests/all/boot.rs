@@ -102,13 +102,18 @@ fn load_contains_options_and_workload() {
     let read = "while [ \"$1\" != -initrd ]; do shift; done; cat $2; echo 'end passed'; exit 33";
     let load = |arguments: &[&str]| {
         let output = boot(read, &[arguments, &["--console"]].concat());
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        // What follows the options is binary.
+        text.split("SDWL").next().unwrap_or_default().to_owned()
     };
     let trials = load(&["--cpus", "3"]);
     assert!(trials.starts_with("shootdown-load "), "{trials}");
     assert!(trials.contains("\ncpus=3\nnotify=default\nmode=trials\nrounds=40\n"), "{trials}");
     let workload = load(&["--workload", "migrate", "--cpus", "2"]);
-    assert!(workload.contains("\ncpus=2\nnotify=default\nmode=workload\n\n"), "{workload}");
+    let common = "\ncpus=2\nnotify=default\nmode=workload\n";
+    assert!(workload.ends_with(&format!("{common}discards=in-place\n\n")), "{workload}");
+    let immediate = load(&["--workload", "migrate", "--cpus", "2", "--discards", "immediate"]);
+    assert!(immediate.ends_with(&format!("{common}discards=immediate\n\n")), "{immediate}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)
