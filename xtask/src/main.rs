@@ -58,8 +58,9 @@ cargo xtask python --all    also run the notebook, and 100,000 cells on the clus
 cargo xtask soak [MINUTES]  search for long: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, the contents of memory, the checker, and boots
                             for MINUTES on each machine (default 10)
-cargo xtask soak boots [MINUTES]
-                            only boot, for MINUTES on each machine (default 30)
+cargo xtask soak boots [MINUTES [MACHINE]]
+                            only boot, for MINUTES (default 30) on each machine, or on one of
+                            x86_64, aarch64, riscv64, loongarch64, bochs
 cargo xtask soak culprits   explain programs whose cause of shootdowns is known, as root, and
                             compare what a change removes with the prediction: a minute
 cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
@@ -95,9 +96,10 @@ fn main() -> ExitCode {
         ["bench"] => bench::all(),
         ["bench", "paths"] => bench::hot_paths().map(drop),
         ["soak"] => soak::all(10),
-        ["soak", "boots"] => soak::boots(30),
-        ["soak", "boots", minutes] => {
-            soak::parse_minutes(minutes, "cargo xtask soak boots 30").and_then(soak::boots)
+        ["soak", "boots"] => soak::boots(30, None),
+        ["soak", "boots", minutes, ref only @ ..] if only.len() <= 1 => {
+            soak::parse_minutes(minutes, "cargo xtask soak boots 30")
+                .and_then(|minutes| soak::boots(minutes, only.first().copied()))
         }
         ["soak", "culprits"] => culprits::soak(),
         ["soak", "guests"] => guests::soak(Selection::All),
@@ -125,13 +127,28 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => {
-            eprintln!("\nxtask: done in {:.0?}", start.elapsed());
+            eprintln!("\nxtask: done in {:.0?}, {}", start.elapsed(), cpu_time_of_children());
             ExitCode::SUCCESS
         }
         Err(failure) => {
             eprintln!("\n{failure}");
             ExitCode::from(failure.status())
         }
+    }
+}
+
+/// Returns the CPU time of all processes that this one has waited for, and of theirs.
+fn cpu_time_of_children() -> String {
+    /// Linux counts the times in this file in hundredths of a second, whatever its own clock.
+    const TICKS_PER_S: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program is in parentheses, and may contain spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    // The fields 16 and 17: the times of children in user mode and in the kernel.
+    let ticks: Vec<u64> = fields.skip(13).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
+    match ticks[..] {
+        [user, kernel] => format!("with {} s of CPU time", (user + kernel) / TICKS_PER_S),
+        _ => "with an unknown CPU time".to_owned(),
     }
 }
 

@@ -78,9 +78,9 @@ fn seed_of_now() -> u64 {
     since.as_secs() & u64::from(u32::MAX)
 }
 
-/// Boots the kernel on every machine: the last part of [`all`].
-pub(crate) fn boots(minutes: u64) -> Result<(), Failure> {
-    boots::soak(Duration::from_secs(minutes * 60), seed_of_now())
+/// Boots the kernel on every machine, or on the one with this name: the last part of [`all`].
+pub(crate) fn boots(minutes: u64, only: Option<&str>) -> Result<(), Failure> {
+    boots::soak(Duration::from_secs(minutes * 60), seed_of_now(), only)
 }
 
 /// Runs every search for a time that depends on `minutes`.
@@ -108,7 +108,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     // CI counts a sample.
     boots::run(boots::Part::All)?;
-    boots::soak(Duration::from_secs(minutes * 60), seed)?;
+    boots::soak(Duration::from_secs(minutes * 60), seed, None)?;
     port::soak()?;
     // Large random programs get as much time as short programs in every schedule.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
