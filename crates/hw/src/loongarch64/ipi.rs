@@ -14,6 +14,11 @@ const CORE_SHIFT: u32 = 16;
 
 /// One of the 32 interrupts that cores send each other. The controller's number of a CPU is that of
 /// its core.
+///
+/// A kernel should clear an interrupt that it neither enables nor handles, such as a late one to
+/// start the core. QEMU 10 drops its interrupt line only when none of the 32 is pending, whether
+/// enabled or not. With one left over, a core that has acknowledged another one is interrupted
+/// again, without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IocsrIpi {
     number: u8,

@@ -2,9 +2,12 @@
 
 #![expect(unsafe_code, reason = "interrupt controllers")]
 
-use core::arch::asm;
+use core::iter;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
+
+use shootdown_hw::Ipi as _;
+use shootdown_hw::loongarch64::IocsrIpi;
 
 use super::{LoongArch64, csr, timer, windows};
 use crate::kernel::arch::contract::{Architecture as _, Interrupt};
@@ -21,7 +24,6 @@ const LET_IN: u64 = 1 << 2;
 const STATUS: u64 = 0x1000;
 const ENABLED: u64 = 0x1004;
 const CLEAR: u64 = 0x100c;
-const SEND: u64 = 0x1040;
 const SEND_MAIL: u64 = 0x1048;
 /// The write completes only when the interrupt or mail has been sent.
 const BLOCKING: u32 = 1 << 31;
@@ -29,9 +31,11 @@ const CPU_SHIFT: u32 = 16;
 const MAIL_HALF_SHIFT: u32 = 2;
 
 /// Numbers of the 32 interrupts: the one for which firmware waits, and the kernel's.
-const START: u32 = 0;
-const FLUSH: u32 = 1;
-const WAKE: u32 = 2;
+const START: u8 = 0;
+const FLUSH: u8 = 1;
+const WAKE: u8 = 2;
+/// The bits of those that interrupt the kernel.
+const ENABLED_HERE: u32 = 1 << FLUSH | 1 << WAKE;
 
 /// The mailbox with the address to which firmware jumps, and the one with the stack for `boot.s`.
 const MAILBOX_START: u32 = 0;
@@ -70,7 +74,7 @@ pub(super) fn set_up() {
     // SAFETY: `trap_entry` handles these interrupts.
     unsafe {
         csr::write_chip(CLEAR, u32::MAX);
-        csr::write_chip(ENABLED, 1 << FLUSH | 1 << WAKE);
+        csr::write_chip(ENABLED, ENABLED_HERE);
         csr::write::<{ csr::ECFG }>(TIMER | FROM_CPUS);
     }
 }
@@ -84,14 +88,15 @@ pub(super) fn handle() {
     }
     if pending & FROM_CPUS != 0 {
         let sent = csr::read_chip(STATUS);
-        // Clear the interrupts before they are handled: a CPU that sends one in the meantime then
-        // causes another interrupt.
-        // SAFETY: the loop below handles all that are cleared.
-        unsafe { csr::write_chip(CLEAR, sent) };
-        // Observe all stores of the sender from before the interrupt.
-        complete_accesses();
+        // `START` is sent again until the CPU has arrived, and the last may come after `set_up`.
+        // While it is pending, QEMU's controller goes on interrupting for those that are cleared.
+        // SAFETY: the CPU is started, and `FLUSH` and `WAKE` are handled below.
+        unsafe { csr::write_chip(CLEAR, sent & !ENABLED_HERE) };
         for (number, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
             if sent & 1 << number != 0 {
+                // Before the interrupt is handled: a CPU that sends one in the meantime then causes
+                // another interrupt.
+                ipi(number).acknowledge();
                 upcalls::interrupt(interrupt);
             }
         }
@@ -104,12 +109,12 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
         Interrupt::Wake => WAKE,
         Interrupt::Timer => unreachable!("a timer interrupts only its own CPU"),
     };
-    // An IOCSR write is not a memory access. Without this barrier, the interrupt could arrive
-    // before earlier stores are visible to its handler.
-    complete_accesses();
-    for cpu in cpus {
-        send_one(cpu, number);
-    }
+    ipi(number).send(cpus.map(u64::from));
+}
+
+fn ipi(number: u8) -> IocsrIpi {
+    // SAFETY: the kernel runs at PLV0. It handles its interrupts, and firmware handles `START`.
+    unsafe { IocsrIpi::new(number) }
 }
 
 /// Makes a CPU that waits in firmware jump to `boot.s`, with a stack.
@@ -129,8 +134,7 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     for _ in 0..ATTEMPTS {
         send_mail(cpu, MAILBOX_STACK, stack_end as u64);
         send_mail(cpu, MAILBOX_START, windows::physical(other_start as *const ()));
-        complete_accesses();
-        send_one(cpu, START);
+        ipi(START).send(iter::once(cpu.into()));
         if LoongArch64::wait_until(TIMEOUT_NS, || ARRIVED.load(Acquire) == cpu) {
             return;
         }
@@ -143,11 +147,6 @@ pub(super) fn acknowledge_start(cpu: u32) {
     ARRIVED.store(cpu, Release);
 }
 
-fn send_one(cpu: u32, number: u32) {
-    // SAFETY: the target handles this interrupt: in firmware, or in the kernel once it is set up.
-    unsafe { csr::write_chip(SEND, BLOCKING | cpu << CPU_SHIFT | number) };
-}
-
 /// Sends the upper half first: when the receiver reads the lower half, both are there.
 fn send_mail(cpu: u32, mailbox: u32, value: u64) {
     for (half, word) in [(1, value >> 32), (0, value & 0xffff_ffff)] {
@@ -155,10 +154,4 @@ fn send_mail(cpu: u32, mailbox: u32, value: u64) {
         // SAFETY: mail has no effect until the receiver reads it.
         unsafe { csr::write_chip_double(SEND_MAIL, word << 32 | u64::from(to)) };
     }
-}
-
-/// Completes all accesses to memory and devices before any later access.
-fn complete_accesses() {
-    // SAFETY: a barrier changes no registers and no memory.
-    unsafe { asm!("dbar 0", options(nostack, preserves_flags)) };
 }
