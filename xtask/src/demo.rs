@@ -10,9 +10,9 @@ use crate::{output, root};
 /// How much of the studies the demonstration simulates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Studies {
-    /// Everything.
+    /// Everything, by the command that ships.
     Full,
-    /// A part, in a tenth of the time.
+    /// A part in a tenth of the time, by the build for tests: CI has no other.
     Quick,
 }
 
@@ -24,19 +24,22 @@ pub(crate) fn run(studies: Studies) -> Result<(), Failure> {
 /// Returns the commands: one for everything, or two, because a quick page about recordings has
 /// nothing else.
 fn commands(studies: Studies) -> Result<Vec<Command>, Failure> {
-    let report = |name: &str| {
+    let report = |name: &str| -> Result<Command, Failure> {
+        let lab = match studies {
+            Studies::Full => cargo("run --quiet --release -p shootdown-lab --"),
+            Studies::Quick => Command::new(builds::lab()?),
+        };
         let page = output().join(name);
         // The command runs in the root, and prints the path that it is given.
-        cargo("run --quiet --release -p shootdown-lab -- report --output")
-            .arg(page.strip_prefix(root()).unwrap_or(&page))
+        Ok(lab.args("report --output").arg(page.strip_prefix(root()).unwrap_or(&page)))
     };
     let with_recordings =
         |command: Command| Ok(recordings()?.into_iter().fold(command, Command::arg));
     Ok(match studies {
-        Studies::Full => vec![with_recordings(report("demo.html"))?],
+        Studies::Full => vec![with_recordings(report("demo.html")?)?],
         Studies::Quick => vec![
-            report("demo-studies.html").arg("--quick"),
-            with_recordings(report("demo.html").arg("--quick"))?,
+            report("demo-studies.html")?.arg("--quick"),
+            with_recordings(report("demo.html")?.arg("--quick"))?,
         ],
     })
 }
@@ -118,13 +121,15 @@ fn words(line: &str) -> Vec<String> {
 /// Checks that a simulation depends on its seed, and on nothing else of the host or the build: the
 /// build for tests and the one that ships give the same bytes.
 pub(crate) fn same_bytes() -> Result<(), Failure> {
-    const REPRODUCE: &str = "reproduce --quick --format json";
-    let tested = Command::new(builds::lab()?).args(REPRODUCE).output()?;
-    let shipped = cargo("run --quiet --release -p shootdown-lab --").args(REPRODUCE).output()?;
+    const EXAMPLE: &str = "outcomes";
+    let tested = builds::example(EXAMPLE)?.output()?;
+    // Of the command that ships, this is what simulates: it takes a third of the build.
+    let shipped =
+        cargo("run --quiet --release -p shootdown-run --example").arg(EXAMPLE).output()?;
     if tested != shipped {
         return Err(Failure::new(
             "the same simulation gave different results",
-            "compare `shootdown reproduce --quick --format json` of the profiles ci and release",
+            format!("compare the output of the example `{EXAMPLE}` of the profiles ci and release"),
         ));
     }
     println!("{} bytes, the same from both builds", tested.len());
