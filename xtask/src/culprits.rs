@@ -14,13 +14,31 @@ use crate::{output, root};
 enum Language {
     C,
     Go,
+    Java,
+    Python,
+}
+
+/// The toolchain of a language on this machine.
+enum Toolchain {
+    Ready(Programs),
+    /// It is missing, for this reason.
+    Missing(&'static str),
+}
+
+/// The programs of a language.
+struct Programs {
+    /// The command that runs them, without the name of one.
+    words: Vec<String>,
+    /// `true` if this toolchain tells tracers the names of functions.
+    has_names: bool,
 }
 
 /// A program, and what `explain` must find in it.
 struct Culprit {
     language: Language,
     name: &'static str,
-    cause: &'static str,
+    /// Those that may be the first: the parts of the names of causes.
+    causes: &'static [&'static str],
     /// The function of the program that causes the requests.
     ///
     /// `None` where the requests come from many places: a process that forked writes its memory
@@ -30,48 +48,62 @@ struct Culprit {
     advice: &'static str,
 }
 
-const CULPRITS: [Culprit; 6] = [
+const CULPRITS: [Culprit; 8] = [
     Culprit {
         language: Language::C,
         name: "discards",
-        cause: "madvise(MADV_DONTNEED)",
+        causes: &["madvise(MADV_DONTNEED)"],
         site: Some("release_pages"),
         advice: "reuse it",
     },
     Culprit {
         language: Language::C,
         name: "reads-first",
-        cause: "zero page",
+        causes: &["zero page"],
         site: Some("insert"),
         advice: "write",
     },
     Culprit {
         language: Language::C,
         name: "protects",
-        cause: "mprotect",
+        causes: &["mprotect"],
         site: Some("protect"),
         advice: "protection",
     },
     Culprit {
         language: Language::C,
         name: "unmaps",
-        cause: "munmap",
+        causes: &["munmap"],
         site: Some("free_buffer"),
         advice: "reuse",
     },
     Culprit {
         language: Language::C,
         name: "forks",
-        cause: "copy-on-write",
+        causes: &["copy-on-write", "fork"],
         site: None,
         advice: "posix_spawn",
     },
     Culprit {
         language: Language::Go,
         name: "maps-files",
-        cause: "munmap",
+        causes: &["munmap"],
         site: Some("main.closeFile"),
         advice: "reuse",
+    },
+    Culprit {
+        language: Language::Java,
+        name: "maps-files",
+        causes: &["munmap"],
+        site: Some("Culprit.closeFile"),
+        advice: "reuse",
+    },
+    Culprit {
+        language: Language::Python,
+        name: "large-buffers",
+        causes: &["munmap"],
+        site: Some("release"),
+        advice: "glibc: keep large blocks",
     },
 ];
 
@@ -84,31 +116,32 @@ pub(crate) fn soak() -> Result<(), Failure> {
     cargo("build --quiet --release -p shootdown-lab").run()?;
     let lab = output().join("release/shootdown");
     println!(
-        "{:<12} {:>9} {:>9} {:>9} {:>9}",
-        "program", "requests", "predicted", "removed", "ratio"
+        "{:<13} {:<6} {:>9} {:>9} {:>9} {:>9}",
+        "program", "", "requests", "predicted", "removed", "ratio"
     );
     for culprit in &CULPRITS {
-        let Some(programs) = culprit.language.build()? else {
-            println!(
-                "{:<12} skipped: there is no compiler for {:?}",
-                culprit.name, culprit.language
-            );
-            continue;
+        let (name, language) = (culprit.name, format!("{:?}", culprit.language));
+        let programs = match culprit.language.build()? {
+            Toolchain::Ready(programs) => programs,
+            Toolchain::Missing(reason) => {
+                println!("{name:<13} {language:<6} skipped: {reason}");
+                continue;
+            }
         };
-        let before = explain(&lab, &programs, &[culprit.name])?;
-        let predicted = culprit.found_in(&before)?;
-        let after = explain(&lab, &programs, &[culprit.name, "changed"])?;
+        let before = explain(&lab, &programs, &[name])?;
+        let predicted = culprit.found_in(&before, &programs)?;
+        let after = explain(&lab, &programs, &[name, "changed"])?;
         let (before, after) = (requests(&before), requests(&after));
         let removed = before.saturating_sub(after);
         let ratio = removed as f64 / predicted as f64;
-        println!("{:<12} {before:>9} {predicted:>9} {removed:>9} {ratio:>9.2}", culprit.name);
+        println!(
+            "{name:<13} {language:<6} {before:>9} {predicted:>9} {removed:>9} {ratio:>9.2}{}",
+            if programs.has_names { "" } else { "  (this version of the language has no names)" },
+        );
         if !ACCURACY.contains(&ratio) {
             return Err(Failure::new(
-                format!(
-                    "the change of `{}` removes {ratio:.2} of what was predicted",
-                    culprit.name
-                ),
-                format!("shootdown explain -- {} {}", programs.display(), culprit.name),
+                format!("the change of `{name}` removes {ratio:.2} of what was predicted"),
+                format!("shootdown explain -- {} {name}", programs.words.join(" ")),
             ));
         }
     }
@@ -116,25 +149,80 @@ pub(crate) fn soak() -> Result<(), Failure> {
 }
 
 impl Language {
-    /// Builds the programs where necessary. Returns `None` if there is no compiler.
-    fn build(self) -> Result<Option<PathBuf>, Failure> {
-        let (compiler, version, options, source) = match self {
-            Self::C => ("cc", "--version", "-O1 -g -pthread -o", "culprits.c"),
-            Self::Go => ("go", "version", "build -o", "culprit.go"),
-        };
-        if Command::new(compiler).args(version).output().is_err() {
-            return Ok(None);
+    /// Builds the programs where necessary.
+    fn build(self) -> Result<Toolchain, Failure> {
+        match self {
+            Self::C => compile("cc", "--version", "-O1 -g -pthread -o", "culprits.c"),
+            Self::Go => compile("go", "version", "build -o", "culprit.go"),
+            Self::Java => java(),
+            Self::Python => Ok(python()),
         }
-        let programs = output().join(format!("culprits-{compiler}"));
-        let source = root().join("traces/programs").join(source);
-        Command::new(compiler).args(options).arg(&programs).arg(source).run()?;
-        Ok(Some(programs))
     }
 }
 
-fn explain(lab: &Path, programs: &Path, arguments: &[&str]) -> Result<Value, Failure> {
-    let command = Command::new(lab).args("explain --format json --").arg(programs);
-    let printed = arguments.iter().fold(command, Command::arg).output()?;
+/// Compiles a file of programs.
+fn compile(
+    compiler: &'static str,
+    version: &str,
+    options: &str,
+    source: &str,
+) -> Result<Toolchain, Failure> {
+    if Command::new(compiler).args(version).output().is_err() {
+        return Ok(Toolchain::Missing("there is no compiler"));
+    }
+    let programs = output().join(format!("culprits-{compiler}"));
+    Command::new(compiler).args(options).arg(&programs).arg(sources().join(source)).run()?;
+    Ok(Toolchain::Ready(Programs { words: vec![programs.display().to_string()], has_names: true }))
+}
+
+/// Java writes the names of its compiled functions if it is asked to. One compiler, which compiles
+/// every function before its first call and does not inline the culprit, makes one call site of it.
+const JAVA: &str = "java -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions \
+                    -XX:+DumpPerfMapAtExit -Xcomp -XX:TieredStopAtLevel=1 -XX:CompileCommand=quiet \
+                    -XX:CompileCommand=dontinline,Culprit::closeFile -cp";
+
+fn java() -> Result<Toolchain, Failure> {
+    if Command::new("javac").args("--version").output().is_err() {
+        return Ok(Toolchain::Missing("there is no javac: apt-get install default-jdk-headless"));
+    }
+    let classes = output().join("culprits-java");
+    let compile = Command::new("javac").args("-XDignore.symbol.file -d").arg(&classes);
+    compile.arg(sources().join("Culprit.java")).run()?;
+    let mut words: Vec<_> = JAVA.split_whitespace().map(str::to_owned).collect();
+    words.extend([classes.display().to_string(), "Culprit".to_owned()]);
+    Ok(Toolchain::Ready(Programs { words, has_names: true }))
+}
+
+/// The names of Python's interpreters. The first one that tells the names of functions is taken, or
+/// else the first one.
+const PYTHONS: [&str; 4] = ["python3", "python3.14", "python3.13", "python3.12"];
+
+fn python() -> Toolchain {
+    let runs =
+        |python: &str, check: &str| Command::new(python).args("-c").arg(check).output().is_ok();
+    let file = sources().join("culprit.py").display().to_string();
+    let has_names =
+        |python: &&&str| runs(python, "import sys; sys.exit(sys.version_info < (3, 12))");
+    if let Some(python) = PYTHONS.iter().find(has_names) {
+        let words = vec![(*python).to_owned(), "-X".to_owned(), "perf".to_owned(), file];
+        return Toolchain::Ready(Programs { words, has_names: true });
+    }
+    if !runs(PYTHONS[0], "") {
+        return Toolchain::Missing("there is no python3");
+    }
+    let words = vec![PYTHONS[0].to_owned(), file];
+    Toolchain::Ready(Programs { words, has_names: false })
+}
+
+/// Returns the directory of the programs' sources.
+fn sources() -> PathBuf {
+    root().join("traces/programs")
+}
+
+fn explain(lab: &Path, programs: &Programs, arguments: &[&str]) -> Result<Value, Failure> {
+    let command = Command::new(lab).args("explain --format json --");
+    let words = programs.words.iter().map(String::as_str).chain(arguments.iter().copied());
+    let printed = words.fold(command, Command::arg).output()?;
     serde_json::from_str(&printed).map_err(|error| {
         Failure::new(format!("`shootdown explain` printed no JSON: {error}"), "run it by hand")
     })
@@ -147,19 +235,17 @@ fn requests(explained: &Value) -> u64 {
 
 impl Culprit {
     /// Checks the most expensive site. Returns the requests that its first advice saves.
-    fn found_in(&self, explained: &Value) -> Result<u64, Failure> {
+    fn found_in(&self, explained: &Value, programs: &Programs) -> Result<u64, Failure> {
         let site = &explained["sites"][0];
         let advice = &site["advice"][0];
         let is_text =
             |value: &Value, wanted: &str| value.as_str().is_some_and(|text| text.contains(wanted));
-        let is_site = self.site.is_none_or(|function| is_text(&site["caller"], function));
+        let wanted = self.site.filter(|_| programs.has_names);
+        let is_site = wanted.is_none_or(|function| is_text(&site["caller"], function));
+        let is_cause = self.causes.iter().any(|cause| is_text(&site["cause"], cause));
         let saves = advice["saves"].as_u64().filter(|saves| *saves > 0);
         match saves {
-            Some(saves)
-                if is_site
-                    && is_text(&site["cause"], self.cause)
-                    && is_text(&advice["change"], self.advice) =>
-            {
+            Some(saves) if is_site && is_cause && is_text(&advice["change"], self.advice) => {
                 Ok(saves)
             }
             _ => Err(Failure::new(
@@ -167,7 +253,7 @@ impl Culprit {
                     "the first site of `{}` is {} of {}, with the advice {}",
                     self.name, site["cause"], site["caller"], advice["change"]
                 ),
-                format!("it should be `{}` of {:?}", self.cause, self.site),
+                format!("it should be {:?} of {:?}", self.causes, self.site),
             )),
         }
     }
@@ -186,11 +272,16 @@ mod tests {
             }]})
         };
         let [discards, ..] = CULPRITS;
-        let found = |cause, caller, saves| discards.found_in(&explained(cause, caller, saves)).ok();
+        let mut programs = Programs { words: Vec::new(), has_names: true };
+        let found = |programs: &Programs, cause, caller, saves| {
+            discards.found_in(&explained(cause, caller, saves), programs).ok()
+        };
         let (cause, caller) = ("madvise(MADV_DONTNEED)", "release_pages (culprits.c:44)");
-        assert_eq!(found(cause, caller, 3), Some(3));
-        assert_eq!(found("munmap", caller, 3), None);
-        assert_eq!(found(cause, "main (culprits.c:9)", 3), None);
-        assert_eq!(found(cause, caller, 0), None);
+        assert_eq!(found(&programs, cause, caller, 3), Some(3));
+        assert_eq!(found(&programs, "munmap", caller, 3), None);
+        assert_eq!(found(&programs, cause, "main (culprits.c:9)", 3), None);
+        assert_eq!(found(&programs, cause, caller, 0), None);
+        programs.has_names = false;
+        assert_eq!(found(&programs, cause, "[python3.11+0x7]", 3), Some(3));
     }
 }

@@ -8,6 +8,7 @@ use shootdown_recording::{Header, ReadError, Reader, Tracker};
 
 use crate::causes::{self, CauseId, Causes};
 use crate::costs::Costs;
+use crate::counters::{Balance, Counters};
 use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
 
@@ -63,6 +64,9 @@ pub struct Analysis {
     pub stacks_stand_for: u64,
     /// Number of the program's flush requests, also of those that were sent to no CPU.
     pub announced: u64,
+    /// The requests of all programs, held against the kernel's own counters, if those were
+    /// recorded.
+    pub balance: Option<Balance>,
     pub(crate) operations: Operations,
     pub(crate) frames: Stacks,
 }
@@ -91,6 +95,7 @@ pub struct Analyst {
     /// Flushes of a task since its last call or fault, which a fork may explain.
     unexplained: HashMap<TaskId, Vec<usize>>,
     has_requests: bool,
+    counters: Counters,
 }
 
 impl Analysis {
@@ -119,6 +124,7 @@ impl Analysis {
             stacks: 0,
             stacks_stand_for: 0,
             announced: 0,
+            balance: None,
             operations: Operations::default(),
             frames: Stacks::default(),
         }
@@ -144,6 +150,7 @@ impl Analyst {
             accounted_to_ns: vec![0; cpus as usize],
             unexplained: HashMap::new(),
             has_requests: false,
+            counters: Counters::default(),
         }
     }
 
@@ -165,6 +172,7 @@ impl Analyst {
     pub fn record(&mut self, record: &Record) {
         let cpu = record.cpu as usize;
         self.account(record);
+        self.counters.record(record.cpu, &record.event);
         match &record.event {
             Event::Flush { reason: FlushReason::Request, .. } => self.request(record),
             Event::Flush { reason: FlushReason::Remote, .. } => self.flushed(record),
@@ -195,7 +203,10 @@ impl Analyst {
                 self.analysis.lost += count.max(&1);
                 self.pending[cpu] = None;
             }
-            Event::Task { .. } | Event::Wake { .. } => {}
+            Event::Name { frame, function, file } => {
+                self.analysis.frames.name(*frame, function, file);
+            }
+            Event::Task { .. } | Event::Wake { .. } | Event::Counted { .. } => {}
             Event::Fault { code, .. } if !code.is_user() && self.is_announcing(cpu) => {
                 // Another tracer copies the stack of the thread.
                 if let Some(task) = self.tracker.recorded(record.cpu)
@@ -355,6 +366,7 @@ impl Analyst {
         for cpu in 0..self.pending.len() {
             self.complete(cpu);
         }
+        self.analysis.balance = self.counters.balance();
         self.analysis
     }
 }

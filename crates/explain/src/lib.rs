@@ -1,8 +1,9 @@
 //! Causes, call sites and costs of the TLB shootdowns in a recording, and advice.
 //!
 //! In reading order: `causes` is the table of the kernel's functions, and `costs` the model of what
-//! cannot be measured. `doing` follows what each task asked of the kernel. [`Analysis`] attributes
-//! each flush to a task, a cause and a call stack; [`Analyst`] does so while records arrive.
+//! cannot be measured. `counters` compares the records with the kernel's own counters. `doing`
+//! follows what each task asked of the kernel. [`Analysis`] attributes each flush to a task, a
+//! cause and a call stack; [`Analyst`] does so while records arrive.
 //! `sites` sums flushes by cause and call site. `advice` is the table of remedies, and `change`
 //! applies one to a recording.
 
@@ -13,6 +14,7 @@ mod analysis;
 mod causes;
 mod change;
 mod costs;
+mod counters;
 mod doing;
 mod sites;
 mod stacks;
@@ -25,4 +27,5 @@ pub use analysis::{Analysis, Analyst, Flush};
 pub use causes::{CauseId, Causes};
 pub use change::Change;
 pub use costs::Costs;
+pub use counters::Balance;
 pub use sites::{Explanation, Site, Sum};

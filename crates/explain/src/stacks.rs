@@ -17,6 +17,14 @@ impl Stacks {
         self.frames.push((caller, function));
     }
 
+    /// Names a call that was added without a name.
+    pub(crate) fn name(&mut self, frame: FrameId, function: &str, file: &str) {
+        let index = (frame.0 as usize).checked_sub(1);
+        if let Some((_, call)) = index.and_then(|index| self.frames.get_mut(index)) {
+            (call.function, call.file) = (function.to_owned(), file.to_owned());
+        }
+    }
+
     /// Returns the calls of a stack, the innermost first, each with its number.
     pub(crate) fn calls(&self, innermost: FrameId) -> impl Iterator<Item = (FrameId, &Frame)> {
         let mut next = innermost;

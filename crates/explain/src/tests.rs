@@ -257,3 +257,17 @@ fn spawned_child_shares_memory_until_exec() {
     assert!(events.contains(&Event::Spawn { task, space: SPACE, name: name() }));
     assert!(events.contains(&Event::Exec { space: SpaceId(2), name: name() }));
 }
+
+#[test]
+fn late_name_joins_the_call_sites_of_a_function() {
+    let stack = |function| [(Layer::Kernel, "do_madvise"), (Layer::User, function)];
+    let mut program = Program::new();
+    program.madvise(Some(&stack("[0x7f00]")));
+    let unnamed = FrameId(program.frames - 1);
+    program.madvise(Some(&stack("Pool.close")));
+    assert_eq!(sites(&program).len(), 2);
+    let (frame, function, file) = (unnamed, "Pool.close".to_owned(), "[jit]".to_owned());
+    program.on(1, Event::Name { frame, function, file });
+    let cause = "madvise(MADV_DONTNEED)".to_owned();
+    assert_eq!(sites(&program), [(cause, "Pool.close".to_owned(), 2)]);
+}

@@ -113,6 +113,16 @@ pub enum RawKind {
         /// Number of requests for which the sample stands.
         requests: u64,
     },
+    /// The names of calls that were not known when their stacks were sampled.
+    Names {
+        /// The calls as they were recorded, and with their names.
+        names: Vec<(Frame, Frame)>,
+    },
+    /// The kernel's own counter of this CPU (see [`Event::Counted`](super::record::Event)).
+    Counted {
+        /// Number of flushes that other CPUs requested, since the system was started.
+        requests: u64,
+    },
     /// The source lost events of this CPU before this one.
     Lost {
         /// Number of lost events; 0 if the source did not count them.

@@ -180,6 +180,23 @@ pub enum Event {
         /// with this one.
         requests: u64,
     },
+    /// Names a call whose function was not known when the call was introduced: JIT compilers may
+    /// write the names of their functions when the program ends.
+    Name {
+        /// Number of the call.
+        frame: FrameId,
+        /// Name of the function.
+        function: String,
+        /// The source file, or empty if it is not known.
+        file: String,
+    },
+    /// The kernel's own counter of this CPU, which needs no tracing. Recorded when the recording
+    /// begins and when it ends. (`TLB` of `/proc/interrupts`)
+    Counted {
+        /// Number of flushes that this CPU has performed because others requested them, since the
+        /// system was started.
+        requests: u64,
+    },
     /// Events of this CPU were lost here.
     Lost {
         /// Number of lost events; 0 if the number is unknown.

@@ -108,6 +108,8 @@ impl Tracker {
             | Event::Requests { .. }
             | Event::Frame { .. }
             | Event::Stack { .. }
+            | Event::Name { .. }
+            | Event::Counted { .. }
             | Event::Lost { .. } => {}
         }
     }

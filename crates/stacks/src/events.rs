@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
 
 use perf_event::data::Record;
 use perf_event::events::Tracepoint;
@@ -71,6 +72,7 @@ pub(crate) struct RawSample {
     pub(crate) cpu: u32,
     pub(crate) process: u32,
     pub(crate) thread: u32,
+    /// Number of requests for which the sample stands.
     pub(crate) requests: u64,
     /// Addresses in the kernel, the innermost first.
     pub(crate) kernel: Vec<u64>,
@@ -102,8 +104,25 @@ pub(crate) struct RawMapping {
 
 /// The event of each CPU.
 pub(crate) struct Events {
-    cpus: Vec<perf_event::Sampler>,
+    cpus: Vec<OnCpu>,
+    rate_hz: u64,
 }
+
+/// The event of a CPU.
+///
+/// The period is ours: the kernel's own adjustment is misled by a few requests that follow each
+/// other quickly, and then samples almost nothing for a second.
+struct OnCpu {
+    sampler: perf_event::Sampler,
+    /// Number of requests of which one is sampled.
+    period: u64,
+    /// Number of samples since the period was chosen.
+    samples: u64,
+    chosen_at: Instant,
+}
+
+/// The shortest time after which a period is chosen again.
+const CHOOSE_AFTER: Duration = Duration::from_millis(10);
 
 impl Events {
     /// Opens an event on each of `cpus`.
@@ -112,37 +131,73 @@ impl Events {
     ///
     /// If the kernel refuses: it needs the capability `CAP_PERFMON`, and memory for the buffers.
     pub(crate) fn open(options: &Options, cpus: &[u32]) -> io::Result<Self> {
-        let cpus = cpus.iter().map(|cpu| open(options, *cpu));
-        Ok(Self { cpus: cpus.collect::<io::Result<_>>()? })
+        let on_cpu = |cpu: &u32| -> io::Result<_> {
+            let (sampler, chosen_at) = (open(options, *cpu)?, Instant::now());
+            Ok(OnCpu { sampler, period: 1, samples: 0, chosen_at })
+        };
+        let cpus = cpus.iter().map(on_cpu).collect::<io::Result<_>>()?;
+        Ok(Self { cpus, rate_hz: options.rate_hz.max(1) })
     }
 
     /// Starts sampling.
     pub(crate) fn start(&mut self) -> io::Result<()> {
-        self.cpus.iter_mut().try_for_each(|cpu| cpu.enable())
+        self.cpus.iter_mut().try_for_each(|cpu| cpu.sampler.enable())
     }
 
     /// Stops sampling. The buffers keep what they have.
     pub(crate) fn stop(&mut self) -> io::Result<()> {
-        self.cpus.iter_mut().try_for_each(|cpu| cpu.disable())
+        self.cpus.iter_mut().try_for_each(|cpu| cpu.sampler.disable())
     }
 
     /// Calls `handle` with the time of each record in the buffers, in nanoseconds, and the record:
     /// those of one CPU after those of another.
     pub(crate) fn drain(&mut self, mut handle: impl FnMut(u64, Event)) {
         for cpu in &mut self.cpus {
-            while let Some(record) = cpu.next_record() {
+            while let Some(record) = cpu.sampler.next_record() {
                 let is_exec = record.misc() & MISC_EXEC != 0;
-                if let Some(event) =
-                    record.parse_record().ok().and_then(|record| convert(record, is_exec))
-                {
-                    let time_ns = match &event {
-                        Event::Sample(sample) => sample.time_ns,
-                        _ => time_at_end(&record.to_contiguous()),
-                    };
-                    handle(time_ns, event);
+                let converted = record.parse_record().ok().and_then(|it| convert(it, is_exec));
+                let Some(mut event) = converted else { continue };
+                let time_ns = match &mut event {
+                    Event::Sample(sample) => {
+                        cpu.samples += 1;
+                        sample.requests = cpu.period;
+                        sample.time_ns
+                    }
+                    _ => time_at_end(&record.to_contiguous()),
+                };
+                if let Event::Lost { count } = event {
+                    cpu.samples += count;
                 }
+                handle(time_ns, event);
             }
+            cpu.choose_period(self.rate_hz);
         }
+    }
+}
+
+impl OnCpu {
+    /// Chooses the period that would have led to the wanted rate since the last choice.
+    fn choose_period(&mut self, rate_hz: u64) {
+        let elapsed = self.chosen_at.elapsed();
+        if elapsed < CHOOSE_AFTER {
+            return;
+        }
+        let period = period(self.period, self.samples, elapsed, rate_hz);
+        // If the kernel refuses, the old period goes on.
+        if period != self.period && set_period(&self.sampler, period).is_ok() {
+            self.period = period;
+        }
+        (self.samples, self.chosen_at) = (0, Instant::now());
+    }
+}
+
+/// Returns the period that would have led to the wanted rate, if `before` led to `samples`.
+fn period(before: u64, samples: u64, elapsed: Duration, rate_hz: u64) -> u64 {
+    let allowed = elapsed.as_millis() as u64 * rate_hz / 1000;
+    match samples {
+        // Fewer requests than a period.
+        0 => (before / 2).max(1),
+        _ => samples.saturating_mul(before).div_ceil(allowed.max(1)).max(1),
     }
 }
 
@@ -157,7 +212,6 @@ fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
     let mut flags = SampleFlag::TID
         | SampleFlag::TIME
         | SampleFlag::CPU
-        | SampleFlag::PERIOD
         | SampleFlag::CALLCHAIN
         | SampleFlag::REGS_USER;
     if options.unwinding == Unwinding::Dwarf {
@@ -171,7 +225,7 @@ fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
         .include_hv()
         .sample(flags)
         .sample_id_all(true)
-        .sample_frequency(options.rate_hz.max(1))
+        .sample_period(1)
         .sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register))
         .clockid(Clock::MONOTONIC)
         .mmap(true)
@@ -198,6 +252,17 @@ fn set_filter(counter: &perf_event::Counter) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Sets the number of events of which one is sampled.
+#[expect(unsafe_code, reason = "the kernel takes the number by its address")]
+fn set_period(counter: &perf_event::Counter, period: u64) -> io::Result<()> {
+    // SAFETY: `counter` owns the file descriptor of an event. The kernel reads the number, which
+    // lives until the call returns, and does not write to it.
+    let result = unsafe {
+        ioctls::PERIOD(counter.as_raw_fd(), (&raw const period).expose_provenance() as u64)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn convert(record: Record<'_>, is_exec: bool) -> Option<Event> {
     Some(match record {
         Record::Sample(sample) => {
@@ -207,7 +272,7 @@ fn convert(record: Record<'_>, is_exec: bool) -> Option<Event> {
                 cpu: sample.cpu()?,
                 process: sample.pid()?,
                 thread: sample.tid()?,
-                requests: sample.period()?,
+                requests: 0,
                 kernel,
                 user,
                 registers: sample.regs_user().and_then(|registers| registers_of(&registers.regs)),
@@ -268,6 +333,14 @@ mod tests {
         let chain = [CONTEXT_KERNEL, 0xffff_8000_0000_0001, 5, CONTEXT_USER, 7, 8, guest, 9];
         assert_eq!(split(&chain), (vec![0xffff_8000_0000_0001, 5], vec![7, 8]));
         assert_eq!(split(&[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn period_follows_the_requests_at_once() {
+        let after = |before, samples| period(before, samples, Duration::from_millis(20), 1000);
+        assert_eq!([after(1, 20), after(1, 200), after(10, 20)], [1, 10, 10]);
+        assert_eq!([after(10, 1), after(10, 0), after(1, 0)], [1, 5, 1]);
+        assert_eq!(period(1, 3, Duration::from_millis(10), 1), 3, "not one in the time");
     }
 
     #[test]

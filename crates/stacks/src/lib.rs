@@ -2,12 +2,14 @@
 //!
 //! In reading order: [`stack`] defines samples and their stacks. `events` receives samples and
 //! mappings from the kernel. `modules` opens the mapped files, `processes` knows where they are
-//! mapped, and `unwind` follows user stacks. [`Sampler`] does this in a thread. `kernel`,
-//! `perf_map` and `names` find the names of functions, for [`Symbols`].
+//! mapped, `jit_code` reads code that belongs to no file, and `unwind` follows user stacks.
+//! [`Sampler`] does this in a thread. `kernel`, `perf_map` and `names` find the names of functions,
+//! for [`Symbols`].
 
 #![warn(missing_docs)]
 
 mod events;
+mod jit_code;
 mod kernel;
 mod modules;
 mod names;

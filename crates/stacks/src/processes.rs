@@ -89,8 +89,18 @@ impl Processes {
         }
     }
 
-    /// Returns the unwinder of a process.
-    pub(crate) fn unwinder(&mut self, number: u32) -> &Unwinder {
+    /// Returns `true` if an address belongs to no file: a JIT compiler made the code there.
+    pub(crate) fn is_anonymous(&self, process: u32, address: u64) -> bool {
+        matches!(self.locate(process, address), Address::Anonymous { .. })
+    }
+
+    /// Returns the unwinder of a process that was [prepared](Self::prepare).
+    pub(crate) fn unwinder(&self, process: u32) -> Option<&Unwinder> {
+        self.processes.get(&process)?.unwinder.as_ref()
+    }
+
+    /// Makes the unwinder of a process, unless it has one for its present mappings.
+    pub(crate) fn prepare(&mut self, number: u32) {
         self.complete(number);
         let process = self.processes.entry(number).or_default();
         let modules = &self.modules;
@@ -107,7 +117,7 @@ impl Processes {
                 ));
             }
             unwinder
-        })
+        });
     }
 
     /// Adds the mappings of a process that existed before the first event.

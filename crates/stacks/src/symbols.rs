@@ -1,8 +1,8 @@
 //! The names of the calls of sampled stacks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::Path;
+use std::mem;
 
 use crate::kernel::KernelNames;
 use crate::names::Names;
@@ -17,6 +17,8 @@ pub struct Symbols {
     names: Names,
     perf_maps: HashMap<u32, PerfMap>,
     frames: HashMap<Address, Vec<Frame>>,
+    /// The process and the address of calls that no map had when they were asked for.
+    unnamed: BTreeSet<(u32, u64)>,
 }
 
 impl std::fmt::Debug for Symbols {
@@ -52,7 +54,10 @@ impl Symbols {
                     Address::Anonymous { process, address } => {
                         match self.jit_frame(process, address) {
                             // The compiler may not have written the map yet.
-                            None => return vec![unknown(address)],
+                            None => {
+                                self.unnamed.insert((process, address));
+                                return vec![unknown(process, address)];
+                            }
                             Some(frame) => vec![frame],
                         }
                     }
@@ -63,9 +68,17 @@ impl Symbols {
             .collect()
     }
 
-    /// Forgets the maps of JIT compilers, which then are read again.
-    pub fn forget_maps(&mut self) {
-        self.perf_maps.clear();
+    /// Returns the calls that had no name when [`frames`](Self::frames) returned them, and have one
+    /// now, with their names. Some JIT compilers write their map when the program ends.
+    pub fn late_names(&mut self) -> Vec<(Frame, Frame)> {
+        let mut named = Vec::new();
+        for (process, address) in mem::take(&mut self.unnamed) {
+            match self.jit_frame(process, address) {
+                Some(frame) => named.push((unknown(process, address), frame)),
+                None => drop(self.unnamed.insert((process, address))),
+            }
+        }
+        named
     }
 
     fn kernel_frame(&self, address: u64) -> Frame {
@@ -75,16 +88,12 @@ impl Symbols {
     }
 
     fn jit_frame(&mut self, process: u32, address: u64) -> Option<Frame> {
-        let map = self
-            .perf_maps
-            .entry(process)
-            .or_insert_with(|| PerfMap::read(Path::new("/tmp"), process));
-        let function = map.function(address)?.to_owned();
-        Some(Frame { layer: Layer::User, function, file: "[jit]".to_owned(), line: 0 })
+        self.perf_maps.entry(process).or_insert_with(|| PerfMap::of(process)).frame(address)
     }
 }
 
-fn unknown(address: u64) -> Frame {
-    let function = format!("[{address:#x}]");
-    Frame { layer: Layer::User, function, file: String::new(), line: 0 }
+/// Returns a call without a name. Its file is the one that may name it.
+fn unknown(process: u32, address: u64) -> Frame {
+    let (function, file) = (format!("[{address:#x}]"), format!("perf-{process}.map"));
+    Frame { layer: Layer::User, function, file, line: 0 }
 }

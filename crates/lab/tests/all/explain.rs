@@ -207,6 +207,8 @@ fn running_program_is_explained() {
     let json: Value = serde_json::from_str(json).expect("JSON");
     let count = |part: &str, of: &str| json[part][of].as_u64().expect("a count");
     assert!(count("total", "attributed") * 100 >= count("total", "requests") * 95, "{json}");
+    assert_eq!(json["balance"]["difference"], Value::Null, "{json}");
+    assert!(count("balance", "counted") >= count("total", "requests"), "{json}");
     // On a busy machine, the two threads may never run at once.
     if count("total", "requests") < 100 || count("overhead", "stacks") < 20 {
         eprintln!("skipped: the threads did not run at once");

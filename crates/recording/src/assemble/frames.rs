@@ -36,6 +36,19 @@ impl Frames {
         }
         (introductions, caller)
     }
+
+    /// Returns the names of calls that were recorded without them.
+    pub(super) fn named(&self, names: Vec<(Frame, Frame)>) -> Vec<Event> {
+        let names: HashMap<Frame, Frame> = names.into_iter().collect();
+        let named = self.numbers.iter().filter_map(|((_, known), &frame)| {
+            let Frame { function, file, .. } = names.get(known)?;
+            let [function, file] = [function, file].map(|it| shorten(it, NAME_BYTES_MAX).into());
+            Some((frame, Event::Name { frame, function, file }))
+        });
+        let mut named: Vec<_> = named.collect();
+        named.sort_unstable_by_key(|(frame, _)| *frame);
+        named.into_iter().map(|(_, event)| event).collect()
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +71,23 @@ mod tests {
         assert!(matches!(introductions[0], Event::Frame { caller: FrameId(2), .. }));
         assert_eq!(frames.number(stack(["madvise", "free", "main"])), (vec![], first));
         assert_eq!(frames.number(vec![]), (vec![], FrameId::NONE));
+    }
+
+    #[test]
+    fn every_call_of_a_function_is_named() {
+        let mut frames = Frames::default();
+        frames.number(vec![frame("[0x10]"), frame("main")]);
+        frames.number(vec![frame("[0x10]"), frame("start")]);
+        let named = frames.named(vec![
+            (frame("[0x10]"), Frame { file: "a".repeat(NAME_BYTES_MAX + 1), ..frame("run") }),
+            (frame("[0x20]"), frame("never")),
+        ]);
+        let name = |number| Event::Name {
+            frame: FrameId(number),
+            function: "run".to_owned(),
+            file: "a".repeat(NAME_BYTES_MAX),
+        };
+        assert_eq!(named, [name(2), name(4)]);
     }
 
     #[test]

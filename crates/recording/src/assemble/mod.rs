@@ -14,7 +14,7 @@ use std::io;
 
 use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
-use super::record::{Event, FlushReason, Left, Record, TaskId, Waker};
+use super::record::{Event, FlushReason, Frame, Left, Record, TaskId, Waker};
 use calls::{Calls, Evidence};
 use frames::Frames;
 use tasks::Tasks;
@@ -173,6 +173,17 @@ impl<W: io::Write> Assembler<W> {
         if self.cpus.len() <= event.cpu as usize {
             self.cpus.resize_with(event.cpu as usize + 1, Cpu::default);
         }
+        let event = match event.kind {
+            // These belong to no thread.
+            RawKind::Names { names } => {
+                let mut named = self.frames.named(names).into_iter();
+                return named.try_for_each(|name| self.write(event.cpu, name));
+            }
+            RawKind::Counted { requests } => {
+                return self.write(event.cpu, Event::Counted { requests });
+            }
+            kind => RawEvent { kind, ..event },
+        };
         let complete = self.cpus[event.cpu as usize].calls.complete_before(&event);
         self.requests(event.cpu, complete)?;
         if let RawKind::Lost { count } = event.kind {
@@ -191,6 +202,29 @@ impl<W: io::Write> Assembler<W> {
             Written::Yes => self.convert(event),
             Written::Refused => Ok(()),
         }
+    }
+
+    /// Returns the output. The last records may not be written to it yet.
+    pub fn output(&self) -> &W {
+        self.writer.output()
+    }
+
+    /// Begins another recording in `writer` after the [end](Self::end) of one. It begins with the
+    /// threads that live now, and its time begins again. It lacks their memory, and the threads
+    /// that run are not known until an event shows them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the writer's output.
+    pub fn restart(&mut self, writer: Writer<W>) -> io::Result<()> {
+        self.writer = writer;
+        self.cpus.fill_with(Cpu::default);
+        self.frames = Frames::default();
+        (self.start_ns, self.time_ns, self.predicted_ns) = (None, 0, u64::MAX);
+        for introduction in self.tasks.restart() {
+            self.write(0, introduction)?;
+        }
+        Ok(())
     }
 
     /// Ends the recording.
@@ -288,18 +322,22 @@ impl<W: io::Write> Assembler<W> {
                 }
             }
             RawKind::Stack { frames, requests } if self.tasks.is_recorded(tid) => {
-                let (introductions, frame) = self.frames.number(frames);
-                for introduction in introductions {
-                    self.write(cpu, introduction)?;
-                }
-                self.write(cpu, Event::Stack { frame, requests })
+                self.stack(cpu, frames, requests)
             }
             RawKind::Enter(_)
             | RawKind::Stack { .. }
             | RawKind::Return { .. }
             | RawKind::Fault { .. }
+            | RawKind::Names { .. }
+            | RawKind::Counted { .. }
             | RawKind::Lost { .. } => Ok(()),
         }
+    }
+
+    fn stack(&mut self, cpu: u32, frames: Vec<Frame>, requests: u64) -> io::Result<()> {
+        let (introductions, frame) = self.frames.number(frames);
+        introductions.into_iter().try_for_each(|introduction| self.write(cpu, introduction))?;
+        self.write(cpu, Event::Stack { frame, requests })
     }
 
     fn switch(

@@ -115,6 +115,9 @@ kinds! {
         line: Unsigned
     ] (Event::Frame { frame, caller, function: Frame { layer, function, file, line } });
     22 "stack" [frame: Unsigned, requests: Unsigned] (Event::Stack { frame, requests });
+    23 "name" [frame: Unsigned, function: Text, file: Text]
+        (Event::Name { frame, function, file });
+    24 "counted" [requests: Unsigned] (Event::Counted { requests });
 }
 
 /// Returns an upper bound of the bytes of a record with this event.
@@ -125,6 +128,7 @@ pub(super) fn bytes_max(event: &Event) -> usize {
             name.len()
         }
         Event::Frame { function, .. } => function.function.len() + function.file.len(),
+        Event::Name { function, file, .. } => function.len() + file.len(),
         Event::Interrupts { targets } | Event::Requests { targets } => {
             CPU_BYTES_MAX * targets.len()
         }

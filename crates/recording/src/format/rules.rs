@@ -51,6 +51,12 @@ impl Rules {
                 self.declare_frame(*frame)?;
             }
             Event::Stack { frame, .. } => self.check_frame(*frame)?,
+            Event::Name { frame, function, file } => {
+                if function.len().max(file.len()) > NAME_BYTES_MAX {
+                    return Err(Invalid::LongName);
+                }
+                self.check_call(*frame)?;
+            }
             Event::Lost { count } => {
                 self.lost = self.lost.checked_add(*count).ok_or(Invalid::TooManyLost)?;
             }
@@ -58,7 +64,8 @@ impl Rules {
             | Event::Call(_)
             | Event::Return { .. }
             | Event::Fault { .. }
-            | Event::Flush { .. } => {}
+            | Event::Flush { .. }
+            | Event::Counted { .. } => {}
         }
         self.count(record.time_ns);
         Ok(())
@@ -110,6 +117,14 @@ impl Rules {
 
     fn check_frame(&self, frame: FrameId) -> Result<(), Invalid> {
         if frame.0 > self.frames { Err(Invalid::UnknownFrame(frame)) } else { Ok(()) }
+    }
+
+    /// Checks the number of a call, which is not [`FrameId::NONE`].
+    fn check_call(&self, frame: FrameId) -> Result<(), Invalid> {
+        if frame == FrameId::NONE {
+            return Err(Invalid::UnknownFrame(frame));
+        }
+        self.check_frame(frame)
     }
 
     fn check_task(&self, task: TaskId) -> Result<(), Invalid> {
@@ -298,6 +313,14 @@ mod tests {
         assert_eq!(admit(frame(1, 0, NAME_BYTES_MAX)), Ok(()));
         assert_eq!(admit(stack(2)), Err(Invalid::UnknownFrame(FrameId(2))));
         assert_eq!((admit(frame(2, 1, 1)), admit(stack(2))), (Ok(()), Ok(())));
+        let name = |frame, bytes| {
+            let (function, file) = (String::new(), "f".repeat(bytes));
+            Event::Name { frame: FrameId(frame), function, file }
+        };
+        assert_eq!(admit(name(0, 1)), Err(Invalid::UnknownFrame(FrameId::NONE)));
+        assert_eq!(admit(name(3, 1)), Err(Invalid::UnknownFrame(FrameId(3))));
+        assert_eq!(admit(name(2, NAME_BYTES_MAX + 1)), Err(Invalid::LongName));
+        assert_eq!(admit(name(2, NAME_BYTES_MAX)), Ok(()));
     }
 
     #[test]

@@ -143,6 +143,8 @@ impl<'r> Steps<'r> {
                         | Event::Interrupts { .. }
                         | Event::Frame { .. }
                         | Event::Stack { .. }
+                        | Event::Name { .. }
+                        | Event::Counted { .. }
                 ) {
                     cpu.computed_ns += passed_ns;
                     self.tasks.remove(&task);
@@ -189,6 +191,8 @@ impl<'r> Steps<'r> {
             | Event::Interrupts { .. }
             | Event::Frame { .. }
             | Event::Stack { .. }
+            | Event::Name { .. }
+            | Event::Counted { .. }
             | Event::Lost { .. } => None,
         }
     }

@@ -177,6 +177,8 @@ impl Surveyor {
             | Event::Exit
             | Event::Frame { .. }
             | Event::Stack { .. }
+            | Event::Name { .. }
+            | Event::Counted { .. }
             | Event::Lost { .. } => {}
         }
         self.tracker.apply(record);

@@ -1,7 +1,7 @@
 //! The result of `shootdown explain`. Its serialisation is the JSON output.
 
 use serde::Serialize;
-use shootdown_explain::{Advice, Analysis, Explanation, Site, Sum};
+use shootdown_explain::{Advice, Analysis, Balance, Explanation, Site, Sum};
 use shootdown_recording::record::Frame;
 
 /// The causes and call sites of a program's shootdowns.
@@ -14,6 +14,8 @@ pub(super) struct Findings {
     pub(super) sites: Vec<SiteRow>,
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
+    /// `null` if the recording lacks the kernel's counters.
+    pub(super) balance: Option<Balanced>,
     pub(super) overhead: Overhead,
     pub(super) recording: About,
 }
@@ -36,6 +38,18 @@ pub(super) struct Total {
     pub(super) program_ns: u64,
     /// Number of requests whose cause is known.
     pub(super) attributed: u64,
+    /// The part of the requests whose cause is known; 1 if there are none.
+    pub(super) attributed_share: f64,
+}
+
+/// The flush requests of all programs while the recording was made.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Balanced {
+    pub(super) recorded: u64,
+    /// The kernel's own count.
+    pub(super) counted: u64,
+    /// The reason of a difference of more than 2 %.
+    pub(super) difference: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -121,6 +135,7 @@ impl Findings {
         let name = |cause| analysis.causes.name(cause).to_owned();
         let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
         let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
+        let attributed = total.requests - unknown;
         let stand_for = analysis.stacks_stand_for.min(analysis.announced) as f64;
         Self {
             total: Total {
@@ -131,7 +146,12 @@ impl Findings {
                 measured_ns: total.measured_ns,
                 cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
                 program_ns: analysis.program_ns,
-                attributed: total.requests - unknown,
+                attributed,
+                attributed_share: if total.requests == 0 {
+                    1.0
+                } else {
+                    attributed as f64 / total.requests as f64
+                },
             },
             causes: causes
                 .iter()
@@ -151,6 +171,11 @@ impl Findings {
                 .map(|(site, advice)| row(site, name(site.cause), share(&site.sum), advice))
                 .collect(),
             lost: analysis.lost,
+            balance: analysis.balance.map(|balance| Balanced {
+                recorded: balance.recorded,
+                counted: balance.counted,
+                difference: balance.is_off().then(|| reason(balance, analysis.lost)),
+            }),
             overhead: Overhead {
                 events: analysis.records,
                 stacks: analysis.stacks,
@@ -165,6 +190,20 @@ impl Findings {
                 time_ns: analysis.time_ns,
             },
         }
+    }
+}
+
+/// Returns the reason why the recording and the kernel's counters differ.
+fn reason(balance: Balance, lost: u64) -> &'static str {
+    match balance {
+        _ if lost > 0 => "events were lost",
+        Balance { is_of_interrupts: true, .. } => {
+            "this kernel traces interrupts, of which one serves several requests"
+        }
+        Balance { recorded, counted, .. } if recorded > counted => {
+            "the kernel does not count all flushes"
+        }
+        _ => "the kernel did not trace all flushes",
     }
 }
 
@@ -205,15 +244,42 @@ const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "
 const SYSTEM_FUNCTIONS: [&str; 9] =
     ["runtime.", "syscall.", "internal/", "__", "[0x", "madvise", "munmap", "mprotect", "mmap"];
 
-/// Returns the first call outside libraries of the system and language runtimes, or else the
-/// innermost one.
+/// The file of functions that a JIT compiler made, and the end of those of Python's.
+const JIT_FILE: &str = "[jit]";
+const PYTHON_FILE: &str = ".py";
+/// Functions of a language's own library, by the beginning of their names, and by a part of the
+/// place where they are defined.
+const LIBRARY_FUNCTIONS: [&str; 5] = ["java.", "javax.", "jdk.", "sun.", "com.sun."];
+const LIBRARY_PLACES: [&str; 2] = ["/lib/python3", " node:"];
+/// Code that a JIT compiler makes for itself.
+const JIT_OWN: [&str; 7] =
+    ["Interpreter", "StubRoutines", "RuntimeStub", "vtable", "Builtin", "Stub:", "BytecodeHandler"];
+
+/// Returns the call that probably is the program's own. If the stack has functions of Java,
+/// JavaScript or Python, that is the first one outside the library of the language. Otherwise it is
+/// the first one outside libraries of the system and language runtimes, or else the innermost one.
 pub(crate) fn caller(frames: &[Frame]) -> Option<&Frame> {
-    let is_system = |frame: &&Frame| {
-        let file = frame.file.rsplit('/').next().unwrap_or_default();
-        SYSTEM_FILES.iter().any(|start| file.starts_with(start))
-            || SYSTEM_FUNCTIONS.iter().any(|start| frame.function.starts_with(start))
-    };
-    frames.iter().find(|frame| !is_system(frame)).or(frames.first())
+    let own = frames.iter().find(|frame| is_generated(frame) && !is_of_library(frame));
+    own.or_else(|| frames.iter().find(|frame| !is_of_system(frame))).or(frames.first())
+}
+
+fn is_of_system(frame: &Frame) -> bool {
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    SYSTEM_FILES.iter().any(|start| file.starts_with(start))
+        || SYSTEM_FUNCTIONS.iter().any(|start| frame.function.starts_with(start))
+}
+
+fn is_generated(frame: &Frame) -> bool {
+    frame.file == JIT_FILE || frame.file.ends_with(PYTHON_FILE)
+}
+
+fn is_of_library(frame: &Frame) -> bool {
+    // Java's functions have their type before the name, and their parameters after it.
+    let declared = frame.function.split('(').next().unwrap_or_default();
+    let name = declared.rsplit(' ').next().unwrap_or_default();
+    LIBRARY_FUNCTIONS.iter().any(|start| name.starts_with(start))
+        || LIBRARY_PLACES.iter().any(|it| frame.file.contains(it) || frame.function.contains(it))
+        || JIT_OWN.iter().any(|start| frame.function.starts_with(start))
 }
 
 #[cfg(test)]
@@ -235,5 +301,25 @@ mod tests {
         assert_eq!(caller(&frames).map(shown_frame).as_deref(), Some("release_pages (pool.c:9)"));
         assert_eq!(caller(&frames[..1]).map(shown_frame).as_deref(), Some("madvise (libc.so.6)"));
         assert!(caller(&[]).is_none());
+    }
+
+    #[test]
+    fn caller_is_a_function_of_the_language() {
+        let shown = |frames: &[Frame]| caller(frames).map(|frame| frame.function.clone());
+        let java = [
+            frame("munmap", "/usr/lib/libc.so.6", 0),
+            frame("Java_sun_nio_ch_FileChannelImpl_unmap0", "/usr/lib/jvm/lib/libnio.so", 0),
+            frame("int sun.nio.ch.FileChannelImpl.unmap0(long, long)", "[jit]", 0),
+            frame("Interpreter", "[jit]", 0),
+            frame("void Pool.close(java.nio.MappedByteBuffer)", "[jit]", 0),
+        ];
+        assert_eq!(shown(&java).as_deref(), Some("void Pool.close(java.nio.MappedByteBuffer)"));
+        let python = [
+            frame("_PyBytes_Dealloc", "bytesobject.c", 7),
+            frame("Thread.run", "/usr/lib/python3.13/threading.py", 0),
+            frame("serve", "/srv/app.py", 0),
+        ];
+        assert_eq!(shown(&python).as_deref(), Some("serve"));
+        assert_eq!(shown(&python[..2]).as_deref(), Some("_PyBytes_Dealloc"));
     }
 }

@@ -1,6 +1,6 @@
 //! Findings as text for reading. The first line is the answer.
 
-use super::findings::{AdviceRow, Findings, SiteRow, Total};
+use super::findings::{AdviceRow, Balanced, Findings, SiteRow, Total};
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
@@ -110,12 +110,13 @@ fn one(number: usize, site: &SiteRow) -> String {
 }
 
 fn notes(findings: &Findings) -> String {
-    let Findings { overhead, total, lost, .. } = findings;
+    let Findings { overhead, total, lost, balance, .. } = findings;
     let mut text = format!(
-        "\nThe cause is known of {} of {} requests. {} call stacks were sampled, for {} of the \
-         program's flushes",
+        "\nThe cause is known of {} of {} requests ({}). {} call stacks were sampled, for {} of \
+         the program's flushes",
         grouped(total.attributed),
         grouped(total.requests),
+        percent(total.attributed_share),
         grouped(overhead.stacks),
         percent(overhead.stacks_coverage),
     );
@@ -130,6 +131,17 @@ fn notes(findings: &Findings) -> String {
         let events = grouped(overhead.events);
         text +=
             &format!("The recorder used {} of CPU time for {events} events.\n", duration(cpu_ns));
+    }
+    if let Some(Balanced { recorded, counted, difference }) = balance {
+        let numbers = [*recorded, *counted].map(grouped);
+        text += &format!(
+            "Shootdown interrupts of all programs: {} recorded, {} counted by the kernel (TLB in \
+             /proc/interrupts).\n",
+            numbers[0], numbers[1]
+        );
+        if let Some(reason) = difference {
+            text += &format!("warning: these differ by more than 2 %: {reason}\n");
+        }
     }
     if *lost > 0 {
         text += &format!("warning: {} events were lost, so counts are too small\n", grouped(*lost));

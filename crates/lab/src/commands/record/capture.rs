@@ -53,7 +53,8 @@ pub(super) fn capture(
     (user, watch): (&mut User, Option<&mut dyn Watch>),
 ) -> Result<Capture, RecordError> {
     let mut tasks = Tasks::default();
-    let (mut target, recorded) = begin(&session, options, account, &mut tasks)?;
+    let queue = Queue::new(options.memory_mib as usize * MIB);
+    let (mut target, recorded) = begin((&session, &queue), options, account, &mut tasks)?;
     if user.signals.stop_request() != StopRequest::None {
         return Err(RecordError::Interrupted);
     }
@@ -66,7 +67,6 @@ pub(super) fn capture(
     let observer = watch.map(|watch| watch.begin(&header));
     let startup = Startup { recorded, tasks: tasks.into_tasks().collect() };
     let merge = Merge::new(session.streams(), session.format(), decoder);
-    let queue = Queue::new(options.memory_mib as usize * MIB);
     let part = file.as_file().try_clone().map_err(RecordError::system("the recording"))?;
     let limit = options.limit_mib.saturating_mul(MIB as u64);
     let end = options.selection.duration.map(|duration| Instant::now() + duration);
@@ -104,7 +104,7 @@ pub(super) fn capture(
 
 /// Starts tracing the command, which does not run yet, or the programs that run.
 fn begin(
-    session: &Session,
+    (session, queue): (&Session, &Queue),
     options: &Record,
     account: Option<&Account>,
     tasks: &mut Tasks,
@@ -114,7 +114,7 @@ fn begin(
     if !options.command.is_empty() {
         let child = StoppedChild::start(&options.command, account)?;
         session.follow([child.pid()].into_iter())?;
-        session.start()?;
+        session.start(queue)?;
         tasks.update()?;
         let until = if options.until_all_end { Until::AllEnd } else { Until::CommandEnds };
         let recorded = vec![Tid(child.pid())];
@@ -127,7 +127,7 @@ fn begin(
         let new: Vec<_> = new.filter(|tid| recorded.insert(*tid)).collect();
         session.follow(new.into_iter())?;
         if round == 0 {
-            session.start()?;
+            session.start(queue)?;
             tasks.update()?;
         }
     }

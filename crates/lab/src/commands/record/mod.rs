@@ -7,8 +7,8 @@
 //! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `stacks`
-//! has the call stacks of flush requests. `write` makes the recording, whose `blocks` are whole at
-//! any time.
+//! has the call stacks of flush requests, and `counted` the kernel's own counters. `write` makes
+//! the recording, whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -16,6 +16,7 @@
 mod account;
 mod blocks;
 mod capture;
+mod counted;
 mod decode;
 mod error;
 mod guard;

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use shootdown_recording::Ended;
 
+use super::counted::Counted;
+
 /// Pages of the kernel's buffers.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -18,6 +20,8 @@ pub(super) struct Batch {
     pub(super) pages: Vec<(usize, Box<[u8]>)>,
     /// The time up to which all events of all buffers are in this batch or an earlier one.
     pub(super) complete_to_ns: u64,
+    /// The kernel's own counters, if they were read.
+    pub(super) counted: Option<Counted>,
 }
 
 /// The end of the queue.
@@ -158,7 +162,7 @@ mod tests {
     use std::thread;
 
     fn batch(bytes: usize) -> Batch {
-        Batch { pages: vec![(0, vec![0; bytes].into())], complete_to_ns: 0 }
+        Batch { pages: vec![(0, vec![0; bytes].into())], ..Batch::default() }
     }
 
     #[test]

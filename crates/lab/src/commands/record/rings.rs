@@ -153,7 +153,7 @@ impl Rings {
 }
 
 /// Returns the time on the clock of the events.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanBytes, HumanCount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::counted::Counted;
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::page::PageFormat;
 use super::priority::Background;
-use super::queue::{Queue, Stopped};
+use super::queue::{Batch, Queue, Stopped};
 use super::recorded::Reason;
 use super::rings::{Counts, Drained, Rings};
 use super::signals::{Signals, StopRequest};
@@ -64,14 +65,17 @@ impl Session {
         self.command.follow(tasks)
     }
 
-    /// Starts tracing.
+    /// Starts tracing, and adds the kernel's counters of this time to `queue`.
     ///
     /// # Errors
     ///
     /// If the kernel refuses.
-    pub(super) fn start(&self) -> Result<(), RecordError> {
+    pub(super) fn start(&self, queue: &Queue) -> Result<(), RecordError> {
         self.command.start()?;
-        self.system.start()
+        self.system.start()?;
+        // Events from here on are counted by both.
+        let _ = queue.push(Batch { counted: Counted::now(), ..Batch::default() });
+        Ok(())
     }
 
     /// Returns the number of CPUs of a recording on this machine.
@@ -136,8 +140,10 @@ impl Session {
     ///
     /// If the kernel refuses.
     pub(super) fn end(mut self, queue: &Queue) -> Result<Captured, RecordError> {
+        let counted = Counted::now();
         self.command.stop()?;
         self.system.stop()?;
+        let _ = queue.push(Batch { counted, ..Batch::default() });
         loop {
             let (batch, drained) = self.rings.read()?;
             if queue.push(batch).is_err() || drained == Drained::Empty {

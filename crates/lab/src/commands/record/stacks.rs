@@ -120,6 +120,17 @@ impl CallStacks {
         }
     }
 
+    /// Returns the names of calls that were recorded without, if some are known now: some JIT
+    /// compilers write them when the program ends.
+    pub(super) fn late_names(&mut self) -> Option<RawEvent> {
+        let names = self.symbols.late_names().into_iter();
+        let names: Vec<_> = names.map(|(call, name)| (recorded(call), recorded(name))).collect();
+        let kind = RawKind::Names { names };
+        // The assembler replaces the time by that of the last event.
+        let event = RawEvent { time_ns: 0, cpu: 0, tid: Tid(0), during: During::Interrupt, kind };
+        (!matches!(&event.kind, RawKind::Names { names } if names.is_empty())).then_some(event)
+    }
+
     /// Number of samples that were lost, or whose events were.
     pub(super) fn lost(&self) -> u64 {
         self.sampler.as_ref().map_or(0, Sampler::lost) + self.unmatched

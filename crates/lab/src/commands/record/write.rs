@@ -1,5 +1,6 @@
 //! Writing the traced events as a recording, while they are traced.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -9,6 +10,7 @@ use shootdown_recording::{Assembler, Header, Observer, Source, Startup, Writer};
 use shootdown_stacks::Sampler;
 
 use super::blocks::{Blocks, LimitReached};
+use super::counted::Counted;
 use super::merge::Merge;
 use super::queue::{End, Item, Queue};
 use super::recorded::Written;
@@ -79,7 +81,8 @@ pub(super) fn assemble(
     if let Some(observer) = observer {
         assembler = assembler.observed_by(observer);
     }
-    let mut assembly = Assembly { queue, assembler, stacks, written: Written::default() };
+    let (written, counted) = (Written::default(), VecDeque::new());
+    let mut assembly = Assembly { queue, assembler, stacks, counted, written };
     let ended = assembly.run(merge).and_then(|end| match end {
         End::Discarded => Ok(Extent::Discarded),
         End::Complete { ended, .. } => assembly.assembler.end(ended).map(|()| Extent::Whole),
@@ -105,6 +108,8 @@ struct Assembly<'a> {
     queue: &'a Queue,
     assembler: Assembler<Blocks>,
     stacks: CallStacks,
+    /// Counters that are later than all events so far, in the order of time.
+    counted: VecDeque<Counted>,
     written: Written,
 }
 
@@ -113,6 +118,7 @@ impl Assembly<'_> {
         loop {
             match self.queue.pop() {
                 Item::Batch(batch) => {
+                    self.counted.extend(batch.counted);
                     for (stream, page) in batch.pages {
                         merge.add(stream, page);
                     }
@@ -123,6 +129,10 @@ impl Assembly<'_> {
                     if let End::Complete { lost, .. } = &end {
                         self.stacks.collect();
                         merge.finish(lost, |event| self.event(event))?;
+                        self.write_counted(u64::MAX)?;
+                        if let Some(names) = self.stacks.late_names() {
+                            self.assembler.event(names)?;
+                        }
                     }
                     return Ok(end);
                 }
@@ -130,7 +140,17 @@ impl Assembly<'_> {
         }
     }
 
+    /// Writes the counters that were read up to a time.
+    fn write_counted(&mut self, to_ns: u64) -> io::Result<()> {
+        while self.counted.front().is_some_and(|it| it.time_ns <= to_ns) {
+            let counted = self.counted.pop_front().into_iter();
+            counted.flat_map(Counted::events).try_for_each(|event| self.assembler.event(event))?;
+        }
+        Ok(())
+    }
+
     fn event(&mut self, event: RawEvent) -> io::Result<()> {
+        self.write_counted(event.time_ns)?;
         if let Some(stack) = self.stacks.before(&event) {
             self.written.stacks += 1;
             self.assembler.event(stack)?;

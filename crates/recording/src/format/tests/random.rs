@@ -37,6 +37,7 @@ fn event(cpus: u32) -> impl Strategy<Value = Event> {
             .prop_map(|targets| Event::Interrupts { targets: targets.into_iter().collect() }),
         btree_set(0..cpus, 0..20)
             .prop_map(|targets| Event::Requests { targets: targets.into_iter().collect() }),
+        number().prop_map(|requests| Event::Counted { requests }),
         // The sum of all losses must fit in 64 bits.
         (0..1_u64 << 50).prop_map(|count| Event::Lost { count }),
     ]

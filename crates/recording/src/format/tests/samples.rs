@@ -64,6 +64,8 @@ pub(crate) fn every_kind() -> Vec<Record> {
         frame(1, 0, Layer::User, "main"),
         frame(2, 1, Layer::Kernel, "do_madvise"),
         Event::Stack { frame: FrameId(2), requests: 300 },
+        Event::Name { frame: FrameId(1), function: "Main.run".into(), file: String::new() },
+        Event::Counted { requests: u64::MAX },
         Event::Call(Call::Unmap { address, length: u64::MAX }),
         Event::Lost { count: 300 },
         Event::Exit,

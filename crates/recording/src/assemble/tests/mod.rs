@@ -1,5 +1,7 @@
 //! The records that the assembler makes of events.
 
+mod restart;
+
 use std::slice::from_ref;
 
 use super::*;
@@ -15,16 +17,19 @@ const UNMAP: Call = Call::Unmap { address: 0x1000, length: 0x1000 };
 /// Time, CPU, thread and kind of an event.
 type Input = (u64, u32, u32, RawKind);
 
-fn assemble(startup: Startup, events: impl IntoIterator<Item = RawEvent>) -> Vec<Record> {
-    let header = Header {
+fn header() -> Header {
+    Header {
         recorder: String::new(),
         source: Source::Tracefs,
         kernel: String::new(),
         processor: String::new(),
         cpus: 2,
         command: Vec::new(),
-    };
-    let mut assembler = Assembler::new(Writer::create(Vec::new(), &header).unwrap(), startup);
+    }
+}
+
+fn assemble(startup: Startup, events: impl IntoIterator<Item = RawEvent>) -> Vec<Record> {
+    let mut assembler = Assembler::new(Writer::create(Vec::new(), &header()).unwrap(), startup);
     for event in events {
         assembler.event(event).unwrap();
     }
