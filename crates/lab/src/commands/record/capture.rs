@@ -10,11 +10,11 @@ use indicatif::HumanCount;
 use shootdown_recording::raw::Tid;
 use shootdown_recording::{Ended, Startup};
 use shootdown_stacks::Sampler;
-use tempfile::NamedTempFile;
 
 use super::account::Account;
 use super::decode::Decoder;
 use super::error::RecordError;
+use super::files::{Files, Outputs};
 use super::merge::Merge;
 use super::priority::{self, Background};
 use super::queue::{End, Queue};
@@ -28,30 +28,29 @@ use super::user::User;
 use super::write::{self, Assembled};
 use super::{Record, Watch};
 use crate::error::shown;
-use crate::output::Output;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 /// The time between two looks for a request of the user while the recording is completed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A recording that was captured and written.
-pub(super) struct Capture {
+pub(super) struct Capture<'o> {
     pub(super) captured: Captured,
     pub(super) ended: Ended,
     pub(super) reason: Reason,
-    pub(super) assembled: Assembled,
+    pub(super) assembled: Assembled<'o>,
     pub(super) program: OsString,
 }
 
 /// Starts the command or finds the programs, and traces them until they end, or until the user, the
 /// time or a full disk stops the recorder.
-pub(super) fn capture(
+pub(super) fn capture<'o>(
     (mut session, sampler): (Session, Option<Sampler>),
     options: &Record,
     account: Option<&Account>,
-    (decoder, output, file): (&Decoder, &Output, &NamedTempFile),
+    (decoder, outputs, files): (&Decoder, &Outputs, Files<'o>),
     (user, watch): (&mut User, Option<&mut dyn Watch>),
-) -> Result<Capture, RecordError> {
+) -> Result<Capture<'o>, RecordError> {
     let mut tasks = Tasks::default();
     let queue = Queue::new(options.memory_mib as usize * MIB);
     let (mut target, recorded) = begin((&session, &queue), options, account, &mut tasks)?;
@@ -67,8 +66,6 @@ pub(super) fn capture(
     let observer = watch.map(|watch| watch.begin(&header));
     let startup = Startup { recorded, tasks: tasks.into_tasks().collect() };
     let merge = Merge::new(session.streams(), session.format(), decoder);
-    let part = file.as_file().try_clone().map_err(RecordError::system("the recording"))?;
-    let limit = options.limit_mib.saturating_mul(MIB as u64);
     let end = options.selection.duration.map(|duration| Instant::now() + duration);
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -78,7 +75,7 @@ pub(super) fn capture(
             let is_observed = observer.is_some();
             let background = if is_observed { Background::ordinary() } else { Background::enter() };
             let _ = sender.send(background);
-            write::assemble(queue, (merge, sampler), (header, observer), startup, (part, limit))
+            write::assemble(queue, (merge, sampler), (header, observer), startup, files)
         });
         let background = receiver.recv().unwrap_or_else(|_| Background::enter());
         let traced = trace(&mut session, &mut target, end, (queue, background), user);
@@ -97,7 +94,7 @@ pub(super) fn capture(
         queue.end(End::Complete { ended, lost: captured.lost.clone() });
         finish(queue, user);
         let assembled = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let assembled = assembled.map_err(|error| output.unwritable(error))?;
+        let assembled = assembled.map_err(|error| outputs.latest.unwritable(error))?;
         Ok(Capture { captured, ended, reason, assembled, program })
     })
 }

@@ -14,9 +14,17 @@ struct Wanted {
     scope: Scope,
     /// The directory of the event below `events`.
     event: &'static str,
+    /// The events that are recorded, as the kernel selects them; `None` for all.
+    filter: Option<&'static str>,
     /// The fields that `read` reads by their indices.
     fields: &'static [&'static str],
     read: Read,
+}
+
+impl Wanted {
+    const fn only(self, filter: &'static str) -> Self {
+        Self { filter: Some(filter), ..self }
+    }
 }
 
 type Read = fn(&Values<'_>) -> Option<RawKind>;
@@ -35,7 +43,9 @@ const WANTED: &[Wanted] = &[
         let pages = it.number(1)?;
         let pages = (pages != u64::MAX).then_some(pages);
         Some(RawKind::Flush { reason: reason(it.number(0)?)?, pages })
-    }),
+    })
+    // Each switch of spaces traces the reason "flush on task switch", and nothing counts it.
+    .only("reason != 0"),
     system(OPTIONAL, &["func", "cpu"], |it| {
         let function = it.symbols.function(it.number(0)?);
         Some(RawKind::QueueCall { function, target: it.narrow(1)? })
@@ -51,7 +61,9 @@ const WANTED: &[Wanted] = &[
     command("sched/sched_waking", &["pid"], |it| Some(RawKind::Waking { tid: it.tid(0)? })),
     command("sched/sched_wakeup", &["pid", "target_cpu"], |it| {
         Some(RawKind::Queued { tid: it.tid(0)?, target: it.narrow(1)? })
-    }),
+    })
+    // Only what the idle loop is given predicts a switch that is not traced.
+    .only("common_pid == 0"),
     command("sched/sched_process_exec", &["filename"], |it| {
         Some(RawKind::Exec { file: lossy(it.referred(0)?) })
     }),
@@ -102,11 +114,11 @@ const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr
 const OPTIONAL: &str = "csd/csd_queue_cpu";
 
 const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
-    Wanted { scope: Scope::System, event, fields, read }
+    Wanted { scope: Scope::System, event, filter: None, fields, read }
 }
 
 const fn command(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
-    Wanted { scope: Scope::Command, event, fields, read }
+    Wanted { scope: Scope::Command, event, filter: None, fields, read }
 }
 
 const fn returned(event: &'static str) -> Wanted {
@@ -160,10 +172,14 @@ impl Decoder {
         Ok(Self { symbols, known, id })
     }
 
-    /// Returns the events to enable for `scope`, as directories below `events`.
-    pub(super) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static str> + '_ {
-        let known = self.known.iter().flatten();
-        known.filter(move |known| known.wanted.scope == scope).map(|known| known.wanted.event)
+    /// Returns the events to enable for `scope`, as directories below `events`, each with its
+    /// filter.
+    pub(super) fn events(
+        &self,
+        scope: Scope,
+    ) -> impl Iterator<Item = (&'static str, Option<&'static str>)> + '_ {
+        let wanted = self.known.iter().flatten().map(|known| known.wanted);
+        wanted.filter(move |it| it.scope == scope).map(|it| (it.event, it.filter))
     }
 
     /// Decodes an event of `cpu`. Returns `None` if the event does not belong in a recording.

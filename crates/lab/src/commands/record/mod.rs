@@ -8,7 +8,7 @@
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `stacks`
 //! has the call stacks of flush requests, and `counted` the kernel's own counters. `write` makes
-//! the recording, whose `blocks` are whole at any time.
+//! the recording, in `files` whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -19,6 +19,7 @@ mod capture;
 mod counted;
 mod decode;
 mod error;
+mod files;
 mod guard;
 mod helper;
 mod layout;
@@ -51,7 +52,7 @@ use clap::{ArgGroup, Args};
 use shootdown_recording::{Header, Observer};
 
 use crate::error::Failure;
-use crate::output::{Existing, Output};
+use crate::output::Existing;
 use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
@@ -62,8 +63,9 @@ pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
 use account::Account;
-use capture::Capture;
+use capture::{Capture, MIB};
 use decode::Decoder;
+use files::{AtLimit, Files, Outputs};
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::Session;
@@ -102,8 +104,8 @@ user that called sudo. Afterwards, tracing is configured as before.
 
 While it records, the recorder writes FILE.part, whose blocks are whole at any time: `replay` reads
 what a recorder that was killed has left. Memory and file are bounded by --memory-mib, --buffer-kib
-and --limit-mib. The recorder empties the kernel's buffers at a real-time priority, and writes at
-a low one.
+and --limit-mib; with --keep-latest, a recording of any length keeps its latest part. The recorder
+empties the kernel's buffers at a real-time priority, and writes at a low one.
 
 Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
 itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the
@@ -142,6 +144,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "N", default_value_t = LIMIT_MIB,
           value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     limit_mib: u64,
+    /// Do not stop at --limit-mib: keep the latest part, between half the limit and the limit, in
+    /// FILE and the file before it, whose name has `.older` before the extension
+    #[arg(long)]
+    keep_latest: bool,
     #[command(flatten)]
     stacks: StackOptions,
     /// Print nothing but errors
@@ -173,6 +179,7 @@ impl Record {
             buffer_kib: None,
             memory_mib: MEMORY_MIB,
             limit_mib: LIMIT_MIB,
+            keep_latest: false,
             stacks: stacks.clone(),
             quiet: true,
             command: Vec::new(),
@@ -284,7 +291,7 @@ fn record(
     watch: Option<&mut dyn Watch>,
 ) -> Result<Recorded, RecordError> {
     let tracefs = Tracefs::find()?;
-    let output = output(options)?;
+    let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
     let decoder = Decoder::new(&tracefs, symbols()?)?;
     let start = Instant::now();
@@ -295,25 +302,30 @@ fn record(
     let buffer_kib = options.buffer_kib.unwrap_or_else(default_buffer_kib);
     let session = Session::new(&tracefs, &decoder, buffer_kib)?;
     let sampler = stacks::start(&options.stacks, &tracefs, session.streams(), &user)?;
-    let file = output.create_part()?;
+    let files = Files::create(&outputs, options.limit_mib.saturating_mul(MIB as u64))?;
     let capture = capture::capture(
         (session, sampler),
         options,
         account.as_ref(),
-        (&decoder, &output, &file),
+        (&decoder, &outputs, files),
         (&mut user, watch),
     )?;
     let time = start.elapsed();
     let cleaned = guard.end();
     let Capture { captured, ended, reason, assembled, program } = capture;
-    let Assembled { mut written, extent } = assembled;
+    let Assembled { mut written, extent, files } = assembled;
     if matches!(extent, Extent::Discarded) {
         return Err(RecordError::Interrupted);
     }
-    written.bytes = output.keep(file)?;
+    let has_older = files.as_ref().is_none_or(|files| files.has_older);
+    if let Some(files) = files {
+        written.bytes = files.keep()?;
+    }
     cleaned?;
+    let Outputs { latest, older } = &outputs;
     let recorded = Recorded {
-        output: output.path().to_owned(),
+        output: latest.path().to_owned(),
+        older: older.as_ref().filter(|_| has_older).map(|older| older.path().to_owned()),
         program,
         ended,
         reason,
@@ -335,7 +347,7 @@ fn record(
     }
 }
 
-fn output(options: &Record) -> Result<Output, RecordError> {
+fn outputs(options: &Record) -> Result<Outputs, RecordError> {
     let existing = if options.force { Existing::Replace } else { Existing::Keep };
     let selection = &options.selection;
     let name = match (options.command.first(), &selection.cgroup, selection.pid.first()) {
@@ -348,7 +360,8 @@ fn output(options: &Record) -> Result<Output, RecordError> {
         Some(path) => path.clone(),
         None => default_name(&name).ok_or(RecordError::NoName { program: name })?,
     };
-    Ok(Output::new(&path, existing)?)
+    let at_limit = if options.keep_latest { AtLimit::KeepLatest } else { AtLimit::Stop };
+    Ok(Outputs::new(&path, existing, at_limit)?)
 }
 
 fn default_buffer_kib() -> u32 {

@@ -113,7 +113,7 @@ impl Instance {
     pub(super) fn new(
         tracefs: &Tracefs,
         scope: Scope,
-        events: impl Iterator<Item = &'static str>,
+        events: impl Iterator<Item = (&'static str, Option<&'static str>)>,
         buffer_kib: u32,
     ) -> Result<Self, RecordError> {
         let instance = Self { path: tracefs.instance(scope) };
@@ -136,7 +136,11 @@ impl Instance {
         if scope == Scope::Command {
             instance.set("options/event-fork", "1")?;
         }
-        for event in events {
+        for (event, filter) in events {
+            if let Some(filter) = filter {
+                // Without it, the recording has events that nothing needs.
+                let _ = instance.set(&format!("events/{event}/filter"), filter);
+            }
             instance.set(&format!("events/{event}/enable"), "1")?;
         }
         Ok(instance)
