@@ -1,11 +1,15 @@
 //! A design, as other crates refer to it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
-use shootdown_sim::Sim;
+use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
+
+use crate::variant;
 
 /// A named design that keeps TLBs coherent. Designs are equal if their names are.
 #[derive(Clone, Copy)]
@@ -13,6 +17,9 @@ pub struct Design {
     name: &'static str,
     pub(crate) purpose: Purpose,
     make: fn(Rc<Sim>) -> ErasedCoherence,
+    /// Number of pages that reclaim and migration unmap before they flush; `None` for the design's
+    /// own numbers.
+    batch_pages: Option<usize>,
 }
 
 /// Comparisons for which a design is of interest.
@@ -44,7 +51,7 @@ impl Design {
         purpose: Purpose,
         make: fn(Rc<Sim>) -> ErasedCoherence,
     ) -> Self {
-        Self { name, purpose, make }
+        Self { name, purpose, make, batch_pages: None }
     }
 
     /// The name on the command line.
@@ -53,11 +60,64 @@ impl Design {
         self.name
     }
 
+    /// Returns the design that this one equals on a machine without the hardware that only this
+    /// design would use; `None` if the machine has that hardware, or the design needs none.
+    #[must_use]
+    pub fn equal_without_hardware(self, machine: &Machine) -> Option<Self> {
+        let is_remote = machine.broadcast.is_some() || machine.remote_fence.is_some();
+        if self == Self::LINUX_INVLPGB && machine.broadcast.is_none() {
+            return Some(Self::LINUX_7_0);
+        }
+        (self == Self::SHOOTDOWN_BROADCASTS && !is_remote).then_some(Self::SHOOTDOWN)
+    }
+
+    /// Returns this design with batches of `pages` pages: reclaim and migration unmap as many
+    /// before they flush. Its name is `NAME(PAGES)`. `None` if the design flushes each page, or if
+    /// `pages` is not from 1 to [`BATCH_PAGES_MAX`].
+    #[must_use]
+    pub fn with_batches_of(self, pages: usize) -> Option<Self> {
+        let is_batched = !UNBATCHED.contains(&self) && self.batch_pages.is_none();
+        (is_batched && (1..=BATCH_PAGES_MAX).contains(&pages)).then(|| Self {
+            name: interned(format!("{}({pages})", self.name)),
+            batch_pages: Some(pages),
+            ..self
+        })
+    }
+
     /// Sets the design up on a machine.
     #[must_use]
     pub fn on(self, sim: Rc<Sim>) -> ErasedCoherence {
-        (self.make)(sim)
+        let design = (self.make)(sim);
+        match self.batch_pages {
+            Some(pages) => variant::with_batches_of(design, pages),
+            None => design,
+        }
     }
+}
+
+/// The largest number of pages of a batch.
+pub const BATCH_PAGES_MAX: usize = 4096;
+
+/// The designs that flush each reclaimed page.
+const UNBATCHED: [Design; 6] = [
+    Design::ARC_3_9,
+    Design::ARC_RANGED,
+    Design::UNMAP_4_2,
+    Design::NAIVE,
+    Design::LINUX_4_12,
+    Design::LINUX_4_14,
+];
+
+/// Returns a name that lives as long as the program: once for each name.
+fn interned(name: String) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name.as_str()) {
+        return known;
+    }
+    let name: &'static str = name.leak();
+    names.insert(name);
+    name
 }
 
 impl PartialEq for Design {
@@ -83,5 +143,22 @@ impl fmt::Debug for Design {
 impl fmt::Display for Design {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_have_a_size_in_the_name() {
+        let named = |name: &str| name.parse::<Design>().map(Design::name);
+        for name in ["riscv(1)", "linux-7.0(512)", "shootdown(4096)"] {
+            assert_eq!(named(name), Ok(name));
+        }
+        for name in ["riscv(0)", "riscv(4097)", "riscv()", "riscv(1", "riscv(1)(2)", "naive(8)"] {
+            assert!(named(name).is_err(), "{name}");
+        }
+        assert_ne!("riscv(1)".parse(), Ok(Design::RISCV));
     }
 }

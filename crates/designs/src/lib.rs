@@ -22,17 +22,16 @@
 
 #[macro_use]
 mod unused;
+mod variant;
 mod design;
 pub mod engine;
 pub mod linux;
 pub mod naive;
 mod clairvoyant;
-mod immediate;
 mod registry;
 
-pub use design::{Design, Purpose};
+pub use design::{BATCH_PAGES_MAX, Design, Purpose};
 pub use engine::Engine;
-pub use immediate::discarding_immediately;
 pub use linux::LinuxRule;
 pub use linux::arc::Arc;
 pub use linux::arm64::Arm64;
@@ -44,3 +43,4 @@ pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;
 pub use naive::Naive;
 pub use registry::{UnknownDesign, designs_for, registry};
+pub use variant::discarding_immediately;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::design::{Design, Purpose};
+use crate::design::{BATCH_PAGES_MAX, Design, Purpose};
 
 /// Every design, in the order in which lists show them. To add a design, add its constant here.
 const ALL: &[Design] = &[
@@ -48,7 +48,14 @@ pub struct UnknownDesign(pub String);
 
 impl fmt::Display for UnknownDesign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no design `{}`", self.0.escape_debug())
+        let name = self.0.escape_debug();
+        match self.0.split_once('(') {
+            Some((batched, _)) if ALL.iter().any(|design| design.name() == batched) => write!(
+                f,
+                "`{name}` is not a design whose batches have 1 to {BATCH_PAGES_MAX} pages"
+            ),
+            _ => write!(f, "there is no design `{name}`"),
+        }
     }
 }
 
@@ -57,8 +64,14 @@ impl std::error::Error for UnknownDesign {}
 impl FromStr for Design {
     type Err = UnknownDesign;
 
-    fn from_str(name: &str) -> Result<Self, UnknownDesign> {
-        let found = ALL.iter().find(|design| design.name() == name);
-        found.copied().ok_or_else(|| UnknownDesign(name.to_owned()))
+    fn from_str(text: &str) -> Result<Self, UnknownDesign> {
+        let named = |name| ALL.iter().copied().find(|design| design.name() == name);
+        let found = match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
+            Some((name, pages)) => named(name)
+                .zip(pages.parse().ok())
+                .and_then(|(design, pages)| design.with_batches_of(pages)),
+            None => named(text),
+        };
+        found.ok_or_else(|| UnknownDesign(text.to_owned()))
     }
 }

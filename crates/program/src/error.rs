@@ -17,8 +17,8 @@ pub enum StepError {
     #[error("cannot map: {0}")]
     Map(#[from] MapError),
     /// The pages cannot be moved to another node.
-    #[error("cannot unmap: {0}")]
-    Unmap(#[from] BadRange),
+    #[error("cannot move: {0}")]
+    Move(#[from] BadRange),
     /// The pages cannot be changed.
     #[error(transparent)]
     Range(#[from] RangeError),
@@ -38,6 +38,12 @@ pub enum StepError {
     /// The thread unlocks a lock that it does not hold.
     #[error("lock {} is not held by this thread", .0.0)]
     NotHeld(LockId),
+    /// Pages are moved or paged out by a memory manager that does not record where they are mapped.
+    #[error("the memory manager does not record where pages are mapped, and cannot find them")]
+    NotRecorded,
+    /// Pages are moved to a node that the machine lacks.
+    #[error("there is no node {0}")]
+    NoNode(usize),
     /// The thread moves to a CPU that the machine lacks.
     #[error("unsupported: there is no CPU {0}")]
     NoCpu(usize),

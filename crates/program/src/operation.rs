@@ -100,13 +100,22 @@ pub enum Operation {
         /// The pages to free; at least 1.
         pages: Range<u64>,
     },
-    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`).
+    /// Writes pages of files out, if necessary, and reclaims them (`madvise(MADV_PAGEOUT)`). Other
+    /// pages stay. The run fails if the memory manager does not record where pages are mapped.
+    PageOut {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to reclaim; at least 1.
+        pages: Range<u64>,
+    },
+    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`). The run
+    /// fails if the memory manager does not record where pages are mapped.
     MovePages {
         /// The area that the pages belong to.
         area: AreaId,
         /// The pages to move; at least 1.
         pages: Range<u64>,
-        /// The node, from 0 on. A node that the machine lacks has no room.
+        /// The node, from 0 on. The run fails if the machine lacks it.
         node: usize,
     },
     /// Reads or writes one word of each page, in ascending order.
@@ -261,7 +270,7 @@ pub enum RawAddress {
     MovePages {
         /// The pages to move.
         pages: Range<u64>,
-        /// The node, from 0 on. A node that the machine lacks has no room.
+        /// The node, from 0 on. No page moves to a node that the machine lacks.
         node: usize,
     },
     /// Moves, grows or shrinks mappings (`mremap`).

@@ -39,7 +39,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let filling = [Filling::OnDemand, Filling::AtOnce][a as usize % 2];
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(22) {
+    let raw_address = match number.wrapping_sub(23) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -74,6 +74,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         19 => Operation::Compute(b),
         20 => Operation::Begin,
         21 => Operation::End { iterations: b },
+        22 => Operation::PageOut { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -84,8 +85,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..31_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 31"))
+    (0..32_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 32"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -98,7 +99,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 31, "{kinds:?}");
+    assert_eq!(kinds.len(), 32, "{kinds:?}");
 }
 
 proptest! {
@@ -185,7 +186,7 @@ fn errors_name_the_damage() {
     let longer = [bytes.as_slice(), &[0]].concat();
     assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
     let mut unknown = bytes.clone();
-    *unknown.last_mut().unwrap() = 23;
+    *unknown.last_mut().unwrap() = 24;
     let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
     assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
@@ -200,7 +201,7 @@ fn errors_name_the_damage() {
 
 #[test]
 fn codes_do_not_change() {
-    for number in 0..31 {
+    for number in 0..32 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
@@ -211,8 +212,8 @@ fn codes_do_not_change() {
         let code = |index: usize| usize::from(bytes[steps_at + index]);
         match number {
             0..=6 => assert_eq!(code(0), number),
-            7..=21 => assert_eq!(code(0), number + 1),
-            _ => assert_eq!([code(0), code(1)], [7, number - 22]),
+            7..=22 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 23]),
         }
     }
 }

@@ -14,7 +14,7 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
 use shootdown_run::replay::{Survey, replay, threads};
-use shootdown_run::{Limits, run};
+use shootdown_run::{Limits, Memory, Settings, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
 
@@ -50,8 +50,12 @@ fn main() {
     report("replayed, simulated schedule", Some(REPLAY_AIM), || {
         let threads =
             threads(reader(&mut file), &survey, 1, |_| {}).expect("the recording is complete");
-        let limits = Limits { frames: FRAMES, threads: 8, ..Limits::default() };
-        run(machine(), limits, Rc::new(threads), Linux70::uncounted).expect("the run ends");
+        let settings = Settings {
+            memory: Memory::of_frames(FRAMES),
+            limits: Limits { threads: 8, ..Limits::DEFAULT },
+            ..Settings::DEFAULT
+        };
+        run(machine(), settings, Rc::new(threads), Linux70::uncounted).expect("the run ends");
     });
     memory("under a simulated schedule");
 }

@@ -13,7 +13,8 @@ use shootdown_sim::{
 use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
-use crate::outcome::{Limits, Memory, Outcome, RunError};
+use crate::outcome::{Outcome, RunError};
+use crate::settings::{Settings, Supply};
 
 /// Runs a workload on a machine under the design that `design` makes.
 ///
@@ -24,24 +25,25 @@ use crate::outcome::{Limits, Memory, Outcome, RunError};
 /// Fails if an operation of the workload fails, or the host lacks room.
 pub fn run<D: Into<ErasedCoherence>>(
     machine: Machine,
-    limits: Limits,
+    settings: Settings,
     workload: Rc<dyn Workload>,
     design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, RunError> {
-    let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
+    let Settings { memory, limits, .. } = settings;
+    let sim = Sim::with_nodes(machine, memory.frames, memory.nodes, limits.threads);
     let sim = Rc::new(sim.map_err(host_error)?);
     let design = design(Rc::clone(&sim)).into();
-    run_on(sim, &limits, workload, design)
+    run_on(sim, &settings, workload, design)
 }
 
 /// Runs a workload, compiled once for all designs.
 fn run_on(
     sim: Rc<Sim>,
-    limits: &Limits,
+    settings: &Settings,
     workload: Rc<dyn Workload>,
     design: ErasedCoherence,
 ) -> Result<Outcome, RunError> {
-    let kernel = SimKernel::new(Rc::clone(&sim), limits, design);
+    let kernel = SimKernel::new(Rc::clone(&sim), settings, design);
     let kernel = kernel.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let kernel = Rc::new(kernel);
     let starts = workload.processes();
@@ -55,11 +57,11 @@ fn run_on(
         failure,
     });
     executor.sim.install(Rc::clone(&executor.kernel) as _);
-    if limits.memory != Memory::Enough {
+    if settings.memory.supply != Supply::Enough {
         executor.start_reclaimers().map_err(host_error)?;
     }
     let end = match start(&*executor, starts) {
-        Ok(()) => executor.sim.run_until(limits.time),
+        Ok(()) => executor.sim.run_until(settings.limits.time),
         Err((program, error)) => {
             executor.fail(program, error);
             RunEnd::Done

@@ -19,8 +19,8 @@ use shootdown_vm::{
 
 use crate::instrumented::Instrumented;
 use crate::memory_model::{Contents, MemoryId, Model, UnderWay};
-use crate::outcome::{Limits, Memory};
 use crate::platform::SimPlatform;
+use crate::settings::{Settings, Supply};
 
 /// The pause of a reclaim thread that finds no page to reclaim. (Linux: 100 ms after a wake-up
 /// without success.)
@@ -48,7 +48,7 @@ impl System for Simulated {
 pub(crate) struct SimKernel {
     sim: Rc<Sim>,
     vm: Vm<Simulated>,
-    memory: Memory,
+    supply: Supply,
     on_fault: OnFault,
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
     /// Number of files without a number.
@@ -81,28 +81,28 @@ pub(crate) struct ProcessData {
 impl SimKernel {
     pub(crate) fn new(
         sim: Rc<Sim>,
-        limits: &Limits,
+        settings: &Settings,
         design: ErasedCoherence,
     ) -> Result<Self, StepError> {
         let platform = SimPlatform::new(Rc::clone(&sim));
         let design = Instrumented::new(Rc::clone(&sim), design);
         let vm = Vm::new(platform, design)?;
         Ok(Self {
-            vm: match limits.memory {
-                Memory::Enough => vm,
-                Memory::Reclaimed => vm.with_reclaim(),
-                Memory::ReclaimedReadAhead => vm
+            vm: match settings.memory.supply {
+                Supply::Enough => vm,
+                Supply::Reclaimed => vm.with_reclaim(),
+                Supply::ReclaimedReadAhead => vm
                     .with_reclaim()
                     .with_fault_around(FAULT_AROUND_BYTES)
                     .with_read_ahead(READ_AHEAD_PAGES),
             },
-            memory: limits.memory,
-            on_fault: limits.on_fault,
+            supply: settings.memory.supply,
+            on_fault: settings.on_fault,
             sim,
             files: RefCell::default(),
             unnumbered: Cell::new(0),
             stamp: Cell::new(0),
-            model: (limits.contents == Contents::Checked).then(RefCell::default),
+            model: (settings.contents == Contents::Checked).then(RefCell::default),
             processes: RefCell::default(),
             destroyed: RefCell::default(),
             ended: RefCell::default(),
@@ -245,9 +245,9 @@ impl MemoryHost for SimKernel {
         };
         let key = FileKey::from(file.0);
         let new = || {
-            Arc::new(match self.memory {
-                Memory::Enough => File::new(platform),
-                Memory::Reclaimed | Memory::ReclaimedReadAhead => {
+            Arc::new(match self.supply {
+                Supply::Enough => File::new(platform),
+                Supply::Reclaimed | Supply::ReclaimedReadAhead => {
                     File::stored(platform, vm::FileId(key))
                 }
             })

@@ -1,67 +1,16 @@
-//! The limits of a run, and its outcome.
+//! The outcome of a run.
 
 use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
-use shootdown_program::operation::{OnFault, ProgramId};
+use shootdown_program::operation::ProgramId;
 use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, TimeByCause, Violation};
 use shootdown_vm::{DiscardStats, QuarantineStats, Stats};
 use thiserror::Error;
 
 use crate::instrumented::Unmaps;
 use crate::kernel::SimKernel;
-use crate::memory_model::{Contents, WrongContent};
+use crate::memory_model::WrongContent;
 use crate::platform::Traffic;
-
-/// The supply of memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Memory {
-    /// There is enough memory, and the memory manager does not record where pages are mapped.
-    #[default]
-    Enough,
-    /// Pages are reclaimed when memory is short, and files are stored on a device.
-    Reclaimed,
-    /// As [`Reclaimed`](Self::Reclaimed). In addition, a fault in a file reads and maps the pages
-    /// around it, as in Linux.
-    ReclaimedReadAhead,
-}
-
-/// The limits of a simulation.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Number of frames of 4 KiB.
-    pub frames: usize,
-    /// Largest number of threads that exist at the same time.
-    pub threads: usize,
-    /// Largest simulated time.
-    pub time: Time,
-    /// The supply of memory.
-    pub memory: Memory,
-    /// Number of nodes that memory is divided among.
-    pub nodes: usize,
-    /// The checks of the contents of memory.
-    pub contents: Contents,
-    /// The consequence of refused accesses and changes.
-    pub on_fault: OnFault,
-}
-
-impl Limits {
-    /// Enough memory, 16 GiB in one node; 4096 threads; one hour.
-    pub const DEFAULT: Self = Self {
-        frames: 4 << 20,
-        threads: 4096,
-        time: Time::from_ms(3_600_000),
-        memory: Memory::Enough,
-        nodes: 1,
-        contents: Contents::Unchecked,
-        on_fault: OnFault::Fatal,
-    };
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
 
 /// The outcome of a run. The first five fields describe the measurement, the others the whole run.
 #[derive(Clone, Debug)]
@@ -88,7 +37,7 @@ pub struct Outcome {
     pub hazards: u64,
     /// The first violations and hazards.
     pub first_violations: Vec<Violation>,
-    /// Number of wrong words in memory, if [contents](Limits::contents) were checked.
+    /// Number of wrong words in memory, if [contents](crate::Settings::contents) were checked.
     pub wrong_contents: u64,
     /// The first wrong words.
     pub first_wrong_contents: Vec<WrongContent>,
@@ -148,7 +97,7 @@ pub enum RunError {
     /// All remaining threads wait, and none can wake another. The field is their number.
     #[error("deadlock: no thread can wake the {0} that wait")]
     Deadlock(usize),
-    /// The run takes longer than its [limit](Limits::time).
+    /// The run takes longer than its [limit](crate::Limits::time).
     #[error("the run exceeds its limit of simulated time")]
     TimeUp,
     /// The host lacks room for the simulation. The field is the host's error message.

@@ -140,8 +140,8 @@ mod ops;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
-    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush,
-    Refault, Retired, Scheduling, UnmapLock, ZeroPage,
+    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes, Policy,
+    RECLAIM_PAGES, ReclaimFlush, Refault, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use discard_registry::DiscardStats;
@@ -154,7 +154,7 @@ pub use format::x86_64::X86_64;
 pub use format::{Bits, EMPTY, Format, Leaf, Marks};
 pub use ops::{Advice, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
-pub use reclaim::{RECLAIM_PAGES, Reclaimed};
+pub use reclaim::Reclaimed;
 pub use space::{AddressSpace, Stats};
 pub use system::System;
 pub use vm::Vm;

@@ -109,6 +109,13 @@ impl<S: System> Vm<S> {
         &self.coherence
     }
 
+    /// Returns `true` if the memory manager records where pages are mapped
+    /// ([`with_reclaim`](Self::with_reclaim)), so that it can reclaim and move pages.
+    #[must_use]
+    pub const fn has_reclaim(&self) -> bool {
+        self.rmap.is_some()
+    }
+
     /// The page of zeros.
     pub const fn zero_page(&self) -> Frame {
         self.zero_page

@@ -78,6 +78,7 @@ pub const POLICY: Policy = Policy {
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
     reclaim_flush: ReclaimFlush::Batched,
+    migration_batch_pages: 512,
     discards: Discards::InPlace,
     ..Policy::new(UnmapLock::Released)
 };

@@ -30,12 +30,16 @@ pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
 
+/// Number of pages that Linux migrates with one flush, since 6.3 (`NR_MAX_BATCHED_MIGRATION`).
+const MIGRATION_BATCH_PAGES: usize = 512;
+
 /// The policy of Linux today. Its extra flushes were measured with 6.18 on x86: for pages that
 /// become writable or executable; for inaccessible pages, when they are unmapped; for the whole
 /// space at every fork; and for pages that move, up to 2 MiB at a time, and once more for tables.
 pub const POLICY: Policy = Policy {
     fault_lock: FaultLock::Area,
     reclaim_flush: ReclaimFlush::Batched,
+    migration_batch_pages: MIGRATION_BATCH_PAGES,
     refault: Refault::Unflushed,
     extra_flushes: ExtraFlushes::PERMISSION_GAINS
         .union(ExtraFlushes::INACCESSIBLE_PAGES)
@@ -45,11 +49,12 @@ pub const POLICY: Policy = Policy {
 };
 
 /// The policy of Linux until 4.19, with the reclaim of Linux until 4.2: pages are flushed one by
-/// one.
+/// one. So are pages that migrate, until 6.2.
 pub const UNBATCHED: Policy = Policy {
     fault_lock: FaultLock::Space,
     unmap_lock: UnmapLock::Exclusive,
     reclaim_flush: ReclaimFlush::PerPage,
+    migration_batch_pages: 1,
     ..POLICY
 };
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use shootdown_designs::{Design, discarding_immediately};
 use shootdown_program::Workload;
 use shootdown_run::programs::{Crowd, Kind, Loop, MadviseAndCompute, MprotectThreaded, Tasks};
-use shootdown_run::{Limits, Outcome, run};
+use shootdown_run::{Limits, Outcome, Settings, run};
 use shootdown_sim::Time;
 
 use super::experiment::Scale;
@@ -152,8 +152,11 @@ impl Run {
         for seed in seed..seed + if scale == Scale::Quick { 1 } else { 2 } {
             let workload = workloads(seed, scale).swap_remove(self.index);
             let name = workload.name();
-            let limits = Limits { time: Time::from_ms(60_000), ..Limits::DEFAULT };
-            let outcome = run(machine.clone(), limits, workload, |sim| {
+            let settings = Settings {
+                limits: Limits { time: Time::from_ms(60_000), ..Limits::DEFAULT },
+                ..Settings::DEFAULT
+            };
+            let outcome = run(machine.clone(), settings, workload, |sim| {
                 discarding_immediately(design.on(sim))
             });
             let Outcome { time, counts, violations, .. } =

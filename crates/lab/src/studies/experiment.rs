@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Outcome, Settings};
 
 use crate::machines::Embedded;
 
@@ -148,7 +148,7 @@ pub(super) struct Setup {
 /// A workload, and the metric that is read from its run.
 pub(super) struct Measure {
     pub(super) workload: Rc<dyn Workload>,
-    pub(super) limits: Limits,
+    pub(super) settings: Settings,
     pub(super) read: Box<dyn Fn(&Outcome) -> f64>,
     /// The published amount of work, divided by the simulated amount.
     pub(super) scale: f64,
@@ -165,7 +165,7 @@ impl Measure {
     ) -> Self {
         Self {
             workload: Rc::new(workload),
-            limits: Limits::DEFAULT,
+            settings: Settings::DEFAULT,
             read: Box::new(read),
             scale: 1.0,
             offset: 0.0,

@@ -6,6 +6,7 @@ use shootdown_sim::machine::Machine;
 
 use super::choice::Choice;
 use super::experiment::{Experiment, Scale};
+use super::predictions::Prediction;
 use super::scaling::Scaling;
 use super::simulate::Measurement;
 use crate::render::displayed;
@@ -80,6 +81,8 @@ pub(crate) struct Results {
     pub(crate) scaling: Option<Scaling>,
     /// The result for the choice between interrupts and broadcasts, if it was requested.
     pub(crate) choice: Option<Choice>,
+    /// The predictions, if they were requested.
+    pub(crate) predictions: Vec<Prediction>,
     #[serde(skip)]
     pub(crate) seed: u64,
     #[serde(skip)]
@@ -92,8 +95,15 @@ pub(crate) struct Results {
 impl Results {
     /// Returns the results of no experiment.
     pub(crate) fn none(seed: u64) -> Self {
-        let (rows, machines) = (Vec::new(), Vec::new());
-        Self { rows, scaling: None, choice: None, seed, scale: Scale::Quick, machines }
+        Self {
+            rows: Vec::new(),
+            scaling: None,
+            choice: None,
+            predictions: Vec::new(),
+            seed,
+            scale: Scale::Quick,
+            machines: Vec::new(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Classes, LateMemory, Limits, Outcome};
+use shootdown_run::{Classes, LateMemory, Limits, Outcome, Settings};
 use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
@@ -118,15 +118,18 @@ fn measure(
 ) -> Result<Measurement, String> {
     let Conditions { machine, seed, scale, runs } = conditions;
     let cpus = machine.cpu_count();
-    let Measure { workload, limits, read, scale, offset, subtract } =
+    let Measure { workload, settings, read, scale, offset, subtract } =
         (experiment.measure)(&Setup { cpus, scale: *scale, seed: *seed })?;
     // One thread for each CPU, in addition to the threads that start them.
-    let limits = Limits { threads: limits.threads + cpus, ..limits };
+    let settings = Settings {
+        limits: Limits { threads: settings.limits.threads + cpus, ..settings.limits },
+        ..settings
+    };
     let run = |workload: Rc<dyn Workload>, part| {
         let key = ([experiment.workload, part], design, machine.name.clone(), cpus);
         runs.find_or_run(key, || {
             let run = |make: &dyn Fn(_) -> _| {
-                shootdown_run::run(machine.clone(), limits, Rc::clone(&workload), make)
+                shootdown_run::run(machine.clone(), settings, Rc::clone(&workload), make)
             };
             design.settle(run).map_err(|error| error.to_string())
         })
@@ -222,7 +225,7 @@ mod tests {
                 let machine = Embedded::AMPERE_EMAG_32.machine().expect("an embedded machine");
                 let workload = MprotectThreaded { copies, iterations };
                 let found =
-                    shootdown_run::run(machine, Limits::default(), Rc::new(workload), |sim| {
+                    shootdown_run::run(machine, Settings::DEFAULT, Rc::new(workload), |sim| {
                         design.on(sim)
                     });
                 let Outcome { counts, violations, .. } = found.expect("it runs");

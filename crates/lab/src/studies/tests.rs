@@ -3,9 +3,10 @@
 use shootdown_designs::Design;
 
 use super::experiment::Better;
+use super::predictions::{Figure, Frozen};
 use super::scaling::Point;
 use super::{Cell, Choice, Curve, Experiment, Measurement, Pair, Results, Row, Scale, Scaling};
-use super::{Simulated, Study, experiments};
+use super::{Prediction, Simulated, Study, experiments};
 use crate::machines::Embedded;
 
 fn measurement(value: f64, interrupts_sent: u64, interrupts_to_lazy: u64) -> Measurement {
@@ -84,6 +85,31 @@ pub(crate) fn rows() -> Vec<Row> {
     ]
 }
 
+fn prediction() -> Prediction {
+    let figure = Figure {
+        name: "time of <call>".to_owned(),
+        unit: "%".to_owned(),
+        published: -70.8,
+        frozen: -78.6,
+        frozen_error: -7.8,
+        today: -69.12,
+        today_error: 1.68,
+    };
+    let text = str::to_owned;
+    Prediction {
+        name: text("lazy-call"),
+        about: text("a call that interrupts no CPU"),
+        publication: text("Somebody, <Calls>, 2018"),
+        source: text("abstract: it is faster"),
+        machine: text("xeon-2s"),
+        cpus: 16,
+        frozen: Frozen { recorded: text("2026-11-23"), model: text("the first model") },
+        learnt: text("Locks matter."),
+        figures: vec![figure],
+        violations: 0,
+    }
+}
+
 pub(crate) fn results() -> Results {
     let curve = |design, rates: [f64; 3]| {
         let point = |(cpus, rate)| Point { cpus, rate };
@@ -128,6 +154,7 @@ pub(crate) fn results() -> Results {
         rows: rows(),
         scaling,
         choice: Some(Choice { cells: vec![cell("<flush> & go", costs), cell("fine", fine)] }),
+        predictions: vec![prediction()],
         seed: 1,
         scale: Scale::Full,
         machines: vec![machine],

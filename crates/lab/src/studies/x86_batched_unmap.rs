@@ -17,7 +17,7 @@
 
 use shootdown_designs::Design;
 use shootdown_run::programs::MappedReaders;
-use shootdown_run::{Limits, Memory, Outcome};
+use shootdown_run::{Memory, Outcome, Settings, Supply};
 
 use super::experiment::{Better, Experiment, Measure, Pair, Setup, Study};
 use crate::machines::Embedded;
@@ -160,8 +160,8 @@ impl Published {
         };
         let readers =
             MappedReaders { readers: cpus as u32, pages: FILES * frames_per_cpu, compute_ns };
-        let memory = Memory::ReclaimedReadAhead;
-        let limits = Limits { frames, memory, nodes, ..Limits::DEFAULT };
-        Measure { scale, limits, ..Measure::new(readers, read) }
+        let memory = Memory { frames, nodes, supply: Supply::ReclaimedReadAhead };
+        let settings = Settings { memory, ..Settings::DEFAULT };
+        Measure { scale, settings, ..Measure::new(readers, read) }
     }
 }

@@ -5,14 +5,17 @@ use std::rc::Rc;
 
 use shootdown_designs::{Design, discarding_immediately};
 use shootdown_program::Workload;
-use shootdown_run::Limits;
 use shootdown_run::programs::{Crowd, Kind, Loop, MadviseAndCompute, Tasks};
+use shootdown_run::{Limits, Memory, Settings};
 use shootdown_sim::{Machine, Time};
 
 use crate::common::is_soak;
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 20),
+    limits: Limits { threads: 512, time: Time::from_ms(60_000) },
+    ..Settings::DEFAULT
+};
 
 /// Returns workloads: two threads that flush, many threads that flush in few and in many processes,
 /// and one thread that flushes beside threads that compute. The workloads are long enough for the
@@ -39,7 +42,7 @@ fn choice_is_no_worse(machine: &str) {
         let time = |design: Design| {
             let of_seed = |seed| {
                 let workload = Rc::clone(&workloads(seed)[index]);
-                let outcome = shootdown_run::run(machine.clone(), LIMITS, workload, |sim| {
+                let outcome = shootdown_run::run(machine.clone(), SETTINGS, workload, |sim| {
                     discarding_immediately(design.on(sim))
                 })
                 .unwrap();

@@ -10,7 +10,7 @@ use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
-use shootdown_run::{Classes, Limits, Outcome};
+use shootdown_run::{Classes, Limits, Memory, Outcome, Settings};
 use shootdown_sim::{Counts, Machine, Time, Violation, ViolationKind};
 use shootdown_vm::{Discards, Policy};
 
@@ -26,12 +26,15 @@ fn machine(name: &str, cpus: usize) -> Machine {
     Machine::from_toml(text).unwrap().with_cpus(cpus).unwrap()
 }
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 20),
+    limits: Limits { threads: 512, time: Time::from_ms(60_000) },
+    ..Settings::DEFAULT
+};
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
     let result =
-        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
+        shootdown_run::run(machine.clone(), SETTINGS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
@@ -266,7 +269,7 @@ fn caught(rule: Rule, workload: Rc<dyn Workload>) -> Violation {
 fn caught_under(policy: Policy, rule: Rule, workload: Rc<dyn Workload>) -> Violation {
     let machine = machine("skylake", 4);
     let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule)).with_policy(policy);
-    let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
+    let outcome = shootdown_run::run(machine, SETTINGS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
     let first =
@@ -414,7 +417,7 @@ fn every_lifetime_is_sound() {
     fn interrupts<L: SpaceLifetime>(workload: &Rc<dyn Workload>) -> u64 {
         let machine = machine("xeon-2s", 13);
         let design = Engine::<1, L>::new;
-        let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(workload), design);
+        let outcome = shootdown_run::run(machine, SETTINGS, Rc::clone(workload), design);
         let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
         assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
         outcome.counts.interrupts_sent

@@ -161,6 +161,8 @@ fn bad_options_are_refused() {
         (&["two.workload", "--cpus", "5000"], &["--cpus", "5000 CPUs"]),
         (&["two.workload", "--designs", "solaris"], &["solaris", "linux-7.0"]),
         (&["two.workload", "--machine", "pdp-11"], &["pdp-11", "xeon-2s"]),
+        (&["two.workload", "--designs", "linux-7.0-invlpgb"], &["broadcasts", "amd-invlpgb"]),
+        (&["two.workload", "--set", "clock.ghz=4"], &["clock.ghz", "kernel.syscall_ns"]),
         (&["two.workload", "--report", "two.workload"], &["is also the input"]),
     ] {
         assert_error(&run(arguments), BAD_INPUT, words);

@@ -9,13 +9,16 @@ use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::{Machine, Time};
 
 use crate::common::is_soak;
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 20),
+    limits: Limits { threads: 512, time: Time::from_ms(60_000) },
+    ..Settings::DEFAULT
+};
 
 /// The difference between a machine and an x86 machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +77,7 @@ impl Hardware {
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
     let result =
-        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
+        shootdown_run::run(machine.clone(), SETTINGS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 

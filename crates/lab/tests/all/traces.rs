@@ -8,7 +8,7 @@ use std::rc::Rc;
 use shootdown_designs::Design;
 use shootdown_recording::Reader;
 use shootdown_run::replay::{Survey, threads};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::Machine;
 
 use crate::common::{command, is_soak};
@@ -46,7 +46,7 @@ fn survey(recording: &Path) -> Survey {
 fn replay_recorded(recording: &Path, survey: &Survey, design: Design) -> Outcome {
     shootdown_run::replay::replay(
         machine(),
-        Limits::DEFAULT.frames,
+        Memory::DEFAULT.frames,
         reader(recording),
         survey,
         |_| {},
@@ -57,8 +57,11 @@ fn replay_recorded(recording: &Path, survey: &Survey, design: Design) -> Outcome
 
 fn replay_simulated(recording: &Path, survey: &Survey, design: Design, seed: u64) -> Outcome {
     let threads = threads(reader(recording), survey, seed, |_| {}).unwrap();
-    let limits = Limits { threads: threads.program_count() + 1, ..Limits::default() };
-    shootdown_run::run(machine(), limits, Rc::new(threads), |sim| design.on(sim)).unwrap()
+    let settings = Settings {
+        limits: Limits { threads: threads.program_count() + 1, ..Limits::DEFAULT },
+        ..Settings::DEFAULT
+    };
+    shootdown_run::run(machine(), settings, Rc::new(threads), |sim| design.on(sim)).unwrap()
 }
 
 fn ranged(outcome: &Outcome) -> u64 {
@@ -161,7 +164,7 @@ fn munmap_flushes_ranges_instead_of_space() {
             let (machine, reader) = (machine.clone(), reader(&recording));
             let outcome = shootdown_run::replay::replay(
                 machine,
-                Limits::DEFAULT.frames,
+                Memory::DEFAULT.frames,
                 reader,
                 &survey,
                 |_| {},

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use shootdown_vm::{
-    self as vm, AddressSpace, Advice, Backing, BadRange, FaultError, File, MapError, OutOfMemory,
-    PAGE_BYTES, Place, Platform, Protection, RangeError, RemapError, Sharing, System, Vm,
+    self as vm, AddressSpace, Advice, Backing, FaultError, File, MapError, OutOfMemory, PAGE_BYTES,
+    Place, Platform, Protection, RangeError, RemapError, Sharing, System, Vm,
 };
 
 use super::change::{Change, Ended, FileKey, Shown};
@@ -283,12 +283,24 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         self.change(None, change, || self.space().remap(from, to), |_| false)
     }
 
+    /// Reclaims pages of files, without a change of contents.
+    pub(super) fn page_out(&self, range: Range<u64>) -> Result<(), StepError> {
+        self.check_recorded()?;
+        Ok(self.space().advise(range, Advice::PageOut)?)
+    }
+
+    /// Checks that the memory manager records where pages are mapped. It would find none otherwise.
+    fn check_recorded(&self) -> Result<(), StepError> {
+        if self.host.vm().has_reclaim() { Ok(()) } else { Err(StepError::NotRecorded) }
+    }
+
     /// Moves pages to a node, without a change of contents.
-    pub(super) fn migrate(&self, range: Range<u64>, node: usize) -> Result<(), BadRange> {
-        // A node that the machine lacks has no room.
-        if node < self.host.vm().platform().node_count() {
-            self.space().migrate(range, node)?;
+    pub(super) fn migrate(&self, range: Range<u64>, node: usize) -> Result<(), StepError> {
+        self.check_recorded()?;
+        if node >= self.host.vm().platform().node_count() {
+            return Err(StepError::NoNode(node));
         }
+        self.space().migrate(range, node)?;
         Ok(())
     }
 

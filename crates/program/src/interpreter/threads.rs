@@ -277,8 +277,11 @@ impl<H: Host> Thread<'_, H> {
             }),
             Operation::Discard { area, pages } => memory
                 .system_call(|| Ok(memory.discard(Some(area), memory.addresses(area, &pages)?)?)),
+            Operation::PageOut { area, pages } => {
+                memory.system_call(|| memory.page_out(memory.addresses(area, &pages)?))
+            }
             Operation::MovePages { area, pages, node } => {
-                memory.system_call(|| Ok(memory.migrate(memory.addresses(area, &pages)?, node)?))
+                memory.system_call(|| memory.migrate(memory.addresses(area, &pages)?, node))
             }
             Operation::Touch { area, pages, access } => memory.touch_area(area, &pages, access),
             Operation::Segfault { area, page } => memory.segfault(area, page),

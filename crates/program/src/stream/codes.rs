@@ -66,6 +66,7 @@ codes! {
         20 = Compute { 0: t }
         21 = Begin {}
         22 = End { iterations: n }
+        23 = PageOut { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }

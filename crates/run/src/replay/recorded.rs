@@ -23,7 +23,8 @@ use shootdown_sim::{Affinity, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time, 
 use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
-use crate::outcome::{Limits, Outcome, RunError};
+use crate::outcome::{Outcome, RunError};
+use crate::settings::Settings;
 use shootdown_program::StepError;
 use shootdown_program::interpreter::{MemoryHost as _, ProcessMemory};
 use shootdown_program::operation::ProgramId;
@@ -94,7 +95,7 @@ fn replay_on(
     next_step: NextStep,
     design: ErasedCoherence,
 ) -> Result<Outcome, ReplayError> {
-    let kernel = SimKernel::new(Rc::clone(&sim), &Limits::DEFAULT, design).map_err(step_error)?;
+    let kernel = SimKernel::new(Rc::clone(&sim), &Settings::DEFAULT, design).map_err(step_error)?;
     let replay = Rc::new(Replay {
         kernel: Rc::new(kernel),
         cursor: RefCell::new(Cursor { next_step, next: None }),

@@ -15,7 +15,8 @@ use super::{Constants, Text};
 use crate::classes::Classes;
 use crate::executor::run;
 use crate::late_memory::LateMemory;
-use crate::outcome::{Limits, Outcome, RunError};
+use crate::outcome::{Outcome, RunError};
+use crate::settings::Settings;
 
 /// One run of a workload.
 #[derive(Clone, Copy, Debug)]
@@ -98,13 +99,13 @@ impl Cell<'_> {
         let cpus = self.machine.cpu_count();
         let sockets = self.machine.topology.sockets;
         let mut variables = self.workload.variables(cpus, sockets, self.seed)?;
-        let limits = self.limits(&mut variables)?;
+        let settings = self.settings(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
         let (world, outcome) = self.design.settle(|design| {
             let (name, code) = (name.clone(), Arc::clone(&code));
             let world = World::new(name, code, variables.values.clone(), self.seed);
-            let outcome = run(self.machine.clone(), limits, Rc::new(world.clone()), |sim| {
+            let outcome = run(self.machine.clone(), settings, Rc::new(world.clone()), |sim| {
                 world.attach(&sim);
                 design(sim)
             });
@@ -151,22 +152,23 @@ impl Cell<'_> {
         }
     }
 
-    fn limits(&self, variables: &mut Constants<'_>) -> Result<Limits, TextError> {
+    fn settings(&self, variables: &mut Constants<'_>) -> Result<Settings, TextError> {
         let code = &self.workload.code;
-        let mut limits = Limits { on_fault: code.on_fault, ..Limits::DEFAULT };
-        limits.threads += self.machine.cpu_count();
-        if let Some(nodes) = &code.nodes {
+        let mut settings = Settings { on_fault: code.on_fault, ..Settings::DEFAULT };
+        settings.limits.threads += self.machine.cpu_count();
+        if let Some((_, nodes)) = &code.nodes {
             let value = variables.value(nodes)?;
             check(value, 1..=NODES_MAX, "nodes", "nodes")?;
-            limits.nodes = value as usize;
+            settings.memory.nodes = value as usize;
         }
         if let Some(memory) = &code.memory {
             let value = variables.value(&memory.pages)?;
-            let smallest = MEMORY_MIN * limits.nodes as u64;
+            let smallest = MEMORY_MIN * settings.memory.nodes as u64;
             check(value, smallest..=MEMORY_MAX, "pages of memory", "memory")?;
-            (limits.frames, limits.memory) = (value as usize, memory.supply);
+            settings.memory.frames = value as usize;
+            settings.memory.supply = memory.supply;
         }
-        Ok(limits)
+        Ok(settings)
     }
 }
 

@@ -14,6 +14,7 @@ mod lexer;
 mod expression;
 mod syntax;
 mod parser;
+mod effects;
 mod statements;
 mod world;
 mod thread;

@@ -3,6 +3,7 @@
 use shootdown_program::OnFault;
 use shootdown_program::operation::{Access, Operation, Permission, ProgramId};
 
+use super::effects;
 use super::error::{Position, TextError, list};
 use super::expression::Expression;
 use super::lexer::{Token, Unit, tokens};
@@ -10,16 +11,16 @@ use super::parser::{NameKind, Parsed, Parser, number_of};
 use super::syntax::{
     Change, Code, Kind, Loop, Map, MemorySize, Parameter, Part, Sharing, Step, Thread,
 };
-use crate::outcome::Memory;
+use crate::settings::Supply;
 
 /// The declarations of a text.
 const DECLARATIONS: &str = "`thread`, `parameter`, `memory`, `nodes` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 29] = [
-    "map", "unmap", "protect", "discard", "move", "read", "write", "segfault", "spawn", "fork",
-    "join", "exec", "pin", "yield", "sleep", "compute", "syscall", "lock", "unlock", "barrier",
-    "block", "wake", "time", "count", "repeat", "for", "if", "choose", "let",
+const STATEMENTS: [&str; 30] = [
+    "map", "unmap", "protect", "discard", "page_out", "move", "read", "write", "segfault", "spawn",
+    "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall", "lock", "unlock",
+    "barrier", "block", "wake", "time", "count", "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -66,24 +67,9 @@ pub(super) fn parse(source: &str) -> Result<Code, TextError> {
     }
     parser.check_names(&ats, &code.parameters)?;
     code.threads = threads.into_iter().flatten().collect();
-    check_moves(&code)?;
+    effects::check(&code)?;
     code.names = parser.names;
     Ok(code)
-}
-
-/// Checks that pages are moved only where the memory manager records the places where each page is
-/// mapped. It would move none.
-fn check_moves(code: &Code) -> Parsed<()> {
-    let is_recorded = code.memory.as_ref().is_some_and(|memory| memory.supply != Memory::Enough);
-    let mut steps = code.threads.iter().flat_map(|thread| &thread.steps);
-    match steps.find(|step| matches!(step.kind, Kind::Change(Change::Move(_), _))) {
-        Some(step) if !is_recorded || code.nodes.is_none() => Err(TextError::new(
-            step.at,
-            "pages can be moved only if memory is managed, and has nodes",
-            "add `memory SIZE reclaim` and `nodes sockets` to the declarations",
-        )),
-        _ => Ok(()),
-    }
 }
 
 impl Parser<'_> {
@@ -112,17 +98,20 @@ impl Parser<'_> {
                 set_once(code.memory.is_some())?;
                 let (pages, _) = self.constant(Some(("a size", SIZE)))?;
                 let supply = match () {
-                    () if self.accept("reclaim") => Memory::Reclaimed,
-                    () if self.accept("read_ahead") => Memory::ReclaimedReadAhead,
-                    () => Memory::Enough,
+                    () if self.accept("reclaim") => Supply::Reclaimed,
+                    () if self.accept("read_ahead") => Supply::ReclaimedReadAhead,
+                    () => Supply::Enough,
                 };
                 code.memory = Some(MemorySize { pages, supply });
             }
             "nodes" => {
                 set_once(code.nodes.is_some())?;
-                code.nodes = Some(self.constant(Some(("a number of nodes", NUMBER)))?.0);
+                code.nodes = Some((at, self.constant(Some(("a number of nodes", NUMBER)))?.0));
             }
-            "survive_faults" => code.on_fault = OnFault::Survived,
+            "survive_faults" => {
+                set_once(code.on_fault == OnFault::Survived)?;
+                code.on_fault = OnFault::Survived;
+            }
             _ => {
                 let cause = format!("`{word}` is not a declaration");
                 let remedy = format!("use {DECLARATIONS}; statements are in threads");
@@ -361,6 +350,7 @@ impl Parser<'_> {
                 Kind::Change(Change::Protect(permission), part)
             }
             "discard" => Kind::Change(Change::Discard, self.part()?),
+            "page_out" => Kind::Change(Change::PageOut, self.part()?),
             "move" => {
                 let part = self.part()?;
                 self.expect("to", "write `move AREA to NODE`")?;

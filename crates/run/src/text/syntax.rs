@@ -6,7 +6,7 @@ use shootdown_program::operation::{Access, Operation, Permission, ProgramId};
 use super::error::Position;
 use super::expression::Expression;
 use super::lexer::Unit;
-use crate::outcome::Memory;
+use crate::settings::Supply;
 
 /// A parsed text.
 #[derive(Clone, Debug)]
@@ -15,7 +15,8 @@ pub(super) struct Code {
     pub(super) threads: Vec<Thread>,
     pub(super) parameters: Vec<Parameter>,
     pub(super) memory: Option<MemorySize>,
-    pub(super) nodes: Option<Expression>,
+    /// The number of nodes, and the place of its declaration.
+    pub(super) nodes: Option<(Position, Expression)>,
     pub(super) on_fault: OnFault,
     pub(super) names: Names,
 }
@@ -53,7 +54,7 @@ pub(super) struct Parameter {
 #[derive(Clone, Debug)]
 pub(super) struct MemorySize {
     pub(super) pages: Expression,
-    pub(super) supply: Memory,
+    pub(super) supply: Supply,
 }
 
 /// The code of a thread.
@@ -148,6 +149,8 @@ pub(super) enum Change {
     Unmap,
     Protect(Permission),
     Discard,
+    /// Writes pages of a file out, and reclaims them.
+    PageOut,
     /// Moves pages to a node.
     Move(Expression),
     /// Writes to a page that forbids writes.

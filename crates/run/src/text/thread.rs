@@ -10,7 +10,7 @@ use shootdown_sim::Rng;
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
 use super::syntax::{COUNT, Change, INDEX, Indexed, Kind, Loop, Map, Part, Sharing};
-use super::world::{Areas, Instance, Named, Shared};
+use super::world::{Areas, Backed, Instance, Named, Shared};
 
 /// Number of pages that a thread touches between two points at which its time slice may end.
 const CHUNK: u64 = 16;
@@ -366,13 +366,20 @@ impl Running {
             Some(known) if known.owner == self.program => known.area,
             _ => self.shared.state.borrow_mut().new_area(),
         };
-        self.areas.insert(key, Named { area, owner: self.program, pages });
+        let backing = if map.file.is_some() { Backed::File } else { Backed::Anonymous };
+        self.areas.insert(key, Named { area, owner: self.program, pages, backing });
         self.queue.push_back(Operation::map(area, pages, map.permission, mapping));
         Ok(())
     }
 
     /// Returns the pages that a part of an area is.
     fn part(&mut self, part: &Part) -> Result<(AreaId, Range<u64>), TextError> {
+        let (named, pages) = self.named(part)?;
+        Ok((named.area, pages))
+    }
+
+    /// Returns the area of a part, and the pages.
+    fn named(&mut self, part: &Part) -> Result<(Named, Range<u64>), TextError> {
         let key = self.key(&part.area)?;
         let Some(&named) = self.areas.get(&key) else {
             let name = &self.shared.code.names.areas[key.0];
@@ -403,16 +410,22 @@ impl Running {
                 "use a range that is not empty, within the size that `map` gave",
             );
         }
-        Ok((named.area, pages))
+        Ok((named, pages))
     }
 
     fn change(&mut self, change: &Change, part: &Part) -> Result<(), TextError> {
-        let (area, pages) = self.part(part)?;
+        let (Named { area, backing, .. }, pages) = self.named(part)?;
         let operation = match change {
             Change::Unmap => Operation::Unmap { area, pages },
             Change::Protect(permission) => Operation::protect(area, pages, *permission),
             Change::Discard => Operation::discard(area, pages),
             Change::Segfault => Operation::Segfault { area, page: pages.start },
+            Change::PageOut if backing == Backed::Anonymous => {
+                let name = &self.shared.code.names.areas[part.area.name];
+                let cause = format!("`{name}` maps no file, and other pages cannot be paged out");
+                return self.error(cause, format!("map a file: `map {name} SIZE shared FILE`"));
+            }
+            Change::PageOut => Operation::PageOut { area, pages },
             Change::Move(node) => {
                 let node = self.value(node)? as usize;
                 let nodes = self.shared.sim.get().map_or(0, |sim| sim.node_count());

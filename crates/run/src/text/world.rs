@@ -71,6 +71,14 @@ pub(super) struct Named {
     /// The thread that has mapped it.
     pub(super) owner: ProgramId,
     pub(super) pages: u64,
+    pub(super) backing: Backed,
+}
+
+/// The contents of an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backed {
+    Anonymous,
+    File,
 }
 
 #[derive(Default)]

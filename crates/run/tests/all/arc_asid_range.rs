@@ -9,16 +9,15 @@ use shootdown_program::operation::{Access, Operation, ProgramId};
 use shootdown_run::programs::{
     LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind,
 };
-use shootdown_run::{Contents, Limits, Outcome, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-const LIMITS: Limits = Limits {
-    frames: 1 << 16,
-    threads: 16,
-    time: Time::from_ms(60_000),
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 16),
+    limits: Limits { threads: 16, time: Time::from_ms(60_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 const MAIN: ProgramId = ProgramId(0);
 const LS: Ls = Ls { commands: 3, libraries: 1 };
@@ -33,7 +32,7 @@ fn outcome<C: Into<ErasedCoherence>>(
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(1).unwrap();
     let name = workload.name();
-    let outcome = run(machine, LIMITS, workload, design).unwrap();
+    let outcome = run(machine, SETTINGS, workload, design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
     let first = outcome.first_wrong_contents.first();

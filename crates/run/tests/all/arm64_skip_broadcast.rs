@@ -6,16 +6,15 @@ use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Access, AreaId, Operation, Permission, ProgramId};
 use shootdown_run::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
-use shootdown_run::{Contents, Limits, Outcome, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-const LIMITS: Limits = Limits {
-    frames: 1 << 17,
-    threads: 64,
-    time: Time::from_ms(60_000),
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 17),
+    limits: Limits { threads: 64, time: Time::from_ms(60_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 const CPUS: usize = 8;
 const MPROTECT: MprotectThreaded = MprotectThreaded { copies: 4, iterations: 20 };
@@ -29,7 +28,7 @@ fn outcome<C: Into<ErasedCoherence>>(
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(CPUS).unwrap();
     let name = workload.name();
-    let outcome = run(machine, LIMITS, Rc::new(workload), design).unwrap();
+    let outcome = run(machine, SETTINGS, Rc::new(workload), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
     let first = outcome.first_wrong_contents.first();

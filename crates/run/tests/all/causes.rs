@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use shootdown_designs::{Design, registry};
 use shootdown_run::programs::{Kind, Loop, Tasks};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::{Cause, Machine, Time};
 
 const MACHINES: [&str; 3] = [
@@ -16,8 +16,12 @@ const MACHINES: [&str; 3] = [
 fn outcome(machine: &str, design: Design, kind: Kind) -> Outcome {
     let machine = Machine::from_toml(machine).unwrap().with_cpus(4).unwrap();
     let workload = Loop { kind, tasks: Tasks::Threads, count: 6, iterations: 30, seed: 1 };
-    let limits = Limits { frames: 1 << 16, threads: 16, ..Limits::DEFAULT };
-    shootdown_run::run(machine, limits, Rc::new(workload), |sim| design.on(sim)).unwrap()
+    let settings = Settings {
+        memory: Memory::of_frames(1 << 16),
+        limits: Limits { threads: 16, ..Limits::DEFAULT },
+        ..Settings::DEFAULT
+    };
+    shootdown_run::run(machine, settings, Rc::new(workload), |sim| design.on(sim)).unwrap()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use shootdown_program::Workload;
 use shootdown_program::operation::ProgramId;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_run::programs::{Crowd, Kind, MprotectThreaded};
-use shootdown_run::{Limits, run};
+use shootdown_run::{Settings, run};
 use shootdown_sim::Machine;
 
 #[test]
@@ -24,7 +24,7 @@ fn encoded_workload_runs_like_the_original() {
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
     let outcome = |workload: Rc<dyn Workload>| {
-        let run = run(machine.clone(), Limits::DEFAULT, workload, Linux70::uncounted).unwrap();
+        let run = run(machine.clone(), Settings::DEFAULT, workload, Linux70::uncounted).unwrap();
         (run.time, run.iterations, run.counts)
     };
     let encoded = Encoded::new(encode(&crowd).bytes().to_vec()).unwrap();

@@ -11,7 +11,7 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
 use shootdown_run::replay::{Survey, replay, threads};
-use shootdown_run::{Limits, run};
+use shootdown_run::{Limits, Memory, Settings, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
 
@@ -139,8 +139,12 @@ fn assert_ends(events: &[(u32, u64, Event)]) {
     under_recorded_schedule(&file, &survey, Engine::<1>::new);
     let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
     let machine = Machine::from_toml(MACHINE).unwrap();
-    let limits = Limits { frames: 1 << 14, threads: 8, ..Limits::default() };
-    let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
+    let settings = Settings {
+        memory: Memory::of_frames(1 << 14),
+        limits: Limits { threads: 8, ..Limits::DEFAULT },
+        ..Settings::DEFAULT
+    };
+    let _ = run(machine, settings, Rc::new(threads), Engine::<1>::new);
 }
 
 fn start() -> Vec<(u32, u64, Event)> {
@@ -195,7 +199,9 @@ proptest! {
         let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
         let machine = Machine::from_toml(MACHINE).unwrap();
         let count = threads.program_count() + 1;
-        let limits = Limits { frames: 1 << 14, threads: count, ..Limits::default() };
-        let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
+        let limits = Limits { threads: count, ..Limits::DEFAULT };
+        let memory = Memory::of_frames(1 << 14);
+        let settings = Settings { memory, limits, ..Settings::DEFAULT };
+        let _ = run(machine, settings, Rc::new(threads), Engine::<1>::new);
     }
 }

@@ -10,35 +10,34 @@ use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::{Case, Tasks, WillItScale};
-use shootdown_run::{Contents, Limits, Outcome, RunError, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
 const CPUS: usize = 4;
-const LIMITS: Limits = Limits {
-    frames: 4096,
-    threads: 64,
-    time: Time::from_ms(60_000),
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(4096),
+    limits: Limits { threads: 64, time: Time::from_ms(60_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 
 fn try_to_run<C: Into<ErasedCoherence>>(
-    limits: Limits,
+    settings: Settings,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, RunError> {
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(CPUS).unwrap();
-    run(machine, limits, Rc::new(workload), design)
+    run(machine, settings, Rc::new(workload), design)
 }
 
 fn outcome<C: Into<ErasedCoherence>>(
-    limits: Limits,
+    settings: Settings,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Outcome {
-    let outcome = try_to_run(limits, workload, design).unwrap();
+    let outcome = try_to_run(settings, workload, design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
     let first = outcome.first_wrong_contents.first();
@@ -102,11 +101,11 @@ fn unmap_is_deferred_and_discard_is_not() {
     let unmapped = GiveUp { unmaps: true, pages: 4, rounds: 12 };
     // Each thread switches away and back while it waits, and sweeps. One interrupt is for the end
     // of the space.
-    assert_eq!(outcome(LIMITS, unmapped, Latr::new).counts.interrupts_sent, 1);
-    let before = outcome(LIMITS, unmapped, Linux412::new).counts.interrupts_sent;
+    assert_eq!(outcome(SETTINGS, unmapped, Latr::new).counts.interrupts_sent, 1);
+    let before = outcome(SETTINGS, unmapped, Linux412::new).counts.interrupts_sent;
     assert!(before >= 12, "{before}");
     let discarded = GiveUp { unmaps: false, ..unmapped };
-    let interrupts = outcome(LIMITS, discarded, Latr::new).counts.interrupts_sent;
+    let interrupts = outcome(SETTINGS, discarded, Latr::new).counts.interrupts_sent;
     assert!(interrupts >= 12, "{interrupts}");
 }
 
@@ -117,9 +116,9 @@ fn deferred_discard_lets_threads_read_old_words() {
     let discarded = GiveUp { unmaps: false, pages: 4, rounds: 12 };
     // The second thread computes all the time, and so does not sweep before its tick.
     let broken = |sim| Latr::with_broken_rule(sim, Some(LatrRule::WaitForAdvice));
-    let found = try_to_run(LIMITS, Computing(discarded), broken).unwrap();
+    let found = try_to_run(SETTINGS, Computing(discarded), broken).unwrap();
     assert!(found.wrong_contents > 0 && found.violations > 0);
-    outcome(LIMITS, Computing(discarded), Latr::new);
+    outcome(SETTINGS, Computing(discarded), Latr::new);
 }
 
 /// [`GiveUp`], but the threads compute instead of sleeping.
@@ -148,8 +147,8 @@ impl Workload for Computing {
 fn memory_shortage_reclaims_deferred_frames() {
     let unmapped = GiveUp { unmaps: true, pages: 40, rounds: 30 };
     let interrupts = |frames| {
-        let limits = Limits { frames, ..LIMITS };
-        outcome(limits, Fast(unmapped), Latr::new).counts.interrupts_sent
+        let settings = Settings { memory: Memory { frames, ..SETTINGS.memory }, ..SETTINGS };
+        outcome(settings, Fast(unmapped), Latr::new).counts.interrupts_sent
     };
     let (enough, short) = (interrupts(4096), interrupts(100));
     assert!(enough <= 1 && short > 1, "{enough}, {short}");
@@ -160,8 +159,8 @@ fn will_it_scale_loops_read_correct_words() {
     for case in Case::ALL {
         let workload = WillItScale { case, tasks: Tasks::Threads, count: 4, pages: 24, rounds: 3 };
         let [latr, before] = [
-            outcome(LIMITS, workload, Latr::new).counts.interrupts_sent,
-            outcome(LIMITS, workload, Linux412::new).counts.interrupts_sent,
+            outcome(SETTINGS, workload, Latr::new).counts.interrupts_sent,
+            outcome(SETTINGS, workload, Linux412::new).counts.interrupts_sent,
         ];
         // The cases with unmaps have no other flush of other CPUs.
         let unmaps = matches!(case, Case::PageFault1 | Case::PageFault2 | Case::PageFault3);
@@ -172,8 +171,8 @@ fn will_it_scale_loops_read_correct_words() {
 #[test]
 fn full_rings_interrupt_cpus() {
     let quick = GiveUp { unmaps: true, pages: 1, rounds: 4 * RING_STATES as u32 };
-    let few = outcome(LIMITS, Fast(quick), Latr::new).counts.interrupts_sent;
-    let all = outcome(LIMITS, Fast(quick), Linux412::new).counts.interrupts_sent;
+    let few = outcome(SETTINGS, Fast(quick), Latr::new).counts.interrupts_sent;
+    let all = outcome(SETTINGS, Fast(quick), Linux412::new).counts.interrupts_sent;
     assert!(few > 0 && few < all, "{few} of {all}");
 }
 

@@ -10,7 +10,7 @@ use shootdown_program::operation::{
     RawAddress, Start, Steps,
 };
 use shootdown_program::{StepError, Workload};
-use shootdown_run::{Contents, Limits, Outcome, RunError, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Time};
 
 /// Programs by number. The first one starts with the workload.
@@ -29,17 +29,23 @@ impl Workload for Programs {
 }
 
 fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Outcome, RunError> {
+    run_in(Memory::of_frames(1 << 12), programs)
+}
+
+fn run_in(
+    memory: Memory,
+    programs: impl IntoIterator<Item = Vec<Operation>>,
+) -> Result<Outcome, RunError> {
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
-    let limits = Limits {
-        frames: 1 << 12,
-        threads: 16,
-        time: Time::from_ms(1000),
+    let settings = Settings {
+        memory,
+        limits: Limits { threads: 16, time: Time::from_ms(1000) },
         contents: Contents::Checked,
-        ..Limits::DEFAULT
+        ..Settings::DEFAULT
     };
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));
-    let outcome = run(machine, limits, Rc::new(programs), Linux70::uncounted)?;
+    let outcome = run(machine, settings, Rc::new(programs), Linux70::uncounted)?;
     assert_eq!(outcome.wrong_contents, 0, "{:?}", outcome.first_wrong_contents);
     Ok(outcome)
 }
@@ -137,6 +143,19 @@ fn large_pages_keep_words_when_made_and_split() {
     ];
     let memory = run_programs([steps]).unwrap().memory;
     assert_eq!((memory.collapsed, memory.split, memory.migrated), (2, 1, 0));
+}
+
+#[test]
+fn pages_move_only_to_nodes_of_recorded_memory() {
+    let moved = |supply, node| {
+        let memory = Memory { nodes: 2, supply, ..Memory::of_frames(1 << 12) };
+        let move_pages = Operation::MovePages { area: AREA, pages: 0..4, node };
+        run_in(memory, [vec![map(4, Mapping::Anonymous), touch(0..4, Access::Write), move_pages]])
+    };
+    let failed = |error| RunError::Step { program: ProgramId(0), error };
+    assert_eq!(moved(Supply::Enough, 1).unwrap_err(), failed(StepError::NotRecorded));
+    assert_eq!(moved(Supply::Reclaimed, 2).unwrap_err(), failed(StepError::NoNode(2)));
+    assert_eq!(moved(Supply::Reclaimed, 1).unwrap().memory.migrated, 4);
 }
 
 #[test]

@@ -7,16 +7,15 @@ use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Operation, ProgramId};
 use shootdown_run::programs::{ContextSwitches, ExitStorm};
-use shootdown_run::{Contents, Limits, Outcome, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-const LIMITS: Limits = Limits {
-    frames: 1 << 18,
-    threads: 1024,
-    time: Time::from_ms(60_000),
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 18),
+    limits: Limits { threads: 1024, time: Time::from_ms(60_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 
 /// Runs a workload on the machine of the study, with this number of CPUs.
@@ -27,7 +26,7 @@ fn outcome<C: Into<ErasedCoherence>>(
 ) -> Outcome {
     let power8 = include_str!("../../../../machines/power8-16s.toml");
     let machine = Machine::from_toml(power8).unwrap().with_cpus(cpus as usize).unwrap();
-    let outcome = run(machine, LIMITS, Rc::new(workload), design).unwrap();
+    let outcome = run(machine, SETTINGS, Rc::new(workload), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
     let first = outcome.first_wrong_contents.first();

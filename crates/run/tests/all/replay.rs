@@ -10,7 +10,7 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
 use shootdown_run::replay::{ReplayError, Survey, replay, threads};
-use shootdown_run::{Limits, Outcome, run};
+use shootdown_run::{Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
 
@@ -117,7 +117,7 @@ fn under_simulated_schedule(file: &[u8]) -> Outcome {
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
     let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
-    run(machine, Limits::default(), Rc::new(threads), Linux70::uncounted).unwrap()
+    run(machine, Settings::DEFAULT, Rc::new(threads), Linux70::uncounted).unwrap()
 }
 
 #[test]

@@ -6,20 +6,17 @@ use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
 use shootdown_program::operation::ProgramId;
 use shootdown_program::{StepError, Workload};
 use shootdown_run::programs::MappedReaders;
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Counts, Machine, Sim, Time};
 use shootdown_vm::{ErasedCoherence, OutOfMemory};
 
 const CPUS: usize = 8;
 /// Two nodes of four CPUs each, with memory for a fifth of the files.
-const LIMITS: Limits = Limits {
-    frames: 2048,
-    threads: 64,
-    time: Time::from_ms(60_000),
-    memory: Memory::Reclaimed,
-    nodes: 2,
+const SETTINGS: Settings = Settings {
+    memory: Memory { frames: 2048, nodes: 2, supply: Supply::Reclaimed },
+    limits: Limits { threads: 64, time: Time::from_ms(60_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 const READERS: MappedReaders = MappedReaders { readers: 8, pages: 1200, compute_ns: 500 };
 
@@ -29,7 +26,7 @@ fn machine() -> Machine {
 }
 
 fn outcome<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
-    let outcome = run(machine(), LIMITS, Rc::new(READERS), design).unwrap();
+    let outcome = run(machine(), SETTINGS, Rc::new(READERS), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
     let first = outcome.first_wrong_contents.first();
@@ -50,8 +47,9 @@ fn readers_finish_under_every_design() {
 
 #[test]
 fn without_reclaim_memory_runs_out() {
-    let limits = Limits { memory: Memory::Enough, ..LIMITS };
-    let error = run(machine(), limits, Rc::new(READERS), Linux70::uncounted).unwrap_err();
+    let settings =
+        Settings { memory: Memory { supply: Supply::Enough, ..SETTINGS.memory }, ..SETTINGS };
+    let error = run(machine(), settings, Rc::new(READERS), Linux70::uncounted).unwrap_err();
     assert!(matches!(
         error,
         RunError::Step { error: StepError::OutOfMemory | StepError::Fault(_), .. }

@@ -166,8 +166,16 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If the file has no such number, or describes an impossible machine with this value.
+    /// If the file has no such number, if the number changes no cost (`clock`, by which only files
+    /// that extend this one scale their times, and `measured`), or if the machine is impossible
+    /// with this value.
     pub fn with_number(&self, key: &str, value: f64) -> Result<Self, MachineError> {
+        let section = key.split('.').next().unwrap_or_default();
+        require(
+            !matches!(section, "clock" | "measured"),
+            format!("no cost follows from `{}` of a machine", key.escape_debug()),
+            "set the costs themselves, for example `kernel.syscall_ns`",
+        )?;
         let mut table = toml::Table::clone(&self.table);
         let number = file::number_mut(&mut table, key).ok_or_else(|| {
             let names = self.numbers.iter().map(|it| format!("{}.{}", it.section, it.key));

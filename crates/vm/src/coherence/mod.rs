@@ -10,8 +10,8 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    Discards, EmptyTables, ExtraFlushes, FaultLock, Policy, ReclaimFlush, Refault, UnmapLock,
-    ZeroPage,
+    Discards, EmptyTables, ExtraFlushes, FaultLock, Policy, RECLAIM_PAGES, ReclaimFlush, Refault,
+    UnmapLock, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

@@ -1,5 +1,9 @@
 //! The choices that a coherence makes for the memory manager, as a value.
 
+/// Number of pages that reclaim aims to free in a call, and that are usually examined, unmapped and
+/// flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
+pub const RECLAIM_PAGES: usize = 32;
+
 /// The locks, page tables and flushes that a coherence wants the memory manager to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -13,6 +17,10 @@ pub struct Policy {
     pub zero_page: ZeroPage,
     /// The time at which pages are flushed that reclaim has unmapped.
     pub reclaim_flush: ReclaimFlush,
+    /// Largest number of pages that reclaim unmaps before it flushes them.
+    pub reclaim_batch_pages: usize,
+    /// Largest number of pages that a migration unmaps before it flushes them.
+    pub migration_batch_pages: usize,
     /// The action of a fault at an address at which reclaim may just have unmapped a page.
     pub refault: Refault,
     /// The time at which `madvise` frees a few private pages.
@@ -34,6 +42,8 @@ impl Policy {
             empty_tables: EmptyTables::Freed,
             zero_page: ZeroPage::Shared,
             reclaim_flush: ReclaimFlush::PerPage,
+            reclaim_batch_pages: RECLAIM_PAGES,
+            migration_batch_pages: RECLAIM_PAGES,
             refault: Refault::Flushed,
             discards: Discards::Immediate,
             extra_flushes: ExtraFlushes::empty(),

@@ -27,7 +27,6 @@ use crate::file::File;
 use crate::format::{Format, Leaf, Marks};
 use crate::mappings::Announced;
 use crate::platform::{EntryAt, Frame, Platform, Work};
-use crate::reclaim::RECLAIM_PAGES;
 use crate::reclaim::rmap::{Owner, Rmap};
 use crate::space::{AddressSpace, count};
 use crate::system::{Batch, System};
@@ -80,7 +79,7 @@ impl<S: System> AddressSpace<S> {
                 Some(page) => moving.push(page),
                 None => self.vm.platform.release(new),
             }
-            if moving.len() == RECLAIM_PAGES {
+            if moving.len() >= self.vm.policy.migration_batch_pages {
                 moved += self.finish_batch(rmap, mem::take(&mut batch), mem::take(&mut moving));
             }
         }

@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::AddAssign;
 
-use crate::coherence::Batching;
+use crate::coherence::{Batching, RECLAIM_PAGES};
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Announced;
@@ -39,9 +39,6 @@ use crate::reclaim::rmap::{Age, Mapping, Owner, Page, Rmap, State};
 use crate::system::{Batch, System};
 use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
-
-/// Number of pages that are examined, unmapped and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
-pub const RECLAIM_PAGES: usize = 32;
 
 /// Number of times that an allocation may lose a reclaimed frame to another CPU before it fails.
 const ATTEMPTS: usize = 16;
@@ -120,7 +117,7 @@ impl<S: System> Vm<S> {
         total.freed += self.free_all_discarded();
         let mut left = ROUNDS * rmap.listed(node);
         while total.freed < target && left > 0 {
-            let oldest = rmap.take_oldest(node, RECLAIM_PAGES.min(left));
+            let oldest = rmap.take_oldest(node, self.policy.reclaim_batch_pages.clamp(1, left));
             if oldest.is_empty() {
                 break;
             }
@@ -175,7 +172,7 @@ impl<S: System> Vm<S> {
     /// Reclaims those of the pages that can be reclaimed, whether or not they were used recently.
     pub(crate) fn page_out(&self, frames: &[Frame]) {
         let Some(rmap) = &self.rmap else { return };
-        for chunk in frames.chunks(RECLAIM_PAGES) {
+        for chunk in frames.chunks(self.policy.reclaim_batch_pages.max(1)) {
             rmap.add_isolated(chunk.len());
             // A page that is kept is still on its list.
             self.reclaim_chosen(rmap, chunk.iter().copied(), Recent::Reclaim, |_, _| {});

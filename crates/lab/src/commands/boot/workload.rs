@@ -41,7 +41,7 @@ use shootdown_run::programs::{
     MprotectThreaded, RereadFile, SortCompute, Tasks, TcmallocLargeHeap,
 };
 use shootdown_run::replay::{Survey, threads};
-use shootdown_run::{Limits, Memory, Outcome, run};
+use shootdown_run::{Memory, Outcome, Settings, Supply, run};
 use shootdown_sim::machine::{Machine, Tagging};
 
 use super::console::Line;
@@ -160,19 +160,22 @@ impl Comparison {
         let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
         let design = Design::SHOOTDOWN;
-        let limits = match name {
-            RECLAIM => Limits {
-                frames: RECLAIM_FRAMES as usize,
-                memory: Memory::Reclaimed,
-                ..Limits::DEFAULT
+        let settings = match name {
+            RECLAIM => Settings {
+                memory: Memory {
+                    frames: RECLAIM_FRAMES as usize,
+                    supply: Supply::Reclaimed,
+                    ..Memory::DEFAULT
+                },
+                ..Settings::DEFAULT
             },
-            _ => Limits::DEFAULT,
+            _ => Settings::DEFAULT,
         };
         let like_booted = |sim| match options.discards {
             Discards::Immediate => discarding_immediately(design.on(sim)),
             _ => design.on(sim),
         };
-        let simulated = run(machine, limits, Rc::new(workload), like_booted)
+        let simulated = run(machine, settings, Rc::new(workload), like_booted)
             .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
             // The simulated machine batches, and has no faults.

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::Args;
 use shootdown_designs::{Design, registry};
 
-use crate::error::{Failure, UserError, shown};
+use crate::error::{Failure, UserError};
 use crate::machines::{self, Embedded};
 use crate::output::print;
 use crate::render::{Format, Printed};
@@ -71,7 +71,7 @@ const SIDE_BY_SIDE: [Design; 4] =
 
 /// There is no design of that name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no design `{}`", shown(.0))]
+#[error("{}", shootdown_designs::UnknownDesign(.0.clone()))]
 pub(crate) struct UnknownDesign(pub(crate) String);
 
 impl UserError for UnknownDesign {

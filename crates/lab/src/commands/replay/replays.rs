@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::replay::{self, Survey};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
 
@@ -160,13 +160,16 @@ fn once_under(
     };
     let result = match request.schedule {
         Schedule::Recorded => {
-            replay::replay(machine, Limits::DEFAULT.frames, reader, survey, progress, make)
+            replay::replay(machine, Memory::DEFAULT.frames, reader, survey, progress, make)
         }
         Schedule::Simulated => {
             let threads = replay::threads(reader, survey, seed, progress);
             threads.map_err(replay::ReplayError::Read).and_then(|threads| {
-                let limits = Limits { threads: threads.program_count() + 1, ..Limits::DEFAULT };
-                shootdown_run::run(machine, limits, Rc::new(threads), make)
+                let settings = Settings {
+                    limits: Limits { threads: threads.program_count() + 1, ..Limits::DEFAULT },
+                    ..Settings::DEFAULT
+                };
+                shootdown_run::run(machine, settings, Rc::new(threads), make)
                     .map_err(replay::ReplayError::Run)
             })
         }

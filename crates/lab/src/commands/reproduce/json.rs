@@ -35,7 +35,12 @@
 //!   "cells": [{"machine": "…", "workload": "…",
 //!              "percent_worse": …,     the choice, compared with the better method alone
 //!              "designs": [{"design", "time_us", "interrupts_sent", "broadcasts", "violations"}]}]
-//! }}
+//! },
+//! "predictions": [{         published results that were simulated once, and frozen
+//!   "name", "about", "publication", "source", "machine", "cpus", "learnt", "violations",
+//!   "frozen": {"recorded", "model"},
+//!   "figures": [{"name", "unit", "published", "frozen", "frozen_error", "today", "today_error"}]
+//! }]}
 //! ```
 
 use serde::{Serialize, Serializer};

@@ -10,7 +10,8 @@ pub(crate) mod text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use shootdown_designs::Design;
@@ -20,8 +21,8 @@ use crate::error::{Failure, Violations, shown};
 use crate::output::{Output, print};
 use crate::render::{Format, Printed};
 use crate::studies::{
-    CONTEXT_SWITCHES, Choice, Conditions, Experiment, Results, Row, Runs, Scale, Scaling,
-    Simulated, Study, experiments, simulate,
+    CONTEXT_SWITCHES, Choice, Conditions, Experiment, Prediction, Results, Row, Runs, Scale,
+    Scaling, Simulated, Study, experiments, simulate,
 };
 use crate::{machines, progress};
 
@@ -29,6 +30,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown reproduce
   shootdown reproduce --only x86-lazy-tlb --seed 7
+  shootdown reproduce --only predictions
   shootdown reproduce --format json | jq '.rows[].predicted'
   shootdown reproduce --machine my-laptop.toml --report report.html
 
@@ -42,9 +44,9 @@ pub(crate) struct Reproduce {
     /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Run only the experiments of this study
+    /// Run only the experiments of this study, or only the predictions
     #[arg(long, value_name = "STUDY", value_enum)]
-    only: Option<Study>,
+    only: Option<Only>,
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
@@ -54,6 +56,38 @@ pub(crate) struct Reproduce {
     /// Simulate less, in seconds instead of minutes, with larger errors
     #[arg(long)]
     quick: bool,
+}
+
+/// The part of the results that is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Only {
+    /// The experiments of a study.
+    Study(Study),
+    /// The predictions.
+    Predictions,
+}
+
+impl ValueEnum for Only {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::Study(Study::X86LazyTlb),
+            Self::Study(Study::PowerpcShootLazies),
+            Self::Study(Study::ArcAsidRange),
+            Self::Study(Study::Arm64SkipBroadcast),
+            Self::Study(Study::X86BatchedUnmap),
+            Self::Predictions,
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Study(study) => study.to_possible_value(),
+            Self::Predictions => Some(
+                PossibleValue::new("predictions")
+                    .help("Published results that were simulated once, and repeated today"),
+            ),
+        }
+    }
 }
 
 impl Printed for Results {
@@ -97,8 +131,8 @@ pub(crate) struct Request {
     /// The seed of random numbers.
     pub(crate) seed: u64,
     pub(crate) scale: Scale,
-    /// The study to run, or `None` for all studies.
-    pub(crate) only: Option<Study>,
+    /// The part to run, or `None` for all studies and the predictions.
+    pub(crate) only: Option<Only>,
     /// The machine of all experiments, or `None` for each experiment's own machine.
     pub(crate) machine: Option<Machine>,
 }
@@ -132,13 +166,16 @@ impl Request {
             }
         }
         let choice = choice.transpose()?;
-        Ok(Results { rows, scaling, choice, seed: self.seed, scale: self.scale, machines })
+        bar.set_message("predictions");
+        let predictions = if self.has_predictions() { Prediction::all()? } else { Vec::new() };
+        let (seed, scale) = (self.seed, self.scale);
+        Ok(Results { rows, scaling, choice, predictions, seed, scale, machines })
     }
 
     fn chosen(&self) -> Result<Chosen, Failure> {
         let runs = Runs::default();
         let is_wanted =
-            |experiment: &&Experiment| self.only.is_none_or(|study| study == experiment.study);
+            |it: &&Experiment| self.only.is_none_or(|only| only == Only::Study(it.study));
         let chosen = |experiment: &Experiment| {
             let machine = match &self.machine {
                 Some(machine) => machine.clone(),
@@ -159,7 +196,12 @@ impl Request {
     /// Returns `true` if the choice between interrupts and broadcasts is simulated. It belongs to
     /// one study, has its own machines, and takes as long as all other experiments together.
     fn has_choice(&self) -> bool {
-        self.only == Some(Study::Arm64SkipBroadcast) && self.machine.is_none()
+        self.only == Some(Only::Study(Study::Arm64SkipBroadcast)) && self.machine.is_none()
+    }
+
+    /// Returns `true` if the predictions are repeated. They have their own machines.
+    fn has_predictions(&self) -> bool {
+        matches!(self.only, None | Some(Only::Predictions)) && self.machine.is_none()
     }
 
     fn progress(&self, chosen: &Chosen) -> ProgressBar {

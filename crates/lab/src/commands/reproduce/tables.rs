@@ -75,6 +75,36 @@ fn with_gain(value: f64, gain: Option<f64>) -> String {
     significant(value) + &gain.unwrap_or_default()
 }
 
+/// Returns the figures of all predictions: published, frozen, and today's.
+pub(super) fn predictions(predictions: &[studies::Prediction]) -> Table {
+    let mut table = Table::default().left(["prediction", "figure"]).right([
+        "published",
+        "frozen",
+        "error",
+        "today",
+        "error",
+        "violations",
+    ]);
+    for prediction in predictions {
+        for figure in &prediction.figures {
+            let value = |value| format!("{value:.1} {}", figure.unit);
+            let error = |error| format!("{error:+.1}");
+            let figures = [
+                prediction.name.clone(),
+                figure.name.clone(),
+                value(figure.published),
+                value(figure.frozen),
+                error(figure.frozen_error),
+                value(figure.today),
+                error(figure.today_error),
+            ];
+            let violations = [Cell::Alarm(prediction.violations)];
+            table.row(figures.map(Cell::from).into_iter().chain(violations));
+        }
+    }
+    table
+}
+
 /// Returns the figures of an experiment with a line for each design.
 pub(super) fn designs(row: &Row, medium: Medium) -> Table {
     let has_any = |count: &&Figure<Measurement>| {

@@ -3,15 +3,19 @@
 use super::tables;
 use crate::render::table::Medium;
 use crate::render::unit;
-use crate::studies::{Choice, Results, Row, Scaling};
+use crate::studies::{Choice, Prediction, Results, Row, Scaling};
 
 /// A limit of the Linux models that decides the result of the scaling experiment.
 pub(super) const UNCOUNTED: &str = "Of these Linux models, only powerpc-counted counts the CPUs \
 that are lazy on an address space. Linux does so on all architectures except powerpc.";
 
+/// The meaning of the columns of predictions.
+pub(super) const PREDICTIONS: &str = "published results that were simulated once, and frozen; and \
+the same figures of today's model. Errors are in percentage points of the published figure.";
+
 /// Returns the published and predicted figures, and then a table of designs for each experiment.
 pub(super) fn results(results: &Results) -> String {
-    let mut text = summary(&results.rows);
+    let mut text = if results.rows.is_empty() { String::new() } else { summary(&results.rows) };
     for row in &results.rows {
         let Row { experiment, machine, .. } = row;
         text += &format!(
@@ -27,7 +31,28 @@ pub(super) fn results(results: &Results) -> String {
         }
     }
     text += &results.scaling.as_ref().map(scaling).unwrap_or_default();
-    text + &results.choice.as_ref().map(choice).unwrap_or_default()
+    text += &results.choice.as_ref().map(choice).unwrap_or_default();
+    text += &predictions(&results.predictions);
+    text.trim_start().to_owned()
+}
+
+/// Returns a table of all predictions, and the origin of each.
+fn predictions(predictions: &[Prediction]) -> String {
+    if predictions.is_empty() {
+        return String::new();
+    }
+    let table = tables::predictions(predictions);
+    let mut text = format!("\nPredictions: {PREDICTIONS}\n\n{table}");
+    for Prediction { name, about, publication, source, machine, cpus, frozen, learnt, .. } in
+        predictions
+    {
+        text += &format!(
+            "\n{name}: {about}\n  on {machine}, {cpus} CPUs\n  published: {publication}; {source}\n\
+             \x20 frozen: {}; model: {}\n  learnt: {learnt}\n",
+            frozen.recorded, frozen.model
+        );
+    }
+    text
 }
 
 /// Returns the published and predicted figures, and the published figures that parameters were

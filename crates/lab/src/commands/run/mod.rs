@@ -88,6 +88,9 @@ enum OptionError {
     Number { set: String, cause: String, remedy: String },
     #[error("--cpus: {cause}")]
     Cpus { cause: String, remedy: String },
+    /// The rows would be those of another design.
+    #[error("--designs {design}: {machine} does not broadcast, and rows would be those of {equal}")]
+    Design { design: Design, machine: String, equal: Design },
 }
 
 impl UserError for OptionError {
@@ -98,6 +101,11 @@ impl UserError for OptionError {
             }
             Self::Parameter { error, .. } => error.remedy.clone(),
             Self::Number { remedy, .. } | Self::Cpus { remedy, .. } => remedy.clone(),
+            Self::Design { equal, .. } => {
+                format!(
+                    "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
+                )
+            }
         }
     }
 }
@@ -155,6 +163,12 @@ impl Run {
     fn rows(&self, found: &Found, machine: &Machine) -> Result<Rows, Failure> {
         let cpus = if self.cpus.is_empty() { vec![machine.cpu_count()] } else { self.cpus.clone() };
         let (designs, seeds) = (designs(&self.designs)?, (1..=self.seeds).collect());
+        for design in &designs {
+            if let Some(equal) = design.equal_without_hardware(machine) {
+                let (design, machine) = (*design, machine.name.clone());
+                return Err(OptionError::Design { design, machine, equal }.into());
+            }
+        }
         let grid = Grid::new(found.text.clone(), machine, &cpus, designs, seeds);
         let grid = grid.map_err(|error| {
             let (cause, remedy) = parts(error);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Outcome, Settings};
 use shootdown_sim::Machine;
 
 fn machine(name: &str, cpus: usize) -> Machine {
@@ -23,10 +23,15 @@ fn machine(name: &str, cpus: usize) -> Machine {
 }
 
 /// Runs a workload, in which no CPU may use a stale translation.
-fn run(design: Design, machine: &Machine, limits: Limits, workload: &Rc<dyn Workload>) -> Outcome {
+fn run(
+    design: Design,
+    machine: &Machine,
+    settings: Settings,
+    workload: &Rc<dyn Workload>,
+) -> Outcome {
     let name = workload.name();
     let result =
-        shootdown_run::run(machine.clone(), limits, Rc::clone(workload), |sim| design.on(sim));
+        shootdown_run::run(machine.clone(), settings, Rc::clone(workload), |sim| design.on(sim));
     let outcome = result.unwrap_or_else(|error| panic!("{name} under {design}: {error}"));
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}: {first:?}");

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::programs::TimeShared;
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::Time;
 
 use super::{machine, run};
@@ -16,8 +16,11 @@ const TURNS: u64 = 20;
 /// remembers where tags are per CPU.
 const PROCESSES: [u32; 6] = [4, 6, 7, 8, 16, 64];
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 18, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const SETTINGS: Settings = Settings {
+    memory: Memory::of_frames(1 << 18),
+    limits: Limits { threads: 512, time: Time::from_ms(60_000) },
+    ..Settings::DEFAULT
+};
 
 /// Each process's working set is 12 pages: those of 64 processes fit into 1024 entries.
 fn workload(processes: u32, turns_per_flush: u64) -> Rc<dyn Workload> {
@@ -46,7 +49,7 @@ fn show(design: Design, workload: &Rc<dyn Workload>, outcome: &Outcome) {
 }
 
 fn outcome(design: Design, machine_name: &str, workload: &Rc<dyn Workload>) -> Outcome {
-    let outcome = run(design, &machine(machine_name, CPUS as usize), LIMITS, workload);
+    let outcome = run(design, &machine(machine_name, CPUS as usize), SETTINGS, workload);
     show(design, workload, &outcome);
     outcome
 }

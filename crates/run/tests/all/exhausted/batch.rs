@@ -6,11 +6,11 @@ use std::rc::Rc;
 use shootdown::BATCH_SPACES;
 use shootdown_designs::Engine;
 use shootdown_program::operation::{FileId, Mapping, Operation, ProgramId};
-use shootdown_run::Limits;
+use shootdown_run::{Memory, Settings};
 
 use crate::exhausted::counting::Counting;
 use crate::exhausted::tags::{GLOBAL, ROUND, machine};
-use crate::exhausted::{LIMITS, map, must_be_right, read, run_under, write};
+use crate::exhausted::{SETTINGS, map, must_be_right, read, run_under, write};
 
 /// Number of processes that map the file, as they map a common library.
 const SHARERS: u32 = BATCH_SPACES as u32 + 8;
@@ -48,9 +48,9 @@ fn page_of_too_many_spaces_is_unmapped_everywhere() {
     let full = Rc::new(Cell::new(0));
     let design = |sim| Counting::boxed(Engine::<1>::new(sim), &full);
     let programs = (0..SHARERS).map(sharer).chain([hungry()]);
-    let limits = Limits { frames: 600, ..LIMITS };
+    let settings = Settings { memory: Memory { frames: 600, ..SETTINGS.memory }, ..SETTINGS };
     // CPUs remember the translations of all spaces until they are flushed.
     let machine = machine(ROUND, GLOBAL, 64).with_cpus(4).unwrap();
-    must_be_right(&run_under(machine, limits, programs, design).unwrap());
+    must_be_right(&run_under(machine, settings, programs, design).unwrap());
     assert!(full.get() >= PAGES, "batches were full {} times", full.get());
 }

@@ -19,18 +19,15 @@ use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-const LIMITS: Limits = Limits {
-    frames: 256,
-    threads: 64,
-    time: Time::from_ms(10_000),
-    memory: Memory::Reclaimed,
-    nodes: 2,
+const SETTINGS: Settings = Settings {
+    memory: Memory { frames: 256, nodes: 2, supply: Supply::Reclaimed },
+    limits: Limits { threads: 64, time: Time::from_ms(10_000) },
     contents: Contents::Checked,
-    ..Limits::DEFAULT
+    ..Settings::DEFAULT
 };
 
 /// Programs by number, each a process of its own.
@@ -57,12 +54,12 @@ fn machine(more: &str) -> Machine {
 
 fn run_under<C: Into<ErasedCoherence>>(
     machine: Machine,
-    limits: Limits,
+    settings: Settings,
     programs: impl IntoIterator<Item = Vec<Operation>>,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, RunError> {
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));
-    run(machine, limits, Rc::new(programs), design)
+    run(machine, settings, Rc::new(programs), design)
 }
 
 #[track_caller]
@@ -76,10 +73,10 @@ fn must_be_right(outcome: &Outcome) {
 /// Runs programs under the engine. The run may fail, but must not violate the oracle or the model.
 fn run_ours(
     machine: Machine,
-    limits: Limits,
+    settings: Settings,
     programs: impl IntoIterator<Item = Vec<Operation>>,
 ) -> Result<Outcome, RunError> {
-    let outcome = run_under(machine, limits, programs, Engine::<1>::new)?;
+    let outcome = run_under(machine, settings, programs, Engine::<1>::new)?;
     must_be_right(&outcome);
     Ok(outcome)
 }

@@ -2,10 +2,10 @@
 //! time.
 
 use shootdown_program::operation::{FileId, Mapping, Operation};
-use shootdown_run::{Limits, Memory};
+use shootdown_run::{Limits, Memory, Settings, Supply};
 use shootdown_sim::Time;
 
-use crate::exhausted::{LIMITS, machine, map, read, run_ours, write};
+use crate::exhausted::{SETTINGS, machine, map, read, run_ours, write};
 
 /// A device that writes a page in 20 ms, and reads a page in 10 ms.
 const SLOW_STORAGE: &str = r#"
@@ -21,7 +21,7 @@ fn reclaim_threads_without_pages_do_not_spin() {
     // All pages but a few, so that both nodes are short.
     let fill = [map(0, 250, Mapping::Anonymous), write(0, 0..240)];
     let steps = fill.into_iter().chain([Operation::Compute(100_000_000), read(0, 0..240)]);
-    let outcome = run_ours(machine(""), LIMITS, [steps.collect()]).unwrap();
+    let outcome = run_ours(machine(""), SETTINGS, [steps.collect()]).unwrap();
     let computed = Time::from_ms(100);
     assert!(outcome.time >= computed, "{}", outcome.time);
     // Each of two reclaim threads tries once per millisecond.
@@ -43,11 +43,15 @@ fn writers(threads: u64, pages: u64) -> impl Iterator<Item = Vec<Operation>> {
 /// Another thread is already writing out each page that could be reclaimed.
 #[test]
 fn thread_waits_for_pages_being_written_out() {
-    for memory in [Memory::Reclaimed, Memory::ReclaimedReadAhead] {
+    for supply in [Supply::Reclaimed, Supply::ReclaimedReadAhead] {
         for (frames, threads) in [(90, 6), (120, 8), (128, 10)] {
-            let limits = Limits { frames, memory, time: Time::from_ms(600_000), ..LIMITS };
-            let outcome = run_ours(machine(SLOW_STORAGE), limits, writers(threads, 60));
-            let outcome = outcome.unwrap_or_else(|error| panic!("{memory:?}, {frames}: {error}"));
+            let settings = Settings {
+                memory: Memory { frames, supply, ..SETTINGS.memory },
+                limits: Limits { time: Time::from_ms(600_000), ..SETTINGS.limits },
+                ..SETTINGS
+            };
+            let outcome = run_ours(machine(SLOW_STORAGE), settings, writers(threads, 60));
+            let outcome = outcome.unwrap_or_else(|error| panic!("{supply:?}, {frames}: {error}"));
             assert!(outcome.traffic.written_out > 60 * threads / 2, "{:?}", outcome.traffic);
         }
     }

@@ -3,10 +3,10 @@
 use shootdown::Rule;
 use shootdown_designs::Engine;
 use shootdown_program::operation::{AreaId, FileId, Mapping, Operation};
-use shootdown_run::{Limits, Outcome, RunError};
+use shootdown_run::{Memory, Outcome, RunError, Settings};
 use shootdown_sim::{Counts, Machine};
 
-use crate::exhausted::{LIMITS, map, must_be_right, read, run_under, write};
+use crate::exhausted::{SETTINGS, map, must_be_right, read, run_under, write};
 
 /// Number of processes, far more than tags.
 const PROCESSES: u64 = 16;
@@ -44,9 +44,9 @@ fn reader() -> Vec<Operation> {
 
 fn outcome(machine: Machine, broken: Option<Rule>) -> Result<Outcome, RunError> {
     let programs = (0..PROCESSES).map(process).chain([reader()]);
-    let limits = Limits { frames: 316, ..LIMITS };
+    let settings = Settings { memory: Memory { frames: 316, ..SETTINGS.memory }, ..SETTINGS };
     let design = |sim| Engine::<1>::with_broken_rule(sim, broken);
-    run_under(machine.with_cpus(4).unwrap(), limits, programs, design)
+    run_under(machine.with_cpus(4).unwrap(), settings, programs, design)
 }
 
 fn counts(machine: Machine) -> Counts {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
 use shootdown_program::OnFault;
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
@@ -86,11 +86,11 @@ impl Room {
         }
     }
 
-    const fn memory(self, reading: Reading) -> Memory {
+    const fn supply(self, reading: Reading) -> Supply {
         match (self, reading) {
-            (Self::Enough, _) => Memory::Enough,
-            (_, Reading::PageByPage) => Memory::Reclaimed,
-            (_, Reading::Ahead) => Memory::ReclaimedReadAhead,
+            (Self::Enough, _) => Supply::Enough,
+            (_, Reading::PageByPage) => Supply::Reclaimed,
+            (_, Reading::Ahead) => Supply::ReclaimedReadAhead,
         }
     }
 }
@@ -100,7 +100,9 @@ const SHRINKS_MAX: usize = 400;
 
 impl Case {
     pub(crate) fn new(design: Design, seed: u64, room: Room) -> Self {
-        Self { design, seed, room, program: Program::new(seed) }
+        let program = Program::new(seed);
+        let program = if room == Room::Enough { program.without_moves() } else { program };
+        Self { design, seed, room, program }
     }
 
     /// Parses `CONTENTS_REPLAY`: the design, the seed, and the operations to perform.
@@ -145,16 +147,17 @@ impl Case {
             *time = *time * self.program.slowness;
         }
         let Program { sizes, reading, .. } = self.program;
-        let limits = Limits {
-            frames: self.room.frames(sizes),
-            threads: 32,
-            time: Time::from_ms(10_000),
-            memory: self.room.memory(reading),
-            nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
+        let settings = Settings {
+            memory: Memory {
+                frames: self.room.frames(sizes),
+                nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
+                supply: self.room.supply(reading),
+            },
+            limits: Limits { threads: 32, time: Time::from_ms(10_000) },
             contents: Contents::Checked,
             on_fault: OnFault::Survived,
         };
-        run(machine, limits, Rc::new(self.program.clone()), design)
+        run(machine, settings, Rc::new(self.program.clone()), design)
     }
 
     /// Returns `true` if a word in memory was wrong.

@@ -12,7 +12,7 @@ use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_run::{Contents, FoundBy, Limits, Memory, Outcome, run};
+use shootdown_run::{Contents, FoundBy, Limits, Memory, Outcome, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
@@ -75,15 +75,13 @@ fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>)
     let mut machine = Machine::from_toml(round).unwrap().with_cpus(3).unwrap();
     // As on virtual CPUs, which do not always run.
     machine.interrupt.deliver_socket = machine.interrupt.deliver_socket * 25;
-    let limits = Limits {
-        frames: FRAMES,
-        threads: 16,
-        time: Time::from_ms(10_000),
-        memory: Memory::Reclaimed,
+    let settings = Settings {
+        memory: Memory { frames: FRAMES, supply: Supply::Reclaimed, ..Memory::DEFAULT },
+        limits: Limits { threads: 16, time: Time::from_ms(10_000) },
         contents: Contents::Checked,
-        ..Limits::DEFAULT
+        ..Settings::DEFAULT
     };
-    run(machine, limits, Rc::new(WriteDuringReclaim { delay_ns }), design).unwrap()
+    run(machine, settings, Rc::new(WriteDuringReclaim { delay_ns }), design).unwrap()
 }
 
 /// Delays after which the writer may access a page that reclaim has just unmapped. The designs

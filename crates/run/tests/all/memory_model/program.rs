@@ -93,6 +93,13 @@ impl Program {
         let kept = (0..steps.len()).collect();
         Self { cpus, slowness, sizes, reading, kept, steps, processes }
     }
+
+    /// Leaves out the moves of pages, for a memory manager that cannot move them.
+    pub(crate) fn without_moves(mut self) -> Self {
+        let moves = |step: &Operation| matches!(step, Operation::MovePages { .. });
+        self.kept.retain(|&index| !moves(&self.steps[index].1));
+        self
+    }
 }
 
 impl Workload for Program {

@@ -6,14 +6,14 @@ use shootdown_designs::Design;
 use shootdown_sim::machine::Machine;
 
 use super::tables;
-use super::text::{UNCOUNTED, verdict};
+use super::text::{PREDICTIONS, UNCOUNTED, verdict};
 use crate::machines;
 use crate::render::curves::{Axes, Curve as Line, curves};
 use crate::render::page::{capitalised, escaped, page};
 use crate::render::plot::{Bar, Of, Width, bars};
 use crate::render::table::Medium;
 use crate::render::{significant, unit};
-use crate::studies::{Choice, Curve, Results, Row, Scale, Scaling};
+use crate::studies::{Choice, Curve, Prediction, Results, Row, Scale, Scaling};
 
 /// The parts of a page besides the results, as markup.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,8 @@ pub(crate) struct Others {
 pub(crate) fn page_of(results: &Results, others: &Others) -> String {
     let Others { first, before, after, words, limits } = others;
     let published = if results.rows.is_empty() { String::new() } else { part(results) };
-    let content = format!("{before}{published}{after}{limits}{}", provenance(results));
+    let predictions = predictions(&results.predictions);
+    let content = format!("{before}{published}{predictions}{after}{limits}{}", provenance(results));
     let terms = format!("<h2 id=\"words\">Terms on this page</h2>\n<dl>\n{WORDS}{words}</dl>\n");
     let title = "TLB shootdowns: interrupts and times under several designs";
     if first.is_empty() {
@@ -161,6 +162,32 @@ fn choice(choice: &Choice) -> String {
         part += &format!("<h4>{}</h4>\n{table}", escaped(cells[0].machine));
     }
     part
+}
+
+/// Returns the predictions, with the origin of each.
+fn predictions(predictions: &[Prediction]) -> String {
+    if predictions.is_empty() {
+        return String::new();
+    }
+    let mut part = format!(
+        "<h2 id=\"predictions\">Predictions</h2>\n<p>{}</p>\n{}<dl>\n",
+        capitalised(PREDICTIONS),
+        tables::predictions(predictions).html()
+    );
+    for Prediction { name, about, publication, source, machine, cpus, frozen, learnt, .. } in
+        predictions
+    {
+        let [name, about, publication] = [name, about, publication].map(|it| escaped(it));
+        let [source, machine, learnt] = [source, machine, learnt].map(|it| escaped(it));
+        let [recorded, model] = [&frozen.recorded, &frozen.model].map(|it| escaped(it));
+        let _ = writeln!(
+            part,
+            "<dt>{name}<dd>{}, on {machine} with {cpus} CPUs. Published: {publication}; {source}. \
+             Frozen: {recorded}; model: {model}. {learnt}",
+            capitalised(&about)
+        );
+    }
+    part + "</dl>\n"
 }
 
 /// Returns the origin of the page's numbers.

@@ -1,0 +1,67 @@
+//! Statements and declarations that would do nothing. They are errors, because a workload that
+//! contains one is not the workload that its author meant.
+
+use super::error::TextError;
+use super::parser::Parsed;
+use super::syntax::{Change, Code, Kind, Step, Thread};
+use crate::settings::Supply;
+
+/// Checks that the text has no statement or declaration that would do nothing.
+pub(super) fn check(code: &Code) -> Parsed<()> {
+    check_memory(code)?;
+    code.threads.iter().try_for_each(|thread| check_joins(code, thread))
+}
+
+/// Checks that pages are moved and paged out, and nodes declared, only where the memory manager
+/// records the places where each page is mapped. Without that record it would find no page.
+fn check_memory(code: &Code) -> Parsed<()> {
+    let is_managed = code.memory.as_ref().is_some_and(|memory| memory.supply != Supply::Enough);
+    for step in code.threads.iter().flat_map(|thread| &thread.steps) {
+        let (cause, remedy) = match &step.kind {
+            Kind::Change(Change::PageOut, _) if !is_managed => (
+                "pages can be paged out only if memory is managed",
+                "add `memory SIZE reclaim` to the declarations",
+            ),
+            Kind::Change(Change::Move(_), _) if !is_managed || code.nodes.is_none() => (
+                "pages can be moved only if memory is managed, and has nodes",
+                "add `memory SIZE reclaim` and `nodes sockets` to the declarations",
+            ),
+            _ => continue,
+        };
+        return Err(TextError::new(step.at, cause, remedy));
+    }
+    match code.nodes {
+        Some((at, _)) if !is_managed => Err(TextError::new(
+            at,
+            "`nodes` has no effect on memory that is not reclaimed",
+            "add `memory SIZE reclaim`, or remove the line",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a thread waits only for threads that it may have started. It would not wait for
+/// others.
+fn check_joins(code: &Code, thread: &Thread) -> Parsed<()> {
+    let starts = |wanted: Option<usize>| {
+        let is_wanted = |step: &Step| match step.kind {
+            Kind::Start { thread, .. } => wanted.is_none_or(|wanted| wanted == thread),
+            _ => false,
+        };
+        thread.steps.iter().any(is_wanted)
+    };
+    for step in &thread.steps {
+        let of = match step.kind {
+            Kind::Join(wanted) if starts(wanted) => continue,
+            Kind::Join(Some(wanted)) => format!("the thread `{}`", code.threads[wanted].name),
+            Kind::Join(None) => "a thread".to_owned(),
+            _ => continue,
+        };
+        return Err(TextError::new(
+            step.at,
+            format!("`{}` does not start {of}, and `join` waits only for its own", thread.name),
+            "join in the thread that has the `spawn` or `fork`, or use a `barrier`",
+        ));
+    }
+    Ok(())
+}
