@@ -22,6 +22,8 @@ pub struct Remedies {
 pub struct Remedy {
     cause: String,
     frames: Option<Vec<String>>,
+    /// Number of innermost calls that are compared with `frames`; `None` for all.
+    within: Option<usize>,
     /// The change of the program, or of its environment.
     pub change: String,
     /// The change of the recording that predicts what is saved.
@@ -81,7 +83,8 @@ impl Remedy {
             let contains = |frame: &Frame| frame.function.contains(part.as_str());
             // Java's machine code has names of Java; its runtime is known by its library.
             let is_from = |frame: &Frame| frame.file.contains(part.as_str());
-            frames.iter().any(|frame| contains(frame) || is_from(frame))
+            let mut compared = frames.iter().take(self.within.unwrap_or(usize::MAX));
+            compared.any(|frame| contains(frame) || is_from(frame))
         };
         cause.starts_with(&self.cause)
             && self.frames.as_ref().is_none_or(|parts| parts.iter().any(names))
@@ -111,6 +114,9 @@ mod tests {
         assert_eq!(changes(dontneed, &["madvise", "release_pages"]), ["keep"]);
         assert_eq!(changes("madvise(MADV_FREE)", &["runtime.sysUnusedOS"]), ["Go: ", "make"]);
         assert_eq!(changes("munmap", &[]), ["reus"]);
+        assert_eq!(changes(dontneed, &["madvise", "start_thread"])[0], "keep", "a thread's end");
+        assert_eq!(changes(dontneed, &["madvise", "start_thread"]).len(), 2);
+        assert_eq!(changes(dontneed, &["madvise", "work", "start_thread"]).len(), 1);
         assert!(changes("unknown", &["main"]).is_empty());
     }
 

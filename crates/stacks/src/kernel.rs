@@ -23,10 +23,11 @@ impl KernelNames {
 }
 
 fn parse(line: &str) -> Option<(u64, Box<str>)> {
-    let mut words = line.split_whitespace();
-    let address = u64::from_str_radix(words.next()?, 16).ok()?;
-    let is_function = matches!(words.next()?, "t" | "T" | "w" | "W");
-    let name = words.next()?;
+    let (address, rest) = line.split_once(' ')?;
+    let (kind, name) = rest.split_once(' ')?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let is_function = matches!(kind, "t" | "T" | "w" | "W");
+    let name = name.split_once('\t').map_or(name, |(name, _)| name);
     // The padding before a function, and clones of a function by the compiler.
     let is_padding = name.starts_with("__pfx_");
     let name = name.split('.').next()?;

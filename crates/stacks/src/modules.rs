@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use framehop::ExplicitModuleSectionInfo;
-use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache, SegmentFlags};
 
 use crate::stack::ModuleId;
 
@@ -22,11 +22,24 @@ pub(crate) struct Module {
     pub(crate) path: String,
     /// The file, which stays readable if it is renamed, or if its process ends.
     pub(crate) file: Option<File>,
-    /// The parts of the file that are loaded: offsets in the file, and the stated address of the
-    /// first byte.
-    segments: Vec<(Range<u64>, u64)>,
+    segments: Vec<Segment>,
     sections: ExplicitModuleSectionInfo<Section>,
 }
+
+/// A part of a file that is loaded.
+#[derive(Clone, Debug)]
+struct Segment {
+    /// Offsets in the file.
+    range: Range<u64>,
+    /// The address that the file states for the first byte.
+    address: u64,
+    is_executable: bool,
+}
+
+/// Bytes of a page. Whole pages are mapped: one that two segments share is mapped twice.
+const PAGE_BYTES: u64 = 4096;
+/// The flag of executable segments (`PF_X`).
+const EXECUTABLE: u32 = 1;
 
 /// All modules that were mapped.
 #[derive(Debug, Default)]
@@ -63,11 +76,17 @@ impl Module {
         Self { path: path.to_owned(), file, segments, sections }
     }
 
-    /// Returns the address that the file states for a byte of the file.
+    /// Returns the address that the file states for a byte of the file, which is the first of an
+    /// executable mapping if it begins a page.
     pub(crate) fn stated_address(&self, offset: u64) -> Option<u64> {
-        let within = |(range, _): &&(Range<u64>, u64)| range.contains(&offset);
-        let (range, address) = self.segments.iter().find(within)?;
-        Some(address.wrapping_add(offset - range.start))
+        let begins_page = |segment: &Segment| segment.range.start & !(PAGE_BYTES - 1) <= offset;
+        let is_code = |segment: &&Segment| {
+            segment.is_executable && begins_page(segment) && offset < segment.range.end
+        };
+        let code = self.segments.iter().find(is_code);
+        let any = || self.segments.iter().find(|segment| segment.range.contains(&offset));
+        let Segment { range, address, .. } = code.or_else(any)?;
+        Some(address.wrapping_add(offset).wrapping_sub(range.start))
     }
 
     pub(crate) fn sections(&self) -> &ExplicitModuleSectionInfo<Section> {
@@ -75,14 +94,18 @@ impl Module {
     }
 }
 
-type Parsed = (Vec<(Range<u64>, u64)>, ExplicitModuleSectionInfo<Section>);
+type Parsed = (Vec<Segment>, ExplicitModuleSectionInfo<Section>);
 
 fn parse(file: &File) -> Option<Parsed> {
     let cache = ReadCache::new(file);
     let object = object::File::parse(&cache).ok()?;
     let segments = object.segments().filter_map(|segment| {
         let (offset, length) = segment.file_range();
-        Some((offset..offset.checked_add(length)?, segment.address()))
+        let range = offset..offset.checked_add(length)?;
+        let is_executable = matches!(
+            segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & EXECUTABLE != 0
+        );
+        Some(Segment { range, address: segment.address(), is_executable })
     });
     let range = |name| {
         let section = object.section_by_name(name)?;
@@ -120,6 +143,22 @@ mod tests {
         assert!(module.sections().eh_frame.is_some() && module.file.is_some());
         assert_eq!(module.stated_address(0), Some(0), "an executable that can be moved");
         assert_eq!(modules.open(0, path.to_str().expect("a name")), number, "opened once");
+    }
+
+    #[test]
+    fn page_of_two_segments_is_that_of_the_code() {
+        // As the linker of LLVM writes them.
+        let segment = |range, address, is_executable| Segment { range, address, is_executable };
+        let segments = vec![
+            segment(0..0x1cd4, 0, false),
+            segment(0x1ce0..0x5000, 0x2ce0, true),
+            segment(0x5a50..0x6000, 0x7a50, false),
+        ];
+        let sections = ExplicitModuleSectionInfo::default();
+        let module = Module { path: String::new(), file: None, segments, sections };
+        let stated = [0x1000, 0x1ce0, 0x4fff, 0x800, 0x5a50].map(|at| module.stated_address(at));
+        assert_eq!(stated, [0x2000, 0x2ce0, 0x5fff, 0x800, 0x7a50].map(Some));
+        assert_eq!(module.stated_address(0x6000), None);
     }
 
     #[test]

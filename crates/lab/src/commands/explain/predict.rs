@@ -1,6 +1,7 @@
 //! The effect of advice: the recording is changed as the advice would change the program, and
 //! both are replayed under `linux-7.0`.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
@@ -15,8 +16,10 @@ use crate::recordings::open;
 
 /// Number of sites whose advice is replayed: those that cost most.
 const SITES_MAX: usize = 3;
-/// The largest recording that is replayed, in records. A replay takes some 2 s for a million.
+/// The largest recording that is replayed, in records, and the largest number of records of all its
+/// replays. A replay takes about a second for a million.
 const RECORDS_MAX: u64 = 1_000_000;
+const REPLAYED_MAX: u64 = 4_000_000;
 
 /// The way in which the effect of advice is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,6 +84,8 @@ struct Replays<'a> {
     machine: Machine,
     /// Number of requests of the unchanged recording in its replay.
     requests: u64,
+    /// Number of records that may still be replayed.
+    left: Cell<u64>,
 }
 
 impl<'a> Replays<'a> {
@@ -91,12 +96,14 @@ impl<'a> Replays<'a> {
             return None;
         }
         let requests = requests(path, &machine)?;
-        Some(Self { path, analysis, explanation, machine, requests })
+        let left = Cell::new(REPLAYED_MAX - analysis.records);
+        Some(Self { path, analysis, explanation, machine, requests, left })
     }
 
     /// Returns the number of requests that a change at a site saves: the part that it saves in the
     /// replay, of the requests of the recorded kernel.
     fn saves(&self, site: &Site, change: Change) -> Option<u64> {
+        self.left.set(self.left.get().checked_sub(self.analysis.records)?);
         let file = tempfile::NamedTempFile::new().ok()?;
         self.write_changed(site, change, file.as_file()).ok()?;
         let after = requests(file.path(), &self.machine)?;

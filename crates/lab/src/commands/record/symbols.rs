@@ -15,27 +15,21 @@ impl Symbols {
     /// Parses `/proc/kallsyms`. Returns `None` if the functions are missing or have no addresses,
     /// which the kernel hides from some users.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let symbols = || {
-            text.lines().filter_map(|line| {
-                let mut words = line.split_whitespace();
-                let address = u64::from_str_radix(words.next()?, 16).ok()?;
-                Some((address, words.nth(1)?))
-            })
-        };
-        let mut addresses: Vec<u64> = symbols().map(|(address, _)| address).collect();
+        // A kernel has 100,000 symbols, and the program waits.
+        let symbols: Vec<_> = text.lines().filter_map(symbol).collect();
+        let mut addresses: Vec<u64> = symbols.iter().map(|(address, _)| *address).collect();
         addresses.sort_unstable();
         // A compiler that clones a function appends a dot and a suffix to its name.
         let ranges = |wanted: &[&str]| -> Vec<Range<u64>> {
-            symbols()
-                .filter(|(address, name)| {
-                    let base = name.split('.').next().unwrap_or_default();
-                    *address != 0 && wanted.contains(&base)
-                })
-                .map(|(start, _)| {
-                    let next = addresses.partition_point(|address| *address <= start);
-                    start..addresses.get(next).copied().unwrap_or(u64::MAX)
-                })
-                .collect()
+            let is_clone = |rest: &str| rest.is_empty() || rest.starts_with('.');
+            let is_wanted =
+                |name: &str| wanted.iter().any(|it| name.strip_prefix(it).is_some_and(is_clone));
+            let found = symbols.iter().filter(|(address, name)| *address != 0 && is_wanted(name));
+            let range = |(start, _): &(u64, &str)| {
+                let next = addresses.partition_point(|address| address <= start);
+                *start..addresses.get(next).copied().unwrap_or(u64::MAX)
+            };
+            found.map(range).collect()
         };
         let flush_space = ranges(&["flush_tlb_func"]);
         let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
@@ -58,6 +52,14 @@ impl Symbols {
             false => CallSite::Other,
         }
     }
+}
+
+/// Parses a line of `/proc/kallsyms`: an address, a letter and a name, and perhaps a module.
+fn symbol(line: &str) -> Option<(u64, &str)> {
+    let (address, rest) = line.split_once(' ')?;
+    let (_, name) = rest.split_once(' ')?;
+    let name = name.split_once('\t').map_or(name, |(name, _)| name);
+    Some((u64::from_str_radix(address, 16).ok()?, name))
 }
 
 #[cfg(test)]
