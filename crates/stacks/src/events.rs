@@ -11,9 +11,12 @@ use perf_event::events::Tracepoint;
 use perf_event::{Builder, Clock, SampleFlag};
 use perf_event_open_sys::ioctls;
 
-/// The bytes of a buffer: 120 copied stacks, those of 0.1 s at the default rate. Each CPU has one,
-/// so that larger buffers would add up.
-const BUFFER_BYTES: usize = 1 << 20;
+/// The largest and smallest size of a buffer: 480 copied stacks, those of half a second at the
+/// default rate, which a busy machine may let the sampler wait; and a quarter of that.
+const BUFFER_BYTES_MAX: usize = 4 << 20;
+const BUFFER_BYTES_MIN: usize = 1 << 20;
+/// The size of all buffers, one for each CPU, unless that is less than the smallest size for each.
+const BUFFERS_BYTES: usize = 64 << 20;
 /// The bytes that are copied of a stack: what perf copies by default. The kernel's limit is 64 KiB.
 const STACK_BYTES: u32 = 8 << 10;
 /// The reason `remote IPI send` of `tlb_flush`: a CPU requests a flush from other CPUs.
@@ -131,8 +134,9 @@ impl Events {
     ///
     /// If the kernel refuses: it needs the capability `CAP_PERFMON`, and memory for the buffers.
     pub(crate) fn open(options: &Options, cpus: &[u32]) -> io::Result<Self> {
+        let buffer_bytes = buffer_bytes(cpus.len());
         let on_cpu = |cpu: &u32| -> io::Result<_> {
-            let (sampler, chosen_at) = (open(options, *cpu)?, Instant::now());
+            let (sampler, chosen_at) = (open(options, *cpu, buffer_bytes)?, Instant::now());
             Ok(OnCpu { sampler, period: 1, samples: 0, chosen_at })
         };
         let cpus = cpus.iter().map(on_cpu).collect::<io::Result<_>>()?;
@@ -208,7 +212,7 @@ fn time_at_end(record: &[u8]) -> u64 {
     end.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
+fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_event::Sampler> {
     let mut flags = SampleFlag::TID
         | SampleFlag::TIME
         | SampleFlag::CPU
@@ -233,13 +237,19 @@ fn open(options: &Options, cpu: u32) -> io::Result<perf_event::Sampler> {
         .comm(true)
         .comm_exec(true)
         .task(true)
-        .wakeup_watermark(BUFFER_BYTES / 4);
+        .wakeup_watermark(buffer_bytes / 4);
     if options.unwinding == Unwinding::Dwarf {
         builder.sample_stack_user(STACK_BYTES).exclude_callchain_user(true);
     }
     let counter = builder.build()?;
     set_filter(&counter)?;
-    counter.sampled(BUFFER_BYTES)
+    counter.sampled(buffer_bytes)
+}
+
+/// Returns the size of a buffer, which the kernel wants to be a power of two.
+fn buffer_bytes(cpus: usize) -> usize {
+    let each = (BUFFERS_BYTES / cpus.max(1)).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+    1 << each.ilog2()
 }
 
 /// Restricts a counter to flush requests.
@@ -341,6 +351,12 @@ mod tests {
         assert_eq!([after(1, 20), after(1, 200), after(10, 20)], [1, 10, 10]);
         assert_eq!([after(10, 1), after(10, 0), after(1, 0)], [1, 5, 1]);
         assert_eq!(period(1, 3, Duration::from_millis(10), 1), 3, "not one in the time");
+    }
+
+    #[test]
+    fn buffers_of_many_cpus_are_smaller() {
+        let mib = |cpus| buffer_bytes(cpus) >> 20;
+        assert_eq!([1, 2, 16, 17, 64, 4096].map(mib), [4, 4, 4, 2, 1, 1]);
     }
 
     #[test]
