@@ -9,6 +9,7 @@ mod boots;
 mod command;
 mod culprits;
 mod demo;
+mod fidelity;
 mod guests;
 mod mutants;
 mod page;
@@ -63,6 +64,8 @@ cargo xtask soak boots [MINUTES [MACHINE]]
                             x86_64, aarch64, riscv64, loongarch64, bochs
 cargo xtask soak culprits   explain programs whose cause of shootdowns is known, as root, and
                             compare what a change removes with the prediction: a minute
+cargo xtask soak fidelity   record 30 programs on this machine, as root, and write the verdicts on
+                            the model into docs/replay.md: minutes; continues after an interruption
 cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
                             QEMU emulates, and write the verdicts on the model into
                             docs/guests.md: hours; continues after an interruption
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
                 .and_then(|minutes| soak::boots(minutes, only.first().copied()))
         }
         ["soak", "culprits"] => culprits::soak(),
+        ["soak", "fidelity"] => fidelity::soak(),
         ["soak", "guests"] => guests::soak(Selection::All),
         ["soak", "guests", "known"] => guests::soak(Selection::Known),
         ["soak", "guests", program, kernel, cpus] => {

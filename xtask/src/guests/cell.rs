@@ -95,13 +95,14 @@ impl Cell {
     /// Replays the recording, and returns its counts: on [`MACHINE`], or, if the counts are not
     /// close there, on the same machine with interrupts that arrive as late as in the guest.
     pub(super) fn replay(&self, place: &Place, path: &Path) -> Result<Counts, Failure> {
-        let prompt = counts(place, path, MACHINE)?;
+        let prompt = counts(&place.lab, path, MACHINE)?;
         if !matches!(prompt.verdict(), Verdict::Kinds | Verdict::Flushes) {
             return Ok(prompt);
         }
         let mut best = prompt;
         for deliver_us in DELIVERY_US {
-            let late = Counts { deliver_us, ..counts(place, path, &slow(place, deliver_us)?)? };
+            let late =
+                Counts { deliver_us, ..counts(&place.lab, path, &slow(place, deliver_us)?)? };
             if late.interrupts.1.abs_diff(late.interrupts.0)
                 < best.interrupts.1.abs_diff(best.interrupts.0)
             {
@@ -141,8 +142,8 @@ fn slow(place: &Place, deliver_us: u32) -> Result<String, Failure> {
 }
 
 /// Replays a recording on a machine.
-fn counts(place: &Place, path: &Path, machine: &str) -> Result<Counts, Failure> {
-    let replay = Command::new(&place.lab).arg("replay").arg(path).arg("--machine").arg(machine);
+pub(crate) fn counts(lab: &Path, path: &Path, machine: &str) -> Result<Counts, Failure> {
+    let replay = Command::new(lab).arg("replay").arg(path).arg("--machine").arg(machine);
     let replay = replay.args("--designs linux-7.0,shootdown --format json").captured()?;
     // A replay that is not close is a result here.
     let json = serde_json::from_slice(&replay.stdout).ok();
@@ -154,15 +155,15 @@ fn counts(place: &Place, path: &Path, machine: &str) -> Result<Counts, Failure> 
 
 /// Counts of the kernel and of `linux-7.0`, and of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// The time after which an interrupt arrives, in microseconds, or 0 for the machine's own.
-    pub(super) deliver_us: u32,
-    pub(super) requests: (u64, u64),
-    pub(super) interrupts: (u64, u64),
-    pub(super) full: (u64, u64),
-    pub(super) ranged: (u64, u64),
+    pub(crate) deliver_us: u32,
+    pub(crate) requests: (u64, u64),
+    pub(crate) interrupts: (u64, u64),
+    pub(crate) full: (u64, u64),
+    pub(crate) ranged: (u64, u64),
     /// Requests and interrupts of the engine.
-    pub(super) engine: (u64, u64),
+    pub(crate) engine: (u64, u64),
 }
 
 impl Counts {
@@ -183,7 +184,7 @@ impl Counts {
     }
 
     /// Returns the verdict: the first reason why the model differs from the kernel, if it does.
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         let all = |(full, ranged): ((u64, u64), (u64, u64))| (full.0 + ranged.0, full.1 + ranged.1);
         if !is_within(REQUESTS, self.requests) {
             Verdict::Requests
@@ -199,7 +200,7 @@ impl Counts {
 
 /// The judgement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Requests are within 5 %, and full and ranged flushes within 10 %.
     Close,
     /// They are if interrupts arrive as late as in the guest.
@@ -213,7 +214,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Close => "close",
             Self::Late => "late",
@@ -231,7 +232,7 @@ const FLUSHES: u64 = 10;
 const CLOSE_COUNT: u64 = 10;
 
 /// Returns `true` if the model's count is close to the kernel's.
-pub(super) fn is_within(percent: u64, (kernel, model): (u64, u64)) -> bool {
+pub(crate) fn is_within(percent: u64, (kernel, model): (u64, u64)) -> bool {
     let off = kernel.abs_diff(model);
     off <= CLOSE_COUNT || off * 100 <= percent * kernel
 }

@@ -7,14 +7,14 @@ use crate::command::{Command, Failure};
 
 /// A program of the corpus, with its inputs in a working directory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Program {
-    pub(super) name: &'static str,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
     /// The program that the host must have.
-    pub(super) needs: &'static str,
+    pub(crate) needs: &'static str,
     /// Makes the inputs in the working directory, and returns what the guest needs of the host.
-    pub(super) inputs: fn(&Path) -> Result<Vec<PathBuf>, Failure>,
+    pub(crate) inputs: fn(&Path) -> Result<Vec<PathBuf>, Failure>,
     /// Returns the words of the command for a number of CPUs.
-    pub(super) command: fn(u32) -> Vec<String>,
+    pub(crate) command: fn(u32) -> Vec<String>,
 }
 
 /// The iterations of a loop, of all CPUs together. On 64 CPUs, each iteration may request 63
@@ -33,7 +33,7 @@ macro_rules! a_loop {
 }
 
 /// The loops, and ten real programs.
-pub(super) const PROGRAMS: &[Program] = &[
+pub(crate) const PROGRAMS: &[Program] = &[
     a_loop!("madvise"),
     a_loop!("mprotect"),
     a_loop!("munmap"),
@@ -133,7 +133,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 impl Program {
     /// Returns the options of `shootdown guest` that give the program its files, or `None` if the
     /// host lacks the program.
-    pub(super) fn prepare(&self, work: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
+    pub(crate) fn prepare(&self, work: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
         if Command::new("sh").args("-c").arg(format!("command -v {}", self.needs)).output().is_err()
         {
             return Ok(None);
@@ -148,7 +148,7 @@ impl Program {
     }
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -159,13 +159,13 @@ fn found(program: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Copies a program's source from `traces/programs` into the working directory.
-fn copied(work: &Path, name: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn copied(work: &Path, name: &str) -> Result<PathBuf, Failure> {
     let (from, to) = (crate::root().join("traces/programs").join(name), work.join(name));
     fs::copy(&from, &to).map_err(|error| failed(&from, &error))?;
     Ok(to)
 }
 
-fn written(work: &Path, name: &str, text: &str) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn written(work: &Path, name: &str, text: &str) -> Result<Vec<PathBuf>, Failure> {
     let path = work.join(name);
     fs::write(&path, text).map_err(|error| failed(&path, &error))?;
     Ok(vec![path])
@@ -176,7 +176,7 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Builds the loops.
-pub(super) fn loops(work: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn loops(work: &Path) -> Result<Vec<PathBuf>, Failure> {
     copied(work, "loops.c")?;
     let build = Command::new("gcc").args("-O2 -static -pthread -o loops loops.c");
     build.within(work).run()?;
@@ -184,7 +184,7 @@ pub(super) fn loops(work: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Writes `count` random numbers, one in a line.
-pub(super) fn numbers(work: &Path, name: &str, count: u32) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn numbers(work: &Path, name: &str, count: u32) -> Result<Vec<PathBuf>, Failure> {
     let mut state = 1_u64;
     let mut number = || {
         // Knuth's multiplier: the same numbers on any host.

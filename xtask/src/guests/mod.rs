@@ -12,8 +12,9 @@ use crate::boots::golden;
 use crate::command::{Failure, cargo};
 use crate::setup;
 use crate::test::builds;
-use cell::{Cell, Counts, Place, Recorded, Verdict, is_within};
-use corpus::{PROGRAMS, Program};
+use cell::{Cell, Place, Recorded, is_within};
+pub(crate) use cell::{Counts, Verdict, counts};
+pub(crate) use corpus::{PROGRAMS, Program, copied, words, written};
 
 /// The kernels of the corpus, and the numbers of CPUs.
 const KERNELS: [&str; 2] = ["6.12", "7.0"];
