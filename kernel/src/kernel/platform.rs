@@ -8,7 +8,7 @@ use crate::kernel::contents::word_of_file;
 use crate::kernel::counts;
 use crate::kernel::load::DiscardMode;
 use crate::kernel::machine::discards;
-use crate::kernel::memory::{frames, page};
+use crate::kernel::memory::{NODES, frames, page};
 use crate::kernel::scheduler;
 use crate::kernel::scheduler::SleepingLock;
 use crate::kernel::sync::SpinLock;
@@ -37,6 +37,15 @@ impl Platform for KernelPlatform {
     }
     fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
         frames().allocate_large()
+    }
+    fn node_count(&self) -> usize {
+        NODES
+    }
+    fn node_of(&self, page: Frame) -> usize {
+        frames().node_of(page)
+    }
+    fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        frames().allocate_on(node)
     }
     fn share(&self, page: Frame) {
         frames().share(page);

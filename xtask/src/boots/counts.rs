@@ -67,7 +67,8 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
     let counted = parallel::map(&runs, |(arch, name, cpus)| counted(built, arch, name, *cpus));
     let counted: String = counted.into_iter().collect::<Result<_, _>>()?;
     println!("{} runs counted", runs.len());
-    golden::check_part(BOOK, "reclaim", &reclaim(built)?)?;
+    golden::check_part(BOOK, "reclaim", &unmaps(built, "reclaim", ("pages read in", "read_in"))?)?;
+    golden::check_part(BOOK, "moves", &unmaps(built, "moves", ("pages moved", "migrated"))?)?;
     golden::check_part(BOOK, "discards", &discards(built)?)?;
     let counts = match part {
         // The book's table must belong to the file, also where this run counted nothing.
@@ -114,30 +115,33 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
     Ok(counts)
 }
 
-/// Boots the workload that reclaims memory with each of the flushes of reclaimed pages. Returns a
-/// table. Without flushes, threads must read wrong words.
-fn reclaim(built: &Built) -> Result<String, Failure> {
-    let run = |flushes: &&str| booted(built, "reclaim", flushes);
+/// Boots a workload whose pages the kernel reclaims or moves, with each of the flushes of such
+/// pages. Returns a table, with the count of pages that `name` names in the kernel's report.
+/// Without flushes, threads must use wrong words.
+fn unmaps(built: &Built, workload: &str, (heading, name): (&str, &str)) -> Result<String, Failure> {
     let all = ["batched", "per-page", "unflushed"];
-    let mut text = "| flushes of reclaimed pages | pages read in | interrupts | wrong words |\n\
-                    |---|---|---|---|\n"
-        .to_owned();
-    for (flushes, run) in all.iter().zip(parallel::map(&all, run)) {
-        let output = run?;
-        let counts = ["read_in", "ipis_sent", "violations"].map(|name| number(&output, name));
-        let [Some(read_in), Some(interrupts), Some(wrong)] = counts else {
+    let mut text = format!(
+        "| flushes of these pages | {heading} | interrupts | wrong words |\n|---|---|---|---|\n"
+    );
+    let runs = parallel::map(&all, |flushes| booted(built, workload, flushes));
+    for (flushes, output) in all.iter().zip(runs) {
+        let output = output?;
+        let counts = [name, "ipis_sent", "violations"].map(|name| number(&output, name));
+        let [Some(pages), Some(interrupts), Some(wrong)] = counts else {
             return Err(Failure::new(
-                format!("`reclaim` with {flushes} flushes has no report"),
-                format!("shootdown boot --workload reclaim --reclaim {flushes} --counts --console"),
+                format!("`{workload}` with {flushes} flushes has no report"),
+                format!(
+                    "shootdown boot --workload {workload} --reclaim {flushes} --counts --console"
+                ),
             ));
         };
         if (wrong == 0) == (*flushes == "unflushed") {
             return Err(Failure::new(
-                format!("{wrong} wrong words with {flushes} flushes of reclaimed pages"),
+                format!("{wrong} wrong words in `{workload}` with {flushes} flushes"),
                 "see docs/bare-metal.md, \"Reclaim\": only a missing flush gives wrong words",
             ));
         }
-        let _ = writeln!(text, "| {flushes} | {read_in} | {interrupts} | {wrong} |");
+        let _ = writeln!(text, "| {flushes} | {pages} | {interrupts} | {wrong} |");
     }
     Ok(text)
 }

@@ -3,6 +3,9 @@
 //! The first word of a free frame is [`POISON`]. It is the word that workloads use. A read through
 //! a stale translation of a freed page finds a word that no process wrote. A write through a stale
 //! translation is detected when the frame is allocated again.
+//!
+//! Memory has two halves, *nodes*, so that pages can move from one to the other as between the
+//! sockets of a large machine. On these emulated machines, both are equally near to all CPUs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,14 +22,20 @@ pub(super) static FRAMES: Once<Frames> = Once::new();
 /// The first word of a free frame. Workloads never write it.
 const POISON: u64 = 0xdead_beef_dead_beef;
 
+/// Number of nodes.
+pub(crate) const NODES: usize = 2;
+
 /// All frames.
 pub(crate) struct Frames {
     first: u64,
+    /// Number of frames of each node but the last, which may have one less.
+    count_of_node: u64,
     user_counts: Box<[AtomicU32]>,
-    free: Mutex<FreeFrames>,
+    free: [Mutex<FreeFrames>; NODES],
     stale_writes: AtomicU64,
 }
 
+/// The free frames of a node.
 struct FreeFrames {
     /// Indices of frames that have been used. The frame that was freed last is allocated first.
     used: Vec<u32>,
@@ -35,22 +44,29 @@ struct FreeFrames {
 }
 
 pub(super) fn set_up(numbers: Range<u64>) {
-    let count = (numbers.end - numbers.start) as usize;
-    let user_counts = (0..count).map(|_| AtomicU32::new(0)).collect();
-    // The list never grows: frames are freed where nothing may be allocated.
-    let used = Vec::with_capacity(count);
-    FRAMES.set(Frames {
-        first: numbers.start,
-        user_counts,
-        free: Mutex::new(FreeFrames { used, fresh: numbers }),
-        stale_writes: AtomicU64::new(0),
+    let Range { start: first, end } = numbers;
+    let user_counts = numbers.map(|_| AtomicU32::new(0)).collect();
+    let count_of_node = (end - first).div_ceil(NODES as u64);
+    let free = core::array::from_fn(|node| {
+        let start = end.min(first + node as u64 * count_of_node);
+        let fresh = start..end.min(start + count_of_node);
+        // The list never grows: frames are freed where nothing may be allocated.
+        let used = Vec::with_capacity((fresh.end - fresh.start) as usize);
+        Mutex::new(FreeFrames { used, fresh })
     });
+    let stale_writes = AtomicU64::new(0);
+    FRAMES.set(Frames { first, count_of_node, user_counts, free, stale_writes });
 }
 
 impl Frames {
-    /// Allocates a frame with one user and undefined contents.
+    /// Allocates a frame with one user and undefined contents, on the first node that has one.
     pub(crate) fn allocate(&self) -> Result<Frame, OutOfMemory> {
-        let mut free = self.free.lock();
+        (0..NODES).find_map(|node| self.allocate_on(node).ok()).ok_or(OutOfMemory)
+    }
+
+    /// Allocates a frame of one node with one user and undefined contents.
+    pub(crate) fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        let mut free = self.free.get(node).ok_or(OutOfMemory)?.lock();
         let used = free.used.pop().map(|index| Frame(self.first + u64::from(index)));
         let frame = used.or_else(|| free.fresh.next().map(Frame)).ok_or(OutOfMemory)?;
         drop(free);
@@ -64,20 +80,28 @@ impl Frames {
     /// Allocates the frames of a large page, from those that have never been used.
     pub(crate) fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
         const COUNT: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
-        let mut free = self.free.lock();
-        let start = free.fresh.start.next_multiple_of(COUNT);
-        if start + COUNT > free.fresh.end {
-            return Err(OutOfMemory);
-        }
-        for number in free.fresh.start..start {
-            self.free(&mut free, Frame(number));
-        }
-        free.fresh.start = start + COUNT;
-        drop(free);
+        let start = self.free.iter().find_map(|free| {
+            let mut free = free.lock();
+            let start = free.fresh.start.next_multiple_of(COUNT);
+            if start + COUNT > free.fresh.end {
+                return None;
+            }
+            for number in free.fresh.start..start {
+                self.free(&mut free, Frame(number));
+            }
+            free.fresh.start = start + COUNT;
+            Some(start)
+        });
+        let start = start.ok_or(OutOfMemory)?;
         for number in start..start + COUNT {
             self.users(Frame(number)).store(1, Ordering::Relaxed);
         }
         Ok(Frame(start))
+    }
+
+    /// The node of a frame.
+    pub(crate) fn node_of(&self, frame: Frame) -> usize {
+        ((frame.0 - self.first) / self.count_of_node) as usize
     }
 
     /// Adds a user.
@@ -95,14 +119,18 @@ impl Frames {
         let before = self.users(frame).fetch_sub(1, Ordering::AcqRel);
         assert!(before != 0, "{frame:?} is free: the memory manager is broken");
         if before == 1 {
-            self.free(&mut self.free.lock(), frame);
+            self.free(&mut self.free[self.node_of(frame)].lock(), frame);
         }
     }
 
     /// Number of frames that are in use.
     pub(crate) fn in_use(&self) -> u64 {
-        let free = self.free.lock();
-        free.fresh.start - self.first - free.used.len() as u64
+        let all = self.user_counts.len() as u64;
+        let free = self.free.iter().map(|free| {
+            let free = free.lock();
+            free.fresh.end - free.fresh.start + free.used.len() as u64
+        });
+        all - free.sum::<u64>()
     }
 
     /// Number of free frames to which a thread has written.

@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use shootdown_vm::PAGE_BYTES;
 
-pub(crate) use frames::Frames;
+pub(crate) use frames::{Frames, NODES};
 
 /// The heap is a quarter of memory, up to a maximum. Most of it is for the stacks of threads.
 const HEAP_PART: u64 = 4;

@@ -56,8 +56,8 @@ impl Boot {
                 if self.counts {
                     values.push(("tick_ns", workload::TICK_NS.to_string()));
                 }
-                if name == workload::RECLAIM {
-                    values.push(("frames", workload::RECLAIM_FRAMES.to_string()));
+                if workload::is_short_of_memory(name) {
+                    values.push(("frames", workload::SHORT_FRAMES.to_string()));
                     values.push(("reclaim", self.reclaim.name().to_owned()));
                 }
                 values.push(("discards", self.discards.name().to_owned()));

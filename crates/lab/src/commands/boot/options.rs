@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::emulator::{Architecture, Emulator};
 use crate::render::Format;
 
-/// The flushes of pages that are reclaimed.
+/// The flushes of pages that are reclaimed or moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReclaimFlushes {
     /// One for many pages
@@ -92,7 +92,8 @@ pub(crate) struct Boot {
     /// Count the instructions of each hot path of the engine, on one CPU
     #[arg(long, conflicts_with = "workload")]
     pub(super) paths: bool,
-    /// The flushes of pages that the workload `reclaim` makes the kernel reclaim
+    /// The flushes of pages that the kernel reclaims or moves, in the workloads `reclaim` and
+    /// `moves`
     #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
     pub(super) reclaim: ReclaimFlushes,
     /// The release of pages that the workload discards

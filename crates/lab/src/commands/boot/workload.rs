@@ -38,7 +38,7 @@ use shootdown_program::Workload;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_run::programs::{
     ArenaPerThread, Crowd, ExitStorm, Kind, Loop, MadviseAndCompute, MadviseMigrate,
-    MprotectThreaded, RereadFile, SortCompute, Tasks, TcmallocLargeHeap,
+    MprotectThreaded, PageMigration, RereadFile, SortCompute, Tasks, TcmallocLargeHeap,
 };
 use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Memory, Outcome, Settings, Supply, run};
@@ -59,25 +59,49 @@ use crate::render::table::Table;
 /// next CPU's turn.
 pub(crate) const TICK_NS: u64 = 10_000;
 
-/// The workload for which the kernel gets less memory than the workload reads.
-pub(crate) const RECLAIM: &str = "reclaim";
+/// The workload that reads more than the kernel has memory for.
+const RECLAIM: &str = "reclaim";
+
+/// The workload whose pages are moved from one half of memory to the other and back.
+const MOVES: &str = "moves";
+
+/// Returns `true` for the workloads for which the kernel gets little memory.
+pub(crate) fn is_short_of_memory(workload: &str) -> bool {
+    [RECLAIM, MOVES].contains(&workload)
+}
 
 /// Number of frames of that memory, page tables included.
-pub(crate) const RECLAIM_FRAMES: u64 = 256;
+pub(crate) const SHORT_FRAMES: u64 = 256;
+
+/// Number of nodes of the kernel's memory.
+const NODES: usize = 2;
 
 /// Returns the benchmarks by name. Each is short enough for an emulator.
-fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 11] {
+fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 12] {
     let iterations = 200;
     let crowd = Crowd { kind: Kind::Madvise, processes: 2, threads: 2, iterations, seed };
     let loops = |kind, tasks, count| Loop { kind, tasks, count, iterations, seed };
     // Longer than a page stays in memory, and shorter than an entry stays in QEMU's TLB, which has
     // 256 entries.
-    let distance = RECLAIM_FRAMES * 5 / 8;
-    let reread = RereadFile { threads: cpus, pages: 4 * RECLAIM_FRAMES, distance };
+    let distance = SHORT_FRAMES * 5 / 8;
+    let reread = RereadFile { threads: cpus, pages: 4 * SHORT_FRAMES, distance };
     let heap = TcmallocLargeHeap { copies: cpus, every: 400, compute_ns: 1000 };
     // Longer than a page that was discarded in place may wait to be freed.
     let pause_ns = 25_000_000;
     let arena = ArenaPerThread { threads: cpus, iterations, pause_ns, seed };
+    // Half of a node, so that all pages have room on one, and few frames are free there.
+    let pages = SHORT_FRAMES / (2 * NODES as u64) / u64::from(cpus);
+    let (nodes, compute_ns) = (NODES, 2_000);
+    let moves = PageMigration {
+        threads: cpus,
+        pages,
+        rounds: 20,
+        nodes,
+        laps: 50,
+        compute_ns,
+        sleep_ns: 0,
+        seed,
+    };
     [
         ("migrate", Rc::new(MadviseMigrate { cpus: cpus as usize, iterations })),
         ("mprotect", Rc::new(MprotectThreaded { copies: cpus, iterations })),
@@ -93,6 +117,7 @@ fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 11] {
         ("sort", Rc::new(SortCompute { shells: 4, sorts: 3, compute_ns: 100_000 })),
         (RECLAIM, Rc::new(reread)),
         ("arena", Rc::new(arena)),
+        (MOVES, Rc::new(moves)),
     ]
 }
 
@@ -160,16 +185,12 @@ impl Comparison {
         let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
         let design = Design::SHOOTDOWN;
-        let settings = match name {
-            RECLAIM => Settings {
-                memory: Memory {
-                    frames: RECLAIM_FRAMES as usize,
-                    supply: Supply::Reclaimed,
-                    ..Memory::DEFAULT
-                },
-                ..Settings::DEFAULT
-            },
-            _ => Settings::DEFAULT,
+        let settings = if is_short_of_memory(name) {
+            let frames = SHORT_FRAMES as usize;
+            let memory = Memory { frames, nodes: NODES, supply: Supply::Reclaimed };
+            Settings { memory, ..Settings::DEFAULT }
+        } else {
+            Settings::DEFAULT
         };
         let like_booted = |sim| match options.discards {
             Discards::Immediate => discarding_immediately(design.on(sim)),
@@ -179,7 +200,7 @@ impl Comparison {
             .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
             // The simulated machine batches, and has no faults.
-            let is_same = (name != RECLAIM || options.reclaim == ReclaimFlushes::Batched)
+            let is_same = (!is_short_of_memory(name) || options.reclaim == ReclaimFlushes::Batched)
                 && matches!(options.discards, Discards::InPlace | Discards::Immediate);
             let simulated = is_same.then_some(simulated);
             number(count).map(|booted| Row { count, booted, simulated })
