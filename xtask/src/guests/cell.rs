@@ -11,10 +11,10 @@ use crate::command::{Command, Failure};
 /// The machine of the replays. It has enough CPUs for every guest.
 const MACHINE: &str = "xeon-2s";
 
-/// Times in microseconds after which an interrupt arrives, between those of real machines and the
-/// longest that a machine file may have. The time that gives the kernel's number of *interrupts*
+/// Times in microseconds after which an interrupt arrives, between those of real machines and those
+/// of 64 emulated CPUs on two cores. The time that gives the kernel's number of *interrupts*
 /// is used; requests and flushes are then predictions.
-const DELIVERY_US: [u32; 3] = [10, 30, 100];
+const DELIVERY_US: [u32; 5] = [10, 30, 100, 300, 1000];
 
 /// The directory of the recordings that ship.
 const SHIPPED: &str = "traces/guests";

@@ -27,7 +27,7 @@ impl Number {
         let Self { section, key, value, source, .. } = self;
         // Simulations with longer times would not end in a reasonable time, because CPUs spin.
         let largest = match key.rsplit('_').next() {
-            Some("ns") => 1e5,
+            Some("ns") => 1e6,
             Some("us") => 1e6,
             Some("times") => 100.0,
             _ => 1e6,
