@@ -89,6 +89,7 @@ mod tests {
     use crate::soft::{Config, Host, Soft};
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes seconds, and runs no unsafe code that others do not")]
     fn space_has_up_to_255_devices() {
         let engine = Soft::<Host>::engine(Config::default());
         let space = engine.space(Root(0));

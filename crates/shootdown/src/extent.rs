@@ -372,6 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "takes seconds, and there is no unsafe code in this module")]
         fn range_covers_each_of_its_addresses(
             start in any::<i64>(), length in 1u64..(5000 << 12), shift in 12u8..=30,
             probe in any::<u64>()
@@ -384,6 +385,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "takes seconds, and there is no unsafe code in this module")]
         fn contained_extent_has_all_pages_covered(
             first in 0u64..8, count in 1usize..8, other in 0u64..8, other_count in 1usize..8,
             tables in any::<(bool, bool)>()
@@ -398,6 +400,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "takes seconds, and there is no unsafe code in this module")]
         fn pages_outside_are_not_covered(page in 1u64..1 << 35, count in 1usize..=4095) {
             let extent = Extent::pages(page << 12, count, PageSize::SIZE_4K).freeing_tables();
             prop_assert!(!extent.covers((page << 12) - 1));

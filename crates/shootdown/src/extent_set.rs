@@ -240,6 +240,7 @@ mod tests {
     proptest! {
         /// The set covers each extent that was added, and frees tables if one of them did.
         #[test]
+        #[cfg_attr(miri, ignore = "takes seconds, and there is no unsafe code in this module")]
         fn added_extent_is_covered(
             pages in prop::collection::vec((0u64..9000, 1usize..300, 0u8..2, any::<bool>()), 1..40)
         ) {
