@@ -9,7 +9,7 @@ use std::rc::Rc;
 use shootdown_designs::registry;
 use shootdown_program::Workload;
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, Tasks};
-use shootdown_run::{Limits, run};
+use shootdown_run::{Settings, run};
 use shootdown_sim::Machine;
 
 const MACHINES: [&str; 2] = [
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             for workload in workloads(cpus) {
                 for design in registry() {
                     let outcome =
-                        run(machine.clone(), Limits::DEFAULT, Rc::clone(&workload), |sim| {
+                        run(machine.clone(), Settings::DEFAULT, Rc::clone(&workload), |sim| {
                             design.on(sim)
                         })?;
                     println!("{} {cpus} {design} {outcome:?}", workload.name());
