@@ -84,8 +84,8 @@ impl Scratch {
     fn build(&self, pass: &Pass) -> Result<Option<Vec<PathBuf>>, Failure> {
         let mut build = cargo("test --no-run --profile mutants")
             .within(&self.tree)
-            // Not the folder of cargo-mutants: cargo would take the last mutant, which was built from
-            // another copy, for this tree.
+            // Not the folder of cargo-mutants: cargo would take the last mutant, which was built
+            // from another copy, for this tree.
             .env("CARGO_TARGET_DIR", self.place.join("target-deletions"))
             .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
             .env("CHECK_ALL", "1")
