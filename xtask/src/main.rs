@@ -31,7 +31,7 @@ use guests::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
-cargo xtask test            run all of CI: a quarter of an hour on two cores
+cargo xtask test            run all of CI: twenty minutes on two cores
 cargo xtask test STEP       run one step of it; a wrong name lists the steps
 cargo xtask book            build the book and the API into target/book
 cargo xtask tidy            check the source: house style, plain words, lines of code, cycles of
