@@ -2,7 +2,7 @@
 //! are skipped otherwise.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -21,9 +21,17 @@ const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// The longest time that a step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Whether tracefs is mounted, also where only root may look into it.
+fn has_tracefs() -> bool {
+    match fs::metadata(INSTANCES) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
+}
+
 /// Returns `true` if the test can trace the kernel. Otherwise, prints the reason.
 fn can_trace() -> bool {
-    let reason = match (geteuid().is_root(), Path::new(INSTANCES).is_dir()) {
+    let reason = match (geteuid().is_root(), has_tracefs()) {
         (false, _) => "only root may trace",
         (true, false) => "there is no tracefs",
         (true, true) => return true,
@@ -596,5 +604,11 @@ fn recorder_without_root_is_refused() {
         command
     };
     let output = command.output().expect("the command runs");
-    assert_fails(&output, FAILED, &directory, &["only root may trace the kernel", "as root"]);
+    // Where tracefs is mounted neither here nor below debugfs, that is the first obstacle.
+    let expected = if !has_tracefs() && text(&output.stderr).contains("there is no tracefs") {
+        ["there is no tracefs at /sys/kernel/tracing", "mount -t tracefs"]
+    } else {
+        ["only root may trace the kernel", "as root"]
+    };
+    assert_fails(&output, FAILED, &directory, &expected);
 }
