@@ -38,7 +38,7 @@ pub(crate) enum Miri {
 /// The word in which a CPU publishes its hazard is a pointer with flags, so miri must accept
 /// integers that become pointers.
 pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
-    // CI has two cores for a quarter of an hour, so it runs one case of each property.
+    // CI has two cores and little time, so it runs one case of each property.
     let (seeds, cases) = match part {
         Miri::Sample => (1, "1"),
         Miri::Seeds(seeds) => (seeds, "4"),

@@ -478,6 +478,8 @@ mod tests {
         let mut pending = flush(0, 1);
         pending.join(flush(0, 2));
         let zero = engine.enter(CpuId(0));
+        let outstanding = zero.pin().local().policy.outstanding.get();
+        assert_eq!(outstanding, 2, "the flush that was joined completes nothing when dropped");
         assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::new()));
         pending.join(other);
         assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::from([1])));

@@ -58,7 +58,7 @@ const PASSES: &[Pass] = &[
     },
     Pass {
         name: "one CPU at a time",
-        tests: "-C=--test=engine -C=--test=ends",
+        tests: "-C=--test=engine -C=--test=ends -C=--test=contracts -C=--test=progress",
         opt_level: "0",
         timeout_s: 5,
         tries_argued: true,

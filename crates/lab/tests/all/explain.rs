@@ -3,14 +3,12 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{assert_error, command, text};
-use rustix::process::geteuid;
+use crate::common::{assert_error, can_trace, command, text};
 use serde_json::Value;
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Owner, Record, SpaceId, TaskId,
@@ -191,8 +189,7 @@ fn return_memory() {
 
 #[test]
 fn running_program_is_explained() {
-    if !geteuid().is_root() || !Path::new("/sys/kernel/tracing/instances").is_dir() {
-        eprintln!("skipped: only root may trace, and needs tracefs");
+    if !can_trace() {
         return;
     }
     let program = std::env::current_exe().expect("a path");

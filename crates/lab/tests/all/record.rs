@@ -2,14 +2,14 @@
 //! are skipped otherwise.
 
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{assert_error, command, files, text};
+use crate::common::{INSTANCES, assert_error, can_trace, command, files, has_tracefs, text};
 use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
 use shootdown_recording::record::{Event, Record};
 use shootdown_recording::{Ended, Reader, Totals};
@@ -17,28 +17,8 @@ use tempfile::TempDir;
 
 /// The exit status if the recorder itself fails.
 const FAILED: i32 = 125;
-const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// The longest time that a step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Whether tracefs is mounted, also where only root may look into it.
-fn has_tracefs() -> bool {
-    match fs::metadata(INSTANCES) {
-        Ok(_) => true,
-        Err(error) => error.kind() == ErrorKind::PermissionDenied,
-    }
-}
-
-/// Returns `true` if the test can trace the kernel. Otherwise, prints the reason.
-fn can_trace() -> bool {
-    let reason = match (geteuid().is_root(), has_tracefs()) {
-        (false, _) => "only root may trace",
-        (true, false) => "there is no tracefs",
-        (true, true) => return true,
-    };
-    eprintln!("skipped: {reason}");
-    false
-}
 
 /// Returns a directory for the recording `r`, and the command that records `program` in it.
 fn recorder(options: &[&str], program: &[&str]) -> (TempDir, Command) {

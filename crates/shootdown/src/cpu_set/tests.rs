@@ -138,6 +138,25 @@ fn top_bit_is_cleared_with_its_last_word() {
 }
 
 #[test]
+fn only_member_has_no_other_beside_it() {
+    fn check<const WORDS: usize>() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        for word in [0, WORDS - 1] {
+            let shared = SharedCpuSet::<Soft<Host>, [u64; WORDS]>::new();
+            let [cpu, neighbour] = [0, 1].map(|bit| cpu_at(word, bit));
+            shared.insert(cpu);
+            assert!(shared.has_only(machine, cpu));
+            assert!(!shared.has_only(machine, neighbour));
+            shared.insert(neighbour);
+            assert!(!shared.has_only(machine, cpu));
+        }
+    }
+    check::<1>();
+    check::<FEW>();
+}
+
+#[test]
 fn cpu_without_top_bit_is_not_a_member() {
     let shared = SharedCpuSet::<Soft<Host>, [u64; FEW]>::new();
     // Relaxed: there is one thread.

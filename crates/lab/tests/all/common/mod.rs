@@ -1,8 +1,11 @@
 //! Helpers of the tests of the command.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use rustix::process::geteuid;
 
 /// The exit status if something was found.
 pub(crate) const FOUND: i32 = 1;
@@ -10,6 +13,28 @@ pub(crate) const FOUND: i32 = 1;
 pub(crate) const BAD_INPUT: i32 = 2;
 /// The exit status of a command that could not run or finish.
 pub(crate) const CANNOT_RUN: i32 = 3;
+
+/// Where tracefs has its instances.
+pub(crate) const INSTANCES: &str = "/sys/kernel/tracing/instances";
+
+/// Returns `true` if tracefs is mounted, also where only root may look into it.
+pub(crate) fn has_tracefs() -> bool {
+    match fs::metadata(INSTANCES) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
+}
+
+/// Returns `true` if the test can trace the kernel. Otherwise, prints the reason.
+pub(crate) fn can_trace() -> bool {
+    let reason = match (geteuid().is_root(), has_tracefs()) {
+        (false, _) => "only root may trace",
+        (true, false) => "there is no tracefs",
+        (true, true) => return true,
+    };
+    eprintln!("skipped: {reason}");
+    false
+}
 
 /// Returns `true` if tests should run in full. `cargo xtask soak` requests it; CI runs samples.
 pub(crate) fn is_soak() -> bool {
