@@ -78,6 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn thread_that_enters_is_in_the_kernel() {
+        let predictor = LazyEntryPredictor::new();
+        assert!(!predictor.entered_kernel());
+        predictor.interrupted();
+        assert!(predictor.entered_kernel());
+    }
+
+    #[test]
     fn interrupt_in_the_kernel_makes_entries_lazy() {
         let predictor = LazyEntryPredictor::new();
         predictor.interrupted();

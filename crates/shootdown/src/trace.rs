@@ -177,6 +177,7 @@ mod tests {
     use crate::engine::Shootdown;
     use crate::extent_set::ExtentSet;
     use crate::ids::{CpuId, Root};
+    use crate::machine::Lifetime;
     use crate::reclaim::{Batch, StaleWrites};
     use crate::soft::{Config, Host, Platform, Soft};
     use crate::space::Space;
@@ -186,11 +187,12 @@ mod tests {
     use std::vec::Vec;
 
     /// The host's threads, with traces.
-    struct Traced;
+    struct Traced<const SHOOT: bool>;
 
-    impl Platform for Traced {
+    impl<const SHOOT: bool> Platform for Traced<SHOOT> {
         type Word = AtomicU64;
         type Frame = AtomicU64;
+        const LIFETIME: Lifetime = if SHOOT { Lifetime::Shoot } else { Lifetime::Handoff };
         fn fence() {
             Host::fence();
         }
@@ -206,10 +208,10 @@ mod tests {
         const TRACES: bool = true;
     }
 
-    type Machine = Soft<Traced>;
+    type Machine<const SHOOT: bool = false> = Soft<Traced<SHOOT>>;
 
     /// An engine on which CPU 1 uses the space.
-    fn engine() -> (Shootdown<Machine>, Space<Machine>) {
+    fn engine<const SHOOT: bool>() -> (Shootdown<Machine<SHOOT>>, Space<Machine<SHOOT>>) {
         let engine = Soft::engine(Config::default());
         (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         let space = engine.space(Root(0));
@@ -217,14 +219,17 @@ mod tests {
     }
 
     #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-    fn use_on_one(engine: &Shootdown<Machine>, space: &Space<Machine>) {
+    fn use_on_one<const SHOOT: bool>(
+        engine: &Shootdown<Machine<SHOOT>>,
+        space: &Space<Machine<SHOOT>>,
+    ) {
         // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe { engine.enter(CpuId(1)).pin().switch(space) };
     }
 
     #[test]
     fn each_flush_is_traced_once_with_its_cause() {
-        let (engine, space) = engine();
+        let (engine, space) = engine::<false>();
         let (page, other) = (Extent::page(0x1000), Extent::page(0x3000));
         let zero = engine.enter(CpuId(0));
         let pin = zero.pin();
@@ -269,8 +274,24 @@ mod tests {
     }
 
     #[test]
+    fn end_of_space_is_traced_where_it_interrupts() {
+        let (engine, space) = engine::<true>();
+        use_on_one(&engine, &space);
+        engine.enter(CpuId(1)).pin().enter_lazy();
+        #[expect(unsafe_code, reason = "ends a space that no CPU uses")]
+        // SAFETY: no CPU uses the space any more, and it stays in place.
+        let retiring =
+            unsafe { engine.enter(CpuId(0)).pin().retire(core::ptr::NonNull::from(&space)) };
+        engine.enter(CpuId(1)).interrupt_point();
+        drop(retiring);
+        let (flushes, _) = engine.machine().take_traces();
+        let traced = flushes.iter().map(|trace| (trace.cause, trace.scope, trace.targets));
+        assert_eq!(traced.collect::<Vec<_>>(), [(FlushCause::Exit, TraceScope::Spaces, 1)]);
+    }
+
+    #[test]
     fn wait_is_traced_with_the_cause_of_its_flush() {
-        let (engine, space) = engine();
+        let (engine, space) = engine::<false>();
         use_on_one(&engine, &space);
         let zero = engine.enter(CpuId(0));
         let pin = zero.pin();
@@ -290,8 +311,11 @@ mod tests {
         let expected = CauseStats { flushes: 1, pages: 1, targets: 1, ..CauseStats::default() };
         assert_eq!(counters.stats(FlushCause::Move), expected);
         assert_eq!(counters.stats(FlushCause::Protect), CauseStats { wait_ns: 7, ..expected });
+        counters.record_flush(&FlushTrace { is_broadcast: true, pages: None, ..flushes[0] });
+        let expected = CauseStats { flushes: 2, whole: 1, targets: 2, broadcasts: 1, ..expected };
+        assert_eq!(counters.stats(flushes[0].cause), CauseStats { wait_ns: 7, ..expected });
         let total: u64 = FlushCause::ALL.map(|cause| counters.stats(cause).flushes).iter().sum();
-        assert_eq!(total, 2);
+        assert_eq!(total, 3);
     }
 
     #[test]

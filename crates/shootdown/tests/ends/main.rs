@@ -27,7 +27,10 @@ struct System<P: Platform> {
 
 impl<P: Platform> System<P> {
     fn new() -> Self {
-        let config = Config { cpus: 4, ..Config::default() };
+        Self::with(Config { cpus: 4, ..Config::default() })
+    }
+
+    fn with(config: Config) -> Self {
         let engine = Soft::engine(config);
         let spaces = [0, 1].map(|root| engine.space(Root(root)));
         let system = Self { engine, spaces };
@@ -156,6 +159,25 @@ fn shot_cpus_leave_before_retire_returns() {
     assert_eq!(system.presence(3), Presence::Lazy(system.spaces[1].id()));
     // CPU 0 has left by itself, and CPU 3 has never run the space.
     assert_eq!(system.stats().interrupts_sent, 2);
+}
+
+/// A CPU that a hypervisor does not run has no translations, but a root that it loads again.
+#[test]
+fn stopped_cpu_is_rung_for_dead_spaces_alone() {
+    let config = Config { cpus: 4, is_guest: true, ..Config::default() };
+    let system = System::<Handoff>::with(config);
+    system.switch(1, 1);
+    system.go_lazy(2, 0);
+    system.retire(0);
+    [1, 2].into_iter().for_each(|cpu| system.cpu(cpu).stop());
+    system.flush(0, 1, false);
+    assert_eq!(system.stats().interrupts_sent, 0);
+    let reaping = system.cpu(0).pin().reap();
+    assert_eq!(system.stats().interrupts_sent, 1);
+    system.cpu(2).resume();
+    system.cpu(2).interrupt_point();
+    finish(reaping, Reaping::poll);
+    assert_eq!(system.reclaimed(), [0]);
 }
 
 /// This holds both for a poll and for a drop.

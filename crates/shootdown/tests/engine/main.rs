@@ -283,6 +283,19 @@ fn offline_cpu_is_not_waited_for() {
     assert_eq!(system.cpu(1).touch_kernel(0), Touch::Fault);
 }
 
+#[test]
+fn flush_of_the_whole_kernel_drops_its_pages() {
+    let system: System = System::new(CONFIG);
+    let machine = system.engine.machine();
+    assert_eq!(system.cpu(1).touch_kernel(0), Touch::Ok);
+    machine.unmap_kernel(0);
+    let pending = system.cpu(0).pin().flush_kernel(Extent::whole());
+    [1, 2].into_iter().for_each(|cpu| system.cpu(cpu).interrupt_point());
+    drop(pending);
+    machine.free_kernel(0);
+    assert_eq!(system.cpu(1).touch_kernel(0), Touch::Fault);
+}
+
 impl System {
     fn flush_kernel_alone(&self) {
         let mut pending = self.cpu(0).pin().flush_kernel(page_at(0));
