@@ -74,8 +74,8 @@ fn workload(threads: u32, pages: u64, writers: Writers, seed: u64) -> Rc<dyn Wor
     let laps = (64 + 20 * u64::from(threads)) * 64 / pages;
     let (laps, compute_ns, sleep_ns) = match writers {
         Writers::Compute => (laps, 500, 0),
-        // With one length of lap, the batches and the sleeps are in step: each of eight flushes
-        // finds the same writers awake. Which ones depends on how fast a design moves the pages.
+        // With one length of lap, batches and sleeps are in step. Which writers a flush finds awake
+        // then depends on how fast a design moves the pages.
         Writers::Sleep => (laps / 2, 250 + 50 * (seed % 16), 50_000),
     };
     let nodes = 2;
