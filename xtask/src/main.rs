@@ -71,8 +71,8 @@ cargo xtask soak guests     record 17 programs on two versions of Linux with 2 t
                             docs/guests.md: hours; continues after an interruption
 cargo xtask soak guests known
                             only write the table of the recordings that there are
-cargo xtask soak guests PROGRAM KERNEL CPUS
-                            record one cell, and write the table
+cargo xtask soak guests [PROGRAM] KERNEL CPUS
+                            record these cells, and write the table
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
@@ -108,8 +108,9 @@ fn main() -> ExitCode {
         ["soak", "fidelity"] => fidelity::soak(),
         ["soak", "guests"] => guests::soak(Selection::All),
         ["soak", "guests", "known"] => guests::soak(Selection::Known),
+        ["soak", "guests", kernel, cpus] => guests::soak(Selection::Guest { kernel, cpus }),
         ["soak", "guests", program, kernel, cpus] => {
-            guests::soak(Selection::Cells { program, kernel, cpus })
+            guests::soak(Selection::Cell { program, kernel, cpus })
         }
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)

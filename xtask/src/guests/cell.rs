@@ -1,5 +1,6 @@
 //! A cell of the corpus: a program, a kernel and a number of CPUs; its recording, and its replay.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ pub(super) struct Cell {
 }
 
 /// The end of a guest.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Recorded {
     At(PathBuf),
     /// The kernel's package, or a tool, is not to be had here.
@@ -57,6 +58,17 @@ impl Cell {
         format!("{name}-{kernel}-{cpus}.shootdown")
     }
 
+    /// Returns the path of the recording that a run makes.
+    pub(super) fn recording(&self, place: &Place) -> PathBuf {
+        place.recordings.join(self.file())
+    }
+
+    /// Returns the command that boots the guest, without the program.
+    pub(super) fn guest(&self, place: &Place, options: &str) -> Command {
+        let guest = Command::new(&place.lab).args("guest --force --quiet").args(options);
+        guest.arg("--kernel").arg(self.kernel).arg("--cpus").arg(self.cpus.to_string())
+    }
+
     /// Boots the guest and records the program.
     pub(super) fn record(
         &self,
@@ -64,10 +76,8 @@ impl Cell {
         files: &[PathBuf],
         options: &str,
     ) -> Result<Recorded, Failure> {
-        let path = place.recordings.join(self.file());
-        let mut guest = Command::new(&place.lab).args("guest --force --quiet").args(options);
-        guest = guest.arg("--kernel").arg(self.kernel);
-        guest = guest.arg("--cpus").arg(self.cpus.to_string()).arg("--output").arg(&path);
+        let path = self.recording(place);
+        let mut guest = self.guest(place, options).arg("--output").arg(&path);
         for file in files {
             guest = guest.arg("--file").arg(file);
         }
@@ -75,21 +85,8 @@ impl Cell {
         for word in (self.program.command)(self.cpus) {
             guest = guest.arg(word);
         }
-        let ended = guest.within(&place.work).captured()?;
-        let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
-        let is_missing = ["apt-get", "apt-cache", "qemu-system-x86_64 is not", "mirror of Debian"];
-        match ended.status.code() {
-            Some(0) => Ok(Recorded::At(path)),
-            Some(MISSING) if is_missing.iter().any(|cause| errors.contains(cause)) => {
-                Ok(Recorded::Missing(errors.lines().next().unwrap_or_default().to_owned()))
-            }
-            _ => {
-                eprint!("{errors}");
-                let Self { program: Program { name, .. }, kernel, cpus } = self;
-                let cause = format!("{name} failed on Linux {kernel} with {cpus} CPUs");
-                Err(Failure::new(cause, "read its output above"))
-            }
-        }
+        let missing = run(guest.within(&place.work), &self.to_string())?;
+        Ok(missing.map_or(Recorded::At(path), Recorded::Missing))
     }
 
     /// Replays the recording, and returns its counts: on [`MACHINE`], or, if the counts are not
@@ -119,6 +116,40 @@ impl Cell {
             .map(|directory| directory.join(self.file()))
             .into_iter()
             .find(|path| path.is_file())
+    }
+}
+
+impl PartialEq for Cell {
+    fn eq(&self, other: &Self) -> bool {
+        let place = |cell: &Self| (cell.program.name, cell.kernel, cell.cpus);
+        place(self) == place(other)
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program: Program { name, .. }, kernel, cpus } = self;
+        write!(f, "{name} on Linux {kernel} with {cpus} CPUs")
+    }
+}
+
+/// Runs a guest, which is named in errors. Returns what is missing on this host, if something is.
+pub(super) fn run(guest: Command, name: &str) -> Result<Option<String>, Failure> {
+    let ended = guest.captured()?;
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let is_missing = ["apt-get", "apt-cache", "qemu-system-x86_64 is not", "mirror of Debian"];
+    match ended.status.code() {
+        Some(0) => {
+            print!("{}", String::from_utf8_lossy(&ended.stdout));
+            Ok(None)
+        }
+        Some(MISSING) if is_missing.iter().any(|cause| errors.contains(cause)) => {
+            Ok(Some(errors.lines().next().unwrap_or_default().to_owned()))
+        }
+        _ => {
+            eprint!("{errors}");
+            Err(Failure::new(format!("the guest of {name} failed"), "read its output above"))
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Real Linux in guests: the model `linux-7.0` held against the kernels of a corpus of recordings.
 
+mod batch;
 mod cell;
 mod corpus;
 
@@ -86,8 +87,13 @@ pub(crate) enum Selection<'a> {
     All,
     /// None: the recordings that there are.
     Known,
-    /// The cells of a program, on the kernels and numbers of CPUs that fit.
-    Cells {
+    /// All cells of a kernel and a number of CPUs.
+    Guest {
+        kernel: &'a str,
+        cpus: &'a str,
+    },
+    /// The cell of a program, a kernel and a number of CPUs.
+    Cell {
         program: &'a str,
         kernel: &'a str,
         cpus: &'a str,
@@ -99,16 +105,19 @@ impl Selection<'_> {
         match self {
             Self::All => true,
             Self::Known => false,
-            Self::Cells { program, kernel, cpus } => {
-                (program, kernel, cpus)
-                    == (cell.program.name, cell.kernel, cell.cpus.to_string().as_str())
+            Self::Guest { kernel, cpus } => {
+                (kernel, cpus) == (cell.kernel, cell.cpus.to_string().as_str())
+            }
+            Self::Cell { program, kernel, cpus } => {
+                program == cell.program.name && Self::Guest { kernel, cpus }.has(cell)
             }
         }
     }
 }
 
-/// Records the selected cells of the corpus, and writes the table of verdicts into the book. Cells
-/// that were recorded before are only replayed, so an interrupted run continues.
+/// Records the selected cells of the corpus, those of one kernel and number of CPUs in one or two
+/// guests, and writes the table of verdicts into the book. Cells that were recorded before are only
+/// replayed, so an interrupted run continues.
 pub(crate) fn soak(selection: Selection<'_>) -> Result<(), Failure> {
     let cell = |(kernel, cpus)| PROGRAMS.iter().map(move |program| Cell { program, kernel, cpus });
     let places = CPUS.iter().flat_map(|&cpus| KERNELS.map(|kernel| (kernel, cpus)));
@@ -130,25 +139,38 @@ pub(crate) fn soak(selection: Selection<'_>) -> Result<(), Failure> {
             insert(&mut rows, number, cell, cell.replay(&place, &path));
         }
     }
-    for (number, cell) in cells.iter().enumerate() {
-        if selection.has(cell) && cell.known(&place).is_none() {
-            insert(&mut rows, number, cell, recorded(cell, &place));
+    let is_missing = |cell: &Cell| selection.has(cell) && cell.known(&place).is_none();
+    for together in cells.chunk_by(is_same_guest) {
+        let missing: Vec<Cell> = together.iter().copied().filter(is_missing).collect();
+        for (cell, recorded) in record(&missing, &place)? {
+            let counts = match recorded {
+                Recorded::At(path) => cell.replay(&place, &path),
+                Recorded::Missing(why) => Err(Failure::missing(why, "read the output above")),
+            };
+            let number = cells.iter().position(|it| *it == cell).unwrap_or_default();
+            insert(&mut rows, number, &cell, counts);
             golden::check_part(BOOK, MARK, &table(&rows, cells.len()))?;
         }
     }
     golden::check_part(BOOK, MARK, &table(&rows, cells.len()))
 }
 
-/// Records a cell, and returns its counts.
-fn recorded(cell: &Cell, place: &Place) -> Result<Counts, Failure> {
-    let Some(files) = cell.program.prepare(&place.work)? else {
-        let cause = format!("{} is not installed", cell.program.needs);
-        return Err(Failure::missing(cause, "install it"));
-    };
-    match cell.record(place, &files, OPTIONS)? {
-        Recorded::At(path) => cell.replay(place, &path),
-        Recorded::Missing(why) => Err(Failure::missing(why, "check the network")),
-    }
+/// Returns `true` if both cells are recorded in one guest: it runs all loops, or all real programs.
+fn is_same_guest(one: &Cell, other: &Cell) -> bool {
+    let is_loop = |cell: &Cell| cell.program.name.starts_with("loop ");
+    (one.kernel, one.cpus, is_loop(one)) == (other.kernel, other.cpus, is_loop(other))
+}
+
+/// Records cells in one guest.
+fn record(cells: &[Cell], place: &Place) -> Result<Vec<(Cell, Recorded)>, Failure> {
+    let batch::Prepared { ready, files, absent } = batch::Prepared::new(cells, &place.work)?;
+    // The other guests may succeed.
+    let recorded = batch::record(&ready, place, &files, OPTIONS)
+        .unwrap_or_else(|failure| vec![Recorded::Missing(failure.cause().into()); ready.len()]);
+    let absent = absent
+        .into_iter()
+        .map(|cell| (cell, Recorded::Missing(format!("{} is not installed", cell.program.needs))));
+    Ok(ready.iter().copied().zip(recorded).chain(absent).collect())
 }
 
 /// The rows of the table, by the order of the cells.

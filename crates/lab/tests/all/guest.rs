@@ -59,13 +59,19 @@ impl Host {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
 
-    /// Returns the command with these options, which looks for programs on this host first.
+    /// Returns the command that records a program, with these options.
     fn guest(&self, kernel: &str, options: &[&str]) -> Command {
+        let mut command = self.unrecorded(kernel);
+        command.args(["--output", "r"]).args(options);
+        command
+    }
+
+    /// Returns the command without `--output`, which looks for programs on this host first.
+    fn unrecorded(&self, kernel: &str) -> Command {
         let paths = std::env::var("PATH").expect("a path");
         let mut command = command();
         command
-            .args(["guest", "--kernel", kernel, "--busybox", "/bin/true", "--output", "r"])
-            .args(options)
+            .args(["guest", "--kernel", kernel, "--busybox", "/bin/true"])
             .current_dir(self.at("work"))
             .env("PATH", format!("{}:{paths}", self.at("programs").display()))
             .env("TMPDIR", self.at("temporary"))
@@ -233,4 +239,18 @@ fn killed_command_ends_guest() {
 fn is_zombie(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     status.is_ok_and(|status| status.contains(") Z "))
+}
+
+#[test]
+fn program_without_output_is_not_recorded() {
+    let host = Host::new(
+        "cd $(dirname $port); echo out > o; echo 3 > s\n\
+         { send status s; send stdout o; send taken0 o; echo end 0; } > $port\n",
+    );
+    let mut command = host.unrecorded("../vmlinuz");
+    let output = command.args(["--take", "result", "--", "true"]).output();
+    let output = output.expect("the command runs");
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("out\n".into(), String::new()));
+    assert_eq!(files(host.at("work")), ["result"]);
 }

@@ -1,5 +1,5 @@
-//! The first process of the guest: a script for busybox, which records the program and sends the
-//! results.
+//! The first process of the guest: a script for busybox, which runs or records the program and
+//! sends the results.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const OURS: &str = "/.shootdown";
 /// The lines of the guest's console that report its progress begin like this.
 pub(super) const STAGE: &str = "shootdown guest: ";
 
-/// The script up to the recording. `$out` is the virtio port, or the second serial port if the
+/// The script up to the program. `$out` is the virtio port, or the second serial port if the
 /// kernel has no driver for virtio.
 const BEFORE: &str = r#"#!/.shootdown/busybox sh
 b=/.shootdown/busybox
@@ -37,12 +37,12 @@ $b uname -r > release
 $b grep TLB: /proc/interrupts > before
 "#;
 
-/// The script after the recording. Each file is sent as a line with its name and its size, and its
+/// The script after the program. Each file is sent as a line with its name and its size, and its
 /// bytes. The last line marks a complete delivery.
 const AFTER: &str = r#"echo $? > /.shootdown/out/status
 cd /.shootdown/out
 $b grep TLB: /proc/interrupts > after
-echo "shootdown guest: bringing back the recording" > /dev/console
+echo "shootdown guest: bringing back the results" > /dev/console
 send() {
     if [ -f "$2" ]; then
         echo "$1 $($b stat -L -c %s "$2")"
@@ -73,6 +73,7 @@ pub(super) fn add(
         files.directory(directory);
     }
     files.directory(script.directory);
+    files.link("/.shootdown/bin/shootdown", Path::new(OURS).join("shootdown"));
     let busybox = Path::new(OURS).join("busybox");
     for shell in ["/bin/sh", "/usr/bin/env"] {
         files.link(shell, &busybox);
@@ -90,24 +91,30 @@ pub(super) struct Script<'a> {
     pub(super) command: Vec<&'a OsStr>,
     /// The directory in which the program runs.
     pub(super) directory: &'a Path,
-    pub(super) buffer_kib: u32,
+    /// The recorder of the program, if it is recorded.
+    pub(super) recorder: Option<Recorder>,
     /// Files to send, by their paths in the guest.
     pub(super) taken: Vec<&'a Path>,
+}
+
+/// The options of `shootdown record` in the guest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorder {
+    /// The size of each of the two kernel buffers per CPU.
+    pub(super) buffer_kib: u32,
 }
 
 impl Script<'_> {
     fn text(&self) -> Vec<u8> {
         let mut text = BEFORE.as_bytes().to_vec();
-        text.extend(format!("echo \"{STAGE}recording\" > /dev/console\ncd ").bytes());
+        let stage = if self.recorder.is_some() { "recording" } else { "running" };
+        text.extend(format!("echo \"{STAGE}{stage}\" > /dev/console\ncd ").bytes());
         text.extend(quoted(self.directory.as_os_str()));
-        text.extend(
-            format!(
-                "\n{OURS}/shootdown record --quiet --buffer-kib {} \
-                 --output {OURS}/out/recording --",
-                self.buffer_kib
-            )
-            .bytes(),
-        );
+        text.push(b'\n');
+        if let Some(Recorder { buffer_kib }) = self.recorder {
+            let record = format!("{OURS}/shootdown record --quiet --buffer-kib {buffer_kib}");
+            text.extend(format!("{record} --output {OURS}/out/recording --").bytes());
+        }
         for word in &self.command {
             text.push(b' ');
             text.extend(quoted(word));
@@ -133,12 +140,16 @@ mod tests {
         let script = Script {
             command: [r"a'b", "$(reboot)"].map(OsStr::new).to_vec(),
             directory: Path::new("/w d"),
-            buffer_kib: 64,
+            recorder: Some(Recorder { buffer_kib: 64 }),
             taken: vec![Path::new("x y")],
         };
         let text = String::from_utf8(script.text()).expect("text");
         assert!(text.contains(r"-- 'a'\''b' '$(reboot)' < /dev/null"), "{text}");
         assert!(text.contains("cd '/w d'\n") && text.contains("send taken0 '/w d/x y'\n"));
         assert!(text.contains("--buffer-kib 64 "));
+        let unrecorded = Script { recorder: None, ..script };
+        let text = String::from_utf8(unrecorded.text()).expect("text");
+        assert!(text.contains("\n 'a'\\''b' '$(reboot)' < /dev/null"), "{text}");
+        assert!(!text.contains("shootdown record"), "{text}");
     }
 }

@@ -1,4 +1,5 @@
-//! `shootdown guest`: records a program on a real Linux with 1 to 255 CPUs, which QEMU emulates.
+//! `shootdown guest`: runs a program on a real Linux with 1 to 255 CPUs, which QEMU emulates, and
+//! records it.
 //!
 //! In reading order: `kernel` finds the kernel, with `packages` from Debian's. `archive` is the
 //! initramfs, to which `programs` adds the program with its libraries, and `init` the first process
@@ -18,7 +19,7 @@ mod programs;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -36,7 +37,7 @@ use archive::Files;
 use delivery::Delivery;
 use emulator::{Clock, Console, Emulated};
 use error::GuestError;
-use init::Script;
+use init::{Recorder, Script};
 use kernel::Kernel;
 use packages::Packages;
 
@@ -45,10 +46,13 @@ Examples:
   shootdown guest --output xz.shootdown --file big.txt -- xz -T8 -k big.txt
   shootdown guest --kernel 7.0 --cpus 16 --output gc.shootdown --file app.js -- node app.js
   shootdown guest --kernel /boot/vmlinuz --cpus 64 --counted --output a.shootdown -- ./a.out
+  shootdown guest --cpus 8 --file two.sh --take a.shootdown --take b.shootdown -- sh two.sh
 
 Boots the kernel under QEMU (software emulation, so all times are of the emulator), in a machine
 that has only the program with its shared libraries, the files that you give with --file, and
 busybox. Files have the same paths as on this machine, and the program runs in the same directory.
+Without --output, the program is not recorded. It can call `shootdown record` itself, as often as it
+likes in one guest: the last example brings two recordings back.
 Kernels that are named by a version come from Debian's packages; 6.4 is the first version that has
 all events. They are kept in ~/.cache/shootdown.
 
@@ -74,9 +78,9 @@ pub(crate) struct Guest {
     /// A file that the program writes, to bring back to its place here; repeat it for several
     #[arg(long = "take", value_name = "FILE")]
     taken: Vec<PathBuf>,
-    /// The file of the recording
+    /// The file of the recording; without it, the program runs unrecorded
     #[arg(long, short, value_name = "FILE")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Replace FILE, and files that are brought back, if they exist
     #[arg(long)]
     force: bool,
@@ -103,27 +107,27 @@ pub(crate) struct Guest {
     /// Print nothing but errors and the program's output
     #[arg(long, short)]
     quiet: bool,
-    /// The program to record, and its arguments
+    /// The program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 impl Guest {
-    /// Records the program in a guest, and returns its exit status.
+    /// Runs the program in a guest, and returns its exit status.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let progress = match self.quiet {
             true => ProgressBar::hidden(),
             false => progress::bar(None, "{spinner} {elapsed:>4} {wide_msg}"),
         };
         progress.enable_steady_tick(progress::PERIOD);
-        let recorded = self.record(&progress);
+        let status = self.run_and_bring_back(&progress);
         progress.finish_and_clear();
-        Ok(recorded?)
+        Ok(status?)
     }
 
-    fn record(&self, progress: &ProgressBar) -> Result<u8, GuestError> {
+    fn run_and_bring_back(&self, progress: &ProgressBar) -> Result<u8, GuestError> {
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        let output = Output::new(&self.output, existing)?;
+        let output = self.output.as_ref().map(|path| Output::new(path, existing)).transpose()?;
         let taken: Vec<Output> =
             self.taken.iter().map(|path| Output::new(path, existing)).collect::<Result<_, _>>()?;
         let mut signals = Signals::listen().map_err(GuestError::Signals)?;
@@ -138,21 +142,28 @@ impl Guest {
         let script = Script {
             command: command.collect(),
             directory: &directory,
-            buffer_kib: self.buffer_kib,
+            recorder: output.as_ref().map(|_| Recorder { buffer_kib: self.buffer_kib }),
             taken: self.taken.iter().map(PathBuf::as_path).collect(),
         };
         init::add(&mut files, &script, &busybox)?;
         let start = Instant::now();
         let delivery = self.boot(&kernel, &files, &mut signals, progress)?;
         progress.finish_and_clear();
-        let bytes = keep(&delivery, "recording", &output)?.ok_or_else(|| recorder(&delivery))?;
+        let bytes = match &output {
+            Some(output) => {
+                Some(keep(&delivery, "recording", output)?.ok_or_else(|| recorder(&delivery))?)
+            }
+            None => None,
+        };
         show(&delivery)?;
         for (number, output) in taken.iter().enumerate() {
             if keep(&delivery, &format!("taken{number}"), output)?.is_none() {
                 self.note(&format!("note: the guest has no file {}", shown(output.path())));
             }
         }
-        self.summarise(&delivery, &kernel, bytes, start.elapsed())?;
+        if let (Some(output), Some(bytes)) = (&self.output, bytes) {
+            self.summarise(&delivery, &kernel, (output, bytes), start.elapsed())?;
+        }
         Ok(delivery.status())
     }
 
@@ -219,14 +230,14 @@ impl Guest {
         &self,
         delivery: &Delivery,
         kernel: &Kernel,
-        bytes: u64,
+        (output, bytes): (&Path, u64),
         time: Duration,
     ) -> Result<(), GuestError> {
-        let survey = open(&self.output).and_then(|reader| {
-            Survey::of(reader, |_| ()).map_err(|error| refused(&self.output, error))
+        let survey = open(output).and_then(|reader| {
+            Survey::of(reader, |_| ()).map_err(|error| refused(output, error))
         })?;
         let counts = &survey.kernel;
-        let (program, output) = (shown(&self.command[0]), shown(&self.output));
+        let (program, output) = (shown(&self.command[0]), shown(output));
         self.note(&format!(
             "recorded {} records (lost {}) of {program} on {} CPUs, Linux {}, in {:.1} s: {output} \
              ({})",
