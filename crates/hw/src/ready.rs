@@ -194,6 +194,8 @@ mod tests {
     use crate::loongarch64::instructions::Step::{CompleteAll, Invtlb, WriteIocsr};
     use crate::loongarch64::instructions::steps_of;
     use crate::loongarch64::{IocsrIpi, LoongArch64};
+    use crate::x86_64::{Features, KernelPages, X2ApicIpi, X86_64, recorded};
+    use core::cell::Cell;
     use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
     use shootdown::Extent;
 
@@ -255,5 +257,60 @@ mod tests {
         // SAFETY: no CPU uses the space, and it stays in place.
         unsafe { on(0).retire(NonNull::from(&space)) }.wait();
         assert_eq!(RECLAIMED.load(Relaxed), 0x2000);
+    }
+
+    static MANY: ReadyEngine<Many, 65> = ReadyEngine::new();
+
+    /// 64 CPUs in clusters of 16, numbered as they are on a machine of one socket, and one more.
+    struct Many;
+
+    // SAFETY: one thread plays all CPUs, one after the other.
+    unsafe impl Platform for Many {
+        type Processor = X86_64;
+        type Ipi = X2ApicIpi;
+        type CpuBits = [u64; 2];
+
+        const CPU_NUMBER: fn() -> u32 = || PLAYED.get();
+        /// The second threads of all cores come after all first threads.
+        const CONTROLLER_ID: fn(u32) -> u64 = |cpu| u64::from(cpu % 32 * 2 + cpu / 32);
+        const RECLAIM: fn(NonNull<Space<ReadyMachine<Self>>>) = |_| {};
+    }
+
+    std::thread_local! {
+        static PLAYED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn flush_interrupts_64_cpus_by_four_commands() {
+        // SAFETY: instructions are only recorded.
+        let (ipi, processor) = unsafe {
+            let kernel_pages = KernelPages::PerTag;
+            (X2ApicIpi::new(0xf0).by_clusters(), X86_64::new(Features::NONE, kernel_pages))
+        };
+        let mut space = None;
+        recorded::steps_of(|| {
+            // SAFETY: only this test uses the engine.
+            unsafe { MANY.init(processor, ipi, Root(0x1000)) };
+            let space = space.insert(MANY.space(Root(0x2000)));
+            for cpu in 0..65 {
+                PLAYED.set(cpu);
+                // SAFETY: the test plays a CPU until it plays the next one, and the space stays in
+                // place until the end of the test.
+                unsafe {
+                    MANY.start_cpu();
+                    MANY.pin().switch(space);
+                }
+            }
+        });
+        let space = space.expect("made above");
+        let commands = recorded::steps_of(|| {
+            // SAFETY: the thread plays CPU 64.
+            let pending = unsafe { MANY.pin() }.flush(&space, Extent::page(0x5000));
+            assert_eq!(pending.waiting().len(), 64);
+            // No CPU answers.
+            core::mem::forget(pending);
+        });
+        let is_command = |step: &&recorded::Step| matches!(step, recorded::Step::Wrmsr(0x830, _));
+        assert_eq!(commands.iter().filter(is_command).count(), 4, "{commands:x?}");
     }
 }

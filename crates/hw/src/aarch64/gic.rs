@@ -4,6 +4,7 @@
 
 use crate::Ipi;
 use crate::aarch64::instruction;
+use crate::ipi::for_each_group;
 
 /// A software-generated interrupt (SGI) of group 1. The controller's number of a CPU is its
 /// affinity, as in `MPIDR_EL1`.
@@ -30,15 +31,16 @@ impl GicIpi {
 // SAFETY: `dsb ishst` makes earlier stores visible before the interrupt. After its end, the SGI can
 // become active again.
 unsafe impl Ipi for GicIpi {
-    /// Neighbours whose affinities differ only in the lower four bits share a write.
+    /// Targets whose affinities differ only in the lower four bits share a write.
     #[inline]
     fn send(&self, targets: impl Iterator<Item = u64>) {
         // The write is to a system register, not to memory. Without this barrier, a target could
         // take the interrupt and find nothing to do before earlier stores are visible to it.
         instruction::publish();
-        for_each_write(self.number, targets, |value| {
+        let values = targets.map(|affinity| sgi1r(self.number, affinity));
+        for_each_group(values.map(|it| (it & !TARGET_LIST, it & TARGET_LIST)), |value, list| {
             // SAFETY: the targets handle the interrupt.
-            unsafe { instruction::set_sgi1r(value) };
+            unsafe { instruction::set_sgi1r(value | list) };
         });
         // Send the interrupts now, not at the next context synchronization.
         instruction::synchronize();
@@ -55,22 +57,8 @@ unsafe impl Ipi for GicIpi {
     }
 }
 
-/// Calls `write` with each value of `ICC_SGI1R_EL1` that sends an SGI to these affinities.
-fn for_each_write(number: u8, affinities: impl Iterator<Item = u64>, mut write: impl FnMut(u64)) {
-    const TARGET_LIST: u64 = 0xffff;
-    let mut pending: Option<u64> = None;
-    for next in affinities.map(|affinity| sgi1r(number, affinity)) {
-        pending = Some(match pending {
-            Some(value) if (value ^ next) & !TARGET_LIST == 0 => value | next,
-            Some(full) => {
-                write(full);
-                next
-            }
-            None => next,
-        });
-    }
-    pending.into_iter().for_each(write);
-}
+/// The targets in `ICC_SGI1R_EL1`: one bit for each affinity that differs in the lower four bits.
+const TARGET_LIST: u64 = 0xffff;
 
 /// The value of `ICC_SGI1R_EL1` that sends an SGI to the CPU with this affinity.
 fn sgi1r(number: u8, affinity: u64) -> u64 {
@@ -100,12 +88,17 @@ mod tests {
     fn cpus_of_one_cluster_share_a_write() {
         // SAFETY: instructions are only recorded.
         let ipi = unsafe { GicIpi::new(1) };
-        let sent = steps_of(|| ipi.send([0, 3, 0x10, 0x100, 0x101].into_iter()));
+        let sent = steps_of(|| ipi.send([0, 0x100, 3, 0x10, 0x101].into_iter()));
         let [first, second, third] =
-            [1 << 24 | 0b1001, 1 << 44 | 1 << 24 | 1, 1 << 24 | 1 << 16 | 0b11];
+            [1 << 24 | 0b1001, 1 << 24 | 1 << 16 | 0b11, 1 << 44 | 1 << 24 | 1];
         let writes = [SetSgi1r(first), SetSgi1r(second), SetSgi1r(third)];
         assert_eq!(sent, [&[Publish], &writes[..], &[Synchronize]].concat());
         assert_eq!(steps_of(|| ipi.send(core::iter::empty())), [Publish, Synchronize]);
+        // 64 CPUs in clusters of 16 take four writes.
+        let affinities = (0..64).map(|cpu| cpu / 16 << 8 | cpu % 16);
+        let sent = steps_of(|| ipi.send(affinities));
+        let write = |cluster: u64| SetSgi1r(1 << 24 | cluster << 16 | 0xffff);
+        assert_eq!(sent, [Publish, write(0), write(1), write(2), write(3), Synchronize]);
     }
 
     #[test]

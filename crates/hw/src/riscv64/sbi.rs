@@ -5,6 +5,8 @@
 
 use shootdown::{Extent, Tag};
 
+use crate::ipi::for_each_group;
+
 /// Harts of one call: bit *n* of `mask` is hart `base + n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HartMask {
@@ -18,29 +20,13 @@ impl HartMask {
     /// All harts.
     pub const ALL: Self = Self { mask: 0, base: u64::MAX };
     const HARTS: u64 = 64;
-
-    const fn of(hart: u64) -> Self {
-        Self { mask: 1 << (hart % Self::HARTS), base: hart - hart % Self::HARTS }
-    }
 }
 
-/// Calls `call` once for each block of 64 hart numbers that has harts, if the harts come in order
-/// of their blocks, and more often otherwise.
+/// Calls `call` once for each block of 64 hart numbers that has harts, and more often only if there
+/// are more than eight blocks whose harts come in turns.
 pub fn for_each_mask(harts: impl Iterator<Item = u64>, mut call: impl FnMut(HartMask)) {
-    let mut block: Option<HartMask> = None;
-    for next in harts.map(HartMask::of) {
-        block = Some(match block {
-            Some(HartMask { mask, base }) if base == next.base => {
-                HartMask { mask: mask | next.mask, base }
-            }
-            Some(full) => {
-                call(full);
-                next
-            }
-            None => next,
-        });
-    }
-    block.into_iter().for_each(call);
+    let place = |hart: u64| (hart - hart % HartMask::HARTS, 1 << (hart % HartMask::HARTS));
+    for_each_group(harts.map(place), |base, mask| call(HartMask { mask, base }));
 }
 
 /// First address and number of bytes of a remote fence. All of the address space has 0 and
@@ -181,8 +167,7 @@ mod tests {
         assert_eq!(masks(&[]), []);
         assert_eq!(masks(&[2, 0, 1, 63]), [(0, 1 << 63 | 0b111)]);
         assert_eq!(masks(&[63, 64, 65, 0x1_0003]), [(0, 1 << 63), (64, 0b11), (0x1_0000, 0b1000)]);
-        // Harts out of order are all named, by more calls.
-        assert_eq!(masks(&[0, 64, 1]), [(0, 1), (64, 1), (0, 2)]);
+        assert_eq!(masks(&[0, 64, 1]), [(0, 0b11), (64, 1)]);
     }
 
     /// SBI, "IPI Extension" and "RFENCE Extension".

@@ -12,6 +12,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use shootdown_hw::Ipi;
+use shootdown_hw::x86_64::X2ApicIpi;
 use x86::instructions::interrupts::without_interrupts;
 use x86::instructions::port::Port;
 use x86::registers::model_specific::Msr;
@@ -25,6 +27,8 @@ pub(super) const REGISTERS: u64 = 0xfee0_0000;
 /// Offsets of registers.
 const TASK_PRIORITY: u32 = 0x80;
 const END_OF_INTERRUPT: u32 = 0xb0;
+const LOGICAL_ID: u32 = 0xd0;
+const LOGICAL_FORMAT: u32 = 0xe0;
 const SPURIOUS: u32 = 0xf0;
 const COMMAND: u32 = 0x300;
 const COMMAND_TARGET: u32 = 0x310;
@@ -36,6 +40,7 @@ const TIMER_DIVIDER: u32 = 0x3e0;
 
 /// Bits of `COMMAND`.
 const ASSERT: u32 = 1 << 14;
+const LOGICAL: u32 = 1 << 11;
 const INIT: u32 = 5 << 8;
 const START_UP: u32 = 6 << 8;
 /// Bit of `COMMAND` in an xAPIC: the last interrupt has not been sent yet.
@@ -44,6 +49,10 @@ const IS_PENDING: u32 = 1 << 12;
 const MASKED: u32 = 1 << 16;
 /// Bit of `SPURIOUS`.
 const ENABLED: u32 = 1 << 8;
+/// Value of `LOGICAL_FORMAT`: a logical destination has one bit for each CPU.
+const FLAT: u32 = u32::MAX;
+/// Number of CPUs that one command of an xAPIC reaches: those that have a bit.
+const FLAT_CPUS: u32 = 8;
 /// Value of `TIMER_DIVIDER`: divide by 1.
 const UNDIVIDED: u32 = 0b1011;
 
@@ -64,13 +73,18 @@ pub(super) fn mask_legacy() {
     }
 }
 
-/// Sets up the APIC of this CPU.
-pub(super) fn set_up() {
+/// Sets up the APIC of the CPU with this number, which is also its APIC ID.
+pub(super) fn set_up(cpu: u32) {
     let is_x2apic = use_x2apic();
     IS_X2APIC.store(is_x2apic, Ordering::Relaxed);
     let mode = if is_x2apic { BASE_ENABLED | BASE_X2APIC } else { BASE_ENABLED };
     // SAFETY: the APIC has this mode, and the kernel never leaves it.
     unsafe { Msr::new(BASE).write(Msr::new(BASE).read() | mode) };
+    if !is_x2apic {
+        // An x2APIC's logical ID is fixed.
+        write(LOGICAL_FORMAT, FLAT);
+        write(LOGICAL_ID, if cpu < FLAT_CPUS { 1 << (24 + cpu) } else { 0 });
+    }
     write(TASK_PRIORITY, 0);
     write(LINE_0, MASKED);
     write(TIMER_DIVIDER, UNDIVIDED);
@@ -91,14 +105,32 @@ fn use_x2apic() -> bool {
     features & X2APIC != 0 && !is_interpreted
 }
 
-/// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU.
+/// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU. One command reaches
+/// up to 16 CPUs of a cluster (x2APIC), or all of the first eight CPUs (xAPIC).
 pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
     let vector = match interrupt {
         Interrupt::Flush => vectors::FLUSH,
         Interrupt::Wake => vectors::WAKE,
         Interrupt::Timer => vectors::TIMER,
     };
-    cpus.for_each(|cpu| command(cpu, ASSERT | u32::from(vector)));
+    if IS_X2APIC.load(Ordering::Relaxed) {
+        // SAFETY: the APICs are in x2APIC mode, the kernel handles the vector, and both emulators
+        // deliver logical destinations.
+        unsafe { X2ApicIpi::new(vector).by_clusters() }.send(cpus.map(u64::from));
+        return;
+    }
+    let command = ASSERT | u32::from(vector);
+    let mut flat = 0;
+    for cpu in cpus {
+        if cpu < FLAT_CPUS {
+            flat |= 1 << cpu;
+        } else {
+            command_xapic(cpu, command);
+        }
+    }
+    if flat != 0 {
+        command_xapic(flat, command | LOGICAL);
+    }
 }
 
 /// Resets a CPU, which then waits for [`start_up`].
@@ -115,19 +147,23 @@ fn command(target: u32, command: u32) {
     if IS_X2APIC.load(Ordering::Relaxed) {
         shootdown_hw::x86_64::order_before_x2apic_write();
         let register = X2APIC_REGISTERS + (COMMAND >> 4);
-        // SAFETY: the kernel handles the vectors of all interrupts that it sends.
+        // SAFETY: the target is in the state that the command requires.
         unsafe { Msr::new(register).write(u64::from(target) << 32 | u64::from(command)) };
     } else {
-        // The command has two registers, and a handler that also sends must not run between the two
-        // writes. Uncached memory is written after all earlier stores.
-        without_interrupts(|| {
-            while read(COMMAND) & IS_PENDING != 0 {
-                core::hint::spin_loop();
-            }
-            write(COMMAND_TARGET, target << 24);
-            write(COMMAND, command);
-        });
+        command_xapic(target, command);
     }
+}
+
+fn command_xapic(target: u32, command: u32) {
+    // The command has two registers, and a handler that also sends must not run between the two
+    // writes. Uncached memory is written after all earlier stores.
+    without_interrupts(|| {
+        while read(COMMAND) & IS_PENDING != 0 {
+            core::hint::spin_loop();
+        }
+        write(COMMAND_TARGET, target << 24);
+        write(COMMAND, command);
+    });
 }
 
 /// Ends the interrupt that is being handled.

@@ -147,7 +147,7 @@ unsafe impl Architecture for X86_64 {
     }
 
     fn set_up_cpu(cpu: u32) {
-        apic::set_up();
+        apic::set_up(cpu);
         if cpu == 0 {
             time::calibrate();
         }
