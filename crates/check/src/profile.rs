@@ -37,6 +37,8 @@ pub struct Profile {
     pub upper_levels: UpperLevels,
     /// `true` if a CPU that holds a clean entry reads the entry again before it writes through it.
     pub traps_stale_writes: bool,
+    /// `true` if the engine [answers early](shootdown::Machine::answers_early).
+    pub answers_early: bool,
     /// The effect of loading a root under tag 0.
     pub loads_without_tags: LoadsWithoutTags,
     /// The order of an invalidation after earlier accesses of its CPU.
@@ -93,6 +95,8 @@ impl Profile {
     ///   invalidated.
     /// - `traps_stale_writes`: SDM volume 3, "Accessed and Dirty Flags", "Caching Translations in
     ///   TLBs" (the dirty flag is cached), "Automatic Locking" (it is set by a locked cycle).
+    /// - `answers_early`: SDM volume 3, "Delayed Invalidation": software that delays an invalidation
+    ///   must only ensure that no access uses the address.
     /// - `loads_without_tags`: SDM volume 3, "Operations that Invalidate TLBs and Paging-Structure
     ///   Caches": without PCIDs, MOV to CR3 invalidates all but global pages. With PCIDs, it
     ///   invalidates all of the PCID unless bit 63 is set.
@@ -103,6 +107,7 @@ impl Profile {
         stores: Stores::Ordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: true,
+        answers_early: true,
         loads_without_tags: LoadsWithoutTags::Drop,
         invalidations: Invalidations::InOrder,
     };
@@ -115,6 +120,8 @@ impl Profile {
     /// - `traps_stale_writes`: "Hardware management of the dirty state": hardware sets the dirty
     ///   state by an atomic update of the entry in memory. Without such hardware, a write through a
     ///   clean entry faults.
+    /// - `answers_early`: "Using break-before-make when updating translation table entries": all
+    ///   CPUs must have invalidated before the entry gets another address.
     /// - `loads_without_tags`: "TLB maintenance instructions" lists no write of a root.
     /// - `invalidations`: "Ordering and completion of TLB maintenance instructions": only a `DSB`
     ///   orders a `TLBI` after earlier accesses. In Arm's VMSA model in herd7 (June 2025), an
@@ -125,6 +132,7 @@ impl Profile {
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedIfAsked,
         traps_stale_writes: true,
+        answers_early: false,
         loads_without_tags: LoadsWithoutTags::Keep,
         invalidations: Invalidations::Early,
     };
@@ -157,6 +165,7 @@ impl Profile {
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: false,
+        answers_early: false,
         loads_without_tags: LoadsWithoutTags::Keep,
         invalidations: Invalidations::InOrder,
     };

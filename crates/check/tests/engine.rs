@@ -334,6 +334,7 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardReusedTag, Profile::X86, [&[Run(0), Run(1), Run(2), Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
+    (Rule::AnswerTablesLate, Profile::X86, [&[Run(0)], &[UnmapTable(0, 0)]]),
     (Rule::FlushDevices, Profile::X86, [&[Attach(0)], &[Unmap(0, 0)]]),
     (Rule::FlushDevices, Profile::ARM64, [&[Attach(0)], &[FreeTable(0, 0)]]),
     (Rule::MarkBatched, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),

@@ -15,6 +15,7 @@ const ALL: &[Design] = &[
     Design::LINUX_INVLPGB,
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
+    Design::SHOOTDOWN_EARLY_ANSWERS,
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,
     Design::LATR,

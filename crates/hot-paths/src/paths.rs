@@ -90,7 +90,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([181, 265, 258], Some([150, 160, 180])),
+            limits: Limits::new([183, 268, 265], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -100,7 +100,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| mem::forget(stage.pin.flush(stage.space, PAGE)),
-            limits: Limits::new([199, 311, 291], Some([170, 180, 200])),
+            limits: Limits::new([202, 317, 299], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {

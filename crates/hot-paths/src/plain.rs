@@ -20,6 +20,23 @@ unsafe impl Memory for Plain {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = false;
+    const PREFETCHES_FOR_WRITE: bool = true;
+
+    /// One `prefetchw`, as in a kernel for x86.
+    #[inline]
+    fn prefetch_for_write(&self, word: &AtomicU64) {
+        // SAFETY: a prefetch never faults.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::asm!(
+                "prefetchw [{}]",
+                in(reg) word.as_ptr(),
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = word;
+    }
 
     #[inline]
     fn fence(&self) {

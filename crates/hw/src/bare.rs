@@ -43,6 +43,7 @@ unsafe impl<K: Kernel> Memory for Bare<K> {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = K::Processor::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = K::Processor::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.processor;
         fn fence();
@@ -50,6 +51,7 @@ unsafe impl<K: Kernel> Memory for Bare<K> {
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn prefetch(word: &AtomicU64);
+        fn prefetch_for_write(word: &AtomicU64);
     }
 }
 
@@ -68,6 +70,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn cpu() -> CpuId;
         fn cpu_limit() -> usize;
         fn ring(cpus: &CpuSet<K::CpuBits>);
+        fn answers_early() -> bool;
         fn is_away(cpu: CpuId) -> bool;
         fn invalidate_devices(space: &Space<Self>, extents: &[Extent]);
         fn reclaim(space: NonNull<Space<Self>>);

@@ -47,6 +47,13 @@ pub unsafe trait Kernel: Sync + Sized {
     /// CPU.
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>);
 
+    /// Returns `true` if CPUs answer before they invalidate, where no page table was freed: see
+    /// [`Machine::answers_early`](shootdown::Machine::answers_early).
+    #[inline]
+    fn answers_early(&self) -> bool {
+        false
+    }
+
     /// Returns `true` if a hypervisor does not run `cpu`, and will empty its TLB before it runs
     /// again: the promise of [`Machine::is_away`](shootdown::Machine::is_away), which is more than
     /// that the CPU is not running. Under KVM, see [`x86_64::kvm`](crate::x86_64::kvm).

@@ -77,7 +77,8 @@ impl BellState {
     }
 }
 
-/// A round that its owner has begun: it must catch up, and then end the round.
+/// A round that its owner has begun: it must catch up, and then end the round. Its number times
+/// [`ROUND`], plus any flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round(u64);
 
@@ -157,7 +158,8 @@ impl<M: Memory> Bell<M> {
         let attend = if found & ATTENDED == 0 { ATTENDED } else { 0 };
         let change = ROUND + attend - RUNG;
         let before = self.rung.0.fetch_add(change, order(machine, Rule::BellAcquire));
-        Round(before + change)
+        // The flags do not matter for the number.
+        Round(before + ROUND)
     }
 
     /// Ends a round of the owner, which has caught up: notifies every CPU that rang before the
@@ -219,10 +221,21 @@ impl<M: Memory> Bell<M> {
         self.rung.0.fetch_or(ATTENDED, Relaxed);
     }
 
-    /// Prefetches the words that a waiter reads: for the ticket, and for the answer.
+    /// Hints that the caller will soon [ring](Self::ring) the bell, or begin a round.
     #[inline]
-    pub(crate) fn prefetch(&self, machine: &M) {
+    pub(crate) fn prefetch_for_ring(&self, machine: &M) {
+        machine.prefetch_for_write(&self.rung.0);
+    }
+
+    /// Hints that the caller will soon take a [ticket](Self::ticket).
+    #[inline]
+    pub(crate) fn prefetch_for_ticket(&self, machine: &M) {
         machine.prefetch(&self.rung.0);
+    }
+
+    /// Hints that the caller will soon [look for an answer](Self::has_answered).
+    #[inline]
+    pub(crate) fn prefetch_answer(&self, machine: &M) {
         machine.prefetch(&self.answered.0);
     }
 
@@ -267,6 +280,13 @@ impl<M: Memory> Bell<M> {
         let change = ROUND + DISCONNECTED - (found & ATTENDED);
         let before = self.rung.0.fetch_add(change, order(machine, Rule::DisconnectRelease));
         self.end_round(machine, Round(before + change));
+    }
+
+    /// Returns `true` if the owner attends to no ring. For the owner's own NMI, which observes the
+    /// owner's accesses in the order of its program: while the owner catches up, the bell is attended.
+    pub(crate) fn is_quiet(&self) -> bool {
+        // Relaxed: as explained above.
+        self.rung.0.load(Relaxed) & (RUNG | ATTENDED) == 0
     }
 
     /// The state of the bell, for a report. It may be outdated by the time that it is returned.

@@ -4,6 +4,7 @@
 //! missed only a few ranges, and the log still has all of them, it invalidates these ranges;
 //! otherwise it discards the whole tag.
 
+use crate::extent::Extent;
 use crate::flush_log::{Ceiling, Missed};
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};
@@ -51,14 +52,19 @@ impl<M: Machine> PinnedCpu<'_, M> {
             && let Some((extent, cause)) = space.log.read(machine, generation)
             && extent.page_count_within(self.ceiling_at_work().of(cause))
         {
-            let slot = self.loaded_slot();
-            machine.invalidate(slot.tag(), extent);
-            slot.set_generation(generation);
-            self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
-            self.counters().flushes_ranged.add_unshared(1);
-            return;
+            return self.invalidate_one(extent, generation);
         }
         self.catch_up_to(space, generation, self.ceiling_of_several());
+    }
+
+    /// Catches up with the only flush of the loaded space that this CPU has missed.
+    #[inline(always)]
+    pub(crate) fn invalidate_one(&self, extent: Extent, generation: u64) {
+        let slot = self.loaded_slot();
+        self.machine().invalidate(slot.tag(), extent);
+        slot.set_generation(generation);
+        self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
+        self.counters().flushes_ranged.add_unshared(1);
     }
 
     /// Catches up with the loaded space up to `generation`. Returns the number of

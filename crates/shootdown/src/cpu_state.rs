@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Bell;
 use crate::hazard::Hazard;
+use crate::ids::SpaceId;
 use crate::machine::Machine;
 use crate::memory::{Word, order};
 use crate::method::NotifyPolicy;
@@ -168,6 +169,17 @@ impl<M: Machine> CpuState<M> {
         // Relaxed: on failure the word is marked, and the caller drops a reference, with
         // DropRefRelease.
         self.hazard.compare_exchange(hazard.0, Hazard::NOTHING.0, release, Relaxed).is_ok()
+    }
+
+    /// See [`Shootdown::nmi_may_touch_user`](crate::Shootdown::nmi_may_touch_user). The CPU's own NMI
+    /// calls this.
+    pub(crate) fn nmi_may_touch_user(&self, machine: &M, space: SpaceId) -> bool {
+        if self.presence(machine) != Presence::Active(space) {
+            return false;
+        }
+        // A CPU that answers early has published its answer and not invalidated yet, perhaps, for as
+        // long as its bell is attended.
+        !machine.answers_early() || self.bell.is_quiet() || machine.breaks(Rule::DenyNmi)
     }
 
     /// Hints that the caller will soon read [`presence`](Self::presence).

@@ -14,7 +14,6 @@ use crate::flush_log::FlushLog;
 use crate::ids::{CpuId, Root, SpaceId};
 use crate::machine::Machine;
 use crate::memory::Word;
-use crate::presence::Presence;
 use crate::space::Space;
 use crate::tag::asids::AsidAllocator;
 
@@ -155,12 +154,14 @@ impl<M: Machine> Shootdown<M> {
     ///
     /// `true` only if the space is loaded and in use, and this CPU has caught up with every flush
     /// that did not interrupt it: then a flush waits for this CPU before pages are freed. `false`
-    /// in the middle of a switch, and while the CPU is lazy. (Linux: `nmi_uaccess_okay`.)
+    /// in the middle of a switch, and while the CPU is lazy. (Linux: `nmi_uaccess_okay`.) If CPUs
+    /// [answer early](Machine::answers_early), also `false` in the handler and while the CPU waits for
+    /// a flush of its own.
     ///
     /// The result holds until the handler returns. The handler must not call
     /// [`pin`](Self::pin).
     pub fn nmi_may_touch_user(&self, space: SpaceId) -> bool {
-        self.cpu(self.machine.cpu()).presence(&self.machine) == Presence::Active(space)
+        self.cpu(self.machine.cpu()).nmi_may_touch_user(&self.machine, space)
     }
 
     /// The state of a CPU, from which statistics and the presence can be read. The values may be

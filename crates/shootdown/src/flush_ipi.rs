@@ -34,6 +34,9 @@ impl<M: Machine> PinnedCpu<'_, M> {
     /// methods where this CPU's state is consistent.
     #[inline]
     pub fn handle_flush_ipi(&self) {
+        // The bell has nearly always been rung, so that its word is written next. Without the hint,
+        // the load fetches the line, and the write that begins the round fetches it again.
+        self.cpu.bell.prefetch_for_ring(self.machine());
         if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
             self.answer(round);
         }
@@ -93,8 +96,44 @@ impl<M: Machine> PinnedCpu<'_, M> {
     #[inline(always)]
     fn answer_once(&self, round: Round) {
         self.counters().answers.add_unshared(1);
+        // Always before the answer: the handler runs on the kernel's translations.
         self.catch_up_with_kernel();
+        if self.machine().answers_early() && self.answer_early(round) {
+            return;
+        }
         self.catch_up_with_loaded();
+        self.end_round(round);
+    }
+
+    /// Publishes that the round is over, and then catches up. Does neither, and returns `false`,
+    /// unless this CPU uses the loaded space, and has missed one flush of few pages, which freed no
+    /// tables. See [`Machine::answers_early`].
+    ///
+    /// Until the round begun by this call has ended, the bell is attended, which keeps [NMIs from
+    /// user memory](crate::Shootdown::nmi_may_touch_user).
+    fn answer_early(&self, round: Round) -> bool {
+        let Some(space) = self.loaded() else { return false };
+        if !self.presence_word().is_active() {
+            return false;
+        }
+        let (machine, seen) = (self.machine(), self.seen_of_loaded(space));
+        let generation = space.log.generation(machine);
+        if generation != seen + 1 {
+            return false;
+        }
+        let Some((extent, cause)) = space.log.read(machine, generation) else { return false };
+        let frees_tables = extent.frees_tables() && !machine.breaks(Rule::AnswerTablesLate);
+        if frees_tables || !extent.page_count_within(self.ceiling_at_work().of(cause)) {
+            return false;
+        }
+        self.end_round(round);
+        self.invalidate_one(extent, generation);
+        true
+    }
+
+    /// Publishes that the round is over. The bell stays attended.
+    #[inline(always)]
+    fn end_round(&self, round: Round) {
         if !self.machine().breaks(Rule::CompleteForOthers) {
             self.complete_broadcasts();
         }

@@ -125,8 +125,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         flush: &Flush<'_>,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        self.log_all(space, flush);
         let scan = self.scan(space, flush, &mut pending.waiting);
+        // The lines of the bells are on their way, while this CPU waits for those of the log. A CPU
+        // that returns before the entry is complete discards its tag.
+        self.log_all(space, flush);
         let Flush { extents, generation, .. } = *flush;
         // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
@@ -181,8 +183,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let members = cpus.word(word);
             let mut present = members;
             for cpu in cpus_of_word(word, members) {
-                let presence = machine.state(cpu).presence_word(machine);
+                let state = machine.state(cpu);
+                let presence = state.presence_word(machine);
                 if presence.uses(machine, space.id()) {
+                    state.bell.prefetch_for_ring(machine);
                     scan.present += 1;
                     continue;
                 }

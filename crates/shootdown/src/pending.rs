@@ -18,6 +18,10 @@ use crate::rules::Rule;
 use crate::stall::Turns;
 use crate::trace_event::{FlushCause, WaitTrace};
 
+/// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache lines
+/// on their way (Intel: line fill buffers), and more requests would wait.
+const PREFETCHED_TICKETS: usize = 10;
+
 /// A flush that was sent and may not yet be done.
 ///
 /// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
@@ -105,14 +109,38 @@ impl<'e, M: Machine> Pending<'e, M> {
     #[inline]
     pub fn poll(&mut self) -> bool {
         self.complete_broadcast();
+        let mut prefetched = 0;
         while let Some(cpu) = self.waiting.first() {
             if !self.has_answered(cpu) {
                 return false;
             }
             self.waiting.remove(cpu);
             self.ticket = None;
+            if M::PREFETCHES {
+                if prefetched == 0 {
+                    self.prefetch_tickets();
+                    prefetched = PREFETCHED_TICKETS;
+                }
+                prefetched -= 1;
+            }
         }
         true
+    }
+
+    /// Prefetches what [`poll`](Self::poll) reads of the next CPUs, which have probably answered,
+    /// because they were rung at the same time as a CPU that has. Before the first answer, this
+    /// would take their bells' lines away from CPUs that are about to write them.
+    #[inline]
+    fn prefetch_tickets(&self) {
+        let machine = &self.engine.machine;
+        for cpu in self.waiting.iter().take(PREFETCHED_TICKETS) {
+            let bell = &machine.state(cpu).bell;
+            bell.prefetch_for_ticket(machine);
+            if machine.answers_early() {
+                // The CPU probably still attends to its bell.
+                bell.prefetch_answer(machine);
+            }
+        }
     }
 
     /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
@@ -191,9 +219,6 @@ impl<'e, M: Machine> Pending<'e, M> {
     fn wait_until_done(&mut self) {
         self.complete_broadcast();
         let machine = &self.engine.machine;
-        if M::PREFETCHES {
-            self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
-        }
         let broadcaster = self.engine.broadcaster();
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;

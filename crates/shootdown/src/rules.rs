@@ -29,8 +29,8 @@
 //!   generation += 1        (BumpRelease)       presence := Switching / Active
 //!   full fence             (FlushFence)        full fence      (SwitchFence, ResumeFence)
 //!   read cpumask                               read cpumask; register if missing (RegisterFence)
-//!   log, if others are there
 //!   read presence      (PresenceAcquire)       read generation (GenerationAcquire)
+//!   log, if others are there
 //! ```
 //!
 //! Either the flush observes that the CPU is present, and rings it; or the CPU observes the new
@@ -522,6 +522,13 @@ rules! {
     /// A waiter whose interrupts are masked answers its own bell. Without: two CPUs wait for each
     /// other for ever.
     AnswerWhileWaiting: Step,
+    /// A CPU that [answers before it invalidates](crate::Machine::answers_early) does so only if it
+    /// knows that no flush that it has missed freed page tables. Without: the CPU walks a freed table
+    /// between the two.
+    AnswerTablesLate: Step,
+    /// While a CPU may have answered and not invalidated, its NMIs may not touch user memory. Without:
+    /// an NMI between the two uses the dead translation.
+    DenyNmi: Step,
     /// A CPU reads its bell again when it leaves it, because a ring sends no interrupt while the
     /// bell is attended.
     RecheckBell: Step,

@@ -48,6 +48,8 @@ pub(crate) enum Access {
     Atomic,
     /// A request for a line that is read soon, without waiting for it.
     Prefetch,
+    /// A request for a line that is written soon, without waiting for it.
+    PrefetchForWrite,
 }
 
 impl Access {
@@ -77,6 +79,31 @@ pub(crate) struct Lines {
     free: Vec<u32>,
     topology: Topology,
     cost: Cache,
+    /// For each CPU, the prefetches that are on their way.
+    prefetches: Vec<Prefetches>,
+}
+
+/// Number of lines that a CPU can request without waiting. Intel's cores have 10 line fill buffers
+/// since Nehalem, and later ones have 12 or more (Optimization Reference Manual, "Level 1 data
+/// cache"); other cores are assumed to have as many.
+const PREFETCHES_MAX: usize = 10;
+
+/// The times at which the latest prefetches of a CPU arrive.
+#[derive(Clone, Debug, Default)]
+struct Prefetches {
+    arrivals: [Time; PREFETCHES_MAX],
+    oldest: usize,
+}
+
+impl Prefetches {
+    /// Adds a prefetch at time `now`, whose line `arrives` after it has a buffer. Returns the time
+    /// for which the CPU waits for a buffer.
+    fn add(&mut self, now: Time, arrives: impl FnOnce(Time) -> Time) -> Time {
+        let wait = self.arrivals[self.oldest].saturating_sub(now);
+        self.arrivals[self.oldest] = arrives(now + wait);
+        self.oldest = (self.oldest + 1) % PREFETCHES_MAX;
+        wait
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +128,7 @@ impl Lines {
             sharers: Vec::new(),
             words_per_line: topology.cpu_count().div_ceil(64),
             free: Vec::new(),
+            prefetches: vec![Prefetches::default(); topology.cpu_count()],
             topology,
             cost,
         }
@@ -138,9 +166,9 @@ impl Lines {
     /// The cost of an access to a line that `cpu` does not have in the required state.
     #[inline(never)]
     fn miss(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Cost {
-        if access == Access::Prefetch {
-            self.prefetch(at, cpu, now);
-            return Cost { busy: self.cost.store, stored_at: Time::ZERO };
+        if matches!(access, Access::Prefetch | Access::PrefetchForWrite) {
+            let wait = self.prefetch(at, cpu, access, now);
+            return Cost { busy: wait + self.cost.store, stored_at: Time::ZERO };
         }
         let was_uncached = self.is_uncached(at);
         let transfer = self.transfer(at, cpu, access);
@@ -162,11 +190,23 @@ impl Lines {
         }
     }
 
-    /// Starts a transfer to a CPU that does not wait for it.
-    fn prefetch(&mut self, at: usize, cpu: usize, now: Time) {
-        let arrives = now.max(self.lines[at].free_at) + self.transfer(at, cpu, Access::Load);
-        self.lines[at] = Line { owner: None, free_at: arrives, prefetched_by: Some(cpu as u16) };
+    /// Starts a transfer to a CPU that does not wait for the line. Returns the time for which the
+    /// CPU waits until the request can be made.
+    fn prefetch(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Time {
+        let is_write = access == Access::PrefetchForWrite;
+        let transfer = self.transfer(at, cpu, if is_write { Access::Atomic } else { Access::Load });
+        let line = &mut self.lines[at];
+        let wait = self.prefetches[cpu].add(now, |now| {
+            line.free_at = now.max(line.free_at) + transfer;
+            line.free_at
+        });
+        line.owner = is_write.then_some(cpu as u16);
+        line.prefetched_by = Some(cpu as u16);
+        if is_write {
+            self.sharers_mut(at).fill(0);
+        }
         self.add_sharer(at, cpu);
+        wait
     }
 
     /// Returns `true` if the line was accessed and not forgotten.

@@ -340,7 +340,7 @@ impl Sim {
             let cost = self.lines.borrow_mut().access(line, number, access, cpu.now);
             let mut target = cpu.now + cost.busy;
             match access {
-                Access::Load | Access::Prefetch => {}
+                Access::Load | Access::Prefetch | Access::PrefetchForWrite => {}
                 Access::Store => cpu.stored_at = cpu.stored_at.max(cost.stored_at),
                 // A locked operation waits for earlier stores to drain.
                 Access::Atomic => target = target.max(cpu.stored_at),

@@ -40,6 +40,13 @@ impl SimWord {
         self.access(Access::Prefetch);
     }
 
+    /// Fetches the line ahead of time for a write: a locked operation soon after waits only for the
+    /// rest of the transfer.
+    #[inline]
+    pub fn prefetch_for_write(&self) {
+        self.access(Access::PrefetchForWrite);
+    }
+
     /// Reads the word without cost.
     #[inline]
     pub(crate) fn peek(&self) -> u64 {

@@ -55,13 +55,15 @@ pub(crate) enum Notify {
     ByDefault,
     /// By broadcasts where they cost less than interrupts, if the machine has them.
     ByBroadcasts,
+    /// As by default, and CPUs answer before they invalidate pages.
+    WithEarlyAnswers,
 }
 
 impl Notify {
     /// The processor that notifies other CPUs in this way.
     pub(crate) fn processor(self) -> <Arch as Architecture>::Processor {
         match self {
-            Self::ByDefault => Arch::processor(),
+            Self::ByDefault | Self::WithEarlyAnswers => Arch::processor(),
             Self::ByBroadcasts => Arch::broadcasting_processor(),
         }
     }
@@ -187,6 +189,7 @@ impl Load {
                 settings.notify = match value {
                     "default" => Notify::ByDefault,
                     "broadcasts" => Notify::ByBroadcasts,
+                    "early-answers" => Notify::WithEarlyAnswers,
                     _ => return None,
                 }
             }

@@ -16,7 +16,7 @@ use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::load::{DiscardMode, Reclaim, Settings};
+use crate::kernel::load::{DiscardMode, Notify, Reclaim, Settings};
 use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
@@ -34,6 +34,7 @@ pub(crate) struct ThisKernel {
     stall_ns: u64,
     reclaim: Reclaim,
     discards: DiscardMode,
+    answers_early: bool,
 }
 
 /// State of a CPU for the engine.
@@ -89,7 +90,9 @@ pub(crate) fn set_up(settings: &Settings) {
         dead: AtomicPtr::new(ptr::null_mut()),
         waits_since_ns: AtomicU64::new(0),
     };
-    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns, reclaim, discards };
+    let answers_early = notify == Notify::WithEarlyAnswers;
+    let cpus = (0..cpus).map(per_cpu).collect();
+    let kernel = ThisKernel { cpus, stall_ns, reclaim, discards, answers_early };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(kernel, notify.processor())) };
 }
@@ -178,6 +181,10 @@ unsafe impl Kernel for ThisKernel {
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         counts::this_cpu().flush_interrupts_sent.add(cpus.len() as u64);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
+    }
+
+    fn answers_early(&self) -> bool {
+        self.answers_early
     }
 
     fn reclaim(&self, space: NonNull<Space<Machine>>) {

@@ -195,6 +195,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     fn traps_stale_writes(&self) -> bool {
         with_machine(|machine| machine.profile().traps_stale_writes)
     }
+    fn answers_early(&self) -> bool {
+        with_machine(|machine| machine.profile().answers_early)
+    }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {
             if cpu.index() >= WORD_BITS {

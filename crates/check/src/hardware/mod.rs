@@ -444,6 +444,11 @@ impl Hardware {
         self.check(cpu)
     }
 
+    /// Returns `true` if a CPU is in user mode.
+    pub(crate) fn is_in_user_mode(&self, cpu: usize) -> bool {
+        self.cpus[cpu].is_in_user_mode
+    }
+
     /// Returns the entries of some pages that CPUs may hold and that no longer match the page
     /// tables.
     pub(crate) fn stale_entries(

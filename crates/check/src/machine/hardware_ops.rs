@@ -468,7 +468,10 @@ impl HostileMachine {
         self.observe(5);
     }
 
-    fn hardware(&self, f: impl FnOnce(&mut Hardware, &Memory, usize) -> Option<Violation>) {
+    pub(super) fn hardware(
+        &self,
+        f: impl FnOnce(&mut Hardware, &Memory, usize) -> Option<Violation>,
+    ) {
         let found = f(&mut self.hardware.borrow_mut(), &self.memory.borrow(), self.cpu());
         if let Some(violation) = found {
             self.report(violation);

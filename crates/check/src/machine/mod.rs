@@ -212,7 +212,11 @@ impl HostileMachine {
         let program = self.cpus[cpu].program.replace(Program::Ready);
         self.mask();
         self.forget_in_flight();
+        // The handler runs in the kernel: it may answer before it invalidates.
+        let was_in_user_mode = self.hardware.borrow().is_in_user_mode(cpu);
+        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, false));
         with_system(|system| system.handle_interrupt(cpu));
+        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, was_in_user_mode));
         self.forget_in_flight();
         self.unmask();
         self.cpus[cpu].program.set(match program {

@@ -62,6 +62,7 @@ pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     machine: machine::Machine,
     broadcast: Option<Broadcast>,
     notify_costs: NotifyCosts,
+    answers_early: bool,
     broken: Option<Rule>,
     flush_costs: FlushCosts,
 }
@@ -93,6 +94,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             machine: machine.clone(),
             broadcast: notify_by::broadcast(machine, notify_by),
             notify_costs: notify_by::costs(machine, notify_by),
+            answers_early: notify_by == NotifyBy::EarlyAnswers,
             broken,
             flush_costs: FlushCosts {
                 invalidate_page_ns: tlb.invalidate_page.ns()
@@ -163,8 +165,13 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L
     fn fetch_or_then_fence(&self, word: &SimWord, value: u64, order: Ordering) -> u64 {
         word.fetch_or(value, order)
     }
+    const PREFETCHES_FOR_WRITE: bool = true;
+
     fn prefetch(&self, word: &SimWord) {
         word.prefetch();
+    }
+    fn prefetch_for_write(&self, word: &SimWord) {
+        word.prefetch_for_write();
     }
     fn breaks(&self, rule: Rule) -> bool {
         self.broken == Some(rule)
@@ -197,6 +204,9 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     }
     fn tolerates_mixed_sizes(&self) -> bool {
         self.machine.mixed_sizes == machine::MixedSizes::Tolerated
+    }
+    fn answers_early(&self) -> bool {
+        self.answers_early
     }
     fn tagging(&self) -> Tagging {
         self.tagging

@@ -45,6 +45,11 @@ impl Design {
         Self::new("shootdown-broadcasts", Purpose::OtherHardware, |sim| {
             sized(sim, NotifyBy::Broadcasts, POLICY)
         });
+    /// The engine, with the policy of Linux 7.0, whose CPUs answer before they invalidate pages.
+    pub const SHOOTDOWN_EARLY_ANSWERS: Self =
+        Self::new("shootdown-early-answers", Purpose::Research, |sim| {
+            sized(sim, NotifyBy::EarlyAnswers, linux::POLICY)
+        });
 }
 
 /// The engine, compiled for the machine's number of CPUs.

@@ -14,6 +14,8 @@ pub enum NotifyBy {
     Interrupts,
     /// Broadcasts or remote fences only, if the machine has them.
     Broadcasts,
+    /// As `Chosen`. A CPU that is interrupted answers before it invalidates pages.
+    EarlyAnswers,
 }
 
 /// The capabilities of this machine's broadcasts; `None` if they are unavailable or must not be
@@ -65,7 +67,7 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
     };
     match notify_by {
         NotifyBy::Broadcasts => NotifyCosts { interrupt_ns: u64::MAX, ..costs },
-        NotifyBy::Chosen | NotifyBy::Interrupts => costs,
+        NotifyBy::Chosen | NotifyBy::Interrupts | NotifyBy::EarlyAnswers => costs,
     }
 }
 

@@ -193,6 +193,14 @@ pub(crate) fn prefetch(address: *const u64) {
     }
 }
 
+#[inline]
+pub(crate) fn prefetch_for_write(address: *const u64) {
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        asm!("prfm pstl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+}
+
 /// Reads the user's table and ASID.
 #[inline]
 pub(crate) fn ttbr0() -> u64 {

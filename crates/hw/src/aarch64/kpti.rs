@@ -95,6 +95,7 @@ unsafe impl Memory for Kpti {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = Aarch64::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = Aarch64::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.processor;
         fn fence();
@@ -102,6 +103,7 @@ unsafe impl Memory for Kpti {
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn prefetch(word: &AtomicU64);
+        fn prefetch_for_write(word: &AtomicU64);
     }
 }
 

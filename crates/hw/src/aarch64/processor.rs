@@ -84,6 +84,13 @@ unsafe impl Memory for Aarch64 {
     fn prefetch(&self, word: &AtomicU64) {
         instruction::prefetch(word.as_ptr());
     }
+
+    const PREFETCHES_FOR_WRITE: bool = true;
+
+    #[inline]
+    fn prefetch_for_write(&self, word: &AtomicU64) {
+        instruction::prefetch_for_write(word.as_ptr());
+    }
 }
 
 // SAFETY: each method executes the sequence of the manual, as explained there.

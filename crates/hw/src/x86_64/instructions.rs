@@ -114,6 +114,15 @@ pub(crate) fn fence() {
     unsafe { asm!("lock or dword ptr [rsp - 4], 0", options(nostack)) };
 }
 
+/// `prefetchw`. Processors of 64 bits that lack it execute a no-op (SDM 2B, `PREFETCHW`).
+#[inline]
+pub(crate) fn prefetch_for_write(address: *const u64) {
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        asm!("prefetchw [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+}
+
 /// Returns `true` if interrupts are masked (RFLAGS.IF). Not privileged.
 #[inline]
 pub(crate) fn interrupts_masked() -> bool {

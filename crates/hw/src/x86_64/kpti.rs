@@ -168,9 +168,11 @@ unsafe impl Memory for Kpti {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = X86_64::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = X86_64::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.processor;
         fn fence();
+        fn prefetch_for_write(word: &AtomicU64);
         fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;

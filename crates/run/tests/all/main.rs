@@ -17,4 +17,5 @@ mod powerpc_shoot_lazies;
 mod pressure;
 mod replay;
 mod text;
+mod waits;
 mod x86_batched_unmap;

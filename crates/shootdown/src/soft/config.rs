@@ -34,6 +34,11 @@ pub struct Config {
     pub traps_stale_writes: bool,
     /// See [`Machine::tolerates_mixed_sizes`](crate::Machine::tolerates_mixed_sizes).
     pub tolerates_mixed_sizes: bool,
+    /// See [`Machine::answers_early`](crate::Machine::answers_early).
+    pub answers_early: bool,
+    /// `true` if a CPU takes an NMI before each invalidation of pages. The NMI touches all pages of
+    /// the loaded space, if [it may](crate::Shootdown::nmi_may_touch_user).
+    pub has_nmis: bool,
     /// See [`Machine::catch_up_ceiling`](crate::Machine::catch_up_ceiling). The default is 33, not
     /// 8, because a CPU that drops a whole tag hides a mistake in catching up.
     pub catch_up_ceiling: usize,
@@ -81,6 +86,8 @@ impl Config {
         is_guest: false,
         traps_stale_writes: true,
         tolerates_mixed_sizes: false,
+        answers_early: false,
+        has_nmis: false,
         catch_up_ceiling: 33,
         broken: None,
         broken_site: None,

@@ -44,6 +44,7 @@ use crate::ids::{CpuId, Root, Tag};
 use crate::machine::{Entries, Lifetime, Machine, Tagging};
 use crate::memory::{Memory, Word};
 use crate::pinned_cpu::PinnedCpu;
+use crate::presence::Presence;
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
@@ -138,6 +139,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     kernel: Table<P>,
     device: Device<P>,
     freed_table_walks: AtomicU64,
+    stale_nmis: AtomicU64,
     cost_reads: AtomicU64,
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
@@ -185,6 +187,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             kernel: Table::new(config.pages),
             device: Device::new(),
             freed_table_walks: AtomicU64::new(0),
+            stale_nmis: AtomicU64::new(0),
             cost_reads: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
@@ -195,6 +198,11 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// Number of speculative walks of page tables that had been freed.
     pub fn freed_table_walks(&self) -> u64 {
         self.freed_table_walks.load(Relaxed)
+    }
+
+    /// Number of stale translations that [NMIs](Config::has_nmis) have used.
+    pub fn stale_nmis(&self) -> u64 {
+        self.stale_nmis.load(Relaxed)
     }
 
     /// Removes and returns the spaces that the engine has reclaimed, in that order. The page tables
@@ -300,6 +308,19 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         }));
     }
 
+    /// An NMI on the CPU that this thread is.
+    fn take_nmi(&self) {
+        let state = self.state(P::cpu());
+        let Presence::Active(space) = state.presence(self) else { return };
+        if !state.nmi_may_touch_user(self, space) {
+            return;
+        }
+        let is_stale =
+            |&page: &usize| self.tlb(|tlb| tlb.touch(&self.tables, page)) == Touch::Stale;
+        let stale = (0..self.config.pages).filter(is_stale).count();
+        self.stale_nmis.fetch_add(stale as u64, Relaxed);
+    }
+
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
         self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
@@ -398,6 +419,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.load_root(None, Tag::KERNEL, entries);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
+        if self.config.has_nmis {
+            self.take_nmi();
+        }
         self.tlb_after_walk(|tlb| tlb.invalidate(tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
@@ -414,6 +438,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn tolerates_mixed_sizes(&self) -> bool {
         self.config.tolerates_mixed_sizes
+    }
+    fn answers_early(&self) -> bool {
+        self.config.answers_early
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {

@@ -115,6 +115,8 @@ programs_against! {
     FlushLocally => flush_own,
     Wait => flush_active,
     AnswerWhileWaiting => wait_for_each_other,
+    AnswerTablesLate => answer_early_for_freed_tables,
+    DenyNmi => take_nmi_in_handler,
     RecheckBell => ring_during_handler,
     CatchUpOnSwitch => switch_with_kept_tag,
     CatchUpOnResume => resume,

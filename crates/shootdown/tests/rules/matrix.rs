@@ -430,6 +430,7 @@ fn run(operation: Operation, action: Action, config: Config) {
         cpu.speculate();
     }
     assert_eq!(system.machine().freed_table_walks(), 0);
+    assert_eq!(system.machine().stale_nmis(), 0);
 }
 
 /// One half of the pairs of operations and actions. An operation has its actions in both halves in
@@ -491,11 +492,33 @@ fn every_operation_passes_with_renamed_tags() {
     assert_all_pass(searches(Half::Second, config));
 }
 
+/// CPUs answer before they invalidate pages, and take an NMI in between.
+#[test]
+fn every_operation_passes_with_early_answers() {
+    let config = Config { answers_early: true, has_nmis: true, ..Config::default() };
+    let actions = [
+        Action::TakeInterrupt,
+        Action::Poll,
+        Action::Flush,
+        Action::StopAndReturn,
+        Action::SwitchAway,
+        Action::GoOffline,
+    ];
+    let search = if soaking() { Search::Witnessed(3) } else { Search::Witnessed(2) };
+    let operations = Operation::ALL.into_iter().filter(|operation| !operation.ends_space());
+    let pairs = operations.flat_map(|operation| actions.map(|action| (operation, action)));
+    let named = |(operation, action)| {
+        NamedSearch::new((operation, action), search, move || run(operation, action, config))
+    };
+    assert_all_pass(pairs.map(named).collect());
+}
+
 /// Shows that the matrix detects the removal of rules: without each of these, one combination
 /// fails.
 #[test]
 fn matrix_fails_without_each_of_these_rules() {
     let broadcasts = Config::default().with_broadcasts(6);
+    let early = Config { answers_early: true, has_nmis: true, ..Config::default() };
     let cases = [
         (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, Config::default()),
         (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, Config::default()),
@@ -516,6 +539,8 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, Config::default()),
         (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, Config::default()),
         (Rule::LeaveOnlineRelease, Operation::Kernel, Action::Stop, Config::default()),
+        (Rule::AnswerTablesLate, Operation::Tables, Action::TakeInterrupt, early),
+        (Rule::DenyNmi, Operation::Page, Action::TakeInterrupt, early),
         (
             Rule::HazardRelease,
             Operation::QuarantinedTables,

@@ -297,6 +297,46 @@ fn switch_away<const W: usize>(config: Config, before: fn(&System<W>, &Cpu<'_, W
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
+/// CPU 1 answers early where it may, and takes the interrupt while CPU 0 flushes page tables and
+/// frees them as soon as the flush is done.
+pub(crate) fn answer_early_for_freed_tables<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { answers_early: true, ..config });
+    system.cpu(1).speculate();
+    let pending = system.race(
+        |_, cpu| cpu.interrupt_point(),
+        |cpu| {
+            let mut pending = unhook_tables(&system, cpu);
+            if !pending.poll() {
+                return Some(pending);
+            }
+            system.machine().free_tables(&system.a);
+            None
+        },
+    );
+    let cpu = system.cpu(1);
+    cpu.interrupt_point();
+    if let Some(pending) = pending {
+        finish(pending);
+        system.machine().free_tables(&system.a);
+    }
+    cpu.speculate();
+    assert_eq!(system.machine().freed_table_walks(), 0);
+}
+
+/// CPU 1 answers early, and takes an NMI before it invalidates, while CPU 0 flushes, and frees the
+/// page as soon as the flush is done.
+pub(crate) fn take_nmi_in_handler<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { answers_early: true, has_nmis: true, ..config });
+    let pending = system.race_reuse(|_, cpu| {
+        cpu.interrupt_point();
+        assert_ne!(cpu.touch(0), Touch::Stale);
+    });
+    if let Some(pending) = pending {
+        system.conclude(pending);
+    }
+    assert_eq!(system.machine().stale_nmis(), 0);
+}
+
 /// CPU 1 has the space loaded lazily when its page tables are freed.
 pub(crate) fn lazy_on_freed_tables<const W: usize>(config: Config) {
     let system = System::<W>::new(config);

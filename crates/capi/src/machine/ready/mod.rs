@@ -57,6 +57,7 @@ unsafe impl Memory for Ready {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = native::Native::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = native::Native::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.0;
         fn fence();
@@ -64,6 +65,7 @@ unsafe impl Memory for Ready {
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn prefetch(word: &AtomicU64);
+        fn prefetch_for_write(word: &AtomicU64);
     }
 }
 

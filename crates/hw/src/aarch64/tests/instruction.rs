@@ -72,6 +72,7 @@ pub(crate) fn synchronize() {
 pub(crate) fn spin_hint() {}
 
 pub(crate) fn prefetch(_: *const u64) {}
+pub(crate) fn prefetch_for_write(_: *const u64) {}
 
 pub(crate) fn ttbr0() -> u64 {
     TTBR0.get()

@@ -101,6 +101,7 @@ unsafe impl<P: Processor, H: Hypercalls> Memory for HyperV<P, H> {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = P::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = P::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.processor;
         fn fence();
@@ -108,6 +109,7 @@ unsafe impl<P: Processor, H: Hypercalls> Memory for HyperV<P, H> {
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn prefetch(word: &AtomicU64);
+        fn prefetch_for_write(word: &AtomicU64);
     }
 }
 

@@ -113,6 +113,14 @@ unsafe impl Memory for X86_64 {
 
     /// Loads already overlap, as far ahead as the CPU executes.
     const PREFETCHES: bool = false;
+    /// Locked operations do not overlap.
+    const PREFETCHES_FOR_WRITE: bool = true;
+
+    /// `prefetchw`.
+    #[inline]
+    fn prefetch_for_write(&self, word: &AtomicU64) {
+        instructions::prefetch_for_write(word.as_ptr());
+    }
 
     /// One `xchg`.
     #[inline]

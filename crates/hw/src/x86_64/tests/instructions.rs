@@ -63,6 +63,8 @@ pub(crate) fn fence() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
+pub(crate) fn prefetch_for_write(_: *const u64) {}
+
 /// While instructions are recorded, a test plays a CPU with interrupts masked.
 pub(crate) fn interrupts_masked() -> bool {
     IS_RECORDING.get() || {

@@ -59,6 +59,8 @@ pub(crate) enum Notify {
     Default,
     /// By broadcasts where they cost less: RISC-V's remote fences, by the firmware
     Broadcasts,
+    /// As by default, and CPUs answer before they invalidate pages
+    EarlyAnswers,
 }
 
 impl Notify {
@@ -66,6 +68,7 @@ impl Notify {
         match self {
             Self::Default => "default",
             Self::Broadcasts => "broadcasts",
+            Self::EarlyAnswers => "early-answers",
         }
     }
 }

@@ -24,6 +24,7 @@ unsafe impl<P: Processor, const TAGS_MAX: usize> Memory for WithoutBroadcasts<P,
     type Word = AtomicU64;
 
     const PREFETCHES: bool = P::PREFETCHES;
+    const PREFETCHES_FOR_WRITE: bool = P::PREFETCHES_FOR_WRITE;
 
     forward! { self => self.0;
         fn fence();
@@ -31,6 +32,7 @@ unsafe impl<P: Processor, const TAGS_MAX: usize> Memory for WithoutBroadcasts<P,
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
         fn prefetch(word: &AtomicU64);
+        fn prefetch_for_write(word: &AtomicU64);
     }
 }
 
