@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use shootdown::{Lifetime, Rule};
 
-use crate::engine::{Config, Programs, SPACES_MAX, Tags};
+use crate::engine::{Config, Programs, SPACES_MAX, Tags, ZeroTest};
 use crate::explore::{self, Budget, Found, Search, at_random, by_priorities, shortest};
 use crate::profile::Profile;
 use crate::sometimes::Sometimes;
@@ -253,7 +253,8 @@ impl Campaign {
         let is_wide =
             seed % 2 == 0 && lifetime == Lifetime::Handoff && !matches!(tags, Tags::Broadcast(_));
         let cpu_words = 1 + usize::from(is_wide);
-        let config = Config { cpus, spaces, tags, lifetime, cpu_words, broken };
+        let zero_test = ZeroTest::AfterFlush;
+        let config = Config { cpus, spaces, tags, lifetime, cpu_words, broken, zero_test };
         (profile, Programs::at_random(config, LENGTH, seed))
     }
 }

@@ -46,6 +46,8 @@ pub enum Sometimes {
     JoinedUnfinished,
     /// A batch unmapped pages of two spaces.
     BatchedTwoSpaces,
+    /// A discarded page was freed after its zero test, and another one mapped back.
+    FreedDiscarded,
     /// A large page was unmapped.
     UnmappedLargePage,
     /// A CPU was interrupted whose number is in the second word of a CPU set. (Only where sets have
@@ -54,7 +56,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 21] = [
+const TEXTS: [(Sometimes, &str); 22] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -74,6 +76,7 @@ const TEXTS: [(Sometimes, &str); 21] = [
     (Sometimes::EmptiedOnReturn, "emptied the TLB of a CPU that a hypervisor had stopped"),
     (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),
+    (Sometimes::FreedDiscarded, "freed a discarded page, and mapped another one back"),
     (Sometimes::UnmappedLargePage, "unmapped a large page"),
     (Sometimes::RangInSecondWord, "interrupted a CPU of the second word of a set"),
 ];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shootdown::{Lifetime, Rule};
 use shootdown_check::engine::Op::{self, *};
-use shootdown_check::engine::{Config, Programs, Tags};
+use shootdown_check::engine::{Config, Programs, Tags, ZeroTest};
 use shootdown_check::{
     Budget, Detail, Found, Profile, Scenario, Search, Sometimes, Violation, at_random,
     by_priorities, search, shortest,
@@ -61,6 +61,8 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), Idle], &[FreeTable(0, 0), FreeTable(0, 1)]],
     [&[Run(0)], &[UnmapLarge(0, 0)]],
     [&[Run(0)], &[UnmapJoined(0, 0)]],
+    [&[Run(0), Idle, Run(0)], &[FreeDiscarded(0, 0)]],
+    [&[Run(0), Unmap(0, 1)], &[FreeDiscarded(0, 0)]],
     [&[Run(0), Run(1)], &[ReclaimBoth(0, 0)]],
     [&[Run(0), Run(1), Run(0)], &[TrimCpumask(0)]],
     [&[Run(0), Unmap(0, 0)], &[Attach(0)]],
@@ -294,6 +296,18 @@ fn broken_rule_is_detected_by_priorities() {
         let programs = Programs::at_random(Config::new(4), 12, seed);
         let found = by_priorities(&programs, Profile::ARM64, 3, seed, budget).found;
         assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Events));
+    }
+}
+
+/// A CPU writes to a page between the test and the flush, and the write would be lost.
+#[test]
+fn zero_test_before_the_flush_is_detected() {
+    let ops = [vec![Run(0)], vec![FreeDiscarded(0, 0)]].to_vec();
+    let config = Config { zero_test: ZeroTest::BeforeFlush, ..CONFIG };
+    for profile in HARDWARE {
+        let found = everything(&Programs { config, ops: ops.clone() }, profile).found;
+        let Found { violation, .. } = found.expect("the test is too early");
+        assert!(matches!(violation, Violation::WritesLate { .. }), "{violation}");
     }
 }
 

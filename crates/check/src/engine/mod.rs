@@ -32,14 +32,26 @@ pub struct Config {
     pub cpu_words: usize,
     /// The rule that the engine breaks, if any.
     pub broken: Option<Rule>,
+    /// When the kernel tests a discarded page for zeros.
+    pub zero_test: ZeroTest,
+}
+
+/// When the kernel tests a [discarded](Op::FreeDiscarded) page for zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroTest {
+    /// After the flush of its entry.
+    AfterFlush,
+    /// Before the flush: a bug, which a search must find.
+    BeforeFlush,
 }
 
 impl Config {
     /// A configuration of three spaces with [`Lifetime::Handoff`], two tags for each CPU, sets of
-    /// one word, and no broken rule.
+    /// one word, and no bug.
     pub const fn new(cpus: usize) -> Self {
         let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
-        Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None }
+        let zero_test = ZeroTest::AfterFlush;
+        Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None, zero_test }
     }
 }
 

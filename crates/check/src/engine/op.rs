@@ -44,6 +44,10 @@ pub enum Op {
     UnmapJoined(usize, usize),
     /// Reclaims a page of a space and the same page of its neighbour in one batch.
     ReclaimBoth(usize, usize),
+    /// Frees the pages of a table, which were zeroed where they are and left mapped: claims their
+    /// entries, flushes all of them once, and tests each page for zeros. The first is found to be
+    /// zero, and its frame is reused; the second is in use again, and mapped back.
+    FreeDiscarded(usize, usize),
     /// Makes all CPUs forget their pointers to the space's tables in quarantine, and frees these
     /// tables.
     FlushWalkers(usize),
@@ -111,6 +115,9 @@ impl Op {
             Self::ReclaimBoth(space, page) => {
                 format!("reclaims page {page} of spaces {space} and {}", space ^ 1)
             }
+            Self::FreeDiscarded(space, slot) => {
+                format!("frees the discarded pages of table {slot} of space {space}")
+            }
             Self::FlushWalkers(space) => format!("flushes the walkers of space {space}"),
             Self::TrimCpumask(space) => format!("trims the CPU mask of space {space}"),
             Self::Pin(space) => format!("pins space {space} for a device"),
@@ -140,6 +147,7 @@ impl Op {
             Self::UnmapLarge(space, slot) => ("unmap-large", Some(space), Some(slot)),
             Self::UnmapJoined(space, page) => ("unmap-joined", Some(space), Some(page)),
             Self::ReclaimBoth(space, page) => ("reclaim-both", Some(space), Some(page)),
+            Self::FreeDiscarded(space, slot) => ("free-discarded", Some(space), Some(slot)),
             Self::FlushWalkers(space) => ("flush-walkers", Some(space), None),
             Self::TrimCpumask(space) => ("trim-cpumask", Some(space), None),
             Self::Pin(space) => ("pin", Some(space), None),
@@ -206,6 +214,7 @@ impl FromStr for Op {
             ("unmap-large", &[space, slot]) => Self::UnmapLarge(space, slot),
             ("unmap-joined", &[space, page]) => Self::UnmapJoined(space, page),
             ("reclaim-both", &[space, page]) => Self::ReclaimBoth(space, page),
+            ("free-discarded", &[space, slot]) => Self::FreeDiscarded(space, slot),
             ("flush-walkers", &[space]) => Self::FlushWalkers(space),
             ("trim-cpumask", &[space]) => Self::TrimCpumask(space),
             ("pin", &[space]) => Self::Pin(space),
@@ -220,9 +229,10 @@ impl FromStr for Op {
         let (_, space, page) = op.parts();
         let (spaces, pages) = match op {
             Self::UnmapKernel(_) => (SLOTS, 1),
-            Self::UnmapTable(..) | Self::FreeTable(..) | Self::UnmapLarge(..) => {
-                (SPACES_MAX, SLOTS)
-            }
+            Self::UnmapTable(..)
+            | Self::FreeTable(..)
+            | Self::UnmapLarge(..)
+            | Self::FreeDiscarded(..) => (SPACES_MAX, SLOTS),
             _ => (SPACES_MAX, SLOTS * PAGES),
         };
         if space.is_some_and(|space| space >= spaces) || page.is_some_and(|page| page >= pages) {
@@ -288,10 +298,11 @@ mod tests {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
-                    flush-walkers 0, trim-cpumask 1, pin 2, attach 1, stop, retire 2, reap";
+                    flush-walkers 0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
+                    retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 23);
+        assert_eq!(programs.len(), 24);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

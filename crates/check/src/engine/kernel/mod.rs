@@ -4,6 +4,7 @@
 
 mod free_list;
 mod batches;
+mod discards;
 mod tables;
 
 use std::any::Any;
@@ -15,7 +16,7 @@ use shootdown::{Entries, Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdow
 
 use self::free_list::FreeList;
 use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
-use super::{Config, Op, Programs};
+use super::{Config, Op, Programs, ZeroTest};
 use crate::hardware::{Entry, PAGES, SLOTS, StaleEntries};
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
 use crate::machine::{
@@ -58,6 +59,7 @@ struct Kernel<'p, const LIFETIME: u8, const WORDS: usize> {
     /// The kernel's own pages.
     pages: KernelTable,
     programs: &'p [Vec<Op>],
+    zero_test: ZeroTest,
     /// The space of the thread that each CPU runs.
     current: Vec<Cell<Option<usize>>>,
 }
@@ -116,7 +118,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         }
         let current = (0..config.cpus).map(|_| Cell::new(None)).collect();
         let pages = KernelTable::new(machine);
-        let kernel = Self { engine, spaces, pages, programs: ops, current };
+        let zero_test = config.zero_test;
+        let kernel = Self { engine, spaces, pages, programs: ops, zero_test, current };
         for cpu in 0..config.cpus {
             machine.as_cpu(cpu, || {
                 kernel.pinned(PinnedCpu::online);
@@ -161,6 +164,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::UnmapLarge(space, slot) => self.unmap_large(space, slot),
             Op::UnmapJoined(space, page) => self.unmap_joined([space, space ^ 1], page),
             Op::ReclaimBoth(space, page) => self.reclaim(&[space, space ^ 1], page),
+            Op::FreeDiscarded(space, slot) => self.free_discarded(space, slot),
             Op::FlushWalkers(space) => self.flush_walkers(space, FreeList::default()),
             Op::TrimCpumask(space) => self.trim_cpumask(space),
             Op::Pin(space) => self.pin(space),
