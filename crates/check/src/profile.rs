@@ -95,8 +95,8 @@ impl Profile {
     ///   invalidated.
     /// - `traps_stale_writes`: SDM volume 3, "Accessed and Dirty Flags", "Caching Translations in
     ///   TLBs" (the dirty flag is cached), "Automatic Locking" (it is set by a locked cycle).
-    /// - `answers_early`: SDM volume 3, "Delayed Invalidation": software that delays an invalidation
-    ///   must only ensure that no access uses the address.
+    /// - `answers_early`: SDM volume 3, "Delayed Invalidation": software that delays an
+    ///   invalidation must only ensure that no access uses the address.
     /// - `loads_without_tags`: SDM volume 3, "Operations that Invalidate TLBs and Paging-Structure
     ///   Caches": without PCIDs, MOV to CR3 invalidates all but global pages. With PCIDs, it
     ///   invalidates all of the PCID unless bit 63 is set.

@@ -25,8 +25,8 @@ pub unsafe trait Ipi: Sync {
 }
 
 /// Number of groups that [`for_each_group`] keeps open. Kernels number the threads of a core far
-/// apart, so the members of one cluster do not always come one after the other. Eight clusters of 16
-/// CPUs are a machine of 128 CPUs in any order, in 128 bytes of stack.
+/// apart, so the members of one cluster do not always come one after the other. Eight clusters of
+/// 16 CPUs are a machine of 128 CPUs in any order, in 128 bytes of stack.
 const OPEN_GROUPS: usize = 8;
 
 /// Groups targets by their key, and calls `send` with each key and the union of its members' bits.

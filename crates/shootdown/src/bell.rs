@@ -283,7 +283,8 @@ impl<M: Memory> Bell<M> {
     }
 
     /// Returns `true` if the owner attends to no ring. For the owner's own NMI, which observes the
-    /// owner's accesses in the order of its program: while the owner catches up, the bell is attended.
+    /// owner's accesses in the order of its program: while the owner catches up, the bell is
+    /// attended.
     pub(crate) fn is_quiet(&self) -> bool {
         // Relaxed: as explained above.
         self.rung.0.load(Relaxed) & (RUNG | ATTENDED) == 0

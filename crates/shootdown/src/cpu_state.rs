@@ -171,14 +171,14 @@ impl<M: Machine> CpuState<M> {
         self.hazard.compare_exchange(hazard.0, Hazard::NOTHING.0, release, Relaxed).is_ok()
     }
 
-    /// See [`Shootdown::nmi_may_touch_user`](crate::Shootdown::nmi_may_touch_user). The CPU's own NMI
-    /// calls this.
+    /// See [`Shootdown::nmi_may_touch_user`](crate::Shootdown::nmi_may_touch_user). The CPU's own
+    /// NMI calls this.
     pub(crate) fn nmi_may_touch_user(&self, machine: &M, space: SpaceId) -> bool {
         if self.presence(machine) != Presence::Active(space) {
             return false;
         }
-        // A CPU that answers early has published its answer and not invalidated yet, perhaps, for as
-        // long as its bell is attended.
+        // A CPU that answers early has published its answer and not invalidated yet, perhaps, for
+        // as long as its bell is attended.
         !machine.answers_early() || self.bell.is_quiet() || machine.breaks(Rule::DenyNmi)
     }
 

@@ -155,8 +155,8 @@ impl<M: Machine> Shootdown<M> {
     /// `true` only if the space is loaded and in use, and this CPU has caught up with every flush
     /// that did not interrupt it: then a flush waits for this CPU before pages are freed. `false`
     /// in the middle of a switch, and while the CPU is lazy. (Linux: `nmi_uaccess_okay`.) If CPUs
-    /// [answer early](Machine::answers_early), also `false` in the handler and while the CPU waits for
-    /// a flush of its own.
+    /// [answer early](Machine::answers_early), also `false` in the handler and while the CPU waits
+    /// for a flush of its own.
     ///
     /// The result holds until the handler returns. The handler must not call
     /// [`pin`](Self::pin).

@@ -359,11 +359,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
         }
-        if M::PREFETCHES_FOR_WRITE {
-            let bell = |cpu| &machine.state(cpu).bell;
-            pending.waiting.iter().for_each(|cpu| bell(cpu).prefetch_for_ring(machine));
-        }
-        self.ring_all(pending, RingTo::Invalidate);
+        self.ring_online(pending);
         self.catch_up_with_kernel();
     }
 

@@ -195,8 +195,8 @@ pub unsafe trait Memory: Sync + Sized {
     /// for writing (x86: `prefetchw`; Arm: `prfm pstl1keep`).
     ///
     /// A flush prefetches the bell of every CPU that it is going to ring. A ring is a locked
-    /// operation, and on x86 no access passes it: without the hint, the misses of 64 rings add up to
-    /// several microseconds.
+    /// operation, and on x86 no access passes it: without the hint, the misses of 64 rings add up
+    /// to several microseconds.
     #[inline]
     fn prefetch_for_write(&self, word: &Self::Word) {
         let _ = word;

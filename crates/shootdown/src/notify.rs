@@ -285,6 +285,16 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         rings.disconnected
     }
 
+    /// Rings the CPUs that `pending` waits for, whose presence was not read.
+    pub(crate) fn ring_online(&self, pending: &mut Pending<'e, M>) {
+        if M::PREFETCHES_FOR_WRITE {
+            let machine = self.machine();
+            let bell = |cpu| &machine.state(cpu).bell;
+            pending.waiting.iter().for_each(|cpu| bell(cpu).prefetch_for_ring(machine));
+        }
+        self.ring_all(pending, RingTo::Invalidate);
+    }
+
     /// Rings the CPUs that `pending` waits for, sends the interrupt to those whose bell was quiet,
     /// and removes those that are offline. Neither rings nor waits for a CPU that is away, if it
     /// must only invalidate.

@@ -18,8 +18,8 @@ use crate::rules::Rule;
 use crate::stall::Turns;
 use crate::trace_event::{FlushCause, WaitTrace};
 
-/// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache lines
-/// on their way (Intel: line fill buffers), and more requests would wait.
+/// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
+/// lines on their way (Intel: line fill buffers), and more requests would wait.
 const PREFETCHED_TICKETS: usize = 10;
 
 /// A flush that was sent and may not yet be done.

@@ -523,11 +523,11 @@ rules! {
     /// other for ever.
     AnswerWhileWaiting: Step,
     /// A CPU that [answers before it invalidates](crate::Machine::answers_early) does so only if it
-    /// knows that no flush that it has missed freed page tables. Without: the CPU walks a freed table
-    /// between the two.
+    /// knows that no flush that it has missed freed page tables. Without: the CPU walks a freed
+    /// table between the two.
     AnswerTablesLate: Step,
-    /// While a CPU may have answered and not invalidated, its NMIs may not touch user memory. Without:
-    /// an NMI between the two uses the dead translation.
+    /// While a CPU may have answered and not invalidated, its NMIs may not touch user memory.
+    /// Without: an NMI between the two uses the dead translation.
     DenyNmi: Step,
     /// A CPU reads its bell again when it leaves it, because a ring sends no interrupt while the
     /// bell is attended.

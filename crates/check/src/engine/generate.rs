@@ -4,10 +4,11 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Seven kinds
-/// are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
+/// The operations of short programs, each on one of two spaces and on pages of one table. Seven
+/// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
 /// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::TrimCpumask`], [`Op::FlushWalkers`],
-/// [`Op::Attach`] and [`Op::Stop`] have too many states to search in combination with every other operation.
+/// [`Op::Attach`] and [`Op::Stop`] have too many states to search in combination with every other
+/// operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),

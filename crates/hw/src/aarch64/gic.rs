@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(sent, [&[Publish], &writes[..], &[Synchronize]].concat());
         assert_eq!(steps_of(|| ipi.send(core::iter::empty())), [Publish, Synchronize]);
         // 64 CPUs in clusters of 16 take four writes.
-        let affinities = (0..64).map(|cpu| cpu / 16 << 8 | cpu % 16);
+        let affinities = (0..64).map(|cpu| ((cpu / 16) << 8) | (cpu % 16));
         let sent = steps_of(|| ipi.send(affinities));
         let write = |cluster: u64| SetSgi1r(1 << 24 | cluster << 16 | 0xffff);
         assert_eq!(sent, [Publish, write(0), write(1), write(2), write(3), Synchronize]);

@@ -94,8 +94,8 @@ const fn physical(id: u64) -> u64 {
     id << 32
 }
 
-/// The bits of the ICR that name the cluster of a CPU, and those that name the CPU in it. An ID that
-/// is too large for a logical destination has a command of its own.
+/// The bits of the ICR that name the cluster of a CPU, and those that name the CPU in it. An ID
+/// that is too large for a logical destination has a command of its own.
 const fn logical(id: u64) -> (u64, u64) {
     if id >= LOGICAL_IDS {
         (physical(id), 0)

@@ -157,18 +157,18 @@ pub unsafe trait Machine: Memory {
         false
     }
 
-    /// Returns `true` if a CPU that handles the flush interrupt answers *before* it invalidates, where
-    /// no page table was freed. The CPU that waits then does not wait for the invalidations.
+    /// Returns `true` if a CPU that handles the flush interrupt answers *before* it invalidates,
+    /// where no page table was freed. The CPU that waits then does not wait for the invalidations.
     ///
     /// The handler touches no user memory between the two, and invalidates before it returns. So no
     /// instruction uses a dead translation. These do go on for a moment:
     ///
     /// - speculation through the dead translation, which may read the page of its next owner;
-    /// - an entry of another value in the page tables beside the old one in the TLB, which Arm forbids
-    ///   (*break-before-make*).
+    /// - an entry of another value in the page tables beside the old one in the TLB, which Arm
+    ///   forbids (*break-before-make*).
     ///
-    /// The default is `false`: the kernel decides whether its processors and threats allow this. (At
-    /// least one holder of patents claims the technique: US 11,321,242.)
+    /// The default is `false`: the kernel decides whether its processors and threats allow this.
+    /// (At least one holder of patents claims the technique: US 11,321,242.)
     #[inline]
     fn answers_early(&self) -> bool {
         false

@@ -34,11 +34,8 @@ pub struct Config {
     pub traps_stale_writes: bool,
     /// See [`Machine::tolerates_mixed_sizes`](crate::Machine::tolerates_mixed_sizes).
     pub tolerates_mixed_sizes: bool,
-    /// See [`Machine::answers_early`](crate::Machine::answers_early).
-    pub answers_early: bool,
-    /// `true` if a CPU takes an NMI before each invalidation of pages. The NMI touches all pages of
-    /// the loaded space, if [it may](crate::Shootdown::nmi_may_touch_user).
-    pub has_nmis: bool,
+    /// When a CPU that is interrupted answers.
+    pub answers: Answers,
     /// See [`Machine::catch_up_ceiling`](crate::Machine::catch_up_ceiling). The default is 33, not
     /// 8, because a CPU that drops a whole tag hides a mistake in catching up.
     pub catch_up_ceiling: usize,
@@ -49,6 +46,19 @@ pub struct Config {
     /// A function that is called at each place that follows a rule, for tests that list these
     /// places.
     pub note_site: Option<fn(Site)>,
+}
+
+/// When a CPU that is interrupted answers: see
+/// [`Machine::answers_early`](crate::Machine::answers_early).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// After it has invalidated.
+    Late,
+    /// Before it invalidates pages, if no page table was freed.
+    Early,
+    /// As `Early`. The CPU takes an NMI before each invalidation of pages, which touches all pages
+    /// of the loaded space, if [it may](crate::Shootdown::nmi_may_touch_user).
+    EarlyWithNmis,
 }
 
 /// A place in the engine's source that follows a rule.
@@ -86,8 +96,7 @@ impl Config {
         is_guest: false,
         traps_stale_writes: true,
         tolerates_mixed_sizes: false,
-        answers_early: false,
-        has_nmis: false,
+        answers: Answers::Late,
         catch_up_ceiling: 33,
         broken: None,
         broken_site: None,

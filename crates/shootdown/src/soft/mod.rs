@@ -22,6 +22,7 @@ mod churn;
 mod config;
 mod device;
 mod lifecycles;
+mod nmi;
 mod tlb;
 mod worker;
 
@@ -44,7 +45,6 @@ use crate::ids::{CpuId, Root, Tag};
 use crate::machine::{Entries, Lifetime, Machine, Tagging};
 use crate::memory::{Memory, Word};
 use crate::pinned_cpu::PinnedCpu;
-use crate::presence::Presence;
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
@@ -56,7 +56,7 @@ use device::Device;
 use tlb::{Table, Tlb};
 
 pub use churn::Churn;
-pub use config::{Config, Site};
+pub use config::{Answers, Config, Site};
 pub use lifecycles::Lifecycles;
 pub use tlb::Touch;
 pub use worker::StressReport;
@@ -200,11 +200,6 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.freed_table_walks.load(Relaxed)
     }
 
-    /// Number of stale translations that [NMIs](Config::has_nmis) have used.
-    pub fn stale_nmis(&self) -> u64 {
-        self.stale_nmis.load(Relaxed)
-    }
-
     /// Removes and returns the spaces that the engine has reclaimed, in that order. The page tables
     /// of each can be freed or reused.
     pub fn take_reclaimed(&self) -> Vec<NonNull<Space<Self>>> {
@@ -308,19 +303,6 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         }));
     }
 
-    /// An NMI on the CPU that this thread is.
-    fn take_nmi(&self) {
-        let state = self.state(P::cpu());
-        let Presence::Active(space) = state.presence(self) else { return };
-        if !state.nmi_may_touch_user(self, space) {
-            return;
-        }
-        let is_stale =
-            |&page: &usize| self.tlb(|tlb| tlb.touch(&self.tables, page)) == Touch::Stale;
-        let stale = (0..self.config.pages).filter(is_stale).count();
-        self.stale_nmis.fetch_add(stale as u64, Relaxed);
-    }
-
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
         self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
@@ -419,7 +401,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.load_root(None, Tag::KERNEL, entries);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        if self.config.has_nmis {
+        if self.config.answers == Answers::EarlyWithNmis {
             self.take_nmi();
         }
         self.tlb_after_walk(|tlb| tlb.invalidate(tag, extent));
@@ -440,7 +422,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.config.tolerates_mixed_sizes
     }
     fn answers_early(&self) -> bool {
-        self.config.answers_early
+        self.config.answers != Answers::Late
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {

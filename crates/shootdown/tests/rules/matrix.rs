@@ -4,7 +4,7 @@
 //! that the rules are sufficient. It needs no idea of a possible bug, and it found the ordering
 //! that is now [`LeaveOnlineRelease`](shootdown::Rule::LeaveOnlineRelease).
 
-use shootdown::soft::{Config, Touch};
+use shootdown::soft::{Answers, Config, Touch};
 use shootdown::{Batch, ExtentSet, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
@@ -495,7 +495,7 @@ fn every_operation_passes_with_renamed_tags() {
 /// CPUs answer before they invalidate pages, and take an NMI in between.
 #[test]
 fn every_operation_passes_with_early_answers() {
-    let config = Config { answers_early: true, has_nmis: true, ..Config::default() };
+    let config = Config { answers: Answers::EarlyWithNmis, ..Config::default() };
     let actions = [
         Action::TakeInterrupt,
         Action::Poll,
@@ -518,7 +518,7 @@ fn every_operation_passes_with_early_answers() {
 #[test]
 fn matrix_fails_without_each_of_these_rules() {
     let broadcasts = Config::default().with_broadcasts(6);
-    let early = Config { answers_early: true, has_nmis: true, ..Config::default() };
+    let early = Config { answers: Answers::EarlyWithNmis, ..Config::default() };
     let cases = [
         (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, Config::default()),
         (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, Config::default()),

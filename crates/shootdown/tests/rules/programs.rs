@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use shootdown::soft::{Config, Touch};
+use shootdown::soft::{Answers, Config, Touch};
 use shootdown::{ExtentSet, Pending};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
@@ -300,7 +300,7 @@ fn switch_away<const W: usize>(config: Config, before: fn(&System<W>, &Cpu<'_, W
 /// CPU 1 answers early where it may, and takes the interrupt while CPU 0 flushes page tables and
 /// frees them as soon as the flush is done.
 pub(crate) fn answer_early_for_freed_tables<const W: usize>(config: Config) {
-    let system = System::<W>::active(Config { answers_early: true, ..config });
+    let system = System::<W>::active(Config { answers: Answers::Early, ..config });
     system.cpu(1).speculate();
     let pending = system.race(
         |_, cpu| cpu.interrupt_point(),
@@ -326,7 +326,7 @@ pub(crate) fn answer_early_for_freed_tables<const W: usize>(config: Config) {
 /// CPU 1 answers early, and takes an NMI before it invalidates, while CPU 0 flushes, and frees the
 /// page as soon as the flush is done.
 pub(crate) fn take_nmi_in_handler<const W: usize>(config: Config) {
-    let system = System::<W>::active(Config { answers_early: true, has_nmis: true, ..config });
+    let system = System::<W>::active(Config { answers: Answers::EarlyWithNmis, ..config });
     let pending = system.race_reuse(|_, cpu| {
         cpu.interrupt_point();
         assert_ne!(cpu.touch(0), Touch::Stale);

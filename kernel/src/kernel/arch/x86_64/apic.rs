@@ -105,8 +105,8 @@ fn use_x2apic() -> bool {
     features & X2APIC != 0 && !is_interpreted
 }
 
-/// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU. One command reaches
-/// up to 16 CPUs of a cluster (x2APIC), or all of the first eight CPUs (xAPIC).
+/// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU. One command
+/// reaches up to 16 CPUs of a cluster (x2APIC), or all of the first eight CPUs (xAPIC).
 pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
     let vector = match interrupt {
         Interrupt::Flush => vectors::FLUSH,
