@@ -84,7 +84,7 @@ impl SimKernel {
         settings: &Settings,
         design: ErasedCoherence,
     ) -> Result<Self, StepError> {
-        let platform = SimPlatform::new(Rc::clone(&sim));
+        let platform = SimPlatform::new(Rc::clone(&sim), settings.kept_free_frames);
         let design = Instrumented::new(Rc::clone(&sim), design);
         let vm = Vm::new(platform, design)?;
         Ok(Self {

@@ -5,6 +5,7 @@
 //! programs. [`text`] reads workloads from text and runs grids of them.
 
 // In reading order.
+mod accounting;
 mod platform;
 mod instrumented;
 mod memory_model;

@@ -8,6 +8,8 @@ use shootdown_sim::machine::Storage;
 use shootdown_sim::{Purpose, ReadMostlyLock, Sim, SleepingLock, SpinLock, ThreadId, Time};
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
+use crate::accounting::Accounting;
+
 /// Physical memory, page-table entries, locks and the costs of work, on a simulated machine.
 #[derive(Clone, Debug)]
 pub struct SimPlatform {
@@ -16,6 +18,10 @@ pub struct SimPlatform {
     stored: Rc<RefCell<HashMap<(FileId, u64), u64>>>,
     traffic: Rc<RefCell<Traffic>>,
     reclaimers: Rc<Reclaimers>,
+    accounting: Rc<Accounting>,
+    /// Number of free frames of a node below which its reclaim thread is woken. This corresponds to
+    /// the distance between two of Linux's watermarks.
+    kept_free: usize,
 }
 
 /// Counts of pages that were copied, written or read, in a whole run.
@@ -37,24 +43,23 @@ pub(crate) struct Reclaimers {
     has_ended: Cell<bool>,
 }
 
-/// The reclaim thread of a node is woken when less than 1/`LOW` of the node's frames are free. This
-/// corresponds to the second of Linux's watermarks. For nodes as small as a simulation can afford,
-/// Linux's watermarks are some hundredths of the memory.
-const LOW: usize = 64;
-/// The reclaim thread stops when at least 1/`HIGH` of the node's frames are free. This corresponds
-/// to the third of Linux's watermarks.
-const HIGH: usize = 32;
+/// The part of a node's frames that is kept free, if no number is given. For nodes as small as a
+/// simulation can afford, Linux's watermarks are some hundredths of the memory.
+const KEPT_FREE: usize = 64;
 
 /// The pause of a thread that finds no frame, before it tries again: the time of a fast device for
 /// a page. (Linux wakes the thread, or it sleeps for 20 to 100 ms.)
 const SHORTAGE_PAUSE: Time = Time::from_ns(20_000);
 
 impl SimPlatform {
-    /// Creates the platform of a machine.
+    /// Creates the platform of a machine, whose reclaim threads keep this number of frames of each
+    /// node free: see [`Settings`](crate::Settings::kept_free_frames).
     #[must_use]
-    pub fn new(sim: Rc<Sim>) -> Self {
+    pub fn new(sim: Rc<Sim>, kept_free: Option<usize>) -> Self {
+        let kept_free = kept_free.unwrap_or(sim.frames_of_node() / KEPT_FREE);
         let (stored, traffic) = (Rc::default(), Rc::default());
-        Self { sim, stored, traffic, reclaimers: Rc::default() }
+        let accounting = Rc::new(Accounting::new(Rc::clone(&sim)));
+        Self { sim, stored, traffic, reclaimers: Rc::default(), accounting, kept_free }
     }
 
     /// Returns the traffic so far.
@@ -67,7 +72,7 @@ impl SimPlatform {
     pub(crate) fn wait_for_shortage(&self, node: usize) -> bool {
         let Some(thread) = self.sim.current_thread() else { return false };
         while !self.reclaimers.has_ended.get() {
-            if self.is_short(node, LOW) {
+            if self.is_short(node, self.kept_free) {
                 return true;
             }
             self.reclaimers.idle.borrow_mut().insert(node, thread);
@@ -78,7 +83,7 @@ impl SimPlatform {
 
     /// Returns `true` if a node has less free memory than its reclaim thread leaves.
     pub(crate) fn is_below_high(&self, node: usize) -> bool {
-        !self.reclaimers.has_ended.get() && self.is_short(node, HIGH)
+        !self.reclaimers.has_ended.get() && self.is_short(node, 2 * self.kept_free)
     }
 
     /// Ends the reclaim threads.
@@ -88,9 +93,9 @@ impl SimPlatform {
         idle.into_values().for_each(|thread| self.sim.wake(thread));
     }
 
-    /// Returns `true` if less than one frame in `part` is free.
-    fn is_short(&self, node: usize, part: usize) -> bool {
-        self.sim.free_frames(node) < self.sim.frames_of_node() / part
+    /// Returns `true` if fewer frames of a node are free.
+    fn is_short(&self, node: usize, frames: usize) -> bool {
+        self.sim.free_frames(node) < frames
     }
 
     /// Spends the time of reading or writing a page. `wait` is the calling thread's waiting time.
@@ -104,12 +109,12 @@ impl SimPlatform {
     }
 
     fn wake_reclaimer(&self, node: usize) {
-        if !self.is_short(node, LOW) {
+        if !self.is_short(node, self.kept_free) {
             return;
         }
         let idle = self.reclaimers.idle.borrow_mut().remove(&node);
         if let Some(thread) = idle {
-            self.sim.wake(thread);
+            self.sim.wake_near(thread);
         }
     }
 }
@@ -120,11 +125,15 @@ impl Platform for SimPlatform {
     type SpinLock = SpinLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
-        let purpose = match purpose {
+        let frame = self.sim.allocate(match purpose {
             FrameUse::Table => Purpose::Table,
             FrameUse::Page => Purpose::Page,
-        };
-        let frame = self.sim.allocate(purpose);
+        });
+        match (purpose, frame) {
+            (FrameUse::Page, Some(page)) => self.accounting.new_page(page),
+            (FrameUse::Table, Some(_)) => self.accounting.charge(),
+            (_, None) => {}
+        }
         self.wake_reclaimer(self.sim.node());
         frame.map(Frame).ok_or(OutOfMemory)
     }
@@ -134,13 +143,18 @@ impl Platform for SimPlatform {
         frame.map(Frame).ok_or(OutOfMemory)
     }
     fn share(&self, page: Frame) {
+        self.accounting.change_users(page.0);
         self.sim.share(page.0);
     }
     fn user_count(&self, page: Frame) -> u64 {
+        self.sim.use_page_record(page.0, 0);
         self.sim.users(page.0)
     }
     fn release(&self, page: Frame) {
-        self.sim.release(page.0);
+        self.accounting.change_users(page.0);
+        if self.sim.release(page.0) {
+            self.accounting.freed(page.0);
+        }
     }
     fn free_table(&self, table: Frame) {
         self.sim.free_table(table.0);
@@ -155,6 +169,18 @@ impl Platform for SimPlatform {
         let update = |found| if found == current { new } else { found };
         let found = self.sim.update_entry(entry.table.0, entry.index, update);
         if found == current { Ok(found) } else { Err(found) }
+    }
+    fn lock_table(&self, table: Frame) {
+        self.sim.lock_table(table.0);
+    }
+    fn try_lock_table(&self, table: Frame) -> bool {
+        self.sim.try_lock_table(table.0)
+    }
+    fn unlock_table(&self, table: Frame) {
+        self.sim.unlock_table(table.0);
+    }
+    fn count_resident(&self, root: Frame, change: isize) {
+        self.accounting.count_resident(root.0, change);
     }
     fn clear_page(&self, page: Frame) {
         self.sim.clear_page(page.0);
@@ -194,7 +220,9 @@ impl Platform for SimPlatform {
         self.sim.node_of(page.0)
     }
     fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
-        self.sim.allocate_page_on(node).map(Frame).ok_or(OutOfMemory)
+        let page = self.sim.allocate_page_on(node).ok_or(OutOfMemory)?;
+        self.accounting.new_page(page);
+        Ok(Frame(page))
     }
     fn wait_for_memory(&self) {
         self.sim.sleep(SHORTAGE_PAUSE);
@@ -210,6 +238,7 @@ impl Platform for SimPlatform {
             Work::Entry => cost.entry,
             Work::UnmapPage => cost.unmap_page,
             Work::ForkEntry => cost.fork_entry,
+            Work::MovePage => cost.move_page,
         };
         self.sim.spend(each * count as u64);
     }

@@ -11,6 +11,14 @@ use crate::memory_model::Contents;
 pub struct Settings {
     /// The memory of the machine, and its management.
     pub memory: Memory,
+    /// Number of free frames of a node below which its reclaim thread starts. The thread stops when
+    /// twice as many are free; a thread that finds no free frame reclaims pages itself. `None` for
+    /// one frame in 64.
+    ///
+    /// In Linux, this is the distance between two of a zone's watermarks: a quarter of
+    /// `min_free_kbytes`, which grows with the square root of memory. A run with less memory than
+    /// the machine that it represents needs the number of that machine.
+    pub kept_free_frames: Option<usize>,
     /// The limits at which the run ends with an error.
     pub limits: Limits,
     /// The checks of the contents of memory.
@@ -23,6 +31,7 @@ impl Settings {
     /// The default of each part: enough memory, contents unchecked, and refusals are fatal.
     pub const DEFAULT: Self = Self {
         memory: Memory::DEFAULT,
+        kept_free_frames: None,
         limits: Limits::DEFAULT,
         contents: Contents::Unchecked,
         on_fault: OnFault::Fatal,

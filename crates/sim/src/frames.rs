@@ -1,19 +1,22 @@
 //! Physical memory, as the memory manager uses it: frames, their users, and page-table entries.
 
+use crate::causes::Cause;
 use crate::lines::{Access, LineId};
+use crate::lock::queued::QueuedLock;
 use crate::machine::Refill;
 use crate::memory::{FrameNumber, Purpose};
 use crate::oracle::ViolationKind;
 use crate::sim::Sim;
+use crate::time::Time;
 use crate::tlb::SpaceKey;
 
 impl Sim {
     /// Allocates a frame; `None` if none is left.
     #[must_use]
     pub fn allocate(&self, purpose: Purpose) -> Option<FrameNumber> {
-        self.spend(self.machine.kernel.frame);
         let node = self.node();
-        let frame = self.memory.borrow_mut().allocate(purpose, node)?;
+        self.begin_allocation(node);
+        let frame = self.memory.borrow_mut().allocate(purpose, node, self.cpu())?;
         if purpose == Purpose::Table {
             self.spend(self.machine.kernel.clear_page);
             let mut lines = self.lines.borrow_mut();
@@ -25,8 +28,107 @@ impl Sim {
     /// Allocates a page's frame in the memory of a node; `None` if the node has none left.
     #[must_use]
     pub fn allocate_page_on(&self, node: usize) -> Option<FrameNumber> {
+        self.begin_allocation(node);
+        self.memory.borrow_mut().allocate_on(Purpose::Page, node, self.cpu())
+    }
+
+    /// Spends the time of an allocation. If this CPU keeps no frame of the node, it takes many, with
+    /// the node locked. (Linux: `rmqueue_bulk`, under the lock of the zone.)
+    fn begin_allocation(&self, node: usize) {
         self.spend(self.machine.kernel.frame);
-        self.memory.borrow_mut().allocate_on(Purpose::Page, node)
+        if self.memory.borrow().keeps_none(node, self.cpu()) {
+            self.hold(&self.zones[node], || {
+                let frames = self.memory.borrow_mut().keep_batch(node, self.cpu()).to_vec();
+                self.time_of_page_records(&frames)
+            });
+        }
+    }
+
+    /// Spends the time of freeing a frame, and returns many to the node if this CPU keeps too many.
+    /// (Linux: `free_pcppages_bulk`.)
+    fn end_release(&self, frame: FrameNumber) {
+        self.spend(self.machine.kernel.frame);
+        let node = self.node_of(frame);
+        let returned = self.memory.borrow_mut().return_batch(node, self.cpu());
+        if !returned.is_empty() {
+            self.hold(&self.zones[node], || self.time_of_page_records(&returned));
+        }
+    }
+
+    /// Waits for a lock, with interrupts masked, and holds it for the time that `work` returns.
+    /// (Linux: `spin_lock_irqsave`.)
+    pub fn hold(&self, lock: &QueuedLock, work: impl FnOnce() -> Time) {
+        if !self.is_in_context() {
+            work();
+            return;
+        }
+        self.masked(|| {
+            self.access(lock.line(), Access::Atomic);
+            let now = self.now();
+            let starts_at = lock.reserve(now, work());
+            if starts_at != now {
+                self.spend_as(Cause::LockWait, starts_at - now);
+                self.count(|counts| {
+                    counts.lock_waits += 1;
+                    counts.lock_spin += starts_at - now;
+                });
+            }
+            self.spend(lock.free_at() - starts_at);
+        });
+    }
+
+    /// Time until this CPU has the lines of the records of frames, which it writes one after the
+    /// other. Most of the time under the lock of a zone is that of these lines (Aaron Lu, "eliminate
+    /// zone->lock contention", 2018).
+    pub fn time_of_page_records(&self, frames: &[FrameNumber]) -> Time {
+        let mut lines = self.lines.borrow_mut();
+        let began = self.now();
+        let use_record = |now, &frame| now + lines.use_page_record(frame, self.cpu(), now);
+        frames.iter().fold(began, use_record) - began
+    }
+
+    /// Writes the record of a frame, with some locked operations: `struct page`, which has one
+    /// cache line, with the counts of users and mappings, the links of lists, and the lock of a page
+    /// table.
+    pub fn use_page_record(&self, frame: FrameNumber, locked_operations: u64) {
+        if self.is_in_context() {
+            let (cpu, now) = (self.cpu(), self.now());
+            let transfer = self.lines.borrow_mut().use_page_record(frame, cpu, now);
+            self.spend(transfer + self.machine.cache.atomic * locked_operations);
+        }
+    }
+
+    /// Locks a page table, as Linux does when it changes entries (`pte_offset_map_lock`). Spins as
+    /// long as another CPU has the lock.
+    pub fn lock_table(&self, table: FrameNumber) {
+        if self.try_lock_table(table) {
+            return;
+        }
+        let began = self.now();
+        self.attribute(Cause::LockWait, || {
+            while !self.try_lock_table(table) {
+                while self.memory.borrow().is_locked(table) {
+                    self.spin_hint();
+                }
+            }
+        });
+        let spun = self.now() - began;
+        self.count(|counts| {
+            counts.lock_waits += 1;
+            counts.lock_spin += spun;
+        });
+    }
+
+    /// Locks a page table if no CPU has locked it. Returns `true` if it is locked now.
+    pub fn try_lock_table(&self, table: FrameNumber) -> bool {
+        self.use_page_record(table, 1);
+        self.memory.borrow_mut().try_lock(table)
+    }
+
+    /// Unlocks a page table.
+    pub fn unlock_table(&self, table: FrameNumber) {
+        self.memory.borrow_mut().unlock(table);
+        self.spend(self.machine.cache.store);
     }
 
     /// Allocates the 512 consecutive frames of a large page (2 MiB), and returns the first; `None`
@@ -81,11 +183,14 @@ impl Sim {
         self.memory.borrow().users(page)
     }
 
-    /// Removes a user of a page, and frees the page if it was the last.
-    pub fn release(&self, page: FrameNumber) {
-        if self.memory.borrow_mut().release(page) {
-            self.spend(self.machine.kernel.frame);
+    /// Removes a user of a page, and frees the page if it was the last. Returns `true` if the page
+    /// is free now.
+    pub fn release(&self, page: FrameNumber) -> bool {
+        let is_free = self.memory.borrow_mut().release(page, self.cpu());
+        if is_free {
+            self.end_release(page);
         }
+        is_free
     }
 
     /// Frees a page table. If a CPU can still walk it, a hazard is counted.
@@ -106,10 +211,10 @@ impl Sim {
             let mut memory = self.memory.borrow_mut();
             let space = SpaceKey::new(table, memory.generation(table));
             self.oracle.borrow_mut().forget(space);
-            memory.release(table);
+            memory.release(table, self.cpu());
         }
         lines_of(table).for_each(|line| self.forget_line(line));
-        self.spend(self.machine.kernel.frame);
+        self.end_release(table);
     }
 
     /// Number of frames in use.

@@ -3,6 +3,7 @@
 
 use crate::causes::Cause;
 use crate::clock::{Arrival, Flushing, Vector};
+use crate::machine::Distance;
 use crate::sim::Sim;
 use crate::thread_id::ThreadId;
 use crate::time::Time;
@@ -59,9 +60,11 @@ impl Sim {
     pub(crate) fn deliver(&self, target: usize, vector: Vector) {
         let from = self.cpu();
         let cost = &self.machine.interrupt;
-        let same_socket =
-            self.machine.topology.distance(from, target) < crate::machine::Distance::System;
-        let wire = if same_socket { cost.deliver_socket } else { cost.deliver_system };
+        let wire = match self.machine.topology.distance(from, target) {
+            Distance::Core | Distance::Cluster | Distance::Socket => cost.deliver_socket,
+            Distance::System => cost.deliver_system,
+            Distance::Far => self.machine.far.deliver,
+        };
         let at = self.clock.borrow().cpus[from].now + wire + Time::TICK;
         self.deliver_at(target, vector, at);
     }

@@ -92,7 +92,7 @@ pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
 pub use foresight::Foresight;
 pub use inspect::is_cached;
-pub use lock::{LockWaiting, ReadMostlyLock, SleepingLock, SpinLock};
+pub use lock::{LockWaiting, QueuedLock, ReadMostlyLock, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};

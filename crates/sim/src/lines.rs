@@ -11,7 +11,7 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::machine::{Cache, Distance, Topology};
+use crate::machine::{Cache, Distance, Links, Topology};
 use crate::time::Time;
 
 /// Identity of a line, in the host's memory or in the simulated memory.
@@ -77,10 +77,22 @@ pub(crate) struct Lines {
     sharers: Vec<u64>,
     words_per_line: usize,
     free: Vec<u32>,
+    /// The lines of the records of frames, by frame.
+    page_records: Vec<PageRecord>,
     topology: Topology,
     cost: Cache,
+    /// Time of a transfer between sockets without a link.
+    far: Time,
     /// For each CPU, the prefetches that are on their way.
     prefetches: Vec<Prefetches>,
+}
+
+/// The line of the record of a frame. Nearly every access writes it, so it has no sharers.
+#[derive(Clone, Copy, Debug, Default)]
+struct PageRecord {
+    owner: Option<u16>,
+    /// Time at which the last transfer of the line ends.
+    free_at: Time,
 }
 
 /// Number of lines that a CPU can request without waiting. Intel's cores have 10 line fill buffers
@@ -121,7 +133,7 @@ impl Line {
 }
 
 impl Lines {
-    pub(crate) fn new(topology: Topology, cost: Cache) -> Self {
+    pub(crate) fn new(topology: Topology, cost: Cache, far: Time) -> Self {
         Self {
             index: HashMap::default(),
             lines: Vec::new(),
@@ -129,9 +141,29 @@ impl Lines {
             words_per_line: topology.cpu_count().div_ceil(64),
             free: Vec::new(),
             prefetches: vec![Prefetches::default(); topology.cpu_count()],
+            page_records: Vec::new(),
             topology,
             cost,
+            far,
         }
+    }
+
+    /// Time until `cpu` has the line of the record of a frame, which it writes.
+    #[inline]
+    pub(crate) fn use_page_record(&mut self, frame: u64, cpu: usize, now: Time) -> Time {
+        let frame = frame as usize;
+        if frame >= self.page_records.len() {
+            self.page_records.resize(frame + 1, PageRecord::default());
+        }
+        let PageRecord { owner, free_at } = self.page_records[frame];
+        let transfer = match owner {
+            Some(owner) if usize::from(owner) == cpu => return Time::ZERO,
+            Some(owner) => self.between(cpu, owner.into()),
+            None => self.cost.memory,
+        };
+        let free_at = now.max(free_at) + transfer;
+        self.page_records[frame] = PageRecord { owner: Some(cpu as u16), free_at };
+        free_at - now
     }
 
     /// The cost of an access by `cpu`, which has the line afterwards.
@@ -270,7 +302,30 @@ impl Lines {
                 return time;
             }
         }
-        cost.system
+        if self.topology.links == Links::All {
+            return cost.system;
+        }
+        let has_sharer = |socket| {
+            let within = self.topology.cpus_of_socket(socket);
+            self.sharers(at).iter().enumerate().any(|(i, &word)| word & mask(i, &within) != 0)
+        };
+        let own = self.topology.socket_of(cpu);
+        let sharers =
+            (0..self.topology.sockets).filter(|&socket| socket != own && has_sharer(socket));
+        let distances = sharers.map(|socket| self.topology.between_sockets(own, socket));
+        let distance = if access == Access::Load { distances.min() } else { distances.max() };
+        if distance == Some(Distance::Far) { self.far } else { cost.system }
+    }
+
+    /// Duration of a transfer from one CPU to another.
+    pub(crate) fn between(&self, from: usize, to: usize) -> Time {
+        match self.topology.distance(from, to) {
+            Distance::Core => self.cost.core,
+            Distance::Cluster => self.cost.cluster,
+            Distance::Socket => self.cost.socket,
+            Distance::System => self.cost.system,
+            Distance::Far => self.far,
+        }
     }
 
     fn add_sharer(&mut self, at: usize, cpu: usize) {
@@ -336,7 +391,7 @@ mod tests {
             fence: ns(10),
             pause: ns(20),
         };
-        Lines::new(Topology::new(2, 2, 2, 2), cost)
+        Lines::new(Topology::new(2, 2, 2, 2), cost, ns(300))
     }
 
     const LINE: LineId = LineId::of_physical(0x40);
@@ -367,6 +422,20 @@ mod tests {
         busy(&mut lines, 8, Access::Load, 300);
         assert_eq!(busy(&mut lines, 0, Access::Atomic, 600), 200 + 8);
         assert_eq!(busy(&mut lines, 0, Access::Atomic, 900), 8);
+    }
+
+    #[test]
+    fn line_takes_longer_between_sockets_without_link() {
+        let mut lines = lines();
+        lines.topology = Topology::new(4, 1, 2, 1).with_links(Links::Ring);
+        busy(&mut lines, 0, Access::Atomic, 0);
+        assert_eq!(busy(&mut lines, 4, Access::Load, 100), 300);
+        // The nearest CPU that has the line sends it; a writer waits for the farthest.
+        assert_eq!(busy(&mut lines, 6, Access::Load, 500), 200);
+        assert_eq!(busy(&mut lines, 2, Access::Load, 800), 200);
+        assert_eq!(busy(&mut lines, 6, Access::Atomic, 1100), 300 + 8);
+        let time = |lines: &mut Lines, cpu| lines.use_page_record(7, cpu, Time::from_ns(0)).ns();
+        assert_eq!([0, 0, 4].map(|cpu| time(&mut lines, cpu)), [80, 0, 80 + 300]);
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub enum Purpose {
 /// Number of frames of a large page (2 MiB).
 const LARGE: usize = 512;
 
+/// Number of batches of free frames that a CPU keeps. (Linux until 5.13: `pcp->high = 6 * batch`;
+/// since then it follows from watermarks, and is at least four batches.)
+const KEPT_BATCHES_MAX: usize = 6;
+
 /// Number of page tables that are always allowed, however small the memory is.
 const TABLES_LIMIT_MIN: usize = 4096;
 
@@ -42,6 +46,9 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Node {
     free: Vec<FrameNumber>,
+    /// The free frames that each CPU keeps for itself, the last freed at the end. (Linux:
+    /// `per_cpu_pages`.)
+    kept: Vec<Vec<FrameNumber>>,
     in_use: usize,
 }
 
@@ -51,6 +58,8 @@ struct Frame {
     users: u32,
     /// Number of times that the frame was freed.
     generation: u32,
+    /// Set while a CPU has locked the frame, which is a page table.
+    is_locked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,30 +71,45 @@ enum Content {
 }
 
 impl Memory {
-    /// Creates memory of `limit` frames. A frame that was never used costs the host nothing, a page
-    /// some bytes, and a page table 4 KiB; so at most one frame in 64 can be a page table.
-    pub(crate) fn new(limit: usize, nodes: usize) -> Self {
+    /// Creates memory of `limit` frames for a number of CPUs. A frame that was never used costs the
+    /// host nothing, a page some bytes, and a page table 4 KiB; so at most one frame in 64 can be a
+    /// page table.
+    pub(crate) fn new(limit: usize, nodes: usize, cpus: usize) -> Self {
         // Frame 0 is never used, so that no entry has address 0.
         let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
-        let nodes = (0..nodes).map(|_| Node::default()).collect();
+        let node = |_| Node { kept: vec![Vec::new(); cpus], ..Node::default() };
+        let nodes = (0..nodes).map(node).collect();
         Self { frames, large_generations: Vec::new(), nodes, limit, tables: 0, tables_limit }
     }
 
     /// Allocates a frame of a node, or of another node if that node has none left.
-    pub(crate) fn allocate(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
-        (node..self.nodes.len()).chain(0..node).find_map(|node| self.allocate_on(purpose, node))
+    pub(crate) fn allocate(
+        &mut self,
+        purpose: Purpose,
+        node: usize,
+        cpu: usize,
+    ) -> Option<FrameNumber> {
+        let mut nodes = (node..self.nodes.len()).chain(0..node);
+        nodes.find_map(|node| self.allocate_on(purpose, node, cpu))
     }
 
-    /// Allocates a frame of a node; `None` if the node has none left.
-    pub(crate) fn allocate_on(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
+    /// Allocates a frame of a node: one that the CPU keeps, another one, or one that another CPU
+    /// keeps. `None` if the node has none left.
+    pub(crate) fn allocate_on(
+        &mut self,
+        purpose: Purpose,
+        node: usize,
+        cpu: usize,
+    ) -> Option<FrameNumber> {
         if purpose == Purpose::Table && self.tables == self.tables_limit {
             return None;
         }
-        while self.nodes[node].free.is_empty() && self.frames.len() <= self.limit {
-            self.add_frame();
-        }
-        let number = self.nodes[node].free.pop()?;
+        let kept = self.nodes[node].kept[cpu].pop();
+        let number = kept.or_else(|| self.take_free(node)).or_else(|| {
+            let kept = &mut self.nodes[node].kept;
+            kept.iter_mut().find_map(Vec::pop)
+        })?;
         self.nodes[node].in_use += 1;
         let frame = &mut self.frames[number as usize];
         frame.users = 1;
@@ -95,6 +119,51 @@ impl Memory {
         };
         self.tables += usize::from(purpose == Purpose::Table);
         Some(number)
+    }
+
+    /// Takes a frame that no CPU keeps.
+    fn take_free(&mut self, node: usize) -> Option<FrameNumber> {
+        while self.nodes[node].free.is_empty() && self.frames.len() <= self.limit {
+            self.add_frame();
+        }
+        self.nodes[node].free.pop()
+    }
+
+    /// Returns `true` if a CPU keeps no frame of a node.
+    pub(crate) fn keeps_none(&self, node: usize, cpu: usize) -> bool {
+        self.nodes[node].kept[cpu].is_empty()
+    }
+
+    /// Moves up to a [batch](Self::batch) of free frames of a node to those that a CPU keeps, and
+    /// returns them.
+    pub(crate) fn keep_batch(&mut self, node: usize, cpu: usize) -> &[FrameNumber] {
+        for _ in 0..self.batch() {
+            let Some(frame) = self.take_free(node) else { break };
+            self.nodes[node].kept[cpu].push(frame);
+        }
+        &self.nodes[node].kept[cpu]
+    }
+
+    /// If a CPU keeps too many frames of a node, returns a [batch](Self::batch) of them to the
+    /// node, those that were freed first.
+    pub(crate) fn return_batch(&mut self, node: usize, cpu: usize) -> Vec<FrameNumber> {
+        let batch = self.batch();
+        let Node { free, kept, .. } = &mut self.nodes[node];
+        let kept = &mut kept[cpu];
+        if kept.len() <= KEPT_BATCHES_MAX * batch {
+            return Vec::new();
+        }
+        let returned: Vec<_> = kept.drain(..batch).collect();
+        free.extend_from_slice(&returned);
+        returned
+    }
+
+    /// Number of frames that go to or from a CPU together (`zone_batchsize` of `mm/page_alloc.c`).
+    fn batch(&self) -> usize {
+        let pages = (self.frames_of_node() >> 10).min((1 << 20) / 4096);
+        let batch = (pages / 4).max(1);
+        let power = 1 << (batch + batch / 2).ilog2();
+        (power - 1).max(1)
     }
 
     /// Allocates the consecutive frames of a large page, and returns the first, which is a multiple
@@ -115,6 +184,11 @@ impl Memory {
             let before = node.free.len();
             node.free.retain(|number| !numbers.contains(number));
             node.in_use += before - node.free.len();
+            for kept in &mut node.kept {
+                let before = kept.len();
+                kept.retain(|number| !numbers.contains(number));
+                node.in_use += before - kept.len();
+            }
         }
         for frame in &mut self.frames[first..first + LARGE] {
             (frame.users, frame.content) = (1, Content::Page(GARBAGE));
@@ -139,8 +213,8 @@ impl Memory {
         u64::from(self.frames[page as usize].users)
     }
 
-    /// Removes a user. Returns `true` if the frame is free now.
-    pub(crate) fn release(&mut self, number: FrameNumber) -> bool {
+    /// Removes a user. Returns `true` if the frame is free now, and the CPU keeps it.
+    pub(crate) fn release(&mut self, number: FrameNumber, cpu: usize) -> bool {
         let frame = self.used(number);
         frame.users -= 1;
         if frame.users > 0 {
@@ -152,10 +226,23 @@ impl Memory {
         let large = &mut self.large_generations[number as usize / LARGE];
         *large = large.wrapping_add(1);
         let node = self.node_of(number);
-        self.nodes[node].free.push(number);
+        self.nodes[node].kept[cpu].push(number);
         self.nodes[node].in_use -= 1;
         self.tables -= usize::from(was_table);
         true
+    }
+
+    /// Locks a page table, unless it is locked. Returns `true` if it was not.
+    pub(crate) fn try_lock(&mut self, table: FrameNumber) -> bool {
+        !core::mem::replace(&mut self.frames[table as usize].is_locked, true)
+    }
+
+    pub(crate) fn unlock(&mut self, table: FrameNumber) {
+        self.frames[table as usize].is_locked = false;
+    }
+
+    pub(crate) fn is_locked(&self, table: FrameNumber) -> bool {
+        self.frames[table as usize].is_locked
     }
 
     /// Number of times that the frame was freed. A translation with a smaller number is dead.
@@ -252,22 +339,22 @@ mod tests {
 
     #[test]
     fn frame_is_reused_after_last_user() {
-        let mut memory = Memory::new(1, 1);
-        let page = memory.allocate(Purpose::Page, 0).unwrap();
+        let mut memory = Memory::new(1, 1, 2);
+        let page = memory.allocate(Purpose::Page, 0, 0).unwrap();
         memory.share(page);
-        assert!(!memory.release(page));
-        assert_eq!(memory.allocate(Purpose::Table, 0), None);
-        assert!(memory.release(page));
+        assert!(!memory.release(page, 0));
+        assert_eq!(memory.allocate(Purpose::Table, 0, 0), None);
+        assert!(memory.release(page, 0));
         assert_eq!(memory.generation(page), 1);
-        assert_eq!(memory.allocate(Purpose::Table, 0), Some(page));
+        assert_eq!(memory.allocate(Purpose::Table, 0, 0), Some(page));
         assert_eq!(memory.entry(page, 7), 0);
         assert_eq!(memory.in_use(), 1);
     }
 
     #[test]
     fn large_page_consists_of_consecutive_frames() {
-        let mut memory = Memory::new(4 * LARGE, 3);
-        let first = memory.allocate(Purpose::Page, 0).unwrap();
+        let mut memory = Memory::new(4 * LARGE, 3, 2);
+        let first = memory.allocate(Purpose::Page, 0, 0).unwrap();
         let large = memory.allocate_large().unwrap();
         assert_eq!(large, 512);
         assert_eq!(memory.in_use(), 513);
@@ -275,35 +362,65 @@ mod tests {
         assert!((large..large + 512).all(|frame| memory.users(frame) == 1));
         // The remaining frames do not form a large page until all are free.
         let generation = memory.page_generation(large, 21);
-        assert!(memory.release(large + 5));
+        assert!(memory.release(large + 5, 0));
         assert_eq!(memory.page_generation(large, 21), generation + 1);
         assert_eq!(memory.allocate_large(), Some(1024));
         assert_eq!(memory.allocate_large(), Some(1536));
         assert_eq!(memory.allocate_large(), None);
         assert!(
-            (large..large + 512).filter(|&frame| frame != large + 5).all(|f| memory.release(f))
+            (large..large + 512).filter(|&frame| frame != large + 5).all(|f| memory.release(f, 0))
         );
         assert_eq!(memory.allocate_large(), Some(large));
         // The frames before the first large page are still free, except for one.
         let small = (0..3).flat_map(|node| core::iter::repeat_n(node, 512));
-        assert_eq!(small.filter_map(|node| memory.allocate_on(Purpose::Page, node)).count(), 511);
-        assert!(memory.release(first));
-        assert_eq!(Memory::new(600, 1).allocate_large(), None);
-        assert_eq!(Memory::new(LARGE, 1).allocate_large(), None);
+        assert_eq!(
+            small.filter_map(|node| memory.allocate_on(Purpose::Page, node, 0)).count(),
+            511
+        );
+        assert!(memory.release(first, 0));
+        assert_eq!(Memory::new(600, 1, 2).allocate_large(), None);
+        assert_eq!(Memory::new(LARGE, 1, 2).allocate_large(), None);
+    }
+
+    #[test]
+    fn cpu_keeps_batches_and_returns_the_oldest() {
+        // A node of 64 MiB has batches of three frames.
+        let mut memory = Memory::new(16 << 10, 1, 2);
+        assert_eq!(memory.batch(), 3);
+        assert_eq!(Memory::new(4 << 20, 1, 2).batch(), 63);
+        assert!(memory.keeps_none(0, 0));
+        assert_eq!(memory.keep_batch(0, 0), [1, 2, 3]);
+        let used: Vec<_> = (0..20).map(|_| memory.allocate(Purpose::Page, 0, 0).unwrap()).collect();
+        assert_eq!(used[..3], [3, 2, 1], "the frames that the CPU keeps come first");
+        let returned: Vec<_> = used
+            .iter()
+            .map(|&frame| {
+                memory.release(frame, 1);
+                memory.return_batch(0, 1)
+            })
+            .filter(|returned| !returned.is_empty())
+            .collect();
+        assert_eq!(returned, [&used[..3]], "at the nineteenth frame, the first three");
+        assert_eq!(memory.allocate(Purpose::Page, 0, 1), Some(used[19]));
+        // A node that has no other frame left takes those that another CPU keeps.
+        let mut small = Memory::new(1, 1, 2);
+        let only = small.allocate(Purpose::Page, 0, 0).unwrap();
+        assert!(small.release(only, 0));
+        assert_eq!(small.allocate(Purpose::Page, 0, 1), Some(only));
     }
 
     #[test]
     fn node_allocates_its_own_frames_first() {
-        let mut memory = Memory::new(8, 4);
-        let mut allocate = |node| memory.allocate(Purpose::Page, node).unwrap();
+        let mut memory = Memory::new(8, 4, 2);
+        let mut allocate = |node| memory.allocate(Purpose::Page, node, 0).unwrap();
         let of_two = [allocate(2), allocate(2)];
         let elsewhere = allocate(2);
         assert!(of_two.iter().all(|&frame| memory.node_of(frame) == 2));
         assert_eq!(memory.node_of(elsewhere), 3);
         assert_eq!([0, 1, 2, 3].map(|node| memory.free_of(node)), [2, 2, 0, 1]);
-        assert_eq!(memory.allocate_on(Purpose::Page, 2), None);
-        assert!(memory.release(of_two[0]));
-        assert_eq!(memory.allocate_on(Purpose::Page, 2), Some(of_two[0]));
+        assert_eq!(memory.allocate_on(Purpose::Page, 2, 0), None);
+        assert!(memory.release(of_two[0], 0));
+        assert_eq!(memory.allocate_on(Purpose::Page, 2, 0), Some(of_two[0]));
         assert_eq!(memory.in_use(), 3);
     }
 }

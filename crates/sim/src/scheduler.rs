@@ -70,6 +70,19 @@ impl Sim {
         }
     }
 
+    /// Makes a blocked thread ready, on an idle CPU or on this one. Without this, a thread that finds
+    /// no idle CPU runs where it last ran. (Linux: `wake_affine`.)
+    pub fn wake_near(&self, id: ThreadId) {
+        let cpu = self.cpu();
+        let mut scheduler = self.scheduler.borrow_mut();
+        let thread = scheduler.thread_mut(id);
+        if thread.state == State::Blocked {
+            thread.cpu = cpu;
+        }
+        drop(scheduler);
+        self.wake(id);
+    }
+
     /// Blocks the calling thread until it is [woken](Self::wake). The thread that wakes it must be
     /// able to find it before it blocks.
     pub fn block(&self) {

@@ -25,6 +25,7 @@ use crate::counts::Counts;
 use crate::foresight::LeftOut;
 use crate::lines::{Access, LineId, Lines};
 use crate::lock::queue::LockQueues;
+use crate::lock::queued::QueuedLock;
 use crate::lock::waiting::LockWaiting;
 use crate::machine::Machine;
 use crate::memory::Memory;
@@ -85,6 +86,8 @@ pub struct Sim {
     pub(crate) clock: RefCell<Clock>,
     pub(crate) lines: RefCell<Lines>,
     pub(crate) memory: RefCell<Memory>,
+    /// For each node, the lock of its free frames.
+    pub(crate) zones: Vec<QueuedLock>,
     pub(crate) tlbs: RefCell<Vec<Tlb>>,
     pub(crate) oracle: RefCell<Oracle>,
     pub(crate) waits: RefCell<FlushWaits>,
@@ -145,8 +148,13 @@ impl Sim {
             in_context: Cell::new(false),
             invalidations: Cell::new(0),
             clock: RefCell::new(Clock::new(cpus)),
-            lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
-            memory: RefCell::new(Memory::new(frames, nodes)),
+            lines: RefCell::new(Lines::new(
+                machine.topology,
+                machine.cache.clone(),
+                machine.far.line,
+            )),
+            memory: RefCell::new(Memory::new(frames, nodes, cpus)),
+            zones: (0..nodes).map(|_| QueuedLock::default()).collect(),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),

@@ -56,6 +56,8 @@ pub enum Work {
     UnmapPage,
     /// Copying one page-table entry at a fork.
     ForkEntry,
+    /// Moving one page to another node, besides its copy.
+    MovePage,
 }
 
 /// The machine and the kernel underneath the memory manager: a small handle that is cheap to clone,
@@ -120,6 +122,31 @@ pub trait Platform: Clone {
     ///
     /// The value of the entry, if it is not `current`.
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Locks a page table of level 0 around a change of its entries. This memory manager changes
+    /// entries atomically and needs no such lock; Linux has one (`pte_offset_map_lock`). A
+    /// simulated platform charges for it, and lets CPUs wait as under Linux.
+    fn lock_table(&self, table: Frame) {
+        let _ = table;
+    }
+
+    /// Locks a page table as [`lock_table`](Self::lock_table) does, if no other CPU has locked it.
+    /// Returns `true` if the table is locked now.
+    fn try_lock_table(&self, table: Frame) -> bool {
+        let _ = table;
+        true
+    }
+
+    /// Ends [`lock_table`](Self::lock_table).
+    fn unlock_table(&self, table: Frame) {
+        let _ = table;
+    }
+
+    /// Accounts for a change of the number of pages that are mapped in the space with this root
+    /// table. (Linux: `rss_stat`.)
+    fn count_resident(&self, root: Frame, change: isize) {
+        let _ = (root, change);
+    }
 
     /// Fills a page with zeros.
     fn clear_page(&self, page: Frame);

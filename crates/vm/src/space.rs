@@ -134,6 +134,11 @@ impl<S: System> AddressSpace<S> {
         self.vm.coherence.flush_later(&self.mappings.coherent, change)
     }
 
+    /// Accounts for a change of the number of mapped pages.
+    pub(crate) fn count_resident(&self, change: isize) {
+        self.vm.platform.count_resident(self.mappings.tables.root_frame(), change);
+    }
+
     /// Records that a page is about to be mapped at `address`. `file` is its file and number there.
     pub(crate) fn add_mapping(
         &self,

@@ -89,7 +89,7 @@ fn assert_large_pages_keep_words<C: Into<ErasedCoherence>>(
     let sim = Rc::new(Sim::new(machine, 1 << 13, 8).unwrap());
     #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
     let coherence = Arc::new(Instrumented::new(Rc::clone(&sim), design(Rc::clone(&sim))));
-    let vm = Vm::new(SimPlatform::new(Rc::clone(&sim)), Arc::clone(&coherence)).unwrap();
+    let vm = Vm::new(SimPlatform::new(Rc::clone(&sim), None), Arc::clone(&coherence)).unwrap();
     let (space, done) = (OnceCell::from(AddressSpace::new(&vm).unwrap()), Cell::new(0));
     let system = Rc::new(System { coherence, space, done });
     sim.install(system.clone());
@@ -137,7 +137,7 @@ fn assert_large_pages_keep_words<C: Into<ErasedCoherence>>(
     sim.uninstall();
     let wrong = sim.first_violations();
     assert_eq!(sim.violations(), 0, "{wrong:?}");
-    assert!(collapsed.get() > 3, "only {} large pages were made", collapsed.get());
+    assert!(collapsed.get() >= 3, "only {} large pages were made", collapsed.get());
     sim.hazards()
 }
 

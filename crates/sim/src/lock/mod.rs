@@ -2,6 +2,7 @@
 //! one whose readers write nothing.
 
 pub(crate) mod queue;
+pub(crate) mod queued;
 mod read_mostly;
 mod sleeping;
 mod spinning;
@@ -11,6 +12,7 @@ use lock_api::{GuardSend, RawMutex};
 use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
+pub use queued::QueuedLock;
 pub use read_mostly::ReadMostlyLock;
 pub use sleeping::SleepingLock;
 pub use waiting::LockWaiting;

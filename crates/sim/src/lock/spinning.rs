@@ -7,7 +7,6 @@
 use crate::lock::queue::Spinner;
 use crate::lock::sleeping::{CONTENDED, EXCLUSIVE, HANDOFF, READERS, SleepingLock};
 use crate::lock::waiting::LockWaiting;
-use crate::machine::Distance;
 use crate::sim::Sim;
 use crate::thread_id::ThreadId;
 use crate::threads::State;
@@ -190,13 +189,7 @@ impl Sim {
 
     /// Time in which a line goes from this CPU to another.
     pub(crate) fn line_time(&self, to: usize) -> Time {
-        let cache = &self.machine.cache;
-        match self.machine.topology.distance(self.cpu(), to) {
-            Distance::Core => cache.core,
-            Distance::Cluster => cache.cluster,
-            Distance::Socket => cache.socket,
-            Distance::System => cache.system,
-        }
+        self.lines.borrow().between(self.cpu(), to)
     }
 
     /// Notifies the threads that spin because this thread, which leaves its CPU, has a lock.

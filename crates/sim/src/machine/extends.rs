@@ -33,6 +33,7 @@ const TIMES_OF_CORE: [(&str, &[&str]); 6] = [
             "frame_ns",
             "clear_page_ns",
             "copy_page_ns",
+            "move_page_ns",
             "context_switch_ns",
             "wake_ns",
             "migrate_ns",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{MachineError, Topology, require};
+use super::{Links, MachineError, Topology, require};
 use crate::time::Time;
 
 /// A number of a machine file, for display.
@@ -179,6 +179,15 @@ section! {
 }
 
 section! {
+    /// Costs between sockets that have no link: see [`Links`].
+    pub Far, FarFile, "far":
+    /// A line comes from such a socket.
+    line: Time = line_ns,
+    /// From the command of an interrupt to a CPU of such a socket.
+    deliver: Time = deliver_ns,
+}
+
+section! {
     /// Sizes of a CPU's TLB, and costs of misses and invalidations.
     pub Tlb, TlbFile, "tlb":
     /// Number of tags, so number of spaces whose translations can be cached together; 0 if the TLB
@@ -261,6 +270,9 @@ section! {
     clear_page: Time = clear_page_ns,
     /// Copying a page.
     copy_page: Time = copy_page_ns,
+    /// Moving a page to another node, besides its copy: isolating it, removing and restoring its
+    /// mappings, and the memory's latency.
+    move_page: Time = move_page_ns,
     /// Switching from one thread to another, without the cost of the address space.
     context_switch: Time = context_switch_ns,
     /// Making a sleeping thread runnable.
@@ -412,8 +424,12 @@ pub(super) struct MachineFile {
     /// Factor for the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
     /// `[storage]`, if they were not measured on this machine. 1 if missing.
     scale: Option<ScaleFile>,
+    /// The sockets that are near each other; all if missing.
+    #[serde(default)]
+    pub(super) socket_links: Links,
     topology: TopologyFile,
     pub(super) cache: CacheFile,
+    pub(super) far: Option<FarFile>,
     pub(super) tlb: TlbFile,
     interrupt: InterruptFile,
     virtualization: Option<VirtualizationFile>,
@@ -467,6 +483,18 @@ impl MachineFile {
         interrupt
     }
 
+    /// The costs between sockets without a link; those of other sockets if the file has none.
+    pub(super) fn far(&self) -> Far {
+        let scale = self.scale();
+        let Some(far) = &self.far else {
+            let (cache, interrupt) = (self.cache.resolve(1.0), self.interrupt());
+            return Far { line: cache.system, deliver: interrupt.deliver_system };
+        };
+        let inject = self.virtualization.as_ref().map(|file| file.resolve(scale).inject);
+        let deliver = far.resolve(scale).deliver + inject.unwrap_or(Time::ZERO);
+        Far { line: far.resolve(1.0).line, deliver }
+    }
+
     /// The factor for the times of software.
     pub(super) fn scale(&self) -> f64 {
         self.scale.as_ref().map_or(1.0, |scale| scale.software_times.value)
@@ -480,6 +508,7 @@ impl MachineFile {
             sizes.cores_per_cluster,
             sizes.threads_per_core,
         )
+        .with_links(self.socket_links)
     }
 
     pub(super) fn idle(&self) -> Idle {
@@ -507,6 +536,7 @@ impl MachineFile {
             numbers.push(scale.software_times.number("scale", "software_times"));
         }
         self.cache.add_numbers(&mut numbers);
+        self.far.iter().for_each(|file| file.add_numbers(&mut numbers));
         self.tlb.add_numbers(&mut numbers);
         self.interrupt.add_numbers(&mut numbers);
         self.virtualization.iter().for_each(|file| file.add_numbers(&mut numbers));

@@ -16,10 +16,10 @@ use crate::queue::Key;
 use crate::time::Time;
 
 pub use file::{
-    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill, RemoteFence,
-    StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
+    Broadcast, Cache, Far, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill,
+    RemoteFence, StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
 };
-pub use topology::{Distance, Topology};
+pub use topology::{Distance, Links, Topology};
 
 /// A machine that can be simulated.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct Machine {
     pub mixed_sizes: MixedSizes,
     /// Costs of accesses to memory.
     pub cache: Cache,
+    /// Costs between sockets that have no link.
+    pub far: Far,
     /// Sizes of the TLB, and costs of invalidations.
     pub tlb: Tlb,
     /// Costs of interrupts, including those of the hypervisor where CPUs are virtual.
@@ -124,6 +126,7 @@ impl Machine {
             stale_writes: file.stale_writes,
             mixed_sizes: file.mixed_sizes,
             cache: file.cache.resolve(1.0),
+            far: file.far(),
             tlb: file.tlb.resolve(1.0),
             interrupt: file.interrupt(),
             broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
@@ -223,12 +226,26 @@ impl Machine {
             "use at most 1048576 small entries, and 4096 large and upper entries",
         )?;
         self.check_notify_methods()?;
+        require(
+            self.topology.links == Links::All || self.has_far(),
+            "some of its sockets have no link, and the way between them has no cost".to_owned(),
+            "add the section `[far]`, or remove `socket_links`",
+        )?;
+        require(
+            self.topology.links != Links::All || !self.has_far(),
+            "it has a cost for sockets without a link, and all have one".to_owned(),
+            "set `socket_links`, or remove the section `[far]`",
+        )?;
         let needed = [self.kernel.timeslice, self.cache.pause, self.kernel.fault];
         require(
             !needed.contains(&Time::ZERO),
             "its timeslice, its pause or its page fault takes no time".to_owned(),
             "use times above 0: a CPU that retries in no time never ends",
         )
+    }
+
+    fn has_far(&self) -> bool {
+        self.numbers.iter().any(|number| number.section == "far")
     }
 
     /// Checks that the number of tags is possible, and that the invalidations that other CPUs can

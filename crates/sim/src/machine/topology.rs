@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use serde::Deserialize;
+
 /// Arrangement of the CPUs. They are numbered socket by socket, cluster by cluster, core by core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -15,6 +17,21 @@ pub struct Topology {
     pub threads_per_core: usize,
     /// Number of CPUs in use: the first of those that the sockets have.
     cpus: usize,
+    /// The sockets that are near each other.
+    pub links: Links,
+}
+
+/// The pairs of sockets that have a link. Other pairs are [far](Distance::Far) from each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Links {
+    /// All pairs.
+    #[default]
+    All,
+    /// Neighbours in a ring.
+    Ring,
+    /// All pairs in the same group of four.
+    GroupsOfFour,
 }
 
 /// Distance from one CPU to another.
@@ -28,6 +45,8 @@ pub enum Distance {
     Socket,
     /// Another socket.
     System,
+    /// A socket without a link to this one.
+    Far,
 }
 
 impl Topology {
@@ -43,7 +62,14 @@ impl Topology {
             .saturating_mul(clusters_per_socket)
             .saturating_mul(cores_per_cluster)
             .saturating_mul(threads_per_core);
-        Self { sockets, clusters_per_socket, cores_per_cluster, threads_per_core, cpus }
+        let links = Links::All;
+        Self { sockets, clusters_per_socket, cores_per_cluster, threads_per_core, cpus, links }
+    }
+
+    /// Returns the same topology with other links between sockets.
+    #[must_use]
+    pub const fn with_links(self, links: Links) -> Self {
+        Self { links, ..self }
     }
 
     /// Number of CPUs.
@@ -69,20 +95,37 @@ impl Topology {
         [Distance::Core, Distance::Cluster, Distance::Socket]
             .into_iter()
             .find(|&within| self.within(a, within).contains(&b))
-            .unwrap_or(Distance::System)
+            .unwrap_or_else(|| self.between_sockets(self.socket_of(a), self.socket_of(b)))
     }
 
-    /// The CPUs at a distance of at most `distance` from `cpu`.
+    /// The distance between two different sockets.
+    #[must_use]
+    pub const fn between_sockets(&self, a: usize, b: usize) -> Distance {
+        let is_linked = match self.links {
+            Links::All => true,
+            Links::Ring => matches!(a.abs_diff(b), 1) || a.abs_diff(b) + 1 == self.sockets,
+            Links::GroupsOfFour => a / 4 == b / 4,
+        };
+        if is_linked { Distance::System } else { Distance::Far }
+    }
+
+    /// The CPUs at a distance of at most `distance` from `cpu`; all CPUs for other sockets.
     #[must_use]
     pub fn within(&self, cpu: usize, distance: Distance) -> Range<usize> {
         let size = match distance {
             Distance::Core => self.threads_per_core,
             Distance::Cluster => self.cpus_per_cluster(),
             Distance::Socket => self.cpus_per_socket(),
-            Distance::System => return 0..self.cpus,
+            Distance::System | Distance::Far => return 0..self.cpus,
         };
         let first = cpu / size * size;
         first..(first + size).min(self.cpus)
+    }
+
+    /// The CPUs of a socket.
+    pub(crate) fn cpus_of_socket(&self, socket: usize) -> Range<usize> {
+        let first = socket * self.cpus_per_socket();
+        first.min(self.cpus)..(first + self.cpus_per_socket()).min(self.cpus)
     }
 
     const fn cpus_per_cluster(&self) -> usize {
@@ -106,6 +149,17 @@ mod tests {
         assert_eq!(topology.distance(0, 2), Distance::Cluster);
         assert_eq!(topology.distance(5, 6), Distance::Socket);
         assert_eq!(topology.distance(11, 12), Distance::System);
+    }
+
+    #[test]
+    fn sockets_without_link_are_far() {
+        let ring = Topology::new(4, 1, 2, 1).with_links(Links::Ring);
+        let distances = [0, 1, 2, 3].map(|socket| ring.distance(1, 2 * socket));
+        let [core, near, far] = [Distance::Cluster, Distance::System, Distance::Far];
+        assert_eq!(distances, [core, near, far, near]);
+        let groups = Topology::new(8, 1, 1, 1).with_links(Links::GroupsOfFour);
+        assert_eq!(groups.distance(3, 0), Distance::System);
+        assert_eq!(groups.distance(3, 4), Distance::Far);
     }
 
     #[test]

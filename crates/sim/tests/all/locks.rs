@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use lock_api::{RawRwLock, RawRwLockDowngrade, RwLock};
 use shootdown_sim::{
-    Affinity, LockWaiting, Machine, ReadMostlyLock, Rng, RunEnd, Sim, SleepingLock, ThreadSpec,
-    Time,
+    Affinity, LockWaiting, Machine, Purpose, ReadMostlyLock, Rng, RunEnd, Sim, SleepingLock,
+    ThreadSpec, Time,
 };
 
 const ALL: [LockWaiting; 3] =
@@ -294,4 +294,48 @@ fn read_mostly_lock_costs_readers_a_hit() {
     let [_, unchanged, changed] = times.borrow()[..] else { panic!("three reads") };
     assert!(unchanged < Time::from_ns(10), "{unchanged}");
     assert!(changed > Time::from_ns(10), "{changed}");
+}
+
+#[test]
+fn locked_table_makes_other_cpu_spin() {
+    let sim = sim(2, LockWaiting::Sleep);
+    let table = sim.allocate(Purpose::Table).unwrap();
+    on_cpu(&sim, 0, move |sim| {
+        sim.lock_table(table);
+        assert!(!sim.try_lock_table(table));
+        sim.spend(Time::from_ns(5000));
+        sim.unlock_table(table);
+    });
+    let got_at = Rc::new(Cell::new(Time::ZERO));
+    let at = Rc::clone(&got_at);
+    on_cpu(&sim, 1, move |sim| {
+        sim.spend(Time::from_ns(500));
+        sim.lock_table(table);
+        at.set(sim.now());
+        sim.unlock_table(table);
+    });
+    run(&sim);
+    assert!(got_at.get() >= Time::from_ns(5000), "{:?}", got_at.get());
+    assert_eq!(sim.counts().lock_waits, 1);
+}
+
+/// Two CPUs that need frames at the same time wait for the lock of the node, once for each batch.
+#[test]
+fn zone_is_locked_once_for_each_batch_of_frames() {
+    let sim = sim(2, LockWaiting::Sleep);
+    let batch = 15;
+    for cpu in 0..2 {
+        on_cpu(&sim, cpu, move |sim| {
+            let waits = |sim: &Sim| sim.counts_of(cpu).lock_waits;
+            let pages: Vec<_> = (0..batch).map(|_| sim.allocate(Purpose::Page).unwrap()).collect();
+            let first = waits(sim);
+            assert!(first <= 1);
+            // A page that this CPU has just freed is its next.
+            assert!(sim.release(pages[3]));
+            assert_eq!(sim.allocate(Purpose::Page), Some(pages[3]));
+            assert_eq!(waits(sim), first);
+        });
+    }
+    run(&sim);
+    assert_eq!(sim.counts().lock_waits, 1);
 }

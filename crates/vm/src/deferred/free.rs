@@ -45,6 +45,8 @@ impl<S: System> Vm<S> {
         self.record_marks(mappings, &marks);
         if !pages.is_empty() {
             self.platform.work(Work::UnmapPage, pages.len());
+            let root = mappings.tables.root_frame();
+            self.platform.count_resident(root, -pages.len().cast_signed());
         }
         for page in pages {
             self.platform.release(page);

@@ -46,7 +46,10 @@ impl<S: System> AddressSpace<S> {
         // detect that a flush is still to come.
         let mut gather = Gather::begin(self, page..page + PAGE_BYTES, Cause::CopyOnWrite);
         let claim = self.mappings.new_claim();
-        if platform.compare_exchange(at, entry, claim).is_err() {
+        platform.lock_table(at.table);
+        let claimed = platform.compare_exchange(at, entry, claim);
+        platform.unlock_table(at.table);
+        if claimed.is_err() {
             gather.cancel();
             return Ok(());
         }
@@ -80,9 +83,14 @@ impl<S: System> AddressSpace<S> {
         }
         sent.wait();
         self.add_mapping(own, None, page);
-        if platform.compare_exchange(at, claim, writable(own)).is_err() {
+        platform.lock_table(at.table);
+        let mapped = platform.compare_exchange(at, claim, writable(own));
+        platform.unlock_table(at.table);
+        if mapped.is_err() {
             self.remove_mapping(own, page);
             platform.release(own);
+        } else {
+            self.count_resident(1);
         }
         Ok(())
     }

@@ -120,8 +120,10 @@ impl<S: System> AddressSpace<S> {
         if self.vm.rmap.is_some() && mapped_file_page(area, page, access).is_none() {
             self.flush_if_pending(page);
         }
+        self.vm.platform.lock_table(at.table);
         self.install_frame(area, page, frame, access, at);
         self.map_around(area, page, access, at);
+        self.vm.platform.unlock_table(at.table);
         Ok(())
     }
 
@@ -152,6 +154,8 @@ impl<S: System> AddressSpace<S> {
             // access faults again.
             self.remove_mapping(frame, page);
             self.vm.release(frame);
+        } else if frame != self.vm.zero_page {
+            self.count_resident(1);
         }
     }
 

@@ -73,9 +73,15 @@ impl<S: System> AddressSpace<S> {
         gather: &mut Gather<'_, S>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
+        let mut copied = 0;
+        let mut table = None;
         for found in self.mappings.tables.entries(platform, area.range.clone()) {
             let Found { address, slot: Slot { at, .. }, entry } = found;
             let to = target.make(&child.mappings.tables, &self.vm, address)?;
+            if table.replace(to.table) != Some(to.table) {
+                platform.lock_table(to.table);
+                platform.unlock_table(to.table);
+            }
             // There are no claims, because the lock is held for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
             if !self.add_inherited(leaf.frame, child, address) {
@@ -84,7 +90,9 @@ impl<S: System> AddressSpace<S> {
             }
             platform.swap(to, S::Format::leaf(leaf));
             platform.work(Work::ForkEntry, 1);
+            copied += isize::from(leaf.frame != self.vm.zero_page);
         }
+        child.count_resident(copied);
         Ok(())
     }
 

@@ -127,16 +127,20 @@ impl<S: System> AddressSpace<S> {
         });
         let flush = flush.ok()?;
         let claim = self.mappings.new_claim();
+        platform.lock_table(at.table);
         let entry = platform.load(at);
         let claimed = change_leaf::<S::Format>(platform, Slot { at, level: 0 }, entry, |current| {
             (current.frame == leaf.frame).then_some(claim)
         });
+        if let Some(leaf) = claimed {
+            self.mappings.unmapped(coherence, batch, address, leaf);
+        }
+        platform.unlock_table(at.table);
         let Some(leaf) = claimed else {
             // Reclaim or another call has changed the entry.
             self.mappings.end(flush);
             return None;
         };
-        self.mappings.unmapped(coherence, batch, address, leaf);
         Some(Moving { address, at, claim, leaf, new, file, flush })
     }
 
@@ -165,6 +169,7 @@ impl<S: System> AddressSpace<S> {
             }
             is_ours
         };
+        platform.work(Work::MovePage, 1);
         let (stays, goes) = if is_ours { (new, old) } else { (old, new) };
         if is_ours {
             self.add_mapping(new, file.as_ref().map(|(file, number)| (file, *number)), address);
@@ -174,7 +179,10 @@ impl<S: System> AddressSpace<S> {
         }
         platform.release(goes);
         let entry = S::Format::leaf(Leaf { frame: stays, ..leaf });
-        if platform.compare_exchange(at, claim, entry).is_err() {
+        platform.lock_table(at.table);
+        let mapped = platform.compare_exchange(at, claim, entry);
+        platform.unlock_table(at.table);
+        if mapped.is_err() {
             // Another call has discarded the page since the claim, and has left its release to this
             // call. No CPU has used the page in between.
             if leaf.marks.contains(Marks::DIRTY) {

@@ -41,7 +41,7 @@ use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
 
 /// Number of times that an allocation may lose a reclaimed frame to another CPU before it fails.
-const ATTEMPTS: usize = 16;
+const ATTEMPTS: usize = 64;
 
 /// Number of times that one call may examine a page: once to clear its marks, once to find that it
 /// was used again, and once to find that it is no longer used.
@@ -94,7 +94,10 @@ struct Reclaiming<S: System> {
 
 /// The result of an attempt to clear one entry.
 enum Step<S: System> {
-    Cleared(Mapping<S>, Leaf, Announced),
+    /// The entry's table is locked.
+    Cleared(Mapping<S>, Leaf, Announced, Frame),
+    /// Another CPU has locked the table of the entry.
+    TableIsLocked(Frame),
     /// Another call is changing the entry.
     Busy,
     /// The page was written, and is needed again.
@@ -244,6 +247,11 @@ impl<S: System> Vm<S> {
     /// since the last call.
     fn clear_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
         let Some((at, entry)) = self.entry_of(page, mapping) else { return false };
+        // Linux locks the table for this. A table that is locked is not waited for, because the
+        // other CPU may need the lock of this record.
+        if self.platform.try_lock_table(at.table) {
+            self.platform.unlock_table(at.table);
+        }
         let slot = Slot { at, level: 0 };
         let cleared = change_leaf::<S::Format>(&self.platform, slot, entry, |leaf| {
             let is_accessed = leaf.frame == page && leaf.marks.contains(Marks::ACCESSED);
@@ -278,12 +286,21 @@ impl<S: System> Vm<S> {
             // Without a record, the page's file was closed, and this call holds the remaining
             // counts of the page.
             match step.unwrap_or(Step::Done) {
-                Step::Cleared(mapping, leaf, flush) => {
+                Step::Cleared(mapping, leaf, flush, table) => {
                     let Mapping { space, address } = mapping;
+                    // A page that is flushed alone is flushed with its table locked
+                    // (`ptep_clear_flush`).
                     space.unmapped(&self.coherence, batch, address, leaf);
+                    self.platform.unlock_table(table);
                     space.end(flush);
+                    self.platform.count_resident(space.tables.root_frame(), -1);
                     unmapped.was_written |= leaf.marks.contains(Marks::DIRTY);
                     unmapped.count += 1;
+                }
+                Step::TableIsLocked(table) => {
+                    // Wait without the lock of the record: the other CPU may need it.
+                    self.platform.lock_table(table);
+                    self.platform.unlock_table(table);
                 }
                 Step::Busy => busy += 1,
                 Step::BatchIsFull => self.coherence.flush_batch(mem::take(batch)),
@@ -310,6 +327,10 @@ impl<S: System> Vm<S> {
         let Ok(flush) = space.announce(&self.coherence, batch, *address, reclaim_flush) else {
             return Step::BatchIsFull;
         };
+        if !self.platform.try_lock_table(at.table) {
+            space.end(flush);
+            return Step::TableIsLocked(at.table);
+        }
         let not_cleared = loop {
             let Some(leaf) = S::Format::as_leaf(entry).filter(|leaf| leaf.frame == page) else {
                 break Step::Busy;
@@ -319,11 +340,15 @@ impl<S: System> Vm<S> {
                 break Step::Needed;
             }
             match self.platform.compare_exchange(at, entry, EMPTY) {
-                Ok(_) => return Step::Cleared(record.mappings.swap_remove(busy), leaf, flush),
+                Ok(_) => {
+                    let mapping = record.mappings.swap_remove(busy);
+                    return Step::Cleared(mapping, leaf, flush, at.table);
+                }
                 // The MMU has marked the entry, or another call has changed it.
                 Err(found) => entry = found,
             }
         };
+        self.platform.unlock_table(at.table);
         space.end(flush);
         not_cleared
     }

@@ -28,7 +28,12 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
             let table = match self.table {
                 Some(table) => table,
                 None => match self.tables.walk(self.platform, address) {
-                    WalkEnd::Table(_, table) => *self.table.insert(table),
+                    WalkEnd::Table(_, table) => {
+                        // Once for each table, and not held: the caller may take other locks.
+                        self.platform.lock_table(table);
+                        self.platform.unlock_table(table);
+                        *self.table.insert(table)
+                    }
                     WalkEnd::Nothing(level) => {
                         self.range.start = next_boundary(address, F::span(level));
                         continue;

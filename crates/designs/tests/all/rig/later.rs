@@ -49,6 +49,6 @@ impl<C: Coherence> Rig<C> {
 
     fn free_unmapped(&self, record: FlushRecord, frames: Vec<u64>) {
         self.sim.flush_ended(record);
-        frames.into_iter().for_each(|frame| self.sim.release(frame));
+        frames.into_iter().for_each(|frame| _ = self.sim.release(frame));
     }
 }

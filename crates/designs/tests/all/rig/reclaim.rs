@@ -53,7 +53,7 @@ impl<C: Coherence> Rig<C> {
         self.design.flush_batch(batch);
         self.sim.flush_sent();
         self.sim.batch_ended(records, began_at);
-        frames.into_iter().for_each(|frame| self.sim.release(frame));
+        frames.into_iter().for_each(|frame| _ = self.sim.release(frame));
     }
 
     pub(crate) fn is_batched(&self, space: u64) -> bool {
