@@ -207,6 +207,11 @@ impl<'s, S: System> Gather<'s, S> {
         Sent { space, in_flight, requested, flush, removed }
     }
 
+    /// Returns `true` if no translation was added.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.flush_range.is_none()
+    }
+
     /// Ends a gather that changed nothing.
     pub(crate) fn cancel(self) {
         self.space.mappings.in_flight.end(self.in_flight);

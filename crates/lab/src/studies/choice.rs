@@ -214,7 +214,7 @@ fn workloads(seed: u64, scale: Scale) -> Vec<Rc<dyn Workload>> {
         beside(1),
         beside(7),
         beside(31),
-        Rc::new(MprotectThreaded { copies: 32, iterations: 240 / part }),
+        Rc::new(MprotectThreaded::new(32, 240 / part)),
     ]
 }
 

@@ -223,7 +223,7 @@ mod tests {
         for design in [Design::ARM64_SKIP, Design::SHOOTDOWN] {
             let broadcasts = |copies, iterations| {
                 let machine = Embedded::AMPERE_EMAG_32.machine().expect("an embedded machine");
-                let workload = MprotectThreaded { copies, iterations };
+                let workload = MprotectThreaded::new(copies, iterations);
                 let found =
                     shootdown_run::run(machine, Settings::DEFAULT, Rc::new(workload), |sim| {
                         design.on(sim)

@@ -78,27 +78,53 @@ fn shell(children: impl Iterator<Item = ProgramId> + Clone + 'static, iterations
     measured(BASH.begin(), children.chain(join), iterations)
 }
 
+/// Computes, if that takes any time.
+fn compute(ns: u64) -> Option<Operation> {
+    (ns != 0).then_some(Operation::Compute(ns))
+}
+
 /// `for-each-cpu.sh mprotect-threaded 10000`: processes that each change the protection of a page
 /// back and forth, and have a second thread, which sleeps. An iteration is both changes.
 ///
 /// The source is not published. It was decided before the first run that the page is written once,
-/// before the first iteration, and not in each iteration. Without any write there would be nothing
-/// to protect. The benchmark's name says that it calls `mprotect`; a write in each iteration would
-/// add a page fault, of which no other CPU is notified. Linux flushes in both calls, because the
-/// page is present both times.
+/// before the first iteration. Without any write there would be nothing to protect. The other
+/// possibility is a write in each iteration, between the calls ([`Writes`]). Linux flushes in both
+/// calls, because the page is present both times.
 #[derive(Clone, Copy, Debug)]
 pub struct MprotectThreaded {
     /// Number of processes.
     pub copies: u32,
     /// Number of iterations of each process.
     pub iterations: u64,
+    /// The iterations that write the page.
+    pub writes: Writes,
+    /// Time that the shell computes before it starts each process.
+    pub fork_compute_ns: u64,
+    /// Time that each process computes before `main`.
+    pub start_compute_ns: u64,
+}
+
+/// The iterations that write the page whose protection changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// The page is written once, before the first iteration.
+    Once,
+    /// The page is written in each iteration, when it may be written again.
+    Always,
 }
 
 impl MprotectThreaded {
+    /// Processes whose start costs only the work on their memory.
+    #[must_use]
+    pub const fn new(copies: u32, iterations: u64) -> Self {
+        let writes = Writes::Once;
+        Self { copies, iterations, writes, fork_compute_ns: 0, start_compute_ns: 0 }
+    }
+
     /// The published benchmark: one process for each of 32 CPUs.
     #[must_use]
     pub const fn published() -> Self {
-        Self { copies: 32, iterations: 10_000 }
+        Self::new(32, 10_000)
     }
 }
 
@@ -115,14 +141,20 @@ impl Workload for MprotectThreaded {
         let ProgramId(number) = program;
         if number == 0 {
             let copies = (0..self.copies).map(|copy| ProgramId(1 + 2 * copy));
-            return shell(copies, u64::from(self.copies) * self.iterations);
+            let fork_compute_ns = self.fork_compute_ns;
+            let start =
+                move |copy| compute(fork_compute_ns).into_iter().chain(fork(copy, PARENT_WRITES));
+            let join = copies.clone().map(Operation::Join);
+            let iterations = u64::from(self.copies) * self.iterations;
+            return measured(BASH.begin(), copies.flat_map(start).chain(join), iterations);
         }
         let last = STACK_PAGES - 1..STACK_PAGES;
         if number.is_multiple_of(2) {
             return Box::new([Operation::write(STACK, last), Operation::Block].into_iter());
         }
         let sleeper = ProgramId(number + 1);
-        let begin = write_after_fork(CHILD_WRITES).chain(MPROTECT.exec()).chain([
+        let exec = write_after_fork(CHILD_WRITES).chain(MPROTECT.exec());
+        let begin = exec.chain(compute(self.start_compute_ns)).chain([
             Operation::map(STACK, STACK_PAGES, Permission::None, Mapping::Anonymous),
             Operation::protect(STACK, 1..STACK_PAGES, Permission::ReadWrite),
             Operation::write(STACK, last),
@@ -130,9 +162,12 @@ impl Workload for MprotectThreaded {
             Operation::map_own(PAGE, 1),
             Operation::write(PAGE, 0..1),
         ]);
+        let writes = self.writes;
         let turns = (0..self.iterations).flat_map(move |_| {
-            [Permission::Read, Permission::ReadWrite]
-                .map(|permission| Operation::protect(PAGE, 0..1, permission))
+            let protect = [Permission::Read, Permission::ReadWrite]
+                .map(|permission| Operation::protect(PAGE, 0..1, permission));
+            let write = (writes == Writes::Always).then(|| Operation::write(PAGE, 0..1));
+            protect.into_iter().chain(write)
         });
         // `exit` would end the other thread, which takes the same time.
         steps![begin, turns, [Operation::Wake(sleeper), Operation::Join(sleeper)]]

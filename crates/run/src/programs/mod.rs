@@ -17,7 +17,7 @@ mod will_it_scale;
 
 pub use arc_asid_range::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
 pub use arena::ArenaPerThread;
-pub use arm64_skip_broadcast::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
+pub use arm64_skip_broadcast::{MprotectThreaded, SortCompute, TcmallocLargeHeap, Writes};
 pub use crowd::{Crowd, MadviseAndCompute};
 pub use loops::{Kind, Loop, Tasks};
 pub use powerpc_shoot_lazies::{ContextSwitches, ExitStorm};

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::{Engine, Linux70, Naive};
+use shootdown_designs::{Arm64, Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Access, AreaId, Operation, Permission, ProgramId};
-use shootdown_run::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
+use shootdown_run::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap, Writes};
 use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
@@ -17,7 +17,7 @@ const SETTINGS: Settings = Settings {
     ..Settings::DEFAULT
 };
 const CPUS: usize = 8;
-const MPROTECT: MprotectThreaded = MprotectThreaded { copies: 4, iterations: 20 };
+const MPROTECT: MprotectThreaded = MprotectThreaded::new(4, 20);
 const TCMALLOC: TcmallocLargeHeap = TcmallocLargeHeap { copies: 4, every: 20, compute_ns: 100 };
 const SORT: SortCompute = SortCompute { shells: 12, sorts: 2, compute_ns: 50_000 };
 
@@ -89,6 +89,22 @@ fn linux_flushes_every_protection_change_and_engine_half() {
     let ours = flushes(engine(more)) - flushes(engine(MPROTECT));
     assert_eq!(ours, 4 * 100);
     assert!(engine(more).counts.interrupts_sent <= engine(MPROTECT).counts.interrupts_sent);
+}
+
+/// Until the end of 2025, Linux for arm64 made a private page writable again in a fault, after
+/// `mprotect`, and flushed it there.
+#[test]
+fn older_arm64_flushes_page_that_is_written_again() {
+    let emag = include_str!("../../../../machines/ampere-emag-32.toml");
+    let machine = Machine::from_toml(emag).unwrap().with_cpus(CPUS).unwrap();
+    let broadcasts = |writes, design: fn(Rc<Sim>) -> Arm64| {
+        let workload = Rc::new(MprotectThreaded { writes, ..MPROTECT });
+        run(machine.clone(), SETTINGS, workload, design).unwrap().counts.broadcasts
+    };
+    let more = |design| broadcasts(Writes::Always, design) - broadcasts(Writes::Once, design);
+    assert_eq!(more(Arm64::stock), 0);
+    assert_eq!(more(Arm64::reusing), 4 * MPROTECT.iterations);
+    assert!(broadcasts(Writes::Once, Arm64::reusing) > broadcasts(Writes::Once, Arm64::stock));
 }
 
 #[test]

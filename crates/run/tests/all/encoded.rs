@@ -12,7 +12,7 @@ use shootdown_sim::Machine;
 
 #[test]
 fn step_of_a_loop_takes_few_bytes() {
-    let workload = MprotectThreaded { copies: 2, iterations: 1000 };
+    let workload = MprotectThreaded::new(2, 1000);
     let encoded = encode(&workload);
     let (steps, bytes) = (encoded.steps(ProgramId(1)).count(), encoded.bytes().len());
     assert!(steps > 2000 && bytes < 2 * steps * 7, "{bytes} bytes, {steps} steps");

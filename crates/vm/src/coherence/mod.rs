@@ -11,7 +11,7 @@ pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
     Discards, EmptyTables, ExtraFlushes, FaultLock, Policy, RECLAIM_PAGES, ReclaimFlush, Refault,
-    UnmapLock, ZeroPage,
+    UnmapLock, WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

@@ -25,6 +25,8 @@ pub struct Policy {
     pub refault: Refault,
     /// The time at which `madvise` frees a few private pages.
     pub discards: Discards,
+    /// The call that makes a private page writable again after a change of protection.
+    pub write_grant: WriteGrant,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
     /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
@@ -46,6 +48,7 @@ impl Policy {
             migration_batch_pages: RECLAIM_PAGES,
             refault: Refault::Flushed,
             discards: Discards::Immediate,
+            write_grant: WriteGrant::AtProtect,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
         }
@@ -130,6 +133,16 @@ pub enum Discards {
     InPlace,
 }
 
+/// The call that makes a private page, which no other space shares, writable again after a change
+/// of protection has made its area writable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteGrant {
+    /// The change of protection (Linux since 6.2, `can_change_pte_writable`).
+    AtProtect,
+    /// The next write, which faults (Linux before).
+    AtFault,
+}
+
 bitflags::bitflags! {
     /// Flushes that no CPU's correctness depends on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,5 +162,8 @@ bitflags::bitflags! {
         /// A flush of each area that `munmap` removes or `madvise` empties, from its first page to
         /// its last, whether or not a page was mapped there.
         const AREA_PER_UNMAP = 1 << 5;
+        /// A flush of a page that a fault makes writable, because no other space shares it any
+        /// more.
+        const REUSED_PAGES = 1 << 6;
     }
 }

@@ -24,7 +24,7 @@
 
 use crate::PAGE_BYTES;
 use crate::area::Protection;
-use crate::coherence::{Cause, ZeroPage};
+use crate::coherence::{Cause, ExtraFlushes, ZeroPage};
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, FrameUse, OutOfMemory, Platform};
@@ -60,6 +60,9 @@ impl<S: System> AddressSpace<S> {
         if leaf.frame != self.vm.zero_page && platform.user_count(leaf.frame) == 1 {
             // No other space has the page, and none can get it, because a fork needs the lock. The
             // new entry allows more than the old one, so no flush is needed.
+            if self.vm.policy.extra_flushes.contains(ExtraFlushes::REUSED_PAGES) {
+                gather.add_translation(page, 0);
+            }
             self.resolve_claim(gather, page, at, claim, writable(leaf.frame), leaf);
             return Ok(());
         }
@@ -95,8 +98,9 @@ impl<S: System> AddressSpace<S> {
         Ok(())
     }
 
-    /// Replaces a claim by `entry`, which maps the page of `leaf`. If the page has been discarded
-    /// since the claim, flushes and releases it instead of the call that discarded it.
+    /// Replaces a claim by `entry`, which maps the page of `leaf`, and flushes what was gathered. If
+    /// the page has been discarded since the claim, flushes and releases it instead of the call
+    /// that discarded it.
     fn resolve_claim(
         &self,
         mut gather: Gather<'_, S>,
@@ -106,11 +110,11 @@ impl<S: System> AddressSpace<S> {
         entry: u64,
         leaf: Leaf,
     ) {
-        if self.vm.platform.compare_exchange(at, claim, entry).is_ok() {
-            gather.cancel();
-        } else {
+        if self.vm.platform.compare_exchange(at, claim, entry).is_err() {
             gather.remove_page(page, leaf, 0);
-            gather.send().wait();
+        } else if gather.is_empty() {
+            return gather.cancel();
         }
+        gather.send().wait();
     }
 }

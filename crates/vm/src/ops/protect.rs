@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::coherence::{Cause, ExtraFlushes};
+use crate::coherence::{Cause, ExtraFlushes, WriteGrant};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
@@ -82,15 +82,21 @@ impl<S: System> AddressSpace<S> {
             self.mappings.tables.entries(platform, area.range.clone())
         {
             let mut allowed = Protection::empty();
+            let mut is_flushed_unchanged = false;
             // There are no claims, because the lock is held for writing.
             let changed = change_leaf::<S::Format>(platform, slot, entry, |old| {
                 allowed = self.allowed(area, old);
+                // Kernels that leave the rest to a fault flush all entries that are present.
+                is_flushed_unchanged = flushes_gains
+                    && allowed == old.protection
+                    && self.vm.policy.write_grant == WriteGrant::AtFault;
                 let new = Leaf { protection: allowed, ..old };
                 (new != old).then(|| S::Format::leaf_at(new, slot.level))
             });
-            if let Some(Leaf { protection: old, .. }) = changed
-                && (!allowed.contains(old) || flushes_gains && !old.is_empty())
-            {
+            let is_flushed = changed.is_some_and(|Leaf { protection: old, .. }| {
+                !allowed.contains(old) || flushes_gains && !old.is_empty()
+            });
+            if is_flushed || is_flushed_unchanged {
                 gather.add_translation(address, slot.level);
             }
         }
@@ -105,7 +111,9 @@ impl<S: System> AddressSpace<S> {
         let is_ours = area.sharing == Sharing::Shared
             || !area.protection.contains(Protection::WRITE)
             || leaf.protection.contains(Protection::WRITE)
-            || leaf.frame != self.vm.zero_page && self.vm.platform.user_count(leaf.frame) == 1;
+            || self.vm.policy.write_grant == WriteGrant::AtProtect
+                && leaf.frame != self.vm.zero_page
+                && self.vm.platform.user_count(leaf.frame) == 1;
         if is_ours { area.protection } else { area.protection - Protection::WRITE }
     }
 }

@@ -16,6 +16,11 @@
 //! accesses, so at least one of the two CPUs observes the other. (This machine executes all
 //! accesses in order, so it cannot show the effect of a missing barrier.)
 //!
+//! `arm64-5.6` is the kernel to which that patch applied. Like `arm64-skip`, it also flushes a page
+//! that a fault makes writable because no other space shares it any more: until the end of 2025,
+//! `ptep_set_access_flags` and `flush_tlb_fix_spurious_fault` broadcast for each such page (Huang
+//! Ying, "arm64, tlbflush: don't TLBI broadcast if page reused in write fault").
+//!
 //! Reclaim broadcasts immediately and waits once for the whole batch: see `arm64/batch.rs`.
 //!
 //! # Differences from Linux
@@ -43,7 +48,10 @@ use std::rc::Rc;
 use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, TagEntries};
-use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{
+    Batching, Change, ExtraFlushes, Flush, Freed, Lifetimes, Policy, Retired, Scheduling,
+    WriteGrant,
+};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{AsidAllocator, tag_of};
@@ -59,12 +67,15 @@ impl Design {
     /// Linux on arm64.
     pub const ARM64: Self =
         Self::new("arm64", Purpose::OtherHardware, |sim| Arm64::stock(sim).into());
+    /// Linux on arm64 until the end of 2025, which also flushed pages that a fault reuses.
+    pub const ARM64_5_6: Self =
+        Self::new("arm64-5.6", Purpose::OtherHardware, |sim| Arm64::reusing(sim).into());
     /// Linux on arm64 that skips broadcasts if no other CPU is active.
     pub const ARM64_SKIP: Self =
         Self::new("arm64-skip", Purpose::OtherHardware, |sim| Arm64::skip(sim).into());
 }
 
-/// The designs `arm64` and `arm64-skip`.
+/// The designs `arm64`, `arm64-5.6` and `arm64-skip`.
 #[derive(Debug)]
 pub struct Arm64 {
     sim: Rc<Sim>,
@@ -86,7 +97,9 @@ pub struct Arm64 {
 pub enum Variant {
     /// Every flush is broadcast: `arm64`.
     Stock,
-    /// A flush is broadcast only if another CPU is active: `arm64-skip`.
+    /// As `Stock`; and a fault that reuses a page flushes it: `arm64-5.6`.
+    Reusing,
+    /// As `Reusing`; and a flush is broadcast only if another CPU is active: `arm64-skip`.
     Skip,
 }
 
@@ -139,6 +152,12 @@ impl Arm64 {
     #[must_use]
     pub fn stock(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::Stock, None)
+    }
+
+    /// Creates the design `arm64-5.6` on this machine.
+    #[must_use]
+    pub fn reusing(sim: Rc<Sim>) -> Self {
+        Self::with_broken_rule(sim, Variant::Reusing, None)
     }
 
     /// Creates the design `arm64-skip` on this machine.
@@ -284,7 +303,14 @@ impl Flush for Arm64 {
     synchronous!();
 
     fn policy(&self) -> Policy {
-        super::POLICY
+        match self.variant {
+            Variant::Stock => super::POLICY,
+            Variant::Reusing | Variant::Skip => Policy {
+                write_grant: WriteGrant::AtFault,
+                extra_flushes: super::POLICY.extra_flushes | ExtraFlushes::REUSED_PAGES,
+                ..super::POLICY
+            },
+        }
     }
 
     fn space(&self, root: Root) -> Rc<Mm> {

@@ -104,7 +104,7 @@ fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 12] {
     };
     [
         ("migrate", Rc::new(MadviseMigrate { cpus: cpus as usize, iterations })),
-        ("mprotect", Rc::new(MprotectThreaded { copies: cpus, iterations })),
+        ("mprotect", Rc::new(MprotectThreaded::new(cpus, iterations))),
         ("heap", Rc::new(heap)),
         ("crowd", Rc::new(crowd)),
         ("threads", Rc::new(loops(Kind::Mprotect, Tasks::Threads, cpus))),
