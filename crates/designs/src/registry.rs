@@ -17,6 +17,7 @@ const ALL: &[Design] = &[
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
     Design::SHOOTDOWN_EARLY_ANSWERS,
+    Design::SHOOTDOWN_UNACCESSED,
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,
     Design::LATR,

@@ -16,7 +16,7 @@ use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 use crate::system::{Deferred, Pending, System};
 use crate::table::{Slot, pages_of};
 
@@ -156,17 +156,29 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed.
+    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed. The leaf
+    /// must be the value that was replaced: a CPU may have marked the entry since it was found.
     pub(crate) fn add_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
-        if !leaf.protection.is_empty()
+        if level == 0 && self.space.vm.is_uncached(leaf) {
+            count(&self.space.counters.never_accessed, 1);
+        } else if !leaf.protection.is_empty()
             || self.space.vm.policy.extra_flushes.contains(ExtraFlushes::INACCESSIBLE_PAGES)
         {
             self.add_translation(address, level);
         }
     }
 
-    /// Adds the translation of an entry at `level` that now allows less.
+    /// Adds the translation of an entry at `level` that held `replaced`, and now allows less.
+    pub(crate) fn add_restricted(&mut self, address: u64, replaced: Leaf, level: usize) {
+        if level == 0 && self.space.vm.is_uncached(replaced) {
+            count(&self.space.counters.never_accessed, 1);
+        } else {
+            self.add_translation(address, level);
+        }
+    }
+
+    /// Adds the translation of an entry at `level`.
     pub(crate) fn add_translation(&mut self, address: u64, level: usize) {
         let size = size_at::<S::Format>(level);
         self.gathered.changed(Extent::pages(address, 1, size));

@@ -140,8 +140,9 @@ mod ops;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
-    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes, Policy,
-    RECLAIM_PAGES, ReclaimFlush, Refault, Retired, Scheduling, UnmapLock, WriteGrant, ZeroPage,
+    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
+    PREDICTED_IN_VAIN_MAX, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Retired, Scheduling,
+    Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use discard_registry::DiscardStats;

@@ -62,7 +62,7 @@ impl<S: System> Mappings<S> {
         }))
     }
 
-    /// Adds a page whose entry held `leaf` to the batch, or flushes it.
+    /// Adds a page whose entry held `leaf` to the batch, or flushes it. CPUs may have cached it.
     pub(crate) fn unmapped(
         &self,
         coherence: &S::Coherence,

@@ -236,6 +236,16 @@ counters! {
     flushes_for_races
     /// Operations that might have needed a flush, and did not.
     flushes_avoided
+    /// Translations that were not flushed, because no CPU has used them (see
+    /// [`Unaccessed`](crate::Unaccessed)).
+    never_accessed
+    /// Pages that a read was the first to access, and for which a write was predicted: each got a
+    /// page of its own instead of the shared page of zeros.
+    predicted
+    /// Writes to a page that was read first, and had the shared page of zeros.
+    written_after_read
+    /// Pages of `predicted` that were not written by the end of their series of 16.
+    predicted_in_vain
     /// Large pages [made](AddressSpace::collapse) from small ones.
     collapsed
     /// Large pages split into small ones.

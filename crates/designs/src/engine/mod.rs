@@ -20,7 +20,7 @@ use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
     Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Lifetimes,
-    Policy, ReclaimFlush, Retired, Scheduling, UnmapLock, ZeroPage,
+    Policy, ReclaimFlush, Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -49,6 +49,13 @@ impl Design {
     pub const SHOOTDOWN_EARLY_ANSWERS: Self =
         Self::new("shootdown-early-answers", Purpose::Research, |sim| {
             sized(sim, NotifyBy::EarlyAnswers, linux::POLICY)
+        });
+    /// The engine with its own policy, which does not flush translations that no CPU has used. Sound
+    /// on this simulated machine, whose walkers mark entries as Intel's do.
+    pub const SHOOTDOWN_UNACCESSED: Self =
+        Self::new("shootdown-unaccessed", Purpose::Research, |sim| {
+            let policy = Policy { unaccessed: Unaccessed::Unflushed, ..POLICY };
+            sized(sim, NotifyBy::Chosen, policy)
         });
 }
 

@@ -10,8 +10,8 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    Discards, EmptyTables, ExtraFlushes, FaultLock, Policy, RECLAIM_PAGES, ReclaimFlush, Refault,
-    UnmapLock, WriteGrant, ZeroPage,
+    Discards, EmptyTables, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX, Policy, RECLAIM_PAGES,
+    ReclaimFlush, Refault, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

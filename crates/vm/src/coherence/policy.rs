@@ -4,6 +4,9 @@
 /// flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
 pub const RECLAIM_PAGES: usize = 32;
 
+/// Number of pages of a space that predictions may cost in vain, unless a policy has another: 2 MiB.
+pub const PREDICTED_IN_VAIN_MAX: u64 = 512;
+
 /// The locks, page tables and flushes that a coherence wants the memory manager to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -15,6 +18,9 @@ pub struct Policy {
     pub empty_tables: EmptyTables,
     /// The page that the first read of an anonymous page maps.
     pub zero_page: ZeroPage,
+    /// Number of pages of a space that [predictions](ZeroPage::Predicted) may cost in vain: when as
+    /// many pages were not written, the space predicts no more.
+    pub predicted_in_vain_max: u64,
     /// The time at which pages are flushed that reclaim has unmapped.
     pub reclaim_flush: ReclaimFlush,
     /// Largest number of pages that reclaim unmaps before it flushes them.
@@ -27,6 +33,8 @@ pub struct Policy {
     pub discards: Discards,
     /// The call that makes a private page writable again after a change of protection.
     pub write_grant: WriteGrant,
+    /// The treatment of translations that no CPU has used.
+    pub unaccessed: Unaccessed,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
     /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
@@ -43,12 +51,14 @@ impl Policy {
             unmap_lock,
             empty_tables: EmptyTables::Freed,
             zero_page: ZeroPage::Shared,
+            predicted_in_vain_max: PREDICTED_IN_VAIN_MAX,
             reclaim_flush: ReclaimFlush::PerPage,
             reclaim_batch_pages: RECLAIM_PAGES,
             migration_batch_pages: RECLAIM_PAGES,
             refault: Refault::Flushed,
             discards: Discards::Immediate,
             write_grant: WriteGrant::AtProtect,
+            unaccessed: Unaccessed::Flushed,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
         }
@@ -99,6 +109,8 @@ pub enum ZeroPage {
     /// The shared page of zeros, or a separate page if a write is likely to follow. That write then
     /// flushes nothing.
     Predicted,
+    /// A separate page, always. No write flushes, and each page that is only read costs memory.
+    Separate,
 }
 
 /// The time at which pages are flushed that reclaim has unmapped.
@@ -141,6 +153,28 @@ pub enum WriteGrant {
     AtProtect,
     /// The next write, which faults (Linux before).
     AtFault,
+}
+
+/// The treatment of an entry of 4 KiB that is removed or restricted, and was never marked as
+/// accessed since it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unaccessed {
+    /// Its translation is flushed, as any other.
+    Flushed,
+    /// Its translation is not flushed, because no TLB has it. Pages that are [mapped
+    /// around](crate::Vm::with_fault_around) a fault are not marked in advance.
+    ///
+    /// Requires that every MMU and device that walks the tables marks an entry as accessed, by an
+    /// atomic operation that finds the entry still present, before it caches the translation.
+    /// Intel's manual has the promise (SDM volume 3A, "Details of TLB Use"): "the processor does
+    /// not cache a translation for a page number unless the accessed flag is 1 in each of the
+    /// paging-structure entries used during translation". An erratum of Knights Landing breaks it
+    /// (Linux e4a84be6f05e).
+    ///
+    /// The mark of the *removed* value decides. An entry whose mark software has cleared
+    /// ([`AGED`](crate::Marks::AGED)) is flushed, because a CPU may have cached it before. Formats
+    /// without a bit for that flush all translations.
+    Unflushed,
 }
 
 bitflags::bitflags! {

@@ -135,7 +135,9 @@ impl<S: System> AddressSpace<S> {
             // The page of zeros is never dirty. A claimed page is skipped also: it is being
             // written, and then marked.
             let unmarked = change_leaf::<S::Format>(platform, slot, entry, |leaf| {
-                if leaf.frame == self.vm.zero_page || leaf.marks.is_empty() {
+                if leaf.frame == self.vm.zero_page
+                    || !leaf.marks.intersects(Marks::ACCESSED | Marks::DIRTY)
+                {
                     return None;
                 }
                 // The page may be discardable because of earlier advice. Until the flush, a CPU
@@ -143,7 +145,7 @@ impl<S: System> AddressSpace<S> {
                 if let Some(rmap) = &self.vm.rmap {
                     rmap.mark_not_discardable(leaf.frame);
                 }
-                Some(S::Format::leaf(Leaf { marks: Marks::empty(), ..leaf }))
+                Some(S::Format::leaf(Leaf { marks: Marks::AGED, ..leaf }))
             });
             if let Some(leaf) = unmarked {
                 gather.add_leaf(address, leaf, 0);

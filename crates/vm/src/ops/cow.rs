@@ -23,8 +23,8 @@
 //! is then discarded, which the claiming CPU detects when it fails to map the copy.
 
 use crate::PAGE_BYTES;
-use crate::area::Protection;
-use crate::coherence::{Cause, ExtraFlushes, ZeroPage};
+use crate::area::{Area, Protection};
+use crate::coherence::{Cause, ExtraFlushes};
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, FrameUse, OutOfMemory, Platform};
@@ -32,10 +32,11 @@ use crate::space::AddressSpace;
 use crate::system::System;
 
 impl<S: System> AddressSpace<S> {
-    /// Gives this space its own writable page at `page`, where `at` held `entry`. Does nothing if
+    /// Gives this space its own writable page at `page` of an area, where `at` held `entry`. Does nothing if
     /// another call changes the entry first.
     pub(crate) fn make_private(
         &self,
+        area: &Area<S::Platform>,
         page: u64,
         at: EntryAt,
         entry: u64,
@@ -73,8 +74,8 @@ impl<S: System> AddressSpace<S> {
                 return Err(error);
             }
         };
-        if self.vm.policy.zero_page == ZeroPage::Predicted && leaf.frame == self.vm.zero_page {
-            self.zero_page_predictor.record_write();
+        if leaf.frame == self.vm.zero_page {
+            self.record_write_after_read(area);
         }
         gather.remove_page(page, leaf, 0);
         let sent = gather.send();

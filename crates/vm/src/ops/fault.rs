@@ -8,13 +8,13 @@ use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Protection, Sharing};
-use crate::coherence::{Batching, Change, Flush, Refault, ZeroPage};
+use crate::coherence::{Batching, Change, Flush, Refault};
 use crate::error::FaultError;
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 use crate::system::System;
 use crate::table::Slot;
 
@@ -61,10 +61,7 @@ impl<S: System> AddressSpace<S> {
 
     /// Returns the access to prepare for, if this is the first access to a page.
     fn expected(&self, area: &Area<S::Platform>, access: Access) -> Access {
-        match self.vm.policy.zero_page {
-            ZeroPage::Shared => access,
-            ZeroPage::Predicted => self.zero_page_predictor.expected(area, access),
-        }
+        self.zero_page_predictor.expected(self.vm.policy.zero_page, area, access)
     }
 
     /// Resolves a fault in an area that is locked.
@@ -93,7 +90,7 @@ impl<S: System> AddressSpace<S> {
         }
         // A large page is never shared.
         if area.sharing == Sharing::Private && access == Access::Write && level == 0 {
-            return Ok(self.make_private(page, at, entry, leaf)?);
+            return Ok(self.make_private(area, page, at, entry, leaf)?);
         }
         // A call that changes the protection of an area also changes its entries, so this is
         // not reached; it would be harmless.
@@ -111,9 +108,14 @@ impl<S: System> AddressSpace<S> {
         at: EntryAt,
     ) -> Result<(), OutOfMemory> {
         let expected = self.expected(area, access);
-        if expected != access {
-            self.zero_page_predictor.record_prediction();
-        }
+        let marks = if expected == access {
+            marks_of(access)
+        } else {
+            self.zero_page_predictor.record_prediction(page);
+            count(&self.counters.predicted, 1);
+            // The mark of a write shows later whether the prediction was right.
+            Marks::ACCESSED
+        };
         let access = expected;
         self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
@@ -121,33 +123,26 @@ impl<S: System> AddressSpace<S> {
             self.flush_if_pending(page);
         }
         self.vm.platform.lock_table(at.table);
-        self.install_frame(area, page, frame, access, at);
+        self.install_frame(area, page, frame, access, marks, at);
         self.map_around(area, page, access, at);
         self.vm.platform.unlock_table(at.table);
         Ok(())
     }
 
     /// Maps `frame`, which the caller has counted once for the entry, at an address without a page.
-    /// The entry allows no more than `access` needs.
+    /// The entry allows no more than `access` needs. Marks of what has happened save the MMU from
+    /// setting them.
     pub(crate) fn install_frame(
         &self,
         area: &Area<S::Platform>,
         page: u64,
         frame: Frame,
         access: Access,
+        marks: Marks,
         at: EntryAt,
     ) {
         self.add_mapping(frame, mapped_file_page(area, page, access), page);
-        let leaf = Leaf {
-            frame,
-            protection: first_protection(area, access),
-            // Marks that software sets save the MMU from setting them.
-            marks: if access == Access::Write {
-                Marks::ACCESSED | Marks::DIRTY
-            } else {
-                Marks::ACCESSED
-            },
-        };
+        let leaf = Leaf { frame, protection: first_protection(area, access), marks };
         // No flush: no CPU caches an empty entry.
         if self.vm.platform.compare_exchange(at, EMPTY, S::Format::leaf(leaf)).is_err() {
             // Another CPU has mapped a page first. If that page does not allow the access, the
@@ -202,6 +197,11 @@ impl<S: System> AddressSpace<S> {
         platform.release(cached);
         own
     }
+}
+
+/// Returns the marks of an entry for which `access` has happened.
+fn marks_of(access: Access) -> Marks {
+    if access == Access::Write { Marks::ACCESSED | Marks::DIRTY } else { Marks::ACCESSED }
 }
 
 /// Returns the protection of an entry that `access` is the first to use. It allows writes to a

@@ -8,7 +8,7 @@ use core::cell::Cell;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area};
-use crate::format::{EMPTY, Format};
+use crate::format::{EMPTY, Format, Marks};
 use crate::platform::{EntryAt, Platform, Work};
 use crate::space::{AddressSpace, count};
 use crate::system::System;
@@ -48,9 +48,11 @@ impl<S: System> AddressSpace<S> {
             platform.work(Work::Entry, examined.get());
         }
         count(&self.counters.mapped_around, cached.len());
+        // No CPU has used the neighbours, and perhaps none will.
+        let marks = if self.vm.skips_unaccessed() { Marks::empty() } else { Marks::ACCESSED };
         for (number, frame) in cached {
             let (address, neighbour) = place(number);
-            self.install_frame(area, address, frame, access, neighbour);
+            self.install_frame(area, address, frame, access, marks, neighbour);
         }
     }
 }

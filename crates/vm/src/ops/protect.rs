@@ -93,11 +93,15 @@ impl<S: System> AddressSpace<S> {
                 let new = Leaf { protection: allowed, ..old };
                 (new != old).then(|| S::Format::leaf_at(new, slot.level))
             });
-            let is_flushed = changed.is_some_and(|Leaf { protection: old, .. }| {
-                !allowed.contains(old) || flushes_gains && !old.is_empty()
-            });
-            if is_flushed || is_flushed_unchanged {
-                gather.add_translation(address, slot.level);
+            match changed {
+                Some(replaced)
+                    if !allowed.contains(replaced.protection)
+                        || flushes_gains && !replaced.protection.is_empty() =>
+                {
+                    gather.add_restricted(address, replaced, slot.level);
+                }
+                _ if is_flushed_unchanged => gather.add_translation(address, slot.level),
+                _ => {}
             }
         }
     }

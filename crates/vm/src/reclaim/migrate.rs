@@ -132,7 +132,7 @@ impl<S: System> AddressSpace<S> {
         let claimed = change_leaf::<S::Format>(platform, Slot { at, level: 0 }, entry, |current| {
             (current.frame == leaf.frame).then_some(claim)
         });
-        if let Some(leaf) = claimed {
+        if let Some(leaf) = claimed.filter(|&leaf| !self.vm.is_uncached(leaf)) {
             self.mappings.unmapped(coherence, batch, address, leaf);
         }
         platform.unlock_table(at.table);

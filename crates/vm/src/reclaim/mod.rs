@@ -243,7 +243,7 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Clears the accessed mark of a mapping. Returns `true` if the mark was set: the page was used
+    /// Clears the accessed mark of a mapping, and marks the mapping as aged. Returns `true` if the mark was set: the page was used
     /// since the last call.
     fn clear_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
         let Some((at, entry)) = self.entry_of(page, mapping) else { return false };
@@ -255,7 +255,7 @@ impl<S: System> Vm<S> {
         let slot = Slot { at, level: 0 };
         let cleared = change_leaf::<S::Format>(&self.platform, slot, entry, |leaf| {
             let is_accessed = leaf.frame == page && leaf.marks.contains(Marks::ACCESSED);
-            let marks = leaf.marks - Marks::ACCESSED;
+            let marks = (leaf.marks - Marks::ACCESSED) | Marks::AGED;
             is_accessed.then(|| S::Format::leaf(Leaf { marks, ..leaf }))
         });
         cleared.is_some()
@@ -288,9 +288,11 @@ impl<S: System> Vm<S> {
             match step.unwrap_or(Step::Done) {
                 Step::Cleared(mapping, leaf, flush, table) => {
                     let Mapping { space, address } = mapping;
-                    // A page that is flushed alone is flushed with its table locked
-                    // (`ptep_clear_flush`).
-                    space.unmapped(&self.coherence, batch, address, leaf);
+                    if !self.is_uncached(leaf) {
+                        // A page that is flushed alone is flushed with its table locked
+                        // (`ptep_clear_flush`).
+                        space.unmapped(&self.coherence, batch, address, leaf);
+                    }
                     self.platform.unlock_table(table);
                     space.end(flush);
                     self.platform.count_resident(space.tables.root_frame(), -1);

@@ -18,4 +18,5 @@ mod reclaim;
 mod remap;
 mod resize;
 mod threads;
+mod unaccessed;
 mod zero_page;

@@ -1,7 +1,7 @@
 //! Pages that are read first and written next: the predictions, and their cost if no write follows.
 
 use crate::platform::*;
-use shootdown_vm::{Access, AddressSpace, Backing, Place, Protection, Sharing};
+use shootdown_vm::{Access, AddressSpace, Backing, PAGE_BYTES, Place, Protection, Sharing, Stats};
 
 fn space<const LOCK: u8>(host: &Host) -> Space<LOCK, AT_WAIT> {
     let space: Space<LOCK, AT_WAIT> = AddressSpace::new(&system(host)).unwrap();
@@ -70,4 +70,37 @@ fn read_only_page_is_not_predicted() {
         read(&space, page);
     }
     assert_eq!(host.frames_in_use(), before);
+}
+
+/// One page of each series is written after it was read. The other predictions are in vain.
+#[test]
+fn predictions_in_vain_are_bounded() {
+    let all = BASE..BASE + (1 << 10) * PAGE_BYTES;
+    let host = Host::with_addresses(2048, 1, all.clone());
+    let space: Space<KEEPING, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+    space.map(Place::Fixed(all), READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    for page in 0..1 << 10 {
+        read(&space, page);
+        if space.stats().predicted.is_multiple_of(16) {
+            write(&space, page);
+        }
+    }
+    let Stats { predicted, predicted_in_vain, .. } = space.stats();
+    // 2 MiB, as the default policy has it.
+    assert_eq!((predicted, predicted_in_vain), (512, 512));
+}
+
+/// A page that was written by the end of its series was predicted rightly.
+#[test]
+fn predictions_that_came_true_are_not_in_vain() {
+    let all = BASE..BASE + (1 << 10) * PAGE_BYTES;
+    let host = Host::with_addresses(1024, 1, all.clone());
+    let space: Space<KEEPING, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+    space.map(Place::Fixed(all), READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    for page in 0..900 {
+        read(&space, page);
+        write(&space, page);
+    }
+    let Stats { predicted, predicted_in_vain, .. } = space.stats();
+    assert_eq!((predicted, predicted_in_vain), (900 - 900 / 17 - 1, 0));
 }

@@ -60,7 +60,8 @@ pub const PER_SPACE: u8 = 4;
 pub const PER_AREA: u8 = 5;
 /// As `RELEASED`, with reclaimed pages flushed in batches.
 pub const BATCHING: u8 = 6;
-/// As `BATCHING`, with a few private pages discarded in place.
+/// As `BATCHING`, with a few private pages discarded in place, and without flushes of translations
+/// that no CPU has used.
 pub const IN_PLACE: u8 = 7;
 
 /// Frames alternate between two nodes.

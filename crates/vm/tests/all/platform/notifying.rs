@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
     Batching, Change, Discards, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Policy,
-    ReclaimFlush, Refault, Retired, UnmapLock, ZeroPage,
+    ReclaimFlush, Refault, Retired, Unaccessed, UnmapLock, ZeroPage,
 };
 
 use super::{
@@ -54,6 +54,7 @@ fn policy(lock: u8) -> Policy {
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
         reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
         discards: if lock == IN_PLACE { Discards::InPlace } else { Discards::Immediate },
+        unaccessed: if lock == IN_PLACE { Unaccessed::Unflushed } else { Unaccessed::Flushed },
         refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
         extra_flushes,
         ..Policy::new(unmap_lock(lock))
