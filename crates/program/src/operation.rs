@@ -262,6 +262,19 @@ pub enum RawAddress {
     Discard(Range<u64>),
     /// Marks pages that the kernel may free when memory is short (`madvise(MADV_FREE)`).
     Offer(Range<u64>),
+    /// Maps pages as accesses of this kind would, without accesses
+    /// (`madvise(MADV_POPULATE_READ)`, `MADV_POPULATE_WRITE`).
+    Populate {
+        /// The pages to map.
+        pages: Range<u64>,
+        /// The kind of the accesses.
+        access: Access,
+    },
+    /// Marks pages as not used recently (`madvise(MADV_COLD)`).
+    Cool(Range<u64>),
+    /// Reclaims pages of files (`madvise(MADV_PAGEOUT)`). Anonymous pages stay, as on a system
+    /// without swap space. Does nothing if the memory manager does not reclaim.
+    PageOut(Range<u64>),
     /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`). Recordings
     /// do not contain this operation.
     Collapse(Range<u64>),

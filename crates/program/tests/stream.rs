@@ -49,6 +49,9 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         6 => Some(RawAddress::MovePages { pages: b..c, node }),
         7 => Some(RawAddress::Move { from: a..b, to: c..d }),
         8 => Some(RawAddress::Fault { page: b, access, entry }),
+        9 => Some(RawAddress::Populate { pages: b..c, access }),
+        10 => Some(RawAddress::Cool(b..c)),
+        11 => Some(RawAddress::PageOut(b..c)),
         _ => None,
     };
     Some(match number {
@@ -85,8 +88,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..32_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 32"))
+    (0..35_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 35"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -99,7 +102,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 32, "{kinds:?}");
+    assert_eq!(kinds.len(), 35, "{kinds:?}");
 }
 
 proptest! {

@@ -135,6 +135,18 @@ impl Flush for Instrumented {
         Flushing { flush, reported }
     }
 
+    fn gather_begins(&self, space: &Space) {
+        self.design.gather_begins(&*space.space);
+    }
+
+    fn gather_ends(&self, space: &Space) {
+        self.design.gather_ends(&*space.space);
+    }
+
+    fn is_nested(&self, space: &Space) -> bool {
+        self.design.is_nested(&*space.space)
+    }
+
     fn wait(&self, Flushing { flush, reported }: Flushing) -> Horizon {
         let horizon = self.sim.attribute(TimeCause::FlushWait, || self.design.wait(flush));
         self.sim.batch_ended(reported.records, reported.began_at);

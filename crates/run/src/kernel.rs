@@ -63,6 +63,7 @@ pub(crate) struct SimKernel {
     destroyed: RefCell<Vec<Arc<SimProcess>>>,
     /// Statistics of spaces that were destroyed.
     ended: RefCell<Stats>,
+    on_flush_sending: RefCell<Option<Box<dyn Fn()>>>,
 }
 
 /// A process of a simulated machine.
@@ -106,6 +107,7 @@ impl SimKernel {
             processes: RefCell::default(),
             destroyed: RefCell::default(),
             ended: RefCell::default(),
+            on_flush_sending: RefCell::default(),
         })
     }
 
@@ -124,6 +126,11 @@ impl SimKernel {
     /// Returns the statistics of all spaces that were destroyed.
     pub(crate) fn ended(&self) -> Stats {
         *self.ended.borrow()
+    }
+
+    /// Calls `observer` from now on when a flush has chosen its targets.
+    pub(crate) fn observe_sending(&self, observer: impl Fn() + 'static) {
+        self.on_flush_sending.replace(Some(Box::new(observer)));
     }
 
     /// Waits until memory is short, and reclaims pages until memory suffices or no more pages can
@@ -194,6 +201,15 @@ impl SimKernel {
         self.destroyed.borrow_mut().extend(process);
     }
 
+    fn new_file(&self, platform: SimPlatform, key: FileKey) -> File<SimPlatform> {
+        match self.supply {
+            Supply::Enough => File::new(platform),
+            Supply::Reclaimed | Supply::ReclaimedReadAhead => {
+                File::stored(platform, vm::FileId(key))
+            }
+        }
+    }
+
     /// Records that the calling thread has entered the kernel.
     fn begin_kernel_work(&self) {
         self.sim.set_cause(Cause::Kernel);
@@ -241,17 +257,11 @@ impl MemoryHost for SimKernel {
         let Some(file) = file else {
             let number = self.unnumbered.get();
             self.unnumbered.set(number + 1);
-            return (UNNUMBERED + number, Arc::new(File::new(platform)));
+            let key = UNNUMBERED + number;
+            return (key, Arc::new(self.new_file(platform, key)));
         };
         let key = FileKey::from(file.0);
-        let new = || {
-            Arc::new(match self.supply {
-                Supply::Enough => File::new(platform),
-                Supply::Reclaimed | Supply::ReclaimedReadAhead => {
-                    File::stored(platform, vm::FileId(key))
-                }
-            })
-        };
+        let new = || Arc::new(self.new_file(platform, key));
         (key, Arc::clone(self.files.borrow_mut().entry(file).or_insert_with(new)))
     }
 
@@ -361,6 +371,11 @@ impl Kernel for SimKernel {
     }
     fn flush_interrupt(&self) {
         self.design().interrupt();
+    }
+    fn flush_sending(&self) {
+        if let Some(observer) = &*self.on_flush_sending.borrow() {
+            observer();
+        }
     }
     fn tick_interval(&self) -> Option<Time> {
         self.design().policy().tick_ns.map(Time::from_ns)

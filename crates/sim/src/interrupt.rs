@@ -13,6 +13,7 @@ impl Sim {
     /// [begun](Self::flush_began). If a target has not yet taken an earlier flush interrupt, it
     /// takes one for both.
     pub fn send_flush_interrupt(&self, targets: impl IntoIterator<Item = usize>) {
+        self.report_sending();
         let flush = self.clock.borrow().cpus[self.cpu()].flushing.clone();
         let mut group = None;
         for target in targets {
@@ -30,6 +31,13 @@ impl Sim {
                 self.classify_sent(target, &flushing.flushes);
             }
             self.deliver(target, Vector::Flush);
+        }
+    }
+
+    /// Reports to the kernel that a flush on this CPU has chosen its targets.
+    pub(crate) fn report_sending(&self) {
+        if let Some(kernel) = self.kernel() {
+            kernel.flush_sending();
         }
     }
 

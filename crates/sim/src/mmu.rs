@@ -286,6 +286,7 @@ impl Sim {
     /// Reports that this CPU has sent all interrupts of the flush that it began.
     #[inline]
     pub fn flush_sent(&self) {
+        self.report_sending();
         let sent = self.clock.borrow_mut().cpus[self.cpu()].flushing.take();
         if let Some(sent) = sent {
             self.classify_coalesced(&sent.flushes);

@@ -54,6 +54,8 @@ pub trait Kernel {
     fn after_switch(&self, _to: SwitchedTo) {}
     /// Handles the flush interrupt.
     fn flush_interrupt(&self);
+    /// A flush on this CPU has chosen its targets, and sends interrupts to them, if there are any.
+    fn flush_sending(&self) {}
     /// The interval at which the kernel wants [`tick`](Self::tick) called on every CPU that is not
     /// idle; `None` for never.
     ///

@@ -7,8 +7,10 @@ use core::mem;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
-use shootdown::{Extent, PageSize};
+use shootdown::{Extent, ExtentSet, PageSize};
 
+use crate::PAGE_BYTES;
+use crate::area::{Area, Sharing};
 use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
 use crate::deferred::in_flight::FlushInFlight;
@@ -18,7 +20,7 @@ use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
 use crate::space::{AddressSpace, count};
 use crate::system::{Deferred, Pending, System};
-use crate::table::{Slot, pages_of};
+use crate::table::{Slot, next_boundary, pages_of};
 
 /// Maximum number of gathered pages, as in Linux: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
@@ -38,6 +40,8 @@ pub(crate) struct Gather<'s, S: System> {
     page_size: PageSize,
     /// `true` if an entry of another size may be written where a translation was removed.
     resizes: bool,
+    /// `true` if a page was removed that had been written.
+    has_written: bool,
     /// The removed translations as extents, and the pages and tables to free after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
     marks: Marked,
@@ -59,6 +63,9 @@ pub(crate) enum Extra {
 impl<'s, S: System> Gather<'s, S> {
     /// Begins to gather. Call this before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<S>, requested: Range<u64>, cause: Cause) -> Self {
+        if is_announced(cause) {
+            space.vm.coherence.gather_begins(space.coherent());
+        }
         Self {
             in_flight: space.mappings.in_flight.begin(&requested),
             space,
@@ -66,6 +73,7 @@ impl<'s, S: System> Gather<'s, S> {
             flush_range: None,
             page_size: size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX),
             resizes: false,
+            has_written: false,
             gathered: shootdown::Gather::new(),
             marks: Marked::default(),
             extra: None,
@@ -103,15 +111,36 @@ impl<'s, S: System> Gather<'s, S> {
     }
 
     /// Clears the entries for a part of an area, and adds the extra flushes of the policy.
-    pub(crate) fn clear_area(&mut self, area: &Range<u64>, part: &Range<u64>) {
-        self.clear(part);
+    pub(crate) fn clear_area(&mut self, area: &Area<S::Platform>, part: &Range<u64>) {
         let extra_flushes = self.space.vm.policy.extra_flushes;
+        if extra_flushes.contains(ExtraFlushes::WRITTEN_SHARED_PAGES)
+            && area.sharing == Sharing::Shared
+        {
+            self.clear_by_table(part);
+        } else {
+            self.clear(part);
+        }
         if extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             self.flush_also(Extra::SpaceIfAny);
         }
         if extra_flushes.contains(ExtraFlushes::AREA_PER_UNMAP) {
-            self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
-            self.extend_range(area.clone(), PageSize::SIZE_4K);
+            self.gathered.changed(Extent::range(area.range.clone(), PageSize::SIZE_4K));
+            self.extend_range(area.range.clone(), PageSize::SIZE_4K);
+        }
+    }
+
+    /// Clears the entries for `range`, and flushes after each page table in which a page was
+    /// written.
+    fn clear_by_table(&mut self, range: &Range<u64>) {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(next_boundary(start, S::Format::span(1)));
+            self.has_written = false;
+            self.clear(&(start..end));
+            if self.has_written {
+                self.flush_gathered();
+            }
+            start = end;
         }
     }
 
@@ -120,22 +149,29 @@ impl<'s, S: System> Gather<'s, S> {
     pub(crate) fn unhook(&mut self, empty: &Vacated) {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
-        space.mappings.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
-            self.add_table(covered, table);
+        space.mappings.tables.unhook(&space.vm.platform, ranges, gap, |table, covered, level| {
+            self.add_table(covered.start, table, level);
             self.make_room();
         });
     }
 
-    /// Adds an empty table that was unhooked. The table covered at least `covered`.
-    pub(crate) fn add_table(&mut self, covered: Range<u64>, table: Frame) {
-        self.gathered.table(covered.start, table);
-        self.extend_range(covered, PageSize::SIZE_4K);
+    /// Adds an empty table that was unhooked from an entry at `level`. The table covered `address`.
+    ///
+    /// The range of the flush gets the first page that the table covered, in steps of what the
+    /// table covered, as in Linux (`pte_free_tlb`): the other addresses were not mapped, or are
+    /// gathered themselves.
+    pub(crate) fn add_table(&mut self, address: u64, table: Frame, level: usize) {
+        self.gathered.table(address, table);
+        let first = address & !(S::Format::span(level) - 1);
+        let size = size_at::<S::Format>(level.min(S::Format::LEAF_LEVEL_MAX));
+        self.extend_range(first..first + PAGE_BYTES, size);
     }
 
     /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
     /// entry's reference to the page, or to each page of a large page, becomes the gather's.
     pub(crate) fn remove_page(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.add_leaf(address, leaf, level);
+        self.has_written |= leaf.marks.contains(Marks::DIRTY);
         if leaf.frame == self.space.vm.zero_page {
             return;
         }
@@ -210,13 +246,19 @@ impl<'s, S: System> Gather<'s, S> {
         mut self,
         flush: impl FnOnce(&AddressSpace<S>, &Change) -> Later<Pending<S>, Deferred<S>>,
     ) -> Sent<'s, S> {
-        let (change, removed) = self.take_change();
-        let Self { space, in_flight, requested, .. } = self;
+        let (mut change, removed) = self.take_change();
+        let Self { space, in_flight, requested, cause, .. } = self;
+        if is_announced(cause) && space.vm.coherence.is_nested(space.coherent()) {
+            // The extents stay: the flush is of more than was changed.
+            let nothing = Change { extents: ExtentSet::new(), ..Change::whole(Freed::Tables) };
+            let changed = change.unwrap_or(Change { cause, ..nothing });
+            change = Some(Change { range: None, freed: Freed::Tables, ..changed });
+        }
         let flush = change.map(|change| flush(space, &change));
         if flush.is_none() {
             space.counters.flushes_avoided.fetch_add(1, Relaxed);
         }
-        Sent { space, in_flight, requested, flush, removed }
+        Sent { space, in_flight, requested, flush, removed, cause }
     }
 
     /// Returns `true` if no translation was added.
@@ -226,6 +268,7 @@ impl<'s, S: System> Gather<'s, S> {
 
     /// Ends a gather that changed nothing.
     pub(crate) fn cancel(self) {
+        debug_assert!(!is_announced(self.cause), "the end is not announced");
         self.space.mappings.in_flight.end(self.in_flight);
     }
 
@@ -280,10 +323,27 @@ impl<'s, S: System> Gather<'s, S> {
         if self.gathered.pages().len() < PAGES_MAX && self.gathered.table_count() < TABLES_MAX {
             return;
         }
+        self.flush_gathered();
+    }
+
+    /// Flushes and frees what is gathered so far.
+    fn flush_gathered(&mut self) {
         let (change, removed) = self.take_change();
         let pending = change.map(|change| self.space.flush(&change));
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
         self.space.free(removed, horizon);
+    }
+}
+
+/// Returns `true` if the coherence is told when an operation gathers: other operations of Linux use
+/// no `mmu_gather`.
+const fn is_announced(cause: Cause) -> bool {
+    matches!(cause, Cause::Unmap | Cause::Advise | Cause::Protect)
+}
+
+fn end_announced<S: System>(space: &AddressSpace<S>, cause: Cause) {
+    if is_announced(cause) {
+        space.vm.coherence.gather_ends(space.coherent());
     }
 }
 
@@ -300,12 +360,13 @@ pub(crate) struct Sent<'s, S: System> {
     requested: Range<u64>,
     flush: Option<Later<Pending<S>, Deferred<S>>>,
     removed: Removed,
+    cause: Cause,
 }
 
 impl<S: System> Sent<'_, S> {
     /// Waits until the flush is complete, and frees what was gathered; or defers both.
     pub(crate) fn wait(self) {
-        let Self { space, in_flight, requested, flush, removed } = self;
+        let Self { space, in_flight, requested, flush, removed, cause } = self;
         let horizon = match flush {
             Some(Later::Deferred(flush)) => {
                 // Add the deferred range before the flush leaves the list that has covered it so
@@ -313,13 +374,15 @@ impl<S: System> Sent<'_, S> {
                 let mappings = Arc::clone(&space.mappings);
                 let unmap = DeferredUnmap { space: mappings, range: requested, flush, removed };
                 space.vm.deferred.push(unmap);
-                return space.mappings.in_flight.end(in_flight);
+                space.mappings.in_flight.end(in_flight);
+                return end_announced(space, cause);
             }
             Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),
             None => None,
         };
         space.mappings.in_flight.end(in_flight);
         space.free(removed, horizon);
+        end_announced(space, cause);
     }
 
     /// Does the same, and drops the lock: before the wait if the policy allows it, and after it

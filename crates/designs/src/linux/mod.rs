@@ -5,6 +5,7 @@ mod active_mm;
 pub(crate) mod asids;
 pub(crate) mod batch;
 mod calls;
+mod gathers;
 mod mask;
 mod mm_count;
 mod rules;
@@ -35,7 +36,8 @@ const MIGRATION_BATCH_PAGES: usize = 512;
 
 /// The policy of Linux today. Its extra flushes were measured with 6.18 on x86: for pages that
 /// become writable or executable; for inaccessible pages, when they are unmapped; for the whole
-/// space at every fork; and for pages that move, up to 2 MiB at a time, and once more for tables.
+/// space at every fork; for pages that move, up to 2 MiB at a time, and once more for tables; and
+/// for shared pages that were written, when they are unmapped, up to 2 MiB at a time.
 pub const POLICY: Policy = Policy {
     fault_lock: FaultLock::Area,
     reclaim_flush: ReclaimFlush::Batched,
@@ -44,6 +46,7 @@ pub const POLICY: Policy = Policy {
     extra_flushes: ExtraFlushes::PERMISSION_GAINS
         .union(ExtraFlushes::INACCESSIBLE_PAGES)
         .union(ExtraFlushes::SPACE_PER_FORK)
+        .union(ExtraFlushes::WRITTEN_SHARED_PAGES)
         .union(ExtraFlushes::TABLE_PER_MOVE),
     ..Policy::new(UnmapLock::Shared)
 };

@@ -259,6 +259,11 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         self.advise(None, Change::Offer(pages(&range)), range, Advice::Free)
     }
 
+    /// Marks pages as not used recently, without a change of contents.
+    pub(super) fn cool(&self, range: Range<u64>) -> Result<(), RangeError> {
+        self.space().advise(range, Advice::Cold)
+    }
+
     fn advise(
         &self,
         area: Option<AreaId>,

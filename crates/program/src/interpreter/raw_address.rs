@@ -38,6 +38,9 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
             }
             RawAddress::Discard(pages) => self.try_to(|| self.discard(None, addresses(&pages))),
             RawAddress::Offer(pages) => self.try_to(|| self.offer(addresses(&pages))),
+            RawAddress::Cool(pages) => self.try_to(|| self.cool(addresses(&pages))),
+            RawAddress::PageOut(pages) => self.try_to(|| self.page_out(addresses(&pages))),
+            RawAddress::Populate { pages, access } => self.populate(&pages, access),
             RawAddress::Collapse(pages) => self.try_to(|| self.space().collapse(addresses(&pages))),
             RawAddress::MovePages { pages, node } => {
                 self.try_to(|| self.migrate(addresses(&pages), node))
@@ -62,6 +65,15 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         // Every file is new, because a recording does not show which mappings share one.
         let backing = self.backing(mapping, |_| None);
         self.map(place, permission.into(), backing).is_ok()
+    }
+
+    /// Maps pages until one cannot be mapped.
+    fn populate(&self, pages: &Range<u64>, access: Access) -> Result<(), StepError> {
+        let end = pages.end.min(pages.start.saturating_add(FILLED_MAX));
+        self.in_kernel(|| {
+            let map = |page| self.space().fault(page, access.into());
+            let _ = addresses(&(pages.start..end)).step_by(PAGE_BYTES as usize).try_for_each(map);
+        })
     }
 
     fn move_pages(&self, from: &Range<u64>, to: &Range<u64>) -> Result<(), StepError> {

@@ -78,6 +78,9 @@ codes! {
         6 = MovePages { pages: r, node: n }
         7 = Move { from: f, to: t }
         8 = Fault { page: n, access: t, entry: e }
+        9 = Populate { pages: r, access: t }
+        10 = Cool { 0: r }
+        11 = PageOut { 0: r }
     }
     Permission { 0 = None {} 1 = Read {} 2 = ReadWrite {} }
     Mapping { 0 = Anonymous {} 1 = PrivateFile { 0: f } 2 = SharedFile { 0: f } }

@@ -11,6 +11,9 @@
 //!   recording, on any CPU, by the recorded time between the two: the CPU waited for that step, or
 //!   for an event that is not in the recording.
 //!
+//! A call that flushed is recorded when its flush chose its targets. The steps after it begin when
+//! the flush of the replay has chosen: what other CPUs run then decides whom it interrupts.
+//!
 //! A slower design therefore delays all later steps on the same CPU, and the steps of other CPUs
 //! that wait for them. Idle time remains idle time.
 
@@ -20,11 +23,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use shootdown_sim::{Affinity, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time, WaitMode};
-use shootdown_vm::ErasedCoherence;
+use shootdown_vm::{ErasedCoherence, Flush as _};
 
 use crate::kernel::{SimKernel, SimProcess};
 use crate::outcome::{Outcome, RunError};
-use crate::settings::Settings;
+use crate::settings::{Memory, Settings, Supply};
 use shootdown_program::StepError;
 use shootdown_program::interpreter::{MemoryHost as _, ProcessMemory};
 use shootdown_program::operation::ProgramId;
@@ -63,7 +66,7 @@ pub enum ReplayError {
 ///
 /// Fails if the recording cannot be read, does not fit the machine, or the host lacks room.
 pub fn replay<D: Into<ErasedCoherence>>(
-    machine: Machine,
+    mut machine: Machine,
     frames: usize,
     reader: Reader<'static>,
     survey: &Survey,
@@ -75,11 +78,30 @@ pub fn replay<D: Into<ErasedCoherence>>(
         let machine = machine.cpu_count();
         return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
     }
+    delay_interrupts(&mut machine, survey);
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
     let design = design(Rc::clone(&sim)).into();
     let mut steps = Steps::new(reader, survey, progress);
-    replay_on(sim, cpus, Box::new(move || steps.next_step()), design)
+    let supply = if survey.reclaims { Supply::Reclaimed } else { Supply::Enough };
+    let memory = Memory { supply, ..Memory::of_frames(frames) };
+    let settings = Settings { memory, ..Settings::DEFAULT };
+    replay_on(sim, cpus, Box::new(move || steps.next_step()), &settings, design)
 }
+
+/// Makes interrupts take as long as in the recording, if they take less time on the machine.
+fn delay_interrupts(machine: &mut Machine, survey: &Survey) {
+    let (Some(send_ns), Some(delivery_ns)) = (survey.send_ns, survey.delivery_ns) else { return };
+    let (interrupt, flush) = (&mut machine.interrupt, machine.tlb.invalidate_page);
+    let send = Time::from_ns(send_ns).saturating_sub(flush).min(DELIVERY_MAX);
+    interrupt.send = interrupt.send.max(send);
+    let rest = interrupt.send + interrupt.entry + flush;
+    let deliver = Time::from_ns(delivery_ns).saturating_sub(rest).min(DELIVERY_MAX);
+    interrupt.deliver_socket = interrupt.deliver_socket.max(deliver);
+    interrupt.deliver_system = interrupt.deliver_system.max(deliver);
+}
+
+/// The longest delivery that a machine may have.
+const DELIVERY_MAX: Time = Time::from_ms(1);
 
 /// Reads the next step.
 type NextStep = Box<dyn FnMut() -> Result<Option<Step>, ReadError>>;
@@ -93,9 +115,10 @@ fn replay_on(
     sim: Rc<Sim>,
     cpus: usize,
     next_step: NextStep,
+    settings: &Settings,
     design: ErasedCoherence,
 ) -> Result<Outcome, ReplayError> {
-    let kernel = SimKernel::new(Rc::clone(&sim), &Settings::DEFAULT, design).map_err(step_error)?;
+    let kernel = SimKernel::new(Rc::clone(&sim), settings, design).map_err(step_error)?;
     let replay = Rc::new(Replay {
         kernel: Rc::new(kernel),
         cursor: RefCell::new(Cursor { next_step, next: None }),
@@ -104,10 +127,18 @@ fn replay_on(
         cpu_threads: RefCell::default(),
         in_creation: RefCell::default(),
         dropped_steps: Cell::new(0),
+        gathering: RefCell::default(),
         before: Cell::default(),
+        held_by: Cell::new(None),
         in_progress: Cell::new(0),
         failure: RefCell::default(),
         sim: Rc::clone(&sim),
+    });
+    let observer = Rc::downgrade(&replay);
+    replay.kernel.observe_sending(move || {
+        if let Some(replay) = observer.upgrade() {
+            replay.advance_if_held(replay.sim.cpu());
+        }
     });
     sim.install(Rc::clone(&replay.kernel) as _);
     let end = replay.start(cpus).map(|()| sim.run_until(Time::END));
@@ -132,8 +163,12 @@ struct Replay {
     in_creation: RefCell<HashMap<SpaceId, Vec<ThreadId>>>,
     /// Number of steps without an effect, because the replay has no task or no space for them.
     dropped_steps: Cell<u64>,
+    /// Tasks in a call that gathers translations, with the process.
+    gathering: RefCell<HashMap<TaskId, Arc<SimProcess>>>,
     /// The recorded time and the simulated time of the last step's beginning.
     before: Cell<(u64, Time)>,
+    /// The CPU whose step holds back all later steps until its flush has chosen its targets.
+    held_by: Cell<Option<usize>>,
     /// Number of steps that have begun and are not complete.
     in_progress: Cell<usize>,
     failure: RefCell<Option<ReplayError>>,
@@ -196,10 +231,15 @@ impl Replay {
             let Some(step) = self.cursor.borrow_mut().next.take() else { break };
             self.before.set((step.at_ns, self.sim.now()));
             self.in_progress.set(self.in_progress.get() + 1);
-            self.advance();
+            if matches!(step.action, Action::Flushing(_)) {
+                self.held_by.set(Some(number));
+            } else {
+                self.advance();
+            }
             if let Err(error) = self.perform(&step, &mut cpu) {
                 self.fail(step_error(error));
             }
+            self.advance_if_held(number);
             cpu.done_at = self.sim.now();
             cpu.interrupted = self.interrupted();
             self.in_progress.set(self.in_progress.get() - 1);
@@ -262,6 +302,14 @@ impl Replay {
         }
     }
 
+    /// Reads the next step if a step on this CPU holds it back.
+    fn advance_if_held(&self, cpu: usize) {
+        if self.held_by.get() == Some(cpu) {
+            self.held_by.set(None);
+            self.advance();
+        }
+    }
+
     fn wake_all(&self) {
         for &thread in &*self.cpu_threads.borrow() {
             self.sim.resume_on_cpu(thread);
@@ -272,22 +320,47 @@ impl Replay {
         match &step.action {
             Action::Introduce { task, owner, space } => self.introduce(*task, *owner, *space)?,
             Action::Switch { next, .. } => self.switch(*next, cpu)?,
-            Action::Memory(operation) => {
+            Action::Memory(operation) | Action::Flushing(operation) => {
                 let process = cpu.running.and_then(|running| self.process(running.space));
                 let Some(process) = process else {
                     self.drop_step();
                     return Ok(());
                 };
+                let gathered = self.end_gather(step.task);
                 let memory = ProcessMemory::new(&*self.kernel, &process);
                 memory.perform_raw(operation.clone())?;
+                if gathered.is_some() {
+                    self.begin_gather(step.task, cpu);
+                }
             }
+            Action::GatherBegins => self.begin_gather(step.task, cpu),
+            Action::GatherEnds => drop(self.end_gather(step.task)),
             Action::Spawn { task, space } => self.spawn(*task, *space, cpu)?,
             Action::Exec { space } => self.exec(step.task, *space, cpu)?,
-            Action::Exit => self.exit(cpu),
+            Action::Exit => {
+                self.end_gather(step.task);
+                self.exit(cpu);
+            }
             // The recording contains the switch to the task that was woken.
             Action::Wake { .. } => {}
         }
         Ok(())
+    }
+
+    /// Records that a task gathers translations until the end of its call. The operation itself is
+    /// short; the recorded thread may have been preempted in it.
+    fn begin_gather(&self, task: TaskId, cpu: &ReplayCpu) {
+        let Some(process) = cpu.running.and_then(|running| self.process(running.space)) else {
+            return;
+        };
+        self.kernel.design().gather_begins(process.space().coherent());
+        self.gathering.borrow_mut().insert(task, process);
+    }
+
+    fn end_gather(&self, task: TaskId) -> Option<()> {
+        let process = self.gathering.borrow_mut().remove(&task)?;
+        self.kernel.design().gather_ends(process.space().coherent());
+        Some(())
     }
 
     /// Adds a task. Another CPU may switch to the task before its space is complete, so the task is

@@ -97,7 +97,7 @@ impl Sorter {
                 self.push(step.task, Operation::Wake(program(*task)));
             }
             Action::Wake { task, .. } => self.slept(*task, step.at_ns),
-            Action::Memory(operation) if is_recorded => {
+            Action::Memory(operation) | Action::Flushing(operation) if is_recorded => {
                 self.push(step.task, Operation::RawAddress(operation.clone()));
             }
             Action::Spawn { task, space } if is_recorded => {
@@ -114,6 +114,9 @@ impl Sorter {
             // Events of other programs, or of tasks that the recording has not introduced.
             Action::Introduce { .. }
             | Action::Memory(_)
+            | Action::Flushing(_)
+            | Action::GatherBegins
+            | Action::GatherEnds
             | Action::Spawn { .. }
             | Action::Exec { .. }
             | Action::Exit => {}

@@ -7,8 +7,9 @@
 //! effect when it begins, and any other call when it returns. No thread then gets an address before
 //! another thread has freed it.
 //!
-//! A thread computes whenever it is on its CPU and not in one of these calls. Of a page fault, only
-//! the beginning is recorded. The rest of the fault, a microsecond or less, counts as computing.
+//! A page fault also takes effect at its flush, or else when it begins. Only its beginning is
+//! recorded. The rest of a fault without a flush, a microsecond or less, counts as computing, and so
+//! does a thread whenever it is on its CPU and not in one of these calls.
 
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,8 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{ReadError, Reader, Tracker};
 
-use super::survey::{Outcome, PROGRESS_RECORDS, Survey};
+use super::linux;
+use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
 /// A step of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,9 +45,16 @@ pub(crate) enum Action {
     Introduce { task: TaskId, owner: Owner, space: SpaceId },
     /// The CPU runs another task from now on.
     Switch { next: TaskId, left: Left },
-    /// The task changes or uses memory.
     /// The task changes or accesses memory.
     Memory(RawAddress),
+    /// The same, by a call that flushed at this time.
+    Flushing(RawAddress),
+    /// The task is in a call that gathers translations, and goes on gathering until
+    /// [`GatherEnds`](Self::GatherEnds). The memory that it changes in between is not a second
+    /// operation.
+    GatherBegins,
+    /// The task has completed such a call.
+    GatherEnds,
     /// The task creates another task, in its own space or in a copy of it.
     Spawn { task: TaskId, space: SpaceId },
     /// The task continues in a new space.
@@ -61,6 +70,8 @@ pub(crate) struct Steps<'r> {
     reader: Reader<'r>,
     outcomes: std::vec::IntoIter<Outcome>,
     moved_to: VecDeque<u64>,
+    faults_flushed: std::vec::IntoIter<bool>,
+    requests_asked: std::vec::IntoIter<bool>,
     tracker: Tracker,
     cpus: Vec<Cpu>,
     tasks: HashMap<TaskId, InKernel>,
@@ -68,6 +79,11 @@ pub(crate) struct Steps<'r> {
     heap_ends: HashMap<SpaceId, u64>,
     records_read: u64,
     progress: Box<dyn Fn(u64) + 'r>,
+    /// Actions that follow the last step, without time in between.
+    following: VecDeque<Action>,
+    last: Option<Step>,
+    /// The usual time from a request to the flush of its target.
+    delivery_ns: u64,
 }
 
 /// The time up to which a CPU is accounted for, and the part of it in which a task computed.
@@ -75,15 +91,19 @@ pub(crate) struct Steps<'r> {
 struct Cpu {
     accounted_to_ns: u64,
     computed_ns: u64,
+    /// The CPU that asked this one to flush last, and whose request has no flush yet.
+    asked_by: Option<u32>,
+    /// The time at which this CPU asked another one that has not flushed since.
+    asked_at_ns: Option<u64>,
 }
 
 /// The reason why a task is in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum InKernel {
     /// A call, which may already have taken effect.
-    Call { call: Call, outcome: Outcome, moved_to: u64, is_done: bool },
-    /// A page fault, whose end is not recorded.
-    Fault,
+    Call { call: Call, outcome: Outcome, moved_to: u64, is_done: bool, gathers: bool },
+    /// A page fault, whose end is not recorded. If it flushed, it has not taken effect before.
+    Fault(Option<RawAddress>),
     /// The end of the task.
     Exit,
 }
@@ -96,17 +116,33 @@ impl<'r> Steps<'r> {
             reader,
             outcomes: survey.outcomes.clone().into_iter(),
             moved_to: survey.moved_to.clone(),
+            faults_flushed: survey.faults_flushed.clone().into_iter(),
+            requests_asked: survey.requests_asked.clone().into_iter(),
             tracker: Tracker::new(cpus),
             cpus: vec![Cpu::default(); cpus as usize],
             tasks: HashMap::new(),
             heap_ends: HashMap::new(),
             records_read: 0,
             progress: Box::new(progress),
+            following: VecDeque::new(),
+            last: None,
+            delivery_ns: survey.delivery_ns.unwrap_or(0),
         }
     }
 
     /// Returns the next step; `None` at the end.
     pub(crate) fn next_step(&mut self) -> Result<Option<Step>, ReadError> {
+        if let Some(action) = self.following.pop_front() {
+            return Ok(self.last.clone().map(|last| Step { action, computed_ns: 0, ..last }));
+        }
+        let step = self.read_step()?;
+        if !self.following.is_empty() {
+            self.last.clone_from(&step);
+        }
+        Ok(step)
+    }
+
+    fn read_step(&mut self) -> Result<Option<Step>, ReadError> {
         while let Some(record) = self.reader.next_record()? {
             self.records_read += 1;
             if self.records_read.is_multiple_of(PROGRESS_RECORDS) {
@@ -128,29 +164,49 @@ impl<'r> Steps<'r> {
     /// Splits the time since the last record of this CPU into computing, and time that the
     /// simulation of the kernel spends itself.
     fn account(&mut self, record: &Record) {
+        self.account_wait(record);
         let cpu = &mut self.cpus[record.cpu as usize];
-        let passed_ns = record.time_ns - cpu.accounted_to_ns;
-        cpu.accounted_to_ns = record.time_ns;
+        let from_ns = cpu.accounted_to_ns;
+        let passed_ns = record.time_ns.saturating_sub(from_ns);
+        cpu.accounted_to_ns = from_ns + passed_ns;
         let Some(task) = self.tracker.recorded(record.cpu) else { return };
         match self.tasks.get(&task) {
             Some(InKernel::Call { .. } | InKernel::Exit) => {}
-            Some(InKernel::Fault) => {
-                // Flushes, requests and interrupts directly after a fault belong to the fault.
-                if !matches!(
-                    record.event,
-                    Event::Flush { .. }
-                        | Event::Requests { .. }
-                        | Event::Interrupts { .. }
-                        | Event::Frame { .. }
-                        | Event::Stack { .. }
-                        | Event::Name { .. }
-                        | Event::Counted { .. }
-                ) {
-                    cpu.computed_ns += passed_ns;
-                    self.tasks.remove(&task);
-                }
+            // Flushes, requests and interrupts directly after a fault belong to the fault.
+            Some(InKernel::Fault(_)) if is_within_fault(&record.event) => {}
+            Some(InKernel::Fault(_)) => {
+                // A target that had caught up before left no record of a flush.
+                let waited_to_ns = cpu.asked_at_ns.map_or(0, |at_ns| at_ns + self.delivery_ns);
+                cpu.computed_ns += passed_ns.saturating_sub(waited_to_ns.saturating_sub(from_ns));
+                cpu.asked_at_ns = None;
+                self.tasks.remove(&task);
             }
             None => cpu.computed_ns += passed_ns,
+        }
+    }
+
+    /// Accounts for a fault that waits until other CPUs have flushed.
+    fn account_wait(&mut self, record: &Record) {
+        match &record.event {
+            Event::Requests { targets } | Event::Interrupts { targets } => {
+                for &target in targets {
+                    self.cpus[target as usize].asked_by = Some(record.cpu);
+                }
+                if !targets.is_empty() {
+                    self.cpus[record.cpu as usize].asked_at_ns.get_or_insert(record.time_ns);
+                }
+            }
+            Event::Flush { reason: FlushReason::Remote, .. } => {
+                let asked_by = self.cpus[record.cpu as usize].asked_by.take();
+                let Some(sender) = asked_by else { return };
+                let task = self.tracker.recorded(sender).and_then(|task| self.tasks.get(&task));
+                if matches!(task, Some(InKernel::Fault(_))) {
+                    let sender = &mut self.cpus[sender as usize];
+                    sender.accounted_to_ns = sender.accounted_to_ns.max(record.time_ns);
+                    sender.asked_at_ns = None;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -172,7 +228,11 @@ impl<'r> Steps<'r> {
                 }
                 Some(Action::Spawn { task: *task, space: *space })
             }
-            Event::Exec { space, .. } => running.map(|_| Action::Exec { space: *space }),
+            Event::Exec { space, .. } => {
+                running?;
+                self.following.extend(stack_of_new_program().map(Action::Memory));
+                Some(Action::Exec { space: *space })
+            }
             Event::Exit => {
                 self.tasks.insert(running?, InKernel::Exit);
                 Some(Action::Exit)
@@ -180,14 +240,26 @@ impl<'r> Steps<'r> {
             Event::Call(call) => self.call(running?, call),
             Event::Return { value } => self.returned(running?, *value),
             Event::Fault { address, code } => {
-                self.tasks.insert(running?, InKernel::Fault);
-                Some(Action::Memory(fault(*address, *code)))
+                self.cpus[record.cpu as usize].asked_at_ns = None;
+                let has_flushed = self.faults_flushed.next() == Some(true);
+                let fault = fault(*address, *code);
+                let later = has_flushed.then(|| fault.clone());
+                self.tasks.insert(running?, InKernel::Fault(later));
+                (!has_flushed).then_some(Action::Memory(fault))
             }
-            Event::Flush { reason: FlushReason::LocalSpace | FlushReason::Request, .. } => {
+            // The kernel chooses the targets after it has traced the request, which takes time.
+            Event::Flush { reason: FlushReason::Request, .. } => {
+                let task = running?;
+                // The choice follows. A CPU that was not asked either leaves the space until then,
+                // or enters it afterwards.
+                let is_later =
+                    self.requests_asked.next() == Some(true) || self.is_shared(task, record.cpu);
+                if is_later { None } else { self.flushed(task) }
+            }
+            Event::Requests { .. } | Event::Flush { reason: FlushReason::LocalSpace, .. } => {
                 self.flushed(running?)
             }
             Event::Flush { .. }
-            | Event::Requests { .. }
             | Event::Interrupts { .. }
             | Event::Frame { .. }
             | Event::Stack { .. }
@@ -195,6 +267,13 @@ impl<'r> Steps<'r> {
             | Event::Counted { .. }
             | Event::Lost { .. } => None,
         }
+    }
+
+    /// Returns `true` if another CPU runs the space of a task.
+    fn is_shared(&self, task: TaskId, cpu: u32) -> bool {
+        let space = |task| self.tracker.task(task).map(|task| task.space);
+        let others = (0..self.cpus.len() as u32).filter(|&other| other != cpu);
+        others.filter_map(|other| self.tracker.recorded(other)).any(|it| space(it) == space(task))
     }
 
     fn call(&mut self, task: TaskId, call: &Call) -> Option<Action> {
@@ -206,12 +285,24 @@ impl<'r> Steps<'r> {
         let allocates_nothing =
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
         let is_done = allocates_nothing && outcome == Outcome::Silent;
-        self.tasks.insert(task, InKernel::Call { call: *call, outcome, moved_to, is_done });
-        is_done.then(|| self.effect(task, call, 0)).flatten()
+        let gathers = outcome != Outcome::Failed && gathers_from_beginning(call);
+        self.tasks
+            .insert(task, InKernel::Call { call: *call, outcome, moved_to, is_done, gathers });
+        let effect = is_done.then(|| self.effect(task, call, 0)).flatten().map(Action::Memory);
+        match effect {
+            Some(effect) => {
+                self.following.extend(gathers.then_some(Action::GatherBegins));
+                Some(effect)
+            }
+            None => gathers.then_some(Action::GatherBegins),
+        }
     }
 
     fn flushed(&mut self, task: TaskId) -> Option<Action> {
-        let Some(InKernel::Call { call, outcome: Outcome::Flushed, moved_to, is_done }) =
+        if let Some(InKernel::Fault(later)) = self.tasks.get_mut(&task) {
+            return later.take().map(Action::Flushing);
+        }
+        let Some(InKernel::Call { call, outcome: Outcome::Flushed, moved_to, is_done, gathers }) =
             self.tasks.get_mut(&task)
         else {
             return None;
@@ -221,27 +312,35 @@ impl<'r> Steps<'r> {
         if core::mem::replace(is_done, true) {
             return None;
         }
+        // What was gathered is freed after the flush.
+        if !core::mem::replace(gathers, true) {
+            self.following.push_back(Action::GatherBegins);
+        }
         let (call, moved_to) = (*call, *moved_to);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
         };
-        self.effect(task, &call, at)
+        self.effect(task, &call, at).map(Action::Flushing)
     }
 
     fn returned(&mut self, task: TaskId, value: i64) -> Option<Action> {
-        let Some(InKernel::Call { call, outcome, is_done, .. }) = self.tasks.remove(&task) else {
+        let Some(InKernel::Call { call, outcome, is_done, gathers, .. }) = self.tasks.remove(&task)
+        else {
             return None;
         };
+        if gathers {
+            return Some(Action::GatherEnds);
+        }
         if is_done || outcome == Outcome::Failed {
             return None;
         }
-        self.effect(task, &call, value as u64)
+        self.effect(task, &call, value as u64).map(Action::Memory)
     }
 
     /// Returns the effect of a call, for which the kernel chose the address `at`.
-    fn effect(&mut self, task: TaskId, call: &Call, at: u64) -> Option<Action> {
-        let operation = match *call {
+    fn effect(&mut self, task: TaskId, call: &Call, at: u64) -> Option<RawAddress> {
+        Some(match *call {
             Call::Map { length, protection, flags, .. } => map(at, length, protection, flags),
             Call::Unmap { address, length } => RawAddress::Unmap(pages(address, length)),
             Call::Protect { address, length, protection } => {
@@ -249,13 +348,19 @@ impl<'r> Steps<'r> {
                 RawAddress::Protect { pages: pages(address, length), permission }
             }
             Call::Advise { address, length, advice } => match advice {
-                linux::MADV_DONTNEED | linux::MADV_REMOVE | linux::MADV_DONTNEED_LOCKED => {
-                    RawAddress::Discard(pages(address, length))
-                }
-                // The last two clear the accessed mark and keep the rest, so that their flushes
-                // are those of the first. Pages of files that `MADV_PAGEOUT` also unmaps stay.
-                linux::MADV_FREE | linux::MADV_COLD | linux::MADV_PAGEOUT => {
-                    RawAddress::Offer(pages(address, length))
+                linux::MADV_DONTNEED
+                | linux::MADV_REMOVE
+                | linux::MADV_DONTNEED_LOCKED
+                | linux::MADV_GUARD_INSTALL => RawAddress::Discard(pages(address, length)),
+                linux::MADV_FREE => RawAddress::Offer(pages(address, length)),
+                linux::MADV_COLD => RawAddress::Cool(pages(address, length)),
+                linux::MADV_PAGEOUT => RawAddress::PageOut(pages(address, length)),
+                linux::MADV_POPULATE_READ | linux::MADV_POPULATE_WRITE => {
+                    let access = match advice {
+                        linux::MADV_POPULATE_READ => Access::Read,
+                        _ => Access::Write,
+                    };
+                    RawAddress::Populate { pages: pages(address, length), access }
                 }
                 _ => return None,
             },
@@ -277,9 +382,41 @@ impl<'r> Steps<'r> {
                     false => return None,
                 }
             }
-        };
-        Some(Action::Memory(operation))
+        })
     }
+}
+
+/// Returns `true` if a call gathers for nearly all of its time. Other calls that gather first wait
+/// for the lock of the space.
+const fn gathers_from_beginning(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Advise {
+            advice: linux::MADV_DONTNEED
+                | linux::MADV_DONTNEED_LOCKED
+                | linux::MADV_FREE
+                | linux::MADV_COLD
+                | linux::MADV_PAGEOUT,
+            ..
+        }
+    )
+}
+
+/// Returns the changes of memory by `exec`: the new program's stack, with its arguments, is made at
+/// the end of the address space, and moved to an address that is chosen at random. (Linux:
+/// `setup_arg_pages`.)
+fn stack_of_new_program() -> [RawAddress; 3] {
+    const PAGES: u64 = 2;
+    const MADE_AT: u64 = (0x7fff_ffff_0000 / PAGE_BYTES) - PAGES;
+    /// 8 GiB, half of the largest distance, which is always in another table of 1 GiB.
+    const MOVED_BY: u64 = (8 << 30) / PAGE_BYTES;
+    let (from, to) = (MADE_AT..MADE_AT + PAGES, MADE_AT - MOVED_BY);
+    let (permission, filling) = (Permission::ReadWrite, Filling::OnDemand);
+    [
+        RawAddress::Map { pages: from.clone(), permission, mapping: Mapping::Anonymous, filling },
+        RawAddress::Populate { pages: from.clone(), access: Access::Write },
+        RawAddress::Move { from, to: to..to + PAGES },
+    ]
 }
 
 fn map(address: u64, length: u64, protection: u32, flags: u32) -> RawAddress {
@@ -321,18 +458,4 @@ const fn page_after(address: u64) -> u64 {
 
 const fn pages(address: u64, length: u64) -> Range<u64> {
     address / PAGE_BYTES..page_after(address.saturating_add(length))
-}
-
-/// Constants from Linux's headers, which are the same on every architecture with recordings.
-mod linux {
-    pub(super) const PROT_WRITE: u32 = 2;
-    pub(super) const MAP_SHARED: u32 = 1;
-    pub(super) const MAP_ANONYMOUS: u32 = 0x20;
-    pub(super) const MAP_POPULATE: u32 = 0x8000;
-    pub(super) const MADV_DONTNEED: u32 = 4;
-    pub(super) const MADV_FREE: u32 = 8;
-    pub(super) const MADV_REMOVE: u32 = 9;
-    pub(super) const MADV_COLD: u32 = 20;
-    pub(super) const MADV_PAGEOUT: u32 = 21;
-    pub(super) const MADV_DONTNEED_LOCKED: u32 = 24;
 }

@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use shootdown_recording::record::{Call, Event, FlushReason, Owner, Record, SpaceId, TaskId};
 use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
+use super::linux;
+
 /// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
 pub struct Survey {
@@ -30,10 +32,22 @@ pub struct Survey {
     /// Nanoseconds in which at least two CPUs ran threads of the same space. Without such times,
     /// there is nobody to interrupt.
     pub parallel_ns: u64,
+    /// Median of the times from a request to the flush of its target, in nanoseconds. `None` without
+    /// requests.
+    pub delivery_ns: Option<u64>,
+    /// Median of the times from a request with interrupts to the sender's own flush.
+    pub(crate) send_ns: Option<u64>,
+    /// `true` if the program asked the kernel to reclaim pages. The replay then needs a memory manager
+    /// that reclaims.
+    pub(crate) reclaims: bool,
     /// The outcome of each call, in the order in which the calls began.
     pub(crate) outcomes: Vec<Outcome>,
     /// The destination of each `mremap` that succeeded, in the same order.
     pub(crate) moved_to: VecDeque<u64>,
+    /// For each fault of the program, whether it flushed.
+    pub(crate) faults_flushed: Vec<bool>,
+    /// For each request of the program, whether the kernel found a CPU to ask.
+    pub(crate) requests_asked: Vec<bool>,
 }
 
 /// Counts of the operations of the recorded kernel for the program.
@@ -103,8 +117,13 @@ impl Survey {
             unattributed: surveyor.unattributed,
             busy_ns: surveyor.busy_ns,
             parallel_ns: surveyor.parallel_ns,
+            delivery_ns: median(surveyor.times.delivered_ns),
+            send_ns: median(surveyor.times.sent_ns),
+            reclaims: surveyor.reclaims,
             outcomes: surveyor.outcomes,
             moved_to: surveyor.moved_to.into_iter().flatten().collect(),
+            faults_flushed: surveyor.faults_flushed,
+            requests_asked: surveyor.requests_asked,
         })
     }
 }
@@ -130,6 +149,14 @@ struct Surveyor {
     /// CPUs that another program or the kernel interrupted last, and that have not flushed since.
     by_others: HashSet<u32>,
     has_interrupts: bool,
+    times: FlushTimes,
+    reclaims: bool,
+    faults_flushed: Vec<bool>,
+    /// The fault that each task is in.
+    in_fault: HashMap<TaskId, usize>,
+    requests_asked: Vec<bool>,
+    /// The last request of each task.
+    last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
 }
@@ -148,6 +175,12 @@ impl Surveyor {
         if recorded.is_none() && matches!(record.event, Event::Call(_) | Event::Fault { .. }) {
             self.unattributed += 1;
         }
+        self.times.record(record, recorded.is_some());
+        if let Some(task) = recorded
+            && !is_within_fault(&record.event)
+        {
+            self.in_fault.remove(&task);
+        }
         match &record.event {
             Event::Task { owner: Owner::Recorded, space, .. } | Event::Spawn { space, .. } => {
                 self.threads += 1;
@@ -156,7 +189,13 @@ impl Surveyor {
             Event::Exec { space, .. } => {
                 self.spaces.insert(*space);
             }
-            Event::Fault { .. } => self.kernel.faults += 1,
+            Event::Fault { .. } => {
+                self.kernel.faults += 1;
+                if let Some(task) = recorded {
+                    self.in_fault.insert(task, self.faults_flushed.len());
+                    self.faults_flushed.push(false);
+                }
+            }
             Event::Flush { reason, pages } => self.flush(record.cpu, recorded, *reason, *pages),
             Event::Requests { targets } => self.requests(recorded, targets),
             Event::Interrupts { targets } => self.interrupts(recorded, targets),
@@ -217,20 +256,32 @@ impl Surveyor {
             return;
         }
         match (reason, pages) {
-            (FlushReason::Request, _) => {}
+            (FlushReason::Request, _) => {
+                self.last_request.extend(by.map(|task| (task, self.requests_asked.len())));
+                self.requests_asked.push(false);
+            }
             (_, None) => self.kernel.flushes_full += 1,
             (_, Some(_)) => self.kernel.flushes_ranged += 1,
         }
         if reason != FlushReason::Remote
-            && let Some(call) = by.and_then(|task| self.open.get_mut(&task))
+            && let Some(task) = by
         {
-            call.has_flushed = true;
+            if let Some(call) = self.open.get_mut(&task) {
+                call.has_flushed = true;
+            } else if reason == FlushReason::LocalSpace
+                && let Some(&fault) = self.in_fault.get(&task)
+            {
+                self.faults_flushed[fault] = true;
+            }
         }
     }
 
     fn requests(&mut self, by: Option<TaskId>, targets: &[u32]) {
         self.note_sender(by, targets);
         let of_program = if by.is_some() { targets.len() as u64 } else { 0 };
+        if let Some(request) = by.and_then(|task| self.last_request.remove(&task)) {
+            self.requests_asked[request] = !targets.is_empty();
+        }
         *self.kernel.requests.get_or_insert(0) += of_program;
     }
 
@@ -258,6 +309,7 @@ impl Surveyor {
 
     fn call(&mut self, task: TaskId, call: &Call) {
         self.kernel.calls += 1;
+        self.reclaims |= matches!(call, Call::Advise { advice: linux::MADV_PAGEOUT, .. });
         let move_number = matches!(call, Call::Remap { .. }).then(|| {
             self.moved_to.push(None);
             self.moved_to.len() - 1
@@ -278,6 +330,71 @@ impl Surveyor {
             self.moved_to[number] = Some(value as u64);
         }
     }
+}
+
+/// The times that the parts of flushes took.
+#[derive(Default)]
+struct FlushTimes {
+    /// For each CPU that was asked to flush, when and by which CPU.
+    asked: HashMap<u32, (u64, u32)>,
+    /// For each CPU that requested a flush and has not flushed itself since, when, and whether it
+    /// sent an interrupt.
+    began: HashMap<u32, (u64, bool)>,
+    delivered_ns: Vec<u64>,
+    sent_ns: Vec<u64>,
+}
+
+impl FlushTimes {
+    fn record(&mut self, record: &Record, is_recorded: bool) {
+        let (cpu, now_ns) = (record.cpu, record.time_ns);
+        match &record.event {
+            Event::Requests { targets } | Event::Interrupts { targets } if is_recorded => {
+                self.asked.extend(targets.iter().map(|&target| (target, (now_ns, cpu))));
+                if matches!(record.event, Event::Interrupts { .. }) {
+                    self.began.entry(cpu).or_insert((now_ns, false)).1 = true;
+                }
+            }
+            Event::Flush { reason: FlushReason::Request, .. } if is_recorded => {
+                self.began.insert(cpu, (now_ns, false));
+            }
+            Event::Flush { reason: FlushReason::Remote, .. } => {
+                if let Some((at_ns, _)) = self.asked.remove(&cpu) {
+                    self.delivered_ns.push(now_ns - at_ns);
+                }
+            }
+            Event::Flush { reason: FlushReason::LocalSpace, .. } => {
+                if let Some((at_ns, true)) = self.began.remove(&cpu) {
+                    self.sent_ns.push(now_ns - at_ns);
+                }
+            }
+            event if is_within_fault(event) => {}
+            // The CPU does not wait any more: those of its targets that left no record of a flush
+            // had caught up before.
+            _ => {
+                self.asked.retain(|_, (_, sender)| *sender != cpu);
+                self.began.remove(&cpu);
+            }
+        }
+    }
+}
+
+/// Returns `true` for events that do not show that a fault has ended.
+pub(super) const fn is_within_fault(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Flush { .. }
+            | Event::Requests { .. }
+            | Event::Interrupts { .. }
+            | Event::Frame { .. }
+            | Event::Stack { .. }
+            | Event::Name { .. }
+            | Event::Counted { .. }
+    )
+}
+
+fn median(mut values: Vec<u64>) -> Option<u64> {
+    let middle = values.len() / 2;
+    if values.is_empty() { None } else { Some(*values.select_nth_unstable(middle).1) }
 }
 
 /// Returns `true` if the returned value of a system call is an error number.

@@ -26,6 +26,16 @@ const WRITE_REFUSED: FaultCode = FaultCode(0b111);
 
 const PAGE: u64 = 0x7f00_0000_0000;
 
+const MAP_SHARED: u32 = 1;
+const MAP_PRIVATE: u32 = 2;
+const MAP_ANONYMOUS: u32 = 0x20;
+
+const DONT_NEED: u32 = 4;
+const COLD: u32 = 20;
+const PAGE_OUT: u32 = 21;
+const POPULATE_READ: u32 = 22;
+const POPULATE_WRITE: u32 = 23;
+
 /// A recording under construction, with two CPUs and one record per microsecond.
 #[derive(Default)]
 struct Script {
@@ -62,8 +72,23 @@ impl Script {
     }
 
     fn map(self, cpu: u32, address: u64, length: u64) -> Self {
-        let call = Call::Map { address: 0, length, protection: 3, flags: 0x22 };
+        self.map_with(cpu, address, length, MAP_PRIVATE | MAP_ANONYMOUS)
+    }
+
+    fn map_with(self, cpu: u32, address: u64, length: u64, flags: u32) -> Self {
+        let call = Call::Map { address: 0, length, protection: 3, flags };
         self.on(cpu, Event::Call(call)).on(cpu, Event::Return { value: address as i64 })
+    }
+
+    /// Gives advice about pages, which the kernel flushes.
+    fn advise(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
+        self.begin_advice(cpu, address, pages, advice)
+            .on(cpu, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(pages) })
+            .on(cpu, Event::Return { value: 0 })
+    }
+
+    fn begin_advice(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
+        self.on(cpu, Event::Call(Call::Advise { address, length: pages << 12, advice }))
     }
 
     /// Unmaps a page. The kernel flushes it here, and interrupts the targets.
@@ -148,21 +173,107 @@ fn active_cpu_is_interrupted_and_idle_is_not() {
     assert_eq!(outcome.counts.interrupts_sent, 0);
 }
 
+/// Full flushes, ranged flushes, and interrupts.
+fn flushes(script: &Script) -> (u64, u64, u64) {
+    let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
+    assert_eq!((outcome.violations, outcome.dropped_steps), (0, 0));
+    let counts = &outcome.counts;
+    (
+        counts.flushes_full - counts.flushes_full_at_switch,
+        counts.flushes_ranged - counts.flushes_ranged_at_switch,
+        counts.interrupts_sent,
+    )
+}
+
 #[test]
-fn cold_and_paged_out_pages_lose_their_mark() {
-    for advice in [20, 21] {
-        let flush = |reason| Event::Flush { reason, pages: Some(3) };
-        let script = Script::two_threads()
-            .map(0, PAGE, 3 << 12)
+fn cold_pages_lose_their_mark() {
+    let used = |flags| {
+        Script::two_threads()
+            .map_with(0, PAGE, 3 << 12, flags)
             .fault(0, PAGE, WRITE_ABSENT)
             .fault(1, PAGE + 4096, WRITE_ABSENT)
-            .on(0, Event::Call(Call::Advise { address: PAGE, length: 3 << 12, advice }))
-            .on(0, flush(FlushReason::Request))
-            .on(0, flush(FlushReason::LocalSpace))
-            .on(0, Event::Return { value: 0 });
-        let counts = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap().counts;
-        assert_eq!((counts.interrupts_sent, counts.flushes_ranged), (1, 2), "{advice}");
+            // The second fault has ended.
+            .after_ns(100_000)
+    };
+    for flags in [MAP_PRIVATE | MAP_ANONYMOUS, MAP_SHARED] {
+        assert_eq!(flushes(&used(flags).advise(0, PAGE, 3, COLD)), (0, 2, 1));
     }
+    // The pages were not used since.
+    let twice = used(MAP_SHARED).advise(0, PAGE, 3, COLD).advise(0, PAGE, 3, COLD);
+    assert_eq!(flushes(&twice), (0, 2, 1));
+}
+
+#[test]
+fn paged_out_files_are_unmapped() {
+    let used = |flags| {
+        Script::two_threads()
+            .map_with(0, PAGE, 3 << 12, flags)
+            .fault(0, PAGE, WRITE_ABSENT)
+            .fault(1, PAGE + 4096, WRITE_ABSENT)
+            .advise(0, PAGE, 3, PAGE_OUT)
+    };
+    // One flush for both pages, which drops everything.
+    assert_eq!(flushes(&used(MAP_SHARED)), (2, 0, 1));
+    // There is no swap space, and the marks of pages that are to be reclaimed are ignored.
+    assert_eq!(flushes(&used(MAP_PRIVATE | MAP_ANONYMOUS)), (0, 0, 0));
+}
+
+#[test]
+fn populated_pages_are_mapped_without_access() {
+    let script = Script::two_threads().map(0, PAGE, 2 << 12).advise(0, PAGE, 2, POPULATE_READ);
+    assert_eq!(flushes(&script), (0, 0, 0));
+    // Each write replaces the page of zeros, which is flushed on both CPUs.
+    let script = script.advise(0, PAGE, 2, POPULATE_WRITE);
+    assert_eq!(flushes(&script), (0, 4, 2));
+    assert_eq!(flushes(&script.advise(0, PAGE, 2, POPULATE_WRITE)), (0, 4, 2));
+}
+
+#[test]
+fn call_within_another_flushes_everything() {
+    let used = || {
+        Script::two_threads().map(0, PAGE, 4 << 12).fault(0, PAGE, WRITE_ABSENT).fault(
+            1,
+            PAGE + 4096,
+            WRITE_ABSENT,
+        )
+    };
+    let alone = used().advise(0, PAGE, 1, DONT_NEED).advise(1, PAGE + 4096, 1, DONT_NEED);
+    assert_eq!(flushes(&alone), (0, 4, 2));
+    // A thread begins a call and is preempted. The other one's flush is a full one, and its own,
+    // which comes later, is not.
+    let nested = used()
+        .begin_advice(0, PAGE, 1, DONT_NEED)
+        .advise(1, PAGE + 4096, 1, DONT_NEED)
+        .on(0, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) })
+        .on(0, Event::Return { value: 0 })
+        .advise(1, PAGE + 4096, 1, DONT_NEED);
+    assert_eq!(flushes(&nested), (2, 2, 2));
+}
+
+#[test]
+fn new_program_moves_its_stack() {
+    let script = |exec: bool| {
+        let script = Script::two_threads().fault(0, PAGE, WRITE_ABSENT);
+        if exec {
+            script.on(0, Event::Exec { space: SpaceId(1), name: String::new() })
+        } else {
+            script
+        }
+    };
+    assert_eq!(flushes(&script(false)), (0, 0, 0));
+    // The pages, and then the tables that mapped them, on this CPU only.
+    assert_eq!(flushes(&script(true)), (1, 1, 0));
+}
+
+#[test]
+fn freed_table_is_flushed_from_its_first_address() {
+    let unmapped = |address| {
+        let script = Script::two_threads().map(0, address, 4096).fault(0, address, WRITE_ABSENT);
+        flushes(&script.unmap(0, address, &[1]))
+    };
+    // Other tables of the page's path cover other addresses, so this is the middle of the first.
+    assert_eq!(unmapped(PAGE + 30 * 4096), (0, 2, 1));
+    assert_eq!(unmapped(PAGE + 40 * 4096), (2, 0, 1));
 }
 
 #[test]

@@ -100,6 +100,9 @@ erase! {
     Flush::space(root: Root = root) -> Box<dyn Any> = boxed;
     Flush::flush(space: &dyn Any = typed(space), change: &Change = change) -> Box<dyn Any> = boxed;
     Flush::notifications_max(space: &dyn Any = typed(space)) -> Option<usize> = identity;
+    Flush::gather_begins(space: &dyn Any = typed(space));
+    Flush::gather_ends(space: &dyn Any = typed(space));
+    Flush::is_nested(space: &dyn Any = typed(space)) -> bool = identity;
     Flush::wait(pending: Box<dyn Any> = owned(pending)) -> Horizon = identity;
     Defer::flush_later(space: &dyn Any = typed(space), change: &Change = change)
         -> ErasedLater = erased_later;

@@ -42,6 +42,25 @@ pub trait Flush {
     /// space's unhooked page tables a CPU can still walk.
     fn wait(&self, pending: Self::Pending) -> Horizon;
 
+    /// Records that `munmap`, `mprotect` or `madvise` begins to gather translations of the space,
+    /// before the first entry is changed. (Linux: `inc_tlb_flush_pending`.)
+    fn gather_begins(&self, space: &Self::Space) {
+        let _ = space;
+    }
+
+    /// Records that such an operation has flushed what it gathered, and freed it.
+    fn gather_ends(&self, space: &Self::Space) {
+        let _ = space;
+    }
+
+    /// Returns `true` if an operation that gathers must flush the whole space at its end, whatever
+    /// it found, because another operation gathers at the same time. (Linux:
+    /// `mm_tlb_flush_nested`.)
+    fn is_nested(&self, space: &Self::Space) -> bool {
+        let _ = space;
+        false
+    }
+
     /// Returns the largest number of notifications that a flush of the space would send now, as
     /// [`PinnedCpu::notifications_max`](shootdown::PinnedCpu::notifications_max). Pages are
     /// discarded [in place](Discards::InPlace) only if the answer is a number.

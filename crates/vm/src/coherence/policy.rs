@@ -199,5 +199,9 @@ bitflags::bitflags! {
         /// A flush of a page that a fault makes writable, because no other space shares it any
         /// more.
         const REUSED_PAGES = 1 << 6;
+        /// A flush of the pages of each page table separately, when `munmap` or `madvise` has
+        /// unmapped a written page of shared memory there. (Linux then removes the page's reverse
+        /// mapping, and so that no write is lost, before it releases the lock of the table.)
+        const WRITTEN_SHARED_PAGES = 1 << 7;
     }
 }

@@ -27,6 +27,10 @@ pub enum Advice {
     /// [reclaim](crate::Vm::reclaim) does so when it examines the page. Large pages are split for
     /// this. Other areas are ignored. (Linux: `MADV_FREE`, which returns an error for them.)
     Free,
+    /// The pages will not be used for some time. The accessed marks of pages that are mapped once
+    /// are cleared, and flushed so that CPUs set them again. Large pages are left alone. (Linux:
+    /// `MADV_COLD`.)
+    Cold,
     /// The pages will not be used for some time. Those of stored files are written out, if
     /// necessary, and reclaimed, whether or not they were used recently. No data is lost. (Linux:
     /// `MADV_PAGEOUT`.)
@@ -84,7 +88,7 @@ impl<S: System> AddressSpace<S> {
         let is_good = range.start < range.end
             && range.start.is_multiple_of(PAGE_BYTES)
             && range.end.is_multiple_of(PAGE_BYTES);
-        if advice == Advice::PageOut || !is_good {
+        if matches!(advice, Advice::Cold | Advice::PageOut) || !is_good {
             return None;
         }
         let slot = index.find(range.start)?;
@@ -111,11 +115,36 @@ impl<S: System> AddressSpace<S> {
         match advice {
             Advice::DontNeed => {
                 if !self.discard_in_place(area, &part, gather) {
-                    gather.clear_area(&area.range, &part);
+                    gather.clear_area(area, &part);
                 }
             }
             Advice::Free if area.is_private_anonymous() => self.unmark(&part, gather),
+            Advice::Cold => self.cool(area, &part, gather),
             Advice::Free | Advice::PageOut => {}
+        }
+    }
+
+    /// Clears the accessed marks in entries.
+    fn cool(&self, area: &Area<S::Platform>, range: &Range<u64>, gather: &mut Gather<'_, S>) {
+        let platform = &self.vm.platform;
+        // A frame of a file is also counted by the file.
+        let is_private = area.is_private_anonymous();
+        let is_mapped_once = |frame| !is_private || platform.user_count(frame) == 1;
+        for Found { address, slot, entry } in self.mappings.tables.entries(platform, range.clone())
+        {
+            if slot.level > 0 {
+                continue;
+            }
+            let cooled = change_leaf::<S::Format>(platform, slot, entry, |leaf| {
+                let is_warm = leaf.marks.contains(Marks::ACCESSED)
+                    && leaf.frame != self.vm.zero_page
+                    && is_mapped_once(leaf.frame);
+                let marks = leaf.marks - Marks::ACCESSED;
+                is_warm.then(|| S::Format::leaf(Leaf { marks, ..leaf }))
+            });
+            if let Some(leaf) = cooled {
+                gather.add_leaf(address, leaf, 0);
+            }
         }
     }
 
@@ -161,6 +190,6 @@ fn must_split<F: Format>(large: &Found, range: &Range<u64>, advice: Advice) -> b
         Advice::DontNeed => large.reaches_beyond::<F>(range),
         Advice::Free => true,
         // Nothing in a large page can be reclaimed, because `Free` splits.
-        Advice::PageOut => false,
+        Advice::Cold | Advice::PageOut => false,
     }
 }

@@ -108,7 +108,7 @@ impl<S: System> AddressSpace<S> {
         let small = self.clear_small(block, table, &mut gather);
         tables.unlink(platform, at);
         // A flush of the first page also makes CPUs drop the path to the table.
-        gather.add_table(block.start..block.start + PAGE_BYTES, table);
+        gather.add_table(block.start, table, LEVEL);
         gather.resize();
         gather.send().wait();
         for ((address, page), small) in pages_of::<S::Format>(block.start, large, LEVEL).zip(small)

@@ -45,7 +45,7 @@ impl<S: System> AddressSpace<S> {
         let quarantined = tables.len();
         self.mappings
             .tables
-            .unhook(platform, &ranges, &(0..u64::MAX), |table, _| tables.push(table));
+            .unhook(platform, &ranges, &(0..u64::MAX), |table, _, _| tables.push(table));
         tables.push(self.mappings.tables.root_frame());
 
         // Keep the tables before the space is retired: a moment later, another CPU may take its

@@ -110,7 +110,7 @@ impl<S: System> AddressSpace<S> {
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);
         for area in &removed {
-            gather.clear_area(&area.range, &area.range);
+            gather.clear_area(area, &area.range);
         }
         gather.send().wait();
         self.vm.close_all(removed);

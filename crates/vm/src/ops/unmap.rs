@@ -109,7 +109,7 @@ fn remove<'s, S: System>(
     empty: &[Vacated],
 ) -> Sent<'s, S> {
     for area in removed {
-        gather.clear_area(&area.range, &area.range);
+        gather.clear_area(area, &area.range);
     }
     for tables in empty {
         gather.unhook(tables);

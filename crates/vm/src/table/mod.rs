@@ -208,8 +208,8 @@ impl<F: Format> PageTables<F> {
 
     /// Removes from the tree every table that one of `ranges` overlaps and that covers nothing
     /// outside `gap`. The ranges must be in order. Calls `unhooked` with each table, after the
-    /// tables below it, and with the smallest range that contains the parts of `ranges` that the
-    /// table covers.
+    /// tables below it, with the smallest range that contains the parts of `ranges` that the table
+    /// covers, and with the level of the entry that held it.
     ///
     /// No area may be in `gap`, and none may be added there, until this returns. (Linux:
     /// `free_pgtables`, with its floor and ceiling.)
@@ -218,7 +218,7 @@ impl<F: Format> PageTables<F> {
         platform: &P,
         ranges: &[Range<u64>],
         gap: &Range<u64>,
-        unhooked: impl FnMut(Frame, Range<u64>),
+        unhooked: impl FnMut(Frame, Range<u64>, usize),
     ) {
         let count = &self.count;
         let mut unhooking = Unhooking { platform, gap, unhooked, count, format: PhantomData::<F> };
@@ -350,7 +350,7 @@ pub(crate) fn pages_of<F: Format>(
 
 /// Returns the first multiple of `span` above `address`.
 #[inline]
-const fn next_boundary(address: u64, span: u64) -> u64 {
+pub(crate) const fn next_boundary(address: u64, span: u64) -> u64 {
     (address & !(span - 1)).saturating_add(span)
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Unhooking<'t, P, U, F> {
     pub(super) format: PhantomData<F>,
 }
 
-impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F> {
+impl<P: Platform, U: FnMut(Frame, Range<u64>, usize), F: Format> Unhooking<'_, P, U, F> {
     /// Visits the tables below `table`, which is at `level`. A table that is unhooked has no tables
     /// below it outside `ranges`: tables are only where an area was, and `ranges` contains the last
     /// areas of the gap, or, if tables were kept, all of them.
@@ -83,7 +83,7 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
         }
         if state_below == State::Unhooked {
             self.count.fetch_sub(1, Relaxed);
-            (self.unhooked)(below, range);
+            (self.unhooked)(below, range, level);
         }
     }
 }

@@ -88,6 +88,44 @@ fn move_flushes_each_table_pair_separately() {
 }
 
 #[test]
+fn written_shared_pages_are_flushed_table_by_table() {
+    // The number of the first page of a table.
+    let first = (1 << 30) / PAGE_BYTES;
+    let at =
+        |page: u64, count: u64| (first + page) * PAGE_BYTES..(first + page + count) * PAGE_BYTES;
+    let host = Host::with_addresses(4096, 1, at(0, 4096));
+    let space: OurSpace = AddressSpace::new(&system(&host)).unwrap();
+    space.map(Place::Fixed(at(0, 1)), READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    let discarded = |sharing, kind| {
+        let area = at(512, 3 * 512);
+        space.map(Place::Fixed(area.clone()), READ_WRITE, sharing, Backing::Anonymous).unwrap();
+        for page in [512, 513, 1030, 1600] {
+            let kind = if page == 1030 { Access::Read } else { kind };
+            access(&space, 0, at(page, 1).start, kind, 1).unwrap();
+        }
+        flushes(&host, || space.advise(area, Advice::DontNeed).unwrap())
+    };
+    let ranges = |changes: Vec<Change>| Vec::from_iter(changes.into_iter().map(|it| it.range));
+    // The page that was read is flushed with the next one that was written.
+    let shared = ranges(discarded(Sharing::Shared, Access::Write));
+    assert_eq!(shared, [Some(at(512, 2)), Some(at(1030, 1).start..at(1600, 1).end)]);
+    assert_eq!(ranges(discarded(Sharing::Shared, Access::Read)).len(), 1);
+    assert_eq!(ranges(discarded(Sharing::Private, Access::Write)).len(), 1);
+}
+
+#[test]
+fn freed_table_is_flushed_from_its_first_address() {
+    let host = Host::new(64, 1);
+    let space: OurSpace = space(&host);
+    space.unmap(pages(16, 1)).unwrap();
+    let unmapped = flushes(&host, || space.unmap(pages(0, 8)).unwrap());
+    // All addresses of these tests are in one table of 2 MiB, and the space has no other.
+    let first = pages(0, 1).start & !((1 << 39) - 1);
+    assert_eq!(unmapped[0].range, Some(first..pages(0, 4).end));
+    assert_eq!(unmapped[0].freed, Freed::Tables);
+}
+
+#[test]
 fn arc_3_9_flushes_space_if_page_existed() {
     let host = Host::new(64, 1);
     let space: Space<PER_SPACE, AT_WAIT> = space(&host);

@@ -35,7 +35,8 @@ use std::rc::Rc;
 use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, Time};
 use shootdown_vm::{
-    Batching, Cause, Change, Defer, Flush, Later, Lifetimes, Policy, Retired, Scheduling,
+    Batching, Cause, Change, Defer, ExtraFlushes, Flush, Later, Lifetimes, Policy, Retired,
+    Scheduling,
 };
 
 use super::{Linux412, Mm};
@@ -226,7 +227,10 @@ impl Flush for Latr {
     synchronous!();
 
     fn policy(&self) -> Policy {
-        Policy { tick_ns: Some(TICK_NS), ..self.linux.policy() }
+        // `munmap` defers the flush of all pages, also of shared ones that were written.
+        let linux = self.linux.policy();
+        let extra_flushes = linux.extra_flushes.difference(ExtraFlushes::WRITTEN_SHARED_PAGES);
+        Policy { tick_ns: Some(TICK_NS), extra_flushes, ..linux }
     }
 
     fn space(&self, root: Root) -> Rc<Mm> {

@@ -21,6 +21,7 @@ use shootdown_sim::{Sim, SimWord, TagEntries, Time};
 use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::batch::{TlbFlushBatched, unmap_batches};
+use super::gathers::{TlbFlushPending, gathers};
 use super::lifetime::{ExitFlush, Lifetime, Uncounted};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
@@ -64,6 +65,7 @@ pub struct Mm {
     pub(super) mm_count: MmCount,
     tlb_gen: CachePadded<SimWord>,
     tlb_flush_batched: Rc<TlbFlushBatched>,
+    tlb_flush_pending: TlbFlushPending,
     pub(super) cpumask: Rc<CpuMask>,
     /// Time of the next flush that also interrupts CPUs that run other spaces, to trim the mask.
     next_trim_cpumask: Cell<Time>,
@@ -356,6 +358,7 @@ impl Linux70 {
 impl Flush for Linux70 {
     type Space = Rc<Mm>;
     synchronous!();
+    gathers!();
 
     fn policy(&self) -> Policy {
         super::POLICY
@@ -369,6 +372,7 @@ impl Flush for Linux70 {
             mm_count: MmCount::new(root),
             tlb_gen: CachePadded(SimWord::with(0)),
             tlb_flush_batched: TlbFlushBatched::new(),
+            tlb_flush_pending: TlbFlushPending::default(),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
             global: MmGlobal::new(),

@@ -199,5 +199,6 @@ fn recording(request: &Request<'_>, survey: &Survey) -> Recording {
         ipis_by_others: kernel.interrupts_by_others,
         unattributed: survey.unattributed,
         parallel_share: survey.parallel_ns as f64 / survey.busy_ns.max(1) as f64,
+        delivery_ns: survey.delivery_ns,
     }
 }

@@ -157,6 +157,8 @@ pub(crate) struct Recording {
     pub(crate) unattributed: u64,
     /// The part of the program's time in which two threads of a space ran at once, from 0 to 1.
     pub(crate) parallel_share: f64,
+    /// Median of the times from a request to the flush of its target; `None` without requests.
+    pub(crate) delivery_ns: Option<u64>,
 }
 
 /// The part of the program's time below which its threads hardly ran at once.

@@ -299,7 +299,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             match advice {
                 Advice::DontNeed => page.own = None,
                 Advice::Free => page.is_discardable |= page.object.is_none() && page.own.is_some(),
-                Advice::PageOut => {}
+                Advice::Cold | Advice::PageOut => {}
             }
         }
     }

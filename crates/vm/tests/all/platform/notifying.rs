@@ -41,7 +41,8 @@ fn policy(lock: u8) -> Policy {
     let linux = ExtraFlushes::PERMISSION_GAINS
         | ExtraFlushes::INACCESSIBLE_PAGES
         | ExtraFlushes::SPACE_PER_FORK
-        | ExtraFlushes::TABLE_PER_MOVE;
+        | ExtraFlushes::TABLE_PER_MOVE
+        | ExtraFlushes::WRITTEN_SHARED_PAGES;
     let extra_flushes = match lock {
         SHARED => linux,
         PER_SPACE => linux | ExtraFlushes::SPACE_PER_UNMAP,

@@ -77,6 +77,7 @@ fn verdict(schedule: Schedule) -> Verdict {
             ipis_by_others: 0,
             unattributed: 0,
             parallel_share: 0.5,
+            delivery_ns: Some(1_200),
         },
     }
 }
