@@ -26,7 +26,7 @@ record xz xz -T2 -1 -k -f part
 cc -O1 -g -pthread -ffile-prefix-map="$work"=. -o culprits culprits.c
 record explain/forks ./culprits forks
 
-go build -o maps maps.go
+go build -trimpath -o maps maps.go
 record go ./maps
 
 record node node allocate.js
