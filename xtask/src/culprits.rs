@@ -15,6 +15,7 @@ enum Language {
     C,
     Go,
     Java,
+    Node,
     Python,
 }
 
@@ -48,7 +49,7 @@ struct Culprit {
     advice: &'static str,
 }
 
-const CULPRITS: [Culprit; 8] = [
+const CULPRITS: [Culprit; 9] = [
     Culprit {
         language: Language::C,
         name: "discards",
@@ -97,6 +98,13 @@ const CULPRITS: [Culprit; 8] = [
         causes: &["munmap"],
         site: Some("Culprit.closeFile"),
         advice: "reuse",
+    },
+    Culprit {
+        language: Language::Node,
+        name: "writes-strings",
+        causes: &["munmap"],
+        site: Some("^send "),
+        advice: "glibc: keep large blocks",
     },
     Culprit {
         language: Language::Python,
@@ -155,6 +163,7 @@ impl Language {
             Self::C => compile("cc", "--version", "-O1 -g -pthread -o", "culprits.c"),
             Self::Go => compile("go", "version", "build -o", "culprit.go"),
             Self::Java => java(),
+            Self::Node => Ok(node()),
             Self::Python => Ok(python()),
         }
     }
@@ -193,6 +202,18 @@ fn java() -> Result<Toolchain, Failure> {
     Ok(Toolchain::Ready(Programs { words, has_names: true }))
 }
 
+/// Node writes the names of compiled functions. One compiler, which compiles every function before
+/// its first call and does not inline the culprit, makes one call site of it.
+fn node() -> Toolchain {
+    if Command::new("node").args("--version").output().is_err() {
+        return Toolchain::Missing("there is no node");
+    }
+    let mut words: Vec<_> =
+        ["node", "--perf-basic-prof", "--always-sparkplug", "--no-opt"].map(str::to_owned).into();
+    words.push(sources().join("culprit.js").display().to_string());
+    Toolchain::Ready(Programs { words, has_names: true })
+}
+
 /// The names of Python's interpreters. The first one that tells the names of functions is taken, or
 /// else the first one.
 const PYTHONS: [&str; 4] = ["python3", "python3.14", "python3.13", "python3.12"];
@@ -220,7 +241,9 @@ fn sources() -> PathBuf {
 }
 
 fn explain(lab: &Path, programs: &Programs, arguments: &[&str]) -> Result<Value, Failure> {
-    let command = Command::new(lab).args("explain --format json --");
+    let lab = std::path::absolute(lab).unwrap_or_default();
+    // Node writes logs to its directory.
+    let command = Command::new(lab).args("explain --format json --").within(&output());
     let words = programs.words.iter().map(String::as_str).chain(arguments.iter().copied());
     let printed = words.fold(command, Command::arg).output()?;
     serde_json::from_str(&printed).map_err(|error| {

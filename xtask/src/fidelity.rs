@@ -95,11 +95,9 @@ const MORE: &[Program] = &[
 
 /// Causes of differences that are known, as the book names them below the table.
 const KNOWN: &[(&str, &str)] = &[
-    ("loop madvise", "nested calls"),
-    ("loop fault", "late interrupts"),
-    ("python", "short overlaps"),
-    ("stress-ng madvise", "advice that is not replayed"),
-    ("stress-ng mremap", "advice that is not replayed"),
+    ("python", "switches during a flush"),
+    ("stress-ng madvise", "calls that wait"),
+    ("stress-ng vm", "pages that are kept"),
 ];
 
 /// Returns a program of Java, whose source is the corpus's.

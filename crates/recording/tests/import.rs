@@ -277,6 +277,11 @@ fn threads_of_running_program_share_a_space() {
     // The process that the shell creates has a space of its own.
     let created = try_import(with_processes.as_bytes(), &pid(21)).unwrap().imported;
     assert_eq!((created.process, created.threads, created.began_before), (21, 1, false));
+    assert!(!created.has_interrupts);
+    let interrupt = "ipi:ipi_send_cpu: cpu=1 callsite=generic_exec_single+0x1 callback=0x0";
+    let with_interrupt = format!("{with_processes}worker 11/11 [000] 3.0: {interrupt}\n");
+    let imported = try_import(with_interrupt.as_bytes(), &pid(21)).unwrap().imported;
+    assert!(imported.has_interrupts);
 }
 
 #[test]

@@ -11,9 +11,9 @@ use perf_event::events::Tracepoint;
 use perf_event::{Builder, Clock, SampleFlag};
 use perf_event_open_sys::ioctls;
 
-/// The largest and smallest size of a buffer: 480 copied stacks, those of half a second at the
-/// default rate, which a busy machine may let the sampler wait; and a quarter of that.
-const BUFFER_BYTES_MAX: usize = 4 << 20;
+/// The largest and smallest size of a buffer: 960 copied stacks, those of a second at the default
+/// rate, which a busy machine may let the sampler wait; and an eighth of that.
+const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 /// The size of all buffers, one for each CPU, unless that is less than the smallest size for each.
 const BUFFERS_BYTES: usize = 64 << 20;
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn buffers_of_many_cpus_are_smaller() {
         let mib = |cpus| buffer_bytes(cpus) >> 20;
-        assert_eq!([1, 2, 16, 17, 64, 4096].map(mib), [4, 4, 4, 2, 1, 1]);
+        assert_eq!([1, 2, 8, 9, 16, 64, 4096].map(mib), [8, 8, 8, 4, 4, 1, 1]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The thread that receives samples and unwinds their stacks while the program runs.
+//! The threads that receive samples, and unwind their stacks while the program runs.
 
 use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,14 +13,16 @@ use crate::stack::{Address, Sample, Stacks};
 use crate::unwind::{Cache, user_stack};
 
 /// Time between two looks into the buffers. Short enough that most mappings of a new process are
-/// read before its first sample is.
-const PAUSE: Duration = Duration::from_millis(20);
+/// read before its first sample is, and that a burst of requests changes the period before it has
+/// filled a buffer.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Samples flush requests until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread that empties the buffers, and the thread that unwinds.
+    threads: Option<[JoinHandle<()>; 2]>,
 }
 
 #[derive(Debug, Default)]
@@ -28,8 +30,13 @@ struct Shared {
     collected: Mutex<Collected>,
     must_stop: AtomicBool,
     /// Number of times that all buffers were emptied.
-    passes: AtomicU64,
+    read: AtomicU64,
+    /// How many of these the unwinding thread has handled.
+    handled: AtomicU64,
 }
+
+/// The records of a pass through all buffers, with their times.
+type Pass = Vec<(u64, Event)>;
 
 /// Time between two looks for the end of a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -51,19 +58,29 @@ impl std::fmt::Debug for Collected {
 }
 
 impl Sampler {
-    /// Starts sampling on `cpus`.
+    /// Starts sampling on `cpus`. The thread that empties the buffers calls `prepare` first, which
+    /// can raise its priority: if it is late, samples are lost.
     ///
     /// # Errors
     ///
     /// If the kernel refuses: it needs the capability `CAP_PERFMON`, and memory for the buffers.
-    pub fn start(options: &Options, cpus: &[u32]) -> io::Result<Self> {
+    pub fn start(
+        options: &Options,
+        cpus: &[u32],
+        prepare: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
         let mut events = Events::open(options, cpus)?;
         events.start()?;
         let shared = Arc::<Shared>::default();
-        let of_thread = Arc::clone(&shared);
-        let name = thread::Builder::new().name("stacks".to_owned());
-        let thread = name.spawn(move || run(&mut events, &of_thread))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (sender, receiver) = mpsc::channel();
+        let [of_reader, of_unwinder] = [Arc::clone(&shared), Arc::clone(&shared)];
+        let named = |name: &str| thread::Builder::new().name(name.to_owned());
+        let unwinder = named("stacks").spawn(move || unwind(&receiver, &of_unwinder))?;
+        let reader = named("samples").spawn(move || {
+            prepare();
+            read(&mut events, &sender, &of_reader);
+        })?;
+        Ok(Self { shared, threads: Some([reader, unwinder]) })
     }
 
     /// Takes the samples since the last call, in the order of each CPU.
@@ -80,13 +97,14 @@ impl Sampler {
 
     /// Waits until all requests up to now that are sampled can be taken.
     pub fn synchronize(&self) {
-        let Some(thread) = &self.thread else { return };
+        let Some([reader, unwinder]) = &self.threads else { return };
         // Relaxed: a pass that is counted here may have begun before. The second one after that
-        // began after this load, because both counts are of one atomic. The third handles what the
-        // second has read.
-        let before = self.shared.passes.load(Ordering::Relaxed);
-        while self.shared.passes.load(Ordering::Relaxed) < before + 3 && !thread.is_finished() {
-            thread.thread().unpark();
+        // began after this load, because both counts are of one atomic. With the third, what the
+        // second has read is handled.
+        let before = self.shared.read.load(Ordering::Relaxed);
+        let handled = || self.shared.handled.load(Ordering::Relaxed);
+        while handled() < before + 3 && !unwinder.is_finished() {
+            reader.thread().unpark();
             thread::sleep(LOOK_EVERY);
         }
     }
@@ -95,7 +113,7 @@ impl Sampler {
     pub fn stop(&mut self) {
         // Relaxed: the thread polls the flag, and `join` orders all that it did before.
         self.shared.must_stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.take().into_iter().flatten() {
             thread.thread().unpark();
             // A panic of the thread loses the samples that it had not delivered.
             let _ = thread.join();
@@ -113,8 +131,8 @@ impl Drop for Sampler {
     }
 }
 
-fn run(events: &mut Events, shared: &Shared) {
-    let mut in_order = InOrder::default();
+/// Empties the buffers until the sampler is stopped.
+fn read(events: &mut Events, passes: &mpsc::Sender<Pass>, shared: &Shared) {
     loop {
         // Relaxed: see `stop`.
         let must_stop = shared.must_stop.load(Ordering::Relaxed);
@@ -122,18 +140,31 @@ fn run(events: &mut Events, shared: &Shared) {
             // An event that cannot be stopped ends with its file descriptor.
             let _ = events.stop();
         }
-        {
-            let mut collected = shared.collected.lock().unwrap_or_else(PoisonError::into_inner);
-            events.drain(|time_ns, event| in_order.add(time_ns, event));
-            in_order.take(must_stop).for_each(|event| collected.add(event));
-        }
-        // Relaxed: the samples are published by the lock. See `synchronize`.
-        shared.passes.fetch_add(1, Ordering::Relaxed);
-        if must_stop {
+        let mut pass = Pass::new();
+        events.drain(|time_ns, event| pass.push((time_ns, event)));
+        // Relaxed: see `synchronize`.
+        shared.read.fetch_add(1, Ordering::Relaxed);
+        if passes.send(pass).is_err() || must_stop {
             return;
         }
         thread::park_timeout(PAUSE);
     }
+}
+
+/// Handles what the other thread has read until that thread has ended.
+fn unwind(passes: &mpsc::Receiver<Pass>, shared: &Shared) {
+    let collect = |events: &mut dyn Iterator<Item = Event>| {
+        let mut collected = shared.collected.lock().unwrap_or_else(PoisonError::into_inner);
+        events.for_each(|event| collected.add(event));
+    };
+    let mut in_order = InOrder::default();
+    for pass in passes {
+        pass.into_iter().for_each(|(time_ns, event)| in_order.add(time_ns, event));
+        collect(&mut in_order.take(false));
+        // Relaxed: the samples are published by the lock. See `synchronize`.
+        shared.handled.fetch_add(1, Ordering::Relaxed);
+    }
+    collect(&mut in_order.take(true));
 }
 
 /// Records of all CPUs, in the order of their times. A process maps its files on one CPU and may

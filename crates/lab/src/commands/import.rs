@@ -245,7 +245,8 @@ impl<T: Seek> Seek for Stoppable<'_, T> {
 impl Kept {
     /// Returns what the recording lacks, or what was assumed, because the text lacks it.
     fn notes(&self) -> Vec<String> {
-        let Imported { process, threads, grouping, began_before, .. } = self.imported;
+        let Imported { process, threads, grouping, began_before, has_interrupts, .. } =
+            self.imported;
         let mut notes = Vec::new();
         match grouping {
             Grouping::Name if threads > 1 => notes.push(format!(
@@ -262,6 +263,13 @@ impl Kept {
             notes.push(
                 "the program began before the text: the memory that it had mapped is unknown, so \
                  the replay lacks flushes of this memory"
+                    .to_owned(),
+            );
+        }
+        if !has_interrupts {
+            notes.push(
+                "the text has no events of interrupts (csd_queue_cpu, ipi_send_cpu, \
+                 ipi_send_cpumask): the recording has no requests, and nothing to explain"
                     .to_owned(),
             );
         }

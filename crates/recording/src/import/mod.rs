@@ -70,6 +70,9 @@ pub struct Imported {
     /// `true` if the text begins after the program, so that the memory that the program had mapped
     /// before is unknown.
     pub began_before: bool,
+    /// `true` if the text has events of interrupts to other CPUs. Without them, no flush is known to
+    /// have asked another CPU.
+    pub has_interrupts: bool,
     /// Number of events of known kinds, whether they concern the program or not.
     pub events: u64,
     /// Number of events of kinds that no recording uses.
@@ -118,6 +121,7 @@ pub fn import<W: Write>(
         threads: survey.threads.len(),
         grouping: survey.grouping,
         began_before: survey.began_before,
+        has_interrupts: survey.has_interrupts,
         events: 0,
         unknown: 0,
         lost: 0,

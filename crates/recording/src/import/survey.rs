@@ -19,6 +19,9 @@ const TITLE_BYTES_MAX: usize = 255;
 /// The name of the event of a thread that executes a program.
 const EXECUTION: &str = "sched_process_exec:";
 
+/// Parts of the names of the events that show which CPUs are asked to flush.
+const INTERRUPTS: [&str; 2] = ["ipi_send_", "csd_queue_cpu"];
+
 /// The result of the first pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Survey {
@@ -33,6 +36,8 @@ pub(super) struct Survey {
     pub(super) grouping: Grouping,
     /// `true` if the text lacks the beginning of the program.
     pub(super) began_before: bool,
+    /// `true` if the text has events of interrupts to other CPUs.
+    pub(super) has_interrupts: bool,
     /// The kernel's release; empty if the text lacks it.
     pub(super) kernel: String,
     /// The processor's name; empty if the text lacks it.
@@ -66,6 +71,7 @@ struct Known {
     grouping: Grouping,
     /// `true` if the first thread executed a program in the text.
     has_executed: bool,
+    has_interrupts: bool,
     kernel: String,
     processor: String,
 }
@@ -91,7 +97,7 @@ impl Survey {
             return Err(ImportError::UnknownProgram(options.program.clone()));
         };
         let began_before = !known.has_executed && !known.created.contains(&first);
-        let Known { cpus, kernel, processor, grouping, threads, .. } = known;
+        let Known { cpus, kernel, processor, grouping, threads, has_interrupts, .. } = known;
         let mut threads: Vec<_> = threads.into_values().collect();
         if grouping == Grouping::Name {
             // Linux numbers a process as its first thread, and later threads usually above.
@@ -99,7 +105,17 @@ impl Survey {
             threads.iter_mut().for_each(|thread| thread.process = process);
         }
         threads.sort_by_key(|thread| thread.tid != first);
-        Ok(Self { source, cpus, start_ns, threads, grouping, began_before, kernel, processor })
+        Ok(Self {
+            source,
+            cpus,
+            start_ns,
+            threads,
+            grouping,
+            began_before,
+            has_interrupts,
+            kernel,
+            processor,
+        })
     }
 }
 
@@ -111,6 +127,7 @@ impl Known {
         }
         self.start_ns.get_or_insert(head.time_ns.ok_or(ImportError::UnknownClock { line })?);
         self.count_cpu(head.cpu, line)?;
+        self.has_interrupts |= INTERRUPTS.iter().any(|event| head.rest.contains(event));
         // A CPU without events of its own may still be interrupted.
         if head.rest.contains("ipi_send_")
             && let Ok(Parsed::Event(RawKind::Ipi { targets, .. })) = fields::parse(head.rest)

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, ValueEnum};
 use shootdown_explain::{Analysis, Costs, Explanation};
 
-use super::record::{self, StackOptions};
+use super::record::{self, Follow, Purpose, StackOptions};
 use crate::error::{Failure, UserError};
 use crate::output::{Existing, print};
 use crate::recordings::{open, refused};
@@ -62,6 +62,10 @@ pub(crate) struct Explain {
     /// Keep the recording of a command or of running programs as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "recording")]
     output: Option<PathBuf>,
+    /// Who selects the calls and faults of CMD among those of all programs [default: recorder, if
+    /// other programs use at most a quarter of the CPUs' time]
+    #[arg(long, value_enum, value_name = "WHO", conflicts_with_all = ["recording", "output"])]
+    follow: Option<Follow>,
     #[command(flatten)]
     stacks: StackOptions,
     /// The program to record and explain, and its arguments
@@ -94,8 +98,12 @@ impl Explain {
             Some(path) => path.clone(),
             None => directory.path().join("recording"),
         };
-        let live =
-            record::to_file(&path, Existing::Keep, &self.selection, &self.command, &self.stacks)?;
+        let purpose = match self.output {
+            Some(_) => Purpose::Keep,
+            None => Purpose::Explain(self.follow),
+        };
+        let how = (&self.stacks, purpose);
+        let live = record::to_file(&path, Existing::Keep, &self.selection, &self.command, how)?;
         let overhead = Overhead {
             stacks_lost: Some(live.stacks_lost),
             stack_rate_hz: self.stacks.rate_hz(),

@@ -15,6 +15,7 @@ use super::account::Account;
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::files::{Files, Outputs};
+use super::follow::{Follow, Load};
 use super::merge::Merge;
 use super::priority::{self, Background};
 use super::queue::{End, Queue};
@@ -46,14 +47,14 @@ pub(super) struct Capture<'o> {
 /// time or a full disk stops the recorder.
 pub(super) fn capture<'o>(
     (mut session, sampler): (Session, Option<Sampler>),
-    options: &Record,
+    (options, load): (&Record, Option<Load>),
     account: Option<&Account>,
     (decoder, outputs, files): (&Decoder, &Outputs, Files<'o>),
     (user, watch): (&mut User, Option<&mut dyn Watch>),
 ) -> Result<Capture<'o>, RecordError> {
     let mut tasks = Tasks::default();
     let queue = Queue::new(options.memory_mib as usize * MIB);
-    let (mut target, recorded) = begin((&session, &queue), options, account, &mut tasks)?;
+    let (mut target, recorded) = begin((&session, &queue), (options, load), account, &mut tasks)?;
     if user.signals.stop_request() != StopRequest::None {
         return Err(RecordError::Interrupted);
     }
@@ -102,7 +103,7 @@ pub(super) fn capture<'o>(
 /// Starts tracing the command, which does not run yet, or the programs that run.
 fn begin(
     (session, queue): (&Session, &Queue),
-    options: &Record,
+    (options, load): (&Record, Option<Load>),
     account: Option<&Account>,
     tasks: &mut Tasks,
 ) -> Result<(Target, Vec<Tid>), RecordError> {
@@ -110,7 +111,9 @@ fn begin(
     tasks.update()?;
     if !options.command.is_empty() {
         let child = StoppedChild::start(&options.command, account)?;
-        session.follow([child.pid()].into_iter())?;
+        if options.purpose.follow(load, session.cpus() as usize) == Follow::Kernel {
+            session.follow([child.pid()].into_iter())?;
+        }
         session.start(queue)?;
         tasks.update()?;
         let until = if options.until_all_end { Until::AllEnd } else { Until::CommandEnds };

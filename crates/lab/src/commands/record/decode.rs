@@ -3,6 +3,7 @@
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
 use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
 
+use super::Purpose;
 use super::error::RecordError;
 use super::layout::{Field, Layout};
 use super::symbols::Symbols;
@@ -58,7 +59,7 @@ const WANTED: &[Wanted] = &[
         let site = it.symbols.call_site(it.number(1)?);
         Some(RawKind::Ipi { targets: it.cpus(0)?, site })
     }),
-    command("sched/sched_waking", &["pid"], |it| Some(RawKind::Waking { tid: it.tid(0)? })),
+    command(WAKING, &["pid"], |it| Some(RawKind::Waking { tid: it.tid(0)? })),
     command("sched/sched_wakeup", &["pid", "target_cpu"], |it| {
         Some(RawKind::Queued { tid: it.tid(0)?, target: it.narrow(1)? })
     })
@@ -106,6 +107,12 @@ const WANTED: &[Wanted] = &[
     returned("syscalls/sys_exit_mremap"),
     returned("syscalls/sys_exit_brk"),
 ];
+
+/// The event that only the simulated schedule of a replay needs.
+const WAKING: &str = "sched/sched_waking";
+
+/// An event to enable, as a directory below `events`, with its filter.
+pub(super) type Enabled = (&'static str, Option<&'static str>);
 
 const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
 
@@ -172,14 +179,12 @@ impl Decoder {
         Ok(Self { symbols, known, id })
     }
 
-    /// Returns the events to enable for `scope`, as directories below `events`, each with its
-    /// filter.
-    pub(super) fn events(
-        &self,
-        scope: Scope,
-    ) -> impl Iterator<Item = (&'static str, Option<&'static str>)> + '_ {
+    /// Returns the events to enable for `scope`, of a recording for `purpose`.
+    pub(super) fn events(&self, scope: Scope, purpose: Purpose) -> Vec<Enabled> {
         let wanted = self.known.iter().flatten().map(|known| known.wanted);
-        wanted.filter(move |it| it.scope == scope).map(|it| (it.event, it.filter))
+        let wanted = wanted.filter(|it| it.scope == scope);
+        let wanted = wanted.filter(|it| purpose == Purpose::Keep || it.event != WAKING);
+        wanted.map(|it| (it.event, it.filter)).collect()
     }
 
     /// Decodes an event of `cpu`. Returns `None` if the event does not belong in a recording.

@@ -116,8 +116,11 @@ impl UserError for RecordError {
                 _ => "check that the program runs without `shootdown record`".to_owned(),
             },
             Self::NoUser { .. } => "name a user of /etc/passwd with --user".to_owned(),
-            Self::NoProcess { .. } | Self::NothingSelected => {
+            Self::NoProcess { .. } => {
                 "use the numbers of running processes, as `ps -e` prints them".to_owned()
+            }
+            Self::NothingSelected => {
+                "check that the process, or a process of the control group, runs".to_owned()
             }
             Self::NoCgroup { .. } => {
                 "name a control group below /sys/fs/cgroup, as `systemd-cgls` prints it".to_owned()

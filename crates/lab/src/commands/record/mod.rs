@@ -20,6 +20,7 @@ mod counted;
 mod decode;
 mod error;
 mod files;
+mod follow;
 mod guard;
 mod helper;
 mod layout;
@@ -45,7 +46,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 
@@ -57,6 +58,7 @@ use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
 pub(crate) use error::RecordError;
+pub(crate) use follow::Follow;
 pub(crate) use helper::Helper;
 pub(crate) use recorded::Reason;
 pub(crate) use signals::{Signals, StopRequest, Stopper};
@@ -66,6 +68,7 @@ use account::Account;
 use capture::{Capture, MIB};
 use decode::Decoder;
 use files::{AtLimit, Files, Outputs};
+use follow::Load;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::Session;
@@ -153,9 +156,41 @@ pub(crate) struct Record {
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
+    #[arg(skip)]
+    purpose: Purpose,
     /// The program to record, and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// The use of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is kept, for any use.
+    #[default]
+    Keep,
+    /// It is explained, and then removed. It lacks wake-ups, which only the simulated schedule
+    /// needs. The side that follows a command is chosen by the load of the machine, if it is not
+    /// given.
+    Explain(Option<Follow>),
+}
+
+impl Purpose {
+    /// Returns the side that selects the events of a command that runs until it ends itself. Only
+    /// the kernel knows the descendants that are left, which recordings report.
+    fn follow(self, load: Option<Load>, cpus: usize) -> Follow {
+        match (self, load) {
+            (Self::Explain(Some(follow)), _) => follow,
+            (Self::Explain(None), Some(load)) => load.follow(cpus),
+            _ => Follow::Kernel,
+        }
+    }
+}
+
+/// Returns the CPU time of this process.
+fn process_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Record {
@@ -182,6 +217,7 @@ impl Record {
             keep_latest: false,
             stacks: stacks.clone(),
             quiet: true,
+            purpose: Purpose::Keep,
             command: Vec::new(),
         }
     }
@@ -225,16 +261,16 @@ pub(crate) fn to_file(
     existing: Existing,
     selection: &Selection,
     command: &[OsString],
-    stacks: &StackOptions,
+    (stacks, purpose): (&StackOptions, Purpose),
 ) -> Result<Live, Failure> {
     let options = Record {
         force: existing == Existing::Replace,
+        purpose,
         command: command.to_vec(),
         ..Record::quiet(path, selection, stacks)
     };
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let recorder_cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+    let recorder_cpu_ns = process_time().as_nanos() as u64;
     Ok(Live { stacks_lost: recorded.written.stacks_lost, recorder_cpu_ns })
 }
 
@@ -294,18 +330,19 @@ fn record(
     let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
     let decoder = Decoder::new(&tracefs, symbols()?)?;
-    let start = Instant::now();
+    let (start, load) = (Instant::now(), Load::now());
     // The guard starts before the instances exist, and outlives them.
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));
     let guard = Guard::start(instances.to_vec())?;
     tracefs.remove_stale();
     let buffer_kib = options.buffer_kib.unwrap_or_else(default_buffer_kib);
-    let session = Session::new(&tracefs, &decoder, buffer_kib)?;
+    let events = |scope| decoder.events(scope, options.purpose);
+    let session = Session::new(&tracefs, events, buffer_kib)?;
     let sampler = stacks::start(&options.stacks, &tracefs, session.streams(), &user)?;
     let files = Files::create(&outputs, options.limit_mib.saturating_mul(MIB as u64))?;
     let capture = capture::capture(
         (session, sampler),
-        options,
+        (options, load),
         account.as_ref(),
         (&decoder, &outputs, files),
         (&mut user, watch),

@@ -7,7 +7,7 @@ use indicatif::{HumanBytes, HumanCount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::counted::Counted;
-use super::decode::Decoder;
+use super::decode::Enabled;
 use super::error::RecordError;
 use super::page::PageFormat;
 use super::priority::Background;
@@ -40,17 +40,17 @@ pub(super) struct Captured {
 }
 
 impl Session {
-    /// Makes the instances, which do not trace yet.
+    /// Makes the instances, each with its events, which do not trace yet.
     ///
     /// # Errors
     ///
     /// If the kernel refuses, or there is no memory.
     pub(super) fn new(
         tracefs: &Tracefs,
-        decoder: &Decoder,
+        events: impl Fn(Scope) -> Vec<Enabled>,
         buffer_kib: u32,
     ) -> Result<Self, RecordError> {
-        let instance = |scope| Instance::new(tracefs, scope, decoder.events(scope), buffer_kib);
+        let instance = |scope| Instance::new(tracefs, scope, events(scope), buffer_kib);
         let (command, system) = (instance(Scope::Command)?, instance(Scope::System)?);
         let rings = Rings::open([&command, &system])?;
         Ok(Self { command, system, rings })

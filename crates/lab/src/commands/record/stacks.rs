@@ -8,6 +8,7 @@ use shootdown_recording::record::{FlushReason, Frame, Layer};
 use shootdown_stacks::{Options, Sample, Sampler, Symbols, Unwinding};
 
 use super::error::RecordError;
+use super::priority;
 use super::tracefs::Tracefs;
 use super::user::User;
 
@@ -86,7 +87,11 @@ pub(super) fn start(
     let Some(of_sampler) = options.of_sampler(tracefs.number(EVENT)?) else { return Ok(None) };
     // A CPU has a stream in each instance of tracing.
     let cpus: Vec<_> = BTreeSet::from_iter(streams).into_iter().collect();
-    match Sampler::start(&of_sampler, &cpus) {
+    let prepare = || {
+        // Without the right to do so, the sampler may be late, and lost samples are counted.
+        let _ = priority::raise();
+    };
+    match Sampler::start(&of_sampler, &cpus, prepare) {
         Ok(sampler) => Ok(Some(sampler)),
         Err(error) if options.stacks.is_some() => {
             Err(RecordError::System { what: "sampling of call stacks", error })

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::decode::Enabled;
 use super::error::RecordError;
 use super::page::PageFormat;
 
@@ -113,7 +114,7 @@ impl Instance {
     pub(super) fn new(
         tracefs: &Tracefs,
         scope: Scope,
-        events: impl Iterator<Item = (&'static str, Option<&'static str>)>,
+        events: Vec<Enabled>,
         buffer_kib: u32,
     ) -> Result<Self, RecordError> {
         let instance = Self { path: tracefs.instance(scope) };
