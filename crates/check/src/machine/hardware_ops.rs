@@ -121,6 +121,16 @@ impl PageTables {
         self.slots[slot].store(Entry::to(self.tables[slot].0).0, order);
     }
 
+    /// Links the table of another root's slot in place of the slot's own.
+    pub fn share_table(&self, slot: usize, of: &Self) {
+        self.slots[slot].store(Entry::to(of.table(slot)).0, Ordering::Release);
+    }
+
+    /// The number of a slot's own table, linked or not.
+    pub fn table(&self, slot: usize) -> usize {
+        self.tables[slot].0
+    }
+
     fn word(&self, page: usize) -> &CheckWord {
         &self.tables[page / PAGES].1[page % PAGES]
     }

@@ -10,6 +10,7 @@ mod hardware;
 mod marks;
 mod presence;
 mod reclaim;
+mod sharers;
 mod tables;
 mod waiting;
 
@@ -73,6 +74,7 @@ impl Bug {
         let kinds = [
             presence::BUGS,
             tables::BUGS,
+            sharers::BUGS,
             reclaim::BUGS,
             frames::BUGS,
             marks::BUGS,
