@@ -21,6 +21,7 @@ const ALL: &[Design] = &[
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,
     Design::LATR,
+    Design::SHOOTDOWN_REPLICAS,
     Design::NAIVE,
     Design::LINUX_4_12,
     Design::LINUX_4_14,

@@ -125,6 +125,33 @@ impl Flush for Instrumented {
         Space { space: self.design.space(root), root: root.0 >> 12 }
     }
 
+    fn replica(&self, of: &Space, root: Root) -> Option<Space> {
+        let space = self.design.replica(&*of.space, root)?;
+        self.sim.replicate(of.root, root.0 >> 12);
+        Some(Space { space, root: of.root })
+    }
+
+    fn flush_replicas(&self, space: &Space, replicas: &[&Space], change: &Change) -> Flushing {
+        let replicas: Vec<&dyn Any> = replicas.iter().map(|replica| &*replica.space).collect();
+        let send = || self.design.flush_replicas(&*space.space, &replicas, change);
+        let (flush, reported) = self.report(space, change, send);
+        Flushing { flush, reported }
+    }
+
+    fn flush_also(&self, flushing: &mut Flushing, replica: &Space, change: &Change) {
+        self.design.flush_also(&mut flushing.flush, &*replica.space, change);
+        self.sim.flush_sent();
+    }
+
+    fn drop_replica(&self, replica: &Space) {
+        self.design.drop_replica(&*replica.space);
+        self.sim.flush_sent();
+    }
+
+    fn notified(&self, flushing: &Flushing) -> usize {
+        self.design.notified(&*flushing.flush)
+    }
+
     fn notifications_max(&self, space: &Space) -> Option<usize> {
         self.design.notifications_max(&*space.space)
     }
@@ -197,6 +224,15 @@ impl Batching for Instrumented {
             }
             ReclaimFlush::Batched => batch.records.push(record),
         }
+    }
+
+    fn unmapped_in_replica(
+        &self,
+        batch: &mut Batch,
+        replica: &Space,
+        address: u64,
+    ) -> Result<(), BatchIsFull> {
+        self.design.unmapped_in_replica(&mut batch.batch, &*replica.space, address)
     }
 
     fn flush_batch(&self, Batch { batch, records }: Batch) {

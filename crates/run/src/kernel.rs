@@ -311,7 +311,7 @@ impl MemoryHost for SimKernel {
         // SAFETY: as in `switch`.
         #[expect(unsafe_code, reason = "as for `switch`")]
         unsafe {
-            self.design().return_to_user(process.space().coherent());
+            process.space().return_to_user_here();
         }
         self.sim.set_cause(Cause::User);
     }
@@ -351,7 +351,7 @@ impl Kernel for SimKernel {
         // the space before its page tables are freed.
         #[expect(unsafe_code, reason = "`Scheduling::switch` is unsafe")]
         unsafe {
-            self.design().switch(process.space().coherent());
+            process.space().switch_here();
         }
     }
     fn enter_lazy(&self) {

@@ -1,11 +1,16 @@
 //! The simulated machine, as the platform of the memory manager.
 
+use core::array;
+use core::sync::atomic::Ordering::SeqCst;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use shootdown::Word;
 use shootdown_sim::machine::Storage;
-use shootdown_sim::{Purpose, ReadMostlyLock, Sim, SleepingLock, SpinLock, ThreadId, Time};
+use shootdown_sim::{
+    Purpose, ReadMostlyLock, Sim, SimWord, SleepingLock, SpinLock, ThreadId, Time,
+};
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
 use crate::accounting::Accounting;
@@ -22,6 +27,24 @@ pub struct SimPlatform {
     /// Number of free frames of a node below which its reclaim thread is woken. This corresponds to
     /// the distance between two of Linux's watermarks.
     kept_free: usize,
+    sharers: Rc<AllSharers>,
+}
+
+/// The sharers of each page table: in a kernel, a part of its structure of the frame.
+#[derive(Debug, Default)]
+struct AllSharers(RefCell<HashMap<Frame, Rc<[SharersLine]>>>);
+
+/// The bits of 512 CPUs.
+#[derive(Debug)]
+#[repr(align(64))]
+struct SharersLine([SimWord; 8]);
+
+impl AllSharers {
+    fn of(&self, table: Frame, cpu_count: usize) -> Rc<[SharersLine]> {
+        let line = |_| SharersLine(array::from_fn(|_| SimWord::with(0)));
+        let new = || (0..cpu_count.div_ceil(512)).map(line).collect();
+        Rc::clone(self.0.borrow_mut().entry(table).or_insert_with(new))
+    }
 }
 
 /// Counts of pages that were copied, written or read, in a whole run.
@@ -59,7 +82,8 @@ impl SimPlatform {
         let kept_free = kept_free.unwrap_or(sim.frames_of_node() / KEPT_FREE);
         let (stored, traffic) = (Rc::default(), Rc::default());
         let accounting = Rc::new(Accounting::new(Rc::clone(&sim)));
-        Self { sim, stored, traffic, reclaimers: Rc::default(), accounting, kept_free }
+        let (reclaimers, sharers) = (Rc::default(), Rc::default());
+        Self { sim, stored, traffic, reclaimers, accounting, kept_free, sharers }
     }
 
     /// Returns the traffic so far.
@@ -158,6 +182,7 @@ impl Platform for SimPlatform {
     }
     fn free_table(&self, table: Frame) {
         self.sim.free_table(table.0);
+        self.sharers.0.borrow_mut().remove(&table);
     }
     fn load(&self, entry: EntryAt) -> u64 {
         self.sim.entry(entry.table.0, entry.index)
@@ -229,6 +254,33 @@ impl Platform for SimPlatform {
     }
     fn now_ns(&self) -> u64 {
         self.sim.now().ns()
+    }
+    fn cpu(&self) -> usize {
+        self.sim.cpu()
+    }
+    fn add_sharer(&self, table: Frame, cpu: usize) {
+        let sharers = self.sharers.of(table, self.sim.machine().cpu_count());
+        // A locked operation is a full barrier, as on x86.
+        sharers[cpu / 512].0[cpu / 64 % 8].fetch_or(1 << (cpu % 64), SeqCst);
+    }
+    fn remove_sharer(&self, table: Frame, cpu: usize) {
+        let sharers = self.sharers.of(table, self.sim.machine().cpu_count());
+        sharers[cpu / 512].0[cpu / 64 % 8].fetch_and(!(1 << (cpu % 64)), SeqCst);
+    }
+    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
+        // Entries are changed by locked operations, so that the barrier before this is implied.
+        let cpu_count = self.sim.machine().cpu_count();
+        let sharers = self.sharers.of(table, cpu_count);
+        for first in (0..cpu_count).step_by(64) {
+            let mut members = sharers[first / 512].0[first / 64 % 8].load(SeqCst);
+            while members != 0 {
+                each(first + members.trailing_zeros() as usize);
+                members &= members - 1;
+            }
+        }
+    }
+    fn thread(&self) -> u64 {
+        self.sim.current_thread().map_or(0, |thread| thread.0.into())
     }
     fn work(&self, work: Work, count: usize) {
         let cost = &self.sim.machine().kernel;

@@ -211,6 +211,7 @@ impl Sim {
             let mut memory = self.memory.borrow_mut();
             let space = SpaceKey::new(table, memory.generation(table));
             self.oracle.borrow_mut().forget(space);
+            self.replicas.borrow_mut().remove(&table);
             memory.release(table, self.cpu());
         }
         lines_of(table).for_each(|line| self.forget_line(line));

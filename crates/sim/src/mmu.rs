@@ -127,10 +127,12 @@ impl Sim {
         } else {
             self.spend_invalidating(cost.load_root_and_discard);
         }
-        let space = SpaceKey::new(root, self.memory.borrow().generation(root));
+        let of = self.replicas.borrow().get(&root).copied();
+        let key = |root| SpaceKey::new(root, self.memory.borrow().generation(root));
+        let (space, root) = (key(of.unwrap_or(root)), key(root));
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
-        tlb.load(space, tag);
+        tlb.load(space, root, tag);
         if !kept {
             tlb.invalidate_tag(tag, self.next_invalidation());
         }
@@ -154,12 +156,19 @@ impl Sim {
         self.spend_as(Cause::Invalidations, time);
     }
 
+    /// Records that `replica` is the root of other upper tables for the space with the root `of`:
+    /// from now on, a CPU that has it loaded uses that space, and flushes of the space cover the
+    /// translations that it reads there.
+    pub fn replicate(&self, of: FrameNumber, replica: FrameNumber) {
+        self.replicas.borrow_mut().insert(replica, of);
+    }
+
     /// Loads the kernel's own root, under tag 0, whose entries are dropped.
     pub fn load_kernel_root(&self) {
         self.spend(self.machine.tlb.load_root);
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
-        tlb.load(SpaceKey::KERNEL, 0);
+        tlb.load(SpaceKey::KERNEL, SpaceKey::KERNEL, 0);
         tlb.invalidate_tag(0, self.next_invalidation());
         drop(tlbs);
         self.count(|counts| counts.root_loads += 1);
@@ -315,7 +324,7 @@ impl Sim {
     fn look_up(&self, address: u64, touch: Touch) -> Option<FrameNumber> {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
-        let loaded = tlb.space;
+        let (loaded, root) = (tlb.space, tlb.root);
         let found = tlb.find(address)?;
         if matches!(touch, Touch::Write(_)) && !found.writable {
             // A page fault drops the entry that caused it.
@@ -327,7 +336,7 @@ impl Sim {
                 return None;
             }
             found.dirty = true;
-            mark_written(&mut self.memory.borrow_mut(), loaded.root(), address, found);
+            mark_written(&mut self.memory.borrow_mut(), root.root(), address, found);
         }
         let generation = self.memory.borrow().page_generation(found.frame, found.shift);
         let frame = found.frame + ((address - found.page) >> 12);
@@ -357,18 +366,18 @@ impl Sim {
 
     fn walk_once(&self, address: u64, touch: Touch) -> Option<Result<FrameNumber, PageFault>> {
         let keeps_upper = self.machine.refill == Refill::Hardware;
-        let (space, cached, invalidation_count) = {
+        let (space, root, cached, invalidation_count) = {
             let mut tlbs = self.tlbs.borrow_mut();
             let tlb = &mut tlbs[self.cpu()];
             let cached = if keeps_upper { tlb.find_upper(address) } else { None };
-            (tlb.space, cached, tlb.invalidation_count)
+            (tlb.space, tlb.root, cached, tlb.invalidation_count)
         };
         if space == SpaceKey::KERNEL {
             return Some(Err(PageFault));
         }
         let (mut table, mut generation, mut shift) = match cached {
             Some(upper) => (upper.table, upper.table_generation, upper.shift - LEVEL_BITS),
-            None => (space.root(), space.root_generation(), TOP_SHIFT),
+            None => (root.root(), root.root_generation(), TOP_SHIFT),
         };
         loop {
             let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);

@@ -310,7 +310,7 @@ mod tests {
             flush_ceiling: 33,
         };
         let mut tlbs = [Tlb::new(&size)];
-        tlbs[0].load(SPACE, 0);
+        tlbs[0].load(SPACE, SPACE, 0);
         tlbs[0].insert(translation(0x1000, 5), 0);
         tlbs[0].insert(translation(1 << 40, 5), 0);
         for page in 1..=PARTS_MAX as u64 + 1 {

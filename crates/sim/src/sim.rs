@@ -14,6 +14,7 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 use core::{fmt, ptr};
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
@@ -28,7 +29,7 @@ use crate::lock::queue::LockQueues;
 use crate::lock::queued::QueuedLock;
 use crate::lock::waiting::LockWaiting;
 use crate::machine::Machine;
-use crate::memory::Memory;
+use crate::memory::{FrameNumber, Memory};
 use crate::oracle::{Oracle, Violation};
 use crate::queue::Key;
 use crate::thread_id::ThreadId;
@@ -93,6 +94,8 @@ pub struct Sim {
     pub(crate) tlbs: RefCell<Vec<Tlb>>,
     pub(crate) oracle: RefCell<Oracle>,
     pub(crate) waits: RefCell<FlushWaits>,
+    /// The space of each root of a replica.
+    pub(crate) replicas: RefCell<HashMap<FrameNumber, FrameNumber>>,
     /// The interrupts that have no class yet, for each CPU; empty if none are classified.
     pub(crate) targets: OnceCell<RefCell<Vec<Target>>>,
     /// Number of CPUs on which accesses decide the class of an interrupt.
@@ -160,6 +163,7 @@ impl Sim {
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),
+            replicas: RefCell::default(),
             targets: OnceCell::new(),
             watched_cpus: Cell::new(0),
             left_out: OnceCell::new(),

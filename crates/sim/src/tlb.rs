@@ -90,6 +90,8 @@ struct Slot<T> {
 pub(crate) struct Tlb {
     /// The space that is loaded.
     pub(crate) space: SpaceKey,
+    /// The root that is loaded: the space's own, or that of a replica of its upper tables.
+    pub(crate) root: SpaceKey,
     pub(crate) tag: u16,
     /// Number of times that other CPUs invalidated entries under the loaded tag. A walk in progress
     /// then starts again, because it may have read entries that were changed.
@@ -259,8 +261,8 @@ impl Tlb {
     }
 
     /// Loads a root under a tag.
-    pub(crate) fn load(&mut self, space: SpaceKey, tag: u16) {
-        (self.space, self.tag) = (space, tag);
+    pub(crate) fn load(&mut self, space: SpaceKey, root: SpaceKey, tag: u16) {
+        (self.space, self.root, self.tag) = (space, root, tag);
         self.floor = self.floors().of(tag);
     }
 
@@ -274,7 +276,7 @@ impl Tlb {
     /// Returns `true` if a walk can reach `table` without reading an entry that points to it.
     pub(crate) fn can_walk(&self, table: FrameNumber) -> bool {
         self.space != SpaceKey::KERNEL
-            && (self.space.root() == table || self.uppers().any(|upper| upper.table == table))
+            && (self.root.root() == table || self.uppers().any(|upper| upper.table == table))
     }
 
     /// Returns `true` if an entry that was cached under `tag` after invalidation `since` is not
@@ -425,7 +427,7 @@ mod tests {
         for _ in 0..500 {
             let mut tlb = Tlb::new(&SIZE);
             for since in 0..20 {
-                tlb.load(SpaceKey::KERNEL, 1 + rng.below(2) as u16);
+                tlb.load(SpaceKey::KERNEL, SpaceKey::KERNEL, 1 + rng.below(2) as u16);
                 let page = rng.below(24) << 12;
                 let is_large = rng.below(5) == 0;
                 let large = translation(page & !0x3fff, 14);
@@ -455,7 +457,7 @@ mod tests {
         let upper = |prefix| Upper { shift: 21, prefix, table: 5, table_generation: 0 };
         let after = |levels, number| {
             let mut tlb = Tlb::new(&SIZE);
-            tlb.load(SpaceKey::KERNEL, 3);
+            tlb.load(SpaceKey::KERNEL, SpaceKey::KERNEL, 3);
             tlb.insert_upper(upper(0), 1);
             tlb.insert_upper(upper(1), 1);
             tlb.invalidate_range(3, &(0x1000..0x2000), levels, number);
@@ -470,7 +472,7 @@ mod tests {
     fn tags_that_were_never_emptied_use_no_memory() {
         let mut tlb = Tlb::new(&SIZE);
         assert_eq!(tlb.floors.capacity(), 0);
-        tlb.load(SpaceKey::KERNEL, u16::MAX);
+        tlb.load(SpaceKey::KERNEL, SpaceKey::KERNEL, u16::MAX);
         tlb.insert(translation(0x1000, 12), 0);
         assert!(tlb.find(0x1000).is_some());
         assert_eq!(tlb.floors.capacity(), 0);

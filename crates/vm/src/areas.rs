@@ -16,6 +16,7 @@ use crate::PAGE_BYTES;
 use crate::area::Area;
 use crate::area_index::AreaIndex;
 use crate::error::BadRange;
+use crate::placement::ThreadRegions;
 use crate::platform::Platform;
 
 /// Addresses without areas that may still have page tables.
@@ -33,6 +34,7 @@ pub(crate) struct Areas<P: Platform> {
     limits: Range<u64>,
     /// No gap begins below this address.
     full_to: u64,
+    regions: ThreadRegions,
     /// The first addresses of page tables that were kept although their areas were removed.
     vacated: BTreeSet<u64>,
     /// The copies that faults use, if they lock areas one by one.
@@ -46,6 +48,7 @@ impl<P: Platform> Areas<P> {
         Self {
             by_start: BTreeMap::new(),
             full_to: limits.start,
+            regions: ThreadRegions::new(),
             limits,
             vacated: BTreeSet::new(),
             index,
@@ -241,20 +244,62 @@ impl<P: Platform> Areas<P> {
         length: u64,
         occupied: impl Fn(&Range<u64>) -> Option<u64>,
     ) -> Option<Range<u64>> {
-        let mut start = self.full_to;
-        let found = loop {
-            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
-            let candidate = start..end;
-            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
-            match in_the_way.or_else(|| occupied(&candidate)) {
-                Some(end) => start = end,
-                None => break candidate,
-            }
-        };
+        let found = self.first_gap(self.full_to..self.limits.end, length, occupied)?;
         if found.start == self.full_to {
             self.full_to = found.end;
         }
         Some(found)
+    }
+
+    /// Does the same for a thread, in a region of `region_bytes` that no other thread's mappings
+    /// are placed in. A range that is not smaller than a region begins at a multiple of its size.
+    pub(crate) fn find_room_for(
+        &mut self,
+        thread: u64,
+        region_bytes: u64,
+        length: u64,
+        occupied: impl Fn(&Range<u64>) -> Option<u64>,
+    ) -> Option<Range<u64>> {
+        if let Some(start) = self.regions.of(thread).filter(|_| length < region_bytes)
+            && let Some(found) = self.first_gap(start..start + region_bytes, length, &occupied)
+        {
+            return Some(found);
+        }
+        let whole = length.checked_next_multiple_of(region_bytes)?;
+        let mut start = self.limits.start.next_multiple_of(region_bytes);
+        loop {
+            let end = start.checked_add(whole).filter(|&end| end <= self.limits.end)?;
+            let candidate = start..end;
+            let area = self.overlapping(&candidate).last().map(|area| area.range.end);
+            let region = || self.regions.last_in(&candidate).map(|start| start + region_bytes);
+            match area.or_else(region).or_else(|| occupied(&candidate)) {
+                Some(end) => start = end.checked_next_multiple_of(region_bytes)?,
+                None => break,
+            }
+        }
+        if length < region_bytes {
+            self.regions.set(thread, start);
+        }
+        Some(start..start + length)
+    }
+
+    /// Returns the lowest gap of `length` bytes in `limits`.
+    fn first_gap(
+        &self,
+        limits: Range<u64>,
+        length: u64,
+        occupied: impl Fn(&Range<u64>) -> Option<u64>,
+    ) -> Option<Range<u64>> {
+        let mut start = limits.start;
+        loop {
+            let end = start.checked_add(length).filter(|&end| end <= limits.end)?;
+            let candidate = start..end;
+            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
+            match in_the_way.or_else(|| occupied(&candidate)) {
+                Some(end) => start = end,
+                None => return Some(candidate),
+            }
+        }
     }
 
     /// Returns all parts of `range` without areas, each with the gap around it: up to the

@@ -15,11 +15,13 @@ use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
 use crate::deferred::in_flight::FlushInFlight;
 use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
+use crate::flushing::Flushing;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
+use crate::sharers::Sharers;
 use crate::space::{AddressSpace, count};
-use crate::system::{Deferred, Pending, System};
+use crate::system::{Deferred, System};
 use crate::table::{Slot, next_boundary, pages_of};
 
 /// Maximum number of gathered pages, as in Linux: 8 on the stack, and 19 pages of 510.
@@ -47,6 +49,8 @@ pub(crate) struct Gather<'s, S: System> {
     marks: Marked,
     extra: Option<Extra>,
     cause: Cause,
+    /// The sharers of the tables that were removed.
+    unlinked: Sharers,
 }
 
 /// A flush that correctness does not need: see [`ExtraFlushes`].
@@ -78,6 +82,7 @@ impl<'s, S: System> Gather<'s, S> {
             marks: Marked::default(),
             extra: None,
             cause,
+            unlinked: Sharers::default(),
         }
     }
 
@@ -161,10 +166,25 @@ impl<'s, S: System> Gather<'s, S> {
     /// table covered, as in Linux (`pte_free_tlb`): the other addresses were not mapped, or are
     /// gathered themselves.
     pub(crate) fn add_table(&mut self, address: u64, table: Frame, level: usize) {
+        self.unlink(address, table);
         self.gathered.table(address, table);
         let first = address & !(S::Format::span(level) - 1);
         let size = size_at::<S::Format>(level.min(S::Format::LEAF_LEVEL_MAX));
         self.extend_range(first..first + PAGE_BYTES, size);
+    }
+
+    /// Removes the links of replicas to a table that was unhooked, if it is of the last level.
+    fn unlink(&mut self, address: u64, table: Frame) {
+        let (platform, replicas) = (&self.space.vm.platform, &self.space.mappings.replicas);
+        if !replicas.are_used() {
+            return;
+        }
+        let mut sharers = Sharers::default();
+        sharers.add_of(platform, table);
+        for replica in replicas.of_sharers(&sharers) {
+            replica.unlink(platform, address);
+        }
+        self.unlinked.add_all(&sharers);
     }
 
     /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
@@ -233,7 +253,7 @@ impl<'s, S: System> Gather<'s, S> {
 
     /// Sends the flush, if one is needed.
     pub(crate) fn send(self) -> Sent<'s, S> {
-        self.send_by(|space, change| Later::Sent(space.flush(change)))
+        self.send_by(|space, change, unlinked| Later::Sent(space.flush(change, unlinked)))
     }
 
     /// Sends the flush, if one is needed, or defers it. The addresses are not mapped again until
@@ -244,17 +264,17 @@ impl<'s, S: System> Gather<'s, S> {
 
     fn send_by(
         mut self,
-        flush: impl FnOnce(&AddressSpace<S>, &Change) -> Later<Pending<S>, Deferred<S>>,
+        flush: impl FnOnce(&AddressSpace<S>, &Change, Sharers) -> Later<Flushing<S>, Deferred<S>>,
     ) -> Sent<'s, S> {
         let (mut change, removed) = self.take_change();
-        let Self { space, in_flight, requested, cause, .. } = self;
+        let Self { space, in_flight, requested, unlinked, cause, .. } = self;
         if is_announced(cause) && space.vm.coherence.is_nested(space.coherent()) {
             // The extents stay: the flush is of more than was changed.
             let nothing = Change { extents: ExtentSet::new(), ..Change::whole(Freed::Tables) };
             let changed = change.unwrap_or(Change { cause, ..nothing });
             change = Some(Change { range: None, freed: Freed::Tables, ..changed });
         }
-        let flush = change.map(|change| flush(space, &change));
+        let flush = change.map(|change| flush(space, &change, unlinked));
         if flush.is_none() {
             space.counters.flushes_avoided.fetch_add(1, Relaxed);
         }
@@ -283,6 +303,8 @@ impl<'s, S: System> Gather<'s, S> {
             || deferred.overlapping(&self.requested).is_some()
             || self.space.vm.coherence.is_batched(coherent);
         if raced {
+            // The tables of the other call may have been unhooked.
+            self.unlinked.add_everyone();
             self.space.counters.flushes_for_races.fetch_add(1, Relaxed);
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
             self.extend_range(self.requested.clone(), PageSize::SIZE_4K);
@@ -329,8 +351,10 @@ impl<'s, S: System> Gather<'s, S> {
     /// Flushes and frees what is gathered so far.
     fn flush_gathered(&mut self) {
         let (change, removed) = self.take_change();
-        let pending = change.map(|change| self.space.flush(&change));
-        let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
+        let unlinked = mem::take(&mut self.unlinked);
+        let flush = change.map(|change| self.space.flush(&change, unlinked));
+        let horizon =
+            flush.map(|flush| flush.wait(&self.space.vm.coherence, &self.space.vm.platform));
         self.space.free(removed, horizon);
     }
 }
@@ -358,7 +382,7 @@ pub(crate) struct Sent<'s, S: System> {
     space: &'s AddressSpace<S>,
     in_flight: FlushInFlight,
     requested: Range<u64>,
-    flush: Option<Later<Pending<S>, Deferred<S>>>,
+    flush: Option<Later<Flushing<S>, Deferred<S>>>,
     removed: Removed,
     cause: Cause,
 }
@@ -377,7 +401,7 @@ impl<S: System> Sent<'_, S> {
                 space.mappings.in_flight.end(in_flight);
                 return end_announced(space, cause);
             }
-            Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),
+            Some(Later::Sent(flush)) => Some(flush.wait(&space.vm.coherence, &space.vm.platform)),
             None => None,
         };
         space.mappings.in_flight.end(in_flight);

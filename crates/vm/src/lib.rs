@@ -98,6 +98,9 @@
 //!   page tables that a CPU may still walk.
 //! - `discarded` lists the pages of a space that were discarded in place, and `discard_registry`
 //!   the spaces that have such pages.
+//! - `placement` chooses addresses for threads. `replicas` has upper page tables for each CPU,
+//!   `sharers` the CPUs that a flush concerns then, `worth` the decision for or against replicas,
+//!   and `flushing` a flush that was sent.
 //! - `mappings` is the part of a space that reclaim reaches from a page. `reclaim` has the reverse
 //!   map, [`reclaim`](Vm::reclaim) itself, and [`migrate`](AddressSpace::migrate).
 //! - [`Vm`] and [`AddressSpace`] own these parts. `gather` collects the pages and tables that an
@@ -122,6 +125,7 @@ mod error;
 mod file;
 mod area;
 mod area_index;
+mod placement;
 mod areas;
 mod locked_areas;
 mod format;
@@ -129,6 +133,10 @@ mod table;
 mod system;
 mod deferred;
 mod discarded;
+mod sharers;
+mod worth;
+mod replicas;
+mod flushing;
 mod mappings;
 mod discard_registry;
 mod reclaim;
@@ -141,8 +149,8 @@ pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
     ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
-    PREDICTED_IN_VAIN_MAX, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Retired, Scheduling,
-    Unaccessed, UnmapLock, WriteGrant, ZeroPage,
+    PREDICTED_IN_VAIN_MAX, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication,
+    Retired, Scheduling, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use discard_registry::DiscardStats;

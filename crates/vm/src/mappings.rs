@@ -1,6 +1,7 @@
 //! The part of a space that reclaim and migration reach from a page.
 
 use alloc::sync::Arc;
+use core::mem;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,11 +10,15 @@ use shootdown::{BatchIsFull, StaleWrites};
 use crate::PAGE_BYTES;
 use crate::area::Protection;
 use crate::area_index::AreaIndex;
-use crate::coherence::{Batching, ReclaimFlush};
+use crate::coherence::{Batching, Change, Flush, ReclaimFlush};
 use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
 use crate::discarded::DiscardedPages;
+use crate::flushing::Flushing;
 use crate::format::{Format, Leaf};
+use crate::platform::{Frame, Platform};
+use crate::replicas::Replicas;
+use crate::sharers::Sharers;
 use crate::system::{Batch, Coherent, LockedAreas, System};
 use crate::table::PageTables;
 
@@ -29,12 +34,38 @@ pub(crate) struct Mappings<S: System> {
     /// Number of claims that were made so far: the next ticket.
     pub(crate) claims: AtomicU64,
     pub(crate) coherent: Coherent<S>,
+    pub(crate) replicas: Replicas<S>,
 }
 
 impl<S: System> Mappings<S> {
     /// Returns the value of an entry that a call claims. No other claim ever has the same value.
     pub(crate) fn new_claim(&self) -> u64 {
         S::Format::claim(self.claims.fetch_add(1, Relaxed))
+    }
+
+    /// Starts a flush. `unlinked` are sharers of tables that are not in the tree any more.
+    pub(crate) fn flush(
+        &self,
+        coherence: &S::Coherence,
+        platform: &S::Platform,
+        change: &Change,
+        unlinked: Sharers,
+    ) -> Flushing<S> {
+        if !self.replicas.are_used() {
+            return Flushing::new(coherence.flush(&self.coherent, change));
+        }
+        let mut sharers = unlinked;
+        sharers.add_for::<S>(platform, &self.tables, change);
+        self.replicas.flush(coherence, &self.coherent, platform.cpu(), &sharers, change)
+    }
+
+    /// Returns the sharers of a table of the last level.
+    pub(crate) fn sharers_of(&self, platform: &S::Platform, table: Frame) -> Sharers {
+        let mut sharers = Sharers::default();
+        if self.replicas.are_used() {
+            sharers.add_of(platform, table);
+        }
+        sharers
     }
 
     /// Returns the end of an outstanding flush that overlaps `range`: up to there, a CPU may have
@@ -63,21 +94,40 @@ impl<S: System> Mappings<S> {
     }
 
     /// Adds a page whose entry held `leaf` to the batch, or flushes it. CPUs may have cached it.
+    /// `sharers` are those of the entry's table, read after the entry was cleared and while the
+    /// table was in the tree.
     pub(crate) fn unmapped(
         &self,
         coherence: &S::Coherence,
         batch: &mut Batch<S>,
         address: u64,
         leaf: Leaf,
+        sharers: &Sharers,
     ) {
         // A CPU can cache only translations that allow some access.
-        if !leaf.protection.is_empty() {
-            let stale_writes = if leaf.protection.contains(Protection::WRITE) {
-                StaleWrites::Possible
-            } else {
-                StaleWrites::Impossible
+        if leaf.protection.is_empty() {
+            return;
+        }
+        let stale_writes = if leaf.protection.contains(Protection::WRITE) {
+            StaleWrites::Possible
+        } else {
+            StaleWrites::Impossible
+        };
+        coherence.unmapped(batch, &self.coherent, address, stale_writes);
+        if !self.replicas.are_used() {
+            return;
+        }
+        for replica in self.replicas.of_sharers(sharers) {
+            let add = |batch: &mut Batch<S>| {
+                coherence.unmapped_in_replica(batch, &replica.coherent, address)
             };
-            coherence.unmapped(batch, &self.coherent, address, stale_writes);
+            if add(batch).is_err() {
+                // The space must stay marked from one batch to the next.
+                let mut next = Batch::<S>::default();
+                let _ = coherence.add_space(&mut next, &self.coherent);
+                coherence.flush_batch(mem::replace(batch, next));
+                add(batch).expect("an empty batch has room for a space and a replica");
+            }
         }
     }
 

@@ -206,6 +206,37 @@ pub trait Platform: Clone {
     /// memory is freed.
     fn now_ns(&self) -> u64;
 
+    /// Number of the CPU that calls.
+    fn cpu(&self) -> usize {
+        0
+    }
+
+    /// Adds a CPU to the *sharers* of a page table of the last level, and executes a full barrier,
+    /// also for walks of page tables. A new table has no sharers.
+    ///
+    /// The sharers are a set in the kernel's record of the frame. The four methods about CPUs and
+    /// sharers are called only if the policy has [replicas](crate::Replication).
+    fn add_sharer(&self, table: Frame, cpu: usize) {
+        let _ = (table, cpu);
+    }
+
+    /// Removes a CPU from the sharers of a table, after everything that the caller has done before
+    /// (release).
+    fn remove_sharer(&self, table: Frame, cpu: usize) {
+        let _ = (table, cpu);
+    }
+
+    /// Executes a full barrier, and calls `each` with the sharers of a table (acquire).
+    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
+        let _ = (table, each);
+    }
+
+    /// Number of the calling thread, for [`Placement::PerThread`](crate::Placement::PerThread). A
+    /// hint: threads with the same number place their mappings near each other.
+    fn thread(&self) -> u64 {
+        0
+    }
+
     /// Accounts for work of the memory manager. If time is real, there is nothing to do.
     fn work(&self, work: Work, count: usize) {
         let _ = (work, count);

@@ -12,18 +12,21 @@ use shootdown::{Quarantine, Root};
 use crate::area::{Area, Protection};
 use crate::area_index::AreaIndex;
 use crate::areas::Areas;
-use crate::coherence::{Change, Defer, FaultLock, Flush, Later};
+use crate::coherence::{Change, Defer, FaultLock, Flush, Later, Replication};
 use crate::deferred::in_flight::InFlight;
 use crate::deferred::ranges::DeferredRanges;
 use crate::deferred::tables::{SPACE_QUARANTINE_MAX, SpaceQuarantine};
 use crate::discarded::DiscardedPages;
 use crate::file::File;
+use crate::flushing::Flushing;
 use crate::format::Format;
 use crate::locked_areas::LockedAreas;
 use crate::mappings::Mappings;
 use crate::ops::zero_page::ZeroPagePredictor;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
-use crate::system::{Coherent, Deferred, Pending, System};
+use crate::replicas::Replicas;
+use crate::sharers::Sharers;
+use crate::system::{Coherent, Deferred, System};
 use crate::table::{PageTables, Slot};
 use crate::vm::Vm;
 
@@ -61,6 +64,7 @@ impl<S: System> AddressSpace<S> {
         let index = has_index.then(|| Arc::new(AreaIndex::new()));
         let mappings = Mappings {
             coherent: vm.coherence.space(tables.root()),
+            replicas: Replicas::new(vm.policy.replication),
             areas: LockedAreas::new(Areas::new(vm.platform.user_addresses(), index.clone())),
             index,
             tables,
@@ -124,14 +128,33 @@ impl<S: System> AddressSpace<S> {
         self.counters.read()
     }
 
-    pub(crate) fn flush(&self, change: &Change) -> Pending<S> {
+    pub(crate) fn flush(&self, change: &Change, unlinked: Sharers) -> Flushing<S> {
         self.counters.flushes.fetch_add(1, Relaxed);
-        self.vm.coherence.flush(&self.mappings.coherent, change)
+        let Vm { coherence, platform, policy, .. } = &self.vm;
+        if policy.replication == Replication::Never {
+            return Flushing::new(coherence.flush(&self.mappings.coherent, change));
+        }
+        let flushing = self.mappings.flush(coherence, platform, change, unlinked);
+        if !self.mappings.replicas.are_used() {
+            self.mappings.replicas.note_interrupts(flushing.notified(coherence));
+        }
+        self.make_replica();
+        flushing
     }
 
-    pub(crate) fn flush_later(&self, change: &Change) -> Later<Pending<S>, Deferred<S>> {
+    pub(crate) fn flush_later(
+        &self,
+        change: &Change,
+        unlinked: Sharers,
+    ) -> Later<Flushing<S>, Deferred<S>> {
+        if self.vm.policy.replication != Replication::Never {
+            return Later::Sent(self.flush(change, unlinked));
+        }
         self.counters.flushes.fetch_add(1, Relaxed);
-        self.vm.coherence.flush_later(&self.mappings.coherent, change)
+        match self.vm.coherence.flush_later(&self.mappings.coherent, change) {
+            Later::Sent(pending) => Later::Sent(Flushing::new(pending)),
+            Later::Deferred(deferred) => Later::Deferred(deferred),
+        }
     }
 
     /// Accounts for a change of the number of mapped pages.
@@ -254,6 +277,12 @@ counters! {
     migrated
     /// Pages of files [read in](Vm::with_read_ahead) in addition to the page of the fault.
     read_ahead
+    /// Replicas made, each with upper page tables of one CPU's own.
+    replicas
+    /// Links made from replicas to page tables of the last level.
+    linked
+    /// Faults for which nothing had to be done but to make such a link.
+    link_faults
     /// Pages of files [mapped](Vm::with_fault_around) in addition to the page of the fault.
     mapped_around
 }

@@ -40,6 +40,8 @@ pub(crate) type Deferred<S> = <<S as System>::Coherence as Defer>::Deferred;
 /// Pages that reclaim has unmapped, and whose flush is still due.
 pub(crate) type Batch<S> = <<S as System>::Coherence as Batching>::Batch;
 
+/// The platform's lock of structures that are read often and changed rarely.
+pub(crate) type IndexLock<S> = <<S as System>::Platform as Platform>::IndexLock;
 /// A value behind a spin lock of the platform.
 pub(crate) type SpinMutex<S, T> = Mutex<<<S as System>::Platform as Platform>::SpinLock, T>;
 /// The areas of a space, behind a lock whose waiters sleep.

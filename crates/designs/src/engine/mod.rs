@@ -13,14 +13,15 @@ use std::rc::Rc;
 
 pub use machine::{Counted, Handoff, Shoot, SimMachine, SpaceLifetime};
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Horizon, LazyEntryPredictor, Pending, PinnedCpu, Presence,
-    Root, Rule, Shootdown, Space, StaleWrites,
+    Batch, BatchIsFull, CpuId, Extent, Horizon, LazyEntryPredictor, Machine as _, Pending,
+    PinnedCpu, Presence, Root, Rule, Shootdown, Space, StaleWrites,
 };
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Lifetimes,
-    Policy, ReclaimFlush, Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
+    Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed,
+    Lifetimes, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, Unaccessed,
+    UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -35,6 +36,13 @@ impl Design {
     pub const SHOOTDOWN_ALONE: Self = Self::new("shootdown-alone", Purpose::General, |sim| {
         sized(sim, NotifyBy::Chosen, linux::POLICY)
     });
+    /// The engine, with upper page tables for each CPU of every space, whether or not they are
+    /// worth their cost.
+    pub const SHOOTDOWN_REPLICAS: Self =
+        Self::new("shootdown-replicas", Purpose::Research, |sim| {
+            let policy = Policy { replication: Replication::Always, ..POLICY };
+            sized(sim, NotifyBy::Chosen, policy)
+        });
     /// The engine, which notifies other CPUs by interrupts alone.
     pub const SHOOTDOWN_INTERRUPTS: Self =
         Self::new("shootdown-interrupts", Purpose::OtherHardware, |sim| {
@@ -83,14 +91,17 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
 }
 
 /// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
-/// stay, the first read of a page that will probably be written does not map the zero page, and a
-/// few private pages are discarded in place. Faults lock areas, as in Linux.
+/// stay, the first read of a page that will probably be written does not map the zero page, a few
+/// private pages are discarded in place, and CPUs load upper page tables of their own where that is
+/// worth its cost. Threads map memory in regions of their own. Faults lock areas, as in Linux.
 pub const POLICY: Policy = Policy {
     fault_lock: FaultLock::Area,
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
     reclaim_flush: ReclaimFlush::Batched,
     migration_batch_pages: 512,
+    placement: Placement::PerThread,
+    replication: Replication::IfWorth,
     discards: Discards::InPlace,
     ..Policy::new(UnmapLock::Released)
 };
@@ -143,6 +154,42 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
         })
     }
 
+    /// Sends a flush, and counts the CPUs that needed no interrupt because one was on its way.
+    fn counting_coalesced(
+        &self,
+        send: impl FnOnce(
+            &PinnedCpu<'static, SimMachine<WORDS, L>>,
+        ) -> Pending<'static, SimMachine<WORDS, L>>,
+    ) -> Pending<'static, SimMachine<WORDS, L>> {
+        let sent_before = self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent);
+        let pending = self.pin(|pin| send(&pin));
+        self.sim.flush_sent();
+        let sent =
+            self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent) - sent_before;
+        self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
+        pending
+    }
+
+    /// Flushes one of several trees that lead to the same tables. If tables are freed, interrupts
+    /// the CPUs that could walk them: there is no horizon for several trees.
+    fn flush_tree(
+        &self,
+        pin: &PinnedCpu<'static, SimMachine<WORDS, L>>,
+        space: &Space<SimMachine<WORDS, L>>,
+        change: &Change,
+    ) -> Pending<'static, SimMachine<WORDS, L>> {
+        if change.freed == Freed::Pages {
+            return change.flush_by_engine(self.engine.machine(), pin, space);
+        }
+        let extents = change.extents.as_slice().iter();
+        let flushes = extents.map(|extent| pin.flush(space, extent.freeing_tables()));
+        let all = flushes.reduce(|mut all, next| {
+            all.join(next);
+            all
+        });
+        all.unwrap_or_else(|| Pending::done(self.engine))
+    }
+
     /// Copies the engine's counts of tags and rollovers on this CPU to the simulation's.
     fn count_tags(&self) {
         let cpu = self.sim.cpu();
@@ -165,14 +212,48 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
     }
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
-        let sent_before = self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent);
         let machine = self.engine.machine();
-        let pending = self.pin(|pin| change.flush_by_engine(machine, &pin, space));
-        self.sim.flush_sent();
-        let sent =
-            self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent) - sent_before;
-        self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
-        pending
+        self.counting_coalesced(|pin| change.flush_by_engine(machine, pin, space))
+    }
+
+    fn replica(&self, _: &Self::Space, root: Root) -> Option<Self::Space> {
+        let machine = self.engine.machine();
+        // A broadcast reaches CPUs by the tag, which a replica would need for itself; and a page
+        // that a CPU could write to unnoticed is flushed before its batch.
+        let is_possible = self.sim.machine().tagging == Tagging::PerCpu
+            && machine.broadcaster().is_none()
+            && machine.traps_stale_writes();
+        is_possible.then(|| Rc::new(self.engine.space(root)))
+    }
+
+    fn flush_replicas(
+        &self,
+        space: &Self::Space,
+        replicas: &[&Self::Space],
+        change: &Change,
+    ) -> Self::Pending {
+        self.counting_coalesced(|pin| {
+            let mut pending = self.flush_tree(pin, space, change);
+            for replica in replicas {
+                pending.join(self.flush_tree(pin, replica, change));
+            }
+            pending
+        })
+    }
+
+    fn flush_also(&self, pending: &mut Self::Pending, replica: &Self::Space, change: &Change) {
+        let sent = self.counting_coalesced(|pin| self.flush_tree(pin, replica, change));
+        pending.join(sent);
+    }
+
+    fn drop_replica(&self, replica: &Self::Space) {
+        let everything = Extent::whole().freeing_tables();
+        let pending = self.counting_coalesced(|pin| pin.flush(replica, everything));
+        self.wait(pending);
+    }
+
+    fn notified(&self, pending: &Self::Pending) -> usize {
+        pending.waiting().len()
     }
 
     fn notifications_max(&self, space: &Self::Space) -> Option<usize> {
@@ -208,6 +289,20 @@ impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
         let mut pending =
             self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), stale_writes));
         self.sim.masked(|| pending.wait());
+    }
+
+    fn unmapped_in_replica(
+        &self,
+        batch: &mut Self::Batch,
+        replica: &Self::Space,
+        address: u64,
+    ) -> Result<(), BatchIsFull> {
+        let in_batch = batch.space(self.engine.machine(), replica)?;
+        // The machine traps stale writes, so the page is not flushed here.
+        drop(
+            self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), StaleWrites::Impossible)),
+        );
+        Ok(())
     }
 
     fn flush_batch(&self, mut batch: Self::Batch) {

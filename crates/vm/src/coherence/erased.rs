@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "two methods are unsafe, and forward their contract")]
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::convert::identity;
 
@@ -99,6 +100,20 @@ erase! {
     Flush::policy() -> Policy = identity;
     Flush::space(root: Root = root) -> Box<dyn Any> = boxed;
     Flush::flush(space: &dyn Any = typed(space), change: &Change = change) -> Box<dyn Any> = boxed;
+    Flush::replica(of: &dyn Any = typed(of), root: Root = root)
+        -> Option<Box<dyn Any>> = boxed_some;
+    Flush::flush_replicas(
+        space: &dyn Any = typed(space),
+        replicas: &[&dyn Any] = &typed_all(replicas),
+        change: &Change = change
+    ) -> Box<dyn Any> = boxed;
+    Flush::flush_also(
+        pending: &mut Box<dyn Any> = typed_mut(pending),
+        replica: &dyn Any = typed(replica),
+        change: &Change = change
+    );
+    Flush::drop_replica(replica: &dyn Any = typed(replica));
+    Flush::notified(pending: &dyn Any = typed(pending)) -> usize = identity;
     Flush::notifications_max(space: &dyn Any = typed(space)) -> Option<usize> = identity;
     Flush::gather_begins(space: &dyn Any = typed(space));
     Flush::gather_ends(space: &dyn Any = typed(space));
@@ -120,6 +135,15 @@ erase! {
         address: u64 = address,
         stale_writes: StaleWrites = stale_writes
     );
+    ///
+    /// # Errors
+    ///
+    /// Those of the method.
+    Batching::unmapped_in_replica(
+        batch: &mut ErasedBatch = batch_of(batch),
+        replica: &dyn Any = typed(replica),
+        address: u64 = address
+    ) -> Result<(), BatchIsFull> = identity;
     Batching::flush_batch(batch: ErasedBatch = batch.map(owned).unwrap_or_default());
     Batching::is_batched(space: &dyn Any = typed(space)) -> bool = identity;
     Lifetimes::retire(space: &dyn Any = typed(space)) -> Retired = identity;
@@ -145,6 +169,18 @@ fn owned<T: 'static>(erased: Box<dyn Any>) -> T {
 fn batch_of<B: Default + 'static>(batch: &mut ErasedBatch) -> &mut B {
     let batch = batch.get_or_insert_with(|| Box::new(B::default()));
     batch.downcast_mut().expect("the batch belongs to this coherence")
+}
+
+fn typed_mut<T: 'static>(erased: &mut Box<dyn Any>) -> &mut T {
+    erased.downcast_mut().expect("the value belongs to this coherence")
+}
+
+fn typed_all<'a, T: 'static>(erased: &[&'a dyn Any]) -> Vec<&'a T> {
+    erased.iter().copied().map(typed).collect()
+}
+
+fn boxed_some<T: 'static>(value: Option<T>) -> Option<Box<dyn Any>> {
+    value.map(boxed)
 }
 
 fn boxed<T: 'static>(value: T) -> Box<dyn Any> {

@@ -10,8 +10,8 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    Discards, EmptyTables, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX, Policy, RECLAIM_PAGES,
-    ReclaimFlush, Refault, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
+    Discards, EmptyTables, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX, Placement, Policy,
+    RECLAIM_PAGES, ReclaimFlush, Refault, Replication, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
@@ -37,6 +37,49 @@ pub trait Flush {
     /// Starts a flush. Call this after page tables were changed, and before the pages that they
     /// mapped are reused.
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending;
+
+    /// Creates the record of a replica of a space: upper page tables that start at `root`, and that
+    /// link to the space's own tables of the last level. `None` if the coherence cannot flush
+    /// replicas, or would gain nothing.
+    ///
+    /// To a coherence, a replica is a space that one CPU uses.
+    fn replica(&self, of: &Self::Space, root: Root) -> Option<Self::Space> {
+        let _ = (of, root);
+        None
+    }
+
+    /// Starts a flush of a space and of some of its replicas, as [`flush`](Self::flush). If page
+    /// tables are freed, notifies the CPUs that could walk them, and none of them waits for a
+    /// [horizon](Self::wait).
+    ///
+    /// Never called for a coherence that makes no replicas.
+    fn flush_replicas(
+        &self,
+        space: &Self::Space,
+        replicas: &[&Self::Space],
+        change: &Change,
+    ) -> Self::Pending {
+        let _ = replicas;
+        self.flush(space, change)
+    }
+
+    /// Adds a replica to a flush that [`flush_replicas`](Self::flush_replicas) has started.
+    fn flush_also(&self, pending: &mut Self::Pending, replica: &Self::Space, change: &Change) {
+        let _ = (pending, replica, change);
+    }
+
+    /// Makes the CPU of a replica drop everything that it has cached by way of the replica: when
+    /// this returns, the CPU cannot use any of it.
+    fn drop_replica(&self, replica: &Self::Space) {
+        let _ = replica;
+    }
+
+    /// Number of CPUs that a flush has notified, and that may not have answered. A coherence
+    /// without replicas may return 0.
+    fn notified(&self, pending: &Self::Pending) -> usize {
+        let _ = pending;
+        0
+    }
 
     /// Waits until no CPU can use a translation that the flush covered. Returns which of the
     /// space's unhooked page tables a CPU can still walk.
@@ -131,6 +174,23 @@ pub trait Batching: Flush {
     ) {
         let _ = (batch, stale_writes);
         self.wait(self.flush(space, &Change::reclaimed(address)));
+    }
+
+    /// Adds the same page in a replica of the space. The space is in the batch, and stays marked as
+    /// batched until the replica is flushed also.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchIsFull`] if there is no room for the replica. Add the space to another batch, flush
+    /// this one, and call this for the other one.
+    fn unmapped_in_replica(
+        &self,
+        batch: &mut Self::Batch,
+        replica: &Self::Space,
+        address: u64,
+    ) -> Result<(), BatchIsFull> {
+        let _ = (batch, replica, address);
+        Ok(())
     }
 
     /// Waits until no CPU can use a page of the batch.

@@ -29,6 +29,10 @@ pub struct Policy {
     pub migration_batch_pages: usize,
     /// The action of a fault at an address at which reclaim may just have unmapped a page.
     pub refault: Refault,
+    /// The address of a new mapping, if user space does not choose it.
+    pub placement: Placement,
+    /// The page tables that CPUs load.
+    pub replication: Replication,
     /// The time at which `madvise` frees a few private pages.
     pub discards: Discards,
     /// The call that makes a private page writable again after a change of protection.
@@ -56,6 +60,8 @@ impl Policy {
             reclaim_batch_pages: RECLAIM_PAGES,
             migration_batch_pages: RECLAIM_PAGES,
             refault: Refault::Flushed,
+            placement: Placement::Lowest,
+            replication: Replication::Never,
             discards: Discards::Immediate,
             write_grant: WriteGrant::AtProtect,
             unaccessed: Unaccessed::Flushed,
@@ -131,6 +137,29 @@ pub enum Refault {
     Flushed,
     /// The fault flushes nothing. (As far as is known, Linux does not flush here.)
     Unflushed,
+}
+
+/// The address of a new mapping, if user space does not choose it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The lowest gap.
+    Lowest,
+    /// The lowest gap in a region of the calling thread's own, which one page table covers.
+    PerThread,
+}
+
+/// The page tables that CPUs load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replication {
+    /// All CPUs load the same tables.
+    Never,
+    /// Each CPU loads upper tables of its own while that saves more than it costs: if many flushes
+    /// of the space send interrupts, and its CPUs use different page tables of the last level. If
+    /// memory is reclaimed, only with [`ReclaimFlush::Batched`].
+    IfWorth,
+    /// Each CPU loads upper tables of its own from its first fault on, unless the space has large
+    /// pages.
+    Always,
 }
 
 /// The time at which `madvise` frees pages that are not needed.

@@ -4,6 +4,7 @@
 //! were unhooked with. The tables of a dead space are here, grouped by root.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -30,9 +31,14 @@ pub(crate) struct QuarantinedTables<S: System> {
     overflows: AtomicU64,
 }
 
-/// The tables of one dead space.
+/// Tables of a dead space, to which several roots lead.
+pub(crate) type SharedTables = Arc<Vec<Frame>>;
+
+/// The tables of one dead space, or of a replica of its upper tables.
 struct Dead {
     tables: Vec<Frame>,
+    /// Tables to which other roots lead also.
+    shared: Option<SharedTables>,
     counted: usize,
 }
 
@@ -80,10 +86,23 @@ impl<S: System> QuarantinedTables<S> {
         }
     }
 
+    /// Counts tables of a space that is about to be retired, and to which several roots lead. Keep
+    /// them with [each of the roots](Self::keep_dead).
+    pub(crate) fn share_dead(&self, tables: Vec<Frame>) -> SharedTables {
+        self.add(tables.len());
+        Arc::new(tables)
+    }
+
     /// Keeps the tables of a space that is about to be retired. `counted` of them were quarantined
     /// while the space was alive, and are counted already.
-    pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
-        self.dead.lock().insert(root.0, Dead { tables, counted });
+    pub(crate) fn keep_dead(
+        &self,
+        root: Root,
+        tables: Vec<Frame>,
+        counted: usize,
+        shared: Option<SharedTables>,
+    ) {
+        self.dead.lock().insert(root.0, Dead { tables, shared, counted });
     }
 
     /// Counts all tables of a space that was retired. If they are freed by now, no CPU could walk
@@ -99,7 +118,13 @@ impl<S: System> QuarantinedTables<S> {
     pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
         let Some(dead) = self.dead.lock().remove(&root.0) else { return Vec::new() };
         self.remove(dead.counted);
-        dead.tables
+        let mut tables = dead.tables;
+        // The last of the roots frees them.
+        if let Some(shared) = dead.shared.and_then(Arc::into_inner) {
+            self.remove(shared.len());
+            tables.extend(shared);
+        }
+        tables
     }
 }
 

@@ -75,6 +75,7 @@ impl<S: System> AddressSpace<S> {
             assert!(S::Format::LEAF_LEVEL_MAX >= LEVEL, "2 MiB can be a page");
         };
         self.mappings.areas.read().check(&range)?;
+        self.give_up_replicas();
         let (mut rest, mut collapsed) = (range, 0);
         loop {
             self.vm.platform.work(Work::Areas, 1);

@@ -41,6 +41,7 @@ use crate::discarded::{Choice, DISCARDED_MAX};
 use crate::format::{EMPTY, Format, Leaf};
 use crate::gather::Gather;
 use crate::platform::Platform;
+use crate::sharers::Sharers;
 use crate::space::AddressSpace;
 use crate::system::System;
 use crate::table::{Found, change_leaf};
@@ -89,6 +90,7 @@ impl<S: System> AddressSpace<S> {
             return None;
         }
         let notifications = vm.coherence.notifications_max(&mappings.coherent)?;
+        let notifications = notifications + self.other_sharers(part);
         let mut pages = Vec::new();
         for found in mappings.tables.entries(&vm.platform, part.clone()) {
             let leaf = found.leaf::<S::Format>().filter(|_| found.slot.level == 0)?;
@@ -104,6 +106,17 @@ impl<S: System> AddressSpace<S> {
             self.list_discarded(&pages)?;
         }
         Some(pages)
+    }
+
+    /// Number of other CPUs whose replicas link to the tables of a range.
+    fn other_sharers(&self, range: &Range<u64>) -> usize {
+        let platform = &self.vm.platform;
+        let mut sharers = Sharers::default();
+        if self.mappings.replicas.are_used() {
+            let add = |table| sharers.add_of(platform, table);
+            self.mappings.tables.each_leaf_table(platform, range, add);
+        }
+        sharers.count_without(platform.cpu())
     }
 
     /// Lists pages as discarded. `None` if there is no room for them.

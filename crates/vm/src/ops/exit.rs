@@ -1,10 +1,14 @@
 //! The end of a space.
 
+use alloc::vec::Vec;
+
+use shootdown::Root;
+
 use crate::coherence::{Lifetimes, Retired};
 use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
-use crate::system::System;
+use crate::system::{Coherent, System};
 use crate::table::pages_of;
 
 impl<S: System> AddressSpace<S> {
@@ -43,21 +47,42 @@ impl<S: System> AddressSpace<S> {
         let ranges = areas.with_tables(S::Format::span(1));
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
+        let mut unhooked = Vec::new();
         self.mappings
             .tables
-            .unhook(platform, &ranges, &(0..u64::MAX), |table, _, _| tables.push(table));
-        tables.push(self.mappings.tables.root_frame());
+            .unhook(platform, &ranges, &(0..u64::MAX), |table, _, _| unhooked.push(table));
 
         // Keep the tables before the space is retired: a moment later, another CPU may take its
         // root from `take_dead`.
-        self.vm.quarantined.keep_dead(self.root(), tables, quarantined);
-        if self.vm.coherence.retire(self.coherent()) == Retired::Free {
-            self.vm.free_dead(self.root());
+        let replicas = self.mappings.replicas.all();
+        let shared = if replicas.is_empty() {
+            tables.append(&mut unhooked);
+            None
+        } else {
+            // Any of the roots may lead to them.
+            Some(self.vm.quarantined.share_dead(unhooked))
+        };
+        tables.push(self.mappings.tables.root_frame());
+        self.vm.quarantined.keep_dead(self.root(), tables, quarantined, shared.clone());
+        for replica in &replicas {
+            let own = replica.take_tables();
+            self.vm.quarantined.keep_dead(replica.root(), own, 0, shared.clone());
         }
+        drop(shared);
+        for replica in &replicas {
+            self.retire(replica.root(), &replica.coherent);
+        }
+        self.retire(self.root(), self.coherent());
         self.vm.free_dead_tables();
         self.vm.quarantined.count_dead(self.root());
         self.vm.bound_quarantine();
         self.vm.close_all(areas.into_areas());
+    }
+
+    fn retire(&self, root: Root, coherent: &Coherent<S>) {
+        if self.vm.coherence.retire(coherent) == Retired::Free {
+            self.vm.free_dead(root);
+        }
     }
 
     /// Releases a page that an entry maps, unless reclaim is about to release it. Reclaim clears

@@ -8,12 +8,13 @@ use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Protection, Sharing};
-use crate::coherence::{Batching, Change, Flush, Refault};
+use crate::coherence::{Batching, Change, Refault};
 use crate::error::FaultError;
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::sharers::Sharers;
 use crate::space::{AddressSpace, count};
 use crate::system::System;
 use crate::table::Slot;
@@ -31,6 +32,7 @@ impl<S: System> AddressSpace<S> {
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let page = address & !(PAGE_BYTES - 1);
         self.vm.platform.work(Work::Fault, 1);
+        self.make_replica();
         if let Some(result) = self.fault_in_locked_area(page, access) {
             return result;
         }
@@ -75,6 +77,10 @@ impl<S: System> AddressSpace<S> {
             return Err(FaultError::NotPermitted);
         }
         let Slot { at, level } = self.vm.make_entry(&self.mappings.tables, page)?;
+        let is_linked = level == 0 && self.link(page, at.table)?;
+        if level > 0 {
+            self.give_up_replicas();
+        }
         let entry = self.vm.platform.load(at);
         if entry == EMPTY && level == 0 {
             return Ok(self.install(area, page, access, at)?);
@@ -86,6 +92,9 @@ impl<S: System> AddressSpace<S> {
             return Ok(());
         };
         if leaf.protection.contains(access.needs()) {
+            if is_linked {
+                self.note_link_fault();
+            }
             return Ok(());
         }
         // A large page is never shared.
@@ -165,7 +174,8 @@ impl<S: System> AddressSpace<S> {
         let is_flushed = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
             && !self.vm.coherence.is_batched(coherent);
         if !is_flushed {
-            self.vm.coherence.wait(self.flush(&Change::reclaimed(page)));
+            self.flush(&Change::reclaimed(page), Sharers::default())
+                .wait(&self.vm.coherence, &self.vm.platform);
         }
     }
 

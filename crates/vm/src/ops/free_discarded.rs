@@ -27,11 +27,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::areas::Areas;
-use crate::coherence::{Change, Flush};
+use crate::coherence::Change;
 use crate::discarded::{AGE_MAX_NS, Choice};
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{EntryAt, Platform, Work};
+use crate::sharers::Sharers;
 use crate::system::System;
 use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
@@ -130,7 +131,9 @@ impl<S: System> Vm<S> {
         let cached = claimed.iter().filter(|page| !page.leaf.protection.is_empty());
         if let Some(change) = Change::discarded(cached.map(|page| page.address)) {
             self.discards.count_flush();
-            self.coherence.wait(self.coherence.flush(&mappings.coherent, &change));
+            let unlinked = Sharers::default();
+            let flush = mappings.flush(&self.coherence, &self.platform, &change, unlinked);
+            flush.wait(&self.coherence, &self.platform);
         }
     }
 

@@ -6,9 +6,10 @@ use core::ops::Range;
 use crate::PAGE_BYTES;
 use crate::area::{Area, Backing, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::Cause;
+use crate::coherence::{Cause, Placement};
 use crate::error::{BadRange, MapError};
 use crate::file::File;
+use crate::format::Format;
 use crate::gather::Gather;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
@@ -78,6 +79,12 @@ impl<S: System> AddressSpace<S> {
             return Err(BadRange.into());
         }
         let occupied = |range: &Range<u64>| self.mappings.unflushed(range);
+        if self.vm.policy.placement == Placement::PerThread {
+            let (thread, bytes) = (self.vm.platform.thread(), S::Format::span(1));
+            if let Some(range) = areas.find_room_for(thread, bytes, length, occupied) {
+                return Ok(range);
+            }
+        }
         if let Some(range) = areas.find_room(length, occupied) {
             return Ok(range);
         }

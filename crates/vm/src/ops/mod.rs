@@ -14,6 +14,7 @@ mod map;
 mod protect;
 mod read_ahead;
 mod remap;
+mod replicate;
 mod unmap;
 pub(crate) mod zero_page;
 

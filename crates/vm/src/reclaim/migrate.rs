@@ -133,7 +133,8 @@ impl<S: System> AddressSpace<S> {
             (current.frame == leaf.frame).then_some(claim)
         });
         if let Some(leaf) = claimed.filter(|&leaf| !self.vm.is_uncached(leaf)) {
-            self.mappings.unmapped(coherence, batch, address, leaf);
+            let sharers = self.mappings.sharers_of(platform, at.table);
+            self.mappings.unmapped(coherence, batch, address, leaf, &sharers);
         }
         platform.unlock_table(at.table);
         let Some(leaf) = claimed else {

@@ -36,6 +36,7 @@ use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Announced;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 use crate::reclaim::rmap::{Age, Mapping, Owner, Page, Rmap, State};
+use crate::sharers::Sharers;
 use crate::system::{Batch, System};
 use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
@@ -95,7 +96,13 @@ struct Reclaiming<S: System> {
 /// The result of an attempt to clear one entry.
 enum Step<S: System> {
     /// The entry's table is locked.
-    Cleared(Mapping<S>, Leaf, Announced, Frame),
+    Cleared {
+        mapping: Mapping<S>,
+        leaf: Leaf,
+        flush: Announced,
+        table: Frame,
+        sharers: Sharers,
+    },
     /// Another CPU has locked the table of the entry.
     TableIsLocked(Frame),
     /// Another call is changing the entry.
@@ -286,12 +293,12 @@ impl<S: System> Vm<S> {
             // Without a record, the page's file was closed, and this call holds the remaining
             // counts of the page.
             match step.unwrap_or(Step::Done) {
-                Step::Cleared(mapping, leaf, flush, table) => {
+                Step::Cleared { mapping, leaf, flush, table, sharers } => {
                     let Mapping { space, address } = mapping;
                     if !self.is_uncached(leaf) {
                         // A page that is flushed alone is flushed with its table locked
                         // (`ptep_clear_flush`).
-                        space.unmapped(&self.coherence, batch, address, leaf);
+                        space.unmapped(&self.coherence, batch, address, leaf, &sharers);
                     }
                     self.platform.unlock_table(table);
                     space.end(flush);
@@ -343,8 +350,10 @@ impl<S: System> Vm<S> {
             }
             match self.platform.compare_exchange(at, entry, EMPTY) {
                 Ok(_) => {
+                    // While the record has the mapping, its table is in the tree.
+                    let sharers = space.sharers_of(&self.platform, at.table);
                     let mapping = record.mappings.swap_remove(busy);
-                    return Step::Cleared(mapping, leaf, flush, at.table);
+                    return Step::Cleared { mapping, leaf, flush, table: at.table, sharers };
                 }
                 // The MMU has marked the entry, or another call has changed it.
                 Err(found) => entry = found,

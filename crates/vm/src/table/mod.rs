@@ -162,6 +162,20 @@ impl<F: Format> PageTables<F> {
         })
     }
 
+    /// Calls `each` with each table of level 0 that `range` overlaps.
+    pub(crate) fn each_leaf_table<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u64>,
+        mut each: impl FnMut(Frame),
+    ) {
+        for (_, end) in self.walks(platform, range.clone()) {
+            if let WalkEnd::Table(_, table) = end {
+                each(table);
+            }
+        }
+    }
+
     /// Returns the large leaves that overlap `range`, in order.
     pub(crate) fn large_leaves<P: Platform>(
         &self,

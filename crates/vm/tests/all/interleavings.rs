@@ -194,11 +194,12 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
     let touch = |page, how, value| {
         let address = pages(page, 1).start;
         let host = space.vm().platform();
-        if host.touch(cpu, space.root(), address, how, value).is_err() {
+        if host.touch(cpu, space.root_on(cpu), address, how, value).is_err() {
             assert_eq!(space.fault(address, how), Ok(()));
-            let _ = host.touch(cpu, space.root(), address, how, value);
+            let _ = host.touch(cpu, space.root_on(cpu), address, how, value);
         }
     };
+    let before = run_on(cpu);
     match operation {
         Operation::Read => touch(PAGE, Access::Read, 0),
         Operation::Write(value) => touch(PAGE, Access::Write, value),
@@ -216,6 +217,7 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
             (0..NODES).for_each(|node| assert!(space.migrate(pages(PAGE, 1), node).is_ok()));
         }
     }
+    run_on(before);
 }
 
 /// Runs one interleaving. Returns `true` if the second operation ran before the first was complete.
@@ -240,7 +242,7 @@ fn every_point<const LOCK: u8>(mode: ReclaimMode) {
     for state in STATES {
         for first in FIRST {
             for second in SECOND {
-                if LOCK != IN_PLACE
+                if !discards_in_place(LOCK)
                     && (state == State::Discarded
                         || [first, second].contains(&Operation::FreeDiscarded))
                 {
@@ -280,6 +282,11 @@ fn no_page_lost_or_leaked_with_batched_reclaim() {
 #[test]
 fn no_page_lost_or_leaked_with_discards_in_place() {
     every_point::<IN_PLACE>(ReclaimMode::On);
+}
+
+#[test]
+fn no_page_lost_or_leaked_with_replicas() {
+    every_point::<REPLICATED>(ReclaimMode::On);
 }
 
 #[test]

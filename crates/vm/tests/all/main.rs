@@ -10,6 +10,7 @@ mod interleavings;
 mod large;
 mod memory;
 mod model;
+mod placement;
 mod platform;
 mod quarantine;
 mod races;

@@ -21,6 +21,7 @@ struct Worker<'t, const LOCK: u8> {
 
 impl<const LOCK: u8> Worker<'_, LOCK> {
     fn run(&mut self) {
+        run_on(self.cpu);
         for _ in 0..ROUNDS {
             let (first, count) = (self.below(PAGES), 1 + self.below(8));
             let range = pages(first, count.min(PAGES - first));
@@ -32,7 +33,7 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
                 5 => drop(self.space.protect(range, READ_WRITE)),
                 6 => self.map(Place::Fixed(range)),
                 7 | 8 => self.map(Place::Anywhere { length: count * PAGE_BYTES }),
-                10 if LOCK == IN_PLACE => {
+                10 if discards_in_place(LOCK) => {
                     free_old_discarded(self.space.vm());
                 }
                 9 if self.below(8) == 0 => self.fork(first),
@@ -117,6 +118,11 @@ fn threads_use_no_freed_page_released_lock() {
 #[test]
 fn threads_use_no_freed_page_kept_tables() {
     threads_use_no_freed_page::<KEEPING>();
+}
+
+#[test]
+fn threads_use_no_freed_page_replicas() {
+    threads_use_no_freed_page::<REPLICATED>();
 }
 
 #[test]

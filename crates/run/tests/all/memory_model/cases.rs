@@ -3,11 +3,11 @@
 use std::env;
 use std::rc::Rc;
 
-use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
+use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, engine};
 use shootdown_program::OnFault;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::ErasedCoherence;
+use shootdown_vm::{ErasedCoherence, Policy, Replication};
 
 use crate::memory_model::faulty::{Fault, Faulty};
 use crate::memory_model::program::{NODES, Program, Reading, Sizes};
@@ -16,6 +16,8 @@ use crate::memory_model::program::{NODES, Program, Reading, Sizes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Design {
     Ours,
+    /// The engine, with upper page tables for each CPU.
+    Replicated,
     Linux70,
     UnmapBatched,
     Linux412,
@@ -27,8 +29,15 @@ pub(crate) enum Design {
 
 impl Design {
     /// The correct designs.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Ours, Self::Linux70, Self::UnmapBatched, Self::Linux412, Self::Arm64, Self::Naive];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Ours,
+        Self::Replicated,
+        Self::Linux70,
+        Self::UnmapBatched,
+        Self::Linux412,
+        Self::Arm64,
+        Self::Naive,
+    ];
 
     /// Returns the design's name in the environment.
     pub(crate) fn name(self) -> String {
@@ -43,6 +52,12 @@ impl Design {
         let faulty = Fault::ALL.map(Self::Faulty);
         Self::ALL.into_iter().chain(faulty).find(|design| design.name() == name)
     }
+}
+
+/// The engine, with replicas in every space.
+pub(crate) fn replicated(sim: Rc<Sim>) -> Engine<1> {
+    let policy = Policy { replication: Replication::Always, ..engine::POLICY };
+    Engine::new(sim).with_policy(policy)
 }
 
 /// A program, and the parameters of its run.
@@ -126,14 +141,13 @@ impl Case {
     pub(crate) fn run(&self) -> Result<Outcome, RunError> {
         match self.design {
             Design::Ours => self.run_under(Engine::<1>::new),
+            Design::Replicated => self.run_under(replicated),
             Design::Linux70 => self.run_under(Linux70::uncounted),
             Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
             Design::Arm64 => self.run_under(Arm64::skip),
             Design::Naive => self.run_under(Naive::new),
-            Design::Faulty(fault) => {
-                self.run_under(|sim| Faulty::boxed(Engine::<1>::new(sim), fault))
-            }
+            Design::Faulty(fault) => self.run_under(|sim| Faulty::boxed(fault.design(sim), fault)),
         }
     }
 

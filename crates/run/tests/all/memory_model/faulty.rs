@@ -2,13 +2,16 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use shootdown::{Horizon, StaleWrites};
+use shootdown_designs::Engine;
+use shootdown_sim::Sim;
 use shootdown_vm::{
     Cause, Change, DynCoherence, ErasedBatch, ErasedCoherence, Later, Policy, Refault,
 };
 
-use crate::memory_model::cases::{Case, Design, Room, seeds};
+use crate::memory_model::cases::{Case, Design, Room, replicated, seeds};
 
 /// The fault of a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +34,14 @@ pub(crate) enum Fault {
     CollapseUnflushed,
     /// The split of a large page to small ones is not flushed.
     SplitUnflushed,
+    /// The replicas of other CPUs are not flushed.
+    ReplicasUnflushed,
+    /// The replica of the CPU that flushes is not flushed.
+    OwnReplicaUnflushed,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::UnmappedForgotten,
         Self::BatchesLate,
         Self::CopyUnflushed,
@@ -44,7 +51,17 @@ impl Fault {
         Self::MoveUnflushed,
         Self::CollapseUnflushed,
         Self::SplitUnflushed,
+        Self::ReplicasUnflushed,
+        Self::OwnReplicaUnflushed,
     ];
+
+    /// The design that has the fault.
+    pub(crate) fn design(self, sim: Rc<Sim>) -> Engine<1> {
+        match self {
+            Self::ReplicasUnflushed | Self::OwnReplicaUnflushed => replicated(sim),
+            _ => Engine::new(sim),
+        }
+    }
 
     fn skips(self, cause: Cause) -> bool {
         match self {
@@ -55,7 +72,10 @@ impl Fault {
             Self::SplitUnflushed => cause == Cause::Split,
             Self::AdviceUnflushed => cause == Cause::Advise,
             Self::UnmapUnflushed => cause == Cause::Unmap,
-            Self::UnmappedForgotten | Self::BatchesLate => false,
+            Self::UnmappedForgotten
+            | Self::BatchesLate
+            | Self::ReplicasUnflushed
+            | Self::OwnReplicaUnflushed => false,
         }
     }
 }
@@ -87,6 +107,16 @@ fn oracle_detects_an_unflushed_split() {
     let fault = Design::Faulty(Fault::SplitUnflushed);
     let mut outcomes = seeds(BUDGET).map(|seed| Case::new(fault, seed, Room::Nodes).run().unwrap());
     assert!(outcomes.any(|outcome| outcome.violations != 0));
+}
+
+/// A flush of a space covers the translations that CPUs have read from replicas.
+#[test]
+fn oracle_detects_unflushed_replicas() {
+    for fault in [Fault::ReplicasUnflushed, Fault::OwnReplicaUnflushed] {
+        let case = |seed| Case::new(Design::Faulty(fault), seed, Room::Nodes);
+        let mut outcomes = seeds(BUDGET).map(|seed| case(seed).run().unwrap());
+        assert!(outcomes.any(|outcome| outcome.violations != 0), "{fault:?}");
+    }
 }
 
 #[test]
@@ -127,6 +157,26 @@ impl DynCoherence for Faulty {
             return Box::new(Skipped);
         }
         self.design.flush(space, change)
+    }
+
+    fn flush_replicas(
+        &self,
+        space: &dyn Any,
+        replicas: &[&dyn Any],
+        change: &Change,
+    ) -> Box<dyn Any> {
+        let skips = self.fault == Fault::ReplicasUnflushed;
+        self.design.flush_replicas(space, if skips { &[] } else { replicas }, change)
+    }
+
+    fn flush_also(&self, pending: &mut Box<dyn Any>, replica: &dyn Any, change: &Change) {
+        if self.fault != Fault::OwnReplicaUnflushed {
+            self.design.flush_also(pending, replica, change);
+        }
+    }
+
+    fn notified(&self, pending: &dyn Any) -> usize {
+        if pending.is::<Skipped>() { 0 } else { self.design.notified(pending) }
     }
 
     fn flush_later(&self, space: &dyn Any, change: &Change) -> Later<Box<dyn Any>, Box<dyn Any>> {

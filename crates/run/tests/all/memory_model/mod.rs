@@ -43,7 +43,7 @@ fn memory_matches_model_with_enough_memory() {
 
 #[test]
 fn memory_matches_model_during_reclaim() {
-    for design in [Design::Ours, Design::Naive] {
+    for design in [Design::Ours, Design::Replicated, Design::Naive] {
         let mut coverage = Coverage::default();
         for case in seeds(programs()).map(|seed| Case::new(design, seed, Room::Short)) {
             coverage.add(&case.must_be_right());
@@ -56,7 +56,7 @@ fn memory_matches_model_during_reclaim() {
 
 #[test]
 fn memory_matches_model_while_pages_move() {
-    for design in [Design::Ours, Design::Naive] {
+    for design in [Design::Ours, Design::Replicated, Design::Naive] {
         let mut coverage = Coverage::default();
         for case in seeds(programs() / 2).map(|seed| Case::new(design, seed, Room::Nodes)) {
             coverage.add(&case.must_be_right());
@@ -139,6 +139,9 @@ impl Coverage {
         assert!(copied > 0, "no page was copied on write");
         assert!(refilled > 0, "no access missed the TLB");
         let Stats { collapsed, split, migrated, read_ahead, mapped_around, .. } = memory;
+        let Stats { replicas, linked, link_faults, .. } = memory;
+        let is_replicated = replicas > 0 && linked > 0 && link_faults > 0;
+        assert!(design != Design::Replicated || is_replicated, "no replica was used");
         assert!(collapsed > 0, "no large page was made");
         assert!(split > 0, "no large page was split");
         assert!(migrated > 0, "no page was moved to another node");

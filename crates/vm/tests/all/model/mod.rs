@@ -486,6 +486,23 @@ fn programs_match_model_with_large_pages_reclaim() {
 }
 
 #[test]
+fn programs_match_model_with_large_pages_replicas() {
+    run_with_large_pages(Fixture::<REPLICATED, AT_WAIT>::with_large_pages_and_reclaim);
+}
+
+/// The model detects a memory manager whose flushes do not reach all CPUs that share a table.
+#[test]
+#[should_panic(expected = "is still writable")]
+fn model_detects_lost_sharers() {
+    let mut fixture = Fixture::<REPLICATED, AT_WAIT>::with_reclaim();
+    fixture.host.forget_sharers();
+    let (protection, kind, access) = (READ_WRITE, Kind::Private, Access::Write);
+    fixture.step(0, &Step::MapFixed { first: 0, count: 4, protection, kind });
+    fixture.step(0, &Step::Touch { page: 0, count: 4, cpu: 1, access });
+    fixture.step(0, &Step::Protect { first: 0, count: 4, protection: READ });
+}
+
+#[test]
 fn programs_match_model_with_large_pages_batches() {
     run_with_large_pages(Fixture::<BATCHING, AT_WAIT>::with_large_pages_and_reclaim);
 }
@@ -557,6 +574,14 @@ proptest! {
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_reclaim::<IN_PLACE>(&steps);
+    }
+
+    /// Each CPU has upper page tables of its own.
+    #[test]
+    fn programs_match_model_with_replicas(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<REPLICATED>(&steps);
     }
 
     /// The flush is complete when `flush` returns. This detects a flush that comes before the page

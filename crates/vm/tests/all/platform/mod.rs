@@ -12,13 +12,14 @@ mod mmu;
 pub mod deferring;
 mod notifying;
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
 use shootdown_vm::{
@@ -30,7 +31,7 @@ use decode::{Decoded, Mmu};
 pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
-pub(crate) use notifying::{empty_tables, unmap_lock, unused};
+pub(crate) use notifying::{discards_in_place, empty_tables, unmap_lock, unused};
 
 pub const READ: Protection = Protection::READ;
 pub const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
@@ -63,6 +64,8 @@ pub const BATCHING: u8 = 6;
 /// As `BATCHING`, with a few private pages discarded in place, and without flushes of translations
 /// that no CPU has used.
 pub const IN_PLACE: u8 = 7;
+/// As `IN_PLACE`, with upper page tables for each CPU.
+pub const REPLICATED: u8 = 8;
 
 /// Frames alternate between two nodes.
 pub const NODES: usize = 2;
@@ -105,7 +108,18 @@ pub struct Machine {
     drops_flushes: AtomicBool,
     takes_pages_for_zero: AtomicBool,
     skipped_claim: Mutex<Option<SkippedClaim>>,
+    forgets_sharers: AtomicBool,
     now_ns: AtomicU64,
+}
+
+thread_local! {
+    /// The CPU that this thread stands for.
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Makes this thread stand for a CPU. Returns the one that it stood for.
+pub fn run_on(cpu: usize) -> usize {
+    CPU.replace(cpu)
 }
 
 #[derive(Default)]
@@ -113,6 +127,8 @@ struct FrameState {
     kind: AtomicU8,
     users: AtomicU64,
     word: AtomicU64,
+    /// The CPUs whose replicas link to a table.
+    sharers: AtomicU64,
     entries: OnceLock<Box<[AtomicU64; 512]>>,
 }
 
@@ -180,6 +196,7 @@ impl Host {
             drops_flushes: AtomicBool::new(false),
             takes_pages_for_zero: AtomicBool::new(false),
             skipped_claim: Mutex::default(),
+            forgets_sharers: AtomicBool::new(false),
             now_ns: AtomicU64::new(0),
         }))
     }
@@ -255,6 +272,11 @@ impl Host {
     /// Makes flushes do nothing, to check that tests detect this.
     pub fn drop_flushes(&self) {
         self.0.drops_flushes.store(true, Relaxed);
+    }
+
+    /// Makes tables forget their sharers, to check that tests detect this.
+    pub fn forget_sharers(&self) {
+        self.0.forgets_sharers.store(true, Relaxed);
     }
 
     /// Makes every page look as if it were zero, to check that tests detect this.
@@ -347,6 +369,7 @@ impl Host {
                     .entries
                     .get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
                 entries.iter().for_each(|entry| entry.store(0, Relaxed));
+                state.sharers.store(0, Relaxed);
                 state.kind.store(TABLE, Release);
             }
             FrameUse::Page => state.become_page(),
@@ -499,6 +522,33 @@ impl Platform for Host {
         self.0.now_ns.load(Relaxed)
     }
 
+    fn cpu(&self) -> usize {
+        CPU.get()
+    }
+
+    fn thread(&self) -> u64 {
+        CPU.get() as u64
+    }
+
+    fn add_sharer(&self, table: Frame, cpu: usize) {
+        self.interruption_point();
+        if !self.0.forgets_sharers.load(Relaxed) {
+            self.state(table, TABLE).sharers.fetch_or(1 << cpu, SeqCst);
+        }
+        fence(SeqCst);
+    }
+
+    fn remove_sharer(&self, table: Frame, cpu: usize) {
+        self.interruption_point();
+        self.state(table, TABLE).sharers.fetch_and(!(1 << cpu), SeqCst);
+    }
+
+    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
+        fence(SeqCst);
+        let sharers = self.state(table, TABLE).sharers.load(SeqCst);
+        (0..64).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
+    }
+
     fn work(&self, work: Work, count: usize) {
         assert_ne!(count, 0, "{work:?} is reported with a count of 0");
     }
@@ -537,7 +587,8 @@ pub fn access<C: Coherence + 'static, F: Format + 'static>(
 ) -> Result<u64, FaultError> {
     let host = space.vm().platform();
     for _ in 0..1_000_000 {
-        match host.touch(cpu, space.root(), address, access, value) {
+        run_on(cpu);
+        match host.touch(cpu, space.root_on(cpu), address, access, value) {
             Ok(word) => return Ok(word),
             Err(PageFault) => space.fault(address, access)?,
         }

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Batching, Change, Discards, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Policy,
-    ReclaimFlush, Refault, Retired, Unaccessed, UnmapLock, ZeroPage,
+    Batching, Change, Discards, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Placement,
+    Policy, ReclaimFlush, Refault, Replication, Retired, Unaccessed, UnmapLock, ZeroPage,
 };
 
 use super::{
     AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, IN_PLACE, KEEPING, PER_AREA,
-    PER_SPACE, SHARED,
+    PER_SPACE, REPLICATED, SHARED,
 };
 
 pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
@@ -24,7 +24,7 @@ pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
 /// Half of the policies lock areas for faults.
 pub(crate) const fn fault_lock(lock: u8) -> FaultLock {
     match lock {
-        SHARED | KEEPING | BATCHING | IN_PLACE => FaultLock::Area,
+        SHARED | KEEPING | BATCHING | IN_PLACE | REPLICATED => FaultLock::Area,
         _ => FaultLock::Space,
     }
 }
@@ -33,8 +33,12 @@ pub(crate) const fn empty_tables(lock: u8) -> EmptyTables {
     if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
 }
 
+pub(crate) const fn discards_in_place(lock: u8) -> bool {
+    lock == IN_PLACE || lock == REPLICATED
+}
+
 const fn batches(lock: u8) -> bool {
-    lock == BATCHING || lock == IN_PLACE
+    matches!(lock, BATCHING | IN_PLACE | REPLICATED)
 }
 
 fn policy(lock: u8) -> Policy {
@@ -54,7 +58,9 @@ fn policy(lock: u8) -> Policy {
         empty_tables: empty_tables(lock),
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
         reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
-        discards: if lock == IN_PLACE { Discards::InPlace } else { Discards::Immediate },
+        placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
+        replication: if lock == REPLICATED { Replication::Always } else { Replication::Never },
+        discards: if discards_in_place(lock) { Discards::InPlace } else { Discards::Immediate },
         unaccessed: if lock == IN_PLACE { Unaccessed::Unflushed } else { Unaccessed::Flushed },
         refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
         extra_flushes,
@@ -110,7 +116,7 @@ unused!(Scheduling, [const LOCK: u8, const WHEN: u8] Notifying<LOCK, WHEN>);
 
 impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
     type Space = Root;
-    type Pending = (Root, Change);
+    type Pending = Vec<(Root, Change)>;
 
     fn policy(&self) -> Policy {
         policy(LOCK)
@@ -120,12 +126,40 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
         root
     }
 
-    fn flush(&self, &root: &Root, change: &Change) -> (Root, Change) {
+    fn flush(&self, &root: &Root, change: &Change) -> Vec<(Root, Change)> {
         self.0.0.flushes.lock().push(change.clone());
         if WHEN == AT_FLUSH {
             self.invalidate(root, change);
         }
-        (root, change.clone())
+        Vec::from([(root, change.clone())])
+    }
+
+    fn replica(&self, _: &Root, root: Root) -> Option<Root> {
+        Some(root)
+    }
+
+    fn flush_replicas(
+        &self,
+        space: &Root,
+        replicas: &[&Root],
+        change: &Change,
+    ) -> Vec<(Root, Change)> {
+        let mut pending = self.flush(space, change);
+        replicas.iter().for_each(|replica| self.flush_also(&mut pending, replica, change));
+        pending
+    }
+
+    fn flush_also(&self, pending: &mut Vec<(Root, Change)>, &root: &Root, change: &Change) {
+        if WHEN == AT_FLUSH {
+            self.invalidate(root, change);
+        }
+        pending.push((root, change.clone()));
+    }
+
+    fn drop_replica(&self, &replica: &Root) {
+        if !self.0.0.drops_flushes.load(Relaxed) {
+            self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().invalidate_space(replica));
+        }
     }
 
     /// All CPUs of this machine run all spaces at once.
@@ -133,10 +167,10 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
         Some(self.0.0.tlbs.len() - 1)
     }
 
-    fn wait(&self, (root, change): (Root, Change)) -> Horizon {
+    fn wait(&self, pending: Vec<(Root, Change)>) -> Horizon {
         self.0.begin_wait();
         if WHEN == AT_WAIT {
-            self.invalidate(root, &change);
+            pending.iter().for_each(|(root, change)| self.invalidate(*root, change));
         }
         Horizon::CLEAR
     }
@@ -164,6 +198,17 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
             assert!(batch.spaces.contains(&root.0), "the space was not added to the batch");
             batch.changes.push((*root, change));
         }
+    }
+
+    fn unmapped_in_replica(
+        &self,
+        batch: &mut UnmappedPages,
+        &root: &Root,
+        address: u64,
+    ) -> Result<(), BatchIsFull> {
+        self.add_space(batch, &root)?;
+        batch.changes.push((root, Change::reclaimed(address)));
+        Ok(())
     }
 
     fn flush_batch(&self, batch: UnmappedPages) {
