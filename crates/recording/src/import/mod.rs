@@ -70,8 +70,8 @@ pub struct Imported {
     /// `true` if the text begins after the program, so that the memory that the program had mapped
     /// before is unknown.
     pub began_before: bool,
-    /// `true` if the text has events of interrupts to other CPUs. Without them, no flush is known to
-    /// have asked another CPU.
+    /// `true` if the text has events of interrupts to other CPUs. Without them, no flush is known
+    /// to have asked another CPU.
     pub has_interrupts: bool,
     /// Number of events of known kinds, whether they concern the program or not.
     pub events: u64,

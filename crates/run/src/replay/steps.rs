@@ -8,8 +8,8 @@
 //! another thread has freed it.
 //!
 //! A page fault also takes effect at its flush, or else when it begins. Only its beginning is
-//! recorded. The rest of a fault without a flush, a microsecond or less, counts as computing, and so
-//! does a thread whenever it is on its CPU and not in one of these calls.
+//! recorded. The rest of a fault without a flush, a microsecond or less, counts as computing. A
+//! thread also computes whenever it is on its CPU and not in one of these calls.
 
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};

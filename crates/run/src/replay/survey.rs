@@ -32,13 +32,13 @@ pub struct Survey {
     /// Nanoseconds in which at least two CPUs ran threads of the same space. Without such times,
     /// there is nobody to interrupt.
     pub parallel_ns: u64,
-    /// Median of the times from a request to the flush of its target, in nanoseconds. `None` without
-    /// requests.
+    /// Median of the times from a request to the flush of its target, in nanoseconds. `None`
+    /// without requests.
     pub delivery_ns: Option<u64>,
     /// Median of the times from a request with interrupts to the sender's own flush.
     pub(crate) send_ns: Option<u64>,
-    /// `true` if the program asked the kernel to reclaim pages. The replay then needs a memory manager
-    /// that reclaims.
+    /// `true` if the program asked the kernel to reclaim pages. The replay then needs a memory
+    /// manager that reclaims.
     pub(crate) reclaims: bool,
     /// The outcome of each call, in the order in which the calls began.
     pub(crate) outcomes: Vec<Outcome>,

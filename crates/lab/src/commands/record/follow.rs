@@ -58,7 +58,8 @@ impl Load {
 fn busy(text: &str) -> Option<u64> {
     /// The columns of idle time, without and with requests to a device.
     const IDLE: [usize; 2] = [3, 4];
-    /// User, nice, system, idle, wait, two of interrupts, and stolen time. Others are parts of these.
+    /// User, nice, system, idle, wait, two of interrupts, and stolen time. Others are parts of
+    /// these.
     const COLUMNS: usize = 8;
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let columns = line.split_whitespace().take(COLUMNS).enumerate();
