@@ -2,18 +2,24 @@
 //! project does not have, so that their cache lines cost as much as under Linux. All designs are
 //! charged alike.
 //!
-//! | words | in Linux | charged |
-//! |---|---|---|
-//! | `struct page`: counts of users and mappings, links, flags | one line for each frame | at each change of the users of a page, with the locked operations that Linux makes |
-//! | lock of a page table | in the `struct page` of the table | where Linux takes it; held during the change of an entry, and during the flush of a page that is flushed alone |
-//! | lists of free pages for each CPU, and the lock of the zone | `rmqueue_bulk`, `free_pcppages_bulk` | one lock for each batch, held while the records of its frames are written ([`Sim::allocate`]) |
-//! | LRU lists | `folio_batch` of 31 pages for each CPU, and `lru_lock` | one lock for 31 pages that were added or freed |
-//! | counter of the memory cgroup | a stock of 64 pages for each CPU (`MEMCG_CHARGE_BATCH`) | one locked operation for 64 pages that were charged, and for 31 that were freed |
-//! | counters of resident pages | `percpu_counter` with a batch of 32 or more | one lock for each batch, on a line of the space |
+//! - `struct page` has one line for each frame: the counts of users and mappings, links and flags.
+//!   It is charged at each change of the users of a page, with Linux's locked operations.
+//! - The lock of a page table is in the `struct page` of the table. It is taken where Linux takes
+//!   it. It is held during the change of an entry, and during the flush of a page that is flushed
+//!   alone.
+//! - Each CPU has lists of free pages, and takes and returns batches under the lock of the zone,
+//!   while the records of their frames are written (`rmqueue_bulk`, `free_pcppages_bulk`): see
+//!   [`Sim::allocate`].
+//! - The LRU lists have one lock, which is taken for 31 pages that were added, or freed
+//!   (`folio_batch`, `lru_lock`).
+//! - The counter of the memory cgroup: one locked operation for 64 pages that were charged
+//!   (`MEMCG_CHARGE_BATCH`), and for 31 that were freed.
+//! - The counter of resident pages (`percpu_counter`): one lock for a batch of 32 or more, on a
+//!   line of the space.
 //!
 //! The records of mappings and their locks exist in the memory manager itself, if memory is
-//! reclaimed (`reclaim/rmap.rs`), as do the lock of the space, the locks of areas, and the lock of a
-//! file's pages.
+//! reclaimed (`reclaim/rmap.rs`), as do the lock of the space, the locks of areas, and the lock of
+//! a file's pages.
 
 use core::cell::RefCell;
 use std::collections::BTreeMap;

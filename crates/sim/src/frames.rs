@@ -32,8 +32,8 @@ impl Sim {
         self.memory.borrow_mut().allocate_on(Purpose::Page, node, self.cpu())
     }
 
-    /// Spends the time of an allocation. If this CPU keeps no frame of the node, it takes many, with
-    /// the node locked. (Linux: `rmqueue_bulk`, under the lock of the zone.)
+    /// Spends the time of an allocation. If this CPU keeps no frame of the node, it takes many,
+    /// with the node locked. (Linux: `rmqueue_bulk`, under the lock of the zone.)
     fn begin_allocation(&self, node: usize) {
         self.spend(self.machine.kernel.frame);
         if self.memory.borrow().keeps_none(node, self.cpu()) {
@@ -78,8 +78,8 @@ impl Sim {
     }
 
     /// Time until this CPU has the lines of the records of frames, which it writes one after the
-    /// other. Most of the time under the lock of a zone is that of these lines (Aaron Lu, "eliminate
-    /// zone->lock contention", 2018).
+    /// other. Most of the time under the lock of a zone is that of these lines (Aaron Lu,
+    /// "eliminate zone->lock contention", 2018).
     pub fn time_of_page_records(&self, frames: &[FrameNumber]) -> Time {
         let mut lines = self.lines.borrow_mut();
         let began = self.now();
@@ -88,8 +88,8 @@ impl Sim {
     }
 
     /// Writes the record of a frame, with some locked operations: `struct page`, which has one
-    /// cache line, with the counts of users and mappings, the links of lists, and the lock of a page
-    /// table.
+    /// cache line, with the counts of users and mappings, the links of lists, and the lock of a
+    /// page table.
     pub fn use_page_record(&self, frame: FrameNumber, locked_operations: u64) {
         if self.is_in_context() {
             let (cpu, now) = (self.cpu(), self.now());

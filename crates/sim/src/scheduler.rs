@@ -70,8 +70,8 @@ impl Sim {
         }
     }
 
-    /// Makes a blocked thread ready, on an idle CPU or on this one. Without this, a thread that finds
-    /// no idle CPU runs where it last ran. (Linux: `wake_affine`.)
+    /// Makes a blocked thread ready, on an idle CPU or on this one. Without this, a thread that
+    /// finds no idle CPU runs where it last ran. (Linux: `wake_affine`.)
     pub fn wake_near(&self, id: ThreadId) {
         let cpu = self.cpu();
         let mut scheduler = self.scheduler.borrow_mut();

@@ -99,8 +99,8 @@ impl<S: System> AddressSpace<S> {
         Ok(())
     }
 
-    /// Replaces a claim by `entry`, which maps the page of `leaf`, and flushes what was gathered. If
-    /// the page has been discarded since the claim, flushes and releases it instead of the call
+    /// Replaces a claim by `entry`, which maps the page of `leaf`, and flushes what was gathered.
+    /// If the page has been discarded since the claim, flushes and releases it instead of the call
     /// that discarded it.
     fn resolve_claim(
         &self,

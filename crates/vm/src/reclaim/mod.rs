@@ -42,7 +42,12 @@ use crate::table::{Slot, change_leaf};
 use crate::vm::Vm;
 
 /// Number of times that an allocation may lose a reclaimed frame to another CPU before it fails.
-const ATTEMPTS: usize = 64;
+const ATTEMPTS: usize = 16;
+
+/// Number of times that an allocation may find nothing to free, and nothing to wait for, before it
+/// fails. Another call may have isolated the pages when this one looked for them, and then have put
+/// them back, because they were in use.
+const FRUITLESS_MAX: usize = 3;
 
 /// Number of times that one call may examine a page: once to clear its marks, once to find that it
 /// was used again, and once to find that it is no longer used.
@@ -154,12 +159,16 @@ impl<S: System> Vm<S> {
         error: OutOfMemory,
     ) -> Result<Frame, OutOfMemory> {
         let Some(rmap) = &self.rmap else { return Err(error) };
+        let mut fruitless = 0;
         for _ in 0..ATTEMPTS {
             let freed_before = rmap.freed();
             let reclaim = |node| self.reclaim(node, RECLAIM_PAGES).freed;
             let is_freed = (0..rmap.node_count()).any(|node| reclaim(node) > 0);
             if !is_freed && !self.wait_for_others(rmap, freed_before) {
-                return Err(error);
+                fruitless += 1;
+                if fruitless == FRUITLESS_MAX {
+                    return Err(error);
+                }
             }
             if let Ok(frame) = self.platform.allocate(purpose) {
                 return Ok(frame);
