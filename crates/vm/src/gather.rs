@@ -212,8 +212,9 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed. The leaf
-    /// must be the value that was replaced: a CPU may have marked the entry since it was found.
+    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed. The
+    /// leaf must be the value that was replaced: a CPU may have marked the entry since it was
+    /// found.
     pub(crate) fn add_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
         if level == 0 && self.space.vm.is_uncached(leaf) {

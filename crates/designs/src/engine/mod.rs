@@ -58,8 +58,8 @@ impl Design {
         Self::new("shootdown-early-answers", Purpose::Research, |sim| {
             sized(sim, NotifyBy::EarlyAnswers, linux::POLICY)
         });
-    /// The engine with its own policy, which does not flush translations that no CPU has used. Sound
-    /// on this simulated machine, whose walkers mark entries as Intel's do.
+    /// The engine with its own policy, which does not flush translations that no CPU has used.
+    /// Sound on this simulated machine, whose walkers mark entries as Intel's do.
     pub const SHOOTDOWN_UNACCESSED: Self =
         Self::new("shootdown-unaccessed", Purpose::Research, |sim| {
             let policy = Policy { unaccessed: Unaccessed::Unflushed, ..POLICY };

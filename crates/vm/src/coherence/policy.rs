@@ -4,7 +4,8 @@
 /// flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
 pub const RECLAIM_PAGES: usize = 32;
 
-/// Number of pages of a space that predictions may cost in vain, unless a policy has another: 2 MiB.
+/// Number of pages of a space that predictions may cost in vain, unless a policy has another:
+/// 2 MiB.
 pub const PREDICTED_IN_VAIN_MAX: u64 = 512;
 
 /// The locks, page tables and flushes that a coherence wants the memory manager to use.

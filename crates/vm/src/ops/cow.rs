@@ -32,8 +32,8 @@ use crate::space::AddressSpace;
 use crate::system::System;
 
 impl<S: System> AddressSpace<S> {
-    /// Gives this space its own writable page at `page` of an area, where `at` held `entry`. Does nothing if
-    /// another call changes the entry first.
+    /// Gives this space its own writable page at `page` of an area, where `at` held `entry`. Does
+    /// nothing if another call changes the entry first.
     pub(crate) fn make_private(
         &self,
         area: &Area<S::Platform>,

@@ -29,7 +29,8 @@ use crate::system::System;
 /// interrupts.
 const PREDICTIONS: u64 = 16;
 
-/// The state of a space's predictions. All words are hints: no other access depends on their values.
+/// The state of a space's predictions. All words are hints: no other access depends on their
+/// values.
 #[derive(Debug, Default)]
 pub(crate) struct ZeroPagePredictor {
     /// Number of first reads for which a write is still predicted.
@@ -84,7 +85,8 @@ impl<S: System> AddressSpace<S> {
         if self.vm.policy.zero_page != ZeroPage::Predicted {
             return;
         }
-        // The tables of other areas may be freed at any time, so a page there counts as not written.
+        // The tables of other areas may be freed at any time, so a page there counts as not
+        // written.
         let is_written = |page| {
             let leaf = || self.mappings.tables.leaf(&self.vm.platform, page);
             area.range.contains(&page)

@@ -259,8 +259,8 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Clears the accessed mark of a mapping, and marks the mapping as aged. Returns `true` if the mark was set: the page was used
-    /// since the last call.
+    /// Clears the accessed mark of a mapping, and marks the mapping as aged. Returns `true` if the
+    /// mark was set: the page was used since the last call.
     fn clear_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
         let Some((at, entry)) = self.entry_of(page, mapping) else { return false };
         // Linux locks the table for this. A table that is locked is not waited for, because the
