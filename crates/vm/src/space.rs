@@ -279,6 +279,8 @@ counters! {
     read_ahead
     /// Replicas made, each with upper page tables of one CPU's own.
     replicas
+    /// Page tables allocated for replicas: roots and upper tables.
+    replica_tables
     /// Links made from replicas to page tables of the last level.
     linked
     /// Faults for which nothing had to be done but to make such a link.

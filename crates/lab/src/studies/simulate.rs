@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::{Classes, LateMemory, Limits, Outcome, Settings};
+use shootdown_run::{Classes, Limits, MemoryCosts, Outcome, Settings};
 use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
@@ -57,7 +57,7 @@ pub(crate) struct Measurement {
     pub(crate) lock_sleep_ns: u64,
     /// The pages that were discarded in place.
     #[serde(flatten)]
-    pub(crate) late_memory: LateMemory,
+    pub(crate) memory_costs: MemoryCosts,
     /// The classes of the flush interrupts.
     #[serde(flatten)]
     pub(crate) classes: Classes,
@@ -159,7 +159,7 @@ fn measure(
         time_by_cause: outcome.causes.iter().sum(),
         lock_waits: counts.lock_waits,
         lock_sleep_ns: counts.lock_sleep.ns(),
-        late_memory: LateMemory::from(outcome.discards),
+        memory_costs: MemoryCosts::from(&outcome),
         classes: Classes::from(counts),
     })
 }

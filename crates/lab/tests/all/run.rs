@@ -53,8 +53,9 @@ fn json_has_the_documented_keys() {
             "bound cpus design flushes_full flushes_ranged interrupts interrupts_early \
              interrupts_in_vain interrupts_touched_1gib interrupts_touched_2mib \
              interrupts_touched_512gib interrupts_useful late_page_ns machine operations \
-             pages_discarded_in_place pages_reclaimable_max requests seed time_by_cause time_ns \
-             violations workload"
+             pages_discarded_in_place pages_predicted pages_predicted_in_vain \
+             pages_reclaimable_max replica_link_faults replica_links replica_tables requests seed \
+             time_by_cause time_ns violations workload"
         );
         assert_eq!(
             keys(&row["time_by_cause"]),

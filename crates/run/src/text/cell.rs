@@ -14,7 +14,7 @@ use super::world::{Reading, World};
 use super::{Constants, Text};
 use crate::classes::Classes;
 use crate::executor::run;
-use crate::late_memory::LateMemory;
+use crate::memory_costs::MemoryCosts;
 use crate::outcome::{Outcome, RunError};
 use crate::settings::Settings;
 
@@ -65,7 +65,7 @@ pub struct Row {
     pub time_by_cause: TimeByCause,
     /// The pages that were discarded in place, in the whole run.
     #[serde(flatten)]
-    pub late_memory: LateMemory,
+    pub memory_costs: MemoryCosts,
     /// Number of uses of a translation after the flush that removed it, in the whole run.
     pub violations: u64,
 }
@@ -147,7 +147,7 @@ impl Cell<'_> {
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,
-            late_memory: LateMemory::from(outcome.discards),
+            memory_costs: MemoryCosts::from(outcome),
             violations: outcome.violations,
         }
     }

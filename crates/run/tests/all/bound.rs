@@ -1,7 +1,7 @@
 //! The classes of interrupts, and the design that sends only useful ones.
 
 use shootdown_designs::Design;
-use shootdown_run::LateMemory;
+use shootdown_run::MemoryCosts;
 use shootdown_run::text::{Cell, Row, Text};
 use shootdown_sim::Machine;
 
@@ -55,10 +55,10 @@ fn discards_in_place_interrupt_hardly_ever() {
     let ours = row(OWN_PAGES, Design::SHOOTDOWN);
     assert!(ours.interrupts * 50 <= linux.interrupts, "{ours:?}");
     assert!(ours.time_ns < flushing.time_ns.min(linux.time_ns), "{ours:?}");
-    assert_eq!(linux.late_memory, LateMemory::default());
-    assert_eq!(ours.late_memory.pages_discarded_in_place, 4 * 40 * 8);
-    assert_eq!(ours.late_memory.pages_reclaimable_max, 4 * 8);
-    assert!(ours.late_memory.late_page_ns > 0);
+    assert_eq!(linux.memory_costs, MemoryCosts::default());
+    assert_eq!(ours.memory_costs.pages_discarded_in_place, 4 * 40 * 8);
+    assert_eq!(ours.memory_costs.pages_reclaimable_max, 4 * 8);
+    assert!(ours.memory_costs.late_page_ns > 0);
 }
 
 #[test]

@@ -83,6 +83,7 @@ impl<S: System> AddressSpace<S> {
         // If the thread was moved, another thread may have made the CPU's replica.
         if coherent.is_some_and(|coherent| replicas.add(Replica::new(cpu, root, coherent))) {
             count(&self.counters.replicas, 1);
+            count(&self.counters.replica_tables, 1);
         } else {
             vm.platform.free_table(root);
         }
@@ -100,7 +101,11 @@ impl<S: System> AddressSpace<S> {
         }
         let cpu = vm.platform.cpu();
         let Some(replica) = replicas.to_load(cpu) else { return Ok(false) };
-        let new_table = || vm.allocate(FrameUse::Table);
+        let new_table = || {
+            let table = vm.allocate(FrameUse::Table)?;
+            count(&self.counters.replica_tables, 1);
+            Ok(table)
+        };
         let is_new = replica.link(&vm.platform, address, table, new_table)?;
         if is_new {
             count(&self.counters.linked, 1);

@@ -1,6 +1,6 @@
 //! A verdict as CSV: one line per design.
 
-use shootdown_run::{Classes, LateMemory};
+use shootdown_run::{Classes, MemoryCosts};
 use shootdown_sim::Cause;
 
 use super::fidelity::Fidelity;
@@ -40,7 +40,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         .left(Cause::ALL.map(Cause::name_ns))
         .left(["lock_waits", "lock_sleep_ns"])
         .left(Classes::NAMES)
-        .left(LateMemory::NAMES);
+        .left(MemoryCosts::NAMES);
     let Verdict { kernel, fidelity, .. } = verdict;
     let Fidelity { ipis_ratio, flushes_ratio, requests_ratio, .. } = fidelity;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let locks = [row.lock_waits, row.lock_sleep_ns];
         let more = [row.requests].into_iter().chain(times).chain(locks);
-        let more = more.chain(row.classes.values()).chain(row.late_memory.values());
+        let more = more.chain(row.classes.values()).chain(row.memory_costs.values());
         let more = more.map(Cell::Count);
         table.row(cells.chain(numbers.map(Cell::Count)).chain(ratios).chain(more));
     }

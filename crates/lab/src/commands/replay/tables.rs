@@ -7,7 +7,7 @@ use crate::render::table::{Cell, Figure, Medium, Table, figure};
 use crate::render::times;
 
 /// The figures of a design. Text tables have those with a name for text.
-const FIGURES: [Figure<DesignRow>; 33] = [
+const FIGURES: [Figure<DesignRow>; 38] = [
     figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("requests", "Interrupts", "requested flushes of a CPU", |it| Cell::Count(it.requests)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
@@ -41,12 +41,17 @@ const FIGURES: [Figure<DesignRow>; 33] = [
     figure("", CAUSES, "TLB refills", |it| spent(it, Cause::Refills)),
     figure("", CAUSES, "idle", |it| spent(it, Cause::Idle)),
     figure("", LATE, "pages discarded in place", |it| {
-        Cell::Count(it.late_memory.pages_discarded_in_place)
+        Cell::Count(it.memory_costs.pages_discarded_in_place)
     }),
     figure("late pages", LATE, "reclaimable pages, at most", |it| {
-        Cell::Count(it.late_memory.pages_reclaimable_max)
+        Cell::Count(it.memory_costs.pages_reclaimable_max)
     }),
-    figure("", LATE, "time, all pages", |it| Cell::Nanoseconds(it.late_memory.late_page_ns)),
+    figure("", LATE, "time, all pages", |it| Cell::Nanoseconds(it.memory_costs.late_page_ns)),
+    figure("", PREDICTED, "pages", |it| Cell::Count(it.memory_costs.pages_predicted)),
+    figure("", PREDICTED, "in vain", |it| Cell::Count(it.memory_costs.pages_predicted_in_vain)),
+    figure("", REPLICAS, "page tables", |it| Cell::Count(it.memory_costs.replica_tables)),
+    figure("", REPLICAS, "links", |it| Cell::Count(it.memory_costs.replica_links)),
+    figure("", REPLICAS, "faults for links", |it| Cell::Count(it.memory_costs.replica_link_faults)),
     figure("", "Locks", "waits", |it| Cell::Count(it.lock_waits)),
     figure("", "Locks", "time that threads slept", |it| Cell::Nanoseconds(it.lock_sleep_ns)),
 ];
@@ -56,6 +61,8 @@ fn spent(row: &DesignRow, cause: Cause) -> Cell {
     Cell::Nanoseconds(row.time_by_cause[cause].ns())
 }
 
+const PREDICTED: &str = "Predicted writes";
+const REPLICAS: &str = "Replicas of page tables";
 const CAUSES: &str = "CPU time, all CPUs";
 
 const LATE: &str = "Memory given back late";

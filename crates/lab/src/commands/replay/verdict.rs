@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::replay::KernelCounts;
-use shootdown_run::{Classes, LateMemory, Outcome};
+use shootdown_run::{Classes, MemoryCosts, Outcome};
 use shootdown_sim::{Counts, FlushWaits, TimeByCause};
 
 use super::fidelity::Fidelity;
@@ -108,7 +108,7 @@ pub(crate) struct DesignRow {
     pub(crate) time_by_cause: TimeByCause,
     /// The pages that were discarded in place.
     #[serde(flatten)]
-    pub(crate) late_memory: LateMemory,
+    pub(crate) memory_costs: MemoryCosts,
     /// Number of requests for a lock that another thread had.
     pub(crate) lock_waits: u64,
     /// Time that threads slept for locks.
@@ -290,8 +290,8 @@ impl DesignRow {
             steps_dropped: sum(|outcome| outcome.dropped_steps),
             requests: count(Counts::requests),
             classes: Classes::mean(&outcomes.iter().map(|it| it.counts).collect::<Vec<_>>()),
-            late_memory: LateMemory::mean(
-                &outcomes.iter().map(|it| it.discards.into()).collect::<Vec<_>>(),
+            memory_costs: MemoryCosts::mean(
+                &outcomes.iter().map(MemoryCosts::from).collect::<Vec<_>>(),
             ),
             time_by_cause: outcomes
                 .iter()

@@ -19,6 +19,8 @@
 //!                "broadcast_wait_ns", "tags_allocated", "rollovers", "requests",
 //!                "time_by_cause": {"user_ns": …, …}, "lock_waits", "lock_sleep_ns",
 //!                "pages_discarded_in_place", "pages_reclaimable_max", "late_page_ns",
+//!                "pages_predicted", "pages_predicted_in_vain", "replica_tables",
+//!                "replica_links", "replica_link_faults",
 //!                "interrupts_useful", "interrupts_early", "interrupts_in_vain", "bound",
 //!                "interrupts_touched_2mib", "interrupts_touched_1gib",
 //!                "interrupts_touched_512gib"}],

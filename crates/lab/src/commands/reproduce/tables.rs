@@ -25,7 +25,7 @@ const COUNTS: [Figure<Measurement>; 15] = [
     figure("broadcast wait", "Broadcasts", "wait", |it| Cell::Nanoseconds(it.broadcast_wait_ns)),
     figure("tags allocated", "Tags", "allocated", |it| Cell::Count(it.tags_allocated)),
     figure("late pages", "Memory", "late pages", |it| {
-        Cell::Count(it.late_memory.pages_reclaimable_max)
+        Cell::Count(it.memory_costs.pages_reclaimable_max)
     }),
     figure("rollovers", "Tags", "rollovers", |it| Cell::Count(it.rollovers)),
 ];

@@ -1,7 +1,7 @@
 //! The means of the rows over the seeds.
 
 use shootdown_run::text::Row;
-use shootdown_run::{Classes, LateMemory};
+use shootdown_run::{Classes, MemoryCosts};
 use shootdown_sim::{Cause, TimeByCause};
 
 /// The mean of the rows that differ only in the seed.
@@ -21,7 +21,7 @@ pub(super) struct Summary {
     pub(super) classes: Classes,
     pub(super) flushes_full: u64,
     pub(super) flushes_ranged: u64,
-    pub(super) late_memory: LateMemory,
+    pub(super) memory_costs: MemoryCosts,
     /// The sum over the seeds.
     pub(super) violations: u64,
     /// The sum over the seeds.
@@ -89,7 +89,9 @@ fn summary(rows: &[&Row]) -> Summary {
         },
         flushes_full: mean(|row| row.flushes_full),
         flushes_ranged: mean(|row| row.flushes_ranged),
-        late_memory: LateMemory::mean(&rows.iter().map(|row| row.late_memory).collect::<Vec<_>>()),
+        memory_costs: MemoryCosts::mean(
+            &rows.iter().map(|row| row.memory_costs).collect::<Vec<_>>(),
+        ),
         violations: rows.iter().map(|row| row.violations).sum(),
         causes: rows.iter().map(|row| &row.time_by_cause).sum(),
     }

@@ -1,7 +1,7 @@
 //! The rows as text and as CSV.
 
 use shootdown_run::text::Row;
-use shootdown_run::{Classes, LateMemory};
+use shootdown_run::{Classes, MemoryCosts};
 use shootdown_sim::Cause;
 
 use super::summary::Summary;
@@ -63,7 +63,7 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
             Cell::Text(times(it.classes.ratio()).unwrap_or_default()),
             Cell::Count(it.flushes_full),
             Cell::Count(it.flushes_ranged),
-            Cell::Count(it.late_memory.pages_reclaimable_max),
+            Cell::Count(it.memory_costs.pages_reclaimable_max),
             Cell::Alarm(it.violations),
         ]);
     }
@@ -93,7 +93,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(Cause::ALL.map(Cause::name_ns))
         .left(["violations"])
         .left(Classes::NAMES)
-        .left(LateMemory::NAMES);
+        .left(MemoryCosts::NAMES);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
         let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
@@ -101,7 +101,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let cells = names.into_iter().chain([Cell::Count(row.cpus as u64), row.design.into()]);
         let numbers = numbers.into_iter().chain(flushes).chain(times).chain([row.violations]);
-        let numbers = numbers.chain(row.classes.values()).chain(row.late_memory.values());
+        let numbers = numbers.chain(row.classes.values()).chain(row.memory_costs.values());
         table.row(cells.chain(numbers.map(Cell::Count)));
     }
     table.csv()

@@ -1,7 +1,7 @@
 //! Tests of the parts of a page.
 
 use shootdown_recording::Source;
-use shootdown_run::{Classes, LateMemory};
+use shootdown_run::{Classes, MemoryCosts};
 use shootdown_sim::TimeByCause;
 
 use super::super::fidelity::Fidelity;
@@ -35,7 +35,7 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
         lock_waits: 0,
         lock_sleep_ns: 0,
         classes: Classes::default(),
-        late_memory: LateMemory::default(),
+        memory_costs: MemoryCosts::default(),
     }
 }
 
