@@ -131,11 +131,8 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         all += ours.counts;
         log_sum += ratio.ln();
         total = [total[0] + ours.interrupts, total[1] + linux.interrupts];
-        let known = KNOWN_WORSE.contains(&(machine_name, cpus, &name));
-        if !known
-            && (ours.interrupts
-                > linux.interrupts + linux.interrupts / 100 + 2 * seeds * cpus as u64
-                || ratio > 1.04)
+        if ours.interrupts > linux.interrupts + linux.interrupts / 100 + 2 * seeds * cpus as u64
+            || ratio > 1.04
         {
             worse.push(name);
         }
@@ -146,10 +143,6 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     assert!(worse.is_empty(), "{cpus} CPUs of {machine_name}: {worse:?}");
     assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
 }
-
-/// Cases in which shootdown takes more time for a known reason: all threads flush one space at the
-/// same time, and wait for the words of the space, which every flush writes.
-const KNOWN_WORSE: &[(&str, usize, &str)] = &[("xeon-2s", 64, "madvise-64-threads")];
 
 macro_rules! no_worse {
     ($($name:ident: $machine:literal, $cpus:literal;)*) => {
