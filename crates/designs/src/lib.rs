@@ -43,4 +43,4 @@ pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;
 pub use naive::Naive;
 pub use registry::{UnknownDesign, designs_for, registry};
-pub use variant::discarding_immediately;
+pub use variant::{discarding_immediately, without_replicas};

@@ -1,6 +1,6 @@
 //! Variants of designs: the same flushes under another policy of the memory manager.
 
-use shootdown_vm::{Discards, DynCoherence, ErasedCoherence, Policy};
+use shootdown_vm::{Discards, DynCoherence, ErasedCoherence, Policy, Replication};
 
 /// A design with another policy.
 struct Variant<C> {
@@ -23,6 +23,15 @@ impl<C: Fn(Policy) -> Policy> DynCoherence for Variant<C> {
 #[must_use]
 pub fn discarding_immediately(design: ErasedCoherence) -> ErasedCoherence {
     let change = |policy| Policy { discards: Discards::Immediate, ..policy };
+    Box::new(Variant { design, change })
+}
+
+/// Returns a design that flushes as this one, but whose CPUs all load the same page tables. A flush
+/// then concerns all CPUs of a space: for comparisons of the ways in which CPUs are notified, and
+/// with kernels that have no replicas.
+#[must_use]
+pub fn without_replicas(design: ErasedCoherence) -> ErasedCoherence {
+    let change = |policy| Policy { replication: Replication::Never, ..policy };
     Box::new(Variant { design, change })
 }
 

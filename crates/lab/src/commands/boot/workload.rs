@@ -33,7 +33,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use serde_json::Value;
-use shootdown_designs::{Design, discarding_immediately};
+use shootdown_designs::{Design, discarding_immediately, without_replicas};
 use shootdown_program::Workload;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_run::programs::{
@@ -193,8 +193,8 @@ impl Comparison {
             Settings::DEFAULT
         };
         let like_booted = |sim| match options.discards {
-            Discards::Immediate => discarding_immediately(design.on(sim)),
-            _ => design.on(sim),
+            Discards::Immediate => without_replicas(discarding_immediately(design.on(sim))),
+            _ => without_replicas(design.on(sim)),
         };
         let simulated = run(machine, settings, Rc::new(workload), like_booted)
             .map_err(|error| SimulationError::new(name, design, error))?;

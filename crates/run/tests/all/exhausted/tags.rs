@@ -44,7 +44,7 @@ fn reader() -> Vec<Operation> {
 
 fn outcome(machine: Machine, broken: Option<Rule>) -> Result<Outcome, RunError> {
     let programs = (0..PROCESSES).map(process).chain([reader()]);
-    let settings = Settings { memory: Memory { frames: 316, ..SETTINGS.memory }, ..SETTINGS };
+    let settings = Settings { memory: Memory { frames: 300, ..SETTINGS.memory }, ..SETTINGS };
     let design = |sim| Engine::<1>::with_broken_rule(sim, broken);
     run_under(machine.with_cpus(4).unwrap(), settings, programs, design)
 }
