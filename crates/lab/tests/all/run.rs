@@ -91,7 +91,7 @@ fn text_and_csv_have_a_line_for_each_design() {
     assert_eq!(output.lines().filter(|line| line.starts_with("two  ")).count(), 4, "{output}");
     let output = text(&run(&["two.workload", "--cpus", "4", "--format", "csv"]).stdout);
     let columns: Vec<_> = output.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, [30; 3], "{output}");
+    assert_eq!(columns, [35; 3], "{output}");
 }
 
 #[test]
