@@ -39,8 +39,8 @@ struct Pass {
     tests: &'static str,
     /// Optimisation level. Tests that take a second are not worth optimising.
     opt_level: &'static str,
-    /// Time limit: more than ten times what the tests take. A longer run waits for an event that
-    /// never comes.
+    /// Time limit: more than ten times what the tests take, also beside other programs. A longer
+    /// run waits for an event that never comes.
     timeout_s: u32,
     /// `true` if survivors with an argument are tried as well, which detects a wrong argument.
     tries_argued: bool,
@@ -53,14 +53,14 @@ const PASSES: &[Pass] = &[
         name: "unit tests",
         tests: "-C=--lib",
         opt_level: "0",
-        timeout_s: 5,
+        timeout_s: 20,
         tries_argued: true,
     },
     Pass {
         name: "one CPU at a time",
         tests: "-C=--test=engine -C=--test=ends -C=--test=contracts -C=--test=progress",
         opt_level: "0",
-        timeout_s: 5,
+        timeout_s: 20,
         tries_argued: true,
     },
     Pass {
