@@ -414,18 +414,25 @@ mod tests {
             |bell, _| bell.attend(),
             |bell, machine| _ = bell.begin_round(machine).unwrap(),
         ];
-        let states = [BellState::Rung, BellState::Polling, BellState::Answering];
-        for (begin, state) in begin.into_iter().zip(states) {
+        let states = [
+            (BellState::Rung, None),
+            (BellState::Polling, Some(true)),
+            (BellState::Answering, Some(true)),
+        ];
+        for (begin, (state, is_masked)) in begin.into_iter().zip(states) {
             let bell = Bell::<Soft<Host>>::default();
             bell.connect();
             assert_eq!(bell.state(), BellState::Quiet);
+            assert_eq!((bell.is_quiet(), bell.state().is_masked()), (true, None));
             assert_eq!(bell.ring(machine), Rung::First);
             begin(&bell, machine);
             assert_eq!(bell.state(), state);
+            assert_eq!((bell.is_quiet(), state.is_masked()), (false, is_masked));
             let ticket = bell.ticket(machine).unwrap();
             for _ in 0..2 {
                 bell.disconnect(machine);
                 assert_eq!(bell.state(), BellState::Disconnected);
+                assert_eq!(bell.state().is_masked(), Some(true));
                 assert!(bell.has_answered(machine, ticket) && bell.ticket(machine).is_none());
             }
             assert_eq!(bell.ring(machine), Rung::Disconnected);

@@ -140,6 +140,7 @@ mod tests {
     use super::*;
     use crate::ids::Root;
     use crate::soft::{Config, Host, Soft};
+    use std::format;
     use std::vec::Vec;
 
     #[test]
@@ -160,8 +161,11 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
+        let debug = || format!("{list:?}");
         assert!(taken(9).is_empty());
+        assert_eq!(debug(), "DeadSpaces { is_empty: true }");
         (0..3).for_each(push);
+        assert_eq!(debug(), "DeadSpaces { is_empty: false }");
         assert_eq!(taken(1), [2]);
         push(3);
         let mut rest = taken(9);

@@ -125,6 +125,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     use super::*;
+    use crate::broadcaster::Broadcaster;
     use crate::costs::NotifyCosts;
     use crate::engine::Shootdown;
     use crate::extent::Extent;
@@ -230,6 +231,23 @@ mod tests {
             let reclaimed = engine.machine().take_reclaimed().len();
             assert_eq!(reclaimed, usize::from(!stops_in_handler));
         }
+    }
+
+    #[test]
+    fn stopped_cpu_has_no_broadcast_to_complete() {
+        let engine = engine(Config::default().with_broadcasts(9));
+        let space = engine.space(Root(0));
+        let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+        switch(&zero, &space);
+        let outstanding = || one.pin().local().policy.outstanding.get();
+        let mut pending = one.pin().flush(&space, Extent::page(0));
+        assert_eq!(outstanding(), 1);
+        // The handler of the NMI that stops the CPU.
+        engine.machine().complete();
+        one.halt();
+        disconnect(&zero, 1);
+        assert_eq!(outstanding(), 0);
+        assert!(pending.poll());
     }
 
     #[test]

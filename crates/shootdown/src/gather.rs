@@ -261,6 +261,10 @@ mod tests {
         go_lazy();
         let (freed, left) = flush(gathered("last", &[]));
         assert_eq!((freed, left), (vec!["last", "table"], None));
+        // No CPU can walk the tables.
+        one.pin().leave_space();
+        let (freed, left) = flush(gathered("page", &["one", "two"]));
+        assert_eq!((freed, left), (vec!["page", "one", "two"], None));
         assert_eq!(engine.machine().total_stats().interrupts_sent, 0);
     }
 

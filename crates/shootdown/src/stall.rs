@@ -106,3 +106,32 @@ impl Turns {
         let _ = (self, machine, waiting);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Plain;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::string::String;
+
+    /// The report of the default [`Machine::report_stall`] in one turn of a wait for CPU 3; `None`
+    /// if there is none.
+    fn report_in_turn(turns: &mut Turns) -> Option<String> {
+        let (machine, mut waiting) = (Plain::<0>::with_tags(0), CpuSet::new());
+        waiting.insert(CpuId(3));
+        let turn = AssertUnwindSafe(|| turns.count(&machine, &waiting));
+        catch_unwind(turn).err().map(|panic| *panic.downcast().unwrap())
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn long_wait_is_reported_once() {
+        let mut turns = Turns { count: TURNS_MAX - 2 };
+        assert_eq!(report_in_turn(&mut turns), None);
+        let report = report_in_turn(&mut turns);
+        assert_eq!(report.as_deref(), Some("no answer to a flush:\nCPU 3: offline, Out"));
+        assert_eq!(report_in_turn(&mut turns), None);
+        turns.count = u32::MAX;
+        assert_eq!(report_in_turn(&mut turns), None);
+    }
+}

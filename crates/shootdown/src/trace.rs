@@ -271,6 +271,7 @@ mod tests {
             [of_space, TraceScope::Kernel, of_space, TraceScope::Spaces, TraceScope::Spaces]
         );
         assert_eq!(waits.len(), 3, "{waits:?}");
+        assert!(flushes.iter().all(|trace| trace.ns == 1), "{flushes:?}");
     }
 
     #[test]
@@ -306,13 +307,15 @@ mod tests {
         for trace in &flushes {
             counters.record_flush(trace);
         }
-        assert_eq!(waits, [WaitTrace { cause: FlushCause::Protect, targets: 1, ns: 0 }]);
+        assert_eq!(waits, [WaitTrace { cause: FlushCause::Protect, targets: 1, ns: 1 }]);
         counters.record_wait(&WaitTrace { ns: 7, ..waits[0] });
-        let expected = CauseStats { flushes: 1, pages: 1, targets: 1, ..CauseStats::default() };
+        let expected =
+            CauseStats { flushes: 1, pages: 1, targets: 1, flush_ns: 1, ..CauseStats::default() };
         assert_eq!(counters.stats(FlushCause::Move), expected);
         assert_eq!(counters.stats(FlushCause::Protect), CauseStats { wait_ns: 7, ..expected });
         counters.record_flush(&FlushTrace { is_broadcast: true, pages: None, ..flushes[0] });
-        let expected = CauseStats { flushes: 2, whole: 1, targets: 2, broadcasts: 1, ..expected };
+        let expected =
+            CauseStats { flushes: 2, whole: 1, targets: 2, broadcasts: 1, flush_ns: 2, ..expected };
         assert_eq!(counters.stats(flushes[0].cause), CauseStats { wait_ns: 7, ..expected });
         let total: u64 = FlushCause::ALL.map(|cause| counters.stats(cause).flushes).iter().sum();
         assert_eq!(total, 3);

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use shootdown::soft::{Config, Host, Soft, Touch};
+use shootdown::soft::{Answers, Config, Host, Soft, Touch};
 use shootdown::{
     CpuId, Extent, ExtentSet, PageSize, Presence, Quarantine, Reach, Root, Shootdown, Space,
 };
@@ -66,6 +66,9 @@ fn flush_alone_leaves_no_gap() {
     let space = engine.space(Root(0));
     switch(&engine, 0, &space);
     engine.enter(CpuId(0)).pin().flush(&space, PAGE).wait();
+    let mut extents = ExtentSet::new();
+    [PAGE, Extent::page(0x9000)].into_iter().for_each(|extent| extents.add(extent));
+    engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
     let before = engine.cpu(CpuId(1)).stats().flushes_full;
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before);
@@ -219,6 +222,28 @@ fn nmi_may_touch_user_only_while_active() {
     assert!(!may_touch(&a) && may_touch(&b));
     one.pin().leave_space();
     assert!(!may_touch(&b));
+}
+
+/// A CPU that answers early has perhaps answered, and not invalidated yet, while its bell is not
+/// quiet.
+#[test]
+fn nmi_may_not_touch_user_before_an_early_answer_ends() {
+    for answers in [Answers::Late, Answers::Early] {
+        let engine = online(Config { answers, ..Config::default() });
+        let space = engine.space(Root(0));
+        let one = engine.enter(CpuId(1));
+        switch_on(&one, &space);
+        let may_touch = || {
+            let _ = one.pin();
+            engine.nmi_may_touch_user(space.id())
+        };
+        assert!(may_touch());
+        let mut pending = engine.enter(CpuId(0)).pin().flush(&space, PAGE);
+        assert_eq!(may_touch(), answers == Answers::Late);
+        one.interrupt_point();
+        assert!(may_touch() && pending.poll());
+        one.pin().leave_space();
+    }
 }
 
 /// There are more tags than slots, so two spaces may use a slot in turn.

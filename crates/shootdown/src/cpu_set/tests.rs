@@ -166,3 +166,23 @@ fn cpu_without_top_bit_is_not_a_member() {
     assert!(shared.contains(CpuId(64)));
     assert_eq!(format!("{shared:?}"), "[0, 3]");
 }
+
+/// The set of a word is what a machine interrupts.
+#[test]
+fn lent_word_has_exactly_its_members() {
+    fn check<const WORDS: usize>() {
+        let mut set = CpuSet::<[u64; WORDS]>::new();
+        for word in [0, WORDS - 1] {
+            (0..3).for_each(|bit| set.insert(cpu_at(word, bit)));
+        }
+        let expected = [1, 2].map(|bit| cpu_at(WORDS - 1, bit));
+        let members = expected.iter().map(|cpu| 1 << (cpu.index() % 64)).sum();
+        let mut lent = Vec::new();
+        set.lend_word(WORDS - 1, members, |cpus| lent.extend(cpus.iter()));
+        assert_eq!(lent, expected, "{WORDS} words");
+        assert!(WORDS == 1 || set.contains(cpu_at(0, 0)), "other words are as before");
+    }
+    check::<1>();
+    check::<FEW>();
+    check::<MANY>();
+}

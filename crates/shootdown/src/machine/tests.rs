@@ -98,6 +98,7 @@ fn defaults_are_as_documented() {
     assert_eq!(machine.batch_ceiling(), 17);
     assert_eq!(machine.cpu_limit(), 128);
     assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
+    assert!(!machine.answers_early());
     assert!(machine.broadcaster().is_none());
     assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
 }

@@ -144,6 +144,8 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
     traces: Mutex<(Vec<FlushTrace>, Vec<WaitTrace>)>,
+    /// A clock for traces, which advances by 1 ns with each read.
+    trace_clock_ns: AtomicU64,
 }
 
 /// A space that no CPU has loaded any more.
@@ -192,6 +194,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
             traces: Mutex::default(),
+            trace_clock_ns: AtomicU64::new(1_000_000),
         })
     }
 
@@ -356,6 +359,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     const LIFETIME: Lifetime = P::LIFETIME;
     const TRACES: bool = P::TRACES;
 
+    fn trace_clock_ns(&self) -> u64 {
+        self.trace_clock_ns.fetch_add(1, Relaxed)
+    }
     fn trace_flush(&self, trace: &FlushTrace) {
         guard(&self.traces).0.push(*trace);
     }

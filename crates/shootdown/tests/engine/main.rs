@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 
+mod costs;
 mod devices;
 mod random;
 
@@ -9,8 +10,8 @@ use std::ptr::NonNull;
 
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
-    Batch, CpuId, CpuStats, Extent, Gather, Horizon, NotifyCosts, PageSize, Presence, Quarantine,
-    Root, Shootdown, Space, StaleWrites,
+    Batch, CpuId, CpuStats, Extent, ExtentSet, Gather, Horizon, NotifyCosts, PageSize, Presence,
+    Quarantine, Root, Shootdown, Space, StaleWrites,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -137,6 +138,43 @@ fn two_rings_share_one_interrupt() {
 }
 
 #[test]
+fn interrupted_cpu_invalidates_the_range_it_missed() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    let before = system.stats(1);
+    system.flush(0, 0, Extent::pages(0, 3, PageSize::SIZE_4K));
+    let after = system.stats(1);
+    assert_eq!(after.flushes_full, before.flushes_full);
+    assert_eq!(after.flushes_ranged - before.flushes_ranged, 1);
+    assert_eq!(after.pages_invalidated - before.pages_invalidated, 3);
+}
+
+#[test]
+fn gathered_flush_without_others_is_local() {
+    for config in [CONFIG, CONFIG.with_broadcasts(15)] {
+        let system: System = System::new(config);
+        system.switch(0, 0);
+        let before = system.stats(0);
+        let mut extents = ExtentSet::new();
+        let flush = |extents: &ExtentSet| {
+            system.cpu(0).pin().flush_gathered(&system.spaces[0], extents).wait();
+        };
+        [page_at(1), page_at(9)].into_iter().for_each(|extent| extents.add(extent));
+        flush(&extents);
+        let after = system.stats(0);
+        assert_eq!(after.flushes_local - before.flushes_local, 1);
+        assert_eq!(after.flushes_full, before.flushes_full);
+        assert_eq!(after.flushes_ranged - before.flushes_ranged, 2);
+        assert_eq!(after.pages_invalidated - before.pages_invalidated, 2);
+        // More pages than the ceiling: everything.
+        extents.add(Extent::pages(0x2_0000, 33, PageSize::SIZE_4K));
+        flush(&extents);
+        assert_eq!(system.stats(0).flushes_full - before.flushes_full, 1);
+        assert_eq!(system.stats(0).pages_invalidated, after.pages_invalidated);
+    }
+}
+
+#[test]
 fn cpu_catches_up_range_by_range() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
@@ -212,6 +250,11 @@ fn tags_keep_translations_across_switches() {
     let after = system.stats(1);
     assert_eq!(after.switches_without_flush - before.switches_without_flush, 6);
     assert_eq!(after.flushes_full, before.flushes_full);
+    assert_eq!(after.tags_taken, 6);
+    system.flush(0, 3, page_at(0));
+    system.switch(1, 3);
+    system.switch(1, 4);
+    assert_eq!(system.stats(1).switches_flushed - after.switches_flushed, 1);
 
     let untagged: System = System::new(Config { tags: 0, ..CONFIG });
     untagged.switch(1, 0);
