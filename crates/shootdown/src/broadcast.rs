@@ -322,6 +322,11 @@ mod tests {
         assert_eq!(by(64).operations(&[pages(1), Extent::whole()]), None);
     }
 
+    #[test]
+    fn time_to_answer_is_not_measured_by_default() {
+        assert_eq!(Soft::<Host>::engine(Config::default()).machine().clock_ns(), 0);
+    }
+
     /// Maximum number of broadcasts.
     const MANY: usize = if cfg!(miri) { 8 } else { 40 };
 

@@ -64,3 +64,25 @@ impl Phase {
         (self.0 + Self::TRIMMING) / Self::EPOCH
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_read_from_its_own_bits() {
+        for (epoch, devices) in
+            [0, 1, 5].into_iter().flat_map(|epoch| [0, 1, 255].map(|n| (epoch, n)))
+        {
+            for state in [0, Phase::CLEARING, Phase::TRIMMING] {
+                let is_trimming = state == Phase::TRIMMING;
+                let phase = Phase(epoch * Phase::EPOCH + devices * Phase::DEVICE + state);
+                assert_eq!((phase.is_stable(), phase.is_trimming()), (state == 0, is_trimming));
+                assert_eq!(phase.device_count(), devices);
+                assert_eq!(phase.is_plain(), !is_trimming && devices == 0);
+                assert_eq!(phase.epoch(), epoch);
+                assert_eq!(phase.registered_epoch(), epoch + u64::from(is_trimming));
+            }
+        }
+    }
+}

@@ -322,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn machine_without_traces_gets_no_event() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+        [&zero, &one].into_iter().for_each(|cpu| cpu.pin().online());
+        let mut pending = zero.pin().flush_kernel(Extent::page(0));
+        one.interrupt_point();
+        pending.wait();
+        assert_eq!(engine.machine().take_traces(), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
     fn causes_are_indices() {
         assert!(FlushCause::ALL.iter().enumerate().all(|(index, &cause)| cause as usize == index));
     }

@@ -65,18 +65,45 @@ fn flush_alone_leaves_no_gap() {
     let engine = online(Config { cpus: 2, ..Config::default().with_broadcasts(15) });
     let space = engine.space(Root(0));
     switch(&engine, 0, &space);
-    engine.enter(CpuId(0)).pin().flush(&space, PAGE).wait();
     let mut extents = ExtentSet::new();
     [PAGE, Extent::page(0x9000)].into_iter().for_each(|extent| extents.add(extent));
     engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
+    engine.enter(CpuId(0)).pin().flush(&space, PAGE).wait();
+    engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
     let before = engine.cpu(CpuId(1)).stats().flushes_full;
     switch(&engine, 1, &space);
+    assert_eq!(engine.cpu(CpuId(1)).stats().switches_flushed, 0);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before);
     // Two CPUs have run the space, so CPU 1 misses a flush while it is away.
     engine.enter(CpuId(1)).pin().leave_space();
     engine.enter(CpuId(0)).pin().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before + 1);
+}
+
+/// No CPU has the space loaded, or the CPU that has left it was trimmed from the mask.
+#[test]
+fn flush_alone_is_caught_up_by_a_cpu_that_left() {
+    for is_trimmed in [false, true] {
+        let engine = online(Config::default().with_broadcasts(15));
+        let space = engine.space(Root(0));
+        engine.machine().map(&space, 0);
+        switch(&engine, 0, &space);
+        assert_eq!(engine.enter(CpuId(0)).touch(0), Touch::Ok);
+        engine.enter(CpuId(0)).pin().leave_space();
+        let flushing = if is_trimmed {
+            switch(&engine, 1, &space);
+            assert!(engine.enter(CpuId(1)).pin().trim_cpumask(&space));
+            CpuId(1)
+        } else {
+            CpuId(0)
+        };
+        engine.machine().unmap(&space, 0);
+        engine.enter(flushing).pin().flush(&space, PAGE).wait();
+        engine.machine().free(&space, 0);
+        switch(&engine, 0, &space);
+        assert_eq!(engine.enter(CpuId(0)).touch(0), Touch::Fault);
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Deleted statements: mutants that cargo-mutants does not generate.
 //!
-//! Each statement that calls or assigns is removed from the engine's source, one at a time. Tests,
-//! `soft/` and assertions are left alone. So are statements that return, bind or branch, because
-//! cargo-mutants changes conditions and functions.
+//! Each statement that calls or assigns is removed from the engine's source, one at a time. Tests
+//! (also in files named `tests.rs`), `soft/` and assertions are left alone. So are statements that
+//! return, bind or branch, because cargo-mutants changes conditions and functions.
 
 use std::fs;
 use std::ops::Range;
@@ -18,6 +18,8 @@ use crate::command::Failure;
 const SOURCE: &str = "crates/shootdown/src";
 /// The part of it that is for tests.
 const SOFT: &str = "crates/shootdown/src/soft";
+/// Name of a module of tests that has a file of its own.
+const TESTS: &str = "tests.rs";
 /// Maximum number of characters of a statement in its name.
 const SHOWN_MAX: usize = 80;
 
@@ -64,7 +66,7 @@ fn find_sources(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> std::io
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let path = folder.join(entry.file_name());
-        if path == Path::new(SOFT) {
+        if path == Path::new(SOFT) || path.ends_with(TESTS) {
             continue;
         }
         if entry.file_type()?.is_dir() {
@@ -329,6 +331,7 @@ mod tests {
         let deletions = all(crate::root()).expect("the source is there");
         assert!(deletions.len() > 200, "{}", deletions.len());
         assert!(deletions.iter().all(|deletion| !deletion.file.starts_with(SOFT)));
+        assert!(deletions.iter().all(|deletion| !deletion.file.ends_with(TESTS)));
         assert!(deletions.iter().any(|deletion| deletion.name.contains("machine.publish();")));
     }
 }

@@ -222,7 +222,7 @@ impl<B: CpuBits> CpuSet<B> {
         } else if self.top & top_bit(word) == 0 {
             0
         } else {
-            // SAFETY: `name` initialises every word of a bit before it sets the bit.
+            // SAFETY: `insert_word` initialises every word of a bit before it sets the bit.
             unsafe { B::words(&self.words)[word].assume_init() }
         }
     }
@@ -234,7 +234,7 @@ impl<B: CpuBits> CpuSet<B> {
             self.top |= members;
         } else if members != 0 {
             if Self::SHARES_BITS {
-                self.name(word);
+                self.initialise_sharing(word);
             }
             let all = self.word(word) | members;
             B::words_mut(&mut self.words)[word] = MaybeUninit::new(all);
@@ -278,14 +278,13 @@ impl<B: CpuBits> CpuSet<B> {
         self.top = all;
     }
 
-    /// Initialises the words that share a word's bit, and sets the bit.
+    /// Initialises the words that share a word's bit, unless the bit is set.
     #[inline]
-    fn name(&mut self, word: usize) {
+    fn initialise_sharing(&mut self, word: usize) {
         if self.top & top_bit(word) == 0 {
             for sharing in Self::words_of_bit(word) {
                 B::words_mut(&mut self.words)[sharing] = MaybeUninit::new(0);
             }
-            self.top |= top_bit(word);
         }
     }
 

@@ -99,8 +99,17 @@ fn defaults_are_as_documented() {
     assert_eq!(machine.cpu_limit(), 128);
     assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
     assert!(!machine.answers_early());
+    assert_eq!(machine.trace_clock_ns(), 0);
     assert!(machine.broadcaster().is_none());
     assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
+}
+
+#[test]
+#[should_panic = "which this kernel cannot invalidate on"]
+fn flush_of_devices_panics_by_default() {
+    let engine = crate::engine::Shootdown::new(plain());
+    let space = engine.space(Root(0));
+    engine.machine().invalidate_devices(&space, &[]);
 }
 
 #[test]

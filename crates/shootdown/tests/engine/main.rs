@@ -379,6 +379,22 @@ fn flush_probes_only_cpus_in_the_mask() {
     assert_eq!(system.stats(0).interrupts_sent, 4);
 }
 
+/// Of the four CPUs in the mask, each flush skips one that is lazy and one that is elsewhere.
+#[test]
+fn mask_is_trimmed_after_eight_wasted_probes_per_member() {
+    let system: System = System::new(Config { cpus: 5, ..CONFIG });
+    (1..5).for_each(|cpu| system.switch(cpu, 0));
+    system.cpu(3).pin().enter_lazy();
+    system.switch(4, 1);
+    let trims = |flushes: u64| {
+        (0..flushes).for_each(|_| system.flush(0, 0, page_at(0)));
+        system.spaces[0].stats(system.engine.machine()).cpumask_trims
+    };
+    assert_eq!(trims(4 * 8 - 1), 0);
+    assert_eq!(trims(1), 1);
+    assert_eq!(system.stats(0).skipped_elsewhere, 4 * 8);
+}
+
 /// The documentation of the types states their sizes, which an embedder pays for.
 #[test]
 fn sizes_are_as_documented() {
