@@ -325,7 +325,8 @@ mod tests {
     fn machine_without_traces_gets_no_event() {
         let engine = Soft::<Host>::engine(Config::default());
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
-        [&zero, &one].into_iter().for_each(|cpu| cpu.pin().online());
+        zero.pin().online();
+        one.pin().online();
         let mut pending = zero.pin().flush_kernel(Extent::page(0));
         one.interrupt_point();
         pending.wait();
