@@ -65,6 +65,20 @@ pub enum Sharing {
     Shared,
 }
 
+/// The pages of a file that one entry of an area may map. (Linux: the orders of the folios in the
+/// page cache.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Folios {
+    /// A page of 4 KiB.
+    #[default]
+    Small,
+    /// A large page. The entry allows all that the area allows. (Linux: tmpfs.)
+    Large,
+    /// A large page. An entry that a read has made does not allow writes, because the file system
+    /// tracks the first write. (Linux: `page_mkwrite`, as ext4 has it.)
+    LargeTracked,
+}
+
 /// The source of an area's pages.
 #[derive(Clone)]
 pub enum Backing<P: Platform> {
@@ -90,9 +104,20 @@ pub struct Area<P: Platform> {
     pub sharing: Sharing,
     /// The source of the pages.
     pub backing: Backing<P>,
+    /// The pages that one entry may map, if the area is of a file.
+    pub(crate) folios: Folios,
     /// `true` if a page of the area, which is private, may have been written. The first write may
     /// need a lock that others do not: see [`FaultLock::Area`](crate::FaultLock::Area).
     pub(crate) is_written: bool,
+}
+
+/// The kind of the large pages in an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LargePages {
+    /// Anonymous ones. The entry is a user of each small page in it.
+    Own,
+    /// Folios of a file. The entry is a user of the first small page, and the file keeps the rest.
+    Folios,
 }
 
 impl<P: Platform> Area<P> {
@@ -128,6 +153,14 @@ impl<P: Platform> Area<P> {
         self.sharing == Sharing::Private && matches!(self.backing, Backing::Anonymous)
     }
 
+    /// The kind of the large pages that may be in the area.
+    pub(crate) const fn large_pages(&self) -> LargePages {
+        match self.backing {
+            Backing::Anonymous => LargePages::Own,
+            Backing::File { .. } => LargePages::Folios,
+        }
+    }
+
     /// Returns `true` if `above`, which begins where this area ends, can be merged with it.
     ///
     /// Areas of files are not merged: few are mapped piecemeal, so the comparison would save
@@ -147,6 +180,7 @@ impl<P: Platform> fmt::Debug for Area<P> {
             .field("protection", &self.protection)
             .field("sharing", &self.sharing)
             .field("backing", &self.backing)
+            .field("folios", &self.folios)
             .field("is_written", &self.is_written)
             .finish()
     }

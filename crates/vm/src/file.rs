@@ -1,8 +1,8 @@
 //! The page cache of a file: its pages that are in memory. (Linux: `address_space`.)
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -10,6 +10,7 @@ use core::ops::Range;
 use lock_api::Mutex;
 
 use crate::platform::{FileId, Frame, OutOfMemory, Platform};
+use crate::{LARGE_PAGE_BYTES, PAGE_BYTES};
 
 /// The page cache of one file. Memory that is shared without a file has a cache of its own, as in
 /// Linux.
@@ -28,8 +29,23 @@ pub struct File<P: Platform> {
 /// The pages in memory, and those that are being read in.
 struct Cache {
     pages: BTreeMap<u64, Frame>,
+    /// The first pages of folios: of large pages, whose frames are consecutive.
+    folios: BTreeSet<u64>,
     /// Pages that are being read in.
     reading: BTreeMap<u64, Reading>,
+}
+
+/// Number of pages of a folio.
+const FOLIO_PAGES: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
+
+/// The pages in memory among those of a folio.
+enum Found {
+    /// None.
+    Nothing,
+    /// Small pages.
+    Small,
+    /// All of them, from this frame on.
+    Folio(Frame),
 }
 
 /// The read of a page that is in progress. Before it is complete, another CPU may read the page in
@@ -120,6 +136,55 @@ impl<P: Platform> File<P> {
         }
     }
 
+    /// Returns the first frame of the folio that begins with page `first`, and counts one more user
+    /// of that frame. If none of the folio's pages is in memory, makes the folio, in frames from
+    /// `allocate`. `None` if there are small pages, or no memory.
+    ///
+    /// The file must not be reclaimed from: pages that belong to a folio are not released one by
+    /// one.
+    pub(crate) fn folio(
+        &self,
+        first: u64,
+        allocate: impl FnOnce() -> Result<Frame, OutOfMemory>,
+    ) -> Option<Frame> {
+        debug_assert!(first.is_multiple_of(FOLIO_PAGES));
+        match self.find_folio(first) {
+            Found::Folio(frame) => return Some(frame),
+            Found::Small => return None,
+            Found::Nothing => {}
+        }
+        let new = allocate().ok()?;
+        let frames = (new.0..new.0 + FOLIO_PAGES).map(Frame);
+        frames.clone().for_each(|frame| self.platform.clear_page(frame));
+        let mut cache = self.cache.lock();
+        if cache.is_empty(first) {
+            cache.folios.insert(first);
+            cache.pages.extend((first..).zip(frames));
+            self.platform.share(new);
+            return Some(new);
+        }
+        drop(cache);
+        frames.for_each(|frame| self.platform.release(frame));
+        match self.find_folio(first) {
+            Found::Folio(frame) => Some(frame),
+            Found::Small | Found::Nothing => None,
+        }
+    }
+
+    /// Finds a folio, and counts one more user of its first frame.
+    fn find_folio(&self, first: u64) -> Found {
+        let cache = self.cache.lock();
+        if cache.is_empty(first) {
+            return Found::Nothing;
+        }
+        if !cache.folios.contains(&first) {
+            return Found::Small;
+        }
+        let frame = cache.pages[&first];
+        self.platform.share(frame);
+        Found::Folio(frame)
+    }
+
     /// Returns the page, if it is in memory, and counts one more user.
     fn find(&self, number: u64) -> Option<Frame> {
         let cache = self.cache.lock();
@@ -170,7 +235,14 @@ impl<P: Platform> File<P> {
 
 impl Cache {
     const fn new() -> Self {
-        Self { pages: BTreeMap::new(), reading: BTreeMap::new() }
+        Self { pages: BTreeMap::new(), folios: BTreeSet::new(), reading: BTreeMap::new() }
+    }
+
+    /// Returns `true` if no page of a folio is in memory, or being read in.
+    fn is_empty(&self, first: u64) -> bool {
+        let numbers = first..first + FOLIO_PAGES;
+        self.pages.range(numbers.clone()).next().is_none()
+            && self.reading.range(numbers).next().is_none()
     }
 
     /// Begins to read a page in. Returns the number of times that the page was dropped. If

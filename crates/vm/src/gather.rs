@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use shootdown::{Extent, ExtentSet, PageSize};
 
 use crate::PAGE_BYTES;
-use crate::area::{Area, Sharing};
+use crate::area::{Area, LargePages, Sharing};
 use crate::areas::Vacated;
 use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
 use crate::deferred::in_flight::FlushInFlight;
@@ -86,12 +86,18 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Clears the entries for `range`. No large page may reach beyond the range.
-    pub(crate) fn clear(&mut self, range: &Range<u64>) {
+    /// Clears the entries for `range`, in which large pages are of one kind. A folio that reaches
+    /// beyond the range is [split](AddressSpace::split_folio). No other large page may reach beyond
+    /// it.
+    pub(crate) fn clear(&mut self, range: &Range<u64>, large: LargePages) {
         let space = self.space;
         let (platform, tables) = (&space.vm.platform, &space.mappings.tables);
         for found in tables.entries(platform, range.clone()) {
-            debug_assert!(!found.reaches_beyond::<S::Format>(range), "{found:x?} is not split");
+            if found.reaches_beyond::<S::Format>(range) {
+                debug_assert_eq!(large, LargePages::Folios, "{found:x?} is not split");
+                space.split_folio(&found);
+                continue;
+            }
             let Slot { at, level } = found.slot;
             let leaf = if level == 0 {
                 // Remove the entry as it is now: since it was found, the MMU may have marked it, or
@@ -109,8 +115,12 @@ impl<'s, S: System> Gather<'s, S> {
                 // leaf. The translation that this call was asked to remove is gone then.
                 tables.clear_large(platform, &found)
             };
-            if let Some(leaf) = leaf {
-                self.remove_page(found.address, leaf, level);
+            match leaf {
+                Some(leaf) if level > 0 && large == LargePages::Folios => {
+                    self.remove_folio(found.address, leaf, level);
+                }
+                Some(leaf) => self.remove_page(found.address, leaf, level),
+                None => {}
             }
         }
     }
@@ -121,9 +131,9 @@ impl<'s, S: System> Gather<'s, S> {
         if extra_flushes.contains(ExtraFlushes::WRITTEN_SHARED_PAGES)
             && area.sharing == Sharing::Shared
         {
-            self.clear_by_table(part);
+            self.clear_by_table(part, area.large_pages());
         } else {
-            self.clear(part);
+            self.clear(part, area.large_pages());
         }
         if extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             self.flush_also(Extra::SpaceIfAny);
@@ -136,12 +146,12 @@ impl<'s, S: System> Gather<'s, S> {
 
     /// Clears the entries for `range`, and flushes after each page table in which a page was
     /// written.
-    fn clear_by_table(&mut self, range: &Range<u64>) {
+    fn clear_by_table(&mut self, range: &Range<u64>, large: LargePages) {
         let mut start = range.start;
         while start < range.end {
             let end = range.end.min(next_boundary(start, S::Format::span(1)));
             self.has_written = false;
-            self.clear(&(start..end));
+            self.clear(&(start..end), large);
             if self.has_written {
                 self.flush_gathered();
             }
@@ -202,6 +212,13 @@ impl<'s, S: System> Gather<'s, S> {
             }
             self.gathered.defer_free(page);
         }
+        self.make_room();
+    }
+
+    /// Adds the folio of an entry at `level` that was cleared and held `leaf`.
+    fn remove_folio(&mut self, address: u64, leaf: Leaf, level: usize) {
+        self.add_leaf(address, leaf, level);
+        self.gathered.defer_free(leaf.frame);
         self.make_room();
     }
 

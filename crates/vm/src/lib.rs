@@ -145,7 +145,7 @@ mod space;
 mod gather;
 mod ops;
 
-pub use area::{Access, Area, Backing, Protection, Sharing};
+pub use area::{Access, Area, Backing, Folios, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
     ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,

@@ -202,8 +202,8 @@ pub(crate) struct LeafTableCache {
 }
 
 impl LeafTableCache {
-    /// Does the same as [`PageTables::make`]. All calls must be for the same `tables`, and no large
-    /// leaf may be at `address`.
+    /// Does the same as [`PageTables::make_at`] at level 0. All calls must be for the same
+    /// `tables`, and no large leaf may be at `address`.
     pub(crate) fn make<S: System>(
         &mut self,
         tables: &PageTables<S::Format>,
@@ -273,6 +273,10 @@ counters! {
     collapsed
     /// Large pages split into small ones.
     split
+    /// Folios of files [mapped](AddressSpace::use_folios) by one entry.
+    folios_mapped
+    /// Entries of folios removed because an operation concerned a part of the folio.
+    folios_split
     /// Pages [moved](AddressSpace::migrate) to another node.
     migrated
     /// Pages of files [read in](Vm::with_read_ahead) in addition to the page of the fault.

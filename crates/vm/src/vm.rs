@@ -142,13 +142,23 @@ impl<S: System> Vm<S> {
     }
 
     /// Returns the entry for the page of `address`, or the large leaf in its place: see
-    /// [`PageTables::make`].
+    /// [`PageTables::make_at`].
     pub(crate) fn make_entry(
         &self,
         tables: &PageTables<S::Format>,
         address: u64,
     ) -> Result<Slot, OutOfMemory> {
-        tables.make(&self.platform, address, || self.allocate(FrameUse::Table))
+        self.make_entry_at(tables, address, 0)
+    }
+
+    /// Does the same for an entry of a level.
+    pub(crate) fn make_entry_at(
+        &self,
+        tables: &PageTables<S::Format>,
+        address: u64,
+        lowest: usize,
+    ) -> Result<Slot, OutOfMemory> {
+        tables.make_at(&self.platform, address, lowest, || self.allocate(FrameUse::Table))
     }
 
     /// Counts one more entry that maps a page.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::PAGE_BYTES;
-use crate::area::Area;
+use crate::area::{Area, LargePages};
 use crate::areas::Areas;
 use crate::coherence::Cause;
 use crate::error::RangeError;
@@ -94,7 +94,9 @@ impl<S: System> AddressSpace<S> {
         let slot = index.find(range.start)?;
         let area = slot.try_read(range)?;
         let mut large = self.mappings.tables.large_leaves(&self.vm.platform, range.clone());
-        if large.any(|large| must_split::<S::Format>(&large, range, advice)) {
+        if area.large_pages() == LargePages::Own
+            && large.any(|large| must_split::<S::Format>(&large, range, advice))
+        {
             return None;
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Advise);

@@ -35,7 +35,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::PAGE_BYTES;
-use crate::area::Area;
+use crate::area::{Area, LargePages};
 use crate::coherence::{Discards, Flush};
 use crate::discarded::{Choice, DISCARDED_MAX};
 use crate::format::{EMPTY, Format, Leaf};
@@ -143,7 +143,7 @@ impl<S: System> AddressSpace<S> {
         let claimed =
             change_leaf::<S::Format>(platform, slot, entry, |leaf| is_page(leaf).then_some(claim));
         let Some(leaf) = claimed else {
-            gather.clear(&(address..address + PAGE_BYTES));
+            gather.clear(&(address..address + PAGE_BYTES), LargePages::Own);
             return false;
         };
         if platform.user_count(leaf.frame) == 1 {

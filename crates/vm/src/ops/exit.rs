@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use shootdown::Root;
 
+use crate::area::LargePages;
 use crate::coherence::{Lifetimes, Retired};
 use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Platform, Work};
@@ -32,6 +33,11 @@ impl<S: System> AddressSpace<S> {
             let mut page_count = 0;
             for found in self.mappings.tables.entries(platform, area.range.clone()) {
                 let Some(leaf) = found.leaf::<S::Format>() else { continue };
+                if found.slot.level > 0 && area.large_pages() == LargePages::Folios {
+                    self.vm.release(leaf.frame);
+                    page_count += 1;
+                    continue;
+                }
                 for (address, frame) in
                     pages_of::<S::Format>(found.address, leaf.frame, found.slot.level)
                 {

@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
-use crate::area::{Access, Area, Protection, Sharing};
+use crate::area::{Access, Area, LargePages, Protection, Sharing};
 use crate::coherence::{Batching, Change, Refault};
 use crate::error::FaultError;
 use crate::file::File;
@@ -17,7 +17,7 @@ use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 use crate::sharers::Sharers;
 use crate::space::{AddressSpace, count};
 use crate::system::System;
-use crate::table::Slot;
+use crate::table::{Found, Slot};
 
 impl<S: System> AddressSpace<S> {
     /// Resolves a page fault, so that the access at `address` can be retried.
@@ -76,6 +76,9 @@ impl<S: System> AddressSpace<S> {
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
+        if self.map_folio(area, page, access)? {
+            return Ok(());
+        }
         let Slot { at, level } = self.vm.make_entry(&self.mappings.tables, page)?;
         let is_linked = level == 0 && self.link(page, at.table)?;
         if level > 0 {
@@ -97,7 +100,14 @@ impl<S: System> AddressSpace<S> {
             }
             return Ok(());
         }
-        // A large page is never shared.
+        if level > 0 && area.large_pages() == LargePages::Folios {
+            // The write makes a private copy, or the file system tracks it. The retry maps a page
+            // or the folio.
+            let address = page & !(S::Format::span(level) - 1);
+            self.split_folio(&Found { address, slot: Slot { at, level }, entry });
+            return Ok(());
+        }
+        // A large anonymous page is never shared.
         if area.sharing == Sharing::Private && access == Access::Write && level == 0 {
             return Ok(self.make_private(area, page, at, entry, leaf)?);
         }
@@ -210,13 +220,13 @@ impl<S: System> AddressSpace<S> {
 }
 
 /// Returns the marks of an entry for which `access` has happened.
-fn marks_of(access: Access) -> Marks {
+pub(super) fn marks_of(access: Access) -> Marks {
     if access == Access::Write { Marks::ACCESSED | Marks::DIRTY } else { Marks::ACCESSED }
 }
 
 /// Returns the protection of an entry that `access` is the first to use. It allows writes to a
 /// private page only if the access is a write, because the page is shared until then.
-fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
+pub(super) fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
     if area.sharing == Sharing::Private && access != Access::Write {
         area.protection - Protection::WRITE
     } else {

@@ -20,11 +20,11 @@ impl<S: System> AddressSpace<S> {
     /// pages would change the copy. Shared areas are inherited without their entries, which faults
     /// make again.
     ///
-    /// Large pages are split first. This takes, for each, a table and 512 entries, and one flush
-    /// for all of them, in addition to the 512 entries that the copy needs. Linux shares the large
-    /// page, and splits it in either space when that space writes to it. So Linux has very little
-    /// to do when a process forks and then runs another program. On the other hand, large pages can
-    /// then have more than one user, which every other operation must handle.
+    /// Large anonymous pages are split first. This takes, for each, a table and 512 entries, and
+    /// one flush for all of them, in addition to the 512 entries that the copy needs. Linux shares
+    /// the large page, and splits it in either space when that space writes to it. So Linux has
+    /// very little to do when a process forks and then runs another program. On the other hand,
+    /// large pages can then have more than one user, which every other operation must handle.
     ///
     /// # Errors
     ///
@@ -76,7 +76,11 @@ impl<S: System> AddressSpace<S> {
         let mut copied = 0;
         let mut table = None;
         for found in self.mappings.tables.entries(platform, area.range.clone()) {
-            let Found { address, slot: Slot { at, .. }, entry } = found;
+            let Found { address, slot: Slot { at, level }, entry } = found;
+            if level > 0 {
+                // A folio. Faults of the child map it again.
+                continue;
+            }
             let to = target.make(&child.mappings.tables, &self.vm, address)?;
             if table.replace(to.table) != Some(to.table) {
                 platform.lock_table(to.table);

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use crate::PAGE_BYTES;
-use crate::area::{Area, Backing, Protection, Sharing};
+use crate::area::{Area, Backing, Folios, Protection, Sharing};
 use crate::areas::Areas;
 use crate::coherence::{Cause, Placement};
 use crate::error::{BadRange, MapError};
@@ -65,7 +65,8 @@ impl<S: System> AddressSpace<S> {
         };
         let start = range.start;
         let protection = protection.as_enforced();
-        areas.insert(Area { range, protection, sharing, backing, is_written: false });
+        let folios = Folios::Small;
+        areas.insert(Area { range, protection, sharing, backing, folios, is_written: false });
         Ok(start)
     }
 

@@ -81,6 +81,12 @@ impl<S: System> AddressSpace<S> {
         for Found { address, slot, entry } in
             self.mappings.tables.entries(platform, area.range.clone())
         {
+            let found = Found { address, slot, entry };
+            if found.reaches_beyond::<S::Format>(&area.range) {
+                // A folio: other large pages are split before.
+                self.split_folio(&found);
+                continue;
+            }
             let mut allowed = Protection::empty();
             let mut is_flushed_unchanged = false;
             // There are no claims, because the lock is held for writing.

@@ -16,13 +16,14 @@
 //!
 //! Page tables at the new addresses are made before anything is changed, because only that can
 //! fail. For the same reason large pages are split first, those that move and those at the new
-//! addresses. (Linux moves a large page as one, if it is aligned at its new address also.)
+//! addresses. Folios of files are unmapped. (Linux moves a large page as one, if it is aligned at
+//! its new address also.)
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::area::Area;
+use crate::area::{Area, LargePages};
 use crate::areas::{Areas, Vacated};
 use crate::coherence::{Cause, EmptyTables, ExtraFlushes};
 use crate::error::RemapError;
@@ -95,6 +96,7 @@ impl<S: System> AddressSpace<S> {
         let kept = from.start..from.end.min(from.start + (to.end - to.start));
         for range in [from, to] {
             self.split_large(&mut areas, range, |_| true)?;
+            self.split_folios(&areas, range);
         }
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,
@@ -124,7 +126,7 @@ impl<S: System> AddressSpace<S> {
         if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             gather.flush_also(Extra::SpaceIfAny);
         }
-        gather.clear(&(kept.end..from.end));
+        gather.clear(&(kept.end..from.end), LargePages::Own);
         for tables in self.empty_tables(&mut areas, &removed) {
             gather.unhook(&tables);
         }

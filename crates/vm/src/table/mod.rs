@@ -12,15 +12,18 @@
 //! ```text
 //!            fault                collapse (writer)
 //!    empty ---------> table ---------> empty ---------> large leaf
-//!      ^                ^                                |     |
-//!      |                +-------- empty <----------------+     |
-//!      |                   split (writer)                      |
-//!      +-------------------------------------------------------+
-//!            cleared by an operation on all of the large page
+//!     ^ |               ^                                |  |  ^
+//!     | |               +-------- empty <----------------+  |  |
+//!     | |                  split (writer)                   |  |
+//!     +-|---------------------------------------------------+  |
+//!       |  cleared by an operation on all of the large page    |
+//!       +------------------------------------------------------+
+//!             fault at a folio of a file
 //! ```
 //!
-//! So a large leaf is written only while the lock is held for writing. It may be cleared while
-//! other CPUs hold the lock for reading, and a table may be there a moment later.
+//! So a large anonymous page is mapped only while the lock is held for writing, and a folio at any
+//! time that the entry is empty. A large leaf may be cleared while other CPUs hold the lock for
+//! reading, and a table or a folio may be there a moment later.
 
 mod entries;
 mod unhook;
@@ -46,8 +49,8 @@ pub(crate) struct PageTables<F> {
     /// The same number when tables were last unhooked.
     count_at_unhook: AtomicU64,
     /// Number of large leaves: if it is 0, there is no need to look for them. Changed and read
-    /// under the areas' lock, which orders the accesses: a large leaf is made with the lock held
-    /// for writing.
+    /// under the areas' lock, which orders the accesses: a large page that must be split before an
+    /// operation is mapped with the lock held for writing.
     large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
 }
@@ -90,25 +93,28 @@ impl<F: Format> PageTables<F> {
         Root(self.root.address())
     }
 
-    /// Returns the entry for the page of `address`, in tables that are made if there are none; or
-    /// the large leaf that maps `address`.
-    pub(crate) fn make(
+    /// Returns the entry of a level for `address`, in tables that are made if there are none; or
+    /// the entry of a higher level that held a large leaf for `address`.
+    pub(crate) fn make_at(
         &self,
         platform: &impl Platform,
         address: u64,
+        lowest: usize,
         new_table: impl Fn() -> Result<Frame, OutOfMemory>,
     ) -> Result<Slot, OutOfMemory> {
         let mut table = self.root;
-        for level in (1..F::LEVELS).rev() {
+        for level in (lowest + 1..F::LEVELS).rev() {
             let at = EntryAt { table, index: F::index(address, level) };
             let entry = platform.load(at);
-            table = match F::as_table(entry) {
-                Some(next) => next,
-                None if F::as_large_leaf(entry, level).is_some() => return Ok(Slot { at, level }),
+            let next = match F::as_table(entry) {
+                Some(next) => Some(next),
+                None if F::as_large_leaf(entry, level).is_some() => None,
                 None => self.link_new(platform, at, new_table()?),
             };
+            let Some(next) = next else { return Ok(Slot { at, level }) };
+            table = next;
         }
-        Ok(Slot { at: EntryAt { table, index: F::index(address, 0) }, level: 0 })
+        Ok(Slot { at: EntryAt { table, index: F::index(address, lowest) }, level: lowest })
     }
 
     /// Returns the entry at level 0 for the page of `address`, if there is a table for it.
@@ -198,6 +204,22 @@ impl<F: Format> PageTables<F> {
         debug_assert_eq!(old, EMPTY);
     }
 
+    /// Writes a large leaf to an entry if the entry is empty. Returns whether it was.
+    pub(crate) fn set_large_if_empty(
+        &self,
+        platform: &impl Platform,
+        Slot { at, level }: Slot,
+        leaf: Leaf,
+    ) -> bool {
+        // Count the leaf before another CPU can find it.
+        self.large_count.fetch_add(1, Relaxed);
+        let is_set = platform.compare_exchange(at, EMPTY, F::large_leaf(leaf, level)).is_ok();
+        if !is_set {
+            self.large_count.fetch_sub(1, Relaxed);
+        }
+        is_set
+    }
+
     /// Clears a large leaf, and returns it. `None` if another call has cleared it: there may be a
     /// table by now.
     pub(crate) fn clear_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
@@ -252,17 +274,17 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Links a new table into an entry that was empty, or finds the table that another CPU has
-    /// linked there, and frees the new one. Returns the linked table.
-    fn link_new(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
+    /// linked there, and frees the new one. Returns the linked table; `None` if another CPU has
+    /// mapped a folio there.
+    fn link_new(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Option<Frame> {
         match platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
                 self.count.fetch_add(1, Relaxed);
-                new
+                Some(new)
             }
             Err(found) => {
                 platform.free_table(new);
-                let table = F::as_table(found);
-                table.expect("only a caller that holds the lock for writing makes a large leaf")
+                F::as_table(found)
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod collapse;
 mod fixture;
+mod folios;
 mod formats;
 mod interruptions;
 mod memory;
