@@ -244,10 +244,18 @@ pub enum RawAddress {
         /// Accesses that the pages allow.
         permission: Permission,
         /// Contents of the pages. Every mapping of a file gets a file of its own, because a
-        /// recording does not show which mappings share one.
+        /// recording does not show which mappings share one. Addresses that are multiples of 2 MiB
+        /// have pages of the file whose places are multiples of 2 MiB also.
         mapping: Mapping,
         /// The time at which the pages get their contents.
         filling: Filling,
+    },
+    /// Sets the pages that one page-table entry may map, for mappings of files.
+    UseFolios {
+        /// The pages of the mappings.
+        pages: Range<u64>,
+        /// The sizes.
+        folios: Folios,
     },
     /// Unmaps pages (`munmap`).
     Unmap(Range<u64>),
@@ -312,6 +320,18 @@ pub enum Filling {
     OnDemand,
     /// In the call that maps them (`MAP_POPULATE`).
     AtOnce,
+}
+
+/// The pages that one page-table entry of a mapping of a file may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folios {
+    /// A page of 4 KiB.
+    Small,
+    /// 2 MiB.
+    Large,
+    /// 2 MiB. If a read has made the entry, the first write faults, because the file system tracks
+    /// writes.
+    LargeTracked,
 }
 
 /// The page-table entry that a recorded page fault found.

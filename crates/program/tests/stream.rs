@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use shootdown_program::operation::{
-    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
-    RawAddress, Start, Steps,
+    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Operation, Permission,
+    ProgramId, RawAddress, Start, Steps,
 };
 use shootdown_program::stream::{Encoded, Stream, StreamError, encode};
 use shootdown_program::{Malformed, Workload};
@@ -38,6 +38,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let access = [Access::Read, Access::Write][d as usize % 2];
     let filling = [Filling::OnDemand, Filling::AtOnce][a as usize % 2];
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
+    let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
     let node = d as usize;
     let raw_address = match number.wrapping_sub(23) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
@@ -52,6 +53,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         9 => Some(RawAddress::Populate { pages: b..c, access }),
         10 => Some(RawAddress::Cool(b..c)),
         11 => Some(RawAddress::PageOut(b..c)),
+        12 => Some(RawAddress::UseFolios { pages: b..c, folios }),
         _ => None,
     };
     Some(match number {
@@ -88,8 +90,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..35_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 35"))
+    (0..36_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 36"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -102,7 +104,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 35, "{kinds:?}");
+    assert_eq!(kinds.len(), 36, "{kinds:?}");
 }
 
 proptest! {

@@ -21,9 +21,10 @@ pub mod v7_0;
 use core::ops::Range;
 use std::rc::Rc;
 
+use shootdown::PageSize;
 use shootdown_sim::{BroadcastScope, Sim};
 use shootdown_vm::{
-    Change, ExtraFlushes, FaultLock, Freed, Policy, ReclaimFlush, Refault, UnmapLock,
+    Cause, Change, ExtraFlushes, FaultLock, Freed, Policy, ReclaimFlush, Refault, UnmapLock,
 };
 
 pub use batch::UnmapBatch;
@@ -86,7 +87,13 @@ pub(crate) struct FlushInfo {
 
 impl FlushInfo {
     pub(crate) fn new(mm: u64, cpumask: &Rc<CpuMask>, new_tlb_gen: u64, change: &Change) -> Self {
-        let shift = change.page_size.shift();
+        // A split flushes the large page in steps of small ones (`flush_pmd_tlb_range`, which is
+        // `flush_tlb_range` here).
+        let page_size = match change.cause {
+            Cause::Split => PageSize::SIZE_4K,
+            _ => change.page_size,
+        };
+        let shift = page_size.shift();
         Self {
             mm,
             cpumask: Rc::clone(cpumask),
@@ -94,7 +101,7 @@ impl FlushInfo {
                 .range
                 .clone()
                 .filter(|range| pages(range, shift) <= SINGLE_PAGE_FLUSH_CEILING),
-            stride: change.page_size.bytes(),
+            stride: page_size.bytes(),
             new_tlb_gen,
             freed_tables: change.freed == Freed::Tables,
         }

@@ -11,7 +11,7 @@ use shootdown_vm::{
 use super::change::{Change, Ended, FileKey, Shown};
 use super::process::Process;
 use crate::StepError;
-use crate::operation::{Access, AreaId, FileId, Mapping, OnFault, Permission};
+use crate::operation::{Access, AreaId, FileId, Folios, Mapping, OnFault, Permission};
 
 /// The number of faults after which an access is [stuck](StepError::Stuck). Between a fault and the
 /// next attempt of the access, reclaim may take the page or another CPU may claim it, but never
@@ -162,9 +162,11 @@ impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
         })
     }
 
+    /// Returns the contents of a mapping, which begins at page `first_page` of its file.
     pub(super) fn backing(
         &self,
         mapping: Mapping,
+        first_page: u64,
         file: impl Fn(FileId) -> Option<FileId>,
     ) -> BackingSpec<PlatformOf<H>> {
         let (sharing, id) = match mapping {
@@ -173,10 +175,10 @@ impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
             Mapping::SharedFile(id) => (Sharing::Shared, id),
         };
         let (key, opened) = self.host.file(file(id));
-        let backing = Backing::File { file: opened, first_page: 0 };
+        let backing = Backing::File { file: opened, first_page };
         let shown = match sharing {
-            Sharing::Private => Shown::Private { file: key, offset: 0 },
-            Sharing::Shared => Shown::Shared { file: key, offset: 0 },
+            Sharing::Private => Shown::Private { file: key, offset: first_page },
+            Sharing::Shared => Shown::Shared { file: key, offset: first_page },
         };
         BackingSpec { sharing, backing, shown }
     }
@@ -192,7 +194,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         mapping: Mapping,
     ) -> Result<(), StepError> {
         let place = Place::Anywhere { length: pages.saturating_mul(PAGE_BYTES) };
-        let backing = self.backing(mapping, Some);
+        let backing = self.backing(mapping, 0, Some);
         let shown = backing.shown;
         let start = self.map(place, permission.into(), backing)?;
         self.host.name_area(self.process, area, start, shown);
@@ -372,6 +374,16 @@ impl From<Access> for vm::Access {
         match access {
             Access::Read => Self::Read,
             Access::Write => Self::Write,
+        }
+    }
+}
+
+impl From<Folios> for vm::Folios {
+    fn from(folios: Folios) -> Self {
+        match folios {
+            Folios::Small => Self::Small,
+            Folios::Large => Self::Large,
+            Folios::LargeTracked => Self::LargeTracked,
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use core::ops::Range;
 
-use shootdown_vm::{FaultError, PAGE_BYTES, Place, Platform as _, Protection, RemapError};
+use shootdown_vm::{
+    FaultError, LARGE_PAGE_BYTES, PAGE_BYTES, Place, Platform as _, Protection, RemapError,
+};
 
 use super::memory::{BackingSpec, MemoryHost, ProcessMemory, addresses};
 use crate::StepError;
@@ -31,6 +33,9 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
                 filled
                     .into_iter()
                     .try_for_each(|page| self.use_page(page, Access::Write, Entry::Absent))
+            }
+            RawAddress::UseFolios { pages, folios } => {
+                self.try_to(|| self.space().use_folios(addresses(&pages), folios.into()))
             }
             RawAddress::Unmap(pages) => self.try_to(|| self.unmap(None, addresses(&pages))),
             RawAddress::Protect { pages, permission } => {
@@ -62,8 +67,10 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
             self.host.wait_hint();
         }
         let place = Place::Fixed(addresses(pages));
-        // Every file is new, because a recording does not show which mappings share one.
-        let backing = self.backing(mapping, |_| None);
+        // Every file is new, because a recording does not show which mappings share one. Its pages
+        // lie so that folios can be mapped.
+        let first_page = pages.start % (LARGE_PAGE_BYTES / PAGE_BYTES);
+        let backing = self.backing(mapping, first_page, |_| None);
         self.map(place, permission.into(), backing).is_ok()
     }
 

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::operation::{
-    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
-    RawAddress, Start,
+    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Operation, Permission,
+    ProgramId, RawAddress, Start,
 };
 use crate::varint::{Cursor, Malformed, put};
 
@@ -81,11 +81,13 @@ codes! {
         9 = Populate { pages: r, access: t }
         10 = Cool { 0: r }
         11 = PageOut { 0: r }
+        12 = UseFolios { pages: r, folios: f }
     }
     Permission { 0 = None {} 1 = Read {} 2 = ReadWrite {} }
     Mapping { 0 = Anonymous {} 1 = PrivateFile { 0: f } 2 = SharedFile { 0: f } }
     Access { 0 = Read {} 1 = Write {} }
     Filling { 0 = OnDemand {} 1 = AtOnce {} }
+    Folios { 0 = Small {} 1 = Large {} 2 = LargeTracked {} }
     Entry { 0 = Absent {} 1 = Refusing {} }
 }
 

@@ -22,6 +22,7 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{ReadError, Reader, Tracker};
 
+use super::folios::MappedFolios;
 use super::linux;
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
@@ -68,7 +69,9 @@ pub(crate) enum Action {
 /// Reads steps from a recording.
 pub(crate) struct Steps<'r> {
     reader: Reader<'r>,
-    outcomes: std::vec::IntoIter<Outcome>,
+    outcomes: std::iter::Enumerate<std::vec::IntoIter<Outcome>>,
+    /// The folios of mappings, by the number of the call that makes the mapping.
+    folios: HashMap<usize, MappedFolios>,
     moved_to: VecDeque<u64>,
     faults_flushed: std::vec::IntoIter<bool>,
     requests_asked: std::vec::IntoIter<bool>,
@@ -101,7 +104,15 @@ struct Cpu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum InKernel {
     /// A call, which may already have taken effect.
-    Call { call: Call, outcome: Outcome, moved_to: u64, is_done: bool, gathers: bool },
+    Call {
+        /// Number of calls before it.
+        number: usize,
+        call: Call,
+        outcome: Outcome,
+        moved_to: u64,
+        is_done: bool,
+        gathers: bool,
+    },
     /// A page fault, whose end is not recorded. If it flushed, it has not taken effect before.
     Fault(Option<RawAddress>),
     /// The end of the task.
@@ -114,7 +125,8 @@ impl<'r> Steps<'r> {
         let cpus = reader.header().cpus;
         Self {
             reader,
-            outcomes: survey.outcomes.clone().into_iter(),
+            outcomes: survey.outcomes.clone().into_iter().enumerate(),
+            folios: survey.folios.clone(),
             moved_to: survey.moved_to.clone(),
             faults_flushed: survey.faults_flushed.clone().into_iter(),
             requests_asked: survey.requests_asked.clone().into_iter(),
@@ -277,7 +289,7 @@ impl<'r> Steps<'r> {
     }
 
     fn call(&mut self, task: TaskId, call: &Call) -> Option<Action> {
-        let outcome = self.outcomes.next().unwrap_or(Outcome::Failed);
+        let (number, outcome) = self.outcomes.next().unwrap_or((0, Outcome::Failed));
         let moved_to = match call {
             Call::Remap { .. } if outcome != Outcome::Failed => self.moved_to.pop_front()?,
             _ => 0,
@@ -286,8 +298,8 @@ impl<'r> Steps<'r> {
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
         let is_done = allocates_nothing && outcome == Outcome::Silent;
         let gathers = outcome != Outcome::Failed && gathers_from_beginning(call);
-        self.tasks
-            .insert(task, InKernel::Call { call: *call, outcome, moved_to, is_done, gathers });
+        let in_call = InKernel::Call { number, call: *call, outcome, moved_to, is_done, gathers };
+        self.tasks.insert(task, in_call);
         let effect = is_done.then(|| self.effect(task, call, 0)).flatten().map(Action::Memory);
         match effect {
             Some(effect) => {
@@ -302,8 +314,14 @@ impl<'r> Steps<'r> {
         if let Some(InKernel::Fault(later)) = self.tasks.get_mut(&task) {
             return later.take().map(Action::Flushing);
         }
-        let Some(InKernel::Call { call, outcome: Outcome::Flushed, moved_to, is_done, gathers }) =
-            self.tasks.get_mut(&task)
+        let Some(InKernel::Call {
+            number,
+            call,
+            outcome: Outcome::Flushed,
+            moved_to,
+            is_done,
+            gathers,
+        }) = self.tasks.get_mut(&task)
         else {
             return None;
         };
@@ -316,16 +334,28 @@ impl<'r> Steps<'r> {
         if !core::mem::replace(gathers, true) {
             self.following.push_back(Action::GatherBegins);
         }
-        let (call, moved_to) = (*call, *moved_to);
+        let (number, call, moved_to) = (*number, *call, *moved_to);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
         };
-        self.effect(task, &call, at).map(Action::Flushing)
+        let effect = self.effect(task, &call, at)?;
+        self.use_folios(number, &effect);
+        Some(Action::Flushing(effect))
+    }
+
+    /// Adds the operations that give a new mapping its folios.
+    fn use_folios(&mut self, number: usize, effect: &RawAddress) {
+        if let RawAddress::Map { pages, .. } = effect
+            && let Some(folios) = self.folios.get(&number)
+        {
+            self.following.extend(folios.operations(pages).into_iter().map(Action::Memory));
+        }
     }
 
     fn returned(&mut self, task: TaskId, value: i64) -> Option<Action> {
-        let Some(InKernel::Call { call, outcome, is_done, gathers, .. }) = self.tasks.remove(&task)
+        let Some(InKernel::Call { number, call, outcome, is_done, gathers, .. }) =
+            self.tasks.remove(&task)
         else {
             return None;
         };
@@ -335,7 +365,9 @@ impl<'r> Steps<'r> {
         if is_done || outcome == Outcome::Failed {
             return None;
         }
-        self.effect(task, &call, value as u64).map(Action::Memory)
+        let effect = self.effect(task, &call, value as u64)?;
+        self.use_folios(number, &effect);
+        Some(Action::Memory(effect))
     }
 
     /// Returns the effect of a call, for which the kernel chose the address `at`.

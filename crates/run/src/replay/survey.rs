@@ -3,10 +3,14 @@
 //! call's result when the call begins.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
 
-use shootdown_recording::record::{Call, Event, FlushReason, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Owner, Record, SpaceId, TaskId,
+};
 use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
+use super::folios::{Changing, FolioSurvey, MappedFolios};
 use super::linux;
 
 /// The properties of a recording that are known before its replay.
@@ -48,6 +52,8 @@ pub struct Survey {
     pub(crate) faults_flushed: Vec<bool>,
     /// For each request of the program, whether the kernel found a CPU to ask.
     pub(crate) requests_asked: Vec<bool>,
+    /// The folios of the mappings that have large ones, by the index of the call in `outcomes`.
+    pub(crate) folios: HashMap<usize, MappedFolios>,
 }
 
 /// Counts of the operations of the recorded kernel for the program.
@@ -124,6 +130,7 @@ impl Survey {
             moved_to: surveyor.moved_to.into_iter().flatten().collect(),
             faults_flushed: surveyor.faults_flushed,
             requests_asked: surveyor.requests_asked,
+            folios: surveyor.folios.found(),
         })
     }
 }
@@ -153,19 +160,30 @@ struct Surveyor {
     reclaims: bool,
     faults_flushed: Vec<bool>,
     /// The fault that each task is in.
-    in_fault: HashMap<TaskId, usize>,
+    in_fault: HashMap<TaskId, OpenFault>,
     requests_asked: Vec<bool>,
     /// The last request of each task.
     last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
+    folios: FolioSurvey,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OpenCall {
     number: usize,
+    call: Call,
     /// Index in `moved_to`, for `mremap`.
     move_number: Option<usize>,
+    has_flushed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenFault {
+    /// Index in `faults_flushed`.
+    number: usize,
+    address: u64,
+    code: FaultCode,
     has_flushed: bool,
 }
 
@@ -182,18 +200,24 @@ impl Surveyor {
             self.in_fault.remove(&task);
         }
         match &record.event {
-            Event::Task { owner: Owner::Recorded, space, .. } | Event::Spawn { space, .. } => {
+            Event::Task { owner: Owner::Recorded, space, .. } => {
                 self.threads += 1;
                 self.spaces.insert(*space);
+            }
+            Event::Spawn { space, .. } => {
+                self.threads += 1;
+                self.spaces.insert(*space);
+                if let Some(creator) = recorded.and_then(|task| self.tracker.task(task)) {
+                    self.folios.forked(creator.space, *space);
+                }
             }
             Event::Exec { space, .. } => {
                 self.spaces.insert(*space);
             }
-            Event::Fault { .. } => {
+            Event::Fault { address, code } => {
                 self.kernel.faults += 1;
                 if let Some(task) = recorded {
-                    self.in_fault.insert(task, self.faults_flushed.len());
-                    self.faults_flushed.push(false);
+                    self.fault(task, *address, *code);
                 }
             }
             Event::Flush { reason, pages } => self.flush(record.cpu, recorded, *reason, *pages),
@@ -214,11 +238,17 @@ impl Surveyor {
             | Event::Switch { .. }
             | Event::Wake { .. }
             | Event::Exit
-            | Event::Frame { .. }
-            | Event::Stack { .. }
             | Event::Name { .. }
             | Event::Counted { .. }
             | Event::Lost { .. } => {}
+            Event::Frame { frame, caller, function } => {
+                self.folios.frame(*frame, *caller, &function.function);
+            }
+            Event::Stack { frame, .. } => {
+                if let Some(changing) = recorded.and_then(|task| self.changing(task)) {
+                    self.folios.stack(&changing, *frame);
+                }
+            }
         }
         self.tracker.apply(record);
         if matches!(
@@ -228,6 +258,13 @@ impl Surveyor {
             self.count_time(record.time_ns);
             self.together = self.tracker.most_together();
         }
+    }
+
+    fn fault(&mut self, task: TaskId, address: u64, code: FaultCode) {
+        let number = self.faults_flushed.len();
+        let fault = OpenFault { number, address, code, has_flushed: false };
+        self.in_fault.insert(task, fault);
+        self.faults_flushed.push(false);
     }
 
     /// Counts the time up to now, in which the same threads have run.
@@ -266,14 +303,44 @@ impl Surveyor {
         if reason != FlushReason::Remote
             && let Some(task) = by
         {
-            if let Some(call) = self.open.get_mut(&task) {
-                call.has_flushed = true;
-            } else if reason == FlushReason::LocalSpace
-                && let Some(&fault) = self.in_fault.get(&task)
-            {
-                self.faults_flushed[fault] = true;
+            self.flushed(task, reason, pages);
+        }
+    }
+
+    /// Records a flush, or a request for one, by a task of the program.
+    fn flushed(&mut self, task: TaskId, reason: FlushReason, pages: Option<u64>) {
+        let changing = self.changing(task);
+        let has_flushed = if let Some(call) = self.open.get_mut(&task) {
+            mem::replace(&mut call.has_flushed, true)
+        } else if let Some(fault) = self.in_fault.get_mut(&task) {
+            self.faults_flushed[fault.number] |= reason == FlushReason::LocalSpace;
+            mem::replace(&mut fault.has_flushed, true)
+        } else {
+            return;
+        };
+        if let Some(changing) = changing.filter(|_| !has_flushed && !self.is_nested(task)) {
+            self.folios.flush(&changing, pages);
+        }
+    }
+
+    /// Returns the memory that a task changes.
+    fn changing(&self, task: TaskId) -> Option<Changing> {
+        let space = self.tracker.task(task)?.space;
+        match self.open.get(&task) {
+            Some(call) => Changing::of_call(space, &call.call),
+            None => {
+                let fault = self.in_fault.get(&task)?;
+                Some(Changing::of_fault(space, fault.address, fault.code))
             }
         }
+    }
+
+    /// Returns `true` if a task is in a call and another task of its space is also. All flushes may
+    /// then be full (`mm_tlb_flush_nested`).
+    fn is_nested(&self, task: TaskId) -> bool {
+        let space = |task| self.tracker.task(task).map(|task| task.space);
+        self.open.contains_key(&task)
+            && self.open.keys().any(|&other| other != task && space(other) == space(task))
     }
 
     fn requests(&mut self, by: Option<TaskId>, targets: &[u32]) {
@@ -316,7 +383,7 @@ impl Surveyor {
         });
         let number = self.outcomes.len();
         self.outcomes.push(Outcome::Failed);
-        self.open.insert(task, OpenCall { number, move_number, has_flushed: false });
+        self.open.insert(task, OpenCall { number, call: *call, move_number, has_flushed: false });
     }
 
     fn returned(&mut self, task: TaskId, value: i64) {
@@ -328,6 +395,9 @@ impl Surveyor {
             if call.has_flushed { Outcome::Flushed } else { Outcome::Silent };
         if let Some(number) = call.move_number {
             self.moved_to[number] = Some(value as u64);
+        }
+        if let Some(task) = self.tracker.task(task) {
+            self.folios.returned(task.space, call.number, &call.call, value as u64);
         }
     }
 }

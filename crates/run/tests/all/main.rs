@@ -7,6 +7,7 @@ mod bound;
 mod causes;
 mod encoded;
 mod exhausted;
+mod folios;
 mod heap;
 mod hostile;
 mod large;

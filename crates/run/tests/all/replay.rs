@@ -16,21 +16,21 @@ use shootdown_vm::ErasedCoherence;
 
 const MACHINE: &str = include_str!("../../../../machines/emerald-rapids-kvm.toml");
 
-const A: TaskId = TaskId(1);
+pub(crate) const A: TaskId = TaskId(1);
 const B: TaskId = TaskId(2);
-const SPACE: SpaceId = SpaceId(0);
+pub(crate) const SPACE: SpaceId = SpaceId(0);
 
-const READ_ABSENT: FaultCode = FaultCode(0b100);
-const WRITE_ABSENT: FaultCode = FaultCode(0b110);
-const WRITE_REFUSED: FaultCode = FaultCode(0b111);
+pub(crate) const READ_ABSENT: FaultCode = FaultCode(0b100);
+pub(crate) const WRITE_ABSENT: FaultCode = FaultCode(0b110);
+pub(crate) const WRITE_REFUSED: FaultCode = FaultCode(0b111);
 
-const PAGE: u64 = 0x7f00_0000_0000;
+pub(crate) const PAGE: u64 = 0x7f00_0000_0000;
 
-const MAP_SHARED: u32 = 1;
-const MAP_PRIVATE: u32 = 2;
-const MAP_ANONYMOUS: u32 = 0x20;
+pub(crate) const MAP_SHARED: u32 = 1;
+pub(crate) const MAP_PRIVATE: u32 = 2;
+pub(crate) const MAP_ANONYMOUS: u32 = 0x20;
 
-const DONT_NEED: u32 = 4;
+pub(crate) const DONT_NEED: u32 = 4;
 const COLD: u32 = 20;
 const PAGE_OUT: u32 = 21;
 const POPULATE_READ: u32 = 22;
@@ -38,14 +38,14 @@ const POPULATE_WRITE: u32 = 23;
 
 /// A recording under construction, with two CPUs and one record per microsecond.
 #[derive(Default)]
-struct Script {
+pub(crate) struct Script {
     records: Vec<Record>,
     now_ns: u64,
 }
 
 impl Script {
     /// Two threads of one process, each on its own CPU.
-    fn two_threads() -> Self {
+    pub(crate) fn two_threads() -> Self {
         let name = String::new;
         let owner = Owner::Recorded;
         Self::default()
@@ -56,18 +56,18 @@ impl Script {
             .on(1, Event::Switch { next: B, left: Left::Blocked })
     }
 
-    fn on(mut self, cpu: u32, event: Event) -> Self {
+    pub(crate) fn on(mut self, cpu: u32, event: Event) -> Self {
         self.now_ns += 1000;
         self.records.push(Record { time_ns: self.now_ns, cpu, event });
         self
     }
 
-    fn after_ns(mut self, ns: u64) -> Self {
+    pub(crate) fn after_ns(mut self, ns: u64) -> Self {
         self.now_ns += ns;
         self
     }
 
-    fn fault(self, cpu: u32, address: u64, code: FaultCode) -> Self {
+    pub(crate) fn fault(self, cpu: u32, address: u64, code: FaultCode) -> Self {
         self.on(cpu, Event::Fault { address, code })
     }
 
@@ -75,24 +75,31 @@ impl Script {
         self.map_with(cpu, address, length, MAP_PRIVATE | MAP_ANONYMOUS)
     }
 
-    fn map_with(self, cpu: u32, address: u64, length: u64, flags: u32) -> Self {
+    pub(crate) fn map_with(self, cpu: u32, address: u64, length: u64, flags: u32) -> Self {
         let call = Call::Map { address: 0, length, protection: 3, flags };
         self.on(cpu, Event::Call(call)).on(cpu, Event::Return { value: address as i64 })
     }
 
     /// Gives advice about pages, which the kernel flushes.
-    fn advise(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
+    pub(crate) fn advise(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
         self.begin_advice(cpu, address, pages, advice)
             .on(cpu, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(pages) })
             .on(cpu, Event::Return { value: 0 })
     }
 
-    fn begin_advice(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
+    pub(crate) fn begin_advice(self, cpu: u32, address: u64, pages: u64, advice: u32) -> Self {
         self.on(cpu, Event::Call(Call::Advise { address, length: pages << 12, advice }))
     }
 
+    /// Discards a page. The kernel flushes everything.
+    pub(crate) fn split(self, cpu: u32, address: u64) -> Self {
+        self.begin_advice(cpu, address, 1, DONT_NEED)
+            .on(cpu, Event::Flush { reason: FlushReason::LocalSpace, pages: None })
+            .on(cpu, Event::Return { value: 0 })
+    }
+
     /// Unmaps a page. The kernel flushes it here, and interrupts the targets.
-    fn unmap(self, cpu: u32, address: u64, targets: &[u32]) -> Self {
+    pub(crate) fn unmap(self, cpu: u32, address: u64, targets: &[u32]) -> Self {
         let call = Call::Unmap { address, length: 4096 };
         let flush = |reason| Event::Flush { reason, pages: Some(1) };
         let mut script = self
@@ -125,11 +132,11 @@ impl Script {
     }
 }
 
-fn survey(file: &[u8]) -> Survey {
+pub(crate) fn survey(file: &[u8]) -> Survey {
     Survey::of(Reader::open(Cursor::new(file.to_vec())).unwrap(), |_| {}).unwrap()
 }
 
-fn under_recorded_schedule<C: Into<ErasedCoherence>>(
+pub(crate) fn under_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, ReplayError> {
@@ -174,7 +181,7 @@ fn active_cpu_is_interrupted_and_idle_is_not() {
 }
 
 /// Full flushes, ranged flushes, and interrupts.
-fn flushes(script: &Script) -> (u64, u64, u64) {
+pub(crate) fn flushes(script: &Script) -> (u64, u64, u64) {
     let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
     assert_eq!((outcome.violations, outcome.dropped_steps), (0, 0));
     let counts = &outcome.counts;
