@@ -5,7 +5,7 @@
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'umount "$work/huge" 2> /dev/null; rm -rf "$work"' EXIT
 cp "$here"/programs/* "$work"
 cd "$work"
 
@@ -25,6 +25,12 @@ record xz xz -T2 -1 -k -f part
 
 cc -O1 -g -pthread -ffile-prefix-map="$work"=. -o culprits culprits.c
 record explain/forks ./culprits forks
+
+mkdir huge
+mount -t tmpfs -o huge=always none huge
+cc -O1 -g -pthread -ffile-prefix-map="$work"=. -o huge/folios folios.c
+(cd huge && record folios/tmpfs ./folios pages 2 1000)
+umount huge
 
 go build -trimpath -o maps maps.go
 record go ./maps
