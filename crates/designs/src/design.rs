@@ -34,6 +34,8 @@ pub enum Purpose {
     OtherHardware,
     /// Comparisons of memory reclaim: only there does the design differ from other designs.
     Reclaim,
+    /// Comparisons with recordings of its kernel, which is close to a design for any comparison.
+    Recorded,
     /// None: no machine can have the design. It shows how much better any design could be.
     Impossible,
     /// Comparisons with a proposal that is in no kernel.

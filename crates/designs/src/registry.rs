@@ -25,6 +25,7 @@ const ALL: &[Design] = &[
     Design::NAIVE,
     Design::LINUX_4_12,
     Design::LINUX_4_14,
+    Design::LINUX_6_12,
     Design::LINUX_7_0,
     Design::LINUX_UNCOUNTED,
     Design::POWERPC_COUNTED,

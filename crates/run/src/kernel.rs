@@ -63,8 +63,13 @@ pub(crate) struct SimKernel {
     destroyed: RefCell<Vec<Arc<SimProcess>>>,
     /// Statistics of spaces that were destroyed.
     ended: RefCell<Stats>,
+    on_flush_counted: RefCell<Option<Box<dyn Fn()>>>,
     on_flush_sending: RefCell<Option<Box<dyn Fn()>>>,
+    flush_delivery: RefCell<Option<Delivery>>,
 }
+
+/// Returns the least time of a flush interrupt to a CPU.
+type Delivery = Box<dyn Fn(usize) -> Option<Time>>;
 
 /// A process of a simulated machine.
 pub(crate) type SimProcess = ProcessOf<SimKernel>;
@@ -107,7 +112,9 @@ impl SimKernel {
             processes: RefCell::default(),
             destroyed: RefCell::default(),
             ended: RefCell::default(),
+            on_flush_counted: RefCell::default(),
             on_flush_sending: RefCell::default(),
+            flush_delivery: RefCell::default(),
         })
     }
 
@@ -128,9 +135,21 @@ impl SimKernel {
         *self.ended.borrow()
     }
 
+    /// Calls `observer` from now on when a flush has been counted and chooses its targets next.
+    /// Only models of Linux report that.
+    pub(crate) fn observe_counting(&self, observer: impl Fn() + 'static) {
+        self.on_flush_counted.replace(Some(Box::new(observer)));
+    }
+
     /// Calls `observer` from now on when a flush has chosen its targets.
     pub(crate) fn observe_sending(&self, observer: impl Fn() + 'static) {
         self.on_flush_sending.replace(Some(Box::new(observer)));
+    }
+
+    /// Makes flush interrupts to a CPU take the time that `delivery` returns, if it is longer than
+    /// on the machine.
+    pub(crate) fn delay_flushes(&self, delivery: impl Fn(usize) -> Option<Time> + 'static) {
+        self.flush_delivery.replace(Some(Box::new(delivery)));
     }
 
     /// Waits until memory is short, and reclaims pages until memory suffices or no more pages can
@@ -372,10 +391,18 @@ impl Kernel for SimKernel {
     fn flush_interrupt(&self) {
         self.design().interrupt();
     }
+    fn flush_counted(&self) {
+        if let Some(observer) = &*self.on_flush_counted.borrow() {
+            observer();
+        }
+    }
     fn flush_sending(&self) {
         if let Some(observer) = &*self.on_flush_sending.borrow() {
             observer();
         }
+    }
+    fn flush_delivery(&self, target: usize) -> Option<Time> {
+        self.flush_delivery.borrow().as_ref().and_then(|delivery| delivery(target))
     }
     fn tick_interval(&self) -> Option<Time> {
         self.design().policy().tick_ns.map(Time::from_ns)

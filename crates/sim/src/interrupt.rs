@@ -34,6 +34,14 @@ impl Sim {
         }
     }
 
+    /// Reports to the kernel that a flush on this CPU has been counted, and has not chosen its
+    /// targets yet.
+    pub fn report_counted(&self) {
+        if let Some(kernel) = self.kernel() {
+            kernel.flush_counted();
+        }
+    }
+
     /// Reports to the kernel that a flush on this CPU has chosen its targets.
     pub(crate) fn report_sending(&self) {
         if let Some(kernel) = self.kernel() {
@@ -73,6 +81,11 @@ impl Sim {
             Distance::System => cost.deliver_system,
             Distance::Far => self.machine.far.deliver,
         };
+        let late = match vector {
+            Vector::Flush => self.kernel().and_then(|kernel| kernel.flush_delivery(target)),
+            _ => None,
+        };
+        let wire = late.map_or(wire, |late| late.max(wire));
         let at = self.clock.borrow().cpus[from].now + wire + Time::TICK;
         self.deliver_at(target, vector, at);
     }

@@ -55,8 +55,15 @@ pub trait Kernel {
     fn after_switch(&self, _to: SwitchedTo) {}
     /// Handles the flush interrupt.
     fn flush_interrupt(&self);
+    /// A flush on this CPU has been counted, and chooses its targets next.
+    fn flush_counted(&self) {}
     /// A flush on this CPU has chosen its targets, and sends interrupts to them, if there are any.
     fn flush_sending(&self) {}
+    /// The time that a flush interrupt takes to the target if it is longer than on the machine;
+    /// `None` for the machine's time.
+    fn flush_delivery(&self, _target: usize) -> Option<Time> {
+        None
+    }
     /// The interval at which the kernel wants [`tick`](Self::tick) called on every CPU that is not
     /// idle; `None` for never.
     ///

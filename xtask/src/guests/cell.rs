@@ -1,7 +1,6 @@
 //! A cell of the corpus: a program, a kernel and a number of CPUs; its recording, and its replay.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -11,11 +10,6 @@ use crate::command::{Command, Failure};
 
 /// The machine of the replays. It has enough CPUs for every guest.
 const MACHINE: &str = "xeon-2s";
-
-/// Times in microseconds after which an interrupt arrives, between those of real machines and those
-/// of 64 emulated CPUs on two cores. The time that gives the kernel's number of *interrupts*
-/// is used; requests and flushes are then predictions.
-const DELIVERY_US: [u32; 5] = [10, 30, 100, 300, 1000];
 
 /// The directory of the recordings that ship.
 const SHIPPED: &str = "traces/guests";
@@ -89,24 +83,9 @@ impl Cell {
         Ok(missing.map_or(Recorded::At(path), Recorded::Missing))
     }
 
-    /// Replays the recording, and returns its counts: on [`MACHINE`], or, if the counts are not
-    /// close there, on the same machine with interrupts that arrive as late as in the guest.
+    /// Replays the recording on [`MACHINE`], and returns its counts.
     pub(super) fn replay(&self, place: &Place, path: &Path) -> Result<Counts, Failure> {
-        let prompt = counts(&place.lab, path, MACHINE)?;
-        if !matches!(prompt.verdict(), Verdict::Kinds | Verdict::Flushes) {
-            return Ok(prompt);
-        }
-        let mut best = prompt;
-        for deliver_us in DELIVERY_US {
-            let late =
-                Counts { deliver_us, ..counts(&place.lab, path, &slow(place, deliver_us)?)? };
-            if late.interrupts.1.abs_diff(late.interrupts.0)
-                < best.interrupts.1.abs_diff(best.interrupts.0)
-            {
-                best = late;
-            }
-        }
-        Ok(best)
+        counts(&place.lab, path, MACHINE)
     }
 
     /// Returns the recording of an earlier run, or else one that ships.
@@ -153,25 +132,6 @@ pub(super) fn run(guest: Command, name: &str) -> Result<Option<String>, Failure>
     }
 }
 
-/// Writes a machine file with late interrupts, and returns its path.
-fn slow(place: &Place, deliver_us: u32) -> Result<String, Failure> {
-    let path = place.recordings.join(format!("late-{deliver_us}.toml"));
-    let number = format!(
-        "{{ value = {}, source = \"chosen, so that as many interrupts coalesce as in a guest\" }}",
-        deliver_us * 1000
-    );
-    let text = format!(
-        "name = \"late-{deliver_us}\"\n\
-         about = \"{MACHINE} with interrupts as late as in a guest\"\n\
-         extends = \"{MACHINE}\"\n[interrupt]\ndeliver_socket_ns = {number}\n\
-         deliver_system_ns = {number}\n"
-    );
-    fs::write(&path, text).map_err(|error| {
-        Failure::new(format!("{}: {error}", path.display()), "free some disk space")
-    })?;
-    Ok(path.display().to_string())
-}
-
 /// Replays a recording on a machine.
 pub(crate) fn counts(lab: &Path, path: &Path, machine: &str) -> Result<Counts, Failure> {
     let replay = Command::new(lab).arg("replay").arg(path).arg("--machine").arg(machine);
@@ -187,8 +147,6 @@ pub(crate) fn counts(lab: &Path, path: &Path, machine: &str) -> Result<Counts, F
 /// Counts of the kernel and of `linux-7.0`, and of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// The time after which an interrupt arrives, in microseconds, or 0 for the machine's own.
-    pub(crate) deliver_us: u32,
     pub(crate) requests: (u64, u64),
     pub(crate) interrupts: (u64, u64),
     pub(crate) full: (u64, u64),
@@ -202,10 +160,10 @@ impl Counts {
         let kernel = |count: &str| json.get("kernel")?.get(count)?.as_u64();
         let designs = json.get("designs")?.as_array()?;
         let row = |name: &str| designs.iter().find(|row| row["design"] == name);
-        let (linux, engine) = (row("linux-7.0")?, row("shootdown")?);
+        let model = json.get("fidelity")?.get("model")?.as_str()?;
+        let (linux, engine) = (row(model)?, row("shootdown")?);
         let number = |row: &Value, count: &str| row.get(count)?.as_u64();
         Some(Self {
-            deliver_us: 0,
             requests: (kernel("requests")?, number(linux, "requests")?),
             interrupts: (kernel("ipis_sent")?, number(linux, "ipis_sent")?),
             full: (kernel("flushes_full")?, number(linux, "flushes_full")?),
@@ -220,7 +178,7 @@ impl Counts {
         if !is_within(REQUESTS, self.requests) {
             Verdict::Requests
         } else if is_within(FLUSHES, self.full) && is_within(FLUSHES, self.ranged) {
-            if self.deliver_us == 0 { Verdict::Close } else { Verdict::Late }
+            Verdict::Close
         } else if is_within(FLUSHES, all((self.full, self.ranged))) {
             Verdict::Kinds
         } else {
@@ -234,8 +192,6 @@ impl Counts {
 pub(crate) enum Verdict {
     /// Requests are within 5 %, and full and ranged flushes within 10 %.
     Close,
-    /// They are if interrupts arrive as late as in the guest.
-    Late,
     /// Requests and the sum of the flushes are, but not how many of them are full.
     Kinds,
     /// Requests are, but not the sum of the flushes.
@@ -248,7 +204,6 @@ impl Verdict {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Close => "close",
-            Self::Late => "late",
             Self::Kinds => "kinds",
             Self::Flushes => "flushes",
             Self::Requests => "requests",
@@ -284,7 +239,5 @@ mod tests {
         assert_eq!(counts(949, 100, 900).verdict(), Verdict::Requests);
         assert_eq!(counts(1000, 150, 900).verdict(), Verdict::Kinds);
         assert_eq!(counts(1000, 100, 700).verdict(), Verdict::Flushes);
-        let late = Counts { deliver_us: 30, ..counts(1000, 100, 900) };
-        assert_eq!(late.verdict(), Verdict::Late);
     }
 }

@@ -205,15 +205,13 @@ fn table(rows: &Rows, cells: usize) -> String {
     for (Cell { program, kernel, cpus }, counts) in rows.values() {
         let cells = match counts {
             Ok(counts) => {
-                let Counts { requests, interrupts, full, ranged, engine, deliver_us } = counts;
+                let Counts { requests, interrupts, full, ranged, engine } = counts;
                 let verdict = counts.verdict();
                 *verdicts.entry(verdict).or_default() += 1;
                 count += 1;
                 let pairs = [requests, interrupts, full, ranged, engine];
                 let pairs = pairs.map(|(one, other)| format!("{one}, {other}")).join(" | ");
-                let late =
-                    if *deliver_us > 0 { format!(", {deliver_us} µs") } else { String::new() };
-                format!("{pairs} | {}{late}", verdict.name())
+                format!("{pairs} | {}", verdict.name())
             }
             Err(why) => format!("| | | | | {why}"),
         };

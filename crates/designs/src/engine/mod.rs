@@ -161,6 +161,8 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
             &PinnedCpu<'static, SimMachine<WORDS, L>>,
         ) -> Pending<'static, SimMachine<WORDS, L>>,
     ) -> Pending<'static, SimMachine<WORDS, L>> {
+        // The engine counts and chooses in one call: in a replay, at the time of the choice.
+        self.sim.report_counted();
         let sent_before = self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent);
         let pending = self.pin(|pin| send(&pin));
         self.sim.flush_sent();

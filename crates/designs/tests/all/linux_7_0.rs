@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::rig::Rig;
 use shootdown_designs::Linux70;
+use shootdown_sim::Sim;
 use shootdown_vm::Freed::{Pages, Tables};
 
 fn rig(cpus: usize) -> Rc<Rig<Linux70>> {
@@ -152,4 +153,35 @@ fn current_tag_is_kept_and_stale_tag_dropped() {
         rig.run();
         assert_eq!(rig.sim.counts_of(1).root_loads_kept, kept);
     }
+}
+
+/// Until 6.13, a CPU left the mask when it switched.
+#[test]
+fn absent_cpu_is_asked_for_freed_tables_but_not_by_6_12() {
+    let sent = |design: fn(Rc<Sim>) -> Linux70| {
+        let rig = Rig::new(2, design);
+        rig.thread(1, 0, |rig| rig.until(10));
+        rig.thread(1, 1, |rig| rig.until(2_000));
+        rig.thread(0, 0, |rig| {
+            rig.until(1_000);
+            rig.flush(0, 0..1, Tables);
+        });
+        rig.run();
+        rig.sim.counts().interrupts_sent
+    };
+    assert_eq!((sent(Linux70::uncounted), sent(Linux70::clearing_at_switch)), (1, 0));
+}
+
+/// A lazy CPU has the space loaded, and stays in the mask in both.
+#[test]
+fn lazy_cpu_is_asked_for_freed_tables_by_6_12_as_well() {
+    let rig = Rig::new(2, Linux70::clearing_at_switch);
+    rig.thread(1, 0, |rig| rig.until(10));
+    rig.thread(0, 0, |rig| {
+        rig.until(50);
+        rig.flush(0, 0..1, Pages);
+        rig.flush(0, 0..1, Tables);
+    });
+    rig.run();
+    assert_eq!(rig.sim.counts().interrupts_sent, 1);
 }

@@ -10,6 +10,7 @@
 //! - Under a schedule that the simulated machine chooses: [`threads`] makes a workload from the
 //!   recording. The machine may have other CPUs than the recorded one, and more of them.
 
+mod delivery;
 mod folios;
 mod linux;
 mod recorded;

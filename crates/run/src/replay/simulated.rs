@@ -15,7 +15,7 @@ use shootdown_recording::record::{Left, Owner, SpaceId, TaskId, Waker};
 use shootdown_recording::{ReadError, Reader};
 use shootdown_sim::Rng;
 
-use super::steps::{Action, Step, Steps};
+use super::steps::{Action, KernelTime, Step, Steps};
 use super::survey::Survey;
 
 /// Converts a recording to the programs of its threads. `survey` must be of the same recording.
@@ -33,7 +33,7 @@ pub fn threads<'r>(
     seed: u64,
     progress: impl Fn(u64) + 'r,
 ) -> Result<Encoded, ReadError> {
-    let mut steps = Steps::new(reader, survey, progress);
+    let mut steps = Steps::new(reader, survey, KernelTime::Simulated, progress);
     let mut sorter = Sorter::new(seed);
     while let Some(step) = steps.next_step()? {
         sorter.step(&step);
@@ -97,8 +97,8 @@ impl Sorter {
                 self.push(step.task, Operation::Wake(program(*task)));
             }
             Action::Wake { task, .. } => self.slept(*task, step.at_ns),
-            Action::Memory(operation) | Action::Flushing(operation) if is_recorded => {
-                self.push(step.task, Operation::RawAddress(operation.clone()));
+            Action::Memory(change) | Action::Flushing { change, .. } if is_recorded => {
+                self.push(step.task, Operation::RawAddress(change.clone()));
             }
             Action::Spawn { task, space } if is_recorded => {
                 let shares = self.spaces.get(&step.task) == Some(space);
@@ -114,9 +114,10 @@ impl Sorter {
             // Events of other programs, or of tasks that the recording has not introduced.
             Action::Introduce { .. }
             | Action::Memory(_)
-            | Action::Flushing(_)
+            | Action::Flushing { .. }
+            | Action::ChoosesTargets
             | Action::GatherBegins
-            | Action::GatherEnds
+            | Action::GatherEnds { .. }
             | Action::Spawn { .. }
             | Action::Exec { .. }
             | Action::Exit => {}

@@ -12,7 +12,7 @@
 //! thread also computes whenever it is on its CPU and not in one of these calls.
 
 use core::ops::Range;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use shootdown_program::operation::{
     Access, Entry, FileId, Filling, Mapping, Permission, RawAddress,
@@ -48,14 +48,18 @@ pub(crate) enum Action {
     Switch { next: TaskId, left: Left },
     /// The task changes or accesses memory.
     Memory(RawAddress),
-    /// The same, by a call that flushed at this time.
-    Flushing(RawAddress),
+    /// The same, by a call or fault that flushed at this time. A call then goes on gathering until
+    /// [`GatherEnds`](Self::GatherEnds). That is not a step of its own: steps of other CPUs begin
+    /// while this one waits for them.
+    Flushing { change: RawAddress, goes_on_gathering: bool, targets: Targets },
+    /// The flush of the step before on this CPU chooses its targets.
+    ChoosesTargets,
     /// The task is in a call that gathers translations, and goes on gathering until
     /// [`GatherEnds`](Self::GatherEnds). The memory that it changes in between is not a second
     /// operation.
     GatherBegins,
-    /// The task has completed such a call.
-    GatherEnds,
+    /// A task, of any CPU, has completed such a call, or the part of it that gathers.
+    GatherEnds { task: TaskId },
     /// The task creates another task, in its own space or in a copy of it.
     Spawn { task: TaskId, space: SpaceId },
     /// The task continues in a new space.
@@ -64,6 +68,15 @@ pub(crate) enum Action {
     Exit,
     /// A task is woken.
     Wake { task: TaskId, by: Waker },
+}
+
+/// The time at which a flush chooses its targets, after it was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Targets {
+    /// Immediately.
+    Now,
+    /// At the step [`ChoosesTargets`](Action::ChoosesTargets) of the CPU.
+    Later,
 }
 
 /// Reads steps from a recording.
@@ -78,6 +91,8 @@ pub(crate) struct Steps<'r> {
     tracker: Tracker,
     cpus: Vec<Cpu>,
     tasks: HashMap<TaskId, InKernel>,
+    /// Tasks whose flush has been counted and has not chosen its targets yet.
+    choosing: HashSet<TaskId>,
     /// The end of the heap of each space, as the last `brk` returned it.
     heap_ends: HashMap<SpaceId, u64>,
     records_read: u64,
@@ -87,6 +102,16 @@ pub(crate) struct Steps<'r> {
     last: Option<Step>,
     /// The usual time from a request to the flush of its target.
     delivery_ns: u64,
+    kernel_time: KernelTime,
+}
+
+/// The time that a call takes in the kernel, without the wait for other CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelTime {
+    /// As long as in the simulated kernel.
+    Simulated,
+    /// As long as in the recorded one, and the simulated kernel's time in addition.
+    Recorded,
 }
 
 /// The time up to which a CPU is accounted for, and the part of it in which a task computed.
@@ -121,7 +146,12 @@ enum InKernel {
 
 impl<'r> Steps<'r> {
     /// `progress` is called with the number of records read, once per [`PROGRESS_RECORDS`].
-    pub(crate) fn new(reader: Reader<'r>, survey: &Survey, progress: impl Fn(u64) + 'r) -> Self {
+    pub(crate) fn new(
+        reader: Reader<'r>,
+        survey: &Survey,
+        kernel_time: KernelTime,
+        progress: impl Fn(u64) + 'r,
+    ) -> Self {
         let cpus = reader.header().cpus;
         Self {
             reader,
@@ -133,12 +163,14 @@ impl<'r> Steps<'r> {
             tracker: Tracker::new(cpus),
             cpus: vec![Cpu::default(); cpus as usize],
             tasks: HashMap::new(),
+            choosing: HashSet::new(),
             heap_ends: HashMap::new(),
             records_read: 0,
             progress: Box::new(progress),
             following: VecDeque::new(),
             last: None,
             delivery_ns: survey.delivery_ns.unwrap_or(0),
+            kernel_time,
         }
     }
 
@@ -182,22 +214,38 @@ impl<'r> Steps<'r> {
         let passed_ns = record.time_ns.saturating_sub(from_ns);
         cpu.accounted_to_ns = from_ns + passed_ns;
         let Some(task) = self.tracker.recorded(record.cpu) else { return };
-        match self.tasks.get(&task) {
+        // A target that had caught up before left no record of a flush.
+        let waited_to_ns = |cpu: &mut Cpu| match cpu.asked_at_ns.take() {
+            Some(at_ns) => (at_ns + self.delivery_ns).saturating_sub(from_ns),
+            None => 0,
+        };
+        let is_within = is_within_fault(&record.event);
+        let state = self.tasks.get(&task);
+        match state {
+            Some(InKernel::Call { .. } | InKernel::Fault(_))
+                if self.kernel_time == KernelTime::Recorded =>
+            {
+                match cpu.asked_at_ns {
+                    Some(at_ns) if at_ns == record.time_ns => cpu.computed_ns += passed_ns,
+                    // The simulated machine takes as long to send interrupts.
+                    Some(_) if is_within => {}
+                    _ => cpu.computed_ns += passed_ns.saturating_sub(waited_to_ns(cpu)),
+                }
+            }
             Some(InKernel::Call { .. } | InKernel::Exit) => {}
             // Flushes, requests and interrupts directly after a fault belong to the fault.
-            Some(InKernel::Fault(_)) if is_within_fault(&record.event) => {}
+            Some(InKernel::Fault(_)) if is_within => {}
             Some(InKernel::Fault(_)) => {
-                // A target that had caught up before left no record of a flush.
-                let waited_to_ns = cpu.asked_at_ns.map_or(0, |at_ns| at_ns + self.delivery_ns);
-                cpu.computed_ns += passed_ns.saturating_sub(waited_to_ns.saturating_sub(from_ns));
-                cpu.asked_at_ns = None;
-                self.tasks.remove(&task);
+                cpu.computed_ns += passed_ns.saturating_sub(waited_to_ns(cpu));
             }
             None => cpu.computed_ns += passed_ns,
         }
+        if matches!(state, Some(InKernel::Fault(_))) && !is_within {
+            self.tasks.remove(&task);
+        }
     }
 
-    /// Accounts for a fault that waits until other CPUs have flushed.
+    /// Accounts for a fault, or a call, that waits until other CPUs have flushed.
     fn account_wait(&mut self, record: &Record) {
         match &record.event {
             Event::Requests { targets } | Event::Interrupts { targets } => {
@@ -212,7 +260,12 @@ impl<'r> Steps<'r> {
                 let asked_by = self.cpus[record.cpu as usize].asked_by.take();
                 let Some(sender) = asked_by else { return };
                 let task = self.tracker.recorded(sender).and_then(|task| self.tasks.get(&task));
-                if matches!(task, Some(InKernel::Fault(_))) {
+                let is_timed = match task {
+                    Some(InKernel::Fault(_)) => true,
+                    Some(InKernel::Call { .. }) => self.kernel_time == KernelTime::Recorded,
+                    Some(InKernel::Exit) | None => false,
+                };
+                if is_timed {
                     let sender = &mut self.cpus[sender as usize];
                     sender.accounted_to_ns = sender.accounted_to_ns.max(record.time_ns);
                     sender.asked_at_ns = None;
@@ -249,7 +302,10 @@ impl<'r> Steps<'r> {
                 self.tasks.insert(running?, InKernel::Exit);
                 Some(Action::Exit)
             }
-            Event::Call(call) => self.call(running?, call),
+            Event::Call(call) => {
+                self.cpus[record.cpu as usize].asked_at_ns = None;
+                self.call(running?, call)
+            }
             Event::Return { value } => self.returned(running?, *value),
             Event::Fault { address, code } => {
                 self.cpus[record.cpu as usize].asked_at_ns = None;
@@ -259,17 +315,15 @@ impl<'r> Steps<'r> {
                 self.tasks.insert(running?, InKernel::Fault(later));
                 (!has_flushed).then_some(Action::Memory(fault))
             }
-            // The kernel chooses the targets after it has traced the request, which takes time.
             Event::Flush { reason: FlushReason::Request, .. } => {
-                let task = running?;
-                // The choice follows. A CPU that was not asked either leaves the space until then,
-                // or enters it afterwards.
-                let is_later =
-                    self.requests_asked.next() == Some(true) || self.is_shared(task, record.cpu);
-                if is_later { None } else { self.flushed(task) }
+                self.requested(running?, record.cpu)
             }
             Event::Requests { .. } | Event::Flush { reason: FlushReason::LocalSpace, .. } => {
-                self.flushed(running?)
+                let task = running?;
+                match self.choosing.remove(&task) {
+                    true => Some(Action::ChoosesTargets),
+                    false => self.flushed(task, Targets::Now),
+                }
             }
             Event::Flush { .. }
             | Event::Interrupts { .. }
@@ -278,6 +332,23 @@ impl<'r> Steps<'r> {
             | Event::Name { .. }
             | Event::Counted { .. }
             | Event::Lost { .. } => None,
+        }
+    }
+
+    /// A task requests a flush. The kernel chooses the targets after it has traced the request,
+    /// which takes time.
+    fn requested(&mut self, task: TaskId, cpu: u32) -> Option<Action> {
+        // A CPU that was not asked either leaves the space until the choice, or enters it
+        // afterwards.
+        let is_later = self.requests_asked.next() == Some(true) || self.is_shared(task, cpu);
+        match (is_later, self.kernel_time) {
+            (false, _) => self.flushed(task, Targets::Now),
+            (true, KernelTime::Simulated) => None,
+            (true, KernelTime::Recorded) => {
+                let flushing = self.flushed(task, Targets::Later)?;
+                self.choosing.insert(task);
+                Some(flushing)
+            }
         }
     }
 
@@ -310,9 +381,10 @@ impl<'r> Steps<'r> {
         }
     }
 
-    fn flushed(&mut self, task: TaskId) -> Option<Action> {
+    fn flushed(&mut self, task: TaskId, targets: Targets) -> Option<Action> {
         if let Some(InKernel::Fault(later)) = self.tasks.get_mut(&task) {
-            return later.take().map(Action::Flushing);
+            let flushing = |change| Action::Flushing { change, goes_on_gathering: false, targets };
+            return later.take().map(flushing);
         }
         let Some(InKernel::Call {
             number,
@@ -330,18 +402,41 @@ impl<'r> Steps<'r> {
         if core::mem::replace(is_done, true) {
             return None;
         }
-        // What was gathered is freed after the flush.
-        if !core::mem::replace(gathers, true) {
-            self.following.push_back(Action::GatherBegins);
-        }
+        let begins = !core::mem::replace(gathers, true);
         let (number, call, moved_to) = (*number, *call, *moved_to);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
         };
-        let effect = self.effect(task, &call, at)?;
-        self.use_folios(number, &effect);
-        Some(Action::Flushing(effect))
+        if begins && let Some(task) = self.take_gather_before(task) {
+            self.following.push_back(Action::GatherEnds { task });
+        }
+        // What was gathered is freed after the flush.
+        let flushing = |change| Action::Flushing { change, goes_on_gathering: begins, targets };
+        if let Some(effect) = self.effect(task, &call, at) {
+            self.following.push_back(flushing(effect.clone()));
+            self.use_folios(number, &effect);
+        }
+        self.following.pop_front()
+    }
+
+    /// Returns the task that still gathers in a call which held the lock of this task's space
+    /// exclusively, and ends that. This task holds the lock now, so the other one has left it,
+    /// although its call has not returned.
+    fn take_gather_before(&mut self, task: TaskId) -> Option<TaskId> {
+        let space = |task| self.tracker.task(task).map(|task| task.space);
+        self.tasks.iter_mut().find_map(|(&other, state)| match state {
+            InKernel::Call { call, gathers, .. }
+                if *gathers
+                    && other != task
+                    && !gathers_from_beginning(call)
+                    && space(other) == space(task) =>
+            {
+                *gathers = false;
+                Some(other)
+            }
+            _ => None,
+        })
     }
 
     /// Adds the operations that give a new mapping its folios.
@@ -360,7 +455,7 @@ impl<'r> Steps<'r> {
             return None;
         };
         if gathers {
-            return Some(Action::GatherEnds);
+            return Some(Action::GatherEnds { task });
         }
         if is_done || outcome == Outcome::Failed {
             return None;

@@ -10,6 +10,7 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
+use super::delivery::{Deliveries, FlushTimes};
 use super::folios::{Changing, FolioSurvey, MappedFolios};
 use super::linux;
 
@@ -40,7 +41,11 @@ pub struct Survey {
     /// without requests.
     pub delivery_ns: Option<u64>,
     /// Median of the times from a request with interrupts to the sender's own flush.
+    pub(crate) request_ns: Option<u64>,
+    /// Median of the times from the sending of interrupts to the sender's own flush.
     pub(crate) send_ns: Option<u64>,
+    /// The times that the interrupts took.
+    pub(crate) deliveries: Deliveries,
     /// `true` if the program asked the kernel to reclaim pages. The replay then needs a memory
     /// manager that reclaims.
     pub(crate) reclaims: bool,
@@ -123,8 +128,10 @@ impl Survey {
             unattributed: surveyor.unattributed,
             busy_ns: surveyor.busy_ns,
             parallel_ns: surveyor.parallel_ns,
-            delivery_ns: median(surveyor.times.delivered_ns),
-            send_ns: median(surveyor.times.sent_ns),
+            delivery_ns: surveyor.times.delivery_ns(),
+            request_ns: surveyor.times.request_ns(),
+            send_ns: surveyor.times.send_ns(),
+            deliveries: surveyor.times.into_deliveries(),
             reclaims: surveyor.reclaims,
             outcomes: surveyor.outcomes,
             moved_to: surveyor.moved_to.into_iter().flatten().collect(),
@@ -194,10 +201,9 @@ impl Surveyor {
             self.unattributed += 1;
         }
         self.times.record(record, recorded.is_some());
-        if let Some(task) = recorded
-            && !is_within_fault(&record.event)
-        {
-            self.in_fault.remove(&task);
+        if !is_within_fault(&record.event) {
+            self.times.stopped_waiting(record.cpu, record.time_ns);
+            self.in_fault.retain(|&task, _| Some(task) != recorded);
         }
         match &record.event {
             Event::Task { owner: Owner::Recorded, space, .. } => {
@@ -402,52 +408,6 @@ impl Surveyor {
     }
 }
 
-/// The times that the parts of flushes took.
-#[derive(Default)]
-struct FlushTimes {
-    /// For each CPU that was asked to flush, when and by which CPU.
-    asked: HashMap<u32, (u64, u32)>,
-    /// For each CPU that requested a flush and has not flushed itself since, when, and whether it
-    /// sent an interrupt.
-    began: HashMap<u32, (u64, bool)>,
-    delivered_ns: Vec<u64>,
-    sent_ns: Vec<u64>,
-}
-
-impl FlushTimes {
-    fn record(&mut self, record: &Record, is_recorded: bool) {
-        let (cpu, now_ns) = (record.cpu, record.time_ns);
-        match &record.event {
-            Event::Requests { targets } | Event::Interrupts { targets } if is_recorded => {
-                self.asked.extend(targets.iter().map(|&target| (target, (now_ns, cpu))));
-                if matches!(record.event, Event::Interrupts { .. }) {
-                    self.began.entry(cpu).or_insert((now_ns, false)).1 = true;
-                }
-            }
-            Event::Flush { reason: FlushReason::Request, .. } if is_recorded => {
-                self.began.insert(cpu, (now_ns, false));
-            }
-            Event::Flush { reason: FlushReason::Remote, .. } => {
-                if let Some((at_ns, _)) = self.asked.remove(&cpu) {
-                    self.delivered_ns.push(now_ns - at_ns);
-                }
-            }
-            Event::Flush { reason: FlushReason::LocalSpace, .. } => {
-                if let Some((at_ns, true)) = self.began.remove(&cpu) {
-                    self.sent_ns.push(now_ns - at_ns);
-                }
-            }
-            event if is_within_fault(event) => {}
-            // The CPU does not wait any more: those of its targets that left no record of a flush
-            // had caught up before.
-            _ => {
-                self.asked.retain(|_, (_, sender)| *sender != cpu);
-                self.began.remove(&cpu);
-            }
-        }
-    }
-}
-
 /// Returns `true` for events that do not show that a fault has ended.
 pub(super) const fn is_within_fault(event: &Event) -> bool {
     matches!(
@@ -460,11 +420,6 @@ pub(super) const fn is_within_fault(event: &Event) -> bool {
             | Event::Name { .. }
             | Event::Counted { .. }
     )
-}
-
-fn median(mut values: Vec<u64>) -> Option<u64> {
-    let middle = values.len() / 2;
-    if values.is_empty() { None } else { Some(*values.select_nth_unstable(middle).1) }
 }
 
 /// Returns `true` if the returned value of a system call is an error number.

@@ -85,9 +85,10 @@ impl<S: System> AddressSpace<S> {
             && area.range.start <= start
             && start + LARGE_PAGE_BYTES <= area.range.end
             && !(area.sharing == Sharing::Private && access == Access::Write);
-        let Some((file, first)) = area.file_page(start).filter(|_| may_be_mapped) else {
+        if !may_be_mapped {
             return Ok(false);
-        };
+        }
+        let Some((file, first)) = area.file_page(start) else { return Ok(false) };
         if !(first * PAGE_BYTES).is_multiple_of(LARGE_PAGE_BYTES) {
             return Ok(false);
         }

@@ -5,7 +5,8 @@
 //! Each CPU has six tags, used in turn. A lazy CPU stays in the mask, and is skipped unless page
 //! tables are freed. A CPU that runs another space also stays in the mask, and is trimmed once a
 //! second. A CPU that has missed more than one flush drops everything. Local and remote flushes
-//! overlap. Reclaim defers flushes, and does not record addresses: see `v7_0/batch.rs`.
+//! overlap. Reclaim defers flushes, and does not record addresses: see `v7_0/batch.rs`. Until 6.13,
+//! a CPU left the mask when it switched: see [`v6_12`].
 //!
 //! A [`Lifetime`] keeps a space while CPUs are lazy on it. `linux-7.0` counts these CPUs, as Linux
 //! does on all architectures but powerpc. `linux-7.0-uncounted` leaves the count out.
@@ -29,9 +30,11 @@ use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
 use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
+use v6_12::MaskClearing;
 
 mod batch;
 pub mod invlpgb;
+pub mod v6_12;
 
 impl Design {
     /// Linux today.
@@ -51,6 +54,7 @@ pub struct Linux70 {
     calls: Calls,
     last_ctx_id: Cell<u64>,
     exit_flush: ExitFlush,
+    mask_clearing: MaskClearing,
     lifetime: Box<dyn Lifetime>,
     /// Used if the machine has INVLPGB.
     global: Option<GlobalAsids>,
@@ -131,6 +135,7 @@ impl Linux70 {
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
             exit_flush,
+            mask_clearing: MaskClearing::AtFlush,
             lifetime: Box::new(lifetime),
             global: None,
             broken: None,
@@ -193,6 +198,7 @@ impl Linux70 {
             }
             flush = true;
         } else {
+            self.clear_mask_at_switch();
             me.loaded_mm.0.store(SWITCHING, Relaxed);
             match next {
                 Some(mm) if !mm.cpumask.contains(cpu) => mm.cpumask.insert(cpu),
@@ -255,7 +261,8 @@ impl Linux70 {
         if cpu.is_lazy.0.load(Relaxed) != 0 {
             return false;
         }
-        info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
+        let is_in_mask = self.mask_clearing == MaskClearing::AtSwitch;
+        is_in_mask || info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
     }
 
     /// Prefetches the words that [`should_flush`](Self::should_flush) loads. These loads are
@@ -275,7 +282,10 @@ impl Linux70 {
         if info.mm != NO_MM && info.mm != loaded_id {
             // The CPU runs another space. It is interrupted once a second, to be removed from the
             // mask.
-            return info.cpumask.remove(self.sim.cpu());
+            if self.mask_clearing == MaskClearing::AtFlush {
+                info.cpumask.remove(self.sim.cpu());
+            }
+            return;
         }
         let Some(mm) = loaded else { return };
         if let Some(asid) = self.global_asid(&mm) {
@@ -316,6 +326,7 @@ impl Linux70 {
     fn flush_tlb_mm_range(&self, space: &Rc<Mm>, change: &Change) {
         let sim = &self.sim;
         let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
+        sim.report_counted();
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
         if self.global_asid(space).is_some() {
             return self.broadcast_tlb_flush(space, &info);
@@ -325,7 +336,8 @@ impl Linux70 {
         if others.is_empty() {
             return flush_local();
         }
-        let trim = sim.now() > space.next_trim_cpumask.get();
+        let trim = self.mask_clearing == MaskClearing::AtFlush
+            && sim.now() > space.next_trim_cpumask.get();
         if trim {
             space.next_trim_cpumask.set(sim.now() + TRIM_INTERVAL);
         }

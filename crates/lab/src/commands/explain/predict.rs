@@ -1,5 +1,5 @@
 //! The effect of advice: the recording is changed as the advice would change the program, and
-//! both are replayed under `linux-7.0`.
+//! both are replayed under the model of Linux that is closest to the recorded kernel.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -119,10 +119,11 @@ impl<'a> Replays<'a> {
     }
 }
 
-/// Returns the number of requests in the replay of a recording under `linux-7.0`; `None` if it
-/// cannot be replayed, or differs too much from the recorded kernel.
+/// Returns the number of requests in the replay of a recording under the closest model; `None` if
+/// it cannot be replayed, or differs too much from the recorded kernel.
 fn requests(path: &Path, machine: &Machine) -> Option<u64> {
-    let (designs, schedule) = (&[Design::LINUX_7_0], Schedule::Recorded);
+    let closest = Design::closest_to(&open(path).ok()?.header().kernel);
+    let (designs, schedule) = (&[closest], Schedule::Recorded);
     let request = Request { recording: path, machine, designs, schedule, seed: 1, runs: 1 };
     let verdict = replay(&request).ok()?;
     Some(verdict.designs.first()?.requests)

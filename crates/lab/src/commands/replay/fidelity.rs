@@ -1,4 +1,5 @@
-//! The fidelity of a replay: the counts of `linux-7.0` compared with those of the recorded kernel.
+//! The fidelity of a replay: the counts of the closest model of Linux compared with those of the
+//! recorded kernel.
 
 use serde::Serialize;
 use shootdown_designs::Design;
@@ -12,12 +13,15 @@ const CLOSE_COUNT: u64 = 10;
 /// The largest factor between two counts, above which a replay is not believed.
 const UNUSABLE: u64 = 2;
 
-/// The counts of `linux-7.0`, divided by those of the recorded kernel.
+/// The counts of [the model of Linux that is closest](Design::closest_to) to the recorded kernel,
+/// divided by those of the kernel.
 ///
-/// A ratio is `None` if `linux-7.0` was not replayed under the recorded schedule, or if only the
+/// A ratio is `None` if the model was not replayed under the recorded schedule, or if only the
 /// kernel's count is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Fidelity {
+    /// The name of the model.
+    pub(crate) model: &'static str,
     /// The same as `interrupts_ratio`, under its first name.
     pub(crate) ipis_ratio: Option<f64>,
     pub(crate) flushes_ratio: Option<f64>,
@@ -46,13 +50,20 @@ pub(crate) enum Judgement {
 
 impl Fidelity {
     /// Returns the ratios of a replay under the recorded schedule. Only such a replay can be
-    /// compared with the recorded kernel.
-    pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
-        let is_linux = |row: &&DesignRow| row.design == Design::LINUX_7_0;
-        let linux = designs.iter().find(is_linux).filter(|_| schedule == Schedule::Recorded);
+    /// compared with the recorded kernel, which has this release.
+    pub(crate) fn new(
+        schedule: Schedule,
+        designs: &[DesignRow],
+        kernel: &Kernel,
+        release: &str,
+    ) -> Self {
+        let model = Design::closest_to(release);
+        let linux = designs.iter().find(|row| row.design == model);
+        let linux = linux.filter(|_| schedule == Schedule::Recorded);
         let compare = |of: fn(&DesignRow) -> u64, real| linux.and_then(|row| ratio(of(row), real));
         let interrupts_ratio = compare(|row| row.ipis_sent, kernel.ipis_sent);
         Self {
+            model: model.name(),
             ipis_ratio: interrupts_ratio,
             flushes_ratio: compare(DesignRow::flushes, kernel.flushes()),
             requests_ratio: kernel.requests.and_then(|real| compare(|row| row.requests, real)),

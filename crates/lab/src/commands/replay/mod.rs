@@ -33,8 +33,9 @@ Examples:
   shootdown replay sort.shootdown --schedule simulated --machine xeon-2s
 
 Under the recorded schedule, every step runs on its recorded CPU and in its recorded order, so that
-the counts of linux-7.0 can be compared with those of the recorded kernel. Under the simulated
-schedule, the simulated machine schedules the threads.";
+the counts of a Linux design can be compared with those of the recorded kernel. The model that is
+closest to that kernel is replayed beside linux-7.0, therefore. Under the simulated schedule, the
+simulated machine schedules the threads.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Replay {

@@ -84,24 +84,40 @@ pub(crate) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
     let bar = progress::bar(None, "{human_pos} of {human_len} records, {elapsed}: {msg}");
     bar.enable_steady_tick(progress::PERIOD);
     let survey = survey(request, &bar)?;
+    let designs = with_closest(request, &survey);
+    let request = &Request { designs: &designs, ..*request };
     let replays = request.designs.len() as u64 * u64::from(request.runs);
     bar.set_length(survey.totals.records * replays);
     bar.set_position(0);
     let designs = replay_all(request, &survey, &bar);
     bar.finish_and_clear();
-    let designs = designs?;
+    let (designs, release) = (designs?, &survey.header.kernel);
     let kernel = Kernel::new(&survey.kernel);
     Ok(Verdict {
         machine: request.machine.name.clone(),
         machine_cpus: request.machine.cpu_count(),
         seed: request.seed,
         runs: request.runs,
-        fidelity: Fidelity::new(request.schedule, &designs, &kernel),
+        fidelity: Fidelity::new(request.schedule, &designs, &kernel, release),
         designs,
         kernel,
         schedule: request.schedule,
         recording: recording(request, &survey),
     })
+}
+
+/// Returns the designs to replay: those of the request, and with `linux-7.0` under the recorded
+/// schedule the model that is closest to the recorded kernel, which the fidelity needs.
+fn with_closest(request: &Request<'_>, survey: &Survey) -> Vec<Design> {
+    let mut designs = request.designs.to_vec();
+    let closest = Design::closest_to(&survey.header.kernel);
+    let linux = designs.iter().position(|&design| design == Design::LINUX_7_0);
+    if let (Some(linux), Schedule::Recorded) = (linux, request.schedule)
+        && !designs.contains(&closest)
+    {
+        designs.insert(linux, closest);
+    }
+    designs
 }
 
 fn survey(request: &Request<'_>, bar: &ProgressBar) -> Result<Survey, RecordingError> {

@@ -111,8 +111,9 @@ fn fidelity(fidelity: &Fidelity) -> String {
     let Some(verdict) = fidelity.verdict else { return String::new() };
     let times = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), significant);
     let mut text = format!(
-        "linux-7.0 divided by the recorded kernel: requests {}, interrupts {}, full flushes {}, \
+        "{} divided by the recorded kernel: requests {}, interrupts {}, full flushes {}, \
          ranged {}, all flushes {}\n",
+        fidelity.model,
         times(fidelity.requests_ratio),
         times(fidelity.interrupts_ratio),
         times(fidelity.full_ratio),

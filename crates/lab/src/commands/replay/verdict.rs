@@ -54,7 +54,7 @@ pub(crate) struct Verdict {
     pub(crate) designs: Vec<DesignRow>,
     /// The counts of the recorded kernel.
     pub(crate) kernel: Kernel,
-    /// The counts of `linux-7.0`, divided by those of the recorded kernel.
+    /// The counts of the closest model of Linux, divided by those of the recorded kernel.
     pub(crate) fidelity: Fidelity,
     pub(crate) schedule: Schedule,
     /// Number of runs. The numbers of a design are means over the runs, but waits are taken from

@@ -160,11 +160,12 @@ fn runs(verdicts: &[Verdict]) -> String {
     verdicts.iter().map(runs).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the counts of `linux-7.0` beside those of the recorded kernel.
+/// Returns the counts of the closest model of Linux beside those of the recorded kernel.
 fn fidelity(comparison: &Comparison) -> String {
     let verdict = comparison.main();
     let Kernel { requests, ipis_sent, flushes_full, flushes_ranged } = verdict.kernel;
-    let linux = verdict.ours_and_linux().map(|(_, linux)| linux);
+    let model = verdict.fidelity.model;
+    let linux = verdict.designs.iter().find(|row| row.design.name() == model);
     let (Some(linux), None) = (linux, &comparison.too_few_cpus) else {
         return format!(
             "<p>The recorded kernel sent {} interrupts and did {} full and {} ranged flushes. \
@@ -175,7 +176,8 @@ fn fidelity(comparison: &Comparison) -> String {
             comparison.too_few_cpus.as_ref().map_or_else(String::new, too_few_cpus),
         );
     };
-    let names = ["recorded kernel", "linux-7.0, replayed", "ratio", ""];
+    let replayed = format!("{model}, replayed");
+    let names = ["recorded kernel", &replayed, "ratio", ""];
     let mut table = Table::default().left([""]).right(names);
     let requests = requests.map(|real| ("flushes requested", real, linux.requests));
     let counts = [

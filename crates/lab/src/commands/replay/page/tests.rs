@@ -52,7 +52,7 @@ fn verdict(schedule: Schedule) -> Verdict {
         machine: "emerald-rapids-kvm".to_owned(),
         machine_cpus: 2,
         seed: 1,
-        fidelity: Fidelity::new(schedule, &designs, &kernel),
+        fidelity: Fidelity::new(schedule, &designs, &kernel, "6.18"),
         designs,
         kernel,
         schedule,

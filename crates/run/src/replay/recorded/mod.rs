@@ -18,7 +18,7 @@
 //! that wait for them. Idle time remains idle time.
 
 use core::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,8 +35,12 @@ use shootdown_recording::record::{Owner, SpaceId, TaskId};
 use shootdown_recording::{ReadError, Reader, Task};
 use thiserror::Error;
 
-use super::steps::{Action, Step, Steps};
+use super::steps::{Action, Step, Steps, Targets};
 use super::survey::Survey;
+use lateness::{Late, kernel_time};
+
+mod lateness;
+mod targets;
 
 /// The reason why a replay has no outcome.
 #[derive(Debug, Error)]
@@ -78,30 +82,16 @@ pub fn replay<D: Into<ErasedCoherence>>(
         let machine = machine.cpu_count();
         return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
     }
-    delay_interrupts(&mut machine, survey);
+    let kernel_time = kernel_time(survey);
+    let late = Late::on(&mut machine, survey, kernel_time);
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
     let design = design(Rc::clone(&sim)).into();
-    let mut steps = Steps::new(reader, survey, progress);
+    let mut steps = Steps::new(reader, survey, kernel_time, progress);
     let supply = if survey.reclaims { Supply::Reclaimed } else { Supply::Enough };
     let memory = Memory { supply, ..Memory::of_frames(frames) };
     let settings = Settings { memory, ..Settings::DEFAULT };
-    replay_on(sim, cpus, Box::new(move || steps.next_step()), &settings, design)
+    replay_on(sim, cpus, Box::new(move || steps.next_step()), late, &settings, design)
 }
-
-/// Makes interrupts take as long as in the recording, if they take less time on the machine.
-fn delay_interrupts(machine: &mut Machine, survey: &Survey) {
-    let (Some(send_ns), Some(delivery_ns)) = (survey.send_ns, survey.delivery_ns) else { return };
-    let (interrupt, flush) = (&mut machine.interrupt, machine.tlb.invalidate_page);
-    let send = Time::from_ns(send_ns).saturating_sub(flush).min(DELIVERY_MAX);
-    interrupt.send = interrupt.send.max(send);
-    let rest = interrupt.send + interrupt.entry + flush;
-    let deliver = Time::from_ns(delivery_ns).saturating_sub(rest).min(DELIVERY_MAX);
-    interrupt.deliver_socket = interrupt.deliver_socket.max(deliver);
-    interrupt.deliver_system = interrupt.deliver_system.max(deliver);
-}
-
-/// The longest delivery that a machine may have.
-const DELIVERY_MAX: Time = Time::from_ms(1);
 
 /// Reads the next step.
 type NextStep = Box<dyn FnMut() -> Result<Option<Step>, ReadError>>;
@@ -115,6 +105,7 @@ fn replay_on(
     sim: Rc<Sim>,
     cpus: usize,
     next_step: NextStep,
+    late: Late,
     settings: &Settings,
     design: ErasedCoherence,
 ) -> Result<Outcome, ReplayError> {
@@ -128,7 +119,9 @@ fn replay_on(
         in_creation: RefCell::default(),
         dropped_steps: Cell::new(0),
         gathering: RefCell::default(),
+        ended_early: RefCell::default(),
         before: Cell::default(),
+        performing: RefCell::new(vec![Performing::default(); cpus]),
         held_by: Cell::new(None),
         in_progress: Cell::new(0),
         failure: RefCell::default(),
@@ -139,6 +132,17 @@ fn replay_on(
         if let Some(replay) = observer.upgrade() {
             replay.advance_if_held(replay.sim.cpu());
         }
+    });
+    let observer = Rc::downgrade(&replay);
+    replay.kernel.observe_counting(move || {
+        if let Some(replay) = observer.upgrade() {
+            replay.wait_to_choose();
+        }
+    });
+    let sender = Rc::downgrade(&replay);
+    replay.kernel.delay_flushes(move |target| {
+        let at_ns = sender.upgrade()?.performing_at_ns();
+        late.nearest(target, at_ns)
     });
     sim.install(Rc::clone(&replay.kernel) as _);
     let end = replay.start(cpus).map(|()| sim.run_until(Time::END));
@@ -165,8 +169,12 @@ struct Replay {
     dropped_steps: Cell<u64>,
     /// Tasks in a call that gathers translations, with the process.
     gathering: RefCell<HashMap<TaskId, Arc<SimProcess>>>,
+    /// Tasks that no longer gather, although they still wait for other CPUs in the replay.
+    ended_early: RefCell<HashSet<TaskId>>,
     /// The recorded time and the simulated time of the last step's beginning.
     before: Cell<(u64, Time)>,
+    /// The step of each CPU that began last.
+    performing: RefCell<Vec<Performing>>,
     /// The CPU whose step holds back all later steps until its flush has chosen its targets.
     held_by: Cell<Option<usize>>,
     /// Number of steps that have begun and are not complete.
@@ -190,6 +198,18 @@ struct ReplayCpu {
     done_at: Time,
     /// The total time of interrupts on this CPU, at the end of the last step.
     interrupted: Time,
+}
+
+/// The last step of a CPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Performing {
+    /// The recorded time.
+    at_ns: u64,
+    began: Time,
+    /// The step is a switch, and is not complete.
+    is_switching: bool,
+    /// The step is a flush that chooses its targets at a later step.
+    chooses_later: bool,
 }
 
 impl ReplayCpu {
@@ -228,10 +248,21 @@ impl Replay {
                 continue;
             };
             self.wait_to_begin(at_ns, computed_ns, &cpu);
+            self.wait_for_switches(number);
             let Some(step) = self.cursor.borrow_mut().next.take() else { break };
             self.before.set((step.at_ns, self.sim.now()));
+            let is_switching = matches!(step.action, Action::Switch { .. });
+            self.performing.borrow_mut()[number] = Performing {
+                at_ns: step.at_ns,
+                began: self.sim.now(),
+                is_switching,
+                chooses_later: matches!(
+                    step.action,
+                    Action::Flushing { targets: Targets::Later, .. }
+                ),
+            };
             self.in_progress.set(self.in_progress.get() + 1);
-            if matches!(step.action, Action::Flushing(_)) {
+            if matches!(step.action, Action::Flushing { .. }) {
                 self.held_by.set(Some(number));
             } else {
                 self.advance();
@@ -240,6 +271,10 @@ impl Replay {
                 self.fail(step_error(error));
             }
             self.advance_if_held(number);
+            if is_switching {
+                self.performing.borrow_mut()[number].is_switching = false;
+                self.wake_next();
+            }
             cpu.done_at = self.sim.now();
             cpu.interrupted = self.interrupted();
             self.in_progress.set(self.in_progress.get() - 1);
@@ -273,7 +308,7 @@ impl Replay {
         }
         let (before_ns, began_at) = self.before.get();
         let due = began_at + Time::from_ns(at_ns - before_ns);
-        if due > self.sim.now() {
+        while due > self.sim.now() {
             self.sim.wait_on_cpu(cpu.wait_mode(), Some(due));
         }
     }
@@ -294,10 +329,16 @@ impl Replay {
                 None
             }
         };
-        let cpu = next.as_ref().map(|step| step.cpu);
         self.cursor.borrow_mut().next = next;
-        let thread = cpu.and_then(|cpu| self.cpu_threads.borrow().get(cpu).copied());
-        if let Some(thread) = thread {
+        self.wake_next();
+    }
+
+    /// Wakes the CPU of the next step.
+    fn wake_next(&self) {
+        let cpu = self.cursor.borrow().next.as_ref().map(|step| step.cpu);
+        // At the end, a flush may still wait for the step at which it chooses its targets.
+        let Some(cpu) = cpu else { return self.wake_all() };
+        if let Some(&thread) = self.cpu_threads.borrow().get(cpu) {
             self.sim.resume_on_cpu(thread);
         }
     }
@@ -320,21 +361,31 @@ impl Replay {
         match &step.action {
             Action::Introduce { task, owner, space } => self.introduce(*task, *owner, *space)?,
             Action::Switch { next, .. } => self.switch(*next, cpu)?,
-            Action::Memory(operation) | Action::Flushing(operation) => {
+            Action::Memory(change) | Action::Flushing { change, .. } => {
                 let process = cpu.running.and_then(|running| self.process(running.space));
                 let Some(process) = process else {
                     self.drop_step();
                     return Ok(());
                 };
+                self.ended_early.borrow_mut().remove(&step.task);
                 let gathered = self.end_gather(step.task);
                 let memory = ProcessMemory::new(&*self.kernel, &process);
-                memory.perform_raw(operation.clone())?;
-                if gathered.is_some() {
+                memory.perform_raw(change.clone())?;
+                let goes_on =
+                    matches!(step.action, Action::Flushing { goes_on_gathering: true, .. })
+                        && !self.ended_early.borrow_mut().remove(&step.task);
+                if gathered.is_some() || goes_on {
                     self.begin_gather(step.task, cpu);
                 }
             }
+            // The flush has chosen them already.
+            Action::ChoosesTargets => {}
             Action::GatherBegins => self.begin_gather(step.task, cpu),
-            Action::GatherEnds => drop(self.end_gather(step.task)),
+            Action::GatherEnds { task } => {
+                if self.end_gather(*task).is_none() {
+                    self.ended_early.borrow_mut().insert(*task);
+                }
+            }
             Action::Spawn { task, space } => self.spawn(*task, *space, cpu)?,
             Action::Exec { space } => self.exec(step.task, *space, cpu)?,
             Action::Exit => {

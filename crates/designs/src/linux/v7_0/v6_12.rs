@@ -1,0 +1,82 @@
+//! Linux 6.12: the mask of a space has the CPUs that have loaded it, and no others.
+//!
+//! A CPU that loads another space leaves the mask of the old one. Linux 6.14 and later leave it in
+//! the mask until a flush finds it there, because two locked operations at each switch are slow if
+//! many CPUs switch (209954cbc7d0). A flush that frees page tables then interrupts CPUs that run
+//! another space, and each space's mask is trimmed once a second. Linux 6.12 has neither
+//! interrupt. All else is as in `linux-7.0`, also that a lazy CPU stays in the mask.
+
+use std::rc::Rc;
+
+use shootdown_sim::Sim;
+
+use super::Linux70;
+use crate::design::{Design, Purpose};
+use crate::linux::lifetime::ExitFlush;
+
+impl Design {
+    /// Linux 6.12, which is the kernel of many recordings.
+    pub const LINUX_6_12: Self =
+        Self::new("linux-6.12", Purpose::Recorded, |sim| Linux70::clearing_at_switch(sim).into());
+
+    /// Returns the model of Linux that is closest to a release, such as `6.12.38+deb13-amd64`. That
+    /// of a release which cannot be read is the latest.
+    #[must_use]
+    pub fn closest_to(release: &str) -> Self {
+        let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < CLEARED_AT_FLUSH => {
+                Self::LINUX_6_12
+            }
+            _ => Self::LINUX_7_0,
+        }
+    }
+}
+
+/// The first version that clears the mask at a flush.
+const CLEARED_AT_FLUSH: (u32, u32) = (6, 14);
+
+/// The time at which a CPU that runs another space leaves the mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaskClearing {
+    AtSwitch,
+    AtFlush,
+}
+
+impl Linux70 {
+    /// Creates the design `linux-6.12` on this machine.
+    #[must_use]
+    pub fn clearing_at_switch(sim: Rc<Sim>) -> Self {
+        let counted = Self::counted(sim, ExitFlush::Interrupts);
+        Self { mask_clearing: MaskClearing::AtSwitch, ..counted }
+    }
+
+    /// Leaves the mask of the space that is loaded. Precedes the change of the mask of the next.
+    pub(super) fn clear_mask_at_switch(&self) {
+        if self.mask_clearing == MaskClearing::AtSwitch
+            && let Some(previous) = &*self.me().mm.borrow()
+        {
+            previous.cpumask.remove(self.cpu());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_have_their_model() {
+        for (release, model) in [
+            ("6.12.38+deb13-amd64", Design::LINUX_6_12),
+            ("5.15.0", Design::LINUX_6_12),
+            ("6.13", Design::LINUX_6_12),
+            ("6.14.0-rc1", Design::LINUX_7_0),
+            ("7.0.4+deb14-amd64", Design::LINUX_7_0),
+            ("unknown", Design::LINUX_7_0),
+            ("", Design::LINUX_7_0),
+        ] {
+            assert_eq!(Design::closest_to(release), model, "{release}");
+        }
+    }
+}
