@@ -136,7 +136,7 @@ impl SimKernel {
     }
 
     /// Calls `observer` from now on when a flush has been counted and chooses its targets next.
-    /// Only models of Linux report that.
+    /// `linux-7.0`, its variants and the engine report that.
     pub(crate) fn observe_counting(&self, observer: impl Fn() + 'static) {
         self.on_flush_counted.replace(Some(Box::new(observer)));
     }

@@ -76,18 +76,18 @@ impl FlushTimes {
     }
 
     /// Returns the median of the times from a request to the flush of its target.
-    pub(super) fn delivery_ns(&self) -> Option<u64> {
-        median(self.asked_ns.clone())
+    pub(super) fn delivery_ns(&mut self) -> Option<u64> {
+        median(&mut self.asked_ns)
     }
 
     /// Returns the median of the times from a request with interrupts to the sender's own flush.
-    pub(super) fn request_ns(&self) -> Option<u64> {
-        median(self.requested_ns.clone())
+    pub(super) fn request_ns(&mut self) -> Option<u64> {
+        median(&mut self.requested_ns)
     }
 
     /// Returns the median of the times from the sending of interrupts to the sender's own flush.
-    pub(super) fn send_ns(&self) -> Option<u64> {
-        median(self.sent_ns.clone())
+    pub(super) fn send_ns(&mut self) -> Option<u64> {
+        median(&mut self.sent_ns)
     }
 
     /// Returns the time of each interrupt.
@@ -123,7 +123,7 @@ impl Deliveries {
     }
 }
 
-fn median(mut values: Vec<u64>) -> Option<u64> {
+fn median(values: &mut [u64]) -> Option<u64> {
     let middle = values.len() / 2;
     if values.is_empty() { None } else { Some(*values.select_nth_unstable(middle).1) }
 }

@@ -17,6 +17,7 @@ mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;
 mod replay;
+mod replay_times;
 mod text;
 mod waits;
 mod x86_batched_unmap;

@@ -41,6 +41,7 @@ const POPULATE_WRITE: u32 = 23;
 pub(crate) struct Script {
     records: Vec<Record>,
     now_ns: u64,
+    processor: &'static str,
 }
 
 impl Script {
@@ -71,7 +72,11 @@ impl Script {
         self.on(cpu, Event::Fault { address, code })
     }
 
-    fn map(self, cpu: u32, address: u64, length: u64) -> Self {
+    pub(crate) fn by_processor(self, processor: &'static str) -> Self {
+        Self { processor, ..self }
+    }
+
+    pub(crate) fn map(self, cpu: u32, address: u64, length: u64) -> Self {
         self.map_with(cpu, address, length, MAP_PRIVATE | MAP_ANONYMOUS)
     }
 
@@ -115,12 +120,12 @@ impl Script {
         script.on(cpu, Event::Return { value: 0 })
     }
 
-    fn write(&self) -> Vec<u8> {
+    pub(crate) fn write(&self) -> Vec<u8> {
         let header = Header {
             recorder: "by hand".to_owned(),
             source: Source::Tracefs,
             kernel: "7.0".to_owned(),
-            processor: "none".to_owned(),
+            processor: self.processor.to_owned(),
             cpus: 2,
             command: vec!["script".to_owned()],
         };
@@ -140,7 +145,15 @@ pub(crate) fn under_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, ReplayError> {
-    let machine = Machine::from_toml(MACHINE).unwrap();
+    on_machine(MACHINE, file, design)
+}
+
+pub(crate) fn on_machine<C: Into<ErasedCoherence>>(
+    machine: &str,
+    file: &[u8],
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Result<Outcome, ReplayError> {
+    let machine = Machine::from_toml(machine).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
     replay(machine, 1 << 20, reader, &survey(file), |_| {}, design)
 }

@@ -261,8 +261,9 @@ impl Linux70 {
         if cpu.is_lazy.0.load(Relaxed) != 0 {
             return false;
         }
-        let is_in_mask = self.mask_clearing == MaskClearing::AtSwitch;
-        is_in_mask || info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
+        // All members of the mask have the space loaded (`tlb_is_not_lazy`).
+        let is_loaded = self.mask_clearing == MaskClearing::AtSwitch;
+        is_loaded || info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
     }
 
     /// Prefetches the words that [`should_flush`](Self::should_flush) loads. These loads are

@@ -12,7 +12,9 @@
 //!   for an event that is not in the recording.
 //!
 //! A call that flushed is recorded when its flush chose its targets. The steps after it begin when
-//! the flush of the replay has chosen: what other CPUs run then decides whom it interrupts.
+//! the flush of the replay has chosen: what other CPUs run then decides whom it interrupts. If the
+//! recorded CPUs were emulated, such a call begins when its flush was counted, and the choice is a
+//! step of its own ([`Action::ChoosesTargets`]).
 //!
 //! A slower design therefore delays all later steps on the same CPU, and the steps of other CPUs
 //! that wait for them. Idle time remains idle time.

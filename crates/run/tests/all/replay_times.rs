@@ -1,0 +1,191 @@
+//! What other CPUs do while a flush of a replay waits, and replays of emulated CPUs, which keep the
+//! recorded times.
+
+use shootdown_designs::{Linux70, Naive};
+use shootdown_recording::record::{Call, Event, FlushReason, Left, TaskId};
+
+use crate::replay::*;
+
+/// A machine whose idle CPUs leave their space after a time.
+const DEEP_IDLE: &str = include_str!("../../../../machines/xeon-2s.toml");
+
+const EMULATED: &str = "QEMU TCG CPU version 2.5+";
+
+/// Two threads that use a page each, in an area whose page table stays.
+fn using_pages() -> Script {
+    Script::two_threads()
+        .map(0, PAGE, 8 << 12)
+        .fault(0, PAGE, WRITE_ABSENT)
+        .fault(0, PAGE + (7 << 12), WRITE_ABSENT)
+        .fault(1, PAGE + 4096, WRITE_ABSENT)
+        .after_ns(100_000)
+}
+
+trait Parts {
+    fn begin_unmap(self, cpu: u32, address: u64) -> Self;
+    fn flush(self, cpu: u32, reason: FlushReason) -> Self;
+    fn end(self, cpu: u32) -> Self;
+    fn block(self, cpu: u32) -> Self;
+    /// CPU 0 unmaps a page. The interrupt to CPU 1 arrives after a time.
+    fn unmap_slowly(self, address: u64, deliver_ns: u64) -> Self;
+}
+
+impl Parts for Script {
+    fn begin_unmap(self, cpu: u32, address: u64) -> Self {
+        self.on(cpu, Event::Call(Call::Unmap { address, length: 4096 }))
+    }
+
+    fn flush(self, cpu: u32, reason: FlushReason) -> Self {
+        self.on(cpu, Event::Flush { reason, pages: Some(1) })
+    }
+
+    fn end(self, cpu: u32) -> Self {
+        self.on(cpu, Event::Return { value: 0 })
+    }
+
+    fn block(self, cpu: u32) -> Self {
+        self.on(cpu, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
+    }
+
+    fn unmap_slowly(self, address: u64, deliver_ns: u64) -> Self {
+        self.begin_unmap(0, address)
+            .flush(0, FlushReason::Request)
+            .on(0, Event::Requests { targets: vec![1] })
+            .on(0, Event::Interrupts { targets: vec![1] })
+            .flush(0, FlushReason::LocalSpace)
+            .after_ns(deliver_ns)
+            .flush(1, FlushReason::Remote)
+    }
+}
+
+/// The target leaves the space before the late interrupt arrives, and has nothing to flush.
+#[test]
+fn other_cpus_go_on_while_a_call_waits_for_its_flush() {
+    let stays = using_pages().by_processor(EMULATED).unmap_slowly(PAGE, 70_000).end(0);
+    assert_eq!(flushes(&stays), (0, 2, 1));
+    let leaves = using_pages()
+        .by_processor(EMULATED)
+        .begin_unmap(0, PAGE)
+        .flush(0, FlushReason::Request)
+        .on(0, Event::Requests { targets: vec![1] })
+        .on(0, Event::Interrupts { targets: vec![1] })
+        .flush(0, FlushReason::LocalSpace)
+        .after_ns(20_000)
+        .block(1)
+        .after_ns(50_000)
+        .end(0);
+    assert_eq!(flushes(&leaves), (0, 1, 1));
+}
+
+/// `munmap` holds the lock of the space exclusively, until it has found what to flush. So another
+/// call that flushes shows that it has ended.
+#[test]
+fn call_that_holds_the_lock_ends_what_the_last_one_gathered() {
+    let both = using_pages()
+        .begin_unmap(0, PAGE)
+        .flush(0, FlushReason::LocalSpace)
+        .begin_unmap(1, PAGE + 4096)
+        .flush(1, FlushReason::LocalSpace)
+        .end(1)
+        .end(0);
+    assert_eq!(flushes(&both), (0, 4, 2));
+    // Discarding needs no exclusive lock: the other call may still gather.
+    let shared = using_pages()
+        .begin_unmap(0, PAGE)
+        .flush(0, FlushReason::LocalSpace)
+        .advise(1, PAGE + 4096, 1, DONT_NEED)
+        .end(0);
+    assert_eq!(flushes(&shared), (2, 2, 2));
+}
+
+/// The call that held the lock first waits longer in the replay than in the recording. It gathers
+/// nothing any more when its flush is complete.
+#[test]
+fn call_that_waits_longer_than_recorded_does_not_gather_afterwards() {
+    let slow = (0..3).fold(using_pages(), |script, page| {
+        let address = PAGE + ((4 + page) << 12);
+        let script = script.fault(0, address, WRITE_ABSENT).after_ns(100_000);
+        script.unmap_slowly(address, 200_000).end(0).after_ns(100_000)
+    });
+    let fast = slow
+        .unmap_slowly(PAGE, 5_000)
+        .begin_unmap(1, PAGE + 4096)
+        .flush(1, FlushReason::LocalSpace)
+        .end(1)
+        .end(0);
+    assert_eq!(flushes(&fast), (0, 10, 5));
+}
+
+/// The switch and the flush begin at the same time in the replay, because calls take less time than
+/// in the recorded kernel.
+#[test]
+fn cpu_that_is_leaving_is_not_asked() {
+    let script = using_pages().begin_unmap(0, PAGE).after_ns(50_000).block(1);
+    let script = script.after_ns(50_000).flush(0, FlushReason::LocalSpace).end(0);
+    let outcome = on_machine(DEEP_IDLE, &script.write(), Linux70::uncounted).unwrap();
+    assert_eq!(outcome.counts.interrupts_sent, 0);
+}
+
+/// The kernel counts a flush, and then takes its time to choose whom it asks.
+#[test]
+fn cpu_that_leaves_before_the_choice_is_not_asked() {
+    let request = || {
+        let script = using_pages().by_processor(EMULATED).begin_unmap(0, PAGE).after_ns(50_000);
+        script.flush(0, FlushReason::Request).after_ns(50_000)
+    };
+    let leaves = request().block(1).after_ns(50_000).flush(0, FlushReason::LocalSpace).end(0);
+    assert_eq!(flushes(&leaves), (0, 1, 0));
+    let stays = request()
+        .on(0, Event::Requests { targets: vec![1] })
+        .on(0, Event::Interrupts { targets: vec![1] })
+        .flush(0, FlushReason::LocalSpace)
+        .flush(1, FlushReason::Remote)
+        .end(0);
+    assert_eq!(flushes(&stays), (0, 2, 1));
+}
+
+/// Before a flush is counted, and until it has chosen whom it asks. A design that does not report
+/// that it has counted a flush chooses before that time.
+#[test]
+fn calls_of_emulated_cpus_take_their_recorded_time() {
+    let script = |processor| {
+        using_pages()
+            .by_processor(processor)
+            .begin_unmap(0, PAGE)
+            .after_ns(2_000_000)
+            .flush(0, FlushReason::Request)
+            .after_ns(3_000_000)
+            .on(0, Event::Requests { targets: vec![1] })
+            .on(0, Event::Interrupts { targets: vec![1] })
+            .flush(0, FlushReason::LocalSpace)
+            .flush(1, FlushReason::Remote)
+            .end(0)
+            .write()
+    };
+    let [emulated, other] = [EMULATED, "Some Processor"].map(script);
+    let times_ms = |file: &[u8]| {
+        let linux_7_0 = under_recorded_schedule(file, Linux70::uncounted).unwrap();
+        let naive = under_recorded_schedule(file, Naive::new).unwrap();
+        [linux_7_0, naive].map(|outcome| outcome.time.ns() / 1_000_000)
+    };
+    assert_eq!(times_ms(&emulated), [5, 5]);
+    // The time from the request is taken for that of sending an interrupt, which is 1 ms at most.
+    assert_eq!(times_ms(&other), [1, 1]);
+}
+
+/// The mask of Linux 6.12 has the idle CPU as long as it has the space loaded.
+#[test]
+fn emulated_cpu_stays_in_its_space_when_idle() {
+    for (processor, sent) in [(EMULATED, 1), ("Some Processor", 0)] {
+        // The unmapped page is the last of its page table, which idle CPUs are asked for.
+        let script = Script::two_threads()
+            .by_processor(processor)
+            .map(0, PAGE, 4096)
+            .fault(0, PAGE, WRITE_ABSENT)
+            .block(1)
+            .after_ns(5_000_000)
+            .unmap(0, PAGE, &[]);
+        let outcome = on_machine(DEEP_IDLE, &script.write(), Linux70::clearing_at_switch).unwrap();
+        assert_eq!(outcome.counts.interrupts_sent, sent, "{processor}");
+    }
+}
