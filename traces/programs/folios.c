@@ -41,8 +41,10 @@ static void *repeat(void *cpu) {
 }
 
 int main(int count, char **words) {
+    pthread_t others[64];
     if (count < 4) return 2;
     cpus = atoi(words[2]);
+    if (cpus > 64) return 2;
     iterations = atoi(words[3]);
     int file = open(words[1], O_RDWR | O_CREAT | O_TRUNC, 0600);
     static char bytes[BYTES];
@@ -54,7 +56,6 @@ int main(int count, char **words) {
     if (area == MAP_FAILED) return 2;
     if (count > 4) madvise((void *)area, BYTES, MADV_HUGEPAGE);
     pthread_barrier_init(&start, 0, cpus);
-    pthread_t others[64];
     for (long cpu = 1; cpu < cpus; cpu++) pthread_create(&others[cpu], 0, repeat, (void *)cpu);
     repeat(0);
     for (int cpu = 1; cpu < cpus; cpu++) pthread_join(others[cpu], 0);
