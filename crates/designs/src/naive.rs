@@ -108,7 +108,7 @@ impl Flush for Naive {
         sim.masked(|| self.flush_local(&request));
         sim.attribute(Cause::FlushWait, || {
             while self.unanswered.0.load(Relaxed) != 0 {
-                sim.spin_hint();
+                sim.flush_wait_hint();
             }
         });
         // SAFETY: locked above.

@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use crate::causes::Cause;
 use crate::classes::Target;
-use crate::clock::{Clock, Step};
+use crate::clock::{Clock, CpuClock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::foresight::LeftOut;
@@ -286,10 +286,17 @@ impl Sim {
         self.spend(self.machine.cache.pause);
     }
 
-    /// One iteration of a loop that waits until other CPUs have flushed.
+    /// One iteration of a loop that waits until other CPUs have flushed. When the loop has waited
+    /// for 0.1 ms, its iterations become longer, because the host simulates each: the CPUs of a
+    /// virtual machine may answer after 100 ms.
     #[inline]
     pub fn flush_wait_hint(&self) {
-        self.spend_as(Cause::FlushWait, self.machine.cache.pause);
+        let pause = {
+            let mut clock = self.clock.borrow_mut();
+            let CpuClock { now, flush_wait, .. } = &mut clock.cpus[self.cpu()];
+            flush_wait.next_pause(*now, self.machine.cache.pause)
+        };
+        self.spend_as(Cause::FlushWait, pause);
     }
 
     /// Counts of one CPU so far, with its current idle time.

@@ -74,7 +74,7 @@ impl<I> Calls<I> {
         sim.attribute(Cause::FlushWait, || {
             for (index, &target) in targets.iter().enumerate() {
                 while self.object(from, target).load(Relaxed) != 0 {
-                    sim.spin_hint();
+                    sim.flush_wait_hint();
                 }
                 if index % READ_AHEAD == 0 {
                     let next = targets[index + 1..].iter().take(READ_AHEAD);
