@@ -74,6 +74,10 @@ const KEPT_FREE: usize = 64;
 /// a page. (Linux wakes the thread, or it sleeps for 20 to 100 ms.)
 const SHORTAGE_PAUSE: Time = Time::from_ns(20_000);
 
+/// The longest time for which a fault waits for the flush of another call before it is retried. The
+/// thread that makes that call may have to run on the same CPU.
+const CLAIM_WAIT_MAX: Time = Time::from_ms(1);
+
 impl SimPlatform {
     /// Creates the platform of a machine, whose reclaim threads keep this number of frames of each
     /// node free: see [`Settings`](crate::Settings::kept_free_frames).
@@ -194,6 +198,12 @@ impl Platform for SimPlatform {
         let update = |found| if found == current { new } else { found };
         let found = self.sim.update_entry(entry.table.0, entry.index, update);
         if found == current { Ok(found) } else { Err(found) }
+    }
+    fn wait_for_claim(&self, entry: EntryAt, claim: u64) {
+        let until = self.sim.now() + CLAIM_WAIT_MAX;
+        while self.sim.now() < until && self.load(entry) == claim {
+            self.sim.flush_wait_hint();
+        }
     }
     fn lock_table(&self, table: Frame) {
         self.sim.lock_table(table.0);

@@ -123,6 +123,18 @@ pub trait Platform: Clone {
     /// The value of the entry, if it is not `current`.
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64>;
 
+    /// Waits for a while until an entry is no longer `claim`. Another call has claimed the entry,
+    /// and waits for a flush. The calling fault is retried afterwards. If the entry is still the
+    /// same then, this is called again.
+    ///
+    /// The default implementation returns at once, so the access faults again and again until the
+    /// flush is complete. Wait here only if this CPU answers interrupts meanwhile: the flush may be
+    /// waiting for it. The caller holds the lock of an area or of the space for reading, as the
+    /// other call does. (Linux: `migration_entry_wait`.)
+    fn wait_for_claim(&self, entry: EntryAt, claim: u64) {
+        let _ = (entry, claim);
+    }
+
     /// Locks a page table of level 0 around a change of its entries. This memory manager changes
     /// entries atomically and needs no such lock; Linux has one (`pte_offset_map_lock`). A
     /// simulated platform charges for it, and lets CPUs wait as under Linux.

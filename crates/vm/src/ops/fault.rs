@@ -89,9 +89,12 @@ impl<S: System> AddressSpace<S> {
             return Ok(self.install(area, page, access, at)?);
         }
         let Some(leaf) = S::Format::as_leaf_at(entry, level) else {
-            // Either a fault on another CPU has claimed the entry, and waits for a flush before it
-            // makes the page writable. The retry waits for it, with interrupts enabled. Or another
-            // call has just discarded a large page here; the retry finds a table.
+            // Either another call has claimed the entry, and waits for a flush before it maps or
+            // frees the page. Or another call has just discarded a large page here; the retry finds
+            // a table.
+            if level == 0 {
+                self.vm.platform.wait_for_claim(at, entry);
+            }
             return Ok(());
         };
         if leaf.protection.contains(access.needs()) {
