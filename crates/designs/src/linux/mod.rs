@@ -31,6 +31,7 @@ pub use batch::UnmapBatch;
 pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
+pub use v7_0::v6_12::version;
 
 /// Number of pages that Linux migrates with one flush, since 6.3 (`NR_MAX_BATCHED_MIGRATION`).
 const MIGRATION_BATCH_PAGES: usize = 512;

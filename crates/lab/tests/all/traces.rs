@@ -181,7 +181,7 @@ fn munmap_flushes_ranges_instead_of_space() {
     }
 }
 
-/// Recordings of emulated CPUs, of both kernels, beside that of the README. A table of all is in
+/// Recordings of emulated CPUs, of both kernels, beside those of the README. A table of all is in
 /// `docs/guests.md`.
 const GUESTS: [&str; 3] = ["node-6.12-8", "sort-7.0-4", "sqlite3-7.0-8"];
 
@@ -209,13 +209,16 @@ fn replayed(recording: &str, machine: &str, designs: &str) -> serde_json::Value 
 
 /// The rows of the README's first table that name a recording: the row's beginning, the recording,
 /// its machine, and the design that the row compares with `linux-7.0`.
-const README_ROWS: [(&str, &str, &str, &str); 6] = [
+const README_ROWS: [(&str, &str, &str, &str); 9] = [
     ("PostgreSQL, ", "postgres", "emerald-rapids-kvm", "shootdown"),
     ("`xz`, recorded on 2", "xz", "emerald-rapids-kvm", "shootdown"),
     ("`xz`, with the memory", "xz", "emerald-rapids-kvm", "shootdown-alone"),
     ("Go program, ", "go", "emerald-rapids-kvm", "shootdown"),
-    ("`xz`, recorded on [8", "guests/xz-6.12-8", "xeon-2s", "shootdown"),
-    ("the same, with the memory", "guests/xz-6.12-8", "xeon-2s", "shootdown-alone"),
+    ("`xz`, recorded on [8", "guests/xz-7.0-8", "xeon-2s", "shootdown"),
+    ("the same, with the memory", "guests/xz-7.0-8", "xeon-2s", "shootdown-alone"),
+    ("memcached, ", "guests/memcached-7.0-32", "xeon-2s", "shootdown"),
+    ("Java program, ", "guests/java-7.0-64", "xeon-2s", "shootdown"),
+    ("node, ", "guests/node-7.0-64", "xeon-2s", "shootdown"),
 ];
 
 #[test]

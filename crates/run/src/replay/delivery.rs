@@ -85,9 +85,10 @@ impl FlushTimes {
         median(&mut self.requested_ns)
     }
 
-    /// Returns the median of the times from the sending of interrupts to the sender's own flush.
-    pub(super) fn send_ns(&mut self) -> Option<u64> {
-        median(&mut self.sent_ns)
+    /// Returns the shortest time from the sending of interrupts to the record of the sender's own
+    /// flush. That is the time of the kernel's flush function, whose record is written at its end.
+    pub(super) fn flush_ns(&self) -> Option<u64> {
+        self.sent_ns.iter().min().copied()
     }
 
     /// Returns the time of each interrupt.

@@ -11,7 +11,9 @@
 //!   recording. The machine may have other CPUs than the recorded one, and more of them.
 
 mod delivery;
+mod effects;
 mod folios;
+mod late_switches;
 mod linux;
 mod recorded;
 mod simulated;

@@ -11,19 +11,18 @@
 //! recorded. The rest of a fault without a flush, a microsecond or less, counts as computing. A
 //! thread also computes whenever it is on its CPU and not in one of these calls.
 
-use core::ops::Range;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use shootdown_program::operation::{
-    Access, Entry, FileId, Filling, Mapping, Permission, RawAddress,
-};
+use shootdown_program::operation::{Access, Filling, Mapping, Permission, RawAddress};
 use shootdown_recording::record::{
-    Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
+    Call, Event, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
 use shootdown_recording::{ReadError, Reader, Tracker};
 
+use super::effects::{fault, map, page_after, pages, permission, stack_of_new_program};
 use super::folios::MappedFolios;
-use super::linux;
+use super::late_switches::LateSwitches;
+use super::linux::{self, frees_after_flush, gathers_from_beginning};
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
 /// A step of a CPU.
@@ -97,6 +96,12 @@ pub(crate) struct Steps<'r> {
     heap_ends: HashMap<SpaceId, u64>,
     records_read: u64,
     progress: Box<dyn Fn(u64) + 'r>,
+    waited_to_gather: HashSet<usize>,
+    late_switches: LateSwitches,
+    /// Switches that take effect after the record with a number.
+    late: Vec<(u64, Step)>,
+    /// Switches that take effect now.
+    due: VecDeque<Step>,
     /// Actions that follow the last step, without time in between.
     following: VecDeque<Action>,
     last: Option<Step>,
@@ -167,6 +172,13 @@ impl<'r> Steps<'r> {
             heap_ends: HashMap::new(),
             records_read: 0,
             progress: Box::new(progress),
+            waited_to_gather: survey.waited_to_gather.clone(),
+            late_switches: match kernel_time {
+                KernelTime::Recorded => survey.late_switches.clone(),
+                KernelTime::Simulated => LateSwitches::default(),
+            },
+            late: Vec::new(),
+            due: VecDeque::new(),
             following: VecDeque::new(),
             last: None,
             delivery_ns: survey.delivery_ns.unwrap_or(0),
@@ -178,6 +190,9 @@ impl<'r> Steps<'r> {
     pub(crate) fn next_step(&mut self) -> Result<Option<Step>, ReadError> {
         if let Some(action) = self.following.pop_front() {
             return Ok(self.last.clone().map(|last| Step { action, computed_ns: 0, ..last }));
+        }
+        if let Some(late) = self.due.pop_front() {
+            return Ok(Some(late));
         }
         let step = self.read_step()?;
         if !self.following.is_empty() {
@@ -196,13 +211,27 @@ impl<'r> Steps<'r> {
             let task = self.tracker.running(record.cpu);
             let action = self.action(&record);
             self.tracker.apply(&record);
-            if let Some(action) = action {
+            self.let_take_effect(&record);
+            let step = action.map(|action| {
                 let cpu = record.cpu as usize;
                 let computed_ns = core::mem::take(&mut self.cpus[cpu].computed_ns);
-                return Ok(Some(Step { at_ns: record.time_ns, cpu, task, computed_ns, action }));
+                Step { at_ns: record.time_ns, cpu, task, computed_ns, action }
+            });
+            match (step, self.late_switches.get(&self.records_read)) {
+                (Some(step), Some(&after)) => self.late.push((after, step)),
+                (Some(step), None) => return Ok(Some(step)),
+                (None, _) if !self.due.is_empty() => return Ok(self.due.pop_front()),
+                (None, _) => {}
             }
         }
         Ok(None)
+    }
+
+    /// Lets the switches take effect that do so after this record.
+    fn let_take_effect(&mut self, record: &Record) {
+        let (now, at_ns) = (self.records_read, record.time_ns);
+        let due = self.late.extract_if(.., |(after, _)| *after == now);
+        self.due.extend(due.map(|(_, step)| Step { at_ns, ..step }));
     }
 
     /// Splits the time since the last record of this CPU into computing, and time that the
@@ -227,7 +256,7 @@ impl<'r> Steps<'r> {
             {
                 match cpu.asked_at_ns {
                     Some(at_ns) if at_ns == record.time_ns => cpu.computed_ns += passed_ns,
-                    // The simulated machine takes as long to send interrupts.
+                    // The time from the choice of targets to the CPU's own flush is left out.
                     Some(_) if is_within => {}
                     _ => cpu.computed_ns += passed_ns.saturating_sub(waited_to_ns(cpu)),
                 }
@@ -368,7 +397,9 @@ impl<'r> Steps<'r> {
         let allocates_nothing =
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
         let is_done = allocates_nothing && outcome == Outcome::Silent;
-        let gathers = outcome != Outcome::Failed && gathers_from_beginning(call);
+        let gathers = outcome != Outcome::Failed
+            && gathers_from_beginning(call)
+            && !self.waited_to_gather.contains(&number);
         let in_call = InKernel::Call { number, call: *call, outcome, moved_to, is_done, gathers };
         self.tasks.insert(task, in_call);
         let effect = is_done.then(|| self.effect(task, call, 0)).flatten().map(Action::Memory);
@@ -402,8 +433,8 @@ impl<'r> Steps<'r> {
         if core::mem::replace(is_done, true) {
             return None;
         }
-        let begins = !core::mem::replace(gathers, true);
         let (number, call, moved_to) = (*number, *call, *moved_to);
+        let begins = frees_after_flush(&call) && !core::mem::replace(gathers, true);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
@@ -511,78 +542,4 @@ impl<'r> Steps<'r> {
             }
         })
     }
-}
-
-/// Returns `true` if a call gathers for nearly all of its time. Other calls that gather first wait
-/// for the lock of the space.
-const fn gathers_from_beginning(call: &Call) -> bool {
-    matches!(
-        call,
-        Call::Advise {
-            advice: linux::MADV_DONTNEED
-                | linux::MADV_DONTNEED_LOCKED
-                | linux::MADV_FREE
-                | linux::MADV_COLD
-                | linux::MADV_PAGEOUT,
-            ..
-        }
-    )
-}
-
-/// Returns the changes of memory by `exec`: the new program's stack, with its arguments, is made at
-/// the end of the address space, and moved to an address that is chosen at random. (Linux:
-/// `setup_arg_pages`.)
-fn stack_of_new_program() -> [RawAddress; 3] {
-    const PAGES: u64 = 2;
-    const MADE_AT: u64 = (0x7fff_ffff_0000 / PAGE_BYTES) - PAGES;
-    /// 8 GiB, half of the largest distance, which is always in another table of 1 GiB.
-    const MOVED_BY: u64 = (8 << 30) / PAGE_BYTES;
-    let (from, to) = (MADE_AT..MADE_AT + PAGES, MADE_AT - MOVED_BY);
-    let (permission, filling) = (Permission::ReadWrite, Filling::OnDemand);
-    [
-        RawAddress::Map { pages: from.clone(), permission, mapping: Mapping::Anonymous, filling },
-        RawAddress::Populate { pages: from.clone(), access: Access::Write },
-        RawAddress::Move { from, to: to..to + PAGES },
-    ]
-}
-
-fn map(address: u64, length: u64, protection: u32, flags: u32) -> RawAddress {
-    let is_shared = flags & linux::MAP_SHARED != 0;
-    let mapping = match (flags & linux::MAP_ANONYMOUS != 0, is_shared) {
-        (true, false) => Mapping::Anonymous,
-        (false, false) => Mapping::PrivateFile(FileId(0)),
-        (_, true) => Mapping::SharedFile(FileId(0)),
-    };
-    let filling = match flags & linux::MAP_POPULATE {
-        0 => Filling::OnDemand,
-        _ => Filling::AtOnce,
-    };
-    let pages = pages(address, length);
-    RawAddress::Map { pages, permission: permission(protection), mapping, filling }
-}
-
-const fn fault(address: u64, code: FaultCode) -> RawAddress {
-    RawAddress::Fault {
-        page: address / PAGE_BYTES,
-        access: if code.is_write() { Access::Write } else { Access::Read },
-        entry: if code.was_present() { Entry::Refusing } else { Entry::Absent },
-    }
-}
-
-const fn permission(protection: u32) -> Permission {
-    match protection {
-        0 => Permission::None,
-        _ if protection & linux::PROT_WRITE != 0 => Permission::ReadWrite,
-        _ => Permission::Read,
-    }
-}
-
-const PAGE_BYTES: u64 = 4096;
-
-const fn page_after(address: u64) -> u64 {
-    address.div_ceil(PAGE_BYTES)
-}
-
-const fn pages(address: u64, length: u64) -> Range<u64> {
-    address / PAGE_BYTES..page_after(address.saturating_add(length))
 }

@@ -12,7 +12,8 @@ use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
 use super::delivery::{Deliveries, FlushTimes};
 use super::folios::{Changing, FolioSurvey, MappedFolios};
-use super::linux;
+use super::late_switches::{LateSwitches, SwitchSurvey};
+use super::linux::{self, AdviseLock, gathers_from_beginning};
 
 /// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
@@ -42,8 +43,8 @@ pub struct Survey {
     pub delivery_ns: Option<u64>,
     /// Median of the times from a request with interrupts to the sender's own flush.
     pub(crate) request_ns: Option<u64>,
-    /// Median of the times from the sending of interrupts to the sender's own flush.
-    pub(crate) send_ns: Option<u64>,
+    /// The time of the kernel's flush function.
+    pub(crate) flush_ns: Option<u64>,
     /// The times that the interrupts took.
     pub(crate) deliveries: Deliveries,
     /// `true` if the program asked the kernel to reclaim pages. The replay then needs a memory
@@ -57,6 +58,10 @@ pub struct Survey {
     pub(crate) faults_flushed: Vec<bool>,
     /// For each request of the program, whether the kernel found a CPU to ask.
     pub(crate) requests_asked: Vec<bool>,
+    /// The calls that waited for other calls before they gathered, by index in `outcomes`.
+    pub(crate) waited_to_gather: HashSet<usize>,
+    /// The switches that took effect later.
+    pub(crate) late_switches: LateSwitches,
     /// The folios of the mappings that have large ones, by the index of the call in `outcomes`.
     pub(crate) folios: HashMap<usize, MappedFolios>,
 }
@@ -106,7 +111,8 @@ impl Survey {
     /// Does not panic: a reader that has reached the end without an error has totals.
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
         let tracker = Tracker::new(reader.header().cpus);
-        let mut surveyor = Surveyor { tracker, ..Surveyor::default() };
+        let advise_lock = AdviseLock::of(&reader.header().kernel);
+        let mut surveyor = Surveyor { tracker, advise_lock, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
             surveyor.record(&record);
@@ -130,13 +136,15 @@ impl Survey {
             parallel_ns: surveyor.parallel_ns,
             delivery_ns: surveyor.times.delivery_ns(),
             request_ns: surveyor.times.request_ns(),
-            send_ns: surveyor.times.send_ns(),
+            flush_ns: surveyor.times.flush_ns(),
             deliveries: surveyor.times.into_deliveries(),
             reclaims: surveyor.reclaims,
             outcomes: surveyor.outcomes,
             moved_to: surveyor.moved_to.into_iter().flatten().collect(),
             faults_flushed: surveyor.faults_flushed,
             requests_asked: surveyor.requests_asked,
+            waited_to_gather: surveyor.waited_to_gather,
+            late_switches: surveyor.switches.found(),
             folios: surveyor.folios.found(),
         })
     }
@@ -173,6 +181,9 @@ struct Surveyor {
     last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
+    advise_lock: AdviseLock,
+    waited_to_gather: HashSet<usize>,
+    switches: SwitchSurvey,
     folios: FolioSurvey,
 }
 
@@ -201,6 +212,7 @@ impl Surveyor {
             self.unattributed += 1;
         }
         self.times.record(record, recorded.is_some());
+        self.switches.record(record, &self.tracker);
         if !is_within_fault(&record.event) {
             self.times.stopped_waiting(record.cpu, record.time_ns);
             self.in_fault.retain(|&task, _| Some(task) != recorded);
@@ -315,6 +327,7 @@ impl Surveyor {
 
     /// Records a flush, or a request for one, by a task of the program.
     fn flushed(&mut self, task: TaskId, reason: FlushReason, pages: Option<u64>) {
+        self.note_waiting(task);
         let changing = self.changing(task);
         let has_flushed = if let Some(call) = self.open.get_mut(&task) {
             mem::replace(&mut call.has_flushed, true)
@@ -327,6 +340,25 @@ impl Surveyor {
         if let Some(changing) = changing.filter(|_| !has_flushed && !self.is_nested(task)) {
             self.folios.flush(&changing, pages);
         }
+    }
+
+    /// If the task flushes in a call that has locked the space exclusively, the calls which began
+    /// before that one, and have not returned, did not have the lock: they wait for it, or have
+    /// gathered already.
+    fn note_waiting(&mut self, task: TaskId) {
+        let Self { open, tracker, waited_to_gather, advise_lock, .. } = self;
+        let Some(call) = open.get(&task).filter(|it| !gathers_from_beginning(&it.call)) else {
+            return;
+        };
+        if *advise_lock == AdviseLock::Area {
+            return;
+        }
+        let space = |task| tracker.task(task).map(|task| task.space);
+        let is_before =
+            |other: &OpenCall| other.number < call.number && gathers_from_beginning(&other.call);
+        let before =
+            open.iter().filter(|&(&other, it)| is_before(it) && space(other) == space(task));
+        waited_to_gather.extend(before.map(|(_, it)| it.number));
     }
 
     /// Returns the memory that a task changes.
@@ -354,6 +386,10 @@ impl Surveyor {
         let of_program = if by.is_some() { targets.len() as u64 } else { 0 };
         if let Some(request) = by.and_then(|task| self.last_request.remove(&task)) {
             self.requests_asked[request] = !targets.is_empty();
+        }
+        // A CPU that has flushed for another one since its request does not flush itself.
+        if let Some(fault) = by.and_then(|task| self.in_fault.get(&task)) {
+            self.faults_flushed[fault.number] = true;
         }
         *self.kernel.requests.get_or_insert(0) += of_program;
     }

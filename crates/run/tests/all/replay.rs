@@ -42,6 +42,8 @@ pub(crate) struct Script {
     records: Vec<Record>,
     now_ns: u64,
     processor: &'static str,
+    /// The release of the kernel; 7.0 if empty.
+    kernel: &'static str,
 }
 
 impl Script {
@@ -74,6 +76,10 @@ impl Script {
 
     pub(crate) fn by_processor(self, processor: &'static str) -> Self {
         Self { processor, ..self }
+    }
+
+    pub(crate) fn on_kernel(self, kernel: &'static str) -> Self {
+        Self { kernel, ..self }
     }
 
     pub(crate) fn map(self, cpu: u32, address: u64, length: u64) -> Self {
@@ -124,7 +130,7 @@ impl Script {
         let header = Header {
             recorder: "by hand".to_owned(),
             source: Source::Tracefs,
-            kernel: "7.0".to_owned(),
+            kernel: if self.kernel.is_empty() { "7.0" } else { self.kernel }.to_owned(),
             processor: self.processor.to_owned(),
             cpus: 2,
             command: vec!["script".to_owned()],

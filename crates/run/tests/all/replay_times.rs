@@ -1,8 +1,10 @@
 //! What other CPUs do while a flush of a replay waits, and replays of emulated CPUs, which keep the
 //! recorded times.
 
-use shootdown_designs::{Linux70, Naive};
+use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_recording::record::{Call, Event, FlushReason, Left, TaskId};
+
+use shootdown_sim::Time;
 
 use crate::replay::*;
 
@@ -171,6 +173,127 @@ fn calls_of_emulated_cpus_take_their_recorded_time() {
     assert_eq!(times_ms(&emulated), [5, 5]);
     // The time from the request is taken for that of sending an interrupt, which is 1 ms at most.
     assert_eq!(times_ms(&other), [1, 1]);
+}
+
+/// `mprotect` frees nothing after its flush, and another call gets the lock then.
+#[test]
+fn protection_gathers_nothing_after_its_flush() {
+    let protect = |script: Script, cpu: u32, address: u64| {
+        script
+            .on(cpu, Event::Call(Call::Protect { address, length: 4096, protection: 1 }))
+            .flush(cpu, FlushReason::LocalSpace)
+    };
+    let first = protect(using_pages(), 0, PAGE);
+    let both = first.advise(1, PAGE + 4096, 1, DONT_NEED).end(0);
+    assert_eq!(flushes(&both), (0, 4, 2));
+}
+
+/// `munmap` gets the lock exclusively while a call that discards is under way: that one waits for
+/// the lock. Since 6.17, it has locked its area only, and gathers.
+#[test]
+fn discard_that_waits_for_the_lock_does_not_gather() {
+    for (kernel, expected) in [("6.12.38+deb13-amd64", (0, 2, 1)), ("6.17", (2, 0, 1))] {
+        let script = using_pages()
+            .on_kernel(kernel)
+            .begin_advice(0, PAGE + (6 << 12), 1, DONT_NEED)
+            .begin_unmap(1, PAGE + 4096)
+            .flush(1, FlushReason::LocalSpace)
+            .end(1)
+            .end(0);
+        assert_eq!(flushes(&script), expected, "{kernel}");
+    }
+}
+
+/// The host stops an emulated CPU after the record of its switch, and before it loads the space.
+#[test]
+fn switch_takes_effect_after_the_flush_that_did_not_ask_the_cpu() {
+    for (processor, interrupts) in [(EMULATED, 0), ("Some Processor", 1)] {
+        let script = using_pages()
+            .by_processor(processor)
+            .block(1)
+            .after_ns(50_000)
+            .on(1, Event::Switch { next: TaskId(2), left: Left::Runnable })
+            .begin_unmap(0, PAGE)
+            .after_ns(50_000)
+            .flush(0, FlushReason::Request)
+            .flush(0, FlushReason::LocalSpace)
+            .end(0)
+            .after_ns(50_000)
+            .fault(1, PAGE + (2 << 12), WRITE_ABSENT);
+        assert_eq!(flushes(&script).2, interrupts, "{processor}");
+    }
+}
+
+/// The same for a switch to idle: the CPU is asked, and flushes.
+#[test]
+fn switch_takes_effect_after_the_flush_of_the_cpu_that_leaves() {
+    for (processor, interrupts) in [(EMULATED, 1), ("Some Processor", 0)] {
+        let script = using_pages()
+            .by_processor(processor)
+            .block(1)
+            .after_ns(50_000)
+            .unmap_slowly(PAGE, 50_000)
+            .end(0);
+        assert_eq!(flushes(&script).2, interrupts, "{processor}");
+    }
+}
+
+/// CPU 1 flushes for CPU 0 between the request and the choice of its own fault, and has nothing
+/// left to flush itself. The fault has counted its flush nevertheless, so CPU 0 drops everything.
+#[test]
+fn fault_that_flushes_nothing_itself_counts_its_flush() {
+    let shared = Script::two_threads()
+        .by_processor(EMULATED)
+        .map(0, PAGE, 8 << 12)
+        .fault(0, PAGE, READ_ABSENT)
+        .fault(1, PAGE + 4096, READ_ABSENT)
+        .after_ns(100_000);
+    let script = shared
+        .fault(1, PAGE + 4096, WRITE_REFUSED)
+        .after_ns(20_000)
+        .flush(1, FlushReason::Request)
+        .after_ns(20_000)
+        .fault(0, PAGE, WRITE_REFUSED)
+        .after_ns(20_000)
+        .flush(0, FlushReason::Request)
+        .on(0, Event::Requests { targets: vec![1] })
+        .on(0, Event::Interrupts { targets: vec![1] })
+        .flush(0, FlushReason::LocalSpace)
+        .after_ns(20_000)
+        .flush(1, FlushReason::Remote)
+        .after_ns(20_000)
+        .on(1, Event::Requests { targets: vec![0] })
+        .on(1, Event::Interrupts { targets: vec![0] })
+        .after_ns(100_000)
+        .fault(1, PAGE + (5 << 12), READ_ABSENT);
+    // One full flush on each CPU, and an interrupt to each.
+    assert_eq!(flushes(&script), (2, 0, 2));
+}
+
+/// An emulated CPU answers late if the host has no time for it.
+#[test]
+fn interrupt_is_as_late_as_recorded() {
+    let script = using_pages().by_processor(EMULATED).unmap_slowly(PAGE, 400_000_000).end(0);
+    let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
+    assert!(outcome.time >= Time::from_ms(400), "{}", outcome.time);
+}
+
+/// The engine discards a page in place, and frees it 20 ms later, with a flush that CPU 1 answers
+/// late. A thread that touches the page in that time waits for the flush, and does not fault
+/// 100,000 times.
+#[test]
+fn fault_waits_for_the_flush_of_a_claimed_page() {
+    let script = using_pages()
+        .by_processor(EMULATED)
+        .advise(0, PAGE, 1, DONT_NEED)
+        .unmap_slowly(PAGE + (7 << 12), 400_000_000)
+        .end(0)
+        .begin_advice(0, PAGE + 4096, 1, DONT_NEED)
+        .flush(0, FlushReason::LocalSpace)
+        .fault(1, PAGE, WRITE_ABSENT)
+        .end(0);
+    let outcome = under_recorded_schedule(&script.write(), Engine::<1>::new).unwrap();
+    assert_eq!((outcome.violations, outcome.dropped_steps), (0, 0));
 }
 
 /// The mask of Linux 6.12 has the idle CPU as long as it has the space loaded.

@@ -23,14 +23,18 @@ impl Design {
     /// of a release which cannot be read is the latest.
     #[must_use]
     pub fn closest_to(release: &str) -> Self {
-        let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < CLEARED_AT_FLUSH => {
-                Self::LINUX_6_12
-            }
+        match version(release) {
+            Some(version) if version < CLEARED_AT_FLUSH => Self::LINUX_6_12,
             _ => Self::LINUX_7_0,
         }
     }
+}
+
+/// Returns the major and the minor version of a release of Linux, such as `6.12.38+deb13-amd64`.
+#[must_use]
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
 }
 
 /// The first version that clears the mask at a flush. Recordings of 6.12 show that it does not, and

@@ -1,6 +1,6 @@
 //! How late interrupts arrive in a replay: as late as in the recording.
 
-use shootdown_sim::machine::{Idle, TlbInIdle};
+use shootdown_sim::machine::Idle;
 use shootdown_sim::{Machine, Time};
 
 use super::super::delivery::Deliveries;
@@ -24,7 +24,8 @@ pub(super) fn kernel_time(survey: &Survey) -> KernelTime {
 /// How late recorded interrupts arrived.
 pub(super) struct Late {
     deliveries: Deliveries,
-    /// The part of a delivery that the simulated machine spends itself.
+    /// The part of a recorded time that the replay does not wait for: the simulated machine spends
+    /// it itself, or the recorded one spent it after the flush.
     rest: Time,
 }
 
@@ -33,7 +34,9 @@ impl Late {
     pub(super) fn on(machine: &mut Machine, survey: &Survey, kernel_time: KernelTime) -> Self {
         delay_interrupts(machine, survey, kernel_time);
         if kernel_time == KernelTime::Recorded {
-            keep_tlbs_in_idle(machine);
+            // Emulated CPUs have no deep idle states: they stay in the space that they have loaded.
+            // The times at which they run a thread again are recorded.
+            machine.idle = Idle::Poll;
         }
         // With the simulated kernel's time, requests and interrupts are nearer to each other than
         // in the recording, and the usual time of an interrupt agrees better.
@@ -41,24 +44,15 @@ impl Late {
             KernelTime::Simulated => Deliveries::default(),
             KernelTime::Recorded => survey.deliveries.clone(),
         };
-        Self { deliveries, rest: rest_of_flush(machine) }
+        let recorded = Time::from_ns(survey.flush_ns.unwrap_or(0));
+        Self { deliveries, rest: rest_of_flush(machine) + recorded }
     }
 
     /// Returns the time that the interrupt to a CPU took which was sent nearest to a recorded time,
     /// without the part that the machine spends itself.
     pub(super) fn nearest(&self, target: usize, at_ns: u64) -> Option<Time> {
         let took_ns = self.deliveries.nearest_ns(target, at_ns)?;
-        Some(Time::from_ns(took_ns).min(LATE_MAX).saturating_sub(self.rest))
-    }
-}
-
-/// Makes idle CPUs keep what their TLBs hold, and so the space that they have loaded: emulated CPUs
-/// have no deep idle states.
-fn keep_tlbs_in_idle(machine: &mut Machine) {
-    if let Idle::States(states) = &mut machine.idle {
-        for state in states {
-            state.tlb = TlbInIdle::Kept;
-        }
+        Some(Time::from_ns(took_ns).saturating_sub(self.rest))
     }
 }
 
@@ -70,26 +64,22 @@ fn rest_of_flush(machine: &Machine) -> Time {
 /// Makes interrupts take as long as is usual in the recording, if they take less time on the
 /// machine.
 fn delay_interrupts(machine: &mut Machine, survey: &Survey, kernel_time: KernelTime) {
-    // The simulated kernel chooses the targets faster than the recorded one, unless it waits.
-    let send_ns = match kernel_time {
-        KernelTime::Simulated => survey.request_ns,
-        KernelTime::Recorded => survey.send_ns,
+    let (Some(request_ns), Some(delivery_ns)) = (survey.request_ns, survey.delivery_ns) else {
+        return;
     };
-    let (Some(send_ns), Some(delivery_ns)) = (send_ns, survey.delivery_ns) else { return };
     let (interrupt, flush) = (&mut machine.interrupt, machine.tlb.invalidate_page);
-    let send = Time::from_ns(send_ns).saturating_sub(flush).min(DELIVERY_MAX);
-    interrupt.send = interrupt.send.max(send);
+    // The simulated kernel chooses the targets faster than the recorded one, unless it waits for
+    // the recorded choice.
+    if kernel_time == KernelTime::Simulated {
+        let send = Time::from_ns(request_ns).saturating_sub(flush).min(DELIVERY_MAX);
+        interrupt.send = interrupt.send.max(send);
+    }
     let rest = rest_of_flush(machine);
     let deliver = Time::from_ns(delivery_ns).saturating_sub(rest).min(DELIVERY_MAX);
     let interrupt = &mut machine.interrupt;
     interrupt.deliver_socket = interrupt.deliver_socket.max(deliver);
     interrupt.deliver_system = interrupt.deliver_system.max(deliver);
 }
-
-/// The longest time of a flush interrupt. An emulated CPU for which the host has no time takes
-/// longer; but accesses that wait for a flush fault again and again meanwhile, for which there is a
-/// limit.
-const LATE_MAX: Time = Time::from_ms(10);
 
 /// The longest delivery that a machine may have.
 const DELIVERY_MAX: Time = Time::from_ms(1);
