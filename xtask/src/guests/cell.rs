@@ -153,6 +153,8 @@ pub(crate) struct Counts {
     pub(crate) ranged: (u64, u64),
     /// Requests and interrupts of the engine.
     pub(crate) engine: (u64, u64),
+    /// Full and ranged flushes of the engine together.
+    pub(crate) engine_flushes: u64,
 }
 
 impl Counts {
@@ -169,6 +171,7 @@ impl Counts {
             full: (kernel("flushes_full")?, number(linux, "flushes_full")?),
             ranged: (kernel("flushes_ranged")?, number(linux, "flushes_ranged")?),
             engine: (number(engine, "requests")?, number(engine, "ipis_sent")?),
+            engine_flushes: number(engine, "flushes_full")? + number(engine, "flushes_ranged")?,
         })
     }
 

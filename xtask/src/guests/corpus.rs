@@ -19,7 +19,7 @@ pub(crate) struct Program {
 
 /// The iterations of a loop, of all CPUs together. On 64 CPUs, each iteration may request 63
 /// flushes.
-const ITERATIONS: u32 = 512;
+pub(crate) const ITERATIONS: u32 = 512;
 
 macro_rules! a_loop {
     ($kind:literal) => {

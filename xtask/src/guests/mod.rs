@@ -3,6 +3,7 @@
 mod batch;
 mod cell;
 mod corpus;
+pub(crate) mod same;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -205,7 +206,7 @@ fn table(rows: &Rows, cells: usize) -> String {
     for (Cell { program, kernel, cpus }, counts) in rows.values() {
         let cells = match counts {
             Ok(counts) => {
-                let Counts { requests, interrupts, full, ranged, engine } = counts;
+                let Counts { requests, interrupts, full, ranged, engine, .. } = counts;
                 let verdict = counts.verdict();
                 *verdicts.entry(verdict).or_default() += 1;
                 count += 1;
