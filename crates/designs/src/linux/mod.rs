@@ -8,6 +8,7 @@ mod calls;
 mod gathers;
 mod mask;
 mod mm_count;
+mod release;
 mod rules;
 
 pub mod arc;
@@ -30,8 +31,8 @@ use shootdown_vm::{
 pub use batch::UnmapBatch;
 pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
+pub use release::version;
 pub use rules::LinuxRule;
-pub use v7_0::v6_12::version;
 
 /// Number of pages that Linux migrates with one flush, since 6.3 (`NR_MAX_BATCHED_MIGRATION`).
 const MIGRATION_BATCH_PAGES: usize = 512;

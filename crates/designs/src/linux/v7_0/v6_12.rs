@@ -18,28 +18,11 @@ impl Design {
     /// Linux 6.12, which is the kernel of many recordings.
     pub const LINUX_6_12: Self =
         Self::new("linux-6.12", Purpose::Recorded, |sim| Linux70::clearing_at_switch(sim).into());
-
-    /// Returns the model of Linux that is closest to a release, such as `6.12.38+deb13-amd64`. That
-    /// of a release which cannot be read is the latest.
-    #[must_use]
-    pub fn closest_to(release: &str) -> Self {
-        match version(release) {
-            Some(version) if version < CLEARED_AT_FLUSH => Self::LINUX_6_12,
-            _ => Self::LINUX_7_0,
-        }
-    }
-}
-
-/// Returns the major and the minor version of a release of Linux, such as `6.12.38+deb13-amd64`.
-#[must_use]
-pub fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
 }
 
 /// The first version that clears the mask at a flush. Recordings of 6.12 show that it does not, and
 /// the source of 6.17 does; of the versions in between, neither was checked.
-const CLEARED_AT_FLUSH: (u32, u32) = (6, 14);
+pub(in crate::linux) const CLEARED_AT_FLUSH: (u32, u32) = (6, 14);
 
 /// The time at which a CPU that runs another space leaves the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,26 +45,6 @@ impl Linux70 {
             && let Some(previous) = &*self.me().mm.borrow()
         {
             previous.cpumask.remove(self.cpu());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_have_their_model() {
-        for (release, model) in [
-            ("6.12.38+deb13-amd64", Design::LINUX_6_12),
-            ("5.15.0", Design::LINUX_6_12),
-            ("6.13", Design::LINUX_6_12),
-            ("6.14.0-rc1", Design::LINUX_7_0),
-            ("7.0.4+deb14-amd64", Design::LINUX_7_0),
-            ("unknown", Design::LINUX_7_0),
-            ("", Design::LINUX_7_0),
-        ] {
-            assert_eq!(Design::closest_to(release), model, "{release}");
         }
     }
 }
