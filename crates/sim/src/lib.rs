@@ -58,6 +58,7 @@ pub mod machine;
 mod time;
 mod queue;
 mod thread_id;
+mod wait_loop;
 mod clock;
 mod sim;
 mod causes;

@@ -293,8 +293,8 @@ impl Sim {
     pub fn flush_wait_hint(&self) {
         let pause = {
             let mut clock = self.clock.borrow_mut();
-            let CpuClock { now, flush_wait, .. } = &mut clock.cpus[self.cpu()];
-            flush_wait.next_pause(*now, self.machine.cache.pause)
+            let CpuClock { now, wait_loop, .. } = &mut clock.cpus[self.cpu()];
+            wait_loop.next_pause(*now, self.machine.cache.pause)
         };
         self.spend_as(Cause::FlushWait, pause);
     }
