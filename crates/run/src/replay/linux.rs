@@ -1,29 +1,8 @@
 //! Constants from Linux's headers, which are the same on every architecture with recordings, and
-//! what depends on the version.
+//! facts about its calls.
 
 use shootdown_designs::linux::version;
 use shootdown_recording::record::Call;
-
-/// The locks that `madvise` takes to discard pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum AdviseLock {
-    /// That of the space, for reading.
-    Space,
-    /// That of the area, for reading. Calls that change other areas do not wait for it.
-    #[default]
-    Area,
-}
-
-impl AdviseLock {
-    /// Returns the locks of a release. (Linux: `lock_vma_under_rcu` in `madvise_lock`, since 6.17.
-    /// Recordings agree: `loop mprotect` has no nested gathers on 6.12, and some on 7.0.)
-    pub(super) fn of(release: &str) -> Self {
-        match version(release) {
-            Some(version) if version < (6, 17) => Self::Space,
-            _ => Self::Area,
-        }
-    }
-}
 
 pub(super) const PROT_WRITE: u32 = 2;
 pub(super) const MAP_SHARED: u32 = 1;
@@ -39,20 +18,29 @@ pub(super) const MADV_POPULATE_WRITE: u32 = 23;
 pub(super) const MADV_DONTNEED_LOCKED: u32 = 24;
 pub(super) const MADV_GUARD_INSTALL: u32 = 102;
 
-/// Returns `true` if a call still frees what it has gathered when its flush is complete.
-/// `mprotect` frees nothing, and has ended its gather when another call gets the lock.
-pub(super) const fn frees_after_flush(call: &Call) -> bool {
-    !matches!(call, Call::Protect { .. })
+/// Returns `true` if a call holds the lock of the space exclusively from its flush to its end. No
+/// other call that locks the space gathers at that time. `munmap` and others let readers in before
+/// they flush (`mmap_write_downgrade`), and free what they have gathered afterwards.
+pub(super) const fn flushes_exclusively(call: &Call) -> bool {
+    matches!(call, Call::Protect { .. })
 }
 
 /// Returns `true` if a call gathers for nearly all of its time. Other calls that gather first wait
-/// for the lock of the space.
+/// until they hold the lock of the space exclusively.
 pub(super) const fn gathers_from_beginning(call: &Call) -> bool {
-    matches!(
-        call,
-        Call::Advise {
-            advice: MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE | MADV_COLD | MADV_PAGEOUT,
-            ..
-        }
-    )
+    discards(call) || matches!(call, Call::Advise { advice: MADV_COLD | MADV_PAGEOUT, .. })
+}
+
+/// Returns `true` if a call that gathers from its beginning takes the lock of its area in place of
+/// the lock of the space, so that it does not wait for calls which change other areas.
+///
+/// (Linux: `get_lock_mode` in `mm/madvise.c`. The patch was discussed during the development of
+/// 6.16, so 6.17 is taken for the first release with it. Recordings of 6.12 and 7.0 show the two
+/// kinds; none of a release in between was made for this.)
+pub(super) fn locks_area_only(call: &Call, release: &str) -> bool {
+    discards(call) && version(release).is_none_or(|version| version >= (6, 17))
+}
+
+const fn discards(call: &Call) -> bool {
+    matches!(call, Call::Advise { advice: MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE, .. })
 }

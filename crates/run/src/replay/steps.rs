@@ -22,7 +22,7 @@ use shootdown_recording::{ReadError, Reader, Tracker};
 use super::effects::{fault, map, page_after, pages, permission, stack_of_new_program};
 use super::folios::MappedFolios;
 use super::late_switches::LateSwitches;
-use super::linux::{self, frees_after_flush, gathers_from_beginning};
+use super::linux::{self, flushes_exclusively, gathers_from_beginning};
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
 /// A step of a CPU.
@@ -434,7 +434,7 @@ impl<'r> Steps<'r> {
             return None;
         }
         let (number, call, moved_to) = (*number, *call, *moved_to);
-        let begins = frees_after_flush(&call) && !core::mem::replace(gathers, true);
+        let begins = !flushes_exclusively(&call) && !core::mem::replace(gathers, true);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,

@@ -13,7 +13,7 @@ use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 use super::delivery::{Deliveries, FlushTimes};
 use super::folios::{Changing, FolioSurvey, MappedFolios};
 use super::late_switches::{LateSwitches, SwitchSurvey};
-use super::linux::{self, AdviseLock, gathers_from_beginning};
+use super::linux::{self, flushes_exclusively, gathers_from_beginning, locks_area_only};
 
 /// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ pub struct Survey {
     pub(crate) faults_flushed: Vec<bool>,
     /// For each request of the program, whether the kernel found a CPU to ask.
     pub(crate) requests_asked: Vec<bool>,
-    /// The calls that waited for other calls before they gathered, by index in `outcomes`.
+    /// The calls that waited for other calls before they gathered, if they gather at all, by index
+    /// in `outcomes`.
     pub(crate) waited_to_gather: HashSet<usize>,
     /// The switches that took effect later.
     pub(crate) late_switches: LateSwitches,
@@ -111,8 +112,8 @@ impl Survey {
     /// Does not panic: a reader that has reached the end without an error has totals.
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
         let tracker = Tracker::new(reader.header().cpus);
-        let advise_lock = AdviseLock::of(&reader.header().kernel);
-        let mut surveyor = Surveyor { tracker, advise_lock, ..Surveyor::default() };
+        let release = reader.header().kernel.clone();
+        let mut surveyor = Surveyor { tracker, release, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
             surveyor.record(&record);
@@ -181,7 +182,8 @@ struct Surveyor {
     last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
-    advise_lock: AdviseLock,
+    /// The release of the recorded kernel.
+    release: String,
     waited_to_gather: HashSet<usize>,
     switches: SwitchSurvey,
     folios: FolioSurvey,
@@ -342,23 +344,22 @@ impl Surveyor {
         }
     }
 
-    /// If the task flushes in a call that has locked the space exclusively, the calls which began
-    /// before that one, and have not returned, did not have the lock: they wait for it, or have
-    /// gathered already.
+    /// If a task flushes in a call that has locked the space exclusively, calls that lock the space
+    /// as well and have not returned do not gather now: they wait for the lock, or have gathered
+    /// already. But if the flush comes after a part in which others may lock the space, that is
+    /// known only of calls that began before this one.
     fn note_waiting(&mut self, task: TaskId) {
-        let Self { open, tracker, waited_to_gather, advise_lock, .. } = self;
+        let Self { open, tracker, waited_to_gather, release, .. } = self;
         let Some(call) = open.get(&task).filter(|it| !gathers_from_beginning(&it.call)) else {
             return;
         };
-        if *advise_lock == AdviseLock::Area {
-            return;
-        }
         let space = |task| tracker.task(task).map(|task| task.space);
-        let is_before =
-            |other: &OpenCall| other.number < call.number && gathers_from_beginning(&other.call);
-        let before =
-            open.iter().filter(|&(&other, it)| is_before(it) && space(other) == space(task));
-        waited_to_gather.extend(before.map(|(_, it)| it.number));
+        let waits = |it: &OpenCall| {
+            (it.number < call.number || flushes_exclusively(&call.call))
+                && !locks_area_only(&it.call, release)
+        };
+        let waiting = open.iter().filter(|&(&other, it)| waits(it) && space(other) == space(task));
+        waited_to_gather.extend(waiting.map(|(_, it)| it.number));
     }
 
     /// Returns the memory that a task changes.

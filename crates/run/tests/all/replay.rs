@@ -32,7 +32,7 @@ pub(crate) const MAP_ANONYMOUS: u32 = 0x20;
 
 pub(crate) const DONT_NEED: u32 = 4;
 const COLD: u32 = 20;
-const PAGE_OUT: u32 = 21;
+pub(crate) const PAGE_OUT: u32 = 21;
 const POPULATE_READ: u32 = 22;
 const POPULATE_WRITE: u32 = 23;
 

@@ -1,8 +1,8 @@
-//! What other CPUs do while a flush of a replay waits, and replays of emulated CPUs, which keep the
+//! Other CPUs while a flush of a replay waits, and replays of emulated CPUs, which keep the
 //! recorded times.
 
 use shootdown_designs::{Engine, Linux70, Naive};
-use shootdown_recording::record::{Call, Event, FlushReason, Left, TaskId};
+use shootdown_recording::record::{Call, Event, FlushReason, Left, SpaceId, TaskId};
 
 use shootdown_sim::Time;
 
@@ -26,6 +26,8 @@ fn using_pages() -> Script {
 trait Parts {
     fn begin_unmap(self, cpu: u32, address: u64) -> Self;
     fn flush(self, cpu: u32, reason: FlushReason) -> Self;
+    /// The CPU has requested a flush, and asks another CPU by an interrupt.
+    fn ask(self, cpu: u32, target: u32) -> Self;
     fn end(self, cpu: u32) -> Self;
     fn block(self, cpu: u32) -> Self;
     /// CPU 0 unmaps a page. The interrupt to CPU 1 arrives after a time.
@@ -41,6 +43,11 @@ impl Parts for Script {
         self.on(cpu, Event::Flush { reason, pages: Some(1) })
     }
 
+    fn ask(self, cpu: u32, target: u32) -> Self {
+        self.on(cpu, Event::Requests { targets: vec![target] })
+            .on(cpu, Event::Interrupts { targets: vec![target] })
+    }
+
     fn end(self, cpu: u32) -> Self {
         self.on(cpu, Event::Return { value: 0 })
     }
@@ -52,8 +59,7 @@ impl Parts for Script {
     fn unmap_slowly(self, address: u64, deliver_ns: u64) -> Self {
         self.begin_unmap(0, address)
             .flush(0, FlushReason::Request)
-            .on(0, Event::Requests { targets: vec![1] })
-            .on(0, Event::Interrupts { targets: vec![1] })
+            .ask(0, 1)
             .flush(0, FlushReason::LocalSpace)
             .after_ns(deliver_ns)
             .flush(1, FlushReason::Remote)
@@ -69,8 +75,7 @@ fn other_cpus_go_on_while_a_call_waits_for_its_flush() {
         .by_processor(EMULATED)
         .begin_unmap(0, PAGE)
         .flush(0, FlushReason::Request)
-        .on(0, Event::Requests { targets: vec![1] })
-        .on(0, Event::Interrupts { targets: vec![1] })
+        .ask(0, 1)
         .flush(0, FlushReason::LocalSpace)
         .after_ns(20_000)
         .block(1)
@@ -137,12 +142,8 @@ fn cpu_that_leaves_before_the_choice_is_not_asked() {
     };
     let leaves = request().block(1).after_ns(50_000).flush(0, FlushReason::LocalSpace).end(0);
     assert_eq!(flushes(&leaves), (0, 1, 0));
-    let stays = request()
-        .on(0, Event::Requests { targets: vec![1] })
-        .on(0, Event::Interrupts { targets: vec![1] })
-        .flush(0, FlushReason::LocalSpace)
-        .flush(1, FlushReason::Remote)
-        .end(0);
+    let stays =
+        request().ask(0, 1).flush(0, FlushReason::LocalSpace).flush(1, FlushReason::Remote).end(0);
     assert_eq!(flushes(&stays), (0, 2, 1));
 }
 
@@ -157,8 +158,7 @@ fn calls_of_emulated_cpus_take_their_recorded_time() {
             .after_ns(2_000_000)
             .flush(0, FlushReason::Request)
             .after_ns(3_000_000)
-            .on(0, Event::Requests { targets: vec![1] })
-            .on(0, Event::Interrupts { targets: vec![1] })
+            .ask(0, 1)
             .flush(0, FlushReason::LocalSpace)
             .flush(1, FlushReason::Remote)
             .end(0)
@@ -188,20 +188,94 @@ fn protection_gathers_nothing_after_its_flush() {
     assert_eq!(flushes(&both), (0, 4, 2));
 }
 
-/// `munmap` gets the lock exclusively while a call that discards is under way: that one waits for
-/// the lock. Since 6.17, it has locked its area only, and gathers.
+/// Another call gets the lock exclusively while a call that discards is under way: that one waits
+/// for the lock. Since 6.17, it has locked its area only, and gathers.
 #[test]
 fn discard_that_waits_for_the_lock_does_not_gather() {
+    let unmap = Call::Unmap { address: PAGE + 4096, length: 4096 };
+    let protect = Call::Protect { address: PAGE + 4096, length: 4096, protection: 1 };
     for (kernel, expected) in [("6.12.38+deb13-amd64", (0, 2, 1)), ("6.17", (2, 0, 1))] {
+        for (call, order) in [(unmap, [0, 1]), (protect, [0, 1]), (protect, [1, 0])] {
+            let begin = |script: Script, cpu| match cpu {
+                0 => script.begin_advice(0, PAGE + (6 << 12), 1, DONT_NEED),
+                _ => script.on(1, Event::Call(call)),
+            };
+            let script = order.into_iter().fold(using_pages().on_kernel(kernel), begin);
+            let script = script.flush(1, FlushReason::LocalSpace).end(1).end(0);
+            assert_eq!(flushes(&script), expected, "{kernel}, {call:?}, {order:?}");
+        }
+    }
+}
+
+/// `munmap` lets readers lock the space before it flushes.
+#[test]
+fn call_that_begins_during_munmap_gathers() {
+    for advice in [DONT_NEED, PAGE_OUT] {
         let script = using_pages()
-            .on_kernel(kernel)
-            .begin_advice(0, PAGE + (6 << 12), 1, DONT_NEED)
+            .on_kernel("6.12")
             .begin_unmap(1, PAGE + 4096)
+            .begin_advice(0, PAGE + (6 << 12), 1, advice)
             .flush(1, FlushReason::LocalSpace)
             .end(1)
             .end(0);
-        assert_eq!(flushes(&script), expected, "{kernel}");
+        assert_eq!(flushes(&script), (2, 0, 1), "{advice}");
     }
+}
+
+/// Calls that discard do not wait for each other.
+#[test]
+fn discards_gather_at_the_same_time() {
+    let script = using_pages()
+        .on_kernel("6.12")
+        .begin_advice(0, PAGE + (6 << 12), 1, DONT_NEED)
+        .begin_advice(1, PAGE + 4096, 1, DONT_NEED)
+        .flush(1, FlushReason::LocalSpace)
+        .end(1)
+        .end(0);
+    assert_eq!(flushes(&script), (2, 0, 1));
+}
+
+/// The lock of one space does not hold back the calls in another one.
+#[test]
+fn discard_does_not_wait_for_another_space() {
+    let [child, thread] = [3, 4].map(TaskId);
+    let spawn = |task| Event::Spawn { task, space: SpaceId(1), name: String::new() };
+    let switch = |next| Event::Switch { next, left: Left::Blocked };
+    let begin = || {
+        using_pages()
+            .on_kernel("6.12")
+            .on(0, spawn(child))
+            .on(0, switch(child))
+            .fault(0, PAGE, WRITE_REFUSED)
+            .on(0, spawn(thread))
+            .on(1, switch(thread))
+            .fault(1, PAGE + (6 << 12), WRITE_ABSENT)
+            .on(0, switch(A))
+            .after_ns(100_000)
+    };
+    let discard = |script: Script| script.begin_advice(1, PAGE + (6 << 12), 1, DONT_NEED);
+    let unmap = |script: Script| {
+        script.begin_unmap(0, PAGE + 4096).flush(0, FlushReason::LocalSpace).end(0)
+    };
+    let gather_both = |script: Script| {
+        script.on(0, switch(child)).advise(0, PAGE, 1, DONT_NEED).end(1).after_ns(100_000)
+    };
+    let after = flushes(&gather_both(discard(unmap(begin()))));
+    assert_eq!(flushes(&gather_both(unmap(discard(begin())))), after);
+    let alone = flushes(&gather_both(unmap(begin())));
+    assert!(after.0 > alone.0, "{after:?} {alone:?}");
+}
+
+/// Paging out locks the space in any version.
+#[test]
+fn paging_out_waits_for_the_lock() {
+    let script = using_pages()
+        .begin_advice(0, PAGE + (6 << 12), 1, PAGE_OUT)
+        .begin_unmap(1, PAGE + 4096)
+        .flush(1, FlushReason::LocalSpace)
+        .end(1)
+        .end(0);
+    assert_eq!(flushes(&script), (0, 2, 1));
 }
 
 /// The host stops an emulated CPU after the record of its switch, and before it loads the space.
@@ -256,14 +330,12 @@ fn fault_that_flushes_nothing_itself_counts_its_flush() {
         .fault(0, PAGE, WRITE_REFUSED)
         .after_ns(20_000)
         .flush(0, FlushReason::Request)
-        .on(0, Event::Requests { targets: vec![1] })
-        .on(0, Event::Interrupts { targets: vec![1] })
+        .ask(0, 1)
         .flush(0, FlushReason::LocalSpace)
         .after_ns(20_000)
         .flush(1, FlushReason::Remote)
         .after_ns(20_000)
-        .on(1, Event::Requests { targets: vec![0] })
-        .on(1, Event::Interrupts { targets: vec![0] })
+        .ask(1, 0)
         .after_ns(100_000)
         .fault(1, PAGE + (5 << 12), READ_ABSENT);
     // One full flush on each CPU, and an interrupt to each.
@@ -276,6 +348,36 @@ fn interrupt_is_as_late_as_recorded() {
     let script = using_pages().by_processor(EMULATED).unmap_slowly(PAGE, 400_000_000).end(0);
     let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
     assert!(outcome.time >= Time::from_ms(400), "{}", outcome.time);
+}
+
+/// The record of a flush is written at the end of the flush function, whose time is that of the
+/// sender's own flush: the interrupt arrives earlier by that time.
+#[test]
+fn interrupt_arrives_before_the_record_of_its_flush() {
+    let wait_us = |flush_ns| {
+        let unmap = |script: Script, page: u64, deliver_ns: u64| {
+            script
+                .begin_unmap(0, PAGE + (page << 12))
+                .flush(0, FlushReason::Request)
+                .ask(0, 1)
+                .after_ns(flush_ns)
+                .flush(0, FlushReason::LocalSpace)
+                .after_ns(deliver_ns - flush_ns)
+                .flush(1, FlushReason::Remote)
+                .end(0)
+        };
+        // Most interrupts are quick: the usual time is not that of the last one.
+        let quick =
+            [0, 7].into_iter().fold(using_pages().by_processor(EMULATED), |script, page| {
+                unmap(script, page, 400_000).after_ns(1_000_000)
+            });
+        let script = unmap(quick.fault(0, PAGE, WRITE_ABSENT), 0, 900_000);
+        let outcome = under_recorded_schedule(&script.write(), Linux70::uncounted).unwrap();
+        outcome.waits.max().ns().div_ceil(1000)
+    };
+    // A long wait ends up to a hundredth late.
+    let [long, short] = [0, 300_000].map(wait_us);
+    assert!((290..=310).contains(&(long - short)), "{long} {short}");
 }
 
 /// The engine discards a page in place, and frees it 20 ms later, with a flush that CPU 1 answers
