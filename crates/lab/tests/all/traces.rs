@@ -2,6 +2,7 @@
 //! worse than `linux-7.0`.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,6 +17,10 @@ use crate::common::{command, is_soak};
 
 /// The largest relative error of `linux-7.0`, compared with the recorded kernel.
 const FIDELITY: f64 = 0.10;
+/// The largest relative error of flushes, and of ranged ones, of the recordings with many faults
+/// that copy pages. A fault takes effect when its flush chooses its targets; with an earlier
+/// effect, xz has 12 ranged flushes too many.
+const FIDELITY_OF_FAULTS: f64 = 0.01;
 /// Number of runs under the simulated schedule. Results are means over them.
 const RUNS: u64 = 32;
 /// Number of runs in CI.
@@ -92,14 +97,17 @@ fn linux_7_0_matches_recorded_kernel() {
         let survey = survey(&recording);
         let outcome = replay_recorded(&recording, &survey, Design::LINUX_7_0);
         let kernel = &survey.kernel;
-        for (name, predicted, real) in [
-            ("interrupts", outcome.counts.interrupts_sent, kernel.interrupts_sent),
-            ("flushes", flushes(&outcome), kernel.flushes_full + kernel.flushes_ranged),
-            ("ranged flushes", ranged(&outcome), kernel.flushes_ranged),
+        let is_of_faults =
+            ["xz", "node"].map(OsStr::new).map(Some).contains(&recording.file_stem());
+        let of_flushes = if is_of_faults { FIDELITY_OF_FAULTS } else { FIDELITY };
+        for (name, predicted, real, error) in [
+            ("interrupts", outcome.counts.interrupts_sent, kernel.interrupts_sent, FIDELITY),
+            ("flushes", flushes(&outcome), kernel.flushes_full + kernel.flushes_ranged, of_flushes),
+            ("ranged flushes", ranged(&outcome), kernel.flushes_ranged, of_flushes),
         ] {
             let off = predicted.abs_diff(real) as f64;
             assert!(
-                off <= FIDELITY * real as f64,
+                off <= error * real as f64,
                 "{recording:?} {name}: {predicted} instead of {real}"
             );
         }
