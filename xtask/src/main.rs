@@ -71,7 +71,7 @@ cargo xtask soak guests     record 17 programs on two versions of Linux with 2 t
                             docs/guests.md: hours; continues after an interruption
 cargo xtask soak guests known
                             only write the table of the recordings that there are
-cargo xtask soak guests same
+cargo xtask soak guests loops
                             run the loops on Linux, on its model, and on the engine, simulated and
                             booted, and write one table into docs/guests.md: minutes
 cargo xtask soak guests [PROGRAM] KERNEL CPUS
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
         ["soak", "fidelity"] => fidelity::soak(),
         ["soak", "guests"] => guests::soak(Selection::All),
         ["soak", "guests", "known"] => guests::soak(Selection::Known),
-        ["soak", "guests", "same"] => guests::same::compare(),
+        ["soak", "guests", "loops"] => guests::loops::compare(),
         ["soak", "guests", kernel, cpus] => guests::soak(Selection::Guest { kernel, cpus }),
         ["soak", "guests", program, kernel, cpus] => {
             guests::soak(Selection::Cell { program, kernel, cpus })

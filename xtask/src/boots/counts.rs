@@ -43,6 +43,9 @@ const RECORDINGS_IN_TEST: usize = 3;
 /// emulator has other devices.
 const COUNTED_WITH: [&str; 2] = ["rustc 1.95.", "QEMU emulator version 10.0."];
 
+/// The largest number of runs of a workload whose counts are new.
+const RUNS_MAX: usize = 3;
+
 /// The header of the golden file.
 const HEADER: &str = "arch,workload,cpus,count,booted,simulated\n";
 
@@ -64,7 +67,8 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
         Part::Sample => all_runs().into_iter().filter(is_in_sample).collect(),
         Part::All => all_runs(),
     };
-    let counted = parallel::map(&runs, |(arch, name, cpus)| counted(built, arch, name, *cpus));
+    let known = golden::read(COUNTS)?;
+    let counted = parallel::map(&runs, |run| counted_surely(built, run, &known));
     let counted: String = counted.into_iter().collect::<Result<_, _>>()?;
     println!("{} runs counted", runs.len());
     golden::check_part(BOOK, "reclaim", &unmaps(built, "reclaim", ("pages read in", "read_in"))?)?;
@@ -102,7 +106,33 @@ fn is_in_sample((arch, name, cpus): &Run) -> bool {
     }
 }
 
-/// Returns the lines of one workload.
+/// Returns the lines of one workload, as the golden file has them or as two runs agree on them.
+///
+/// Of 24 counted runs of node's recording, three of which ran at a time, two gave the same other
+/// counts. The kernel and its workload were the same to the byte, so the emulator decides.
+fn counted_surely(
+    built: &Built,
+    &(arch, workload, cpus): &Run,
+    known: &str,
+) -> Result<String, Failure> {
+    let mut seen = Vec::new();
+    for _ in 0..RUNS_MAX {
+        let lines = counted(built, arch, workload, cpus)?;
+        if seen.contains(&lines) || golden::missing(known, &lines).is_empty() {
+            return Ok(lines);
+        }
+        println!(
+            "{workload} on {cpus} CPUs of {arch} is counted again, because its counts are new"
+        );
+        seen.push(lines);
+    }
+    Err(Failure::new(
+        format!("{RUNS_MAX} counted runs of {workload} on {cpus} CPUs of {arch} all differ"),
+        "find what depends on the host",
+    ))
+}
+
+/// Returns the lines of one run.
 fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
     let command = with_workload(built.count(arch), workload).args("--cpus");
     let printed = command.arg(cpus.to_string()).output()?;

@@ -39,7 +39,7 @@ pub(crate) fn has_lines(file: &str, found: &str) -> Result<(), Failure> {
 }
 
 /// Returns the lines of `found` that a text lacks.
-fn missing<'f>(text: &str, found: &'f str) -> Vec<&'f str> {
+pub(crate) fn missing<'f>(text: &str, found: &'f str) -> Vec<&'f str> {
     found.lines().filter(|line| !text.lines().any(|known| known == *line)).collect()
 }
 

@@ -3,7 +3,7 @@
 mod batch;
 mod cell;
 mod corpus;
-pub(crate) mod same;
+pub(crate) mod loops;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
