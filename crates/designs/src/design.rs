@@ -147,20 +147,3 @@ impl fmt::Display for Design {
         f.pad(self.name)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_have_a_size_in_the_name() {
-        let named = |name: &str| name.parse::<Design>().map(Design::name);
-        for name in ["riscv(1)", "linux-7.0(512)", "shootdown(4096)"] {
-            assert_eq!(named(name), Ok(name));
-        }
-        for name in ["riscv(0)", "riscv(4097)", "riscv()", "riscv(1", "riscv(1)(2)", "naive(8)"] {
-            assert!(named(name).is_err(), "{name}");
-        }
-        assert_ne!("riscv(1)".parse(), Ok(Design::RISCV));
-    }
-}

@@ -35,19 +35,8 @@ impl Step {
 pub(super) enum Cores {
     /// The step waits for the network or the disk.
     None,
-    /// The step leaves a core idle at times, so another step may run in parallel.
+    /// The step leaves other cores idle at times, so other steps run in parallel.
     One,
-    All,
-}
-
-impl Cores {
-    fn of(self, all: usize) -> usize {
-        match self {
-            Self::None => 0,
-            Self::One => 1,
-            Self::All => all,
-        }
-    }
 }
 
 /// A step is reported when it takes longer than its budget times this factor.
@@ -125,9 +114,10 @@ fn startable(
         steps.iter().zip(times).any(|(step, time)| step.name == *name && time.is_some())
     };
     let is_ready = |&&step: &&usize| steps[step].needs.iter().all(&is_done);
-    let busy: usize = running.iter().map(|&step| steps[step].cores.of(cores)).sum();
+    let cores_of = |step: &usize| usize::from(steps[*step].cores == Cores::One);
+    let busy: usize = running.iter().map(cores_of).sum();
     let (position, step) = next.iter().enumerate().find(|(_, step)| is_ready(step))?;
-    (busy + steps[*step].cores.of(cores) <= cores).then_some(position)
+    (busy + cores_of(step) <= cores).then_some(position)
 }
 
 /// Runs a step as a process, and prints its name before each of its lines.
@@ -160,15 +150,15 @@ mod tests {
     const STEPS: [Step; 5] = [
         Step::new("slow", Cores::None, &[], 0, || Ok(())),
         Step::new("one", Cores::One, &[], 0, || Ok(())),
-        Step::new("after slow", Cores::All, &["slow"], 0, || Ok(())),
-        Step::new("all", Cores::All, &[], 0, || Ok(())),
+        Step::new("after slow", Cores::One, &["slow"], 0, || Ok(())),
+        Step::new("two", Cores::One, &[], 0, || Ok(())),
         Step::new("last", Cores::One, &[], 0, || Ok(())),
     ];
 
     /// Returns the order in which steps end, where one of them fails and one is slow.
     fn order(failing: &str, slow: &str) -> Vec<&'static str> {
         let done = Mutex::new(Vec::new());
-        let result = run_on(2, &STEPS, |step| {
+        let result = run_on(1, &STEPS, |step| {
             if step.name == slow {
                 thread::sleep(Duration::from_millis(300));
             }
@@ -181,11 +171,11 @@ mod tests {
 
     #[test]
     fn step_waits_for_the_steps_that_it_needs() {
-        assert_eq!(order("", "slow"), ["one", "all", "last", "slow", "after slow"]);
+        assert_eq!(order("", "slow"), ["one", "two", "last", "slow", "after slow"]);
     }
 
     #[test]
     fn no_step_starts_after_a_failure() {
-        assert_eq!(order("all", "slow"), ["one", "all", "slow"]);
+        assert_eq!(order("two", "slow"), ["one", "two", "slow"]);
     }
 }

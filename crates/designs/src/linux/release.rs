@@ -21,23 +21,3 @@ pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_have_their_model() {
-        for (release, model) in [
-            ("6.12.38+deb13-amd64", Design::LINUX_6_12),
-            ("5.15.0", Design::LINUX_6_12),
-            ("6.13", Design::LINUX_6_12),
-            ("6.14.0-rc1", Design::LINUX_7_0),
-            ("7.0.4+deb14-amd64", Design::LINUX_7_0),
-            ("unknown", Design::LINUX_7_0),
-            ("", Design::LINUX_7_0),
-        ] {
-            assert_eq!(Design::closest_to(release), model, "{release}");
-        }
-    }
-}

@@ -9,6 +9,7 @@ mod invlpgb;
 mod latr;
 mod lifetimes;
 mod linux_7_0;
+mod names;
 mod preempted;
 mod rig;
 mod riscv;
