@@ -7,7 +7,7 @@ use super::experiment::{Better, Experiment, Measure, Pair, Scale, Setup, Study};
 use crate::machines::Embedded;
 
 const ROUNDED: &str = "The figure before the change is published as about 1 M/s, so the published \
-    gain is known to one digit. The figure after it is predicted 15 % low.";
+    gain is known to one digit. The error of the figure after it is below 15 %.";
 
 /// The context-switch experiment, which is also simulated with more and with fewer CPUs.
 pub(crate) const CONTEXT_SWITCHES: Experiment = Experiment {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use serde_json::Value;
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Left, Owner, Record, SpaceId,
     TaskId,
@@ -179,8 +180,15 @@ fn page_without_recording_has_results_and_bugs() {
     let directory = directory();
     let alone = page(directory.path(), &[]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
-    command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(directory.path());
-    assert!(command.output().expect("the command runs").status.success());
+    command.args(["reproduce", "--quick", "--format", "json", "--report", "other.html"]);
+    let output = command.current_dir(directory.path()).output().expect("the command runs");
+    assert!(output.status.success());
+    let results = serde_json::from_slice(&output.stdout).expect("JSON");
+    // In a quick run, one row is off that is not in a full run.
+    let is_quick_only = |row: &&Value| row["metric"] == "interrupts" && row["machine"] == "xeon-4s";
+    let explained = inexact_rows(&results).filter(|row| row["note"].is_string()).count();
+    let unexplained: Vec<_> = inexact_rows(&results).filter(|row| row["note"].is_null()).collect();
+    assert!(explained >= 5 && unexplained.iter().all(is_quick_only), "{unexplained:#?}");
     let other = fs::read_to_string(directory.path().join("other.html")).expect("a page");
     let alone = alone.replace("<li><a href=\"#zoo\">Known bugs</a>\n", "");
     let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("a chapter");
@@ -188,6 +196,16 @@ fn page_without_recording_has_results_and_bugs() {
     assert_eq!(format!("{before}<h2 {after}"), other);
     assert!(zoo.contains("found 45 of 45 known bugs"), "{zoo}");
     assert_eq!(zoo.matches("<svg ").count(), 45);
+}
+
+/// Rows whose predicted gain differs from the published one by over 15 %.
+fn inexact_rows(results: &Value) -> impl Iterator<Item = &Value> {
+    results["rows"].as_array().into_iter().flatten().filter(|row| {
+        let gain = |pair: &Value| Some(pair["before"].as_f64()? / pair["after"].as_f64()?);
+        let ratio = gain(&row["predicted"]).zip(gain(&row["published"]));
+        ratio
+            .is_some_and(|(predicted, published)| !(0.85..=1.15).contains(&(predicted / published)))
+    })
 }
 
 #[test]
