@@ -158,13 +158,13 @@ pub(crate) fn browser() -> Result<(), Failure> {
 /// Installs the programs of the corpus of guests that are small. The corpus leaves out the others
 /// where they are missing.
 pub(crate) fn guests() -> Result<(), Failure> {
+    // With QEMU 7.2, 3 of some 20 guests of 16 CPUs ended in a panic of their kernel, whose cause was
+    // not found. This installs a newer one.
+    emulators::for_boots_on("x86_64")?;
     // Each alone: a package that is named again would be upgraded.
-    for (program, package) in [
-        ("qemu-system-x86_64", "qemu-system-x86"),
-        ("memcached", "memcached"),
-        ("sqlite3", "sqlite3"),
-        ("xz", "xz-utils"),
-    ] {
+    for (program, package) in
+        [("memcached", "memcached"), ("sqlite3", "sqlite3"), ("xz", "xz-utils")]
+    {
         if Command::new(program).args("--version").output().is_err() {
             install_from_distribution(package)?;
         }
