@@ -72,8 +72,17 @@ pub trait Platform: Clone {
     /// The lock that guards the [index of areas](crate::FaultLock::Area). Each fault takes it for
     /// reading, for a search, and calls that change areas take it for writing, for a few hundred
     /// instructions. Any reader–writer lock will do. (Linux: RCU.)
+    ///
+    /// If the policy has [replicas](crate::Replication), it also guards those of a space, and
+    /// [`switch_here`](crate::AddressSpace::switch_here) takes it for reading: it must then be one
+    /// that the scheduler can take. Its writers only allocate while they hold it, and its readers
+    /// take no other lock of the platform.
     type IndexLock: lock_api::RawRwLock;
     /// A lock that is held for a few hundred instructions. Waiters spin.
+    ///
+    /// If the policy has [replicas](crate::Replication), a thread may hold one while it waits for a
+    /// flush of one CPU's replica, usually its own. A CPU that waits for the lock must therefore
+    /// handle flush interrupts.
     type SpinLock: lock_api::RawMutex;
 
     /// Allocates a frame for `purpose`, with a count of one user.

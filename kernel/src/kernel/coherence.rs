@@ -22,6 +22,7 @@ use crate::kernel::load::{DiscardMode, Reclaim, USER_CODE_START};
 use crate::kernel::machine::{
     Machine, SharedSpace, discards, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
 };
+use crate::kernel::replicas;
 
 /// The kernel's only engine, as the memory manager uses it.
 #[derive(Clone, Copy)]
@@ -75,7 +76,7 @@ impl Flush for Engine {
     type Pending = SentFlush;
 
     fn policy(&self) -> Policy {
-        Policy {
+        replicas::with_replicas(Policy {
             empty_tables: EmptyTables::Kept,
             zero_page: ZeroPage::Predicted,
             discards: match discards() {
@@ -87,7 +88,7 @@ impl Flush for Engine {
                 Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => ReclaimFlush::Batched,
             },
             ..Policy::new(UnmapLock::Released)
-        }
+        })
     }
 
     fn space(&self, root: Root) -> SharedSpace {
@@ -113,6 +114,34 @@ impl Flush for Engine {
         counts::this_cpu().flush_wait_ns.add(waited_ns);
         FLUSH_WAITS.record(waited_ns);
         sent.pending.horizon()
+    }
+
+    fn replica(&self, _: &SharedSpace, root: Root) -> Option<SharedSpace> {
+        replicas::are_possible().then(|| self.space(root))
+    }
+
+    fn flush_replicas(
+        &self,
+        space: &SharedSpace,
+        sharers: &[&SharedSpace],
+        change: &Change,
+    ) -> SentFlush {
+        let start_ns = Arch::now_ns();
+        counts::this_cpu().flushes.add(1);
+        let pending = replicas::flush(space, sharers, &with_fault(change));
+        SentFlush { pending, start_ns }
+    }
+
+    fn flush_also(&self, sent: &mut SentFlush, replica: &SharedSpace, change: &Change) {
+        replicas::flush_also(&mut sent.pending, replica, &with_fault(change));
+    }
+
+    fn drop_replica(&self, replica: &SharedSpace) {
+        replicas::drop_cached(replica);
+    }
+
+    fn notified(&self, sent: &SentFlush) -> usize {
+        sent.pending.waiting().len()
     }
 }
 
@@ -147,6 +176,22 @@ impl Batching for Engine {
         let page = Extent::page(address);
         let mut pending = with_pinned(|pin| entry.unmapped(&pin, page, stale_writes));
         wait_masked(|| pending.wait());
+    }
+
+    fn unmapped_in_replica(
+        &self,
+        batch: &mut Self::Batch,
+        replica: &SharedSpace,
+        address: u64,
+    ) -> Result<(), BatchIsFull> {
+        if replicas::leaves_out(address) {
+            return Ok(());
+        }
+        let entry = batch.space(engine().machine(), replica)?;
+        let page = Extent::page(address);
+        // A machine with replicas traps stale writes, so the page can wait for its batch.
+        drop(with_pinned(|pin| entry.unmapped(&pin, page, StaleWrites::Impossible)));
+        Ok(())
     }
 
     fn flush_batch(&self, mut batch: Self::Batch) {

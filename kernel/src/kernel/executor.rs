@@ -24,7 +24,7 @@ use crate::kernel::load::{Reclaim, Settings, USER_CODE_START};
 use crate::kernel::platform::{KernelPlatform, USER_CODE};
 use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
-use crate::kernel::scheduler::{self, Affinity, Next, ThreadId, WaitReason};
+use crate::kernel::scheduler::{self, Affinity, Next, ThreadId, ThreadSpace, WaitReason};
 use crate::kernel::sync::{Mutex, Once};
 use crate::kernel::totals::Totals;
 use crate::kernel::user;
@@ -97,7 +97,7 @@ impl Executor {
     /// Measures how fast user threads compute.
     fn calibrate(&self) -> Result<(), StepError> {
         let process = self.user_process()?;
-        scheduler::load_space(Some(process.space().coherent()));
+        scheduler::load_space(Some(&process));
         user::calibrate(&process)?;
         process.space().exit();
         Ok(())
@@ -291,7 +291,7 @@ impl Host for &'static Executor {
             Some(cpu) => Affinity::Cpu(self.cpu(cpu)?),
             None => Affinity::Any,
         };
-        let (executor, space) = (*self, process.space().coherent().clone());
+        let (executor, space) = (*self, Arc::clone(&process) as Arc<dyn ThreadSpace>);
         let body = move || run_thread(&executor, process, program);
         Ok(scheduler::create(Some(space), affinity, program.0, body))
     }
@@ -305,7 +305,7 @@ impl Host for &'static Executor {
     }
 
     fn set_process(&self, process: Option<&Arc<Process>>) {
-        scheduler::set_space(process.map(|process| process.space().coherent().clone()));
+        scheduler::set_space(process.map(|process| Arc::clone(process) as Arc<dyn ThreadSpace>));
     }
 
     fn wake(&self, thread: ThreadId) {

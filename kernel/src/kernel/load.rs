@@ -44,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) reclaim: Reclaim,
     /// The release of pages that are discarded.
     pub(crate) discards: DiscardMode,
+    /// The page tables that CPUs load.
+    pub(crate) replicas: Replicas,
     /// How other CPUs are notified.
     pub(crate) notify: Notify,
 }
@@ -95,6 +97,20 @@ pub(crate) enum DiscardMode {
     Unflushed,
 }
 
+/// The page tables that CPUs load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replicas {
+    /// All CPUs that run a space load the same tables.
+    Never,
+    /// Each CPU loads upper tables of its own where that saves more than it costs.
+    IfWorth,
+    /// Each CPU loads upper tables of its own from its first fault on.
+    Always,
+    /// As `Always`, and flushes leave out the replicas of other CPUs: a fault, which must show as
+    /// wrong words.
+    Unflushed,
+}
+
 /// A parsed load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -123,6 +139,7 @@ impl Load {
             frames: u64::MAX,
             reclaim: Reclaim::Never,
             discards: DiscardMode::InPlace,
+            replicas: Replicas::Never,
             notify: Notify::ByDefault,
         },
         on_fault: OnFault::Fatal,
@@ -182,6 +199,14 @@ impl Load {
                     "immediate" => DiscardMode::Immediate,
                     "untested" => DiscardMode::Untested,
                     "unflushed" => DiscardMode::Unflushed,
+                    _ => return None,
+                }
+            }
+            "replicas" => {
+                settings.replicas = match value {
+                    "if-worth" => Replicas::IfWorth,
+                    "always" => Replicas::Always,
+                    "unflushed" => Replicas::Unflushed,
                     _ => return None,
                 }
             }

@@ -10,13 +10,14 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use shootdown::{
-    CpuId, CpuSet, CpuState, EngineCell, PinnedCpu, Root, Shootdown, Space, StallReport,
+    CpuId, CpuSet, CpuState, EngineCell, Machine as _, PinnedCpu, Root, Shootdown, Space,
+    StallReport,
 };
 use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::load::{DiscardMode, Notify, Reclaim, Settings};
+use crate::kernel::load::{DiscardMode, Notify, Reclaim, Replicas, Settings};
 use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
@@ -34,6 +35,7 @@ pub(crate) struct ThisKernel {
     stall_ns: u64,
     reclaim: Reclaim,
     discards: DiscardMode,
+    replicas: Replicas,
     answers_early: bool,
 }
 
@@ -84,7 +86,7 @@ impl SharedSpace {
 
 /// Creates the engine. Call this once, on the first CPU.
 pub(crate) fn set_up(settings: &Settings) {
-    let &Settings { cpus, stall_ns, reclaim, discards, notify, .. } = settings;
+    let &Settings { cpus, stall_ns, reclaim, discards, replicas, notify, .. } = settings;
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
@@ -92,7 +94,7 @@ pub(crate) fn set_up(settings: &Settings) {
     };
     let answers_early = notify == Notify::WithEarlyAnswers;
     let cpus = (0..cpus).map(per_cpu).collect();
-    let kernel = ThisKernel { cpus, stall_ns, reclaim, discards, answers_early };
+    let kernel = ThisKernel { cpus, stall_ns, reclaim, discards, replicas, answers_early };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(kernel, notify.processor())) };
 }
@@ -110,6 +112,16 @@ pub(crate) fn reclaim() -> Reclaim {
 /// The release of pages that are discarded.
 pub(crate) fn discards() -> DiscardMode {
     engine().machine().kernel().discards
+}
+
+/// The page tables that CPUs load.
+pub(crate) fn replicas() -> Replicas {
+    engine().machine().kernel().replicas
+}
+
+/// Executes a full barrier, which also orders page-table writes before later walks of this CPU.
+pub(crate) fn full_barrier() {
+    engine().machine().synchronize();
 }
 
 /// The engine's state of a CPU.

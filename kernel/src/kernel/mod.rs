@@ -9,8 +9,8 @@
 //! 2. [`sync`] has locks, and [`memory`] has frames and a heap. [`boot_memory`] makes page tables
 //!    without a heap.
 //! 3. [`counts`] counts the events of each CPU. [`machine`] is the kernel's half of the engine's
-//!    machine, [`totals`] adds the engine's counters, and [`coherence`] connects the engine to the
-//!    memory manager.
+//!    machine, [`totals`] adds the engine's counters, [`replicas`] flushes page tables of a CPU's
+//!    own, and [`coherence`] connects the engine to the memory manager.
 //! 4. [`scheduler`] runs threads on CPUs. [`platform`] gives the memory manager frames, page-table
 //!    entries and locks.
 //! 5. [`process`] holds processes, whose threads run in user mode by [`user`]. [`contents`] checks
@@ -33,6 +33,7 @@ mod boot_memory;
 mod counts;
 mod machine;
 mod totals;
+mod replicas;
 mod coherence;
 
 mod scheduler;

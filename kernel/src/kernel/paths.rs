@@ -28,11 +28,12 @@ use shootdown_hw::Processor;
 use crate::kernel::arch::{Arch, Architecture, Boot, Status};
 use crate::kernel::console::println;
 use crate::kernel::end::end;
+use crate::kernel::load::Replicas;
 use crate::kernel::memory;
 
 /// Counts all paths and ends the run. Call this on the first CPU, before there are others.
 pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
-    memory::set_up(&boot.memory, u64::MAX);
+    memory::set_up(&boot.memory, u64::MAX, Replicas::Never);
     let runs = runs.max(1);
     let roots = Roots { kernel: Arch::kernel_root(), spaces: [(); Roots::SPACES].map(|()| root()) };
     Counter { hardware: "none", processor: || Plain, roots, runs, delays: 1 }.count_all();

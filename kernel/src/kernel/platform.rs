@@ -5,13 +5,13 @@ use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::contents::word_of_file;
-use crate::kernel::counts;
+use crate::kernel::counts::{self, CPUS_MAX};
 use crate::kernel::load::DiscardMode;
-use crate::kernel::machine::discards;
+use crate::kernel::machine::{discards, full_barrier};
 use crate::kernel::memory::{NODES, frames, page};
 use crate::kernel::scheduler;
 use crate::kernel::scheduler::SleepingLock;
-use crate::kernel::sync::SpinLock;
+use crate::kernel::sync::{SpinLock, SpinRwLock};
 
 /// The memory manager's platform on this kernel.
 #[derive(Clone, Copy)]
@@ -25,13 +25,16 @@ const SHORTAGE_PAUSE_NS: u64 = 20_000;
 
 impl Platform for KernelPlatform {
     type SleepingLock = SleepingLock;
-    type IndexLock = SleepingLock;
+    type IndexLock = SpinRwLock;
     type SpinLock = SpinLock;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         let frame = frames().allocate()?;
         if purpose == FrameUse::Table {
             page::clear(frame);
+            if let Some(sharers) = frames().sharers(frame) {
+                sharers.store(0, Ordering::Relaxed);
+            }
         }
         Ok(frame)
     }
@@ -92,5 +95,27 @@ impl Platform for KernelPlatform {
     }
     fn wait_for_memory(&self) {
         scheduler::sleep(SHORTAGE_PAUSE_NS);
+    }
+    fn cpu(&self) -> usize {
+        Arch::cpu() as usize
+    }
+    fn thread(&self) -> u64 {
+        scheduler::current().map_or(0, |thread| u64::from(thread.0))
+    }
+    fn add_sharer(&self, table: Frame, cpu: usize) {
+        if let Some(sharers) = frames().sharers(table) {
+            sharers.fetch_or(1 << cpu, Ordering::SeqCst);
+        }
+        full_barrier();
+    }
+    fn remove_sharer(&self, table: Frame, cpu: usize) {
+        if let Some(sharers) = frames().sharers(table) {
+            sharers.fetch_and(!(1 << cpu), Ordering::Release);
+        }
+    }
+    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
+        full_barrier();
+        let sharers = frames().sharers(table).map_or(0, |sharers| sharers.load(Ordering::Acquire));
+        (0..CPUS_MAX).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
     }
 }

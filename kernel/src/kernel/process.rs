@@ -1,5 +1,7 @@
 //! Processes: their memory, and the kernel's record of its contents.
 
+#![expect(unsafe_code, reason = "switching to a space is unsafe, and forwards its contract")]
+
 use alloc::collections::BTreeMap;
 
 use shootdown_program::StepError;
@@ -10,12 +12,20 @@ use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;
 use crate::kernel::contents::{Allowed, KnownContents, Words};
 use crate::kernel::platform::KernelPlatform;
+use crate::kernel::scheduler::ThreadSpace;
 use crate::kernel::sync::Mutex;
 
 /// The type parameters of the memory manager.
 pub(crate) type System = (KernelPlatform, Engine, <Arch as Architecture>::Format);
 pub(crate) type Vm = shootdown_vm::Vm<System>;
 pub(crate) type Process = interpreter::Process<System, ProcessData>;
+
+impl ThreadSpace for Process {
+    unsafe fn switch_here(&self) {
+        // SAFETY: the caller fulfils the same contract.
+        unsafe { self.space().switch_here() };
+    }
+}
 
 /// The kernel's data for a process.
 pub(crate) struct ProcessData {

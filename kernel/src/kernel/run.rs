@@ -24,7 +24,7 @@ static SETTINGS: Once<Settings> = Once::new();
 /// Runs the workload of `load`, on the first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
     set_interrupt_handler(interrupt);
-    memory::set_up(&boot.memory, load.settings.frames);
+    memory::set_up(&boot.memory, load.settings.frames, load.settings.replicas);
     let settings = *SETTINGS.set(load.settings);
     let cpus = settings.cpus;
     machine::set_up(&settings);

@@ -90,7 +90,7 @@ fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
         // before its page tables are freed.
         #[expect(unsafe_code, reason = "the seam's `return_to_user` is unsafe")]
         unsafe {
-            Engine.return_to_user(process.space().coherent());
+            process.space().return_to_user_here();
         }
         if let Some(address) = refused {
             Arch::fix_spurious_fault(address);

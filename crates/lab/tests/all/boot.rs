@@ -114,6 +114,9 @@ fn load_contains_options_and_workload() {
     assert!(workload.ends_with(&format!("{common}discards=in-place\n\n")), "{workload}");
     let immediate = load(&["--workload", "migrate", "--cpus", "2", "--discards", "immediate"]);
     assert!(immediate.ends_with(&format!("{common}discards=immediate\n\n")), "{immediate}");
+    let replicas = load(&["--workload", "migrate", "--cpus", "2", "--replicas", "if-worth"]);
+    let expected = format!("{common}discards=in-place\nreplicas=if-worth\n\n");
+    assert!(replicas.ends_with(&expected), "{replicas}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)

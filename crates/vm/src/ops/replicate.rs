@@ -13,7 +13,8 @@ use crate::system::{Coherent, System};
 
 impl<S: System> AddressSpace<S> {
     /// [Switches](Scheduling::switch) to the space on this CPU: to the CPU's replica, if it has
-    /// one. The thread must stay on this CPU until the call returns.
+    /// one. The thread must stay on this CPU until the call returns. If there are replicas, this
+    /// takes the space's [`IndexLock`](Platform::IndexLock) for reading.
     ///
     /// A kernel whose policy has no [replicas](Replication) may call
     /// [`Scheduling::switch`] with [`coherent`](Self::coherent) instead, which is the same then.

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shootdown_vm::{Frame, LARGE_PAGE_BYTES, OutOfMemory, PAGE_BYTES};
 
 use super::page;
+use crate::kernel::load::Replicas;
 use crate::kernel::sync::{Mutex, Once};
 
 pub(super) static FRAMES: Once<Frames> = Once::new();
@@ -31,6 +32,9 @@ pub(crate) struct Frames {
     /// Number of frames of each node but the last, which may have one less.
     count_of_node: u64,
     user_counts: Box<[AtomicU32]>,
+    /// For each frame with a page table of the last level, a bit for each CPU whose replica links
+    /// to the table. Empty if there are no replicas.
+    sharers: Box<[AtomicU64]>,
     free: [Mutex<FreeFrames>; NODES],
     stale_writes: AtomicU64,
 }
@@ -43,8 +47,10 @@ struct FreeFrames {
     fresh: Range<u64>,
 }
 
-pub(super) fn set_up(numbers: Range<u64>) {
+pub(super) fn set_up(numbers: Range<u64>, replicas: Replicas) {
     let Range { start: first, end } = numbers;
+    let shared = if replicas == Replicas::Never { 0 } else { end - first };
+    let sharers = (0..shared).map(|_| AtomicU64::new(0)).collect();
     let user_counts = numbers.map(|_| AtomicU32::new(0)).collect();
     let count_of_node = (end - first).div_ceil(NODES as u64);
     let free = core::array::from_fn(|node| {
@@ -55,7 +61,7 @@ pub(super) fn set_up(numbers: Range<u64>) {
         Mutex::new(FreeFrames { used, fresh })
     });
     let stale_writes = AtomicU64::new(0);
-    FRAMES.set(Frames { first, count_of_node, user_counts, free, stale_writes });
+    FRAMES.set(Frames { first, count_of_node, user_counts, sharers, free, stale_writes });
 }
 
 impl Frames {
@@ -121,6 +127,11 @@ impl Frames {
         if before == 1 {
             self.free(&mut self.free[self.node_of(frame)].lock(), frame);
         }
+    }
+
+    /// The sharers of a page table, a bit for each CPU; `None` if there are no replicas.
+    pub(crate) fn sharers(&self, table: Frame) -> Option<&AtomicU64> {
+        self.sharers.get((table.0 - self.first) as usize)
     }
 
     /// Number of frames that are in use.

@@ -1,13 +1,13 @@
 //! Operations of the scheduler for threads and for the timer's handler.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::mem;
 
 use super::queues::{QUEUES, Queues, with_queues};
 use super::switch::{end_switch, leave_cpu, load_space};
-use super::thread::{Affinity, Body, State, Thread, ThreadId, WaitReason};
+use super::thread::{Affinity, Body, State, Thread, ThreadId, ThreadSpace, WaitReason};
 use crate::kernel::arch::{Arch, Architecture};
-use crate::kernel::machine::SharedSpace;
 use crate::kernel::sync::masked;
 
 /// Creates a thread of `space`, or a kernel thread if that is `None`. The thread runs `body` once
@@ -16,7 +16,7 @@ use crate::kernel::sync::masked;
 /// The space must not be retired until the thread has switched to [another](set_space) or has
 /// ended.
 pub(crate) fn create(
-    space: Option<SharedSpace>,
+    space: Option<Arc<dyn ThreadSpace>>,
     affinity: Affinity,
     program: u32,
     body: impl FnOnce() + Send + 'static,
@@ -100,12 +100,12 @@ pub(crate) fn migrate(cpu: u32) {
 }
 
 /// Changes the space of the calling thread and loads it. [`create`] has the contract of the space.
-pub(crate) fn set_space(space: Option<SharedSpace>) {
+pub(crate) fn set_space(space: Option<Arc<dyn ThreadSpace>>) {
     let before = with_queues(|queues| {
         let id = queues.cpu(Arch::cpu()).current.expect("a thread is running");
         let thread = queues.thread_mut(id);
         let before = mem::replace(&mut thread.space, space);
-        load_space(thread.space.as_ref());
+        load_space(thread.space.as_deref());
         before
     });
     // Drop the old space after the lock is released: this may be the last reference to it.

@@ -13,8 +13,8 @@
 //! change of stacks, so that no CPU finds a thread in a queue while the thread still runs on
 //! another CPU. The scheduler is simple because it is not what the kernel tests.
 //!
-//! The scheduler does not know processes. Each thread has a space, which a CPU loads when it runs
-//! the thread.
+//! The scheduler does not know processes. Each thread has a [space](ThreadSpace), which a CPU loads
+//! when it runs the thread.
 
 // In reading order.
 mod thread;
@@ -30,5 +30,5 @@ pub(crate) use calls::{
 pub(crate) use queues::{Next, set_up};
 pub(crate) use sleeping_lock::SleepingLock;
 pub(crate) use switch::{load_space, run_cpu};
-pub(crate) use thread::{Affinity, Stack, ThreadId, WaitReason};
+pub(crate) use thread::{Affinity, Stack, ThreadId, ThreadSpace, WaitReason};
 pub(crate) use watchdog::watch;

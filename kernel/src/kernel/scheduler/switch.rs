@@ -8,11 +8,10 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use shootdown_vm::Scheduling as _;
 
 use super::queues::{Next, QUEUES, Queues, with_queues};
-use super::thread::{Stack, State, ThreadId, WaitReason};
+use super::thread::{Stack, State, ThreadId, ThreadSpace, WaitReason};
 use super::watchdog;
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;
-use crate::kernel::machine::SharedSpace;
 
 /// Switches this CPU from the calling thread, whose state becomes `to_be`, to the next thread or to
 /// the idle loop. Returns when the calling thread runs again, perhaps on another CPU. If the thread
@@ -68,7 +67,7 @@ fn stack_pointer_of(queues: &mut Queues, cpu: u32, next: Option<ThreadId>) -> us
         return queues.cpu(cpu).idle_stack_pointer;
     };
     let thread = queues.thread_mut(id);
-    load_space(thread.space.as_ref());
+    load_space(thread.space.as_deref());
     if thread.body.is_some() {
         let stack = thread.stack.as_ref().expect("the thread has not ended");
         // SAFETY: nothing has used the stack yet.
@@ -78,11 +77,11 @@ fn stack_pointer_of(queues: &mut Queues, cpu: u32, next: Option<ThreadId>) -> us
 }
 
 /// Makes a space current on this CPU. With `None`, the CPU becomes lazy.
-pub(crate) fn load_space(space: Option<&SharedSpace>) {
+pub(crate) fn load_space(space: Option<&dyn ThreadSpace>) {
     match space {
         // SAFETY: the space is not retired before its threads have switched to another or ended:
         // see `create`. It is retired before its page tables are freed.
-        Some(space) => unsafe { Engine.switch(space) },
+        Some(space) => unsafe { space.switch_here() },
         None => Engine.enter_lazy(),
     }
 }

@@ -1,12 +1,11 @@
 //! Threads and their stacks.
 
-#![expect(unsafe_code, reason = "reads a word of a stack that is in use")]
+#![expect(unsafe_code, reason = "switches to spaces, and reads a word of a stack that is in use")]
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::fmt;
 use core::mem::MaybeUninit;
-
-use crate::kernel::machine::SharedSpace;
 
 /// The number of a thread. Threads are numbered from 0 in the order of their creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,13 +44,25 @@ pub(super) enum State {
     Done,
 }
 
+/// The space of a thread.
+pub(crate) trait ThreadSpace: Send + Sync {
+    /// Makes the space current on this CPU: loads the page tables that the CPU should use for it.
+    /// Takes no lock but spin locks whose holders do not use the scheduler, because the scheduler's
+    /// is held.
+    ///
+    /// # Safety
+    ///
+    /// The space must not be retired, and must be retired before its page tables are freed.
+    unsafe fn switch_here(&self);
+}
+
 /// The function that a thread runs.
 pub(super) type Body = Box<dyn FnOnce() + Send>;
 
 /// A thread. The scheduler's lock protects it.
 pub(super) struct Thread {
     /// The space of the thread; `None` for a kernel thread.
-    pub(super) space: Option<SharedSpace>,
+    pub(super) space: Option<Arc<dyn ThreadSpace>>,
     pub(super) affinity: Affinity,
     /// The number of its program, for error messages.
     pub(super) program: u32,
@@ -71,7 +82,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(
-        space: Option<SharedSpace>,
+        space: Option<Arc<dyn ThreadSpace>>,
         affinity: Affinity,
         program: u32,
         body: Body,

@@ -1,10 +1,12 @@
-//! A spin lock, and a cell that is written once.
+//! Spin locks, and a cell that is written once.
 
 mod once;
 mod spin;
+mod spin_rw;
 
 pub(crate) use once::Once;
 pub(crate) use spin::SpinLock;
+pub(crate) use spin_rw::SpinRwLock;
 
 use crate::kernel::arch::{Arch, Architecture};
 

@@ -1,11 +1,12 @@
 //! A spin lock.
 //!
 //! A thread that holds a spin lock is not preempted, because the kernel preempts threads only on
-//! the way to user mode. It must not wait for a flush, and must not sleep.
+//! the way to user mode. It must not sleep, and must not wait for a flush that concerns other CPUs.
+//! (The memory manager flushes the replica of the calling CPU under a spin lock.)
 //!
 //! Taking a lock does not mask interrupts. Handlers take only the scheduler's lock, which is always
-//! taken with interrupts masked. So is the heap's, the only lock that is taken while the
-//! scheduler's is held.
+//! taken with interrupts masked. So is the heap's. While the scheduler's lock is held, only the
+//! heap's and [`SpinRwLock`](super::SpinRwLock)s are taken.
 
 #![expect(unsafe_code, reason = "implements the contract of `lock_api`")]
 

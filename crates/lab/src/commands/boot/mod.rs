@@ -25,6 +25,7 @@ use console::{Console, Line};
 use emulator::Emulator;
 use error::BootError;
 use load::Load;
+use options::Replicas;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +62,9 @@ impl Boot {
                     values.push(("reclaim", self.reclaim.name().to_owned()));
                 }
                 values.push(("discards", self.discards.name().to_owned()));
+                if self.replicas != Replicas::Never {
+                    values.push(("replicas", self.replicas.name().to_owned()));
+                }
                 let lines = run(self, &values, workload.bytes())?;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
             }

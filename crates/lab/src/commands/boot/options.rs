@@ -52,6 +52,31 @@ impl Discards {
     }
 }
 
+/// The page tables that CPUs load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Replicas {
+    /// All CPUs that run a space load the same tables
+    Never,
+    /// Each CPU loads upper tables of its own where that saves more than it costs
+    IfWorth,
+    /// Each CPU loads upper tables of its own from its first fault on
+    Always,
+    /// As `always`, and flushes leave out the replicas of other CPUs: a fault, which must show as
+    /// wrong words
+    Unflushed,
+}
+
+impl Replicas {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::IfWorth => "if-worth",
+            Self::Always => "always",
+            Self::Unflushed => "unflushed",
+        }
+    }
+}
+
 /// How flushes notify other CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Notify {
@@ -102,6 +127,10 @@ pub(crate) struct Boot {
     /// The release of pages that the workload discards
     #[arg(long, value_enum, value_name = "RELEASE", default_value_t = Discards::InPlace)]
     pub(super) discards: Discards,
+    /// The page tables that CPUs load for a workload; with replicas, threads map memory in regions
+    /// of their own. On AArch64 there are no replicas, because broadcasts interrupt no CPU
+    #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never)]
+    pub(super) replicas: Replicas,
     /// How flushes notify other CPUs
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]
     pub(super) notify: Notify,

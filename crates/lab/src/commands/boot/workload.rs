@@ -42,12 +42,14 @@ use shootdown_run::programs::{
 };
 use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Memory, Outcome, Settings, Supply, run};
+use shootdown_sim::Sim;
 use shootdown_sim::machine::{Machine, Tagging};
+use shootdown_vm::ErasedCoherence;
 
 use super::console::Line;
 use super::emulator::{Architecture, Emulator};
 use super::error::BootError;
-use super::options::{Boot, Discards, ReclaimFlushes};
+use super::options::{Boot, Discards, ReclaimFlushes, Replicas};
 use crate::error::{Failure, SimulationError};
 use crate::machines::{Embedded, MachineFileError};
 use crate::recordings::{RecordingError, open, refused};
@@ -192,15 +194,19 @@ impl Comparison {
         } else {
             Settings::DEFAULT
         };
-        let like_booted = |sim| match options.discards {
-            Discards::Immediate => without_replicas(discarding_immediately(design.on(sim))),
-            _ => without_replicas(design.on(sim)),
+        let like_booted = |sim| like_booted(options, sim);
+        // The simulated machines have replicas only where each CPU has tags of its own.
+        let is_replicated_alike = match options.replicas {
+            Replicas::Never => true,
+            Replicas::IfWorth | Replicas::Always => machine.tagging == Tagging::PerCpu,
+            Replicas::Unflushed => false,
         };
         let simulated = run(machine, settings, Rc::new(workload), like_booted)
             .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
             // The simulated machine batches, and has no faults.
-            let is_same = (!is_short_of_memory(name) || options.reclaim == ReclaimFlushes::Batched)
+            let is_same = is_replicated_alike
+                && (!is_short_of_memory(name) || options.reclaim == ReclaimFlushes::Batched)
                 && matches!(options.discards, Discards::InPlace | Discards::Immediate);
             let simulated = is_same.then_some(simulated);
             number(count).map(|booted| Row { count, booted, simulated })
@@ -267,6 +273,19 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
         ("pages_invalidated", counts.pages_invalidated),
         ("switches", counts.switches),
     ]
+}
+
+/// Returns the engine with the policy of the booted kernel.
+fn like_booted(options: &Boot, sim: Rc<Sim>) -> ErasedCoherence {
+    let design = match options.replicas {
+        Replicas::Never => without_replicas(Design::SHOOTDOWN.on(sim)),
+        Replicas::IfWorth => Design::SHOOTDOWN.on(sim),
+        Replicas::Always | Replicas::Unflushed => Design::SHOOTDOWN_REPLICAS.on(sim),
+    };
+    match options.discards {
+        Discards::Immediate => discarding_immediately(design),
+        _ => design,
+    }
 }
 
 /// Returns a simulated machine that resembles the emulated machine in all properties that affect
