@@ -217,7 +217,7 @@ fn booted(built: &Built, workload: &str, value: &str) -> Result<String, Failure>
 }
 
 /// Returns the number with a name in lines of JSON.
-fn number(output: &str, name: &str) -> Option<u64> {
+pub(super) fn number(output: &str, name: &str) -> Option<u64> {
     let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
     let end = rest.find(|character: char| !character.is_ascii_digit())?;
     rest[..end].parse().ok()

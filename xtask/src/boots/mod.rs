@@ -3,6 +3,7 @@
 
 mod counts;
 pub(crate) mod golden;
+mod replicas;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -78,7 +79,8 @@ pub(crate) fn run(part: Part) -> Result<(), Failure> {
         return Ok(());
     }
     golden::check_part(BOOK, "trials", &table(&found))?;
-    counts::compare(&built, part)
+    counts::compare(&built, part)?;
+    replicas::compare(&built, part)
 }
 
 /// Boots on all machines, or on the one with this name: counts the fault injection of each
@@ -206,13 +208,15 @@ impl Built {
         ))
     }
 
-    /// Runs all fault injections, storms and workloads repeatedly, each time with another seed.
+    /// Runs all fault injections, storms and workloads repeatedly, each time with another seed, and
+    /// each workload by turns with and without replicas.
     ///
     /// A violation fails the boot, and so does a kernel that prints nothing for ten minutes, which
     /// is long enough for a host that is busy with something else.
     fn soak(&self, machine: Machine<'_>, time: Duration, seed: u64) -> Result<(), Failure> {
         /// A round or storm takes about 50 ms with four CPUs that spin on two host cores.
         const ROUNDS: u64 = 100;
+        const REPLICAS: [&str; 3] = ["if-worth", "always", "never"];
         let start = Instant::now();
         let mut boots = 0;
         let mut is_time_up = || {
@@ -223,13 +227,16 @@ impl Built {
         loop {
             let boot = || self.boot(machine).args("--cpus 4 --patience 600");
             boot().arg("--rounds").arg(ROUNDS.to_string()).output_or_show()?;
-            for workload in WORKLOADS.into_iter().chain(IN_OWN_TABLES) {
+            for (index, workload) in (0..).zip(WORKLOADS.into_iter().chain(IN_OWN_TABLES)) {
                 if is_time_up() {
                     let name = machine.name();
                     println!("{name}: {boots} boots with 4 CPUs, the last with seed {seed}");
                     return Ok(());
                 }
+                let replicas = REPLICAS[(seed.wrapping_add(index) % 3) as usize];
                 with_workload(boot(), workload)
+                    .args("--replicas")
+                    .arg(replicas)
                     .arg("--seed")
                     .arg(seed.to_string())
                     .output_or_show()?;
