@@ -79,6 +79,9 @@ pub(crate) fn run(part: Part) -> Result<(), Failure> {
         return Ok(());
     }
     golden::check_part(BOOK, "trials", &table(&found))?;
+    if !counts::are_for_this_host()? {
+        return Ok(());
+    }
     counts::compare(&built, part)?;
     replicas::compare(&built, part)
 }
