@@ -117,6 +117,8 @@
 )]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 // In reading order.
 mod platform;
@@ -136,6 +138,8 @@ mod discarded;
 mod sharers;
 mod worth;
 mod replicas;
+#[cfg(test)]
+mod link_order;
 mod flushing;
 mod mappings;
 mod discard_registry;
