@@ -32,6 +32,17 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::DEFAULT
     },
     Bug {
+        name: "cached-before-the-accessed-flag-is-set",
+        source: "a pitfall of leaving out flushes of entries that were never accessed",
+        story: "An unmap removes an entry whose accessed flag is clear, and flushes nothing. The \
+                MMU does not promise that it sets the flag before it caches a translation, and has \
+                cached this one.",
+        finds: uses_stale,
+        words: &["accessed"],
+        cpus: &[mark_and_use_in_any_order, unmap_unless_returned_accessed],
+        ..Bug::DEFAULT
+    },
+    Bug {
         name: "linked-before-it-is-a-sharer",
         source: "a pitfall of page tables that record which CPUs use them",
         story: "A CPU links a shared page table into its own root, and then enters itself into the \
@@ -52,11 +63,29 @@ fn unmap_unless_young(stage: &Stage) {
     stage.reuse(frame);
 }
 
-/// Sets the accessed flag before it caches the translation, as the walk of every MMU does.
+/// Sets the accessed flag before it caches the translation, as the walk of Intel's MMUs does.
 fn mark_and_use(stage: &Stage) {
+    mark(stage);
+    use_the_space(stage);
+}
+
+fn mark(stage: &Stage) {
     stage.word("accessed").store(1, Release);
     fence();
-    use_the_space(stage);
+}
+
+/// Caches the translation first in the faulty variant, as an MMU may that does not promise the
+/// order.
+fn mark_and_use_in_any_order(stage: &Stage) {
+    stage.in_fixed_order(|| mark(stage), || stage.load(0));
+    stage.user_mode();
+}
+
+fn unmap_unless_returned_accessed(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    // The swap returns the flag. Read after it, the flag can only be newer.
+    stage.interrupt_if_set("accessed");
+    stage.reuse(frame);
 }
 
 fn unmap_if_not_accessed(stage: &Stage) {
