@@ -30,6 +30,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::clock::Flushed;
+use crate::replica_uses::Origin;
 use crate::tlb::{SpaceKey, Tlb};
 
 /// Number of pages of a range up to which the pages that the target holds are listed.
@@ -80,10 +81,11 @@ pub(crate) struct Target {
     tables_max: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Interrupt {
     is_held: bool,
     is_used: bool,
+    origin: Origin,
 }
 
 /// A range of which some pages were held, or a large page that was.
@@ -99,8 +101,8 @@ impl Target {
     }
 
     /// Adds an interrupt that was sent for these flushes.
-    pub(crate) fn send(&mut self, flushes: &[Flushed], tlb: &Tlb) {
-        self.interrupts.push(Interrupt::default());
+    pub(crate) fn send(&mut self, flushes: &[Flushed], tlb: &Tlb, origin: Origin) {
+        self.interrupts.push(Interrupt { is_held: false, is_used: false, origin });
         let interrupt = self.interrupts.len() - 1;
         self.in_flight.push(interrupt);
         self.sent_for = number_of(flushes);
@@ -118,14 +120,15 @@ impl Target {
         }
     }
 
-    /// Ends the flight of all interrupts. Returns the number of those in vain.
-    pub(crate) fn take(&mut self) -> u64 {
+    /// Ends the flight of all interrupts. Returns the origins of those in vain.
+    pub(crate) fn take(&mut self) -> Vec<Origin> {
         let Self { in_flight, interrupts, .. } = self;
-        let in_vain = in_flight.drain(..).filter(|&number| !interrupts[number].is_held).count();
+        let taken = in_flight.drain(..).map(|number| interrupts[number]);
+        let in_vain = taken.filter(|taken| !taken.is_held).map(|taken| taken.origin).collect();
         if !self.is_watched() {
             self.interrupts.clear();
         }
-        in_vain as u64
+        in_vain
     }
 
     /// Adds what the target holds of a flush to one of its interrupts.

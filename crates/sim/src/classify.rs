@@ -21,10 +21,11 @@ impl Sim {
         let Some(targets) = self.targets.get() else { return };
         let read = {
             let (own, tlb) = (&mut targets.borrow_mut()[target], &self.tlbs.borrow()[target]);
-            self.watching(own, |own| own.send(flushes, tlb));
-            TABLE_SHIFTS
-                .map(|shift| flushes.iter().any(|flushed| own.has_read(shift, flushed, tlb)))
-                .map(u64::from)
+            let read = TABLE_SHIFTS
+                .map(|shift| flushes.iter().any(|flushed| own.has_read(shift, flushed, tlb)));
+            let origin = self.replica_uses.borrow().origin(flushes, tlb, read[0]);
+            self.watching(own, |own| own.send(flushes, tlb, origin));
+            read.map(u64::from)
         };
         self.count(|counts| {
             counts.interrupts_touched_2mib += read[0];
@@ -50,7 +51,24 @@ impl Sim {
     pub(crate) fn classify_taken(&self) {
         let Some(targets) = self.targets.get() else { return };
         let in_vain = targets.borrow_mut()[self.cpu()].take();
-        self.count(|counts| counts.interrupts_in_vain += in_vain);
+        for origin in in_vain {
+            let is_replicated = self.replica_uses.borrow_mut().add_in_vain(origin);
+            self.count(|counts| {
+                counts.interrupts_in_vain += 1;
+                counts.vain_causes.add(origin.cause, is_replicated);
+            });
+        }
+    }
+
+    /// Records that a space has got a replica.
+    pub(crate) fn classify_replica(&self, space: SpaceKey) {
+        let before = self.replica_uses.borrow_mut().add_replica(space);
+        self.count(|counts| counts.vain_causes.add_replicated(before));
+    }
+
+    /// Records that this CPU loads the tables of a space.
+    pub(crate) fn classify_load(&self, space: SpaceKey, root: SpaceKey) {
+        self.replica_uses.borrow_mut().note_load(self.cpu(), space, root);
     }
 
     /// Records an access of this CPU, before it takes place.

@@ -11,7 +11,7 @@ use shootdown_program::operation::{
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
 use shootdown_run::{Classes, Limits, Memory, Outcome, Settings};
-use shootdown_sim::{Counts, Machine, Time, Violation, ViolationKind};
+use shootdown_sim::{Counts, Machine, Time, VainCause, Violation, ViolationKind};
 use shootdown_vm::{Discards, Policy};
 
 use crate::common::is_soak;
@@ -123,10 +123,11 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         }
         let ratio = ours.time.ps() as f64 / linux.time.ps() as f64;
         println!(
-            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: sends {} against {}, bound {}",
+            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: sends {} against {}, bound {}{}",
             ours.interrupts,
             linux.interrupts,
-            ours.counts.bound()
+            ours.counts.bound(),
+            in_vain(&ours.counts)
         );
         all += ours.counts;
         log_sum += ratio.ln();
@@ -139,9 +140,18 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     }
     let classes = Classes::from(&all);
     let sent = all.interrupts_sent;
-    println!("all on {cpus} CPUs of {machine_name}: {sent} interrupts, {classes:?}");
+    let in_vain = in_vain(&all);
+    println!("all on {cpus} CPUs of {machine_name}: {sent} interrupts{in_vain}; {classes:?}");
     assert!(worse.is_empty(), "{cpus} CPUs of {machine_name}: {worse:?}");
     assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
+}
+
+/// Returns the interrupts in vain by cause, for example ", no replicas yet 48".
+fn in_vain(counts: &Counts) -> String {
+    let causes = &counts.vain_causes;
+    assert_eq!(causes.total(), counts.interrupts_in_vain);
+    let nonzero = VainCause::ALL.into_iter().filter(|&cause| causes.of(cause) != 0);
+    nonzero.map(|cause| format!(", {} {}", cause.name(), causes.of(cause))).collect()
 }
 
 macro_rules! no_worse {

@@ -6,8 +6,8 @@ use shootdown_sim::{Counts, FrameNumber, Kernel, Purpose, Sim, TagEntries, Time,
 
 use crate::machine::{on_cpu, run, sim};
 
-const PAGE: u64 = 0x1000;
-const OTHER: u64 = 0x2000;
+pub(crate) const PAGE: u64 = 0x1000;
+pub(crate) const OTHER: u64 = 0x2000;
 
 /// Drops all entries in the interrupt.
 struct Dropping(Rc<Sim>);
@@ -23,7 +23,7 @@ impl Kernel for Dropping {
 }
 
 /// Page tables that map both pages.
-fn tables(sim: &Sim) -> FrameNumber {
+pub(crate) fn tables(sim: &Sim) -> FrameNumber {
     let table = || sim.allocate(Purpose::Table).unwrap();
     let (root, upper, middle, leaf) = (table(), table(), table(), table());
     for (from, to) in [(root, upper), (upper, middle), (middle, leaf)] {
@@ -36,12 +36,12 @@ fn tables(sim: &Sim) -> FrameNumber {
     root
 }
 
-fn read(sim: &Sim, address: u64) {
+pub(crate) fn read(sim: &Sim, address: u64) {
     sim.touch(address, Touch::Read).unwrap();
 }
 
 /// Runs `target` on CPU 1 from time 0, and `sender` on CPU 0 from 10 µs on. Returns the counts.
-fn counts_of(
+pub(crate) fn counts_of(
     target: impl FnOnce(&Sim, FrameNumber) + 'static,
     sender: impl FnOnce(&Sim, FrameNumber) + 'static,
 ) -> Counts {
@@ -64,7 +64,7 @@ fn counts_of(
 }
 
 /// Sends an interrupt for the first page. The flushes of the others begin while it is on its way.
-fn flush(sim: &Sim, root: FrameNumber, pages: &[u64]) {
+pub(crate) fn flush(sim: &Sim, root: FrameNumber, pages: &[u64]) {
     for (number, &page) in pages.iter().enumerate() {
         let record = sim.flush_began(root, Some(page..page + 0x1000));
         if number == 0 {

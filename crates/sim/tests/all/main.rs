@@ -8,3 +8,4 @@ mod description;
 mod large;
 mod locks;
 mod machine;
+mod vain;
