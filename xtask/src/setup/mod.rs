@@ -158,8 +158,8 @@ pub(crate) fn browser() -> Result<(), Failure> {
 /// Installs the programs of the corpus of guests that are small. The corpus leaves out the others
 /// where they are missing.
 pub(crate) fn guests() -> Result<(), Failure> {
-    // With QEMU 7.2, 3 of some 20 guests of 16 CPUs ended in a panic of their kernel, whose cause was
-    // not found. This installs a newer one.
+    // With QEMU 7.2, 3 of some 20 guests of 16 CPUs ended in a panic of their kernel, whose cause
+    // was not found. This installs a newer one.
     emulators::for_boots_on("x86_64")?;
     // Each alone: a package that is named again would be upgraded.
     for (program, package) in
