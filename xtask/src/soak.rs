@@ -55,10 +55,10 @@ pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
             .env("RUST_BACKTRACE", "0")
             .run()
     };
-    tests("--lib --test ends", String::new())?;
-    // The tests of `engine` execute the same code as those of the library, from outside.
+    tests("--lib", String::new())?;
+    // From outside, these tests execute the same code as those of the library, and `stress` does.
     if matches!(part, Miri::Seeds(_)) {
-        tests("--test engine", String::new())?;
+        tests("--test engine --test ends", String::new())?;
     }
     tests("--test stress", format!("-Zmiri-many-seeds=0..{seeds}"))
 }
