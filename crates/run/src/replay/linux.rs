@@ -1,7 +1,7 @@
 //! Constants from Linux's headers, which are the same on every architecture with recordings, and
 //! facts about its calls.
 
-use shootdown_designs::linux::version;
+pub(super) use shootdown_designs::linux::version;
 use shootdown_recording::record::Call;
 
 pub(super) const PROT_WRITE: u32 = 2;
@@ -37,8 +37,8 @@ pub(super) const fn gathers_from_beginning(call: &Call) -> bool {
 /// (Linux: `get_lock_mode` in `mm/madvise.c`. The patch was discussed during the development of
 /// 6.16, so 6.17 is taken for the first release with it. Recordings of 6.12 and 7.0 show the two
 /// kinds; none of a release in between was made for this.)
-pub(super) fn locks_area_only(call: &Call, release: &str) -> bool {
-    discards(call) && version(release).is_none_or(|version| version >= (6, 17))
+pub(super) fn locks_area_only(call: &Call, release: Option<(u32, u32)>) -> bool {
+    discards(call) && release.is_none_or(|release| release >= (6, 17))
 }
 
 const fn discards(call: &Call) -> bool {

@@ -112,7 +112,7 @@ impl Survey {
     /// Does not panic: a reader that has reached the end without an error has totals.
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
         let tracker = Tracker::new(reader.header().cpus);
-        let release = reader.header().kernel.clone();
+        let release = linux::version(&reader.header().kernel);
         let mut surveyor = Surveyor { tracker, release, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
@@ -182,8 +182,8 @@ struct Surveyor {
     last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
-    /// The release of the recorded kernel.
-    release: String,
+    /// The release of the recorded kernel, if it could be read.
+    release: Option<(u32, u32)>,
     waited_to_gather: HashSet<usize>,
     switches: SwitchSurvey,
     folios: FolioSurvey,
@@ -356,7 +356,7 @@ impl Surveyor {
         let space = |task| tracker.task(task).map(|task| task.space);
         let waits = |it: &OpenCall| {
             (it.number < call.number || flushes_exclusively(&call.call))
-                && !locks_area_only(&it.call, release)
+                && !locks_area_only(&it.call, *release)
         };
         let waiting = open.iter().filter(|&(&other, it)| waits(it) && space(other) == space(task));
         waited_to_gather.extend(waiting.map(|(_, it)| it.number));
