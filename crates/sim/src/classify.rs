@@ -10,7 +10,8 @@ use crate::tlb::SpaceKey;
 impl Sim {
     /// Makes the simulation count the classes of flush interrupts:
     /// [`interrupts_useful`](crate::Counts::interrupts_useful) and the counts after it. Without
-    /// this call they are 0, and cost the simulator nothing but one comparison for each access.
+    /// this call they are 0, and cost the simulator nothing but one comparison for each access and
+    /// each load of a root. Call this before any space has a replica.
     pub fn classify_interrupts(&self) {
         let targets = || (0..self.machine.cpu_count()).map(|_| Target::default()).collect();
         let _ = self.targets.get_or_init(|| RefCell::new(targets()));
@@ -62,12 +63,18 @@ impl Sim {
 
     /// Records that a space has got a replica.
     pub(crate) fn classify_replica(&self, space: SpaceKey) {
+        if self.targets.get().is_none() {
+            return;
+        }
         let before = self.replica_uses.borrow_mut().add_replica(space);
         self.count(|counts| counts.vain_causes.add_replicated(before));
     }
 
     /// Records that this CPU loads the tables of a space.
     pub(crate) fn classify_load(&self, space: SpaceKey, root: SpaceKey) {
+        if self.targets.get().is_none() {
+            return;
+        }
         self.replica_uses.borrow_mut().note_load(self.cpu(), space, root);
     }
 
