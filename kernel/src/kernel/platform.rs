@@ -102,20 +102,30 @@ impl Platform for KernelPlatform {
     fn thread(&self) -> u64 {
         scheduler::current().map_or(0, |thread| u64::from(thread.0))
     }
+
+    /// The barrier pairs with that of `sharers`. Without it, this CPU could walk by its new link to
+    /// an entry that a flush has cleared, while the flush reads the sharers without this CPU.
     fn add_sharer(&self, table: Frame, cpu: usize) {
         if let Some(sharers) = frames().sharers(table) {
-            sharers.fetch_or(1 << cpu, Ordering::SeqCst);
+            sharers.fetch_or(1 << cpu, Ordering::Relaxed);
         }
         full_barrier();
     }
+
+    /// The release pairs with the acquire of `sharers`: a flush that does not find this CPU comes
+    /// after the CPU has dropped what it had cached by way of the link.
     fn remove_sharer(&self, table: Frame, cpu: usize) {
         if let Some(sharers) = frames().sharers(table) {
             sharers.fetch_and(!(1 << cpu), Ordering::Release);
         }
     }
+
+    /// The barrier pairs with that of `add_sharer`, and the load with `remove_sharer`. Without the
+    /// barrier, the sharers could be read before the entries are cleared.
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
         full_barrier();
         let sharers = frames().sharers(table).map_or(0, |sharers| sharers.load(Ordering::Acquire));
+        const { assert!(CPUS_MAX <= u64::BITS as usize, "a bit for each CPU") };
         (0..CPUS_MAX).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
     }
 }

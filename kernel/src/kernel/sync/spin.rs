@@ -1,8 +1,9 @@
 //! A spin lock.
 //!
 //! A thread that holds a spin lock is not preempted, because the kernel preempts threads only on
-//! the way to user mode. It must not sleep, and must not wait for a flush that concerns other CPUs.
-//! (The memory manager flushes the replica of the calling CPU under a spin lock.)
+//! the way to user mode. It must not sleep. It must not wait for a flush either, except for one
+//! that concerns a single replica, which the memory manager waits for under a spin lock: a CPU that
+//! waits for such a lock has interrupts unmasked, and handles the flush.
 //!
 //! Taking a lock does not mask interrupts. Handlers take only the scheduler's lock, which is always
 //! taken with interrupts masked. So is the heap's. While the scheduler's lock is held, only the

@@ -3,7 +3,10 @@
 //! A handler may interrupt a reader and wait for the scheduler's lock. The CPU that holds that lock
 //! may want to read as well, and does not wait for the first reader: readers wait for writers only,
 //! and not for writers that wait. A writer keeps interrupts masked, and may take no lock but the
-//! heap's, so it always comes to its end.
+//! heap's, so it always comes to its end. (A lock of a library would not mask interrupts.)
+//!
+//! No loom program runs this lock, as none runs [`SpinLock`](super::SpinLock): the kernel builds
+//! for bare metal alone. It has the usual orderings, and the pairs are named below.
 
 #![expect(unsafe_code, reason = "implements the contract of `lock_api`")]
 
@@ -37,11 +40,15 @@ unsafe impl RawRwLock for SpinRwLock {
         }
     }
 
+    /// The acquire pairs with the release of `unlock_exclusive`: readers find what the last writer
+    /// has written.
     fn try_lock_shared(&self) -> bool {
         let more = |holders| (holders != WRITER).then(|| holders + 1);
         self.holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
+    /// The release pairs with the acquire of `try_lock_exclusive`: a writer changes nothing that a
+    /// reader still reads.
     unsafe fn unlock_shared(&self) {
         self.holders.fetch_sub(1, Ordering::Release);
     }
@@ -55,6 +62,7 @@ unsafe impl RawRwLock for SpinRwLock {
         }
     }
 
+    /// The acquire pairs with the releases of `unlock_shared` and `unlock_exclusive`.
     fn try_lock_exclusive(&self) -> bool {
         let were_masked = Arch::interrupts_masked();
         Arch::mask_interrupts();
@@ -68,6 +76,7 @@ unsafe impl RawRwLock for SpinRwLock {
         is_locked
     }
 
+    /// The release pairs with the acquires of both `try_lock_shared` and `try_lock_exclusive`.
     unsafe fn unlock_exclusive(&self) {
         let were_masked = self.were_masked.load(Ordering::Relaxed);
         self.holders.store(0, Ordering::Release);
