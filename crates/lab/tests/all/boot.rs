@@ -126,6 +126,16 @@ fn load_contains_options_and_workload() {
 }
 
 #[test]
+fn replicas_are_refused_where_they_do_nothing() {
+    let replicas = ["--replicas", "always"];
+    let on_arm = [&["--workload", "migrate", "--arch", "aarch64"][..], &replicas].concat();
+    assert_error(&boot("exit 1", &on_arm), BAD_INPUT, &["AArch64 has no replicas", "--arch"]);
+    let alone = boot("exit 1", &replicas);
+    assert_eq!(alone.status.code(), Some(i32::from(BAD_INPUT)));
+    assert!(text(&alone.stderr).contains("--workload"));
+}
+
+#[test]
 fn every_failed_run_has_own_error() {
     // An emulator that ends late has not crashed.
     let slow = boot("echo 'end passed'; exec >&-; sleep 1; exit 33", &[]);

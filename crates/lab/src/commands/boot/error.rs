@@ -15,6 +15,8 @@ pub(crate) enum BootError {
     OldEmulator { program: &'static str, found: String, needed: u32, why: &'static str },
     #[error("{option} cannot be used with Bochs")]
     NotOnBochs { option: &'static str },
+    #[error("AArch64 has no replicas, because its broadcasts interrupt no CPU")]
+    NoReplicas,
     /// The disc that Bochs boots from could not be made.
     #[error("grub-mkrescue failed: {}", shown(.0.to_string()))]
     Disc(io::Error),
@@ -47,7 +49,7 @@ impl UserError for BootError {
             Self::Silent { .. } | Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
                 FOUND
             }
-            Self::NotOnBochs { .. } | Self::UnknownWorkload { .. } => BAD_INPUT,
+            Self::NotOnBochs { .. } | Self::NoReplicas | Self::UnknownWorkload { .. } => BAD_INPUT,
             _ => CANNOT_RUN,
         }
     }
@@ -61,6 +63,7 @@ impl UserError for BootError {
                 "install a newer version; Debian 12 has it in bookworm-backports".to_owned()
             }
             Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
+            Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
             Self::Disc(_) => {
                 "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"
                     .to_owned()

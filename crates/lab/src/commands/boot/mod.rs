@@ -22,7 +22,7 @@ pub(crate) use options::Boot;
 
 use bochs::Disc;
 use console::{Console, Line};
-use emulator::Emulator;
+use emulator::{Architecture, Emulator};
 use error::BootError;
 use load::Load;
 use options::Replicas;
@@ -63,6 +63,9 @@ impl Boot {
                 }
                 values.push(("discards", self.discards.name().to_owned()));
                 if self.replicas != Replicas::Never {
+                    if self.arch == Architecture::Aarch64 {
+                        return Err(BootError::NoReplicas.into());
+                    }
                     values.push(("replicas", self.replicas.name().to_owned()));
                 }
                 let lines = run(self, &values, workload.bytes())?;

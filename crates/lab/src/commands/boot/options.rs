@@ -127,9 +127,10 @@ pub(crate) struct Boot {
     /// The release of pages that the workload discards
     #[arg(long, value_enum, value_name = "RELEASE", default_value_t = Discards::InPlace)]
     pub(super) discards: Discards,
-    /// The page tables that CPUs load for a workload; with replicas, threads map memory in regions
-    /// of their own. On AArch64 there are no replicas, because broadcasts interrupt no CPU
-    #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never)]
+    /// The page tables that CPUs load for the workload; with replicas, threads map memory in
+    /// regions of their own. Not on AArch64, whose broadcasts interrupt no CPU
+    #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never,
+          requires = "workload")]
     pub(super) replicas: Replicas,
     /// How flushes notify other CPUs
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]

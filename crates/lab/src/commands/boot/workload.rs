@@ -42,7 +42,6 @@ use shootdown_run::programs::{
 };
 use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Memory, Outcome, Settings, Supply, run};
-use shootdown_sim::Sim;
 use shootdown_sim::machine::{Machine, Tagging};
 use shootdown_vm::ErasedCoherence;
 
@@ -186,7 +185,10 @@ impl Comparison {
         };
         let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
-        let design = Design::SHOOTDOWN;
+        let design = match options.replicas {
+            Replicas::Never | Replicas::IfWorth => Design::SHOOTDOWN,
+            Replicas::Always | Replicas::Unflushed => Design::SHOOTDOWN_REPLICAS,
+        };
         let settings = if is_short_of_memory(name) {
             let frames = SHORT_FRAMES as usize;
             let memory = Memory { frames, nodes: NODES, supply: Supply::Reclaimed };
@@ -194,7 +196,7 @@ impl Comparison {
         } else {
             Settings::DEFAULT
         };
-        let like_booted = |sim| like_booted(options, sim);
+        let like_booted = |sim| like_booted(options, design.on(sim));
         // The simulated machines have replicas only where each CPU has tags of its own.
         let is_replicated_alike = match options.replicas {
             Replicas::Never => true,
@@ -275,12 +277,11 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
     ]
 }
 
-/// Returns the engine with the policy of the booted kernel.
-fn like_booted(options: &Boot, sim: Rc<Sim>) -> ErasedCoherence {
+/// Returns a design with the policy of the booted kernel.
+fn like_booted(options: &Boot, design: ErasedCoherence) -> ErasedCoherence {
     let design = match options.replicas {
-        Replicas::Never => without_replicas(Design::SHOOTDOWN.on(sim)),
-        Replicas::IfWorth => Design::SHOOTDOWN.on(sim),
-        Replicas::Always | Replicas::Unflushed => Design::SHOOTDOWN_REPLICAS.on(sim),
+        Replicas::Never => without_replicas(design),
+        _ => design,
     };
     match options.discards {
         Discards::Immediate => discarding_immediately(design),
