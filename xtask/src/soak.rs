@@ -56,7 +56,8 @@ pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
             .run()
     };
     tests("--lib", String::new())?;
-    // From outside, these tests execute the same code as those of the library, and `stress` does.
+    // These tests use the engine from outside, and execute the same code as those of the library
+    // and `stress`.
     if matches!(part, Miri::Seeds(_)) {
         tests("--test engine --test ends", String::new())?;
     }

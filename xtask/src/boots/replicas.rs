@@ -65,9 +65,25 @@ fn rows(built: &Built, lines: &[Line]) -> Result<String, Failure> {
     let counted: Vec<Counted> = counted.into_iter().collect::<Result<_, _>>()?;
     let mut text = String::new();
     for (line, counted) in lines.iter().zip(counted.chunks_exact(OPTIONS.len())) {
+        check_frames(*line, counted)?;
         text += &row(*line, counted);
     }
     Ok(text)
+}
+
+/// Checks that a run ends with as many frames in use with replicas as without: all tables of the
+/// replicas are freed. In a workload that is short of memory, that depends on the pages of its
+/// file.
+fn check_frames(Line { workload, cpus, .. }: Line, counted: &[Counted]) -> Result<(), Failure> {
+    let [working @ .., _] = counted else { return Ok(()) };
+    let frames: Vec<u64> = working.iter().map(|counted| counted.frames).collect();
+    if workload == "reclaim" || frames.iter().all(|&count| count == frames[0]) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("`{workload}` ends with {frames:?} frames in use, by the options of --replicas"),
+        format!("shootdown boot --workload {workload} --cpus {cpus} --replicas always --counts"),
+    ))
 }
 
 /// Returns the row of a line, of whose options `counted` has the counts.
@@ -90,6 +106,8 @@ struct Counted {
     links: u64,
     /// Wrong words.
     wrong: u64,
+    /// Frames in use at the end.
+    frames: u64,
 }
 
 impl Counted {
@@ -108,8 +126,9 @@ impl Counted {
                 ),
             )
         };
-        let counts = ["ipis_sent", "replica_links", "violations"];
-        let [Some(interrupts), Some(links), Some(wrong)] = counts.map(|name| number(&output, name))
+        let counts = ["ipis_sent", "replica_links", "violations", "frames_in_use"];
+        let [Some(interrupts), Some(links), Some(wrong), Some(frames)] =
+            counts.map(|name| number(&output, name))
         else {
             return Err(failure("has no report".to_owned()));
         };
@@ -120,7 +139,7 @@ impl Counted {
         if (option == "never") != (links == 0) && option != "if-worth" {
             return Err(failure(format!("makes {links} links")));
         }
-        Ok(Self { interrupts, links, wrong })
+        Ok(Self { interrupts, links, wrong, frames })
     }
 }
 
@@ -130,8 +149,17 @@ mod tests {
 
     #[test]
     fn row_has_interrupts_of_working_options() {
-        let counted = |interrupts, links, wrong| Counted { interrupts, links, wrong };
+        let counted = |interrupts, links, wrong| Counted { interrupts, links, wrong, frames: 4 };
         let counted = [counted(9, 0, 0), counted(8, 1, 0), counted(7, 2, 0), counted(6, 3, 5)];
         assert_eq!(row(IN_TEST, &counted), "| `moves` | 4 | 9 | 8 | 7 | 2 | 5 |\n");
+    }
+
+    #[test]
+    fn frames_that_stay_are_detected() {
+        let counted = |frames| Counted { interrupts: 0, links: 1, wrong: 0, frames };
+        assert!(check_frames(IN_TEST, &[4, 4, 4, 9].map(counted)).is_ok());
+        assert!(check_frames(IN_TEST, &[4, 4, 5, 4].map(counted)).is_err());
+        let reclaim = Line { workload: "reclaim", ..IN_TEST };
+        assert!(check_frames(reclaim, &[4, 4, 5, 4].map(counted)).is_ok());
     }
 }
