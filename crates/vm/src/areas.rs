@@ -16,7 +16,7 @@ use crate::PAGE_BYTES;
 use crate::area::Area;
 use crate::area_index::AreaIndex;
 use crate::error::BadRange;
-use crate::placement::ThreadRegions;
+use crate::placement::{Size, ThreadRegions};
 use crate::platform::Platform;
 
 /// Addresses without areas that may still have page tables.
@@ -252,7 +252,8 @@ impl<P: Platform> Areas<P> {
     }
 
     /// Does the same for a thread, in a region of `region_bytes` that no other thread's mappings
-    /// are placed in. A range that is not smaller than a region begins at a multiple of its size.
+    /// are placed in. A range that is not smaller than a region begins at a multiple of its size,
+    /// and where the thread's last such range was, if possible.
     pub(crate) fn find_room_for(
         &mut self,
         thread: u64,
@@ -260,8 +261,9 @@ impl<P: Platform> Areas<P> {
         length: u64,
         occupied: impl Fn(&Range<u64>) -> Option<u64>,
     ) -> Option<Range<u64>> {
-        if let Some(start) = self.regions.of(thread).filter(|_| length < region_bytes)
-            && let Some(found) = self.first_gap(start..start + region_bytes, length, &occupied)
+        let size = if length < region_bytes { Size::Small } else { Size::Large };
+        if let Some(region) = self.regions.of(thread, size)
+            && let Some(found) = self.first_gap(region, length, &occupied)
         {
             return Some(found);
         }
@@ -271,15 +273,13 @@ impl<P: Platform> Areas<P> {
             let end = start.checked_add(whole).filter(|&end| end <= self.limits.end)?;
             let candidate = start..end;
             let area = self.overlapping(&candidate).last().map(|area| area.range.end);
-            let region = || self.regions.last_in(&candidate).map(|start| start + region_bytes);
+            let region = || self.regions.last_end(&candidate);
             match area.or_else(region).or_else(|| occupied(&candidate)) {
                 Some(end) => start = end.checked_next_multiple_of(region_bytes)?,
                 None => break,
             }
         }
-        if length < region_bytes {
-            self.regions.set(thread, start);
-        }
+        self.regions.set(thread, size, start..start + whole);
         Some(start..start + length)
     }
 

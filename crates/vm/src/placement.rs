@@ -2,7 +2,9 @@
 //!
 //! A thread's small mappings are placed in a region of its own, of the size that one page table
 //! covers. So no other thread uses that table, unless it is given an address in it. Mappings of the
-//! size of a region or larger begin at a multiple of that size.
+//! size of a region or larger begin at a multiple of that size. The last one of a thread is a
+//! region of its own also: when the thread has unmapped it and maps again, it finds the same
+//! tables, and no other thread has used them.
 //!
 //! A region belongs to a slot, and a thread's slot follows from its number. Two threads with one
 //! slot share a region, which costs precision and nothing else, and the slots of threads that have
@@ -14,26 +16,35 @@ use core::ops::Range;
 /// Number of slots. If there are more threads, some share regions.
 const SLOTS: u64 = 256;
 
-/// The first address of the region in which each slot places new mappings.
-pub(crate) struct ThreadRegions(BTreeMap<u64, u64>);
+/// The regions in which each slot places new mappings.
+pub(crate) struct ThreadRegions(BTreeMap<(u64, Size), Range<u64>>);
+
+/// The size of mappings, compared with that of a page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Size {
+    Small,
+    Large,
+}
 
 impl ThreadRegions {
     pub(crate) const fn new() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// Returns the first address of a thread's region, if it has one.
-    pub(crate) fn of(&self, thread: u64) -> Option<u64> {
-        self.0.get(&(thread % SLOTS)).copied()
+    /// Returns a thread's region for mappings of this size, if it has one.
+    pub(crate) fn of(&self, thread: u64, size: Size) -> Option<Range<u64>> {
+        self.0.get(&(thread % SLOTS, size)).cloned()
     }
 
-    /// Gives a thread another region.
-    pub(crate) fn set(&mut self, thread: u64, start: u64) {
-        self.0.insert(thread % SLOTS, start);
+    /// Gives a thread another region for mappings of this size.
+    pub(crate) fn set(&mut self, thread: u64, size: Size, region: Range<u64>) {
+        self.0.insert((thread % SLOTS, size), region);
     }
 
-    /// Returns the last region of any thread that begins in a range.
-    pub(crate) fn last_in(&self, range: &Range<u64>) -> Option<u64> {
-        self.0.values().copied().filter(|start| range.contains(start)).max()
+    /// Returns the end of the last region of any thread in a range.
+    pub(crate) fn last_end(&self, range: &Range<u64>) -> Option<u64> {
+        let regions = self.0.values();
+        let in_range = |region: &&Range<u64>| region.start < range.end && range.start < region.end;
+        regions.filter(in_range).map(|region| region.end).max()
     }
 }

@@ -47,6 +47,25 @@ fn large_mapping_begins_at_a_multiple_of_its_size() {
 }
 
 #[test]
+fn large_mapping_returns_to_its_place() {
+    let fixture = Fixture::new(12);
+    let first = fixture.map(0, 600).unwrap();
+    let other = fixture.map(1, 600).unwrap();
+    assert_eq!((first, other), (REGION, 3 * REGION));
+    for start in [first, other] {
+        fixture.0.unmap(start..start + 600 * PAGE_BYTES).unwrap();
+    }
+    // Not the lowest gap, and not where the other thread's was.
+    assert_eq!(fixture.map(1, 700), Ok(other));
+    assert_eq!(fixture.map(1, 600), Ok(5 * REGION));
+    assert_eq!(fixture.map(0, 1024), Ok(first));
+    // It is too small for this one.
+    fixture.0.unmap(first..first + 1024 * PAGE_BYTES).unwrap();
+    assert_eq!(fixture.map(0, 1025), Ok(7 * REGION));
+    fixture.0.exit();
+}
+
+#[test]
 fn full_space_has_no_regions() {
     let fixture = Fixture::new(2);
     fixture.map(0, 1).unwrap();
