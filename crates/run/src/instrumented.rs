@@ -148,12 +148,12 @@ impl Flush for Instrumented {
         self.sim.flush_sent();
     }
 
-    fn notified(&self, flushing: &Flushing) -> usize {
-        self.design.notified(&*flushing.flush)
-    }
-
     fn notifications_max(&self, space: &Space) -> Option<usize> {
         self.design.notifications_max(&*space.space)
+    }
+
+    fn is_used_elsewhere(&self, space: &Space) -> bool {
+        self.design.is_used_elsewhere(&*space.space)
     }
 
     fn flush(&self, space: &Space, change: &Change) -> Flushing {

@@ -325,12 +325,14 @@ mod tests {
         let engine = engine();
         let space = engine.space(Root(0));
         let max = |cpu| engine.enter(CpuId(cpu)).pin().notifications_max(&space);
-        assert_eq!(max(0), Some(0));
+        let is_used = |cpu| engine.enter(CpuId(cpu)).pin().is_used_elsewhere(&space);
+        assert_eq!((max(0), is_used(0)), (Some(0), false));
         (1..4).for_each(|cpu| switch(&engine, cpu, &space));
         engine.enter(CpuId(3)).pin().leave_space();
         assert_eq!([max(0), max(1)], [Some(3), Some(2)], "CPU 3 is still in the mask");
         engine.enter(CpuId(1)).pin().enter_lazy();
         assert_eq!(max(2), Some(2), "CPU 1 may return at any time");
+        assert_eq!([is_used(1), is_used(2)], [true, false], "CPU 2 is in user mode");
         engine.enter(CpuId(1)).pin().leave_space();
         assert_eq!(max(2), Some(0));
         engine.attach_device(&space).unwrap();

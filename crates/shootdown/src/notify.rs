@@ -109,6 +109,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Some(if machine.broadcaster().is_some() { 1 } else { others.len() })
     }
 
+    /// Returns `true` if another CPU is in user mode in `space`, so that a flush would notify it:
+    /// for the choice of what is worth its cost to save notifications.
+    ///
+    /// This is a hint: CPUs may come and go at any time.
+    #[must_use]
+    pub fn is_used_elsewhere(&self, space: &Space<M>) -> bool {
+        let mut others = CpuSet::new();
+        self.read_others(space, &mut others);
+        let in_use = Presence::Active(space.id());
+        others.iter().any(|cpu| self.engine.cpu(cpu).presence(self.machine()) == in_use)
+    }
+
     /// Returns `true` if a flush concerns no other CPU, and need not be broadcast for devices.
     #[inline]
     pub(crate) fn is_alone(&self, space: &Space<M>, others: &CpuSet<M::CpuBits>) -> bool {

@@ -29,11 +29,6 @@ impl<S: System> Flushing<S> {
         Self { pending, own }
     }
 
-    /// Number of CPUs that were notified.
-    pub(crate) fn notified(&self, coherence: &S::Coherence) -> usize {
-        coherence.notified(&self.pending)
-    }
-
     /// Waits until no CPU can use a translation that the flush covered.
     pub(crate) fn wait(self, coherence: &S::Coherence, platform: &S::Platform) -> Horizon {
         let Self { mut pending, own } = self;

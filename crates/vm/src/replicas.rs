@@ -61,6 +61,9 @@ use crate::worth::{Tally, Worth};
 const FLUSHES_FREE: u64 = 16;
 /// Number of flushes that cost a CPU as much as a fault for a link.
 const FLUSHES_PER_LINK: u64 = 4;
+/// Number of other CPUs that are looked at before a judgement. To read the state of a CPU costs up
+/// to 0.1 µs, so four of them cost 13 ns for each flush.
+const PROBES: usize = 4;
 
 /// The replicas of a space.
 pub(crate) struct Replicas<S: System> {
@@ -104,6 +107,11 @@ impl<S: System> Replicas<S> {
         self.in_use.load(Acquire) != 0
     }
 
+    /// Number of replicas that may be in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Relaxed) as usize
+    }
+
     /// Returns `true` if CPUs should load replicas.
     pub(crate) fn are_wanted(&self) -> bool {
         self.worth.is_wanted()
@@ -124,9 +132,14 @@ impl<S: System> Replicas<S> {
         self.worth.give_up();
     }
 
-    /// Records the number of interrupts of a flush, while there are no replicas.
-    pub(crate) fn note_interrupts(&self, count: usize) {
-        self.worth.note_interrupts(count);
+    /// Returns `true` if CPUs should load replicas, now that `cpu` changes the space. Decides it
+    /// at the first change by a second CPU, while another CPU uses the space.
+    pub(crate) fn are_wanted_by(
+        &self,
+        cpu: usize,
+        is_used_elsewhere: impl FnOnce() -> bool,
+    ) -> bool {
+        self.worth.is_wanted_by(cpu, is_used_elsewhere)
     }
 
     /// Adds a replica. Returns `false` if the CPU has one already.
@@ -182,24 +195,35 @@ impl<S: System> Replicas<S> {
         let others: Vec<&Coherent<S>> = covered.iter().map(|replica| &replica.coherent).collect();
         let pending = coherence.flush_replicas(coherent, &others, change);
         let left_out = (self.in_use.load(Relaxed) as usize).saturating_sub(others.len() + 1);
-        let interrupts = coherence.notified(&pending);
-        self.note(cpu, |tally| tally.note_flush(others.len(), interrupts, left_out));
+        self.note(coherence, cpu, |tally| tally.note_flush(others.len(), left_out));
         Flushing::with_own(pending, own.map(|own| (own, change.clone())))
     }
 
     /// Records a fault of a CPU that did nothing but make a link.
-    pub(crate) fn note_link_fault(&self, cpu: usize) {
-        self.note(cpu, Tally::note_link_fault);
+    pub(crate) fn note_link_fault(&self, coherence: &S::Coherence, cpu: usize) {
+        self.note(coherence, cpu, Tally::note_link_fault);
     }
 
     /// Records something in the tally of a CPU's replica. From time to time, compares all tallies,
     /// and gives up the replicas if they cost more than they save.
-    fn note(&self, cpu: usize, note: impl FnOnce(&Tally) -> bool) {
+    fn note(&self, coherence: &S::Coherence, cpu: usize, note: impl FnOnce(&Tally) -> bool) {
         let Some(replica) = self.of(cpu) else { return };
         if note(&replica.tally) && self.are_wanted() {
+            for other in self.others_of(&replica) {
+                replica.tally.note_probe(coherence.is_used_elsewhere(&other.coherent));
+            }
             let by_cpu = self.by_cpu.read();
             self.worth.judge(by_cpu.values().map(|replica| &replica.tally));
         }
+    }
+
+    /// Returns some replicas of other CPUs to look at: others each time.
+    fn others_of(&self, replica: &Replica<S>) -> Vec<Arc<Replica<S>>> {
+        let by_cpu = self.by_cpu.read();
+        let count = by_cpu.len() - 1;
+        let first = (replica.cpu + replica.tally.probes()) % count.max(1);
+        let others = by_cpu.values().filter(|other| other.cpu != replica.cpu);
+        others.cycle().skip(first).take(count.min(PROBES)).cloned().collect()
     }
 }
 

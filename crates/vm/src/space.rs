@@ -135,9 +135,6 @@ impl<S: System> AddressSpace<S> {
             return Flushing::new(coherence.flush(&self.mappings.coherent, change));
         }
         let flushing = self.mappings.flush(coherence, platform, change, unlinked);
-        if !self.mappings.replicas.are_used() {
-            self.mappings.replicas.note_interrupts(flushing.notified(coherence));
-        }
         self.make_replica();
         flushing
     }

@@ -1,29 +1,35 @@
 //! The decision whether replicas of upper page tables are worth their cost.
 //!
-//! An interrupt costs the two CPUs about 0.6 µs together, and a flush of replicas about 0.1 µs, and
-//! 0.3 µs more for each sharer. A fault for a link costs 0.5 µs. So a space gets replicas if every
-//! sixth of its flushes sends an interrupt. It gives them up, for good, if its CPUs use the same
-//! tables: if the replicas cost more than the interrupts to the CPUs that flushes have left out. As
-//! many of those would have been interrupted, in proportion, as of the sharers.
+//! A space gets replicas when a second CPU faults or flushes in it, while another CPU is in user
+//! mode in it: from then on, flushes interrupt CPUs. To wait for interrupts would be to send them.
+//!
+//! On the simulated `xeon-2s`, an interrupt costs the two CPUs about 0.6 µs together, and the CPU
+//! that flushes waits about as long again. A flush of replicas costs about 0.1 µs, and 0.3 µs more
+//! for each sharer. A fault for a link costs 0.5 µs. So a space gives its replicas up, for good, if
+//! its CPUs use the same tables: if a quarter of an interrupt for each sharer, and half of one for
+//! each link, are more than the interrupts to the CPUs that flushes have left out. As many of those
+//! would have been interrupted, in proportion, as of the CPUs that were in user mode when they were
+//! looked at. (The sharers would be a wrong sample: a thread that maps where another has just
+//! unmapped shares a table with a CPU that was in the kernel a moment ago, and is in user mode
+//! now.)
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 
 use crate::coherence::Replication;
 
-/// Number of flushes after which their interrupts are counted.
-const WINDOW: u64 = 32;
-/// Number of flushes without replicas that must send an interrupt on average.
-const FLUSHES_PER_INTERRUPT: u64 = 6;
 /// Number of events of a CPU from one judgement to the next, after some early ones.
 const JUDGED_EVENTS: u64 = 32;
 /// Cost that each CPU may cause before it counts, in interrupts.
 const FREE: u64 = 8;
+/// What is assumed before CPUs have been looked at: one of eight is in user mode.
+const ASSUMED_PROBES: u64 = 8;
 
 /// Whether a space has replicas, and why.
 pub(crate) struct Worth {
-    /// Number of flushes in the current window, and in the upper half that of their interrupts.
-    window: AtomicU64,
+    /// The CPU that was the last to change the space, and one more, before the space had replicas;
+    /// 0 at first.
+    last_cpu: AtomicUsize,
     state: AtomicU8,
 }
 
@@ -42,12 +48,14 @@ pub(crate) struct Tally {
     flushes: AtomicU64,
     /// Number of replicas of other CPUs that those flushes covered.
     covered: AtomicU64,
-    /// Number of interrupts that those flushes have sent.
-    interrupts: AtomicU64,
     /// Number of CPUs that those flushes have left out.
     left_out: AtomicU64,
     /// Number of the CPU's faults that did nothing but make a link.
     link_faults: AtomicU64,
+    /// Number of times that another CPU was looked at.
+    probes: AtomicUsize,
+    /// Number of these times that it was in user mode.
+    probes_in_user: AtomicU64,
 }
 
 impl Worth {
@@ -57,47 +65,54 @@ impl Worth {
             Replication::IfWorth => OFF,
             Replication::Always => ALWAYS,
         };
-        Self { window: AtomicU64::new(0), state: AtomicU8::new(state) }
+        Self { last_cpu: AtomicUsize::new(0), state: AtomicU8::new(state) }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
         matches!(self.state.load(Relaxed), ON | ALWAYS)
     }
 
+    /// Decides for replicas if `cpu`, which changes the space, is not the only CPU that uses it.
+    pub(crate) fn is_wanted_by(
+        &self,
+        cpu: usize,
+        is_used_elsewhere: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.state.load(Relaxed) != OFF {
+            return self.is_wanted();
+        }
+        let last = self.last_cpu.load(Relaxed);
+        if last == cpu + 1 {
+            return false;
+        }
+        // A thread that was moved uses the space alone.
+        if last == 0 || !is_used_elsewhere() {
+            self.last_cpu.store(cpu + 1, Relaxed);
+            return false;
+        }
+        // If the space has just given up, it stays so.
+        let _ = self.state.compare_exchange(OFF, ON, Relaxed, Relaxed);
+        self.is_wanted()
+    }
+
     pub(crate) fn give_up(&self) {
         self.state.store(GIVEN_UP, Relaxed);
     }
 
-    /// Records a flush without replicas, which has sent this number of interrupts.
-    pub(crate) fn note_interrupts(&self, count: usize) {
-        if self.state.load(Relaxed) != OFF {
-            return;
-        }
-        let more = 1 | (count as u64) << 32;
-        let window = self.window.fetch_add(more, Relaxed) + more;
-        let (flushes, interrupts) = (window & u64::from(u32::MAX), window >> 32);
-        if flushes < WINDOW {
-            return;
-        }
-        self.window.store(0, Relaxed);
-        if interrupts * FLUSHES_PER_INTERRUPT >= flushes {
-            // If the space has just given up, it stays so.
-            let _ = self.state.compare_exchange(OFF, ON, Relaxed, Relaxed);
-        }
-    }
-
     /// Gives up if the replicas have cost more than they have saved.
     pub(crate) fn judge<'t>(&self, tallies: impl Iterator<Item = &'t Tally>) {
-        let [mut covered, mut interrupts, mut left_out, mut link_faults, mut free] = [0; 5];
+        let [mut covered, mut left_out, mut link_faults, mut free] = [0; 4];
+        let (mut probes, mut in_user) = (ASSUMED_PROBES, 1);
         for tally in tallies {
             covered += tally.covered.load(Relaxed);
-            interrupts += tally.interrupts.load(Relaxed);
             left_out += tally.left_out.load(Relaxed);
             link_faults += tally.link_faults.load(Relaxed);
             free += FREE;
+            probes += tally.probes() as u64;
+            in_user += tally.probes_in_user.load(Relaxed);
         }
-        let saved = left_out * interrupts.max(1) / covered.max(1);
-        if covered / 2 + link_faults > free + saved {
+        let saved = left_out * in_user / probes;
+        if covered / 4 + link_faults / 2 > free + saved {
             // Not if the space has them always.
             let _ = self.state.compare_exchange(ON, GIVEN_UP, Relaxed, Relaxed);
         }
@@ -114,17 +129,17 @@ impl Tally {
         Self {
             flushes: AtomicU64::new(0),
             covered: AtomicU64::new(0),
-            interrupts: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
             link_faults: AtomicU64::new(0),
+            probes: AtomicUsize::new(0),
+            probes_in_user: AtomicU64::new(0),
         }
     }
 
-    /// Records a flush, which covered the replicas of `covered` other CPUs, has sent `interrupts`,
-    /// and has left out other CPUs. Returns `true` if it is time to [judge](Worth::judge).
-    pub(crate) fn note_flush(&self, covered: usize, interrupts: usize, left_out: usize) -> bool {
+    /// Records a flush, which covered the replicas of `covered` other CPUs, and has left out other
+    /// CPUs. Returns `true` if it is time to [judge](Worth::judge).
+    pub(crate) fn note_flush(&self, covered: usize, left_out: usize) -> bool {
         self.covered.fetch_add(covered as u64, Relaxed);
-        self.interrupts.fetch_add(interrupts as u64, Relaxed);
         self.left_out.fetch_add(left_out as u64, Relaxed);
         is_judged(self.flushes.fetch_add(1, Relaxed) + 1)
     }
@@ -132,6 +147,17 @@ impl Tally {
     /// Records a fault for a link. Returns `true` if it is time to [judge](Worth::judge).
     pub(crate) fn note_link_fault(&self) -> bool {
         is_judged(self.link_faults.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// Number of times that another CPU was looked at.
+    pub(crate) fn probes(&self) -> usize {
+        self.probes.load(Relaxed)
+    }
+
+    /// Records whether another CPU was in user mode when it was looked at.
+    pub(crate) fn note_probe(&self, is_in_user: bool) {
+        self.probes.fetch_add(1, Relaxed);
+        self.probes_in_user.fetch_add(u64::from(is_in_user), Relaxed);
     }
 }
 
@@ -141,27 +167,29 @@ mod tests {
 
     fn wanted() -> Worth {
         let worth = Worth::new(Replication::IfWorth);
-        (0..WINDOW).for_each(|flush| worth.note_interrupts(usize::from(flush % 4 == 0)));
-        assert!(worth.is_wanted());
+        assert!(!worth.is_wanted_by(1, || true));
+        assert!(worth.is_wanted_by(0, || true));
         worth
     }
 
     #[test]
-    fn few_interrupts_are_no_reason_for_replicas() {
+    fn thread_that_is_moved_is_no_reason_for_replicas() {
         let worth = Worth::new(Replication::IfWorth);
-        for flush in 0..10 * WINDOW {
-            worth.note_interrupts(usize::from(flush % 8 == 0));
-            assert!(!worth.is_wanted());
+        for cpu in [0, 0, 1, 1, 0, 3] {
+            assert!(!worth.is_wanted_by(cpu, || false));
         }
+        assert!(!worth.is_wanted_by(3, || panic!("is not asked each time")));
+        assert!(worth.is_wanted_by(0, || true));
+        assert!(worth.is_wanted_by(2, || panic!("the space has replicas")));
     }
 
     #[test]
     fn replicas_that_leave_out_many_cpus_are_kept() {
         let (worth, tally) = (wanted(), Tally::new());
-        let judged =
-            (0..10_000).filter(|flush| tally.note_flush(1, usize::from(flush % 4 == 0), 7));
+        let judged = (0..10_000).filter(|_| tally.note_flush(1, 7));
         // Besides each 32nd, the events 4, 8 and 16.
         assert_eq!(judged.count() as u64, 10_000 / JUDGED_EVENTS + 3);
+        (0..300).for_each(|probe| tally.note_probe(probe % 12 == 0));
         worth.judge([&tally].into_iter());
         assert!(worth.is_wanted());
     }
@@ -169,9 +197,12 @@ mod tests {
     #[test]
     fn replicas_are_given_up_where_cpus_use_the_same_tables() {
         let events: [fn(&Tally) -> bool; 3] = [
-            |tally| tally.note_flush(7, 3, 1),
+            |tally| tally.note_flush(7, 1),
             // The CPUs that are left out would hardly ever be interrupted.
-            |tally| tally.note_flush(1, 0, 7),
+            |tally| {
+                tally.note_probe(false);
+                tally.note_flush(1, 7)
+            },
             Tally::note_link_fault,
         ];
         for note in events {
@@ -181,8 +212,15 @@ mod tests {
             });
             worth.judge([&tally].into_iter());
             assert!(!worth.is_wanted());
-            (0..WINDOW).for_each(|_| worth.note_interrupts(3));
-            assert!(!worth.is_wanted(), "for good");
+            assert!(!worth.is_wanted_by(7, || true), "for good");
         }
+    }
+
+    #[test]
+    fn first_sharers_are_no_reason_to_give_up() {
+        let (worth, tally) = (wanted(), Tally::new());
+        (0..2 * FREE).for_each(|_| _ = tally.note_flush(1, 7));
+        worth.judge([&tally].into_iter());
+        assert!(worth.is_wanted());
     }
 }

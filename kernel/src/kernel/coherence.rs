@@ -100,6 +100,10 @@ impl Flush for Engine {
         with_pinned(|pin| pin.notifications_max(space))
     }
 
+    fn is_used_elsewhere(&self, space: &SharedSpace) -> bool {
+        with_pinned(|pin| pin.is_used_elsewhere(space))
+    }
+
     fn flush(&self, space: &SharedSpace, change: &Change) -> SentFlush {
         let start_ns = Arch::now_ns();
         counts::this_cpu().flushes.add(1);
@@ -138,10 +142,6 @@ impl Flush for Engine {
 
     fn drop_replica(&self, replica: &SharedSpace) {
         replicas::drop_cached(replica);
-    }
-
-    fn notified(&self, sent: &SentFlush) -> usize {
-        sent.pending.waiting().len()
     }
 }
 

@@ -254,12 +254,12 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
         self.wait(pending);
     }
 
-    fn notified(&self, pending: &Self::Pending) -> usize {
-        pending.waiting().len()
-    }
-
     fn notifications_max(&self, space: &Self::Space) -> Option<usize> {
         self.pin(|pin| pin.notifications_max(space))
+    }
+
+    fn is_used_elsewhere(&self, space: &Self::Space) -> bool {
+        self.pin(|pin| pin.is_used_elsewhere(space))
     }
 
     fn wait(&self, mut pending: Self::Pending) -> Horizon {

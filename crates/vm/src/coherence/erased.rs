@@ -113,8 +113,8 @@ erase! {
         change: &Change = change
     );
     Flush::drop_replica(replica: &dyn Any = typed(replica));
-    Flush::notified(pending: &dyn Any = typed(pending)) -> usize = identity;
     Flush::notifications_max(space: &dyn Any = typed(space)) -> Option<usize> = identity;
+    Flush::is_used_elsewhere(space: &dyn Any = typed(space)) -> bool = identity;
     Flush::gather_begins(space: &dyn Any = typed(space));
     Flush::gather_ends(space: &dyn Any = typed(space));
     Flush::is_nested(space: &dyn Any = typed(space)) -> bool = identity;

@@ -74,13 +74,6 @@ pub trait Flush {
         let _ = replica;
     }
 
-    /// Number of CPUs that a flush has notified, and that may not have answered. A coherence
-    /// without replicas may return 0.
-    fn notified(&self, pending: &Self::Pending) -> usize {
-        let _ = pending;
-        0
-    }
-
     /// Waits until no CPU can use a translation that the flush covered. Returns which of the
     /// space's unhooked page tables a CPU can still walk.
     fn wait(&self, pending: Self::Pending) -> Horizon;
@@ -110,6 +103,14 @@ pub trait Flush {
     fn notifications_max(&self, space: &Self::Space) -> Option<usize> {
         let _ = space;
         None
+    }
+
+    /// Returns `true` if another CPU is in user mode in the space or the replica now, as
+    /// [`PinnedCpu::is_used_elsewhere`](shootdown::PinnedCpu::is_used_elsewhere). Spaces get
+    /// [replicas](super::Replication::IfWorth) only if this is `true` at times.
+    fn is_used_elsewhere(&self, space: &Self::Space) -> bool {
+        let _ = space;
+        false
     }
 }
 

@@ -154,9 +154,9 @@ pub enum Placement {
 pub enum Replication {
     /// All CPUs load the same tables.
     Never,
-    /// Each CPU loads upper tables of its own while that saves more than it costs: if many flushes
-    /// of the space send interrupts, and its CPUs use different page tables of the last level. If
-    /// memory is reclaimed, only with [`ReclaimFlush::Batched`].
+    /// Each CPU loads upper tables of its own once several CPUs use the space, while that saves
+    /// more than it costs: if its CPUs use different page tables of the last level. If memory is
+    /// reclaimed, only with [`ReclaimFlush::Batched`].
     IfWorth,
     /// Each CPU loads upper tables of its own from its first fault on, unless the space has large
     /// pages.

@@ -69,11 +69,12 @@ impl<S: System> AddressSpace<S> {
         // A page that is flushed alone is announced until its flush, and not until the batch's.
         let is_possible = vm.policy.replication != Replication::Never
             && (vm.rmap.is_none() || vm.policy.reclaim_flush == ReclaimFlush::Batched);
-        if !is_possible || !replicas.are_wanted() {
+        if !is_possible {
             return;
         }
         let cpu = vm.platform.cpu();
-        if replicas.of(cpu).is_some() {
+        let is_used_elsewhere = || vm.coherence.is_used_elsewhere(&self.mappings.coherent);
+        if !replicas.are_wanted_by(cpu, is_used_elsewhere) || replicas.of(cpu).is_some() {
             return;
         }
         let Ok(root) = vm.platform.allocate(FrameUse::Table) else { return };
@@ -117,7 +118,7 @@ impl<S: System> AddressSpace<S> {
     /// Records a fault for which nothing had to be done but to make a link.
     pub(crate) fn note_link_fault(&self) {
         count(&self.counters.link_faults, 1);
-        self.mappings.replicas.note_link_fault(self.vm.platform.cpu());
+        self.mappings.replicas.note_link_fault(&self.vm.coherence, self.vm.platform.cpu());
     }
 
     /// Gives up the replicas, because a replica has no links to large pages.

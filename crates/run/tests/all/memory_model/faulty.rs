@@ -175,8 +175,8 @@ impl DynCoherence for Faulty {
         }
     }
 
-    fn notified(&self, pending: &dyn Any) -> usize {
-        if pending.is::<Skipped>() { 0 } else { self.design.notified(pending) }
+    fn is_used_elsewhere(&self, space: &dyn Any) -> bool {
+        self.design.is_used_elsewhere(space)
     }
 
     fn flush_later(&self, space: &dyn Any, change: &Change) -> Later<Box<dyn Any>, Box<dyn Any>> {

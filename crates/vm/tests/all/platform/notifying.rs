@@ -167,6 +167,10 @@ impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
         Some(self.0.0.tlbs.len() - 1)
     }
 
+    fn is_used_elsewhere(&self, _: &Root) -> bool {
+        self.0.0.tlbs.len() > 1
+    }
+
     fn wait(&self, pending: Vec<(Root, Change)>) -> Horizon {
         self.0.begin_wait();
         if WHEN == AT_WAIT {
