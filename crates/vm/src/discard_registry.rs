@@ -106,7 +106,7 @@ impl<S: System> DiscardRegistry<S> {
     pub(crate) fn remove(&self, space: &Mappings<S>, now_ns: u64) {
         if !space.discarded.register() {
             self.spaces.lock().remove(&space.tables.root().0);
-            self.count_taken(&space.discarded.take(Choice::All, now_ns));
+            self.count_taken(&space.discarded.take(&Choice::All, now_ns));
         }
     }
 

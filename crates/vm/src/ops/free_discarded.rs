@@ -62,15 +62,15 @@ impl<S: System> Vm<S> {
         if !self.discards.take_due(now_ns) {
             return 0;
         }
-        self.free_discarded_everywhere(Choice::Until(now_ns.saturating_sub(AGE_MAX_NS)))
+        self.free_discarded_everywhere(&Choice::Until(now_ns.saturating_sub(AGE_MAX_NS)))
     }
 
     /// Frees the discarded pages of all spaces whose lock is free. Returns their number.
     pub(crate) fn free_all_discarded(&self) -> usize {
-        if self.discards.is_empty() { 0 } else { self.free_discarded_everywhere(Choice::All) }
+        if self.discards.is_empty() { 0 } else { self.free_discarded_everywhere(&Choice::All) }
     }
 
-    fn free_discarded_everywhere(&self, choice: Choice) -> usize {
+    fn free_discarded_everywhere(&self, choice: &Choice) -> usize {
         let mut freed = 0;
         for mappings in self.discards.spaces() {
             freed += self.free_discarded_of(&mappings, choice);
@@ -82,7 +82,7 @@ impl<S: System> Vm<S> {
     }
 
     /// Frees discarded pages of one space, if its lock is free. Returns their number.
-    pub(crate) fn free_discarded_of(&self, mappings: &Arc<Mappings<S>>, choice: Choice) -> usize {
+    pub(crate) fn free_discarded_of(&self, mappings: &Arc<Mappings<S>>, choice: &Choice) -> usize {
         let Some(areas) = mappings.areas.try_read() else { return 0 };
         let taken = mappings.discarded.take(choice, self.platform.now_ns());
         if taken.pages.is_empty() {

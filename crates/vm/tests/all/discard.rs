@@ -329,3 +329,46 @@ fn list_is_bounded() {
     assert!(stats.freed >= 256 && stats.flushes == 1, "{stats:?}");
     fixture.end();
 }
+
+/// With replicas, the pages of each page table are on a list of their own, as long as there are
+/// enough lists.
+#[test]
+fn full_list_makes_room_with_pages_of_its_table() {
+    const TABLE: u64 = 2 << 20;
+    const LISTED_MAX: u64 = 32;
+    let (host, pages_each) = (Host::with_addresses(2048, CPUS, TABLE..8 * TABLE), 40);
+    let space: Space<REPLICATED, AT_WAIT> =
+        AddressSpace::new(&system(&host).with_reclaim()).unwrap();
+    // The last table first: the pages of several lists must be freed in order nevertheless.
+    let tables: Vec<u64> = (1..=CPUS as u64).map(|table| table * TABLE).rev().collect();
+    let page = |table: u64, number: u64| {
+        let start = table + number * PAGE_BYTES;
+        start..start + PAGE_BYTES
+    };
+    for (cpu, &table) in tables.iter().enumerate() {
+        let place = Place::Fixed(table..table + TABLE);
+        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+        access(&space, cpu, page(table, 100).start, Access::Write, 7).unwrap();
+    }
+    for (cpu, &table) in tables.iter().enumerate() {
+        host.take_flushes();
+        for number in 0..pages_each {
+            access(&space, cpu, page(table, number).start, Access::Write, 7).unwrap();
+            space.advise(page(table, number), Advice::DontNeed).unwrap();
+            host.advance_ns(1);
+        }
+        let flushes = host.take_flushes();
+        assert_eq!(flushes.len(), 1);
+        let extents = flushes.iter().flat_map(|change| change.extents.as_slice());
+        assert!(extents.clone().all(|extent| (table..table + TABLE).contains(&extent.start())));
+    }
+    let (in_place, freed) = (CPUS as u64 * pages_each, CPUS as u64 * (LISTED_MAX / 2 + 1));
+    let stats = space.vm().discard_stats();
+    assert_eq!((stats.in_place, stats.freed), (in_place, freed), "{stats:?}");
+    assert_eq!(free_old_discarded(space.vm()) as u64, in_place - freed);
+    assert_eq!(host.take_flushes().len(), 1);
+    for (cpu, &table) in tables.iter().enumerate() {
+        assert_eq!(access(&space, cpu, page(table, 39).start, Access::Read, 0), Ok(0));
+    }
+    space.exit();
+}
