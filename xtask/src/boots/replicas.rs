@@ -36,7 +36,7 @@ const LINES: [Line; 7] = [
     Line { workload: "threads", cpus: 4, fault: Fault::Hidden },
     Line { workload: "crowd", cpus: 4, fault: Fault::Hidden },
     Line { workload: "beside", cpus: 4, fault: Fault::Hidden },
-    Line { workload: "arena", cpus: 4, fault: Fault::Hidden },
+    Line { workload: "arena", cpus: 4, fault: Fault::Shows },
     Line { workload: "reclaim", cpus: 4, fault: Fault::Shows },
     IN_TEST,
     Line { workload: "traces/go.shootdown", cpus: 2, fault: Fault::Shows },
