@@ -131,7 +131,7 @@ fn replicas_are_refused_where_they_do_nothing() {
     let on_arm = [&["--workload", "migrate", "--arch", "aarch64"][..], &replicas].concat();
     assert_error(&boot("exit 1", &on_arm), BAD_INPUT, &["AArch64 has no replicas", "--arch"]);
     let alone = boot("exit 1", &replicas);
-    assert_eq!(alone.status.code(), Some(i32::from(BAD_INPUT)));
+    assert_eq!(alone.status.code(), Some(BAD_INPUT));
     assert!(text(&alone.stderr).contains("--workload"));
 }
 
