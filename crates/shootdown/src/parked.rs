@@ -123,6 +123,7 @@ mod tests {
         assert!(parked.is_empty());
         assert!(parked.park(unmap(0)).is_ok() && parked.park(unmap(1)).is_ok());
         assert_eq!(std::format!("{parked:?}").matches("ParkedFlush(Pending").count(), 2);
+        assert!(!parked.is_empty());
         let third = parked.park(unmap(2)).err().map(|flush| (flush.pages, flush.pending));
         assert!(parked.take_done().is_none(), "CPU 1 has not answered");
         let last = parked.take_any().unwrap();

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use shootdown::soft::{Answers, Config, Host, Soft, Touch};
 use shootdown::{
     CpuId, Extent, ExtentSet, PageSize, Presence, Quarantine, Reach, Root, Shootdown, Space,
+    Tagging,
 };
 
 type Machine = Soft<Host>;
@@ -79,6 +80,28 @@ fn flush_alone_leaves_no_gap() {
     engine.enter(CpuId(0)).pin().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before + 1);
+}
+
+#[test]
+fn gathered_flush_is_caught_up_by_a_lazy_cpu() {
+    let engine = online(Config { tagging: Tagging::Global, tags: 15, ..Config::default() });
+    let space = engine.space(Root(0));
+    switch(&engine, 0, &space);
+    let one = engine.enter(CpuId(1));
+    switch_on(&one, &space);
+    let mut extents = ExtentSet::new();
+    for page in [0, 2] {
+        engine.machine().map(&space, page);
+        assert_eq!(one.touch(page), Touch::Ok);
+        engine.machine().unmap(&space, page);
+        extents.add(Extent::page((page as u64) << 12));
+    }
+    one.pin().enter_lazy();
+    engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
+    switch_on(&one, &space);
+    assert!([0, 2].iter().all(|page| one.touch(*page) == Touch::Fault));
+    one.pin().leave_space();
+    engine.enter(CpuId(0)).pin().leave_space();
 }
 
 /// No CPU has the space loaded, or the CPU that has left it was trimmed from the mask.

@@ -4,14 +4,16 @@
 
 mod costs;
 mod devices;
+mod measured;
 mod random;
+mod steps;
 
 use std::ptr::NonNull;
 
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
-    Batch, CpuId, CpuStats, Extent, ExtentSet, Gather, Horizon, NotifyCosts, PageSize, Presence,
-    Quarantine, Root, Shootdown, Space, StaleWrites,
+    Batch, CpuId, CpuSet, CpuStats, Extent, ExtentSet, Gather, Horizon, NotifyCosts, PageSize,
+    Presence, Quarantine, Root, Shootdown, Space, StaleWrites, StallReport, VcpuWord,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -436,6 +438,13 @@ fn debug_output_shows_the_state() {
     system.cpu(1).interrupt_point();
     let flushed = format!("{:?}", sent.wait());
     assert_eq!(flushed, "Flushed { horizon: Horizon { space: 1, flush: 1, cleared: 1 }, .. }");
+
+    let mut one = CpuSet::new();
+    one.insert(CpuId(1));
+    let report = format!("{:?}", StallReport::new(system.engine.machine(), &one));
+    let bell = "[Unanswered { cpu: CpuId(1), bell: Quiet, presence: Active(1) }]";
+    assert_eq!(report, bell);
+    assert_eq!(format!("{:?}", VcpuWord::<Machine>::default()), "VcpuWord { .. }");
 
     let mut quarantine: Quarantine<Vec<u64>> = Quarantine::new(9);
     quarantine.defer(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();

@@ -1,0 +1,79 @@
+//! The order of the engine's steps on the machine. No TLB shows it, because an x86 host completes
+//! each step before the next.
+
+use shootdown::{BellState, Extent, PageSize};
+
+use super::measured::{CONFIG, Config, PAGE, Step, System};
+
+#[test]
+fn flush_publishes_page_tables_before_it_notifies_or_invalidates() {
+    let system = System::new(CONFIG);
+    // SAFETY: the space lives as long as the engine, and does not move.
+    unsafe { system.pin(0).switch(&system.space) };
+    let steps = system.steps(|| system.flush());
+    let answered = Step::Invalidate(PAGE, BellState::Answering);
+    let own = Step::Invalidate(PAGE, BellState::Quiet);
+    assert_eq!(steps[0], Step::Publish);
+    let count = |step| steps[1..].iter().filter(|other| **other == step).count();
+    assert_eq!([Step::Ring, answered, own].map(count), [1, 1, 1], "{steps:?}");
+}
+
+#[test]
+fn cpu_that_comes_online_synchronizes_before_it_invalidates() {
+    let system = System::new(CONFIG);
+    system.pin(1).offline();
+    let steps = system.steps(|| system.pin(1).online());
+    assert_eq!(steps, [Step::Synchronize, Step::InvalidateAll]);
+}
+
+/// Flushes on CPU 0, and returns the steps of CPU 1, which answers the flushes together.
+fn steps_of_answer(answers_early: bool, flushes: &[Extent]) -> Vec<Step> {
+    let system = System::new(Config { answers_early, ..CONFIG });
+    let flush = |extent: &Extent| system.pin(0).flush(&system.space, *extent);
+    let mut pending: Vec<_> = flushes.iter().map(flush).collect();
+    let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+    assert!(pending.iter_mut().all(|pending| pending.poll()));
+    steps
+}
+
+/// A CPU whose bell is not quiet any more polls it: it has answered, and not left the handler.
+#[test]
+fn early_answer_is_given_before_the_invalidation_of_one_flush() {
+    for pages in [1, 3] {
+        let extent = Extent::pages(0x1000, pages, PageSize::SIZE_4K);
+        for (answers_early, bell) in [(false, BellState::Answering), (true, BellState::Polling)] {
+            let steps = steps_of_answer(answers_early, &[extent]);
+            assert_eq!(steps, [Step::Invalidate(extent, bell)]);
+        }
+    }
+}
+
+#[test]
+fn answer_is_late_unless_one_flush_of_few_pages_was_missed() {
+    let many = Extent::pages(0x1000, 1 << 12, PageSize::SIZE_4K);
+    let late = BellState::Answering;
+    let cases: [(&[Extent], Step); 4] = [
+        (&[PAGE, PAGE], Step::Invalidate(PAGE, late)),
+        (&[PAGE.freeing_tables()], Step::Invalidate(PAGE.freeing_tables(), late)),
+        (&[many], Step::InvalidateTag(late)),
+        (&[many.freeing_tables()], Step::InvalidateTag(late)),
+    ];
+    for (flushes, step) in cases {
+        let steps = steps_of_answer(true, flushes);
+        assert!(!steps.is_empty() && steps.iter().all(|other| *other == step), "{steps:?}");
+    }
+}
+
+/// The answer waits for the generation of the log, so a CPU that became lazy after the ring
+/// invalidates nothing before it uses the space again.
+#[test]
+fn lazy_cpu_answers_without_an_invalidation() {
+    let system = System::new(Config { answers_early: true, ..CONFIG });
+    let mut pending = system.pin(0).flush(&system.space, PAGE);
+    let steps = system.steps(|| {
+        system.pin(1).enter_lazy();
+        system.pin(1).handle_flush_ipi();
+    });
+    assert_eq!(steps, []);
+    assert!(pending.poll());
+}
