@@ -8,7 +8,9 @@ use shootdown_program::operation::{AreaId, Operation, ProgramId, Steps};
 use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::Machine;
 
-const ITERATIONS: u64 = 60;
+/// Enough that the percentile is not the first flush, which finds the lines of the engine's log in no
+/// cache, as the first flush of a space does.
+const ITERATIONS: u64 = 300;
 
 /// A thread on CPU 0 discards some pages again and again, and as many threads as `targets` compute,
 /// on CPUs of other cores.
@@ -26,7 +28,7 @@ impl Workload for Targets {
     fn steps(&self, program: ProgramId) -> Steps {
         let (pages, others) = (self.pages, (1..=self.targets).map(ProgramId));
         if program != ProgramId(0) {
-            let compute = Operation::Compute(4_000_000);
+            let compute = Operation::Compute(60_000 * ITERATIONS);
             return Box::new([Operation::Migrate(program.0 as usize + 1), compute].into_iter());
         }
         let start = [Operation::Migrate(0), Operation::map_own(AreaId(0), pages)]
@@ -76,9 +78,8 @@ fn flush_of_64_cpus_takes_half_of_linux() {
                  early answers {early} ns"
             );
             let text = format!("{targets} targets, {pages} pages, {share}: {alone}, {linux} ns");
-            // The first flushes find the lines of the engine's log in no cache.
-            assert!(targets == 1 || alone <= linux + 50, "{text}");
-            assert!(targets < 64 || pages > 1 || share > 0.5 || alone * 2 <= linux, "{text}");
+            assert!(alone <= linux, "{text}");
+            assert!(targets < 64 || pages > 1 || alone * 2 <= linux, "{text}");
         }
     }
 }
