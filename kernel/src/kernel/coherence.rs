@@ -13,14 +13,15 @@ use shootdown::{
 };
 use shootdown_vm::{
     Batching, Cause, Change, Defer, Discards, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush,
-    Retired, Scheduling, UnmapLock, ZeroPage,
+    Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::counts::{self, CPUS_MAX, FLUSH_WAITS};
-use crate::kernel::load::{DiscardMode, Reclaim, USER_CODE_START};
+use crate::kernel::load::{DiscardMode, FaultAround, Reclaim, USER_CODE_START};
 use crate::kernel::machine::{
-    Machine, SharedSpace, discards, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
+    Machine, SharedSpace, discards, engine, engine_of, fault_around, pop_dead, reclaim,
+    wait_masked, with_pinned,
 };
 use crate::kernel::replicas;
 
@@ -86,6 +87,10 @@ impl Flush for Engine {
             reclaim_flush: match reclaim() {
                 Reclaim::PerPage => ReclaimFlush::PerPage,
                 Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => ReclaimFlush::Batched,
+            },
+            unaccessed: match fault_around() {
+                FaultAround::Never | FaultAround::Marked => Unaccessed::Flushed,
+                FaultAround::Unmarked | FaultAround::Unaged => Unaccessed::Unflushed,
             },
             ..Policy::new(UnmapLock::Released)
         })

@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) discards: DiscardMode,
     /// The page tables that CPUs load.
     pub(crate) replicas: Replicas,
+    /// The pages that a fault in a file maps.
+    pub(crate) fault_around: FaultAround,
     /// How other CPUs are notified.
     pub(crate) notify: Notify,
 }
@@ -111,6 +113,20 @@ pub(crate) enum Replicas {
     Unflushed,
 }
 
+/// The pages that a fault in a file maps, if they are in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultAround {
+    /// The page of the fault.
+    Never,
+    /// The neighbours also, marked as accessed.
+    Marked,
+    /// The neighbours also, not marked. A translation that no CPU has used is not flushed.
+    Unmarked,
+    /// As `Unmarked`, without a record of the pages whose mark reclaim has cleared: a fault, which
+    /// must show as wrong words.
+    Unaged,
+}
+
 /// A parsed load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -140,6 +156,7 @@ impl Load {
             reclaim: Reclaim::Never,
             discards: DiscardMode::InPlace,
             replicas: Replicas::Never,
+            fault_around: FaultAround::Never,
             notify: Notify::ByDefault,
         },
         on_fault: OnFault::Fatal,
@@ -207,6 +224,14 @@ impl Load {
                     "if-worth" => Replicas::IfWorth,
                     "always" => Replicas::Always,
                     "unflushed" => Replicas::Unflushed,
+                    _ => return None,
+                }
+            }
+            "fault_around" => {
+                settings.fault_around = match value {
+                    "marked" => FaultAround::Marked,
+                    "unmarked" => FaultAround::Unmarked,
+                    "unaged" => FaultAround::Unaged,
                     _ => return None,
                 }
             }

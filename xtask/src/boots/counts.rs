@@ -2,7 +2,6 @@
 //! of the engine or the kernel shows in `git diff`.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use super::{BOOK, Built, Part, WORKLOADS, golden, with_workload};
 use crate::command::{Command, Failure};
@@ -77,9 +76,6 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
     let counted = parallel::map(&runs, |run| counted_surely(built, run, &known));
     let counted: String = counted.into_iter().collect::<Result<_, _>>()?;
     println!("{} runs counted", runs.len());
-    golden::check_part(BOOK, "reclaim", &unmaps(built, "reclaim", ("pages read in", "read_in"))?)?;
-    golden::check_part(BOOK, "moves", &unmaps(built, "moves", ("pages moved", "migrated"))?)?;
-    golden::check_part(BOOK, "discards", &discards(built)?)?;
     let counts = match part {
         // The book's table must belong to the file, also where this run counted nothing.
         Part::Sample => {
@@ -149,77 +145,6 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
         let _ = writeln!(counts, "{arch},{workload}{rest}");
     }
     Ok(counts)
-}
-
-/// Boots a workload whose pages the kernel reclaims or moves, with each of the flushes of such
-/// pages. Returns a table, with the count of pages that `name` names in the kernel's report.
-/// Without flushes, threads must use wrong words.
-fn unmaps(built: &Built, workload: &str, (heading, name): (&str, &str)) -> Result<String, Failure> {
-    let all = ["batched", "per-page", "unflushed"];
-    let mut text = format!(
-        "| flushes of these pages | {heading} | interrupts | wrong words |\n|---|---|---|---|\n"
-    );
-    let runs = parallel::map(&all, |flushes| booted(built, workload, flushes));
-    for (flushes, output) in all.iter().zip(runs) {
-        let output = output?;
-        let counts = [name, "ipis_sent", "violations"].map(|name| number(&output, name));
-        let [Some(pages), Some(interrupts), Some(wrong)] = counts else {
-            return Err(Failure::new(
-                format!("`{workload}` with {flushes} flushes has no report"),
-                format!(
-                    "shootdown boot --workload {workload} --reclaim {flushes} --counts --console"
-                ),
-            ));
-        };
-        if (wrong == 0) == (*flushes == "unflushed") {
-            return Err(Failure::new(
-                format!("{wrong} wrong words in `{workload}` with {flushes} flushes"),
-                "see docs/bare-metal.md, \"Reclaim\": only a missing flush gives wrong words",
-            ));
-        }
-        let _ = writeln!(text, "| {flushes} | {pages} | {interrupts} | {wrong} |");
-    }
-    Ok(text)
-}
-
-/// Boots the workload that discards pages with each of their releases. Returns a table. Without the
-/// flush, or without the test for zeros, threads must read wrong words.
-fn discards(built: &Built) -> Result<String, Failure> {
-    let all = ["in-place", "immediate", "untested", "unflushed"];
-    let mut text =
-        "| release | pages discarded in place | freed later | interrupts | wrong words |\n\
-                    |---|---|---|---|---|\n"
-            .to_owned();
-    let runs = parallel::map(&all, |release| booted(built, "arena", release));
-    for (release, output) in all.iter().zip(runs) {
-        let output = output?;
-        let names =
-            ["pages_discarded_in_place", "pages_discarded_freed", "ipis_sent", "violations"];
-        let counts = names.map(|name| number(&output, name));
-        let [Some(in_place), Some(freed), Some(interrupts), Some(wrong)] = counts else {
-            return Err(Failure::new(
-                format!("`arena` with {release} release has no report"),
-                format!("shootdown boot --workload arena --discards {release} --counts --console"),
-            ));
-        };
-        if (wrong != 0) != release.starts_with("un") {
-            return Err(Failure::new(
-                format!("{wrong} wrong words with {release} release of discarded pages"),
-                "see docs/bare-metal.md, \"Discard in place\": only faults give wrong words",
-            ));
-        }
-        let _ = writeln!(text, "| {release} | {in_place} | {freed} | {interrupts} | {wrong} |");
-    }
-    Ok(text)
-}
-
-/// Boots a workload with one value of the option of its name, and returns what the kernel prints.
-fn booted(built: &Built, workload: &str, value: &str) -> Result<String, Failure> {
-    const LIMIT: Duration = Duration::from_secs(300);
-    let option = if workload == "arena" { "--discards" } else { "--reclaim" };
-    let command = built.count(CPUS[0].0).args("--workload").arg(workload);
-    let command = command.args("--cpus 4 --console").arg(option).arg(value);
-    Ok(command.captured_within(LIMIT)?.output)
 }
 
 /// Returns the number with a name in lines of JSON.

@@ -4,6 +4,7 @@
 mod counts;
 pub(crate) mod golden;
 mod replicas;
+mod variants;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -83,6 +84,7 @@ pub(crate) fn run(part: Part) -> Result<(), Failure> {
         return Ok(());
     }
     counts::compare(&built, part)?;
+    variants::compare(&built, part)?;
     replicas::compare(&built, part)
 }
 
@@ -212,7 +214,8 @@ impl Built {
     }
 
     /// Runs all fault injections, storms and workloads repeatedly, each time with another seed, and
-    /// each workload by turns with and without replicas.
+    /// each workload by turns with and without replicas, and with and without neighbours around
+    /// faults.
     ///
     /// A violation fails the boot, and so does a kernel that prints nothing for ten minutes, which
     /// is long enough for a host that is busy with something else.
@@ -220,6 +223,7 @@ impl Built {
         /// A round or storm takes about 50 ms with four CPUs that spin on two host cores.
         const ROUNDS: u64 = 100;
         const REPLICAS: [&str; 3] = ["if-worth", "always", "never"];
+        const FAULT_AROUND: [&str; 4] = ["unmarked", "never", "unmarked", "marked"];
         let start = Instant::now();
         let mut boots = 0;
         let mut is_time_up = || {
@@ -241,9 +245,17 @@ impl Built {
                     "aarch64" => "never",
                     _ => REPLICAS[(seed.wrapping_add(index) % 3) as usize],
                 };
+                let fault_around = FAULT_AROUND[(seed.wrapping_add(index) % 4) as usize];
+                // Only x86-64 records marks that were cleared.
+                let fault_around = match (machine.name(), fault_around) {
+                    ("aarch64" | "riscv64" | "loongarch64", "unmarked") => "marked",
+                    _ => fault_around,
+                };
                 with_workload(boot(), workload)
                     .args("--replicas")
                     .arg(replicas)
+                    .args("--fault-around")
+                    .arg(fault_around)
                     .arg("--seed")
                     .arg(seed.to_string())
                     .output_or_show()?;

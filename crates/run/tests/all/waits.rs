@@ -8,8 +8,8 @@ use shootdown_program::operation::{AreaId, Operation, ProgramId, Steps};
 use shootdown_run::{Limits, Memory, Outcome, Settings};
 use shootdown_sim::Machine;
 
-/// Enough that the percentile is not the first flush, which finds the lines of the engine's log in no
-/// cache, as the first flush of a space does.
+/// Enough that the percentile is not the first flush, which finds the lines of the space's log in
+/// no cache.
 const ITERATIONS: u64 = 300;
 
 /// A thread on CPU 0 discards some pages again and again, and as many threads as `targets` compute,

@@ -17,6 +17,8 @@ pub(crate) enum BootError {
     NotOnBochs { option: &'static str },
     #[error("AArch64 has no replicas, because its broadcasts interrupt no CPU")]
     NoReplicas,
+    #[error("page-table entries of this architecture do not record marks that were cleared")]
+    NoAgedMark,
     /// The disc that Bochs boots from could not be made.
     #[error("grub-mkrescue failed: {}", shown(.0.to_string()))]
     Disc(io::Error),
@@ -49,7 +51,10 @@ impl UserError for BootError {
             Self::Silent { .. } | Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
                 FOUND
             }
-            Self::NotOnBochs { .. } | Self::NoReplicas | Self::UnknownWorkload { .. } => BAD_INPUT,
+            Self::NotOnBochs { .. }
+            | Self::NoReplicas
+            | Self::NoAgedMark
+            | Self::UnknownWorkload { .. } => BAD_INPUT,
             _ => CANNOT_RUN,
         }
     }
@@ -64,6 +69,7 @@ impl UserError for BootError {
             }
             Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
             Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
+            Self::NoAgedMark => "use --fault-around marked, or --arch x86_64".to_owned(),
             Self::Disc(_) => {
                 "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"
                     .to_owned()

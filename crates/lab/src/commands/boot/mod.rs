@@ -25,7 +25,7 @@ use console::{Console, Line};
 use emulator::{Architecture, Emulator};
 use error::BootError;
 use load::Load;
-use options::Replicas;
+use options::{FaultAround, Replicas};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -67,6 +67,12 @@ impl Boot {
                         return Err(BootError::NoReplicas.into());
                     }
                     values.push(("replicas", self.replicas.name().to_owned()));
+                }
+                if self.fault_around != FaultAround::Never {
+                    if self.fault_around.skips_unaccessed() && self.arch != Architecture::X86_64 {
+                        return Err(BootError::NoAgedMark.into());
+                    }
+                    values.push(("fault_around", self.fault_around.name().to_owned()));
                 }
                 let lines = run(self, &values, workload.bytes())?;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)

@@ -77,6 +77,36 @@ impl Replicas {
     }
 }
 
+/// The pages that a fault in a file reads and maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FaultAround {
+    /// The page of the fault
+    Never,
+    /// Its neighbours also, marked as accessed
+    Marked,
+    /// Its neighbours also, not marked; a translation that no CPU has used is not flushed
+    Unmarked,
+    /// As `unmarked`, without a record of the pages whose mark reclaim has cleared: a fault, which
+    /// must show as wrong words
+    Unaged,
+}
+
+impl FaultAround {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Marked => "marked",
+            Self::Unmarked => "unmarked",
+            Self::Unaged => "unaged",
+        }
+    }
+
+    /// Returns `true` if translations that no CPU has used are not flushed.
+    pub(super) const fn skips_unaccessed(self) -> bool {
+        matches!(self, Self::Unmarked | Self::Unaged)
+    }
+}
+
 /// How flushes notify other CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Notify {
@@ -132,6 +162,11 @@ pub(crate) struct Boot {
     #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never,
           requires = "workload")]
     pub(super) replicas: Replicas,
+    /// The pages that a fault in a file reads and maps for the workload. Only entries of x86-64
+    /// record marks that were cleared, so `unmarked` and `unaged` are refused elsewhere
+    #[arg(long, value_enum, value_name = "PAGES", default_value_t = FaultAround::Never,
+          requires = "workload")]
+    pub(super) fault_around: FaultAround,
     /// How flushes notify other CPUs
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]
     pub(super) notify: Notify,
