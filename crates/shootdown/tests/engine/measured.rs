@@ -24,10 +24,14 @@ pub(crate) struct Hints {
 /// A step that the engine takes on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// A full barrier.
+    Fence,
     /// Page-table writes are published.
     Publish,
     /// Page-table writes are ordered before the CPU's walks.
     Synchronize,
+    /// A space's page tables are loaded.
+    Load,
     /// An extent is invalidated on this CPU, whose bell is in this state.
     Invalidate(Extent, BellState),
     /// A tag is dropped on this CPU, whose bell is in this state.
@@ -36,6 +40,8 @@ pub(crate) enum Step {
     InvalidateAll,
     /// Other CPUs are interrupted.
     Ring,
+    /// An extent is invalidated on all CPUs.
+    Broadcast(Extent),
 }
 
 /// Properties of the machine.
@@ -89,6 +95,7 @@ unsafe impl Memory for Measured {
 
     fn fence(&self) {
         fence(SeqCst);
+        self.note(Step::Fence);
     }
     fn prefetch(&self, _: &AtomicU64) {
         self.reads.fetch_add(1, Relaxed);
@@ -132,7 +139,9 @@ unsafe impl Machine for Measured {
     fn cpu_limit(&self) -> usize {
         self.cpus.len()
     }
-    unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
+    unsafe fn load(&self, _: Root, _: Tag, _: Entries) {
+        self.note(Step::Load);
+    }
     fn load_kernel(&self) {}
     fn invalidate(&self, _: Tag, extent: Extent) {
         self.note(Step::Invalidate(extent, self.bell()));
@@ -164,8 +173,12 @@ unsafe impl Broadcaster for Measured {
     fn costs(&self) -> NotifyCosts {
         self.config.costs.expect("the machine has a broadcaster")
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, _: Extent) {}
-    fn broadcast_kernel(&self, _: Extent) {}
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, extent: Extent) {
+        self.note(Step::Broadcast(extent));
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        self.note(Step::Broadcast(extent));
+    }
     fn complete(&self) -> u64 {
         self.config.completion_ns
     }

@@ -1,21 +1,55 @@
 //! The order of the engine's steps on the machine. No TLB shows it, because an x86 host completes
 //! each step before the next.
 
-use shootdown::{BellState, Extent, PageSize};
+use shootdown::{BellState, Extent, NotifyCosts, PageSize};
 
 use super::measured::{CONFIG, Config, PAGE, Step, System};
+
+/// A machine on which a broadcast costs less than an interrupt.
+fn with_broadcasts() -> System {
+    let costs = NotifyCosts { interrupt_ns: 5000, broadcast_ns: 2000, ..NotifyCosts::default() };
+    System::new(Config { costs: Some(costs), ..CONFIG })
+}
+
+/// The position of a step.
+fn index_of(steps: &[Step], step: Step) -> usize {
+    let index = steps.iter().position(|other| *other == step);
+    index.unwrap_or_else(|| panic!("{step:?} is not among {steps:?}"))
+}
+
+/// Asserts that these steps are among others, in this order.
+fn assert_order(steps: &[Step], wanted: &[Step]) {
+    let indexes: Vec<usize> = wanted.iter().map(|step| index_of(steps, *step)).collect();
+    assert!(indexes.is_sorted(), "{wanted:?} is not the order of {steps:?}");
+}
 
 #[test]
 fn flush_publishes_page_tables_before_it_notifies_or_invalidates() {
     let system = System::new(CONFIG);
-    // SAFETY: the space lives as long as the engine, and does not move.
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
     unsafe { system.pin(0).switch(&system.space) };
     let steps = system.steps(|| system.flush());
-    let answered = Step::Invalidate(PAGE, BellState::Answering);
-    let own = Step::Invalidate(PAGE, BellState::Quiet);
-    assert_eq!(steps[0], Step::Publish);
-    let count = |step| steps[1..].iter().filter(|other| **other == step).count();
-    assert_eq!([Step::Ring, answered, own].map(count), [1, 1, 1], "{steps:?}");
+    let [answered, own] =
+        [BellState::Answering, BellState::Quiet].map(|bell| Step::Invalidate(PAGE, bell));
+    for last in [answered, own] {
+        assert_order(&steps, &[Step::Publish, Step::Fence, Step::Ring, last]);
+    }
+    let mut pending = None;
+    let steps = system.steps(|| pending = Some(system.pin(0).flush_kernel(PAGE)));
+    assert_order(&steps, &[Step::Publish, Step::Fence, Step::Ring]);
+    system.pin(1).handle_flush_ipi();
+    assert!(pending.unwrap().poll());
+}
+
+#[test]
+fn broadcast_comes_after_page_tables_are_published() {
+    let system = with_broadcasts();
+    let steps = system.steps(|| _ = system.pin(0).flush(&system.space, PAGE).poll());
+    assert_order(&steps, &[Step::Publish, Step::Fence, Step::Broadcast(PAGE)]);
+    let steps = system.steps(|| _ = system.pin(0).flush_kernel(PAGE).poll());
+    assert_order(&steps, &[Step::Publish, Step::Broadcast(PAGE)]);
+    let steps = system.steps(|| _ = system.pin(0).flush_walkers(&system.space).poll());
+    assert_order(&steps, &[Step::Fence, Step::Broadcast(Extent::whole())]);
 }
 
 #[test]
@@ -24,6 +58,22 @@ fn cpu_that_comes_online_synchronizes_before_it_invalidates() {
     system.pin(1).offline();
     let steps = system.steps(|| system.pin(1).online());
     assert_eq!(steps, [Step::Synchronize, Step::InvalidateAll]);
+}
+
+/// Each of these words is written before others are read.
+#[test]
+fn switch_trim_and_attached_device_are_followed_by_a_barrier() {
+    let system = System::new(CONFIG);
+    // SAFETY: as above.
+    let switch = || unsafe { system.pin(0).switch(&system.space) };
+    assert_order(&system.steps(switch), &[Step::Fence, Step::Load]);
+    system.pin(0).enter_lazy();
+    index_of(&system.steps(switch), Step::Fence);
+    system.pin(0).leave_space();
+    index_of(&system.steps(|| _ = system.pin(0).trim_cpumask(&system.space)), Step::Fence);
+    let attach = || system.engine.attach_device(&system.space).unwrap();
+    assert_eq!(system.steps(attach), [Step::Fence]);
+    system.engine.detach_device(&system.space);
 }
 
 /// Flushes on CPU 0, and returns the steps of CPU 1, which answers the flushes together.
