@@ -104,6 +104,49 @@ fn gathered_flush_is_caught_up_by_a_lazy_cpu() {
     engine.enter(CpuId(0)).pin().leave_space();
 }
 
+/// The lazy CPU missed several flushes, and has dropped everything since.
+#[test]
+fn broadcast_for_walkers_leaves_a_lazy_cpu_nothing_to_catch_up() {
+    let engine = online(Config::default().with_broadcasts(15));
+    let space = engine.space(Root(0));
+    switch(&engine, 0, &space);
+    switch(&engine, 1, &space);
+    engine.enter(CpuId(1)).pin().enter_lazy();
+    (0..3).for_each(|_| engine.enter(CpuId(0)).pin().flush(&space, PAGE).wait());
+    engine.enter(CpuId(0)).pin().flush_walkers(&space).wait();
+    let before = engine.cpu(CpuId(1)).stats();
+    switch(&engine, 1, &space);
+    let after = engine.cpu(CpuId(1)).stats();
+    assert_eq!(
+        after.flushes_full + after.flushes_ranged,
+        before.flushes_full + before.flushes_ranged
+    );
+    [0, 1].map(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
+}
+
+/// The hypervisor has stopped CPU 1.
+#[test]
+fn flush_waits_for_the_cpus_that_run() {
+    let engine = online(Config { cpus: 3, is_guest: true, ..Config::default() });
+    let space = engine.space(Root(0));
+    switch(&engine, 1, &space);
+    switch(&engine, 2, &space);
+    engine.enter(CpuId(1)).stop();
+    let mut pending = engine.enter(CpuId(0)).pin().flush(&space, PAGE);
+    assert!(pending.waiting().iter().eq([CpuId(2)]));
+    engine.enter(CpuId(2)).interrupt_point();
+    assert!(pending.poll());
+    engine.enter(CpuId(1)).resume();
+    [1, 2].map(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
+}
+
+#[test]
+fn cpu_that_went_offline_is_not_in_the_online_set() {
+    let engine = online(Config { cpus: 3, ..Config::default() });
+    engine.enter(CpuId(1)).pin().offline();
+    assert_eq!(format!("{engine:?}"), "Shootdown { online: [5], .. }");
+}
+
 /// No CPU has the space loaded, or the CPU that has left it was trimmed from the mask.
 #[test]
 fn flush_alone_is_caught_up_by_a_cpu_that_left() {

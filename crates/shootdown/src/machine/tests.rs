@@ -105,6 +105,14 @@ fn defaults_are_as_documented() {
 }
 
 #[test]
+fn synchronization_publishes_and_fences() {
+    let machine = plain();
+    machine.synchronize();
+    let counts = [&machine.fences, &machine.publications];
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [1, 1]);
+}
+
+#[test]
 #[should_panic = "which this kernel cannot invalidate on"]
 fn flush_of_devices_panics_by_default() {
     let engine = crate::engine::Shootdown::new(plain());

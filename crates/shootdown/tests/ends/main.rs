@@ -267,6 +267,10 @@ fn counted_references_balance() {
     system.go_lazy(2, 0);
     system.switch(2, 0);
     system.go_lazy(2, 0);
+    // CPU 2 misses a flush, and catches up when it returns.
+    system.cpu(0).pin().flush(&system.spaces[0], Extent::page(0)).wait();
+    system.switch(2, 0);
+    system.go_lazy(2, 0);
     system.retire(0);
     assert_eq!(system.reclaimed(), [], "CPU 2 has the space loaded");
     system.switch(2, 1);

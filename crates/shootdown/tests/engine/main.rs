@@ -152,6 +152,20 @@ fn interrupted_cpu_invalidates_the_range_it_missed() {
 }
 
 #[test]
+fn batch_without_others_is_local() {
+    let system: System = System::new(CONFIG);
+    let (machine, zero) = (system.engine.machine(), system.cpu(0));
+    let before = system.stats(0);
+    let mut batch: Batch<_, Vec<u64>> = Batch::new();
+    for space in &system.spaces[..2] {
+        let entry = batch.space(machine, &space).unwrap();
+        entry.unmapped(&zero.pin(), page_at(4), StaleWrites::Impossible).wait();
+    }
+    batch.send(&zero.pin()).wait();
+    assert_eq!(system.stats(0).flushes_local - before.flushes_local, 2);
+}
+
+#[test]
 fn gathered_flush_without_others_is_local() {
     for config in [CONFIG, CONFIG.with_broadcasts(15)] {
         let system: System = System::new(config);

@@ -36,6 +36,8 @@ pub(crate) enum Step {
     Invalidate(Extent, BellState),
     /// A tag is dropped on this CPU, whose bell is in this state.
     InvalidateTag(BellState),
+    /// An extent of the kernel is invalidated on this CPU.
+    InvalidateKernel(Extent),
     /// Everything is dropped on this CPU.
     InvalidateAll,
     /// Other CPUs are interrupted.
@@ -149,7 +151,9 @@ unsafe impl Machine for Measured {
     fn invalidate_tag(&self, _: Tag) {
         self.note(Step::InvalidateTag(self.bell()));
     }
-    fn invalidate_kernel(&self, _: Extent) {}
+    fn invalidate_kernel(&self, extent: Extent) {
+        self.note(Step::InvalidateKernel(extent));
+    }
     fn invalidate_all(&self) {
         self.note(Step::InvalidateAll);
     }

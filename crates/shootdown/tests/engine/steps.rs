@@ -1,9 +1,11 @@
 //! The order of the engine's steps on the machine. No TLB shows it, because an x86 host completes
 //! each step before the next.
 
-use shootdown::{BellState, Extent, NotifyCosts, PageSize};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::measured::{CONFIG, Config, PAGE, Step, System};
+use shootdown::{BellState, Extent, NotifyCosts, PageSize, Pending};
+
+use super::measured::{CONFIG, Config, Measured, PAGE, Step, System};
 
 /// A machine on which a broadcast costs less than an interrupt.
 fn with_broadcasts() -> System {
@@ -126,4 +128,37 @@ fn lazy_cpu_answers_without_an_invalidation() {
     });
     assert_eq!(steps, []);
     assert!(pending.poll());
+}
+
+#[test]
+fn page_of_the_kernel_is_invalidated_once() {
+    let system = System::new(CONFIG);
+    let answer = |mut pending: Pending<'_, Measured>| {
+        let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+        assert!(pending.poll());
+        steps
+    };
+    let steps = answer(system.pin(0).flush_kernel(PAGE));
+    assert_eq!(steps, [Step::InvalidateKernel(PAGE)]);
+    let steps = answer(system.pin(0).flush(&system.space, PAGE));
+    assert_eq!(steps, [Step::Invalidate(PAGE, BellState::Answering)]);
+}
+
+/// The device may walk the tables as soon as it has the tag.
+#[test]
+fn pin_of_a_tag_is_followed_by_a_barrier() {
+    let system = with_broadcasts();
+    let pin = || assert!(system.pin(0).pin_tag(&system.space).is_some());
+    pin();
+    assert_eq!(system.steps(pin), [Step::Fence]);
+    (0..2).for_each(|_| system.pin(0).unpin_tag(&system.space));
+}
+
+/// The machine's `wait_hint` panics, because there is no thread that could answer.
+#[test]
+fn wait_that_panics_is_not_repeated_when_it_is_dropped() {
+    let system = System::new(CONFIG);
+    let mut pending = system.pin(0).flush(&system.space, PAGE);
+    assert!(catch_unwind(AssertUnwindSafe(|| pending.wait())).is_err());
+    drop(pending);
 }
