@@ -121,7 +121,7 @@ fn broadcast_for_walkers_leaves_a_lazy_cpu_nothing_to_catch_up() {
         after.flushes_full + after.flushes_ranged,
         before.flushes_full + before.flushes_ranged
     );
-    [0, 1].map(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
+    [0, 1].into_iter().for_each(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
 }
 
 /// The hypervisor has stopped CPU 1.
@@ -137,7 +137,7 @@ fn flush_waits_for_the_cpus_that_run() {
     engine.enter(CpuId(2)).interrupt_point();
     assert!(pending.poll());
     engine.enter(CpuId(1)).resume();
-    [1, 2].map(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
+    [1, 2].into_iter().for_each(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
 }
 
 #[test]

@@ -70,7 +70,11 @@ pub(crate) struct Measured {
     writes: AtomicU64,
     now_ns: AtomicU64,
     steps: Mutex<Vec<Step>>,
+    during_wait: Mutex<Option<Turn>>,
 }
+
+/// What another CPU does while this one waits.
+type Turn = Box<dyn FnOnce() + Send>;
 
 impl Measured {
     fn steps(&self) -> MutexGuard<'_, Vec<Step>> {
@@ -165,7 +169,13 @@ unsafe impl Machine for Measured {
     }
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
-        panic!("there is no other thread, so {waiting:?} will not answer");
+        let turn = self.during_wait.lock().unwrap().take();
+        let turn = turn.unwrap_or_else(|| {
+            panic!("there is no other thread, so {waiting:?} will not answer");
+        });
+        let this = self.current.load(Relaxed);
+        turn();
+        self.current.store(this, Relaxed);
     }
 }
 
@@ -209,6 +219,7 @@ impl System {
             writes: AtomicU64::new(0),
             now_ns: AtomicU64::new(1),
             steps: Mutex::default(),
+            during_wait: Mutex::default(),
         });
         let space = Box::new(engine.space(Root(0)));
         let system = Self { engine, space };
@@ -246,6 +257,11 @@ impl System {
         writes.store(0, Relaxed);
         let result = operation();
         (Hints { reads: reads.load(Relaxed), writes: writes.load(Relaxed) }, result)
+    }
+
+    /// Does something on another CPU while this CPU waits for the first time.
+    pub(crate) fn during_wait(&self, turn: impl FnOnce() + Send + 'static) {
+        *self.engine.machine().during_wait.lock().unwrap() = Some(Box::new(turn));
     }
 
     /// The steps of `operation`.

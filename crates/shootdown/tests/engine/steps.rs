@@ -2,6 +2,7 @@
 //! each step before the next.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::channel;
 
 use shootdown::{BellState, Extent, NotifyCosts, PageSize, Pending};
 
@@ -161,4 +162,40 @@ fn wait_that_panics_is_not_repeated_when_it_is_dropped() {
     let mut pending = system.pin(0).flush(&system.space, PAGE);
     assert!(catch_unwind(AssertUnwindSafe(|| pending.wait())).is_err());
     drop(pending);
+}
+
+/// It polls its bell, so it answers without an interrupt.
+#[test]
+fn cpu_that_waits_is_not_interrupted() {
+    let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+    // SAFETY: the system is freed at the end of this function.
+    let system: &'static System = unsafe { &*owned };
+    // SAFETY: as above, and the space's box does not move it.
+    unsafe { system.pin(0).switch(&system.space) };
+    let mut pending = system.pin(0).flush(&system.space, PAGE);
+    let (sender, receiver) = channel();
+    system.during_wait(move || {
+        let mut second = None;
+        let steps = system.steps(|| second = Some(system.pin(1).flush(&system.space, PAGE)));
+        sender.send(steps).unwrap();
+        // CPU 0 answers after this turn, and this CPU does not wait for it.
+        std::mem::forget(second);
+        system.pin(1).handle_flush_ipi();
+    });
+    pending.wait();
+    drop(pending);
+    assert!(!receiver.recv().unwrap().contains(&Step::Ring));
+    // SAFETY: nothing refers to the system any more: the other flush was forgotten.
+    drop(unsafe { Box::from_raw(owned) });
+}
+
+/// A CPU that has used the space since the last flush has nothing to publish.
+#[test]
+fn cpu_that_switched_after_the_last_flush_is_no_walker() {
+    let system = System::new(CONFIG);
+    system.pin(1).leave_space();
+    (0..3).for_each(|_| drop(system.pin(0).flush(&system.space, PAGE)));
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
+    unsafe { system.pin(1).switch(&system.space) };
+    assert!(system.pin(0).flush_walkers(&system.space).waiting().is_empty());
 }
