@@ -138,6 +138,7 @@ fn handler_does_at_most_three_rounds() {
             interrupts += 1;
             assert!(stats().answers - before <= 3, "one interrupt did more than three rounds");
             pending = machine.self_interrupts.load(Ordering::Relaxed) - sent;
+            assert_eq!(stats().interrupts_sent, sent + pending);
         }
         // Every flush has been answered, also the last one.
         assert_eq!(stats().answers, flushes + 1);

@@ -460,6 +460,14 @@ fn debug_output_shows_the_state() {
     assert_eq!(report, bell);
     assert_eq!(format!("{:?}", VcpuWord::<Machine>::default()), "VcpuWord { .. }");
 
+    let mut several = ExtentSet::new();
+    [page_at(3), page_at(5)].into_iter().for_each(|extent| several.add(extent));
+    let mut pending = pin.flush_gathered(space, &several);
+    system.cpu(1).interrupt_point();
+    let horizon = format!("{:?}", pending.horizon());
+    assert_eq!(horizon, "Horizon { space: 1, flush: 3, cleared: 3 }");
+    pending.wait();
+
     let mut quarantine: Quarantine<Vec<u64>> = Quarantine::new(9);
     quarantine.defer(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
     assert_eq!(format!("{quarantine:?}"), "{0: 3}");

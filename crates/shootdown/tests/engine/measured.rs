@@ -44,6 +44,8 @@ pub(crate) enum Step {
     Ring,
     /// An extent is invalidated on all CPUs.
     Broadcast(Extent),
+    /// This CPU waits until its broadcasts are complete.
+    Complete,
 }
 
 /// Properties of the machine.
@@ -194,6 +196,7 @@ unsafe impl Broadcaster for Measured {
         self.note(Step::Broadcast(extent));
     }
     fn complete(&self) -> u64 {
+        self.note(Step::Complete);
         self.config.completion_ns
     }
     /// The engine reads the clock before and after it waits for answers.

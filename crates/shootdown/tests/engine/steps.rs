@@ -45,14 +45,22 @@ fn flush_publishes_page_tables_before_it_notifies_or_invalidates() {
 }
 
 #[test]
-fn broadcast_comes_after_page_tables_are_published() {
+fn broadcast_comes_after_page_tables_are_published_and_is_completed() {
     let system = with_broadcasts();
     let steps = system.steps(|| _ = system.pin(0).flush(&system.space, PAGE).poll());
-    assert_order(&steps, &[Step::Publish, Step::Fence, Step::Broadcast(PAGE)]);
+    assert_order(&steps, &[Step::Publish, Step::Fence, Step::Broadcast(PAGE), Step::Complete]);
     let steps = system.steps(|| _ = system.pin(0).flush_kernel(PAGE).poll());
-    assert_order(&steps, &[Step::Publish, Step::Broadcast(PAGE)]);
+    assert_order(&steps, &[Step::Publish, Step::Broadcast(PAGE), Step::Complete]);
     let steps = system.steps(|| _ = system.pin(0).flush_walkers(&system.space).poll());
-    assert_order(&steps, &[Step::Fence, Step::Broadcast(Extent::whole())]);
+    assert_order(&steps, &[Step::Fence, Step::Broadcast(Extent::whole()), Step::Complete]);
+}
+
+#[test]
+fn joined_broadcast_is_completed() {
+    let system = with_broadcasts();
+    let mut all = Pending::done(&system.engine);
+    all.join(system.pin(0).flush(&system.space, PAGE));
+    assert_eq!(system.steps(|| assert!(all.poll())), [Step::Complete]);
 }
 
 #[test]
@@ -143,6 +151,20 @@ fn page_of_the_kernel_is_invalidated_once() {
     assert_eq!(steps, [Step::InvalidateKernel(PAGE)]);
     let steps = answer(system.pin(0).flush(&system.space, PAGE));
     assert_eq!(steps, [Step::Invalidate(PAGE, BellState::Answering)]);
+}
+
+#[test]
+fn cpu_that_comes_online_has_no_page_of_the_kernel_to_invalidate() {
+    let system = System::new(CONFIG);
+    system.pin(1).offline();
+    system.pin(0).flush_kernel(PAGE).wait();
+    system.pin(1).online();
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
+    unsafe { system.pin(1).switch(&system.space) };
+    let mut pending = system.pin(0).flush(&system.space, PAGE);
+    let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+    assert_eq!(steps, [Step::Invalidate(PAGE, BellState::Answering)]);
+    assert!(pending.poll());
 }
 
 /// The device may walk the tables as soon as it has the tag.
