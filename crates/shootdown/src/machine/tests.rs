@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::broadcaster::NoBroadcaster;
+use crate::cpu_set::SharedCpuSet;
 use crate::rules::Rule;
 use crate::tag::slots::TagSlot;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -102,6 +103,14 @@ fn defaults_are_as_documented() {
     assert_eq!(machine.trace_clock_ns(), 0);
     assert!(machine.broadcaster().is_none());
     assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
+}
+
+/// A set of several words has no instruction that inserts and fences.
+#[test]
+fn insertion_into_several_words_is_followed_by_a_fence() {
+    let (machine, set) = (plain(), SharedCpuSet::<_, [u64; 2]>::default());
+    set.insert_then_fence(&machine, CpuId(70), Rule::RegisterFence);
+    assert_eq!(machine.fences.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use shootdown::{
     BellState, Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent,
-    Machine, Memory, NotifyCosts, PinnedCpu, Reach, Root, Shootdown, Space, StallReport, Tag,
-    TagSlot, Tagging,
+    Machine, Memory, NotifyCosts, PinnedCpu, Presence, Reach, Root, Shootdown, Space, StallReport,
+    Tag, TagSlot, Tagging, Unanswered,
 };
 
 pub(crate) const PAGE: Extent = Extent::page(0x1000);
@@ -32,6 +32,8 @@ pub(crate) enum Step {
     Synchronize,
     /// A space's page tables are loaded.
     Load,
+    /// The kernel's own page tables are loaded on this CPU, which has this presence.
+    LoadKernel(Presence),
     /// An extent is invalidated on this CPU, whose bell is in this state.
     Invalidate(Extent, BellState),
     /// A tag is dropped on this CPU, whose bell is in this state.
@@ -75,7 +77,7 @@ pub(crate) struct Measured {
     during_wait: Mutex<Option<Turn>>,
 }
 
-/// What another CPU does while this one waits.
+/// An operation of another CPU while this one waits.
 type Turn = Box<dyn FnOnce() + Send>;
 
 impl Measured {
@@ -87,11 +89,11 @@ impl Measured {
         self.steps().push(step);
     }
 
-    /// The state of this CPU's bell.
-    fn bell(&self) -> BellState {
+    /// This CPU, as other CPUs observe it.
+    fn observed(&self) -> Unanswered {
         let mut this = CpuSet::new();
         this.insert(self.cpu());
-        StallReport::new(self, &this).cpus().next().unwrap().bell
+        StallReport::new(self, &this).cpus().next().unwrap()
     }
 }
 
@@ -150,12 +152,14 @@ unsafe impl Machine for Measured {
     unsafe fn load(&self, _: Root, _: Tag, _: Entries) {
         self.note(Step::Load);
     }
-    fn load_kernel(&self) {}
+    fn load_kernel(&self) {
+        self.note(Step::LoadKernel(self.observed().presence));
+    }
     fn invalidate(&self, _: Tag, extent: Extent) {
-        self.note(Step::Invalidate(extent, self.bell()));
+        self.note(Step::Invalidate(extent, self.observed().bell));
     }
     fn invalidate_tag(&self, _: Tag) {
-        self.note(Step::InvalidateTag(self.bell()));
+        self.note(Step::InvalidateTag(self.observed().bell));
     }
     fn invalidate_kernel(&self, extent: Extent) {
         self.note(Step::InvalidateKernel(extent));
@@ -262,7 +266,7 @@ impl System {
         (Hints { reads: reads.load(Relaxed), writes: writes.load(Relaxed) }, result)
     }
 
-    /// Does something on another CPU while this CPU waits for the first time.
+    /// Runs an operation of another CPU when the current CPU first waits.
     pub(crate) fn during_wait(&self, turn: impl FnOnce() + Send + 'static) {
         *self.engine.machine().during_wait.lock().unwrap() = Some(Box::new(turn));
     }

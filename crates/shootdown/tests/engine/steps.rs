@@ -1,10 +1,13 @@
-//! The order of the engine's steps on the machine. No TLB shows it, because an x86 host completes
-//! each step before the next.
+//! The order of the engine's steps on the machine. Tests that read through a TLB cannot show it on
+//! an x86 host, which completes each step before the next.
+//!
+//! These tests show that the engine takes a step, and where. They cannot show that other CPUs
+//! observe the order, or that no barrier is missing elsewhere: `tests/rules` does, under loom.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
-use shootdown::{BellState, Extent, NotifyCosts, PageSize, Pending};
+use shootdown::{BellState, CpuId, Extent, NotifyCosts, PageSize, Pending, Presence};
 
 use super::measured::{CONFIG, Config, Measured, PAGE, Step, System};
 
@@ -75,7 +78,7 @@ fn cpu_that_comes_online_synchronizes_before_it_invalidates() {
 #[test]
 fn switch_trim_and_attached_device_are_followed_by_a_barrier() {
     let system = System::new(CONFIG);
-    // SAFETY: as above.
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
     let switch = || unsafe { system.pin(0).switch(&system.space) };
     assert_order(&system.steps(switch), &[Step::Fence, Step::Load]);
     system.pin(0).enter_lazy();
@@ -97,7 +100,8 @@ fn steps_of_answer(answers_early: bool, flushes: &[Extent]) -> Vec<Step> {
     steps
 }
 
-/// A CPU whose bell is not quiet any more polls it: it has answered, and not left the handler.
+/// In the state `Answering`, the CPU has not answered yet; in `Polling`, it has answered, and has
+/// not left the handler.
 #[test]
 fn early_answer_is_given_before_the_invalidation_of_one_flush() {
     for pages in [1, 3] {
@@ -125,8 +129,7 @@ fn answer_is_late_unless_one_flush_of_few_pages_was_missed() {
     }
 }
 
-/// The answer waits for the generation of the log, so a CPU that became lazy after the ring
-/// invalidates nothing before it uses the space again.
+/// A CPU that became lazy after the ring catches up when it returns to the space.
 #[test]
 fn lazy_cpu_answers_without_an_invalidation() {
     let system = System::new(Config { answers_early: true, ..CONFIG });
@@ -186,7 +189,7 @@ fn wait_that_panics_is_not_repeated_when_it_is_dropped() {
     drop(pending);
 }
 
-/// It polls its bell, so it answers without an interrupt.
+/// A CPU that waits with interrupts masked polls its bell, so it answers without an interrupt.
 #[test]
 fn cpu_that_waits_is_not_interrupted() {
     let owned = Box::into_raw(Box::new(System::new(CONFIG)));
@@ -211,13 +214,35 @@ fn cpu_that_waits_is_not_interrupted() {
     drop(unsafe { Box::from_raw(owned) });
 }
 
-/// A CPU that has used the space since the last flush has nothing to publish.
+/// The switch publishes the generation up to which the CPU's translations are clean.
 #[test]
-fn cpu_that_switched_after_the_last_flush_is_no_walker() {
+fn cpu_that_switched_after_last_flush_is_not_interrupted() {
     let system = System::new(CONFIG);
     system.pin(1).leave_space();
     (0..3).for_each(|_| drop(system.pin(0).flush(&system.space, PAGE)));
     // SAFETY: the space lives as long as the engine, and its box does not move it.
     unsafe { system.pin(1).switch(&system.space) };
     assert!(system.pin(0).flush_walkers(&system.space).waiting().is_empty());
+}
+
+/// An NMI that comes before the kernel's root is loaded must not conclude that the CPU uses the
+/// space.
+#[test]
+fn cpu_that_leaves_is_not_active_when_it_loads_the_kernel() {
+    let system = System::new(CONFIG);
+    let steps = system.steps(|| system.pin(1).leave_space());
+    index_of(&steps, Step::LoadKernel(Presence::Switching(system.space.id())));
+}
+
+/// The interrupt of CPU 1 may have been lost with CPU 2, which stopped while it sent it.
+#[test]
+fn cpus_that_are_rung_are_interrupted_again_after_a_crash() {
+    let system = System::new(Config { cpus: 3, ..CONFIG });
+    let mut pending = system.pin(0).flush(&system.space, PAGE);
+    // SAFETY: CPU 2 does nothing any more, and its accesses were on this thread.
+    let disconnect = || unsafe { system.pin(0).disconnect(CpuId(2)) };
+    assert_eq!(system.steps(disconnect).last(), Some(&Step::Ring));
+    assert_eq!(system.stats().interrupts_sent, 3);
+    system.pin(1).handle_flush_ipi();
+    assert!(pending.poll());
 }

@@ -8,6 +8,7 @@ mod hardware;
 mod leaving;
 mod pins;
 mod solo;
+mod stopped;
 mod storm;
 
 use shootdown::Extent;
