@@ -147,13 +147,6 @@ fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<Strin
     Ok(counts)
 }
 
-/// Returns the number with a name in lines of JSON.
-pub(super) fn number(output: &str, name: &str) -> Option<u64> {
-    let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
-    let end = rest.find(|character: char| !character.is_ascii_digit())?;
-    rest[..end].parse().ok()
-}
-
 /// Returns the table *booted / simulated*, with one row for each workload.
 fn table(counts: &str) -> String {
     let (arch, cpus) = CPUS[0];

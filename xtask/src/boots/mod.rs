@@ -192,6 +192,14 @@ impl Built {
         command.args("--patience 600").arg("--kernel").arg(&self.kernels[arch][1])
     }
 
+    /// Boots a workload with instruction counting and these options on x86-64, and returns what the
+    /// kernel prints.
+    fn console(&self, workload: &str, options: &str) -> Result<String, Failure> {
+        const LIMIT: Duration = Duration::from_secs(300);
+        let command = with_workload(self.count("x86_64"), workload);
+        Ok(command.args("--console").args(options).captured_within(LIMIT)?.output)
+    }
+
     fn alone(&self, arch: &str) -> Result<String, Failure> {
         self.boot(Machine::Qemu(arch)).args("--cpus 1").output()
     }
@@ -269,6 +277,13 @@ impl Built {
 fn with_workload(command: Command, workload: &str) -> Command {
     let command = command.arg("--workload").arg(workload);
     if DISCARDING.contains(&workload) { command.args("--discards immediate") } else { command }
+}
+
+/// Returns the number with a name in lines of JSON.
+fn number(output: &str, name: &str) -> Option<u64> {
+    let (_, rest) = output.split_once(&format!("\"{name}\":"))?;
+    let end = rest.find(|character: char| !character.is_ascii_digit())?;
+    rest[..end].parse().ok()
 }
 
 /// Returns a table with one row for each scenario and fault, and one column for each machine.

@@ -2,15 +2,10 @@
 //! flushes leave those of other CPUs out, which must show as wrong words.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use super::counts::number;
-use super::{BOOK, Built, Part, golden, with_workload};
+use super::{BOOK, Built, Part, golden, number};
 use crate::command::Failure;
 use crate::parallel;
-
-/// The architecture of the counted runs.
-const ARCH: &str = "x86_64";
 
 /// The values of `--replicas`.
 const OPTIONS: [&str; 4] = ["never", "if-worth", "always", "unflushed"];
@@ -112,11 +107,8 @@ struct Counted {
 
 impl Counted {
     fn run(built: &Built, line: Line, option: &str) -> Result<Self, Failure> {
-        const LIMIT: Duration = Duration::from_secs(300);
         let Line { workload, cpus, fault } = line;
-        let command = with_workload(built.count(ARCH), workload).args("--console --replicas");
-        let command = command.arg(option).arg("--cpus").arg(cpus.to_string());
-        let output = command.captured_within(LIMIT)?.output;
+        let output = built.console(workload, &format!("--replicas {option} --cpus {cpus}"))?;
         let failure = |cause: String| {
             Failure::new(
                 format!("`{workload}` with --replicas {option} {cause}"),

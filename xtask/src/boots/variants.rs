@@ -2,15 +2,10 @@
 //! which must show as wrong words.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use super::counts::number;
-use super::{BOOK, Built, Part, golden};
+use super::{BOOK, Built, Part, golden, number};
 use crate::command::Failure;
 use crate::parallel;
-
-/// The architecture of the counted runs.
-const ARCH: &str = "x86_64";
 
 /// A table of the book.
 struct Table {
@@ -106,16 +101,11 @@ impl Table {
     /// Returns the rows of these right values, and of all faults.
     fn rows(&self, built: &Built, right: &[&str]) -> Result<String, Failure> {
         let values = [right, self.faults].concat();
-        let rows = parallel::map(&values, |value| self.row(value, &self.boot(built, value)?));
+        let rows = parallel::map(&values, |value| {
+            let options = format!("--cpus 4 {} {value}", self.option);
+            self.row(value, &built.console(self.workload, &options)?)
+        });
         rows.into_iter().collect()
-    }
-
-    /// Boots the workload with a value of the option, and returns what the kernel prints.
-    fn boot(&self, built: &Built, value: &str) -> Result<String, Failure> {
-        const LIMIT: Duration = Duration::from_secs(300);
-        let command = built.count(ARCH).args("--workload").arg(self.workload);
-        let command = command.args("--cpus 4 --console").arg(self.option).arg(value);
-        Ok(command.captured_within(LIMIT)?.output)
     }
 
     /// Returns the row of a value, with which the kernel has printed `output`.
