@@ -117,6 +117,8 @@ fn load_contains_options_and_workload() {
     let replicas = load(&["--workload", "migrate", "--cpus", "2", "--replicas", "if-worth"]);
     let expected = format!("{common}discards=in-place\nreplicas=if-worth\n\n");
     assert!(replicas.ends_with(&expected), "{replicas}");
+    let around = load(&["--workload", "reclaim", "--cpus", "2", "--fault-around", "unmarked"]);
+    assert!(around.ends_with("discards=in-place\nfault_around=unmarked\n\n"), "{around}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)
@@ -133,6 +135,17 @@ fn replicas_are_refused_where_they_do_nothing() {
     let alone = boot("exit 1", &replicas);
     assert_eq!(alone.status.code(), Some(BAD_INPUT));
     assert!(text(&alone.stderr).contains("--workload"));
+}
+
+#[test]
+fn unmarked_neighbours_are_refused_where_cleared_marks_are_lost() {
+    for (arch, pages) in
+        [("aarch64", "unmarked"), ("riscv64", "unaged"), ("loongarch64", "unmarked")]
+    {
+        let options = ["--workload", "reclaim", "--arch", arch, "--fault-around", pages];
+        let cause = ["do not record marks", "--arch x86_64"];
+        assert_error(&boot("exit 1", &options), BAD_INPUT, &cause);
+    }
 }
 
 #[test]
