@@ -63,10 +63,11 @@ fn outcome(design: Design, targets: u32, pages: u64) -> Outcome {
 
 /// With the policy of Linux, so that both designs flush in each call.
 ///
-/// Linux takes the lines of 64 queues one after the other. The engine requests the lines of 64
-/// bells before it rings the first.
+/// The median and the 99th percentile are no longer than Linux's. With 64 targets and one page,
+/// they are half as long: Linux takes the lines of 64 queues one after the other, and the engine
+/// requests the lines of 64 bells before it rings the first.
 #[test]
-fn flush_of_64_cpus_takes_half_of_linux() {
+fn flush_takes_no_longer_than_linux() {
     let designs = [Design::LINUX_7_0, Design::SHOOTDOWN_ALONE, Design::SHOOTDOWN_EARLY_ANSWERS];
     for (targets, pages) in [(1, 1), (2, 1), (8, 1), (32, 1), (64, 1), (8, 16), (64, 16)] {
         let outcomes = designs.map(|design| outcome(design, targets, pages));
