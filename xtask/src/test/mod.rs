@@ -14,7 +14,7 @@ use crate::{bench, book, boots, demo, guests, page, port, publishing, setup, soa
 use schedule::{Cores, Step};
 use soak::Miri;
 
-/// The steps, in the order in which they start: for each, its cores, the steps that must be done
+/// The steps, in the order in which they start: for each, its cores, the steps that must have passed
 /// before it, and its budget.
 ///
 /// A budget is about the number of seconds that the step takes on two idle cores from a clean
@@ -28,7 +28,7 @@ const STEPS: &[Step] = &[
     // Cargo builds into one folder for one command at a time: these two are never side by side. The
     // compiler leaves a core idle whenever it waits for the largest crate.
     Step::new("clippy", Cores::One, &["toolchain"], 60, builds::clippy),
-    Step::new("build", Cores::One, &["clippy"], 220, builds::tests),
+    Step::new("build", Cores::One, &["toolchain"], 220, builds::tests).after("clippy"),
     Step::new("miri", Cores::One, &["packages"], 140, || soak::miri(Miri::Sample)),
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
     Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn every_step_needs_only_earlier_steps() {
         for (index, step) in STEPS.iter().enumerate() {
-            for needed in step.needs {
+            for needed in step.needs.iter().chain(&step.after) {
                 assert!(STEPS[..index].iter().any(|step| step.name == *needed), "{}", step.name);
             }
         }

@@ -11,8 +11,10 @@ pub(super) struct Step {
     /// The argument that selects the step on the command line.
     pub(super) name: &'static str,
     cores: Cores,
-    /// The steps that must be done before this one starts.
+    /// The steps that must have passed before this one starts.
     pub(super) needs: &'static [&'static str],
+    /// A step that must have ended before this one starts, passed or not.
+    pub(super) after: Option<&'static str>,
     /// Expected time in seconds. A longer time is not a failure.
     budget_s: u32,
     pub(super) run: fn() -> Result<(), Failure>,
@@ -26,7 +28,12 @@ impl Step {
         budget_s: u32,
         run: fn() -> Result<(), Failure>,
     ) -> Self {
-        Self { name, cores, needs, budget_s, run }
+        Self { name, cores, needs, after: None, budget_s, run }
+    }
+
+    /// Makes the step start after another one has ended.
+    pub(super) const fn after(self, other: &'static str) -> Self {
+        Self { after: Some(other), ..self }
     }
 }
 
@@ -42,14 +49,16 @@ pub(super) enum Cores {
 /// A step is reported when it takes longer than its budget times this factor.
 const TOLERANCE: f64 = 2.0;
 
-/// The result of a step.
-struct Done {
-    step: usize,
-    time: Duration,
-    result: Result<(), Failure>,
+/// The end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Passed(Duration),
+    Failed(Duration),
+    /// The step was not run, because it needs this one, which did not pass.
+    Needs(&'static str),
 }
 
-/// Runs all steps, prints a table of their times, and returns the first failure.
+/// Runs all steps, and prints a table of their ends. A failure names all steps that did not pass.
 pub(super) fn run(steps: &[Step]) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     run_on(cores, steps, |step| in_process(step.name))
@@ -58,22 +67,21 @@ pub(super) fn run(steps: &[Step]) -> Result<(), Failure> {
 /// Runs all steps with `run_step` on this number of cores.
 ///
 /// Steps start in their order; a step that fits into the idle cores does not overtake one that does
-/// not. After a failure, no step starts.
+/// not. After a failure, only the steps that need the failed one are left out.
 fn run_on(
     cores: usize,
     steps: &[Step],
     run_step: impl Fn(&Step) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
     let run_step = &run_step;
-    let mut times: Vec<Option<Duration>> = vec![None; steps.len()];
-    let (mut next, mut running, mut failure) = (Vec::from_iter(0..steps.len()), Vec::new(), None);
+    let mut ends: Vec<Option<End>> = vec![None; steps.len()];
+    let (mut next, mut running) = (Vec::from_iter(0..steps.len()), Vec::new());
     let start = Instant::now();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         loop {
-            while failure.is_none()
-                && let Some(position) = startable(steps, &next, &running, &times, cores)
-            {
+            leave_out(steps, &mut next, &mut ends);
+            while let Some(position) = startable(steps, &next, &running, &ends, cores) {
                 let step = next.remove(position);
                 running.push(step);
                 println!("{:>14} │ begins", steps[step].name);
@@ -82,24 +90,46 @@ fn run_on(
                     let begin = Instant::now();
                     let result = run_step(&steps[step]);
                     // The receiver outlives this scope.
-                    let _ = sender.send(Done { step, time: begin.elapsed(), result });
+                    let _ = sender.send((step, begin.elapsed(), result));
                 });
             }
             if running.is_empty() {
                 break;
             }
-            let Ok(Done { step, time, result }) = receiver.recv() else { break };
+            let Ok((step, time, result)) = receiver.recv() else { break };
             running.retain(|&other| other != step);
-            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-            println!("{:>14} │ {verdict}, {:.1} s", steps[step].name, time.as_secs_f64());
-            times[step] = Some(time);
-            if let Err(cause) = result {
-                failure.get_or_insert(cause);
-            }
+            let (name, seconds) = (steps[step].name, time.as_secs_f64());
+            ends[step] = Some(match result {
+                Ok(()) => {
+                    println!("{name:>14} │ ok, {seconds:.1} s");
+                    End::Passed(time)
+                }
+                // The step has printed its cause and its remedy.
+                Err(_) => {
+                    println!("{name:>14} │ FAILED, {seconds:.1} s");
+                    End::Failed(time)
+                }
+            });
         }
     });
-    summarise(steps, &times, start.elapsed());
-    failure.map_or(Ok(()), Err)
+    summarise(steps, &ends, start.elapsed())
+}
+
+/// Removes the steps from `next` that need a step that did not pass.
+fn leave_out(steps: &[Step], next: &mut Vec<usize>, ends: &mut [Option<End>]) {
+    // A step needs only earlier ones, so one pass finds all that follow from a failure.
+    next.retain(|&step| {
+        let did_not_pass = |name: &&&str| {
+            let index = steps.iter().position(|other| other.name == **name);
+            matches!(index.and_then(|index| ends[index]), Some(End::Failed(_) | End::Needs(_)))
+        };
+        let missing = steps[step].needs.iter().find(did_not_pass);
+        if let Some(missing) = missing {
+            println!("{:>14} │ not run: it needs {missing}", steps[step].name);
+            ends[step] = Some(End::Needs(missing));
+        }
+        missing.is_none()
+    });
 }
 
 /// Returns the position in `next` of the step that can start now.
@@ -107,13 +137,15 @@ fn startable(
     steps: &[Step],
     next: &[usize],
     running: &[usize],
-    times: &[Option<Duration>],
+    ends: &[Option<End>],
     cores: usize,
 ) -> Option<usize> {
-    let is_done = |name: &&str| {
-        steps.iter().zip(times).any(|(step, time)| step.name == *name && time.is_some())
+    let has_ended =
+        |name: &&str| steps.iter().zip(ends).any(|(step, end)| step.name == *name && end.is_some());
+    let is_ready = |&&step: &&usize| {
+        let Step { needs, after, .. } = &steps[step];
+        needs.iter().chain(after).all(&has_ended)
     };
-    let is_ready = |&&step: &&usize| steps[step].needs.iter().all(&is_done);
     let cores_of = |step: &usize| usize::from(steps[*step].cores == Cores::One);
     let busy: usize = running.iter().map(cores_of).sum();
     let (position, step) = next.iter().enumerate().find(|(_, step)| is_ready(step))?;
@@ -127,18 +159,36 @@ fn in_process(name: &str) -> Result<(), Failure> {
     Command::new(program).args("test").arg(name).run_with(|line| println!("{name:>14} │ {line}"))
 }
 
-fn summarise(steps: &[Step], times: &[Option<Duration>], total: Duration) {
+/// Prints the table of all ends. Returns a failure if a step did not pass.
+fn summarise(steps: &[Step], ends: &[Option<End>], total: Duration) -> Result<(), Failure> {
     println!("\n{:>14}   seconds  budget", "step");
-    for (step, time) in steps.iter().zip(times) {
-        let Some(time) = time.map(|time| time.as_secs_f64()) else {
-            println!("{:>14}   not run", step.name);
-            continue;
-        };
-        let is_slow = time > TOLERANCE * f64::from(step.budget_s);
-        let warning = if is_slow { "  warning: over twice its budget" } else { "" };
-        println!("{:>14} {time:>9.1} {:>7}{warning}", step.name, step.budget_s);
+    let mut failed = Vec::new();
+    for (Step { name, budget_s, .. }, end) in steps.iter().zip(ends) {
+        match end {
+            Some(End::Passed(time) | End::Failed(time)) => {
+                let time = time.as_secs_f64();
+                let is_slow = time > TOLERANCE * f64::from(*budget_s);
+                let warning = if is_slow { "  warning: over twice its budget" } else { "" };
+                let verdict = if matches!(end, Some(End::Failed(_))) { "  FAILED" } else { "" };
+                println!("{name:>14} {time:>9.1} {budget_s:>7}{verdict}{warning}");
+            }
+            Some(End::Needs(missing)) => println!("{name:>14}   not run: it needs {missing}"),
+            // Its thread has panicked.
+            None => println!("{name:>14}   not run"),
+        }
+        if !matches!(end, Some(End::Passed(_))) {
+            failed.push(*name);
+        }
     }
     println!("{:>14} {:>9.1}, with steps side by side", "all", total.as_secs_f64());
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let again: Vec<_> = failed.iter().map(|name| format!("cargo xtask test {name}")).collect();
+    Err(Failure::new(
+        format!("{} of {} steps did not pass: {}", failed.len(), steps.len(), failed.join(", ")),
+        again.join(" && "),
+    ))
 }
 
 #[cfg(test)]
@@ -147,35 +197,44 @@ mod tests {
 
     use super::*;
 
-    const STEPS: [Step; 5] = [
+    const STEPS: [Step; 7] = [
         Step::new("slow", Cores::None, &[], 0, || Ok(())),
         Step::new("one", Cores::One, &[], 0, || Ok(())),
-        Step::new("after slow", Cores::One, &["slow"], 0, || Ok(())),
+        Step::new("needs slow", Cores::One, &["slow"], 0, || Ok(())),
         Step::new("two", Cores::One, &[], 0, || Ok(())),
-        Step::new("last", Cores::One, &[], 0, || Ok(())),
+        Step::new("needs two", Cores::One, &["two"], 0, || Ok(())),
+        Step::new("needs both", Cores::One, &["needs two", "needs slow"], 0, || Ok(())),
+        Step::new("after two", Cores::One, &[], 0, || Ok(())).after("two"),
     ];
 
-    /// Returns the order in which steps end, where one of them fails and one is slow.
-    fn order(failing: &str, slow: &str) -> Vec<&'static str> {
+    /// Returns the order in which steps end, where `failing` fails and "slow" ends after all steps
+    /// that can run before it; and the failure.
+    fn order(failing: &str) -> (Vec<&'static str>, Option<String>) {
         let done = Mutex::new(Vec::new());
+
+        let before_slow = if failing == "two" { 3 } else { 4 };
         let result = run_on(1, &STEPS, |step| {
-            if step.name == slow {
-                thread::sleep(Duration::from_millis(300));
+            while step.name == "slow" && done.lock().unwrap().len() < before_slow {
+                thread::yield_now();
             }
             done.lock().unwrap().push(step.name);
             if step.name == failing { Err(Failure::new("it fails", "nothing")) } else { Ok(()) }
         });
-        assert_eq!(result.is_err(), !failing.is_empty());
-        done.into_inner().unwrap()
+        (done.into_inner().unwrap(), result.err().map(|failure| failure.to_string()))
     }
 
     #[test]
     fn step_waits_for_the_steps_that_it_needs() {
-        assert_eq!(order("", "slow"), ["one", "two", "last", "slow", "after slow"]);
+        let ordered = ["one", "two", "needs two", "after two", "slow", "needs slow", "needs both"];
+        assert_eq!(order(""), (ordered.to_vec(), None));
     }
 
     #[test]
-    fn no_step_starts_after_a_failure() {
-        assert_eq!(order("two", "slow"), ["one", "two", "slow"]);
+    fn only_steps_that_need_a_failure_are_left_out() {
+        let (done, failure) = order("two");
+        assert_eq!(done, ["one", "two", "after two", "slow", "needs slow"]);
+        let failure = failure.expect("a step failed");
+        assert!(failure.contains("3 of 7 steps did not pass: two, needs two, needs both\n"));
+        assert!(failure.ends_with("cargo xtask test needs both"), "{failure}");
     }
 }
