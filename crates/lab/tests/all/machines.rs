@@ -44,10 +44,7 @@ fn every_number_has_source() {
 
 #[test]
 fn command_embeds_every_file() {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_shootdown"))
-        .arg("machines")
-        .output()
-        .expect("the command");
+    let output = command(&["machines"], Path::new("."));
     let list = String::from_utf8(output.stdout).expect("text");
     for path in files() {
         let name = machine(&path).name;
@@ -56,7 +53,7 @@ fn command_embeds_every_file() {
 }
 
 fn command(arguments: &[&str], directory: &Path) -> std::process::Output {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shootdown"));
+    let mut command = crate::common::command();
     command.args(arguments).current_dir(directory).output().expect("the command")
 }
 

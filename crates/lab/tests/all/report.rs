@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn directory() -> TempDir {
 }
 
 fn report(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
+    let mut command = crate::common::command();
     command.args(["report", "--quick"]).args(arguments).current_dir(directory);
     command.output().expect("the command runs")
 }
@@ -179,7 +179,7 @@ fn same_seed_gives_same_page() {
 fn page_without_recording_has_results_and_bugs() {
     let directory = directory();
     let alone = page(directory.path(), &[]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
+    let mut command = crate::common::command();
     command.args(["reproduce", "--quick", "--format", "json", "--report", "other.html"]);
     let output = command.current_dir(directory.path()).output().expect("the command runs");
     assert!(output.status.success());

@@ -37,7 +37,7 @@ impl OnTerminal {
     fn start(options: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let lab = env!("CARGO_BIN_EXE_shootdown");
-        let line = format!("stty rows 30 cols 100; exec {lab} top --interval 200ms {options}");
+        let line = format!("stty rows 30 cols 100; exec env --default-signal {lab} top --interval 200ms {options}");
         let mut command = Command::new("script");
         command.args(["-qefc", &line, "/dev/null"]).current_dir(directory.path());
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -42,8 +42,13 @@ pub(crate) fn is_soak() -> bool {
 }
 
 /// Returns the command without arguments.
+///
+/// All signals have their default actions. A shell starts programs in the background with some
+/// signals ignored, and every process inherits that.
 pub(crate) fn command() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_shootdown"))
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_shootdown")]);
+    command
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
