@@ -195,7 +195,8 @@ impl Built {
     /// Boots a workload with instruction counting and these options on x86-64, and returns what the
     /// kernel prints.
     fn console(&self, workload: &str, options: &str) -> Result<String, Failure> {
-        const LIMIT: Duration = Duration::from_secs(300);
+        /// A hundred times what the longest takes on an idle host.
+        const LIMIT: Duration = Duration::from_secs(1800);
         let command = with_workload(self.count("x86_64"), workload);
         Ok(command.args("--console").args(options).captured_within(LIMIT)?.output)
     }

@@ -12,8 +12,8 @@ const TARGET: &str = "riscv64imac-unknown-none-elf";
 /// The folder of the kernel's source.
 const SOURCE: &str = "crates/capi/examples/kernel";
 
-/// Maximum time of a boot, which takes some seconds.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Maximum time of a boot, which takes some seconds on an idle host.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Features of the library. CPUs are notified by interrupts, or also by the firmware's remote
 /// fences.

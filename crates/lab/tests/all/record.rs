@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// The exit status if the recorder itself fails.
 const FAILED: i32 = 125;
 /// The longest time that a step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Returns a directory for the recording `r`, and the command that records `program` in it.
 fn recorder(options: &[&str], program: &[&str]) -> (TempDir, Command) {

@@ -13,7 +13,7 @@ use crate::common::{assert_error, can_trace, command, text};
 use tempfile::TempDir;
 
 /// The longest time that a step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// The end of a display that covers the terminal.
 const RESTORED: &str = "\u{1b}[?1049l";
 
@@ -37,7 +37,9 @@ impl OnTerminal {
     fn start(options: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let lab = env!("CARGO_BIN_EXE_shootdown");
-        let line = format!("stty rows 30 cols 100; exec env --default-signal {lab} top --interval 200ms {options}");
+        let line = format!(
+            "stty rows 30 cols 100; exec env --default-signal {lab} top --interval 200ms {options}"
+        );
         let mut command = Command::new("script");
         command.args(["-qefc", &line, "/dev/null"]).current_dir(directory.path());
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
