@@ -12,8 +12,8 @@ use super::builds::SELECTION;
 use crate::command::{Captured, Command, Failure, cargo};
 use crate::{parallel, setup};
 
-/// Maximum time of a binary: over ten times that of the slowest on an idle host, so that a busy one has
-/// no effect. A longer run has a test that waits for an event that never comes.
+/// Maximum time of a binary: over ten times that of the slowest on an idle host, so that a busy one
+/// has no effect. A longer run has a test that waits for an event that never comes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The slowest binaries, which start first.

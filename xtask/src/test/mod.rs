@@ -14,8 +14,8 @@ use crate::{bench, book, boots, demo, guests, page, port, publishing, setup, soa
 use schedule::{Cores, Step};
 use soak::Miri;
 
-/// The steps, in the order in which they start: for each, its cores, the steps that must have passed
-/// before it, and its budget.
+/// The steps, in the order in which they start: for each, its cores, the steps that must have
+/// passed before it, and its budget.
 ///
 /// A budget is about the number of seconds that the step takes on two idle cores from a clean
 /// clone, in parallel with the other steps.
