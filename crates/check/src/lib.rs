@@ -41,7 +41,7 @@
 //! - Translations in flight are tracked only for programs that ask for it, as `tests/litmus` does.
 //!   For a walk in progress, the machine does not track which tables the walk is in.
 //! - A walker does not observe its own CPU's stores before other CPUs do.
-//! - Page tables have two levels of two entries each.
+//! - Page tables have two levels of two entries each. Guests never change their own stage.
 //! - The exhaustive search covers programs of two or three CPUs. A dozen more steps mean ten times
 //!   as many states.
 //! - States are compared by hashes of 64 bits.
@@ -105,7 +105,9 @@ pub use machine::{
     Action, CheckWord, End, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, System,
     WalkCaches, complete_accesses, fence, publish, run, with_machine,
 };
-pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
+pub use profile::{
+    Again, Erratum, Invalidations, LoadsWithoutTags, Profile, Stages, Stores, UpperLevels,
+};
 pub use sharing::Sharing;
 pub use sometimes::Sometimes;
 pub use timeline::Detail;

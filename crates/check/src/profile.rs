@@ -17,20 +17,27 @@
 //! - Translations in flight follow Arm's rules, and are tracked only for programs that
 //!   [ask](crate::HostileMachine::track_in_flight). All checked kernels return from user mode by an
 //!   exception, which ends these translations.
-//! - RISC-V's TLBs may hold invalid entries ("Supervisor Memory-Management Fence Instruction"; with
-//!   Svvptc, not for long). The machine's TLBs do not: too lenient. But such an entry causes only a
-//!   spurious fault.
-//! - ARC's handler sets the dirty bit by history the whole entry back, and so may write back an
-//!   entry that another CPU has just removed. The machine never sets bits of a removed entry: too
-//!   lenient.
+//! - TLBs that hold invalid entries are modelled for the kernel's pages only. In a space, such an
+//!   entry causes a spurious fault, which every kernel must handle.
+//! - ARC's handler sets the dirty bit by writing the whole entry back, and so may write back an
+//!   entry that another CPU has just removed. The machine never writes back a removed entry: too
+//!   lenient. (The marks of Knights Landing are modelled: [`Erratum::MarksLate`].)
+//! - Guests: the first stage maps each page to itself and never changes, and guests have no guests.
+//!   Too lenient to a hypervisor that must flush for the guest's own changes.
+//! - A device does not cache that a page is not mapped (VT-d's caching mode). Too lenient to a
+//!   kernel that does not flush when it maps.
 //!
 //! Where an architecture leaves a choice to the implementation, the profile has the worst case.
+//! Processors that break the architecture's guarantees have profiles of their own, each with its
+//! [erratum](Erratum).
 
 /// The guarantees of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The name on the command line.
     pub name: &'static str,
+    /// The processors, in a few words.
+    pub about: &'static str,
     /// The order in which stores become visible.
     pub stores: Stores,
     /// The effect of invalidating a page on cached pointers to tables.
@@ -43,6 +50,12 @@ pub struct Profile {
     pub loads_without_tags: LoadsWithoutTags,
     /// The order of an invalidation after earlier accesses of its CPU.
     pub invalidations: Invalidations,
+    /// `true` if a TLB may hold that a page is not mapped.
+    pub caches_absence: bool,
+    /// The stages of translation below a space's own.
+    pub stages: Stages,
+    /// The defect of the processor, if it has one.
+    pub erratum: Option<Erratum>,
 }
 
 /// The order in which a CPU's stores become visible to other CPUs and to walkers.
@@ -85,6 +98,52 @@ pub enum Invalidations {
     Early,
 }
 
+/// The stages of translation that a TLB may combine in one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stages {
+    /// Spaces are those of programs.
+    One,
+    /// Spaces are guests, and their page tables the second stage of translation. TLBs hold entries
+    /// of this stage, and entries that combine it with the guest's own stage. An invalidation of
+    /// pages does not remove combined entries.
+    Two,
+}
+
+/// A defect of some processors that changes what their TLBs may do. The name of Linux's workaround
+/// and its condition are the source, unless another one is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erratum {
+    /// A wait for broadcasts returns while other CPUs can still use the entries. A second wait ends
+    /// these uses, as [`Again`] requires.
+    CompletesEarly(Again),
+    /// An invalidation of a page or of a tag does nothing. Only an invalidation of everything
+    /// works. CIP-1200 of `SiFive` (`ERRATA_SIFIVE_CIP_1200`).
+    NamesIgnored,
+    /// On a CPU that uses tags, an invalidation of a kernel page by its address does nothing.
+    /// Alder Lake and Raptor Lake before a microcode update (`invlpg_miss_ids`).
+    GlobalPagesKept,
+    /// If a load changes the root and the tag together, entries of the old root may be cached under
+    /// the new tag, and entries of the new root under the old tag. Falkor 1003
+    /// (`QCOM_FALKOR_ERRATUM_1003`).
+    TagsMixed,
+    /// A wait for broadcasts does not wait for other CPUs in user mode: they use the entries until
+    /// they enter the kernel. Arm 4193714, CVE-2026-0995: the accesses of C1-Pro's streaming mode.
+    UserAccessesLate,
+    /// A CPU marks an entry as accessed although another CPU has removed the entry since it was
+    /// read. Knights Landing (Linux 4.8: "ignore A/D bits in `pte/pmd/pud_none()`").
+    MarksLate,
+}
+
+/// The requirement for the second wait to complete a broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Any broadcast was issued after the first wait. Arm 4118414 and its family (CVE-2025-10263);
+    /// 1286807, 2441007 and 2441009; Falkor 1009 (`ARM64_WORKAROUND_REPEAT_TLBI`).
+    AfterOperation,
+    /// None. AMD 1718 on Zen 5 (`init_amd_zen5`: `TLBSYNC` is executed twice).
+    Always,
+}
+
 impl Profile {
     /// The x86 of Intel and AMD.
     ///
@@ -104,12 +163,16 @@ impl Profile {
     ///   are serializing. AMD's INVLPGB is not, and is not modelled.
     pub const X86: Self = Self {
         name: "x86",
+        about: "x86 of Intel and AMD",
         stores: Stores::Ordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: true,
         answers_early: true,
         loads_without_tags: LoadsWithoutTags::Drop,
         invalidations: Invalidations::InOrder,
+        caches_absence: false,
+        stages: Stages::One,
+        erratum: None,
     };
     /// Arm, from version 8 on. All sources are sections of the Arm Architecture Reference Manual
     /// for A-profile.
@@ -129,12 +192,14 @@ impl Profile {
     ///   load-acquire alone does not.
     pub const ARM64: Self = Self {
         name: "arm64",
+        about: "Arm, from version 8 on",
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedIfAsked,
         traps_stale_writes: true,
         answers_early: false,
         loads_without_tags: LoadsWithoutTags::Keep,
         invalidations: Invalidations::Early,
+        ..Self::X86
     };
     /// RISC-V. All sources but the first are in volume II of its manual, the privileged
     /// architecture.
@@ -145,11 +210,17 @@ impl Profile {
     /// - `traps_stale_writes`: "Addressing and Memory Protection": a page-fault handler sets the
     ///   bits, or hardware does so by an atomic update that reads the entry again.
     /// - `loads_without_tags`: "Supervisor Address Translation and Protection (satp) Register":
-    ///   history it invalidates nothing.
+    ///   writing it invalidates nothing.
     /// - `invalidations`: "Supervisor Memory-Management Fence Instruction": `sfence.vma` orders
     ///   earlier stores before later walks.
-    pub const RISCV: Self =
-        Self { name: "riscv", invalidations: Invalidations::InOrder, ..Self::ARM64 };
+    /// - `caches_absence`: the same section; with Svvptc, not for long.
+    pub const RISCV: Self = Self {
+        name: "riscv",
+        about: "RISC-V",
+        invalidations: Invalidations::InOrder,
+        caches_absence: true,
+        ..Self::ARM64
+    };
     /// ARC, as Linux uses it.
     ///
     /// - `stores`: `arch/arc/include/asm/barrier.h`: weakly ordered, although issued in order.
@@ -162,13 +233,95 @@ impl Profile {
     /// - `invalidations`: `arch/arc/mm/tlbex.S`: software walks by loads of the same CPU.
     pub const ARC: Self = Self {
         name: "arc",
+        about: "ARC",
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: false,
         answers_early: false,
         loads_without_tags: LoadsWithoutTags::Keep,
-        invalidations: Invalidations::InOrder,
+        ..Self::X86
     };
-    /// All profiles.
+    /// Arm at EL2, where spaces are guests and tags are VMIDs.
+    ///
+    /// - `stages`: "TLB maintenance instructions": IPAS2E1 applies to entries of stage 2 alone, and
+    ///   not to entries that combine both stages.
+    pub const ARM64_STAGE2: Self = Self {
+        name: "arm64-stage2",
+        about: "Arm as a hypervisor: spaces are guests",
+        stages: Stages::Two,
+        ..Self::ARM64
+    };
+
+    /// Arm with [`Erratum::CompletesEarly`].
+    pub const ARM64_4118414: Self = Self {
+        name: "arm64-4118414",
+        about: "Neoverse and others: a broadcast completes too early (CVE-2025-10263)",
+        erratum: Some(Erratum::CompletesEarly(Again::AfterOperation)),
+        ..Self::ARM64
+    };
+    /// x86 with [`Erratum::CompletesEarly`].
+    pub const X86_1718: Self = Self {
+        name: "x86-1718",
+        about: "Zen 5: TLBSYNC returns too early",
+        erratum: Some(Erratum::CompletesEarly(Again::Always)),
+        ..Self::X86
+    };
+    /// RISC-V with [`Erratum::NamesIgnored`].
+    pub const RISCV_CIP_1200: Self = Self {
+        name: "riscv-cip-1200",
+        about: "SiFive FU740: sfence.vma ignores a page or an ASID",
+        erratum: Some(Erratum::NamesIgnored),
+        ..Self::RISCV
+    };
+    /// x86 with [`Erratum::GlobalPagesKept`].
+    pub const X86_INVLPG: Self = Self {
+        name: "x86-invlpg",
+        about: "Alder Lake, Raptor Lake: INVLPG misses global pages if there are PCIDs",
+        erratum: Some(Erratum::GlobalPagesKept),
+        ..Self::X86
+    };
+    /// Arm with [`Erratum::TagsMixed`].
+    pub const ARM64_1003: Self = Self {
+        name: "arm64-1003",
+        about: "Falkor: a root and an ASID that change together are mixed",
+        erratum: Some(Erratum::TagsMixed),
+        ..Self::ARM64
+    };
+    /// Arm with [`Erratum::UserAccessesLate`].
+    pub const ARM64_4193714: Self = Self {
+        name: "arm64-4193714",
+        about: "C1-Pro with SME: a broadcast does not wait for user mode (CVE-2026-0995)",
+        erratum: Some(Erratum::UserAccessesLate),
+        ..Self::ARM64
+    };
+    /// x86 with [`Erratum::MarksLate`].
+    pub const X86_KNL: Self = Self {
+        name: "x86-knl",
+        about: "Knights Landing: removed entries are marked",
+        erratum: Some(Erratum::MarksLate),
+        ..Self::X86
+    };
+
+    /// The architectures, as their manuals describe them.
     pub const ALL: [Self; 4] = [Self::X86, Self::ARM64, Self::RISCV, Self::ARC];
+    /// The processors with an erratum.
+    pub const ERRATA: [Self; 7] = [
+        Self::ARM64_4118414,
+        Self::X86_1718,
+        Self::RISCV_CIP_1200,
+        Self::X86_INVLPG,
+        Self::ARM64_1003,
+        Self::ARM64_4193714,
+        Self::X86_KNL,
+    ];
+
+    /// Returns every profile.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain([Self::ARM64_STAGE2]).chain(Self::ERRATA)
+    }
+
+    /// Returns the profile of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::every().find(|profile| profile.name == name)
+    }
 }

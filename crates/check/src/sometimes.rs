@@ -50,13 +50,15 @@ pub enum Sometimes {
     FreedDiscarded,
     /// A large page was unmapped.
     UnmappedLargePage,
+    /// The kernel's page table was freed.
+    FreedKernelTable,
     /// A CPU was interrupted whose number is in the second word of a CPU set. (Only where sets have
     /// two words.)
     RangInSecondWord,
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 22] = [
+const TEXTS: [(Sometimes, &str); 23] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -78,6 +80,7 @@ const TEXTS: [(Sometimes, &str); 22] = [
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),
     (Sometimes::FreedDiscarded, "freed a discarded page, and mapped another one back"),
     (Sometimes::UnmappedLargePage, "unmapped a large page"),
+    (Sometimes::FreedKernelTable, "freed the kernel's page table"),
     (Sometimes::RangInSecondWord, "interrupted a CPU of the second word of a set"),
 ];
 

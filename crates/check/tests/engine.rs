@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shootdown::{Lifetime, Rule};
 use shootdown_check::engine::Op::{self, *};
-use shootdown_check::engine::{Config, Programs, Tags, ZeroTest};
+use shootdown_check::engine::{Config, Fault, Programs, Tags};
 use shootdown_check::{
     Budget, Detail, Found, Profile, Scenario, Search, Sometimes, Violation, at_random,
     by_priorities, search, shortest,
@@ -70,6 +70,8 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), Stop], &[Unmap(0, 0)]],
     [&[Run(0), Stop], &[UnmapTable(0, 0)]],
     [&[Run(0), Stop], &[UnmapKernel(0)]],
+    [&[Attach(0)], &[UnmapKernelTable]],
+    [&[Run(0), OfflineOnline], &[UnmapKernelTable]],
 ];
 
 #[test]
@@ -303,7 +305,7 @@ fn broken_rule_is_detected_by_priorities() {
 #[test]
 fn zero_test_before_the_flush_is_detected() {
     let ops = [vec![Run(0)], vec![FreeDiscarded(0, 0)]].to_vec();
-    let config = Config { zero_test: ZeroTest::BeforeFlush, ..CONFIG };
+    let config = Config { fault: Some(Fault::EarlyZeroTest), ..CONFIG };
     for profile in HARDWARE {
         let found = everything(&Programs { config, ops: ops.clone() }, profile).found;
         let Found { violation, .. } = found.expect("the test is too early");

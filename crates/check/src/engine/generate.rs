@@ -4,11 +4,11 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Seven
+/// The operations of short programs, each on one of two spaces and on pages of one table. Eight
 /// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
 /// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::TrimCpumask`], [`Op::FlushWalkers`],
-/// [`Op::Attach`] and [`Op::Stop`] have too many states to search in combination with every other
-/// operation.
+/// [`Op::Attach`], [`Op::Stop`] and [`Op::UnmapKernelTable`] have too many states to search in
+/// combination with every other operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),
@@ -83,6 +83,7 @@ impl Programs {
                 22..24 => Op::Protect(space, page),
                 24..26 => Op::Migrate(space, page),
                 26 => Op::UnmapTable(space, page % SLOTS),
+                27 if page == 0 => Op::UnmapKernelTable,
                 27 => Op::UnmapKernel(page % SLOTS),
                 28 if page < SLOTS => Op::FreeDiscarded(space, page),
                 29..31 if config.spaces > 1 => Op::UnmapJoined(paired, page),

@@ -32,17 +32,26 @@ pub struct Config {
     pub cpu_words: usize,
     /// The rule that the engine breaks, if any.
     pub broken: Option<Rule>,
-    /// When the kernel tests a discarded page for zeros.
-    pub zero_test: ZeroTest,
+    /// The mistake of the kernel or of its processor, if any.
+    pub fault: Option<Fault>,
 }
 
-/// When the kernel tests a [discarded](Op::FreeDiscarded) page for zeros.
+/// A mistake outside the engine, which a search must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZeroTest {
-    /// After the flush of its entry.
-    AfterFlush,
-    /// Before the flush: a bug, which a search must find.
-    BeforeFlush,
+pub enum Fault {
+    /// The processor leaves out the workaround of its [erratum](crate::Erratum).
+    NoWorkaround,
+    /// The processor of guests invalidates entries of stage 2 only, and keeps combined ones.
+    CombinedKept,
+    /// The processor of guests invalidates combined entries before it has waited for those of stage
+    /// 2.
+    CombinedEarly,
+    /// The kernel flushes the small pages of a table as one large page.
+    LargeStride,
+    /// The kernel tests a [discarded](Op::FreeDiscarded) page for zeros before the flush.
+    EarlyZeroTest,
+    /// The kernel frees its page table without an invalidation on the device.
+    KernelTableOnDevice,
 }
 
 impl Config {
@@ -50,8 +59,7 @@ impl Config {
     /// one word, and no bug.
     pub const fn new(cpus: usize) -> Self {
         let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
-        let zero_test = ZeroTest::AfterFlush;
-        Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None, zero_test }
+        Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None, fault: None }
     }
 }
 

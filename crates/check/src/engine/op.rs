@@ -64,6 +64,8 @@ pub enum Op {
     Reap,
     /// Unmaps a kernel page, which all CPUs use, and reuses its frame.
     UnmapKernel(usize),
+    /// Removes the kernel's page table with its pages, flushes, and frees the table.
+    UnmapKernelTable,
     /// Waits until no CPU runs the space or will run it, and retires it. Its tables are freed when
     /// no CPU can walk them.
     Retire(usize),
@@ -125,6 +127,7 @@ impl Op {
             Self::Stop => "is stopped by its hypervisor".to_owned(),
             Self::Reap => "reaps dead spaces".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
+            Self::UnmapKernelTable => "unmaps the kernel's page table".to_owned(),
             Self::Retire(space) => format!("retires space {space}"),
             Self::OfflineOnline => "goes offline, and comes back".to_owned(),
         }
@@ -155,6 +158,7 @@ impl Op {
             Self::Stop => ("stop", None, None),
             Self::Reap => ("reap", None, None),
             Self::UnmapKernel(page) => ("unmap-kernel", Some(page), None),
+            Self::UnmapKernelTable => ("unmap-kernel-table", None, None),
             Self::Retire(space) => ("retire", Some(space), None),
             Self::OfflineOnline => ("offline-online", None, None),
         }
@@ -222,6 +226,7 @@ impl FromStr for Op {
             ("stop", []) => Self::Stop,
             ("reap", []) => Self::Reap,
             ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
+            ("unmap-kernel-table", []) => Self::UnmapKernelTable,
             ("retire", &[space]) => Self::Retire(space),
             ("offline-online", []) => Self::OfflineOnline,
             _ => return Err(unknown()),
@@ -299,10 +304,10 @@ mod tests {
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
                     flush-walkers 0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
-                    retire 2, reap";
+                    unmap-kernel-table, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 24);
+        assert_eq!(programs.len(), 25);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

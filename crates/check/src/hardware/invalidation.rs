@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Hardware, Overwritten, PAGE_NUMBERS, Violation};
+use super::{Completion, Hardware, Overwritten, PAGE_NUMBERS, Violation};
 use crate::memory::Memory;
 
 /// An invalidation that is not complete.
@@ -15,6 +15,8 @@ pub(crate) struct Invalidation {
     /// The entries that its issuer had overwritten and not published when it issued the
     /// invalidation.
     unpublished: Vec<Overwritten>,
+    /// The issuer has waited for it, and the wait has ended too early.
+    has_waited: bool,
 }
 
 /// The CPUs that an invalidation reaches.
@@ -34,6 +36,8 @@ pub(crate) enum What {
     Pages { tag: Option<u16>, pages: u64, upper: bool },
     /// All entries under a tag.
     Tag(u16),
+    /// All entries under a tag that combine two stages.
+    Combined(u16),
 }
 
 impl fmt::Display for What {
@@ -42,11 +46,13 @@ impl fmt::Display for What {
             (0..PAGE_NUMBERS).filter(|page| set >> page & 1 == 1).collect()
         };
         match *self {
+            Self::Pages { pages: 0, .. } => f.write_str("no page"),
             Self::Pages { tag: None, pages, .. } => write!(f, "pages {:?}", list(pages)),
             Self::Pages { tag: Some(tag), pages, .. } => {
                 write!(f, "pages {:?} under tag {tag}", list(pages))
             }
             Self::Tag(tag) => write!(f, "tag {tag}"),
+            Self::Combined(tag) => write!(f, "combined entries under tag {tag}"),
         }
     }
 }
@@ -54,23 +60,43 @@ impl fmt::Display for What {
 impl Hardware {
     /// Begins an invalidation.
     pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
+        if reach == Reach::Everybody {
+            self.note_broadcast(issuer);
+        }
         let unpublished = self.unpublished(issuer);
-        self.invalidations.push(Invalidation { issuer, reach, what, unpublished });
+        let has_waited = false;
+        self.invalidations.push(Invalidation { issuer, reach, what, unpublished, has_waited });
     }
 
-    /// Completes all invalidations that a CPU has issued: the CPUs that they reach hold none of the
-    /// entries.
-    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
+    /// Completes the invalidations that a CPU has issued: the CPUs that they reach hold none of the
+    /// entries. Broadcasts are complete as `completion` allows.
+    ///
+    /// They take effect in any order. The worst is that combined entries are removed first: a
+    /// walker may then combine entries again that are still to be removed.
+    pub(crate) fn complete_issued(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        completion: Completion,
+    ) -> Option<Violation> {
         let all = std::mem::take(&mut self.invalidations);
-        let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
+        let (mut own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
         self.invalidations = others;
+        own.sort_by_key(|it| !matches!(it.what, What::Combined(_)));
         let mut violation = None;
-        for invalidation in own {
+        for mut invalidation in own {
+            let is_complete = completion.includes(invalidation.has_waited);
+            let is_remote = is_complete && invalidation.reach == Reach::Everybody;
             for target in 0..self.cpus.len() {
-                if target == cpu || invalidation.reach == Reach::Everybody {
+                if target == cpu || is_remote {
                     let found = self.apply(memory, target, &invalidation);
                     violation = violation.or(found);
                 }
+            }
+            let is_empty = matches!(invalidation.what, What::Pages { pages: 0, .. });
+            if !is_complete && invalidation.reach == Reach::Everybody && !is_empty {
+                invalidation.has_waited = true;
+                self.invalidations.push(invalidation);
             }
         }
         violation
@@ -78,20 +104,19 @@ impl Hardware {
 
     fn apply(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Violation> {
         let (is_remote, tag) = (cpu != by.issuer, self.cpus[cpu].tag);
+        let (of, pages) = match by.what {
+            What::Pages { tag: of, pages, .. } => (of.unwrap_or(tag), pages),
+            What::Tag(of) | What::Combined(of) => (of, u64::MAX),
+        };
+        let is_covered = |page| pages >> page & 1 == 1;
+        if is_remote && tag == of {
+            self.wait_for_accesses(cpu, is_covered);
+            self.keep_late(cpu, is_covered);
+        }
         match by.what {
-            What::Pages { tag: of, pages, upper } => {
-                let (of, is_covered) = (of.unwrap_or(tag), |page| pages >> page & 1 == 1);
-                if is_remote && tag == of {
-                    self.wait_for_accesses(cpu, is_covered);
-                }
-                self.invalidate_under(cpu, of, is_covered, upper);
-            }
-            What::Tag(of) => {
-                if is_remote && tag == of {
-                    self.wait_for_accesses(cpu, |_| true);
-                }
-                self.forget(cpu, Some(of));
-            }
+            What::Pages { upper, .. } => self.invalidate_under(cpu, of, is_covered, upper),
+            What::Tag(_) => self.forget(cpu, Some(of)),
+            What::Combined(_) => self.forget_combined(cpu, of),
         }
         self.refetch_unpublished(memory, cpu, by.issuer, &by.unpublished);
         self.fill(memory, cpu)

@@ -6,22 +6,26 @@
 //! invalidation. After each write to a loaded page table, and after each load of a root, the
 //! machine adds all reachable entries. One run therefore stands for every way in which the hardware
 //! could have speculated. Translations that instructions have found early are kept in the same way,
-//! for programs that ask for it (`in_flight`).
+//! for programs that ask for it (`in_flight`). Processors with a defect keep more, or keep it for
+//! longer (`errata`).
 //!
 //! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] entries each.
 
+mod entry;
+mod errata;
 mod in_flight;
 mod invalidation;
 mod unpublished;
 mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::memory::Memory;
-use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
+use crate::profile::{LoadsWithoutTags, Profile, Stages, UpperLevels};
 
+pub use self::entry::Entry;
+pub(crate) use self::errata::Completion;
 use self::in_flight::InFlight;
 pub use self::in_flight::{AccessTiming, Moment, Translation};
 pub use self::invalidation::Reach;
@@ -37,68 +41,6 @@ pub const PAGES: usize = 2;
 /// Number of page numbers: one for each entry of each table, then one for the large page of each
 /// entry of a root.
 pub(crate) const PAGE_NUMBERS: usize = SLOTS * PAGES + SLOTS;
-
-/// An entry of a page table: the number of a frame or of a table, and its permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry(pub u64);
-
-impl Entry {
-    /// The entry that is not present.
-    pub const EMPTY: Self = Self(0);
-    const PRESENT: u64 = 1;
-    const WRITABLE: u64 = 2;
-    const LARGE: u64 = 4;
-
-    /// A pointer to a table, or a read-only mapping of a frame.
-    pub const fn to(target: usize) -> Self {
-        Self((target as u64) << 8 | Self::PRESENT)
-    }
-
-    /// Makes a mapping of a frame writable.
-    pub const fn writable(self) -> Self {
-        Self(self.0 | Self::WRITABLE)
-    }
-
-    /// Makes a mapping a large page, for an entry of a root.
-    pub const fn large(self) -> Self {
-        Self(self.0 | Self::LARGE)
-    }
-
-    /// Returns `true` if this maps a large page.
-    pub const fn is_large(self) -> bool {
-        self.0 & Self::LARGE != 0
-    }
-
-    /// Returns `true` if this entry of a root points to a table.
-    pub const fn is_table(self) -> bool {
-        self.is_present() && !self.is_large()
-    }
-
-    /// Returns `true` if the entry is present.
-    pub const fn is_present(self) -> bool {
-        self.0 & Self::PRESENT != 0
-    }
-
-    /// Returns `true` if the entry permits writes.
-    pub const fn is_writable(self) -> bool {
-        self.0 & Self::WRITABLE != 0
-    }
-
-    /// The number of the table or of the frame.
-    pub const fn target(self) -> usize {
-        (self.0 >> 8) as usize
-    }
-}
-
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_present(), self.is_writable()) {
-            (false, _) => f.write_str("nothing"),
-            (true, false) => write!(f, "→ {}", self.target()),
-            (true, true) => write!(f, "→ {} (writable)", self.target()),
-        }
-    }
-}
 
 /// A translation that a CPU may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -123,6 +65,16 @@ struct CachedTable {
 struct Cached {
     leaves: BTreeSet<Leaf>,
     tables: BTreeSet<CachedTable>,
+    /// Entries of a second cache, which fills itself from `leaves`: those that combine two stages,
+    /// or those of a device's own TLB.
+    combined: BTreeSet<Leaf>,
+}
+
+impl Cached {
+    /// The translations that an access may use. Some may be returned twice.
+    fn usable(&self) -> impl Iterator<Item = &Leaf> {
+        self.leaves.iter().chain(&self.combined)
+    }
 }
 
 #[derive(Debug, Default, Hash)]
@@ -131,7 +83,10 @@ struct HardwareCpu {
     tag: u16,
     is_in_user_mode: bool,
     is_stopped: bool,
+    has_second_cache: bool,
     cached: BTreeMap<u16, Cached>,
+    /// Removed translations that accesses in user mode still use (`errata`).
+    late: BTreeSet<Leaf>,
 }
 
 /// A root, or a table below one.
@@ -163,6 +118,9 @@ pub(crate) struct Hardware {
     words: Vec<bool>,
     /// Invalidations that are not complete.
     invalidations: Vec<Invalidation>,
+    /// The CPUs that have broadcast since they last waited, one bit each; none unless waits end too
+    /// early (`errata`).
+    issuers: u64,
     /// For each CPU, the entries that it has overwritten since it last published.
     unpublished: Vec<Vec<Overwritten>>,
     /// Translations that CPUs may have found early; `None` if they are not tracked.
@@ -171,16 +129,19 @@ pub(crate) struct Hardware {
 
 impl Hardware {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
+        let has_second_cache = profile.stages == Stages::Two;
+        let cpu = || HardwareCpu { has_second_cache, ..HardwareCpu::default() };
+        let device = HardwareCpu::default();
         Self {
             profile,
-            // The last one is a device.
-            cpus: (0..=cpus).map(|_| HardwareCpu::default()).collect(),
+            cpus: (0..cpus).map(|_| cpu()).chain([device]).collect(),
             roots: Vec::new(),
             tables: Vec::new(),
             frames: Vec::new(),
             flushed: BTreeSet::new(),
             words: Vec::new(),
             invalidations: Vec::new(),
+            issuers: 0,
             unpublished: vec![Vec::new(); cpus],
             in_flight: None,
         }
@@ -247,11 +208,12 @@ impl Hardware {
 
     fn fill(&mut self, memory: &Memory, number: usize) -> Option<Violation> {
         let Self { cpus, roots, tables, frames, flushed, .. } = self;
+        let walks_freed = Violation::walks_freed(number, cpus.len() - 1);
         let cpu = &mut cpus[number];
         let root = cpu.root.filter(|_| !cpu.is_stopped)?;
         let cached = cpu.cached.entry(cpu.tag).or_default();
         if roots[root].is_free {
-            return Some(Violation::WalksFreed { cpu: number });
+            return Some(walks_freed);
         }
         for (slot, &word) in roots[root].words.iter().enumerate() {
             let entry = Entry(memory.value(word));
@@ -275,7 +237,7 @@ impl Hardware {
         {
             let found = &tables[table];
             if found.is_free || found.incarnation != incarnation {
-                return Some(Violation::WalksFreed { cpu: number });
+                return Some(walks_freed);
             }
             for (index, &word) in found.words.iter().enumerate() {
                 let entry = Entry(memory.value(word));
@@ -288,6 +250,9 @@ impl Hardware {
                 }
             }
         }
+        if cpu.has_second_cache {
+            cached.combined.extend(&cached.leaves);
+        }
         self.note_in_flight(memory, number);
         self.check(number)
     }
@@ -297,7 +262,7 @@ impl Hardware {
         let cpu = &self.cpus[number];
         let (true, Some(root)) = (cpu.is_in_user_mode, cpu.root) else { return None };
         let cached = cpu.cached.get(&cpu.tag)?;
-        cached.leaves.iter().find_map(|leaf| {
+        cached.usable().chain(&cpu.late).find_map(|leaf| {
             let &Leaf { root: of, page, entry, incarnation } = leaf;
             if of != root {
                 Some(Violation::UsesForeign { cpu: number, page })
@@ -320,17 +285,24 @@ impl Hardware {
         tag: u16,
         on_load: OnLoad,
     ) -> Option<Violation> {
-        let is_flush = on_load == OnLoad::Flush
+        let is_flush = on_load == OnLoad::Flush && !self.ignores_names()
             || tag == 0 && self.profile.loads_without_tags == LoadsWithoutTags::Drop;
         let state = &mut self.cpus[cpu];
         if is_flush {
             state.cached.remove(&tag);
         }
+        let before = (state.root, state.tag);
         (state.root, state.tag) = (root, tag);
         if is_flush {
             self.refetch_unpublished(memory, cpu, cpu, &[]);
         }
+        self.mix_tags(memory, cpu, before);
         self.fill(memory, cpu)
+    }
+
+    /// The tag under which a CPU has loaded its root.
+    pub(crate) fn tag(&self, cpu: usize) -> u16 {
+        self.cpus[cpu].tag
     }
 
     /// Invalidates pages under a CPU's loaded tag, and the cached pointers to tables if `upper` is
@@ -342,9 +314,24 @@ impl Hardware {
         pages: impl Fn(usize) -> bool,
         upper: bool,
     ) -> Option<Violation> {
+        if self.ignores_names() {
+            return None;
+        }
         self.invalidate_under(cpu, self.cpus[cpu].tag, pages, upper);
         self.refetch_unpublished(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
+    }
+
+    /// Invalidates the entries of a CPU's loaded tag that combine two stages.
+    pub(crate) fn invalidate_combined(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
+        self.forget_combined(cpu, self.cpus[cpu].tag);
+        self.fill(memory, cpu)
+    }
+
+    fn forget_combined(&mut self, cpu: usize, tag: u16) {
+        if let Some(cached) = self.cpus[cpu].cached.get_mut(&tag) {
+            cached.combined.clear();
+        }
     }
 
     fn invalidate_under(
@@ -370,6 +357,9 @@ impl Hardware {
         cpu: usize,
         tag: Option<u16>,
     ) -> Option<Violation> {
+        if tag.is_some() && self.ignores_names() {
+            return None;
+        }
         self.forget(cpu, tag);
         self.refetch_unpublished(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
@@ -421,6 +411,19 @@ impl Hardware {
         self.fill(memory, number)
     }
 
+    /// Gives the device a TLB of its own, between it and the one that [commands] reach.
+    ///
+    /// [commands]: Self::invalidate_device
+    pub(crate) fn give_device_tlb(&mut self) {
+        let number = self.cpus.len() - 1;
+        self.cpus[number].has_second_cache = true;
+    }
+
+    /// Invalidates everything in the device's own TLB.
+    pub(crate) fn invalidate_device_tlb(&mut self, memory: &Memory) -> Option<Violation> {
+        self.invalidate_combined(memory, self.cpus.len() - 1)
+    }
+
     /// Stops a CPU, or lets it run again.
     pub(crate) fn set_stopped(
         &mut self,
@@ -441,6 +444,8 @@ impl Hardware {
     /// Moves a CPU to user mode, or back.
     pub(crate) fn set_user_mode(&mut self, cpu: usize, is_in_user_mode: bool) -> Option<Violation> {
         self.cpus[cpu].is_in_user_mode = is_in_user_mode;
+        // The exception that leaves user mode waits for the accesses before it.
+        self.cpus[cpu].late.clear();
         self.check(cpu)
     }
 
@@ -459,7 +464,7 @@ impl Hardware {
     ) -> StaleEntries {
         let now = self.entries(memory, root);
         let caches = self.cpus.iter().flat_map(|cpu| cpu.cached.values());
-        let held = caches.flat_map(|cached| &cached.leaves);
+        let held = caches.flat_map(Cached::usable);
         let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
         let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
         StaleEntries(old.copied().collect())
@@ -481,7 +486,7 @@ impl Hardware {
         let state = &self.cpus[cpu];
         for (&tag, cached) in &state.cached {
             let under = if tag == state.tag { String::new() } else { format!(" (tag {tag})") };
-            for &Leaf { root, page, entry, incarnation } in &cached.leaves {
+            for &Leaf { root, page, entry, incarnation } in cached.leaves.union(&cached.combined) {
                 let is_now = self.entries(memory, root)[page] == entry;
                 if !is_now || incarnation != self.frames[entry.target()] {
                     old.push(format!("{} {entry}{under}", page_name(page)));
@@ -493,6 +498,9 @@ impl Hardware {
                     old.push(format!("a pointer to table {table}{under}"));
                 }
             }
+        }
+        for Leaf { page, entry, .. } in &state.late {
+            old.push(format!("an access to {} {entry}", page_name(*page)));
         }
         old.join("; ")
     }
@@ -531,7 +539,7 @@ impl Hardware {
         (0..self.cpus.len()).find_map(|cpu| {
             let state = &self.cpus[cpu];
             let cached = state.cached.get(&state.tag).filter(|_| state.is_in_user_mode)?;
-            let leaf = cached.leaves.iter().find(|leaf| {
+            let leaf = cached.usable().chain(&state.late).find(|leaf| {
                 leaf.entry.target() == frame
                     && leaf.entry.is_writable()
                     && leaf.incarnation == self.frames[frame]
@@ -558,8 +566,8 @@ impl Hardware {
 impl Hash for Hardware {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { cpus, roots, tables, frames, flushed, .. } = self;
-        let Self { invalidations, unpublished, in_flight, .. } = self;
-        (cpus, frames, flushed, invalidations, unpublished, in_flight).hash(state);
+        let Self { invalidations, issuers, unpublished, in_flight, .. } = self;
+        (cpus, frames, flushed, invalidations, issuers, unpublished, in_flight).hash(state);
         for table in roots.iter().chain(tables) {
             (table.incarnation, table.is_free).hash(state);
         }

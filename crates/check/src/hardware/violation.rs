@@ -44,6 +44,9 @@ pub enum Violation {
         /// The CPU.
         cpu: usize,
     },
+    /// The device can walk a page table that was freed.
+    #[error("The device can walk a page table that was freed")]
+    DeviceWalksFreed,
     /// A CPU can still write to a frame that was written out, or that was freed as clean.
     #[error("CPU {cpu} can write to page {page}, although it was written out")]
     WritesLate {
@@ -55,6 +58,14 @@ pub enum Violation {
     /// A CPU can use a kernel page whose frame has been reused.
     #[error("CPU {cpu} can use kernel page {page}, whose frame has been reused")]
     UsesReusedKernel {
+        /// The CPU.
+        cpu: usize,
+        /// The kernel page.
+        page: usize,
+    },
+    /// A CPU may hold that a kernel page is not mapped, although it is.
+    #[error("CPU {cpu} can fault on kernel page {page}, which is mapped")]
+    FaultsOnMapped {
         /// The CPU.
         cpu: usize,
         /// The kernel page.
@@ -72,4 +83,11 @@ pub enum Violation {
     /// A litmus test reached the outcome that it asks for.
     #[error("The litmus test reached its outcome")]
     OutcomeReached,
+}
+
+impl Violation {
+    /// Returns the violation of a walker, which is a CPU, or the device after the CPUs.
+    pub(crate) const fn walks_freed(walker: usize, cpus: usize) -> Self {
+        if walker == cpus { Self::DeviceWalksFreed } else { Self::WalksFreed { cpu: walker } }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
 use shootdown::Word;
 
-use super::HostileMachine;
+use super::{HostileMachine, with_machine};
 use crate::hardware::{
     AccessTiming, Entry, Hardware, Moment, OnLoad, PAGE_NUMBERS, PAGES, Reach, SLOTS, StaleEntries,
     Translation, Violation, What,
@@ -16,6 +16,7 @@ use crate::interrupt_oracle::{FlushScope, SpaceUse};
 use crate::kernel_pages::KernelPages;
 use crate::machine::CheckWord;
 use crate::memory::Memory;
+use crate::profile::Erratum;
 
 /// A root, with a table below each entry and a frame in each page.
 #[derive(Debug)]
@@ -64,6 +65,17 @@ impl PageTables {
     /// the engine asks, because other CPUs rely on the entry that they find.
     pub fn swap(&self, page: usize, entry: Entry) -> Entry {
         Entry(self.word(page).swap(entry.0, AcqRel))
+    }
+
+    /// Marks the entry of a page as accessed, as this CPU's walker does before it uses the page.
+    ///
+    /// Only a mark that remains after its entry was removed has an effect here: see
+    /// [`Erratum::MarksLate`].
+    pub fn mark(&self, page: usize) {
+        let is_late = with_machine(|machine| machine.profile().erratum == Some(Erratum::MarksLate));
+        if is_late && self.entry(page).is_present() {
+            self.replace(page, Entry::EMPTY, Entry::STRAY_MARK);
+        }
     }
 
     /// Replaces the entry of a page if it is still `from`. Returns `true` if it was.
@@ -138,21 +150,33 @@ impl PageTables {
 
 /// The kernel's own page table: [`SLOTS`] pages, each with a frame of the same number.
 #[derive(Debug)]
-pub struct KernelTable(Vec<CheckWord>);
+pub struct KernelTable {
+    pages: Vec<CheckWord>,
+    /// The entry, common to all roots, that points to the table.
+    link: CheckWord,
+}
 
 impl KernelTable {
     /// Creates a full kernel page table. A machine has at most one.
     pub fn new(machine: &HostileMachine) -> Self {
         let page =
             |page| CheckWord::named(Entry::to(page).writable().0, || format!("kernel page {page}"));
-        let words: Vec<_> = (0..SLOTS).map(page).collect();
-        machine.kernel_pages(|kernel, memory, _| kernel.set_words(memory, numbers(&words)));
-        Self(words)
+        let pages: Vec<_> = (0..SLOTS).map(page).collect();
+        let link = CheckWord::named(Entry::to(0).0, || "link to the kernel's table".to_owned());
+        machine.kernel_pages(|kernel, memory, _| {
+            kernel.set_words(memory, numbers(&pages), link.number())
+        });
+        Self { pages, link }
     }
 
     /// Exchanges the entry of a page and returns the old entry.
     pub fn swap(&self, page: usize, entry: Entry) -> Entry {
-        Entry(self.0[page].swap(entry.0, AcqRel))
+        Entry(self.pages[page].swap(entry.0, AcqRel))
+    }
+
+    /// Removes the table from all roots. Returns `true` if it was there.
+    pub fn unlink(&self) -> bool {
+        Entry(self.link.swap(Entry::EMPTY.0, AcqRel)).is_present()
     }
 }
 
@@ -173,6 +197,12 @@ impl HostileMachine {
         self.hardware_step(text, |hardware, memory, cpu| {
             hardware.load(memory, cpu, root, tag, on_load)
         });
+        self.kernel_pages.borrow_mut().note_tag(self.cpu(), tag);
+    }
+
+    /// The tag under which this CPU has loaded its root.
+    pub fn loaded_tag(&self) -> u16 {
+        self.hardware.borrow().tag(self.cpu())
     }
 
     /// Invalidates pages of the loaded space.
@@ -188,6 +218,12 @@ impl HostileMachine {
         });
     }
 
+    /// Invalidates the entries of the loaded guest that combine two stages.
+    pub fn invalidate_combined(&self) {
+        let text = || "invalidates combined entries".to_owned();
+        self.hardware_step(text, Hardware::invalidate_combined);
+    }
+
     /// Invalidates all entries of a tag, or all entries.
     pub fn invalidate_tag(&self, tag: Option<u16>) {
         let text = || match tag {
@@ -201,10 +237,20 @@ impl HostileMachine {
     }
 
     /// Invalidates kernel pages, under every tag.
-    pub fn invalidate_kernel_pages(&self, pages: impl Fn(usize) -> bool) {
+    pub fn invalidate_kernel_pages(&self, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
         self.step();
         self.record(|| "invalidates kernel pages".to_owned());
-        self.kernel_pages(|kernel, memory, cpu| kernel.invalidate_pages(memory, cpu, &pages));
+        let is_upper = upper == WalkCaches::Invalidate;
+        self.kernel_pages(|kernel, memory, cpu| {
+            kernel.invalidate_pages(memory, cpu, &pages, is_upper)
+        });
+    }
+
+    /// Uses a page that the kernel has mapped.
+    pub fn touch_kernel_page(&self, page: usize) {
+        self.step();
+        self.record(|| format!("uses kernel page {page}"));
+        self.kernel_pages(|kernel, memory, cpu| kernel.touch(memory, cpu, page));
     }
 
     /// Begins an invalidation on all CPUs, of pages under each CPU's loaded tag and of cached
@@ -232,6 +278,27 @@ impl HostileMachine {
         self.issue_what(Reach::Everybody, What::Pages { tag: Some(tag), pages, upper });
     }
 
+    /// Begins an invalidation on all CPUs of the pages that `count` addresses name, each `stride`
+    /// pages after the previous one. Each address names the one page, small or large, that
+    /// translates it.
+    pub fn broadcast_strided(&self, first: usize, count: usize, stride: usize) {
+        let is_named = |page| (0..count).any(|index| first + index * stride == page);
+        self.issue_broadcast(|page| match page.checked_sub(SLOTS * PAGES) {
+            None => is_named(page),
+            Some(slot) => (slot * PAGES..(slot + 1) * PAGES).any(is_named),
+        });
+    }
+
+    /// Begins an invalidation on all CPUs that removes nothing.
+    pub fn broadcast_nothing(&self) {
+        self.issue_what(Reach::Everybody, What::Pages { tag: None, pages: 0, upper: false });
+    }
+
+    /// Begins an invalidation on all CPUs of a guest's entries that combine two stages.
+    pub fn broadcast_combined(&self, tag: u16) {
+        self.issue_what(Reach::Everybody, What::Combined(tag));
+    }
+
     fn issue_what(&self, reach: Reach, what: What) {
         let text = || match reach {
             Reach::Own => format!("issues an invalidation of {what}"),
@@ -244,20 +311,26 @@ impl HostileMachine {
     }
 
     /// Begins an invalidation of kernel pages on all CPUs.
-    pub fn broadcast_kernel(&self, pages: impl Fn(usize) -> bool) {
+    pub fn broadcast_kernel(&self, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
         self.step();
         self.record(|| "broadcasts an invalidation of kernel pages".to_owned());
+        self.hardware.borrow_mut().note_broadcast(self.cpu());
+        let is_upper = upper == WalkCaches::Invalidate;
         self.kernel_pages(|kernel, _, cpu| {
-            kernel.issue_broadcast(cpu, &pages);
+            kernel.issue_broadcast(cpu, &pages, is_upper);
             None
         });
     }
 
     /// Waits until all invalidations that *this* CPU has issued are complete.
     pub fn complete_broadcasts(&self) {
-        let text = || "completes its invalidations".to_owned();
-        self.hardware_step(text, Hardware::complete_issued);
-        self.kernel_pages(KernelPages::complete_broadcasts);
+        self.step();
+        self.record(|| "completes its invalidations".to_owned());
+        let completion = self.hardware.borrow_mut().completion(self.cpu());
+        self.hardware(|hardware, memory, cpu| hardware.complete_issued(memory, cpu, completion));
+        self.kernel_pages(|kernel, memory, cpu| {
+            kernel.complete_broadcasts(memory, cpu, completion)
+        });
         // This waits for earlier loads and visible stores as well: `dsb ish`.
         self.publish_tables();
         self.order_invalidations();
@@ -357,7 +430,7 @@ impl HostileMachine {
         self.hardware(|hardware, _, _| hardware.reuse_frame(frame));
     }
 
-    /// Claims that a frame was written out, or needs no history. `was_written` is the dirty bit of
+    /// Claims that a frame was written out, or needs no writing. `was_written` is the dirty bit of
     /// its removed entry.
     pub fn write_out(&self, frame: usize, was_written: bool) {
         self.record(|| format!("claims that frame {frame} is written out"));
@@ -376,44 +449,16 @@ impl HostileMachine {
         self.hardware(|hardware, memory, _| hardware.free_root(memory, root));
     }
 
+    /// Frees the kernel's page table.
+    pub fn free_kernel_table(&self) {
+        self.record(|| "frees the kernel's page table".to_owned());
+        self.kernel_pages(|kernel, _, _| kernel.free_table());
+    }
+
     /// Reuses a frame of the kernel's.
     pub fn reuse_kernel_frame(&self, frame: usize) {
         self.record(|| format!("reuses kernel frame {frame}"));
         self.kernel_pages(|kernel, _, _| kernel.reuse(frame));
-    }
-
-    /// Attaches a device to a root under a tag. The device uses every translation that it finds.
-    /// Broadcasts and [commands](Self::invalidate_device) reach it, and interrupts do not. Returns
-    /// `false` if a device is attached already.
-    pub fn attach_device(&self, root: usize, tag: u16) -> bool {
-        self.step();
-        let is_free = !self.hardware.borrow().has_device();
-        self.observe(u64::from(is_free));
-        if is_free {
-            self.record(|| format!("attaches a device to space {root} under tag {tag}"));
-            self.hardware(|hardware, memory, _| hardware.attach_device(memory, root, tag));
-        }
-        is_free
-    }
-
-    /// Detaches the device and invalidates all its entries.
-    pub fn detach_device(&self) {
-        self.hardware_step(
-            || "detaches the device".to_owned(),
-            |hardware, _, _| {
-                hardware.detach_device();
-                None
-            },
-        );
-    }
-
-    /// Invalidates pages on the device, if it is attached to this root.
-    pub fn invalidate_device(&self, root: usize, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
-        let is_upper = upper == WalkCaches::Invalidate;
-        let text = || format!("invalidates on the device of space {root}");
-        self.hardware_step(text, |hardware, memory, cpu| {
-            hardware.invalidate_device(memory, cpu, root, &pages, is_upper)
-        });
     }
 
     /// Stops the calling CPU, or lets it run again. A CPU that is stopped walks no page table, and
@@ -460,7 +505,7 @@ impl HostileMachine {
     }
 
     /// Performs a step of the calling CPU on the hardware.
-    fn hardware_step(
+    pub(super) fn hardware_step(
         &self,
         text: impl FnOnce() -> String,
         f: impl FnOnce(&mut Hardware, &Memory, usize) -> Option<Violation>,
@@ -470,7 +515,10 @@ impl HostileMachine {
         self.hardware(f);
     }
 
-    fn kernel_pages(&self, f: impl FnOnce(&mut KernelPages, &Memory, usize) -> Option<Violation>) {
+    pub(super) fn kernel_pages(
+        &self,
+        f: impl FnOnce(&mut KernelPages, &Memory, usize) -> Option<Violation>,
+    ) {
         let found = f(&mut self.kernel_pages.borrow_mut(), &self.memory.borrow(), self.cpu());
         if let Some(violation) = found {
             self.report(violation);

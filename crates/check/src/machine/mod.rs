@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "the run and its coroutines are reached by pointers")]
 
+mod devices;
 mod hardware_ops;
 mod record;
 mod run;
@@ -305,15 +306,21 @@ impl HostileMachine {
 
     /// Sends an interrupt to a CPU. All stores of the sender become visible first.
     pub fn send_interrupt(&self, target: usize) {
-        self.step();
-        self.record_as(LineKind::SendsInterrupt(target), || format!("interrupts CPU {target}"));
-        self.drain(self.cpu());
+        self.deliver_interrupt(target);
         // A CPU interrupts itself to continue with its bell later, or to complete its own
         // broadcast.
         let is_own = target == self.cpu();
         if !is_own && !self.interrupt_oracle.borrow().may_interrupt(self.cpu(), target) {
             self.report(Violation::InterruptedForNothing { cpu: target });
         }
+    }
+
+    /// As [`send_interrupt`](Self::send_interrupt), for an interrupt that no flush asks for, and
+    /// that may therefore go to any CPU.
+    pub(crate) fn deliver_interrupt(&self, target: usize) {
+        self.step();
+        self.record_as(LineKind::SendsInterrupt(target), || format!("interrupts CPU {target}"));
+        self.drain(self.cpu());
         self.cpus[target].is_interrupt_pending.set(true);
     }
 

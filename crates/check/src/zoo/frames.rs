@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use shootdown::Word;
 
 use super::{Bug, Stage, use_the_space, uses_foreign, uses_stale};
-use crate::hardware::OnLoad;
-use crate::machine::fence;
+use crate::hardware::{Entry, OnLoad};
+use crate::machine::{HostileMachine, fence, with_machine};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "frame-freed-before-the-flush",
-        source: "nanos f3c9d78b, Redox 4e392d05; LiteBox, StarryOS, Theseus (by reading)",
+        source: "nanos f3c9d78b, Redox 4e392d05, LiteBox 848; StarryOS, Theseus (by reading)",
         story: "The frame is freed as soon as its entry is cleared, and reused while CPUs still \
                 use its translation.",
         finds: uses_stale,
@@ -53,7 +53,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "tag-given-on-with-what-is-under-it",
-        source: "SVSM 1157, Zircon (by reading), f4be75635",
+        source: "SVSM 1157, Zircon (by reading), f4be75635, Zephyr 113559",
         story: "A tag is assigned to another space without an invalidation: the new space sees the \
                 pages of the previous one.",
         finds: uses_foreign,
@@ -71,7 +71,30 @@ pub(super) const BUGS: &[Bug] = &[
         cpus: &[use_and_sweep, unmap_and_defer],
         ..Bug::DEFAULT
     },
+    Bug {
+        name: "copy-in-use-beside-the-original",
+        source: "FreeBSD D14347 and NetBSD, in Go 34988",
+        story: "A copy-on-write fault maps the copy and then flushes the original. Until then, one \
+                thread writes to the copy, and another one still reads the original.",
+        finds: uses_stale,
+        cpus: &[use_the_space, copy_on_write],
+        ..Bug::DEFAULT
+    },
 ];
+
+/// From the moment at which the copy is mapped, no CPU may use the original.
+fn copy_on_write(stage: &Stage) {
+    let copy = Entry::to(with_machine(HostileMachine::add_frame)).writable();
+    if stage.is_fixed() {
+        stage.unmap(0, 0);
+        stage.interrupt_and_wait(0);
+    }
+    stage.space(0).swap(0, copy);
+    stage.claim_flushed(0, 0);
+    if !stage.is_fixed() {
+        stage.interrupt_and_wait(0);
+    }
+}
 
 fn free_and_flush(stage: &Stage) {
     let frame = stage.unmap(0, 0);

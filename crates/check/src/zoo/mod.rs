@@ -5,7 +5,9 @@
 //! the faulty variant's violation, of the kind that the story describes, and must visit every state
 //! of the fixed variant without a violation.
 
+mod errata;
 mod frames;
+mod guests;
 mod hardware;
 mod marks;
 mod presence;
@@ -21,8 +23,8 @@ use shootdown::Word;
 use crate::explore::Scenario;
 use crate::hardware::{Entry, OnLoad, Violation};
 use crate::machine::{
-    CheckWord, HostileMachine, Outcome, PageTables, RunSettings, System, WalkCaches, fence, run,
-    with_machine,
+    CheckWord, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, System, WalkCaches,
+    fence, run, with_machine,
 };
 use crate::profile::Profile;
 
@@ -40,6 +42,7 @@ pub struct Bug {
     /// Returns `true` for the violation that the search must find.
     pub finds: fn(Violation) -> bool,
     spaces: usize,
+    has_kernel_table: bool,
     words: &'static [&'static str],
     cpus: &'static [fn(&Stage)],
     handler: fn(&Stage),
@@ -64,6 +67,7 @@ impl Bug {
         profile: Profile::X86,
         finds: uses_stale,
         spaces: 1,
+        has_kernel_table: false,
         words: &[],
         cpus: &[],
         handler: handle_by_invalidating,
@@ -80,6 +84,8 @@ impl Bug {
             marks::BUGS,
             waiting::BUGS,
             hardware::BUGS,
+            errata::BUGS,
+            guests::BUGS,
         ];
         kinds.into_iter().flatten()
     }
@@ -109,6 +115,7 @@ impl Scenario for BugScenario<'_> {
 #[derive(Debug)]
 pub(crate) struct Stage {
     spaces: Vec<PageTables>,
+    kernel: Option<KernelTable>,
     words: Vec<(&'static str, CheckWord)>,
     /// Number of interrupts that were sent to each CPU.
     requests: Vec<CheckWord>,
@@ -133,12 +140,13 @@ impl System for Stage {
 #[expect(clippy::unused_self, reason = "programs act through their stage")]
 impl Stage {
     fn new(machine: &HostileMachine, bug: &Bug, variant: Variant) -> Self {
-        let Bug { spaces, words, cpus, handler, .. } = *bug;
+        let Bug { spaces, has_kernel_table, words, cpus, handler, .. } = *bug;
         let counters = |name: &str| -> Vec<_> {
             (0..cpus.len()).map(|cpu| CheckWord::named(0, || format!("{name} {cpu}"))).collect()
         };
         Self {
             spaces: (0..spaces).map(|_| PageTables::new(machine)).collect(),
+            kernel: has_kernel_table.then(|| KernelTable::new(machine)),
             words: words
                 .iter()
                 .map(|&name| (name, CheckWord::named(0, || name.to_owned())))
@@ -168,6 +176,11 @@ impl Stage {
 
     fn space(&self, index: usize) -> &PageTables {
         &self.spaces[index]
+    }
+
+    /// The kernel's page table, which the bug must have.
+    fn kernel(&self) -> &KernelTable {
+        self.kernel.as_ref().expect("the bug has one")
     }
 
     /// Unmaps a page, visibly to all CPUs, and returns its frame.
@@ -210,10 +223,13 @@ impl Stage {
 
     /// Broadcasts an invalidation of a page, and waits until it is complete.
     fn broadcast(&self, page: usize) {
-        with_machine(|machine| {
-            machine.issue_broadcast(|it| it == page);
-            machine.complete_broadcasts();
-        });
+        with_machine(|machine| machine.issue_broadcast(|it| it == page));
+        self.complete();
+    }
+
+    /// Waits until all broadcasts of this CPU are complete.
+    fn complete(&self) {
+        with_machine(HostileMachine::complete_broadcasts);
     }
 
     /// Interrupts a CPU. Returns the ticket of the interrupt.
@@ -307,6 +323,13 @@ fn free_table_after_interrupt(stage: &Stage, must_interrupt: impl FnOnce() -> bo
     with_machine(|machine| machine.free_table(table));
 }
 
+/// Unmaps a page, interrupts CPU 0, and reuses the frame.
+fn unmap_interrupt_and_reuse(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.interrupt_and_wait(0);
+    stage.reuse(frame);
+}
+
 fn handle_by_invalidating(stage: &Stage) {
     stage.invalidate_all();
 }
@@ -316,7 +339,7 @@ const fn uses_stale(violation: Violation) -> bool {
 }
 
 const fn walks_freed(violation: Violation) -> bool {
-    matches!(violation, Violation::WalksFreed { .. })
+    matches!(violation, Violation::WalksFreed { .. } | Violation::DeviceWalksFreed)
 }
 
 const fn uses_foreign(violation: Violation) -> bool {

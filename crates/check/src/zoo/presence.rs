@@ -96,6 +96,26 @@ pub(super) const BUGS: &[Bug] = &[
         cpus: &[be_stopped_and_return, request_or_interrupt],
         ..Bug::DEFAULT
     },
+    Bug {
+        name: "flush-request-lost-by-a-second-stop",
+        source: "KVM: b043138246a4",
+        story: "A hypervisor records that a virtual CPU has stopped, although this is recorded \
+                already, and so overwrites the request that a flush has left in the meantime.",
+        finds: uses_stale,
+        words: &["the virtual CPU"],
+        cpus: &[be_stopped_twice_and_return, request_or_interrupt],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "left-to-a-switch-that-is-skipped",
+        source: "Linux on powerpc: CVE-2025-71078 (reduced: there, the SLB has an entry twice)",
+        story: "A CPU drops an entry from its record of the hardware's, and leaves the hardware to \
+                the next switch. The switch is skipped, because the space is the same.",
+        finds: uses_stale,
+        words: &["the record"],
+        cpus: &[drop_from_the_record, flush_if_recorded],
+        ..Bug::DEFAULT
+    },
 ];
 
 /// The virtual CPU does not run.
@@ -257,6 +277,48 @@ fn be_stopped_and_return(stage: &Stage) {
         }
     });
     stage.user_mode();
+}
+
+fn be_stopped_twice_and_return(stage: &Stage) {
+    let word = stage.word("the virtual CPU");
+    stage.load(0);
+    stage.user_mode();
+    stage.masked(|| {
+        word.store(AWAY, Release);
+        if stage.is_fixed() {
+            word.fetch_or(AWAY, AcqRel);
+        } else {
+            word.store(AWAY, Release);
+        }
+        if word.swap(0, AcqRel) & REQUEST != 0 {
+            stage.invalidate_all();
+        }
+    });
+    stage.user_mode();
+}
+
+fn drop_from_the_record(stage: &Stage) {
+    let record = stage.word("the record");
+    let switch = || {
+        record.store(1, Release);
+        fence();
+        stage.load(0);
+    };
+    stage.masked(switch);
+    stage.user_mode();
+    stage.masked(|| {
+        record.store(0, Release);
+        if stage.is_fixed() {
+            switch();
+        }
+    });
+    stage.user_mode();
+}
+
+fn flush_if_recorded(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.interrupt_if_set("the record");
+    stage.reuse(frame);
 }
 
 /// Unmaps a page, and leaves a request if the virtual CPU does not run. Interrupts it otherwise.

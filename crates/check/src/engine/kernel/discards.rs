@@ -7,7 +7,7 @@
 use shootdown::{Extent, PageSize};
 
 use super::{InFlight, Kernel, KernelSpace};
-use crate::engine::ZeroTest;
+use crate::engine::Fault;
 use crate::hardware::{Entry, PAGES};
 use crate::machine::with_machine;
 use crate::sometimes::Sometimes;
@@ -31,12 +31,12 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         if claims.iter().all(Option::is_none) {
             return;
         }
-        if self.zero_test == ZeroTest::BeforeFlush {
+        if self.fault == Some(Fault::EarlyZeroTest) {
             test();
         }
         let extent = Extent::pages((pages.start as u64) << 12, PAGES, PageSize::SIZE_4K);
         self.flush(space, extent, self.stale_entries(space, extent));
-        if self.zero_test == ZeroTest::AfterFlush {
+        if self.fault != Some(Fault::EarlyZeroTest) {
             test();
         }
         let is_both = claims.iter().all(Option::is_some);

@@ -12,11 +12,13 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use shootdown::{Entries, Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdown, Space, Word};
+use shootdown::{
+    Entries, Extent, Lifetime, PageSize, PinnedCpu, Quarantine, Root, Shootdown, Space, Word,
+};
 
 use self::free_list::FreeList;
 use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
-use super::{Config, Op, Programs, ZeroTest};
+use super::{Config, Fault, Op, Programs};
 use crate::hardware::{Entry, PAGES, SLOTS, StaleEntries};
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
 use crate::machine::{
@@ -59,7 +61,7 @@ struct Kernel<'p, const LIFETIME: u8, const WORDS: usize> {
     /// The kernel's own pages.
     pages: KernelTable,
     programs: &'p [Vec<Op>],
-    zero_test: ZeroTest,
+    fault: Option<Fault>,
     /// The space of the thread that each CPU runs.
     current: Vec<Cell<Option<usize>>>,
 }
@@ -118,8 +120,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         }
         let current = (0..config.cpus).map(|_| Cell::new(None)).collect();
         let pages = KernelTable::new(machine);
-        let zero_test = config.zero_test;
-        let kernel = Self { engine, spaces, pages, programs: ops, zero_test, current };
+        let fault = config.fault;
+        let kernel = Self { engine, spaces, pages, programs: ops, fault, current };
         for cpu in 0..config.cpus {
             machine.as_cpu(cpu, || {
                 kernel.pinned(PinnedCpu::online);
@@ -172,6 +174,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::Stop => self.stop(),
             Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
+            Op::UnmapKernelTable => self.unmap_kernel_table(),
             Op::Retire(space) => self.retire(space),
             Op::OfflineOnline => self.go_offline_and_come_back(),
         }
@@ -203,7 +206,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             }
         });
         self.change_thread(Some(space));
-        with_machine(HostileMachine::stay_in_user_mode);
+        tables.mark(LAST_PAGE);
+        self.engine.machine().stay_in_user_mode();
     }
 
     fn rollovers(&self) -> u64 {
@@ -267,7 +271,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let own = InFlight::begin(in_flight);
         let entry = tables.swap(number, Entry::EMPTY);
         let stale_entries = self.stale_entries(space, page(number));
-        if entry.is_present() {
+        if self.is_mapped(entry) {
             self.flush(space, page(number), stale_entries);
             // By now, everything that CPUs wrote to the page is in its frame.
             with_machine(|machine| machine.write_out(entry.target(), true));
@@ -280,6 +284,12 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             self.flush_if_batched(space, page(number), stale_entries);
         }
         None
+    }
+
+    /// Returns `true` if an entry maps a page. A kernel that compares with an empty entry takes a
+    /// mark that came late for a mapping.
+    fn is_mapped(&self, entry: Entry) -> bool {
+        entry.is_present() || self.fault == Some(Fault::NoWorkaround) && entry != Entry::EMPTY
     }
 
     /// Reuses a frame, and then makes it available to [`Op::Map`].
@@ -316,6 +326,26 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             self.pinned(|pin| pin.flush_kernel(page(number))).wait();
             with_machine(|machine| machine.reuse_kernel_frame(entry.target()));
         }
+    }
+
+    /// Removes the kernel's page table with its pages, and frees all.
+    fn unmap_kernel_table(&self) {
+        if !self.pages.unlink() {
+            return;
+        }
+        let entries = [0, 1].map(|number| self.pages.swap(number, Entry::EMPTY));
+        let extent = Extent::pages(0, SLOTS, PageSize::SIZE_4K).freeing_tables();
+        self.pinned(|pin| pin.flush_kernel(extent)).wait();
+        with_machine(|machine| {
+            if self.fault != Some(Fault::KernelTableOnDevice) {
+                machine.invalidate_kernel_on_device();
+            }
+            machine.free_kernel_table();
+            for entry in entries.into_iter().filter(|entry| entry.is_present()) {
+                machine.reuse_kernel_frame(entry.target());
+            }
+            machine.reach(Sometimes::FreedKernelTable);
+        });
     }
 
     fn retire(&self, number: usize) {
@@ -383,7 +413,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
                 machine.reach(Sometimes::EmptiedOnReturn);
             }
             if self.current[machine.cpu()].get().is_some() {
-                machine.stay_in_user_mode();
+                self.engine.machine().stay_in_user_mode();
             }
         });
     }
@@ -436,6 +466,9 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
     }
 }
 
+/// The page that a thread accesses first.
+const LAST_PAGE: usize = SLOTS * PAGES - 1;
+
 fn page(page: usize) -> Extent {
     Extent::page((page as u64) << 12)
 }
@@ -484,5 +517,6 @@ impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WOR
     }
     fn handle_interrupt(&self, _: usize) {
         self.pinned(PinnedCpu::handle_flush_ipi);
+        self.engine.machine().note_interrupt();
     }
 }

@@ -2,6 +2,7 @@
 
 use shootdown::{Extent, Gather, PageSize};
 
+use super::super::Fault;
 use super::super::hostile::covers;
 use super::free_list::{FreeList, Freed};
 use super::{InFlight, Kernel, KernelSpace};
@@ -21,7 +22,9 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let _in_flight = InFlight::begin(in_flight);
         let Some(table) = tables.remove_table(slot) else { return false };
         let pages = self.unmap_pages(space, slot);
-        let extent = of_slot(slot, PageSize::SIZE_4K).freeing_tables();
+        let is_faulty = self.fault == Some(Fault::LargeStride);
+        let size = if is_faulty { LARGE } else { PageSize::SIZE_4K };
+        let extent = of_slot(slot, size).freeing_tables();
         self.flush(space, extent, self.stale_entries(space, extent));
         self.free(pages);
         with_machine(|machine| machine.free_table(table));

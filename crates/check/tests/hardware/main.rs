@@ -1,6 +1,8 @@
 //! The hostile machine itself: the outcomes that it allows, in programs of a few steps whose
 //! outcomes were worked out by hand.
 
+mod processors;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

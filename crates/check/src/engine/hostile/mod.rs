@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
+mod workarounds;
+
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
@@ -10,11 +12,12 @@ use shootdown::{
     Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging, VcpuWord,
 };
 
-use super::{Config, Tags};
-use crate::hardware::{OnLoad, PAGES, SLOTS};
+use super::{Config, Fault, Tags};
+use crate::hardware::{PAGES, SLOTS};
 use crate::machine::{
     CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
 };
+use crate::profile::{Erratum, Profile, Stages};
 use crate::sometimes::Sometimes;
 
 /// The hostile machine as the engine uses it, with a lifetime policy and a number of words of CPU
@@ -26,6 +29,15 @@ pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     vcpus: Vec<VcpuWord<Self>>,
     tags: Tags,
     broken: Option<Rule>,
+    fault: Option<Fault>,
+    /// The erratum that this processor works around.
+    workaround: Option<Erratum>,
+    stages: Stages,
+    /// For each CPU, a number that changes when it enters and when it leaves user mode, and the tag
+    /// that it uses there. Only with [`Erratum::UserAccessesLate`].
+    users: Vec<CheckWord>,
+    /// The tags that each CPU has broadcast since its last wait, one bit each.
+    broadcast_tags: Vec<Cell<u64>>,
     /// The root of each retired space, and the CPU that retired it.
     retired_by: RefCell<Vec<(usize, usize)>>,
     /// Number of spaces that each CPU has freed.
@@ -56,8 +68,27 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
         };
         let vcpus = (0..config.cpus).filter(|_| is_guest).map(vcpu).collect();
         let freed = vec![Cell::new(0); config.cpus];
-        let Config { tags, broken, .. } = config;
-        Self { cpus, vcpus, tags, broken, retired_by: RefCell::default(), freed }
+        let Config { tags, broken, fault, .. } = config;
+        let Profile { erratum, stages, .. } = machine.profile();
+        let workaround = erratum.filter(|_| fault != Some(Fault::NoWorkaround));
+        let are_late = workaround == Some(Erratum::UserAccessesLate);
+        let user = |cpu| CheckWord::named(0, || format!("user mode of CPU {cpu}"));
+        let users = (0..config.cpus).filter(|_| are_late).map(user).collect();
+        let broadcast_tags = vec![Cell::new(0); config.cpus];
+        let retired_by = RefCell::default();
+        Self {
+            cpus,
+            vcpus,
+            tags,
+            broken,
+            fault,
+            workaround,
+            stages,
+            users,
+            broadcast_tags,
+            retired_by,
+            freed,
+        }
     }
 
     /// Returns the engine's number of a CPU: CPUs are assigned to the words of sets in turn.
@@ -157,6 +188,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     }
     fn tag_count(&self) -> usize {
         match self.tags {
+            // INVLPG works without PCIDs.
+            _ if self.workaround == Some(Erratum::GlobalPagesKept) => 0,
             Tags::PerCpu(count)
             | Tags::Global(count)
             | Tags::Broadcast(count)
@@ -167,27 +200,45 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         self.flush_ceiling()
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let on_load = match entries {
-            Entries::Keep => OnLoad::Keep,
-            Entries::Discard => OnLoad::Flush,
-        };
-        with_machine(|machine| machine.load_root(Some(root.0 as usize), tag.0, on_load));
+        self.load_root(Some(root.0 as usize), tag, entries);
     }
     fn load_kernel(&self) {
         // Without tags, user translations are under the kernel's tag.
-        let on_load = if self.tag_count() == 0 { OnLoad::Flush } else { OnLoad::Keep };
-        with_machine(|machine| machine.load_root(None, Tag::KERNEL.0, on_load));
+        let entries = if self.tag_count() == 0 { Entries::Discard } else { Entries::Keep };
+        self.load_root(None, Tag::KERNEL, entries);
     }
     fn invalidate(&self, _: Tag, extent: Extent) {
-        with_machine(|machine| {
-            machine.invalidate_pages(|page| covers(extent, page), upper(extent));
-        });
+        if self.names_nothing() {
+            return self.invalidate_all();
+        }
+        let pages = || {
+            with_machine(|machine| {
+                machine.invalidate_pages(|page| covers(extent, page), upper(extent));
+            });
+        };
+        let combined = || with_machine(HostileMachine::invalidate_combined);
+        match (self.stages, self.fault) {
+            (Stages::One, _) | (_, Some(Fault::CombinedKept)) => pages(),
+            (_, Some(Fault::CombinedEarly)) => {
+                combined();
+                pages();
+            }
+            _ => {
+                pages();
+                combined();
+            }
+        }
     }
     fn invalidate_tag(&self, tag: Tag) {
-        with_machine(|machine| machine.invalidate_tag(Some(tag.0)));
+        let tag = Some(tag.0).filter(|_| !self.names_nothing());
+        with_machine(|machine| machine.invalidate_tag(tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        with_machine(|machine| machine.invalidate_kernel_pages(|page| covers(extent, page)));
+        if self.names_nothing() {
+            return self.invalidate_all();
+        }
+        let covered = |page| covers(extent, page);
+        with_machine(|machine| machine.invalidate_kernel_pages(covered, upper(extent)));
     }
     fn invalidate_all(&self) {
         with_machine(|machine| machine.invalidate_tag(None));
@@ -249,13 +300,26 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
     }
     fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
         let covered = |page| covers(extent, page);
-        with_machine(|machine| machine.broadcast_under(tag.0, covered, upper(extent)));
+        with_machine(|machine| {
+            self.broadcast_tags[machine.cpu()].update(|tags| tags | 1 << tag.0);
+            machine.broadcast_under(tag.0, covered, upper(extent));
+        });
+        if self.stages == Stages::Two && self.fault != Some(Fault::CombinedKept) {
+            if self.fault != Some(Fault::CombinedEarly) {
+                self.wait();
+            }
+            with_machine(|machine| machine.broadcast_combined(tag.0));
+        }
     }
     fn broadcast_kernel(&self, extent: Extent) {
-        with_machine(|machine| machine.broadcast_kernel(|page| covers(extent, page)));
+        let covered = |page| covers(extent, page);
+        with_machine(|machine| machine.broadcast_kernel(covered, upper(extent)));
     }
     fn complete(&self) -> u64 {
-        with_machine(HostileMachine::complete_broadcasts);
+        self.wait();
+        if self.workaround == Some(Erratum::UserAccessesLate) {
+            self.interrupt_users();
+        }
         0
     }
 }
