@@ -32,7 +32,9 @@
 //!
 //! Either the flush finds the sharer, or everything that the CPU can walk by its new link is as new
 //! as the cleared entries. ([`Platform::add_sharer`] and [`Platform::sharers`] have the barriers.)
-//! A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
+//! A flush reads the sharers only if the space has a replica, so it executes a barrier of its own
+//! before it reads that ([`UsedFence`](Rule::UsedFence)): the first replica is added before its
+//! first link is made. A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
 //! table stays in the canonical tree until the link is made. The operation that unhooks a table
 //! removes the links to it, and flushes the replicas that had them before the table is freed.
 //!
@@ -43,8 +45,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::Ordering::Relaxed;
 
 use lock_api::{Mutex, RwLock};
 use shootdown::Root;
@@ -53,7 +54,9 @@ use crate::coherence::{Change, Flush, Replication};
 use crate::flushing::Flushing;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, OutOfMemory, Platform};
+use crate::rules::{Rule, fence, order};
 use crate::sharers::Sharers;
+use crate::sync::AtomicU64;
 use crate::system::{Coherent, IndexLock, SpinMutex, System};
 use crate::worth::{Tally, Worth};
 
@@ -70,6 +73,8 @@ pub(crate) struct Replicas<S: System> {
     by_cpu: RwLock<IndexLock<S>, BTreeMap<usize, Arc<Replica<S>>>>,
     /// Number of replicas that may be in use.
     in_use: AtomicU64,
+    /// `false` if the space never has replicas.
+    are_possible: bool,
     worth: Worth,
 }
 
@@ -85,26 +90,48 @@ pub(crate) struct Replica<S: System> {
     links: SpinMutex<S, BTreeSet<u64>>,
     /// Number of flushes by other CPUs since the links were last cut.
     flushed: AtomicU64,
-    /// `true` if the CPU has left the replica, and will not load it again: then nothing that it
-    /// has cached by the replica's links can be used.
-    is_abandoned: AtomicBool,
+    /// [`USED`], [`CUTTING`] or [`ABANDONED`].
+    state: AtomicU64,
     tally: Tally,
 }
+
+/// The CPU may have the replica loaded.
+const USED: u64 = 0;
+/// As `USED`, and a call is cutting the links: the replica cannot be abandoned until it has.
+const CUTTING: u64 = 1;
+/// The CPU has left the replica, and will not load it again: then nothing that it has cached by the
+/// replica's links can be used. No call changes the sharers of its tables on its behalf any more.
+const ABANDONED: u64 = 2;
 
 impl<S: System> Replicas<S> {
     pub(crate) fn new(replication: Replication) -> Self {
         Self {
             by_cpu: RwLock::new(BTreeMap::new()),
             in_use: AtomicU64::new(0),
+            are_possible: replication != Replication::Never,
             worth: Worth::new(replication),
         }
     }
 
-    /// Returns `true` if replicas may be in use. If a CPU makes one at the same time, the barrier
-    /// of [`Platform::add_sharer`] orders its walks.
+    /// Returns `true` if replicas may be in use. A call that has changed entries of tables to which
+    /// a CPU may be making links asks [`are_used_after_change`](Self::are_used_after_change).
     #[inline]
     pub(crate) fn are_used(&self) -> bool {
-        self.in_use.load(Acquire) != 0
+        self.in_use.load(order(Rule::AbandonAcquire)) != 0
+    }
+
+    /// Returns `true` if a CPU may have cached, by way of a replica, an entry that the caller has
+    /// changed. If a CPU adds the first replica at the same time, either this finds the replica, or
+    /// the CPU's walks find the changed entry: the barrier here pairs with that of
+    /// [`Platform::add_sharer`].
+    #[inline]
+    #[cfg_attr(test, track_caller)]
+    pub(crate) fn are_used_after_change(&self) -> bool {
+        if !self.are_possible {
+            return false;
+        }
+        fence(Rule::UsedFence);
+        self.are_used()
     }
 
     /// Number of replicas that may be in use.
@@ -149,6 +176,7 @@ impl<S: System> Replicas<S> {
             return false;
         }
         by_cpu.insert(replica.cpu, Arc::new(replica));
+        // Relaxed: the barrier of `add_sharer` follows, before the first link.
         self.in_use.fetch_add(1, Relaxed);
         true
     }
@@ -159,17 +187,22 @@ impl<S: System> Replicas<S> {
     }
 
     /// Records that the CPU of a replica has loaded the canonical tree, and will not load the
-    /// replica again.
+    /// replica again. Does nothing while the replica's links are being [cut](Replica::cut); the CPU
+    /// then calls this again when it next loads the canonical tree.
     pub(crate) fn abandon(&self, replica: &Replica<S>) {
-        if !replica.is_abandoned.swap(true, Release) {
-            self.in_use.fetch_sub(1, Release);
+        let abandoned = order(Rule::AbandonRelease);
+        // Relaxed: nothing is done if this fails.
+        if replica.state.compare_exchange(USED, ABANDONED, abandoned, Relaxed).is_ok() {
+            self.in_use.fetch_sub(1, order(Rule::UncountRelease));
         }
     }
 
     /// Returns the replicas of the sharers that may still be in use.
     pub(crate) fn of_sharers(&self, sharers: &Sharers) -> Vec<Arc<Replica<S>>> {
         let by_cpu = self.by_cpu.read();
-        let in_use = |replica: &&Arc<Replica<S>>| !replica.is_abandoned.load(Acquire);
+        let in_use = |replica: &&Arc<Replica<S>>| {
+            replica.state.load(order(Rule::AbandonAcquire)) != ABANDONED
+        };
         match sharers.cpus() {
             None => by_cpu.values().filter(in_use).cloned().collect(),
             Some(cpus) => cpus.filter_map(|cpu| by_cpu.get(&cpu)).filter(in_use).cloned().collect(),
@@ -228,7 +261,7 @@ impl<S: System> Replicas<S> {
 }
 
 impl<S: System> Replica<S> {
-    pub(crate) const fn new(cpu: usize, root: Frame, coherent: Coherent<S>) -> Self {
+    pub(crate) fn new(cpu: usize, root: Frame, coherent: Coherent<S>) -> Self {
         Self {
             cpu,
             root,
@@ -236,7 +269,7 @@ impl<S: System> Replica<S> {
             uppers: Mutex::new(Vec::new()),
             links: Mutex::new(BTreeSet::new()),
             flushed: AtomicU64::new(0),
-            is_abandoned: AtomicBool::new(false),
+            state: AtomicU64::new(USED),
             tally: Tally::new(),
         }
     }
@@ -324,12 +357,20 @@ impl<S: System> Replica<S> {
         flushed >= FLUSHES_FREE && flushed >= FLUSHES_PER_LINK * self.links.lock().len() as u64
     }
 
-    /// Removes all links, and then this CPU from the sharers of their tables.
+    /// Removes all links, and then this CPU from the sharers of their tables. Does nothing if the
+    /// CPU has abandoned the replica: it has loaded the canonical tree since then.
     ///
     /// The CPU drops what it has cached by the links before it is no sharer any more. An operation
-    /// that unhooks one of the tables waits for the lock before it frees the table.
+    /// that unhooks one of the tables waits for the lock before it frees the table, because the
+    /// replica is not abandoned before the cut is complete. Otherwise the table could become one of
+    /// another space, which this CPU links, and the cut would remove the CPU from its sharers.
     pub(crate) fn cut(&self, coherence: &S::Coherence, platform: &S::Platform) {
         let mut links = self.links.lock();
+        // Relaxed: the lock orders cuts.
+        let abandoned = order(Rule::AbandonAcquire);
+        if self.state.compare_exchange(USED, CUTTING, Relaxed, abandoned).is_err() {
+            return;
+        }
         let linked = core::mem::take(&mut *links).into_iter();
         let tables: Vec<Frame> =
             linked.filter_map(|address| self.clear(platform, address)).collect();
@@ -338,6 +379,7 @@ impl<S: System> Replica<S> {
             platform.remove_sharer(table, self.cpu);
         }
         self.flushed.store(0, Relaxed);
+        self.state.store(USED, order(Rule::CutRelease));
     }
 
     /// Removes and returns the replica's own tables. Call this when the space ends.

@@ -1,0 +1,109 @@
+//! Operations on a space, while another CPU makes its replica, links, cuts and abandons it.
+
+use super::system::{PAGE, Process, page};
+use crate::Advice;
+use crate::coherence::Replication;
+
+/// Makes the first replica of the space on CPU 1, while CPU 0, which has run `before`, runs `zero`.
+fn first_replica(before: impl FnOnce(&Process), zero: impl FnOnce(&Process)) {
+    let process = Process::new(2, Replication::IfWorth);
+    before(&process);
+    let frame = process.frame(PAGE);
+    let one = process.spawn(1, |process| {
+        process.access(PAGE);
+    });
+    zero(&process);
+    process.host.assert_unused(frame);
+    one.join().unwrap();
+}
+
+pub(super) fn make_replica_while_discarding() {
+    first_replica(|_| (), Process::discard);
+}
+
+pub(super) fn make_replica_while_migrating() {
+    first_replica(
+        |_| (),
+        |process| {
+            process.space.migrate(page(PAGE), 1).unwrap();
+        },
+    );
+}
+
+pub(super) fn make_replica_while_reclaiming() {
+    let discardable = |process: &Process| process.space.advise(page(PAGE), Advice::Free).unwrap();
+    first_replica(discardable, |process| {
+        process.space.advise(page(PAGE), Advice::PageOut).unwrap();
+    });
+}
+
+/// CPU 1, whose replica exists, links the table of the page, and later cuts the link.
+pub(super) fn link_and_cut_while_discarding() {
+    let process = Process::with_replicas(2, [1]);
+    let frame = process.frame(PAGE);
+    let one = process.spawn(1, |process| {
+        process.access(PAGE);
+        process.cut(&process.replica(1));
+        process.host.touch(PAGE);
+    });
+    process.discard();
+    process.host.assert_unused(frame);
+    one.join().unwrap();
+}
+
+/// CPU 1 returns to user mode in the canonical tree, while CPU 0 discards the page.
+fn give_up(replicas: &'static [usize]) {
+    let process = Process::with_user(2, replicas.iter().copied());
+    process.space.give_up_replicas();
+    let frame = process.frame(PAGE);
+    let one = process.spawn(1, Process::return_to_user);
+    process.discard();
+    process.host.assert_unused(frame);
+    one.join().unwrap();
+}
+
+pub(super) fn give_up_last_while_discarding() {
+    give_up(&[1]);
+}
+
+pub(super) fn give_up_one_of_two_while_discarding() {
+    give_up(&[0, 1]);
+}
+
+/// CPU 0 cuts the links of CPU 1 instead of flushing its replica, and CPU 1 abandons the replica.
+pub(super) fn give_up_while_cutting() {
+    let process = Process::with_user(2, [1]);
+    process.space.give_up_replicas();
+    let (frame, replica) = (process.frame(PAGE), process.replica(1));
+    let one = process.spawn(1, Process::return_to_user);
+    process.cut(&replica);
+    process.host.assert_unused(frame);
+    one.join().unwrap();
+}
+
+/// As above, while CPU 2 unmaps the page and frees its table. The cut must not change the sharers
+/// of a table that was freed.
+pub(super) fn unhook_while_cutting_and_giving_up() {
+    let process = Process::with_user(3, [1]);
+    process.space.give_up_replicas();
+    let replica = process.replica(1);
+    let one = process.spawn(1, Process::return_to_user);
+    let two = process.spawn(2, |process| process.space.unmap(page(PAGE)).unwrap());
+    process.cut(&replica);
+    one.join().unwrap();
+    two.join().unwrap();
+}
+
+/// Two CPUs discard a page that CPU 1 uses. The second finds the entry empty.
+pub(super) fn discard_twice() {
+    let process = Process::with_user(3, [1]);
+    let frame = process.frame(PAGE);
+    let one = process.spawn(1, |process| {
+        process.host.touch(PAGE);
+    });
+    let two = process.spawn(2, Process::discard);
+    process.discard();
+    process.host.assert_unused(frame);
+    one.join().unwrap();
+    two.join().unwrap();
+}
