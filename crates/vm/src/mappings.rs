@@ -51,7 +51,7 @@ impl<S: System> Mappings<S> {
         change: &Change,
         unlinked: Sharers,
     ) -> Flushing<S> {
-        if !self.replicas.are_used_after_change() {
+        if !self.replicas.are_used_after_change(platform) {
             return Flushing::new(coherence.flush(&self.coherent, change));
         }
         let mut sharers = unlinked;
@@ -64,7 +64,7 @@ impl<S: System> Mappings<S> {
     #[cfg_attr(test, track_caller)]
     pub(crate) fn sharers_of(&self, platform: &S::Platform, table: Frame) -> Sharers {
         let mut sharers = Sharers::default();
-        if self.replicas.are_used_after_change() {
+        if self.replicas.are_used_after_change(platform) {
             sharers.add_of(platform, table);
         }
         sharers

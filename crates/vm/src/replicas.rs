@@ -26,15 +26,13 @@
 //!   link, on CPU c                              flush
 //!   ──────────────                              ─────
 //!   add c to the sharers of the table           clear entries of the table
-//!   full barrier                                full barrier
-//!   link the table into the replica             read the sharers
+//!   full barrier   (`add_sharer`)               full barrier                    (UsedFence)
+//!   link the table into the replica             any replica? read the sharers
 //! ```
 //!
 //! Either the flush finds the sharer, or everything that the CPU can walk by its new link is as new
-//! as the cleared entries. ([`Platform::add_sharer`] and [`Platform::sharers`] have the barriers.)
-//! A flush reads the sharers only if the space has a replica, so it executes a barrier of its own
-//! before it reads that ([`UsedFence`](Rule::UsedFence)): the first replica is added before its
-//! first link is made. A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
+//! as the cleared entries. The same holds if the space has no replica when the entries are cleared,
+//! because the first replica is added before its first link is made. A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
 //! table stays in the canonical tree until the link is made. The operation that unhooks a table
 //! removes the links to it, and flushes the replicas that had them before the table is freed.
 //!
@@ -126,11 +124,11 @@ impl<S: System> Replicas<S> {
     /// [`Platform::add_sharer`].
     #[inline]
     #[cfg_attr(test, track_caller)]
-    pub(crate) fn are_used_after_change(&self) -> bool {
+    pub(crate) fn are_used_after_change(&self, platform: &S::Platform) -> bool {
         if !self.are_possible {
             return false;
         }
-        fence(Rule::UsedFence);
+        fence(platform, Rule::UsedFence);
         self.are_used()
     }
 

@@ -6,6 +6,4 @@
 #[cfg(test)]
 pub(crate) use crate::rules::tests::words::{AtomicU64, OwnedWord};
 #[cfg(not(test))]
-pub(crate) use core::sync::atomic::{AtomicU64, AtomicU64 as OwnedWord, fence};
-#[cfg(test)]
-pub(crate) use loom::sync::atomic::fence;
+pub(crate) use core::sync::atomic::{AtomicU64, AtomicU64 as OwnedWord};

@@ -12,9 +12,9 @@
 //! # What is not here
 //!
 //! Page-table entries and the sharers of tables are words of the [`Platform`](crate::Platform),
-//! which states their orderings: a load of an entry acquires, a write releases, `add_sharer` and
-//! `sharers` execute a full barrier, `sharers` acquires, and `remove_sharer` releases. The tests'
-//! platform breaks each of these, and a program fails. Presence, bells and batches are words of the
+//! which states their orderings: a load of an entry acquires, a write releases, `add_sharer`
+//! executes a full barrier, `sharers` acquires, and `remove_sharer` releases. The tests' platform
+//! breaks each of these, and a program fails. Presence, bells and batches are words of the
 //! coherence.
 //!
 //! # Flushes in flight
@@ -85,7 +85,7 @@ pub(crate) mod tests;
 
 use core::sync::atomic::Ordering;
 
-use crate::sync;
+use crate::platform::Platform;
 
 /// The kind of a [`Rule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,8 +139,8 @@ rules! {
     DeferredAcquire: Kind::Ordering(Acquire),
 
     /// A call that has changed entries executes a full barrier before it reads whether there are
-    /// replicas. Pairs with that of [`add_sharer`](crate::Platform::add_sharer). Without: the call
-    /// does not find the first replica, and the replica's CPU walks the old entry.
+    /// replicas, and the sharers of tables. Pairs with that of [`add_sharer`](crate::Platform::add_sharer). Without: the call
+    /// does not find a replica or a sharer, and the replica's CPU walks the old entry.
     UsedFence: Kind::Fence,
     /// A CPU's last use of its replica, and the load of the canonical tree, come before the replica
     /// is abandoned. Pairs with [`AbandonAcquire`](Self::AbandonAcquire). Acquires as well, what
@@ -178,11 +178,11 @@ pub(crate) fn order(rule: Rule) -> Ordering {
 /// Executes the full barrier that `rule` demands.
 #[inline]
 #[cfg_attr(test, track_caller)]
-pub(crate) fn fence(rule: Rule) {
+pub(crate) fn fence(platform: &impl Platform, rule: Rule) {
     debug_assert_eq!(rule.kind(), Kind::Fence);
     #[cfg(test)]
     if tests::sites::weakened(rule).is_some() {
         return;
     }
-    sync::fence(Ordering::SeqCst);
+    platform.full_barrier();
 }

@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::machine::Host;
 use super::system::System;
-use super::words::{AtomicU64, run_on};
+use super::words::{AtomicU64, run_on, set_cpus};
 use crate::coherence::{Policy, UnmapLock};
 use crate::deferred::in_flight::{FlushInFlight, InFlight};
 use crate::deferred::ranges::DeferredRanges;
@@ -30,7 +30,7 @@ struct List {
 
 impl List {
     fn new() -> Arc<Self> {
-        let host = Host::new(1, Policy::new(UnmapLock::Released));
+        let host = Host::new(2, Policy::new(UnmapLock::Released));
         let page = host.allocate(FrameUse::Page).unwrap();
         let deferred = DeferredRanges::new();
         // Use the lock.
@@ -130,6 +130,7 @@ pub(super) fn complete_deferred_flush() {
 /// A CPU frees a page, which an allocation finds if it finds none isolated.
 pub(super) fn allocate_while_isolated() {
     struct Memory(Rmap<System>, AtomicU64);
+    set_cpus(2);
     let memory = Arc::new(Memory(Rmap::new(1), AtomicU64::new(0)));
     memory.0.add_isolated(1);
     let other = Arc::clone(&memory);

@@ -29,8 +29,6 @@ use crate::platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 pub(super) enum Promise {
     /// The barrier of `add_sharer`.
     AddSharerFence,
-    /// The barrier of `sharers`.
-    SharersFence,
     /// `sharers` acquires.
     SharersAcquire,
     /// `remove_sharer` releases.
@@ -42,9 +40,8 @@ pub(super) enum Promise {
 }
 
 impl Promise {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::AddSharerFence,
-        Self::SharersFence,
         Self::SharersAcquire,
         Self::RemoveSharerRelease,
         Self::EntryAcquire,
@@ -110,6 +107,7 @@ pub(super) struct Host(pub(super) Arc<Machine>);
 
 impl Host {
     pub(super) fn new(cpu_count: usize, policy: Policy) -> Self {
+        words::set_cpus(cpu_count);
         let cpu = || {
             let tlb = Mutex::new(Tlb::default());
             // Use the lock.
@@ -326,12 +324,12 @@ impl Platform for Host {
         self.frame(table).sharers.fetch_and(!(1 << cpu), order);
     }
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
-        if !sites::is_broken(Promise::SharersFence) {
-            fence(SeqCst);
-        }
         let order = if sites::is_broken(Promise::SharersAcquire) { Relaxed } else { Acquire };
         let sharers = self.frame(table).sharers.load(order);
         (0..self.0.cpus.len()).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
+    }
+    fn full_barrier(&self) {
+        fence(SeqCst);
     }
     fn user_addresses(&self) -> core::ops::Range<u64> {
         PAGE_BYTES..1 << 38

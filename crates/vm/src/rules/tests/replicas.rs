@@ -1,12 +1,14 @@
 //! Operations on a space, while another CPU makes its replica, links, cuts and abandons it.
 
 use super::system::{PAGE, Process, page};
-use crate::Advice;
+use super::words::run_on;
 use crate::coherence::Replication;
+use crate::platform::Platform;
+use crate::{Advice, Vm};
 
 /// Makes the first replica of the space on CPU 1, while CPU 0, which has run `before`, runs `zero`.
 fn first_replica(before: impl FnOnce(&Process), zero: impl FnOnce(&Process)) {
-    let process = Process::new(2, Replication::IfWorth);
+    let process = Process::new(2, Replication::IfWorth, Vm::with_reclaim);
     before(&process);
     let frame = process.frame(PAGE);
     let one = process.spawn(1, |process| {
@@ -39,11 +41,11 @@ pub(super) fn make_replica_while_reclaiming() {
 
 /// CPU 1, whose replica exists, links the table of the page, and later cuts the link.
 pub(super) fn link_and_cut_while_discarding() {
-    let process = Process::with_replicas(2, [1]);
-    let frame = process.frame(PAGE);
-    let one = process.spawn(1, |process| {
+    let process = Process::with_replicas(2, &[1], |vm| vm);
+    let (frame, replica) = (process.frame(PAGE), process.replica(1));
+    let one = process.spawn(1, move |process| {
         process.access(PAGE);
-        process.cut(&process.replica(1));
+        process.cut(&replica);
         process.host.touch(PAGE);
     });
     process.discard();
@@ -51,28 +53,30 @@ pub(super) fn link_and_cut_while_discarding() {
     one.join().unwrap();
 }
 
-/// CPU 1 returns to user mode in the canonical tree, while CPU 0 discards the page.
-fn give_up(replicas: &'static [usize]) {
-    let process = Process::with_user(2, replicas.iter().copied());
+/// CPU 1 returns to user mode in the canonical tree, while CPU 0 runs `zero`.
+fn give_up(replicas: &[usize], zero: impl FnOnce(&Process)) {
+    let process = Process::with_user(2, replicas, Vm::with_reclaim);
     process.space.give_up_replicas();
     let frame = process.frame(PAGE);
     let one = process.spawn(1, Process::return_to_user);
-    process.discard();
+    zero(&process);
     process.host.assert_unused(frame);
     one.join().unwrap();
 }
 
 pub(super) fn give_up_last_while_discarding() {
-    give_up(&[1]);
+    give_up(&[1], Process::discard);
 }
 
-pub(super) fn give_up_one_of_two_while_discarding() {
-    give_up(&[0, 1]);
+/// (A discard takes a lock after it has read which replicas are in use, and that lock would order
+/// the accesses.)
+pub(super) fn give_up_one_of_two_while_migrating() {
+    give_up(&[0, 1], Process::migrate);
 }
 
 /// CPU 0 cuts the links of CPU 1 instead of flushing its replica, and CPU 1 abandons the replica.
 pub(super) fn give_up_while_cutting() {
-    let process = Process::with_user(2, [1]);
+    let process = Process::with_user(2, &[1], |vm| vm);
     process.space.give_up_replicas();
     let (frame, replica) = (process.frame(PAGE), process.replica(1));
     let one = process.spawn(1, Process::return_to_user);
@@ -84,7 +88,7 @@ pub(super) fn give_up_while_cutting() {
 /// As above, while CPU 2 unmaps the page and frees its table. The cut must not change the sharers
 /// of a table that was freed.
 pub(super) fn unhook_while_cutting_and_giving_up() {
-    let process = Process::with_user(3, [1]);
+    let process = Process::with_user(3, &[1], |vm| vm);
     process.space.give_up_replicas();
     let replica = process.replica(1);
     let one = process.spawn(1, Process::return_to_user);
@@ -94,16 +98,39 @@ pub(super) fn unhook_while_cutting_and_giving_up() {
     two.join().unwrap();
 }
 
-/// Two CPUs discard a page that CPU 1 uses. The second finds the entry empty.
-pub(super) fn discard_twice() {
-    let process = Process::with_user(3, [1]);
-    let frame = process.frame(PAGE);
-    let one = process.spawn(1, |process| {
-        process.host.touch(PAGE);
+/// CPU 2 finds no replica in use, and frees the table of the page. (To loom, the barrier of a flush
+/// also acquires what other CPUs have acquired, so that an unmap would detect less.)
+pub(super) fn free_table_after_cut_and_giving_up() {
+    let process = Process::with_user(3, &[1], |vm| vm);
+    process.space.give_up_replicas();
+    let replica = process.replica(1);
+    let table = process.space.mappings.tables.leaf_table(&process.host, PAGE).unwrap().1;
+    let one = process.spawn(1, Process::return_to_user);
+    let two = process.spawn(2, move |process| {
+        if !process.space.mappings.replicas.are_used() {
+            process.host.free_table(table);
+        }
     });
-    let two = process.spawn(2, Process::discard);
-    process.discard();
-    process.host.assert_unused(frame);
+    process.cut(&replica);
     one.join().unwrap();
     two.join().unwrap();
+}
+
+/// Two CPUs discard a page that CPU 1 uses. One of them finds the entry empty.
+pub(super) fn discard_twice() {
+    let process = Process::with_user(3, &[1], |vm| vm);
+    let frame = process.frame(PAGE);
+    let discards = [2, 0].map(|cpu| {
+        process.spawn(cpu, move |process| {
+            process.discard();
+            if cpu == 2 {
+                process.host.assert_unused(frame);
+            }
+        })
+    });
+    run_on(1);
+    process.host.touch(PAGE);
+    for discard in discards {
+        discard.join().unwrap();
+    }
 }

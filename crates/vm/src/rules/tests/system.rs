@@ -33,7 +33,12 @@ pub(super) fn page(start: u64) -> Range<u64> {
 }
 
 impl Process {
-    pub(super) fn new(cpus: usize, replication: Replication) -> Self {
+    /// `configure` completes the memory manager.
+    pub(super) fn new(
+        cpus: usize,
+        replication: Replication,
+        configure: impl FnOnce(Vm<System>) -> Vm<System>,
+    ) -> Self {
         run_on(0);
         let policy = Policy {
             replication,
@@ -44,7 +49,7 @@ impl Process {
         let coherence = Present { host: host.clone(), last_use: PAGE };
         // Frame 0 is no root: a CPU that has loaded it has loaded nothing.
         host.allocate(crate::FrameUse::Table).unwrap();
-        let vm = Vm::<System>::new(host.clone(), coherence).unwrap().with_reclaim();
+        let vm = configure(Vm::new(host.clone(), coherence).unwrap());
         let process = Self { host, space: Arc::new(AddressSpace::new(&vm).unwrap()) };
         for start in [PAGE, OTHER_PAGE] {
             let protection = Protection::READ | Protection::WRITE;
@@ -60,10 +65,14 @@ impl Process {
         process
     }
 
-    /// Makes the replicas of these CPUs, and loads them. Each CPU uses the other page.
-    pub(super) fn with_replicas(cpus: usize, of: impl IntoIterator<Item = usize>) -> Self {
-        let process = Self::new(cpus, Replication::Always);
-        for cpu in of {
+    /// Makes the replicas of some CPUs, and loads them. Each of the CPUs uses the other page.
+    pub(super) fn with_replicas(
+        cpus: usize,
+        of: &[usize],
+        configure: impl FnOnce(Vm<System>) -> Vm<System>,
+    ) -> Self {
+        let process = Self::new(cpus, Replication::Always, configure);
+        for &cpu in of {
             run_on(cpu);
             assert!(process.access(OTHER_PAGE), "CPU {cpu} cannot use the page");
         }
@@ -72,8 +81,12 @@ impl Process {
     }
 
     /// As above, where CPU 1 has used the page also.
-    pub(super) fn with_user(cpus: usize, of: impl IntoIterator<Item = usize>) -> Self {
-        let process = Self::with_replicas(cpus, of);
+    pub(super) fn with_user(
+        cpus: usize,
+        of: &[usize],
+        configure: impl FnOnce(Vm<System>) -> Vm<System>,
+    ) -> Self {
+        let process = Self::with_replicas(cpus, of, configure);
         run_on(1);
         assert!(process.access(PAGE), "CPU 1 cannot use the page");
         run_on(0);
@@ -111,6 +124,10 @@ impl Process {
 
     pub(super) fn discard(&self) {
         self.space.advise(page(PAGE), Advice::DontNeed).unwrap();
+    }
+
+    pub(super) fn migrate(&self) {
+        self.space.migrate(page(PAGE), 1).unwrap();
     }
 
     pub(super) fn replica(&self, cpu: usize) -> Arc<Replica<System>> {

@@ -17,9 +17,6 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64 as Word;
 
-/// Largest number of CPUs in a program.
-pub(super) const CPUS_MAX: usize = 3;
-
 loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
 }
@@ -34,12 +31,22 @@ pub(super) fn run_on(cpu: usize) {
     CPU.with(|here| here.set(cpu));
 }
 
+std::thread_local! {
+    // All threads of loom are on one thread of the machine.
+    static CPUS: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Sets the number of CPUs, before the first word is made.
+pub(super) fn set_cpus(count: usize) {
+    CPUS.set(count);
+}
+
 /// A word with witnesses, in a box because loom's stacks are small.
 pub(crate) struct AtomicU64(Box<Witnessed>);
 
 struct Witnessed {
     word: Word,
-    witnesses: OnceLock<[Arc<()>; CPUS_MAX]>,
+    witnesses: OnceLock<Vec<Arc<()>>>,
     modifications: parking_lot::Mutex<Vec<Arc<()>>>,
 }
 
@@ -54,7 +61,8 @@ impl AtomicU64 {
     }
 
     fn read(&self) -> &Word {
-        let witnesses = self.0.witnesses.get_or_init(|| core::array::from_fn(|_| Arc::new(())));
+        let witnesses =
+            self.0.witnesses.get_or_init(|| (0..CPUS.get()).map(|_| Arc::new(())).collect());
         let _ = Arc::strong_count(&witnesses[cpu()]);
         &self.0.word
     }

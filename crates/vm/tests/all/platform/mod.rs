@@ -544,8 +544,7 @@ impl Platform for Host {
     }
 
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
-        fence(SeqCst);
-        let sharers = self.state(table, TABLE).sharers.load(SeqCst);
+        let sharers = self.state(table, TABLE).sharers.load(Acquire);
         (0..64).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
     }
 
