@@ -32,9 +32,10 @@
 //!
 //! Either the flush finds the sharer, or everything that the CPU can walk by its new link is as new
 //! as the cleared entries. The same holds if the space has no replica when the entries are cleared,
-//! because the first replica is added before its first link is made. A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
-//! table stays in the canonical tree until the link is made. The operation that unhooks a table
-//! removes the links to it, and flushes the replicas that had them before the table is freed.
+//! because the first replica is added before its first link is made. A link is made under the lock
+//! of the area, and a table is unhooked when no area needs it, so the table stays in the canonical
+//! tree until the link is made. The operation that unhooks a table removes the links to it, and
+//! flushes the replicas that had them before the table is freed.
 //!
 //! A space has replicas if they are [worth](crate::worth) their cost, and no large pages, because a
 //! replica has no links to them. The CPUs of a space that gives its replicas up load the canonical
@@ -134,6 +135,7 @@ impl<S: System> Replicas<S> {
 
     /// Number of replicas that may be in use.
     pub(crate) fn in_use(&self) -> usize {
+        // Relaxed: only a hint.
         self.in_use.load(Relaxed) as usize
     }
 
@@ -220,6 +222,7 @@ impl<S: System> Replicas<S> {
         let mut covered = self.of_sharers(sharers);
         let own = covered.iter().position(|replica| replica.cpu == cpu);
         let own = own.map(|index| covered.swap_remove(index));
+        // Relaxed: only counts, here and below.
         for other in &covered {
             other.flushed.fetch_add(1, Relaxed);
         }
@@ -351,6 +354,7 @@ impl<S: System> Replica<S> {
     /// Returns `true` if flushes by other CPUs have cost more than it costs to make the links
     /// again. Threads that have used the tables on this CPU have probably moved to other CPUs.
     pub(crate) fn is_flushed_often(&self) -> bool {
+        // Relaxed: only a hint.
         let flushed = self.flushed.load(Relaxed);
         flushed >= FLUSHES_FREE && flushed >= FLUSHES_PER_LINK * self.links.lock().len() as u64
     }

@@ -313,11 +313,13 @@ impl<S: System> Rmap<S> {
 
     /// Counts pages that the caller is about to reclaim.
     pub(crate) fn add_isolated(&self, count: usize) {
+        // Relaxed: the lock of the list orders it.
         self.isolated.fetch_add(count as u64, Relaxed);
     }
 
     /// Counts a page that was freed.
     pub(crate) fn count_freed(&self) {
+        // Relaxed: only a count.
         self.freed.fetch_add(1, Relaxed);
     }
 
@@ -333,6 +335,7 @@ impl<S: System> Rmap<S> {
 
     /// Number of pages that all threads together have reclaimed.
     pub(crate) fn freed(&self) -> u64 {
+        // Relaxed: only a count.
         self.freed.load(Relaxed)
     }
 

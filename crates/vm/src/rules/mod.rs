@@ -117,9 +117,9 @@ use Ordering::{AcqRel, Acquire, Release};
 
 rules! {
     /// A flush acquires the end of the flush that had its slot before. Pairs with
-    /// [`EndRelease`](Self::EndRelease). Without: the stores of the two flushes to the slot may take
-    /// effect in either order, so that a flush in flight has an empty range; and a reader that finds
-    /// the second flush's range has not acquired the first flush's end.
+    /// [`EndRelease`](Self::EndRelease). Without: the stores of the two flushes to the slot may
+    /// take effect in either order, so that a flush in flight has an empty range; and a reader that
+    /// finds the second flush's range has not acquired the first flush's end.
     ReuseAcquire: Kind::Ordering(Acquire),
     /// A range is written after the flush that had the slot before has ended. Pairs with
     /// [`ListAcquire`](Self::ListAcquire) of a reader that finds another range where it looks for
@@ -139,8 +139,9 @@ rules! {
     DeferredAcquire: Kind::Ordering(Acquire),
 
     /// A call that has changed entries executes a full barrier before it reads whether there are
-    /// replicas, and the sharers of tables. Pairs with that of [`add_sharer`](crate::Platform::add_sharer). Without: the call
-    /// does not find a replica or a sharer, and the replica's CPU walks the old entry.
+    /// replicas, and the sharers of tables. Pairs with that of
+    /// [`add_sharer`](crate::Platform::add_sharer). Without: the call does not find a replica or a
+    /// sharer, and the replica's CPU walks the old entry.
     UsedFence: Kind::Fence,
     /// A CPU's last use of its replica, and the load of the canonical tree, come before the replica
     /// is abandoned. Pairs with [`AbandonAcquire`](Self::AbandonAcquire). Acquires as well, what

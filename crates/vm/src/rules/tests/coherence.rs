@@ -9,11 +9,12 @@ use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 
 use super::machine::{Host, Target};
 use crate::coherence::{Batching, Change, Defer, Flush, Lifetimes, Policy, Retired, Scheduling};
+use crate::platform::Platform;
 
 /// Number of spaces and replicas in a batch.
 const BATCH_MAX: usize = 2;
 
-pub(super) struct Present {
+pub(crate) struct Present {
     pub(super) host: Host,
     /// The address that a CPU uses right before it loads another root.
     pub(super) last_use: u64,
@@ -21,7 +22,7 @@ pub(super) struct Present {
 
 /// Pages that were unmapped, and the roots to which they belong.
 #[derive(Default)]
-pub(super) struct Unmapped {
+pub(crate) struct Unmapped {
     roots: Vec<Root>,
     pages: Vec<(Root, u64)>,
 }
@@ -63,6 +64,10 @@ impl Flush for Present {
     fn wait(&self, targets: Vec<Target>) -> Horizon {
         targets.iter().for_each(|target| self.host.invalidate(target));
         Horizon::CLEAR
+    }
+    /// CPU 0 discards in place.
+    fn notifications_max(&self, _: &Root) -> Option<usize> {
+        (self.host.cpu() == 0).then_some(1)
     }
     fn is_used_elsewhere(&self, _: &Root) -> bool {
         true

@@ -56,7 +56,7 @@ const INDICES: [usize; 3] = [0, 5, 7];
 /// A CPU that is loading another root.
 const SWITCHING: u64 = u64::MAX;
 
-pub(super) struct Machine {
+pub(crate) struct Machine {
     pub(super) policy: Policy,
     entries: parking_lot::Mutex<BTreeMap<(u64, usize), Arc<AtomicU64>>>,
     frames: parking_lot::Mutex<Vec<Arc<FrameState>>>,
@@ -71,8 +71,9 @@ struct FrameState {
     is_free: parking_lot::Mutex<bool>,
     /// Used by each access, and changed when the frame is freed.
     until_freed: UnsafeCell<()>,
-    /// Used by each access, and changed when a call has returned that lets no CPU use the frame.
-    until_unused: UnsafeCell<()>,
+    /// Used by each access. A CPU changes its own when its call has returned that lets no CPU use
+    /// the frame.
+    until_unused: Vec<UnsafeCell<()>>,
 }
 
 // SAFETY: loom checks each access to the cells, and an unordered access fails the test.
@@ -99,11 +100,11 @@ struct Tlb {
 }
 
 /// A CPU on which a flush invalidates, a root, and the change.
-pub(super) type Target = (usize, u64, Option<Change>);
+pub(crate) type Target = (usize, u64, Option<Change>);
 
 /// The platform: a handle to the machine.
 #[derive(Clone)]
-pub(super) struct Host(pub(super) Arc<Machine>);
+pub(crate) struct Host(pub(super) Arc<Machine>);
 
 impl Host {
     pub(super) fn new(cpu_count: usize, policy: Policy) -> Self {
@@ -138,11 +139,11 @@ impl Host {
     /// States that no CPU uses a frame any more.
     pub(super) fn assert_unused(&self, frame: Frame) {
         let state = Arc::clone(&self.0.frames.lock()[frame.0 as usize]);
-        state.until_unused.with_mut(|_| ());
+        state.until_unused[self.cpu()].with_mut(|_| ());
     }
 
     pub(super) fn use_frame(&self, frame: Frame) {
-        self.frame(frame).until_unused.with(|_| ());
+        self.frame(frame).until_unused.iter().for_each(|cell| cell.with(|_| ()));
     }
 
     fn word(&self, at: EntryAt) -> Arc<AtomicU64> {
@@ -252,7 +253,7 @@ impl Platform for Host {
             sharers: AtomicU64::new(0),
             is_free: parking_lot::Mutex::new(false),
             until_freed: UnsafeCell::new(()),
-            until_unused: UnsafeCell::new(()),
+            until_unused: self.0.cpus.iter().map(|_| UnsafeCell::new(())).collect(),
         }));
         let frame = frames.len() as u64 - 1;
         if purpose == FrameUse::Table {

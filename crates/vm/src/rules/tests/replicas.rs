@@ -1,7 +1,6 @@
 //! Operations on a space, while another CPU makes its replica, links, cuts and abandons it.
 
 use super::system::{PAGE, Process, page};
-use super::words::run_on;
 use crate::coherence::Replication;
 use crate::platform::Platform;
 use crate::{Advice, Vm};
@@ -114,23 +113,4 @@ pub(super) fn free_table_after_cut_and_giving_up() {
     process.cut(&replica);
     one.join().unwrap();
     two.join().unwrap();
-}
-
-/// Two CPUs discard a page that CPU 1 uses. One of them finds the entry empty.
-pub(super) fn discard_twice() {
-    let process = Process::with_user(3, &[1], |vm| vm);
-    let frame = process.frame(PAGE);
-    let discards = [2, 0].map(|cpu| {
-        process.spawn(cpu, move |process| {
-            process.discard();
-            if cpu == 2 {
-                process.host.assert_unused(frame);
-            }
-        })
-    });
-    run_on(1);
-    process.host.touch(PAGE);
-    for discard in discards {
-        discard.join().unwrap();
-    }
 }

@@ -15,7 +15,7 @@ use crate::platform::{Frame, Platform};
 use crate::replicas::Replica;
 use crate::{AddressSpace, Advice, PAGE_BYTES, Place, Vm};
 
-pub(super) type System = (Host, Present, Sv39);
+pub(crate) type System = (Host, Present, Sv39);
 
 /// The pages of two tables of the last level, each at the first entry.
 pub(super) const PAGE: u64 = 5 << 21;
