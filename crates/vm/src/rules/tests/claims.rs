@@ -49,11 +49,17 @@ pub(super) fn discard_while_freeing_discarded() {
     });
 }
 
-/// CPU 0 reclaims the page. The replicas that have it need two batches.
+/// CPU 0 reclaims the page, which it uses also. The replica of CPU 1 is in a batch of its own.
 pub(super) fn discard_while_reclaiming() {
-    let free = |process: &Process| process.space.advise(page(PAGE), Advice::Free).unwrap();
+    let free = |process: &Process| {
+        process.space.advise(page(PAGE), Advice::Free).unwrap();
+        for cpu in [1, 0] {
+            run_on(cpu);
+            assert!(process.access(PAGE), "CPU {cpu} cannot use the page");
+        }
+    };
     discard_while(
-        &[1],
+        &[0, 1],
         |_| (),
         free,
         |process| {
