@@ -52,7 +52,9 @@ impl Flush for Present {
     }
     fn flush_replicas(&self, space: &Root, replicas: &[&Root], change: &Change) -> Vec<Target> {
         let mut targets = self.flush(space, change);
-        replicas.iter().for_each(|replica| self.flush_also(&mut targets, replica, change));
+        for replica in replicas {
+            self.flush_also(&mut targets, replica, change);
+        }
         targets
     }
     fn flush_also(&self, targets: &mut Vec<Target>, &replica: &Root, change: &Change) {
@@ -62,7 +64,9 @@ impl Flush for Present {
         self.wait(self.targets(replica, None));
     }
     fn wait(&self, targets: Vec<Target>) -> Horizon {
-        targets.iter().for_each(|target| self.host.invalidate(target));
+        for target in &targets {
+            self.host.invalidate(target);
+        }
         Horizon::CLEAR
     }
     /// CPU 0 discards in place.

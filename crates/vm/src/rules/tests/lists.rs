@@ -112,7 +112,9 @@ pub(super) fn end_without_slot() {
     let others: Vec<_> = (0..64).map(|_| list.in_flight.begin(&ABOVE)).collect();
     let flush = list.in_flight.begin(&RANGE);
     race(&list, |list| list.end(flush));
-    others.into_iter().for_each(|other| list.in_flight.end(other));
+    for other in others {
+        list.in_flight.end(other);
+    }
 }
 
 /// The flush is deferred, and complete later.

@@ -76,6 +76,13 @@ struct FrameState {
     until_unused: Vec<UnsafeCell<()>>,
 }
 
+impl FrameState {
+    fn free(&self) {
+        *self.is_free.lock() = true;
+        self.until_freed.with_mut(|_| ());
+    }
+}
+
 // SAFETY: loom checks each access to the cells, and an unordered access fails the test.
 #[expect(unsafe_code, reason = "loom's cells are checked by loom")]
 unsafe impl Sync for FrameState {}
@@ -129,11 +136,6 @@ impl Host {
         assert!(!*state.is_free.lock(), "{frame:?} is used after it was freed");
         state.until_freed.with(|_| ());
         state
-    }
-
-    fn free(&self, state: &FrameState) {
-        *state.is_free.lock() = true;
-        state.until_freed.with_mut(|_| ());
     }
 
     /// States that no CPU uses a frame any more.
@@ -278,11 +280,11 @@ impl Platform for Host {
     fn release(&self, page: Frame) {
         let state = self.frame(page);
         if state.users.fetch_sub(1, AcqRel) == 1 {
-            self.free(&state);
+            state.free();
         }
     }
     fn free_table(&self, table: Frame) {
-        self.free(&self.frame(table));
+        self.frame(table).free();
     }
     fn load(&self, at: EntryAt) -> u64 {
         let order = if sites::is_broken(Promise::EntryAcquire) { Relaxed } else { Acquire };
