@@ -1,7 +1,8 @@
 //! A page that CPU 1 uses, and that CPU 2 discards while CPU 0 changes the page. When the discard
 //! has returned, CPU 1 does not use the page any more, whichever call has cleared the entry.
 
-use super::system::{PAGE, Process, page};
+use super::machine::PAGE;
+use super::system::{Process, page};
 use super::words::run_on;
 use crate::coherence::Discards;
 use crate::{Advice, Vm};

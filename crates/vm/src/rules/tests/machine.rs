@@ -53,6 +53,9 @@ impl Promise {
 /// creation, so that entries cannot be made when they are first used.
 const INDICES: [usize; 3] = [0, 5, 7];
 
+/// The page of the programs, at the first entry of its table.
+pub(super) const PAGE: u64 = 5 << 21;
+
 /// A CPU that is loading another root.
 const SWITCHING: u64 = u64::MAX;
 
@@ -156,26 +159,34 @@ impl Host {
     /// Accesses a page as an instruction of this CPU does. Returns `false` if that faults.
     pub(super) fn touch(&self, address: u64) -> bool {
         let mut tlb = self.0.cpus[self.cpu()].tlb.lock();
-        if tlb.root == 0 {
-            return false;
-        }
-        let (page, region) = ((tlb.root, address), (tlb.root, address & !(Sv39::span(1) - 1)));
-        let frame = tlb.pages.get(&page).copied().or_else(|| {
-            let table = tlb.paths.get(&region).copied().or_else(|| self.walk(tlb.root, address))?;
-            tlb.paths.insert(region, table);
-            self.use_frame(table);
-            let entry = self.load(EntryAt { table, index: Sv39::index(address, 0) });
-            Sv39::as_leaf(entry).filter(|leaf| !leaf.protection.is_empty()).map(|leaf| leaf.frame)
-        });
-        match frame {
-            Some(frame) => {
-                tlb.pages.insert(page, frame);
-                self.use_frame(frame);
-            }
-            // A fault drops the path to its address.
-            None => drop(tlb.paths.remove(&region)),
+        let frame = self.translate(&mut tlb, address);
+        if let Some(frame) = frame {
+            self.use_frame(frame);
         }
         frame.is_some()
+    }
+
+    /// Returns the frame for an address. A translation that is found is cached.
+    fn translate(&self, tlb: &mut Tlb, address: u64) -> Option<Frame> {
+        if tlb.root == 0 {
+            return None;
+        }
+        let (page, region) = ((tlb.root, address), (tlb.root, address & !(Sv39::span(1) - 1)));
+        if let Some(&frame) = tlb.pages.get(&page) {
+            return Some(frame);
+        }
+        let table = tlb.paths.get(&region).copied().or_else(|| self.walk(tlb.root, address))?;
+        self.use_frame(table);
+        let entry = self.load(EntryAt { table, index: Sv39::index(address, 0) });
+        let leaf = Sv39::as_leaf(entry).filter(|leaf| !leaf.protection.is_empty());
+        let Some(leaf) = leaf else {
+            // A fault drops the path to its address.
+            tlb.paths.remove(&region);
+            return None;
+        };
+        tlb.paths.insert(region, table);
+        tlb.pages.insert(page, leaf.frame);
+        Some(leaf.frame)
     }
 
     /// Walks to the table of the last level.
@@ -292,7 +303,12 @@ impl Platform for Host {
     }
     fn swap(&self, at: EntryAt, value: u64) -> u64 {
         let order = if sites::is_broken(Promise::EntryRelease) { Acquire } else { AcqRel };
-        self.word(at).swap(value, order)
+        let before = self.word(at).swap(value, order);
+        if Sv39::as_table(value).is_some() {
+            // The MMU walks ahead, by the new link.
+            self.translate(&mut self.0.cpus[self.cpu()].tlb.lock(), PAGE);
+        }
+        before
     }
     fn compare_exchange(&self, at: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
         self.word(at).compare_exchange(current, new, AcqRel, Acquire)

@@ -1,6 +1,7 @@
 //! Operations on a space, while another CPU makes its replica, links, cuts and abandons it.
 
-use super::system::{PAGE, Process, page};
+use super::machine::PAGE;
+use super::system::{Process, page};
 use crate::coherence::Replication;
 use crate::platform::Platform;
 use crate::{Advice, Vm};

@@ -6,7 +6,7 @@ use core::ops::Range;
 use loom::thread;
 
 use super::coherence::Present;
-use super::machine::Host;
+use super::machine::{Host, PAGE};
 use super::words::run_on;
 use crate::area::{Access, Backing, Protection, Sharing};
 use crate::coherence::{Policy, ReclaimFlush, Replication, UnmapLock};
@@ -17,8 +17,7 @@ use crate::{AddressSpace, Advice, PAGE_BYTES, Place, Vm};
 
 pub(crate) type System = (Host, Present, Sv39);
 
-/// The pages of two tables of the last level, each at the first entry.
-pub(super) const PAGE: u64 = 5 << 21;
+/// A page in another table of the last level.
 pub(super) const OTHER_PAGE: u64 = 7 << 21;
 
 /// A space with a page at [`PAGE`] and at [`OTHER_PAGE`], which CPU 0 has mapped.
