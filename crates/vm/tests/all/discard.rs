@@ -272,6 +272,30 @@ fn page_of_zeros_stays_mapped() {
     fixture.end();
 }
 
+/// Another call discards more pages than are zeroed, and a read maps the page of zeros, at each
+/// point of a discard.
+#[test]
+fn page_of_zeros_is_neither_zeroed_nor_freed() {
+    for point in 0.. {
+        let fixture = Fixture::new();
+        fixture.write(pages(0, ZEROED_MAX + 1), 7);
+        let other = Arc::clone(&fixture.space);
+        fixture.host.interrupt_after(point, move || {
+            other.advise(pages(0, ZEROED_MAX + 1), Advice::DontNeed).unwrap();
+            assert_eq!(access(&other, 1, pages(0, 1).start, Access::Read, 0), Ok(0));
+        });
+        run_on(0);
+        fixture.discard(pages(0, 1));
+        let is_complete = fixture.host.cancel_interruption();
+        fixture.free_old();
+        assert_eq!(fixture.read(1, 0), 0);
+        fixture.end();
+        if is_complete {
+            break;
+        }
+    }
+}
+
 #[test]
 fn child_inherits_opt_out() {
     let fixture = Fixture::new();

@@ -140,6 +140,9 @@ impl FrameState {
     }
 }
 
+/// The first frame that a memory manager allocates.
+const ZERO_PAGE: Frame = Frame(1);
+
 const FREE: u8 = 0;
 const TABLE: u8 = 1;
 const PAGE: u8 = 2;
@@ -504,10 +507,12 @@ impl Platform for Host {
     }
 
     fn zero_in_place(&self, page: Frame) {
+        assert_ne!(page, ZERO_PAGE, "the page of zeros is shared");
         self.clear_page(page);
     }
 
     fn is_zero(&self, page: Frame) -> bool {
+        assert_ne!(page, ZERO_PAGE, "the page of zeros is not looked at");
         self.interruption_point();
         let is_zero = self.word(page).load(Relaxed) == 0;
         is_zero || self.0.takes_pages_for_zero.load(Relaxed)
