@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use shootdown::{Horizon, Root};
 use shootdown_vm::{Change, Defer, Flush, Later, Lifetimes, Policy, Retired, UnmapLock};
 
-use super::{Host, unused};
+use super::lock::before_next_lock;
+use super::{Hook, Host, unused};
 
 /// Defers the flushes of unmaps, and performs all other flushes.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ struct State {
     deferred: Mutex<Vec<(u64, Root, Change)>>,
     last: AtomicU64,
     notified: AtomicU64,
+    /// Called once, when the next deferred flush is about to be listed.
+    hook: Mutex<Option<Hook>>,
 }
 
 impl Deferring {
@@ -45,6 +48,11 @@ impl Deferring {
     /// Number of flushes for which CPUs had to be notified.
     pub fn notified(&self) -> u64 {
         self.state.notified.load(Relaxed)
+    }
+
+    /// Calls `hook` after the next flush was deferred, before its thread takes a lock.
+    pub fn when_deferred(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.state.hook.lock() = Some(Box::new(hook));
     }
 
     fn invalidate_all(&self, root: Root, change: &Change) {
@@ -85,6 +93,9 @@ impl Defer for Deferring {
     fn flush_later(&self, &root: &Root, change: &Change) -> Later<(Root, Change), u64> {
         let number = self.state.last.fetch_add(1, Relaxed);
         self.state.deferred.lock().push((number, root, change.clone()));
+        if let Some(hook) = self.state.hook.lock().take() {
+            before_next_lock(hook);
+        }
         Later::Deferred(number)
     }
 
