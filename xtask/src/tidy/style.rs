@@ -175,7 +175,11 @@ mod tests {
             assert_eq!(findings("crates/shootdown/src/machine/mod.rs", &unreasoned), 0);
             assert_eq!(findings("crates/vm/src/worth.rs", &unreasoned), 0);
             let of_protocol = format!("use crate::sync::AtomicU64;\n\n{unreasoned}");
-            assert_eq!(findings("crates/vm/src/replicas.rs", &of_protocol), count, "{of_protocol}");
+            assert_eq!(
+                findings("crates/vm/src/deferred/ranges.rs", &of_protocol),
+                count,
+                "{of_protocol}"
+            );
         }
         for fine in [
             format!("{access} // Relaxed: only a hint."),
