@@ -140,9 +140,7 @@ impl FrameState {
     }
 }
 
-/// The first frame that a memory manager allocates.
-const ZERO_PAGE: Frame = Frame(1);
-
+const ZERO_PAGE: Frame = Frame(1); // the first that is allocated
 const FREE: u8 = 0;
 const TABLE: u8 = 1;
 const PAGE: u8 = 2;
