@@ -401,7 +401,7 @@ impl Host {
 }
 
 impl Platform for Host {
-    type SleepingLock = parking_lot::RawRwLock;
+    type SleepingLock = lock::CountedLock;
     type IndexLock = parking_lot::RawRwLock;
     type SpinLock = lock::HookedLock;
 
