@@ -72,7 +72,7 @@ impl<S: System> Replica<S> {
     }
 
     /// Counts a flush by another CPU.
-    pub(super) fn count_flush(&self) {
+    pub(crate) fn count_flush(&self) {
         // Relaxed: only a count.
         self.flushed.fetch_add(1, Relaxed);
     }

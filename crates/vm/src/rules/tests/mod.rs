@@ -149,6 +149,11 @@ fn discard_that_meets_a_claim_leaves_no_translation() {
 }
 
 #[test]
+fn links_are_cut_after_four_flushes_for_each() {
+    assert!(passes(cut_after_four_flushes_for_each_link, Broken::Nothing));
+}
+
+#[test]
 fn each_promise_that_the_platform_breaks_fails() {
     for promise in Promise::ALL {
         let program = program_against(promise);

@@ -3,7 +3,7 @@
 use super::machine::PAGE;
 use super::system::{Process, page};
 use crate::coherence::Replication;
-use crate::platform::Platform;
+use crate::platform::{FrameUse, Platform};
 use crate::{Advice, Vm};
 
 /// Makes the first replica of the space on CPU 1, while CPU 0, which has run `before`, runs `zero`.
@@ -114,4 +114,25 @@ pub(super) fn free_table_after_cut_and_giving_up() {
     process.cut(&replica);
     one.join().unwrap();
     two.join().unwrap();
+}
+
+/// A replica is cut after 16 flushes, or four for each link if that is more, and then again after as
+/// many.
+pub(super) fn cut_after_four_flushes_for_each_link() {
+    let process = Process::with_replicas(2, &[1], |vm| vm);
+    let replica = process.replica(1);
+    for (links, flushes) in [(1, 16), (4, 16), (5, 20), (0, 16)] {
+        for number in 0..links {
+            let address = [0, 5, 7][number / 3] << 30 | [0, 5, 7][number % 3] << 21;
+            let new_table = || process.host.allocate(FrameUse::Table);
+            let table = new_table().unwrap();
+            assert_eq!(replica.link(&process.host, address, table, new_table), Ok(true));
+        }
+        for _ in 0..flushes {
+            assert!(!replica.is_flushed_often(), "{links} links");
+            replica.count_flush();
+        }
+        assert!(replica.is_flushed_often(), "{links} links");
+        process.cut(&replica);
+    }
 }
