@@ -116,7 +116,7 @@ pub(super) fn free_table_after_cut_and_giving_up() {
     two.join().unwrap();
 }
 
-/// A replica is cut after 16 flushes, or four for each link if that is more, and then again after as
+/// A replica is cut after 16 flushes, or four for each link if that is more, and again after as
 /// many.
 pub(super) fn cut_after_four_flushes_for_each_link() {
     let process = Process::with_replicas(2, &[1], |vm| vm);
