@@ -1,5 +1,7 @@
 //! Operations on a space, while another CPU makes its replica, links, cuts and abandons it.
 
+use alloc::vec::Vec;
+
 use super::machine::PAGE;
 use super::system::{Process, page};
 use crate::coherence::Replication;
@@ -120,13 +122,15 @@ pub(super) fn free_table_after_cut_and_giving_up() {
 /// many.
 pub(super) fn cut_after_four_flushes_for_each_link() {
     let process = Process::with_replicas(2, &[1], |vm| vm);
-    let replica = process.replica(1);
+    let (replica, mut linked) = (process.replica(1), Vec::new());
     for (links, flushes) in [(1, 16), (4, 16), (5, 20), (0, 16)] {
         for number in 0..links {
             let address = [0, 5, 7][number / 3] << 30 | [0, 5, 7][number % 3] << 21;
             let new_table = || process.host.allocate(FrameUse::Table);
             let table = new_table().unwrap();
             assert_eq!(replica.link(&process.host, address, table, new_table), Ok(true));
+            assert_eq!(replica.link(&process.host, address, table, new_table), Ok(false));
+            linked.push(table);
         }
         for _ in 0..flushes {
             assert!(!replica.is_flushed_often(), "{links} links");
@@ -134,5 +138,8 @@ pub(super) fn cut_after_four_flushes_for_each_link() {
         }
         assert!(replica.is_flushed_often(), "{links} links");
         process.cut(&replica);
+        for &table in &linked {
+            process.host.sharers(table, &mut |cpu| panic!("CPU {cpu} shares {table:?}"));
+        }
     }
 }
