@@ -121,6 +121,23 @@ fn deferred_flush_is_listed_throughout() {
 }
 
 #[test]
+fn deferred_flush_is_listed_until_it_is_complete() {
+    let fixture = Fixture::new(64, 8);
+    fixture.unmap(0, 8);
+    fixture.map(Place::Fixed(pages(40, 1)));
+    let (space, (sender, is_checked)) = (Arc::clone(&fixture.space), mpsc::channel());
+    fixture.design.when_completed(move || {
+        assert!(!space.is_flushed(&pages(3, 1)), "the addresses could be mapped again");
+        sender.send(()).unwrap();
+    });
+    fixture.host.limit_frames(0);
+    fixture.write(40, 1);
+    is_checked.try_recv().expect("the allocation completes the flush");
+    assert!(fixture.space.is_flushed(&pages(3, 1)));
+    fixture.end();
+}
+
+#[test]
 fn mapping_at_deferred_address_flushes_it() {
     let fixture = Fixture::new(64, 8);
     fixture.unmap(0, 8);

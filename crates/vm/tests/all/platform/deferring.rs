@@ -24,7 +24,7 @@ struct State {
     deferred: Mutex<Vec<(u64, Root, Change)>>,
     last: AtomicU64,
     notified: AtomicU64,
-    /// Called once, when the next deferred flush is about to be listed.
+    /// Called once: see [`Deferring::when_deferred`] and [`Deferring::when_completed`].
     hook: Mutex<Option<Hook>>,
 }
 
@@ -53,6 +53,11 @@ impl Deferring {
     /// Calls `hook` after the next flush was deferred, before its thread takes a lock.
     pub fn when_deferred(&self, hook: impl FnOnce() + Send + 'static) {
         *self.state.hook.lock() = Some(Box::new(hook));
+    }
+
+    /// Calls `hook` when the memory manager next completes a flush, before CPUs are notified.
+    pub fn when_completed(&self, hook: impl FnOnce() + Send + 'static) {
+        self.when_deferred(hook);
     }
 
     fn invalidate_all(&self, root: Root, change: &Change) {
@@ -104,6 +109,9 @@ impl Defer for Deferring {
     }
 
     fn complete(&self, deferred: u64) {
+        if let Some(hook) = self.state.hook.lock().take() {
+            hook();
+        }
         let mut all = self.state.deferred.lock();
         if let Some(index) = all.iter().position(|&(number, ..)| number == deferred) {
             let (_, root, change) = all.remove(index);
