@@ -278,7 +278,6 @@ impl Platform for SimPlatform {
         sharers[cpu / 512].0[cpu / 64 % 8].fetch_and(!(1 << (cpu % 64)), SeqCst);
     }
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
-        // Entries are changed by locked operations, so that the barrier before this is implied.
         let cpu_count = self.sim.machine().cpu_count();
         let sharers = self.sharers.of(table, cpu_count);
         for first in (0..cpu_count).step_by(64) {

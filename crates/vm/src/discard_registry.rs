@@ -75,8 +75,9 @@ impl<S: System> DiscardRegistry<S> {
     /// Counts pages that were listed at `now_ns`.
     pub(crate) fn count_added(&self, Added { new, late_page_ns }: Added, now_ns: u64) {
         let Counters { now, peak, late_page_ns: late, .. } = &self.counters;
-        let count = now.fetch_add(new as u64, Relaxed) + new as u64;
-        peak.fetch_max(count, Relaxed);
+        // Another call may have taken and counted the pages already: the count is below 0 then.
+        let count = now.fetch_add(new as u64, Relaxed).wrapping_add(new as u64);
+        peak.fetch_max(count.cast_signed().max(0).cast_unsigned(), Relaxed);
         late.fetch_add(late_page_ns, Relaxed);
         self.set_due(now_ns);
     }
@@ -147,5 +148,22 @@ impl<S: System> DiscardRegistry<S> {
             flushes: read(flushes),
             late_page_ns: read(late_page_ns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tests::system::System;
+
+    #[test]
+    fn pages_taken_before_they_are_counted_leave_no_count() {
+        let registry = DiscardRegistry::<System>::new();
+        registry.count_taken(&Taken { pages: alloc::vec![1, 2], late_page_ns: 0 });
+        registry.count_added(Added { new: 2, late_page_ns: 0 }, 0);
+        assert!(registry.is_empty());
+        assert_eq!(registry.stats().peak, 0);
+        registry.count_added(Added { new: 3, late_page_ns: 0 }, 0);
+        assert_eq!((registry.stats().now, registry.stats().peak), (3, 3));
     }
 }

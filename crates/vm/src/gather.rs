@@ -186,6 +186,8 @@ impl<'s, S: System> Gather<'s, S> {
     /// Removes the links of replicas to a table that was unhooked, if it is of the last level.
     fn unlink(&mut self, address: u64, table: Frame) {
         let (platform, replicas) = (&self.space.vm.platform, &self.space.mappings.replicas);
+        // No area has the table, so no CPU is making a link to it. The lock of the areas orders the
+        // links that were made before.
         if !replicas.are_used() {
             return;
         }

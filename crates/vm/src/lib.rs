@@ -91,6 +91,8 @@
 //! # Reading order
 //!
 //! - [`Platform`] and [`Coherence`] are the two interfaces that an embedder implements.
+//! - `rules` has a name for each ordering on a word that CPUs share, and the protocols that they
+//!   are parts of.
 //! - [`File`] is the page cache, [`Area`] is a range that user space mapped, [`format`](Format) has
 //!   the bits of an entry, and `table` the tree of page tables.
 //! - `area_index` has the areas' own locks, for faults, and `locked_areas` the lock of the space.
@@ -122,6 +124,8 @@ extern crate std;
 
 // In reading order.
 mod platform;
+mod sync;
+mod rules;
 mod coherence;
 mod error;
 mod file;
@@ -138,8 +142,6 @@ mod discarded;
 mod sharers;
 mod worth;
 mod replicas;
-#[cfg(test)]
-mod link_order;
 mod flushing;
 mod mappings;
 mod discard_registry;

@@ -51,7 +51,7 @@ impl<S: System> Mappings<S> {
         change: &Change,
         unlinked: Sharers,
     ) -> Flushing<S> {
-        if !self.replicas.are_used() {
+        if !self.replicas.are_used_after_change(platform) {
             return Flushing::new(coherence.flush(&self.coherent, change));
         }
         let mut sharers = unlinked;
@@ -59,10 +59,12 @@ impl<S: System> Mappings<S> {
         self.replicas.flush(coherence, &self.coherent, platform.cpu(), &sharers, change)
     }
 
-    /// Returns the sharers of a table of the last level.
+    /// Returns the sharers of a table of the last level. Call this after entries of the table were
+    /// changed.
+    #[cfg_attr(test, track_caller)]
     pub(crate) fn sharers_of(&self, platform: &S::Platform, table: Frame) -> Sharers {
         let mut sharers = Sharers::default();
-        if self.replicas.are_used() {
+        if self.replicas.are_used_after_change(platform) {
             sharers.add_of(platform, table);
         }
         sharers

@@ -2,6 +2,7 @@
 //! entries and locks. If the machine is simulated, the platform also accounts for work.
 
 use core::ops::Range;
+use core::sync::atomic::{Ordering, fence};
 
 /// A physical page frame, by number: its address is the number times 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,7 +236,7 @@ pub trait Platform: Clone {
     /// Adds a CPU to the *sharers* of a page table of the last level, and executes a full barrier,
     /// also for walks of page tables. A new table has no sharers.
     ///
-    /// The sharers are a set in the kernel's record of the frame. The four methods about CPUs and
+    /// The sharers are a set in the kernel's record of the frame. The five methods about CPUs and
     /// sharers are called only if the policy has [replicas](crate::Replication).
     fn add_sharer(&self, table: Frame, cpu: usize) {
         let _ = (table, cpu);
@@ -247,9 +248,15 @@ pub trait Platform: Clone {
         let _ = (table, cpu);
     }
 
-    /// Executes a full barrier, and calls `each` with the sharers of a table (acquire).
+    /// Calls `each` with the sharers of a table (acquire).
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
         let _ = (table, each);
+    }
+
+    /// Executes a full barrier: writes of page-table entries before it come before every later
+    /// access, as CPUs and their walks observe them. Called before the sharers are read.
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
     }
 
     /// Number of the calling thread, for [`Placement::PerThread`](crate::Placement::PerThread). A

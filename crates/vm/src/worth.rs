@@ -216,6 +216,18 @@ mod tests {
         }
     }
 
+    /// A CPU that loaded an abandoned replica would be flushed by no other CPU.
+    #[test]
+    fn replicas_that_were_given_up_stay_so() {
+        for worth in [Worth::new(Replication::IfWorth), Worth::new(Replication::Always), wanted()] {
+            worth.give_up();
+            for cpu in [0, 1, 0, 1] {
+                assert!(!worth.is_wanted_by(cpu, || true));
+            }
+            assert!(!worth.is_wanted());
+        }
+    }
+
     #[test]
     fn first_sharers_are_no_reason_to_give_up() {
         let (worth, tally) = (wanted(), Tally::new());

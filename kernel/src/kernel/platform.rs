@@ -109,7 +109,7 @@ impl Platform for KernelPlatform {
         scheduler::current().map_or(0, |thread| u64::from(thread.0))
     }
 
-    /// The barrier pairs with that of `sharers`. Without it, this CPU could walk by its new link to
+    /// The barrier pairs with `full_barrier`. Without it, this CPU could walk by its new link to
     /// an entry that a flush has cleared, while the flush reads the sharers without this CPU.
     fn add_sharer(&self, table: Frame, cpu: usize) {
         if let Some(sharers) = frames().sharers(table) {
@@ -126,10 +126,13 @@ impl Platform for KernelPlatform {
         }
     }
 
-    /// The barrier pairs with that of `add_sharer`, and the load with `remove_sharer`. Without the
-    /// barrier, the sharers could be read before the entries are cleared.
-    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
+    /// Without the barrier, the sharers could be read before the entries are cleared.
+    fn full_barrier(&self) {
         full_barrier();
+    }
+
+    /// The load pairs with `remove_sharer`.
+    fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
         let sharers = frames().sharers(table).map_or(0, |sharers| sharers.load(Ordering::Acquire));
         const { assert!(CPUS_MAX <= u64::BITS as usize, "a bit for each CPU") };
         (0..CPUS_MAX).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);

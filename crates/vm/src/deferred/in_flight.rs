@@ -18,6 +18,10 @@
 //! finds the flush listed, with its range; or it finds the flush unlisted, and synchronises with
 //! `end`, after which no CPU uses the old translation.
 //!
+//! There are three ways to find a flush unlisted: its bit is clear, its range is empty, or a later
+//! flush has reused its slot. So a reader acquires each word that it reads, and each store of `end`
+//! and `begin` that can show the flush to be unlisted releases ([rules](crate::rules)).
+//!
 //! A flush that is listed but whose range is not yet written has changed nothing. If a slot is
 //! reused while a reader loads it, the reader may mix the ranges of two flushes. This is harmless:
 //! the first flush has then ended, and if the reader had loaded an entry that the second call
@@ -25,8 +29,10 @@
 
 use core::array;
 use core::ops::Range;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::rules::{Rule, order};
+use crate::sync::{AtomicU64, OwnedWord};
 
 /// Number of flushes whose range is listed.
 const SLOTS: usize = 64;
@@ -41,10 +47,9 @@ pub(crate) struct InFlight {
 }
 
 /// A range. It is empty until its end is written, which is written last.
-#[derive(Default)]
 struct Slot {
-    start: AtomicU64,
-    end: AtomicU64,
+    start: OwnedWord,
+    end: OwnedWord,
 }
 
 /// One flush in flight. If the value is dropped instead of passed to [`InFlight::end`], the flush
@@ -59,23 +64,25 @@ impl InFlight {
         Self {
             used: AtomicU64::new(0),
             unlisted: AtomicU64::new(0),
-            slots: array::from_fn(|_| Slot::default()),
+            slots: array::from_fn(|_| Slot { start: OwnedWord::new(0), end: OwnedWord::new(0) }),
         }
     }
 
     /// Lists a flush of `range`. Call this before entries for the range are changed.
     pub(crate) fn begin(&self, range: &Range<u64>) -> FlushInFlight {
-        let used = self.used.fetch_update(AcqRel, Acquire, |used| {
+        // Relaxed: a call that must find this flush has acquired an entry that it changed.
+        let used = self.used.fetch_update(order(Rule::ReuseAcquire), Relaxed, |used| {
             let free = !used & used.wrapping_add(1);
             (free != 0).then_some(used | free)
         });
         let Ok(used) = used else {
-            self.unlisted.fetch_add(1, AcqRel);
+            // Relaxed: as above.
+            self.unlisted.fetch_add(1, Relaxed);
             return FlushInFlight { slot: None };
         };
         let index = used.trailing_ones() as usize;
-        self.slots[index].start.store(range.start, Relaxed);
-        self.slots[index].end.store(range.end, Release);
+        self.slots[index].start.store(range.start, order(Rule::RangeRelease));
+        self.slots[index].end.store(range.end, order(Rule::RangeRelease));
         FlushInFlight { slot: Some(index) }
     }
 
@@ -84,13 +91,11 @@ impl InFlight {
     pub(crate) fn end(&self, flush: FlushInFlight) {
         match flush.slot {
             Some(index) => {
-                self.slots[index].end.store(0, Relaxed);
-                // Pairs with the load in `overlapping`. Otherwise a reader could find the bit
-                // clear, and rely on the range while a CPU still uses an old translation.
-                self.used.fetch_and(!(1 << index), Release);
+                self.slots[index].end.store(0, order(Rule::EndRelease));
+                self.used.fetch_and(!(1 << index), order(Rule::EndRelease));
             }
             None => {
-                self.unlisted.fetch_sub(1, Release);
+                self.unlisted.fetch_sub(1, order(Rule::EndRelease));
             }
         }
     }
@@ -104,18 +109,17 @@ impl InFlight {
     ) -> Option<u64> {
         let own_slot = own.and_then(|flush| flush.slot);
         let own_unlisted = u64::from(own.is_some() && own_slot.is_none());
-        if self.unlisted.load(Acquire) > own_unlisted {
+        if self.unlisted.load(order(Rule::ListAcquire)) > own_unlisted {
             return Some(u64::MAX);
         }
-        // Pairs with `end`: see there.
-        let mut used = self.used.load(Acquire);
+        let mut used = self.used.load(order(Rule::ListAcquire));
         if let Some(own) = own_slot {
             used &= !(1 << own);
         }
         while used != 0 {
             let slot = &self.slots[used.trailing_zeros() as usize];
-            let end = slot.end.load(Acquire);
-            let start = slot.start.load(Relaxed);
+            let end = slot.end.load(order(Rule::ListAcquire));
+            let start = slot.start.load(order(Rule::ListAcquire));
             if start < range.end && range.start < end {
                 return Some(end);
             }
@@ -132,28 +136,34 @@ mod tests {
 
     #[test]
     fn flush_is_listed_for_others_until_it_ends() {
-        let in_flight = InFlight::new();
-        let flush = in_flight.begin(&(0x1000..0x3000));
-        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), Some(0x3000));
-        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), Some(&flush)), None);
-        assert_eq!(in_flight.overlapping(&(0x3000..0x9000), None), None);
-        in_flight.end(flush);
-        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), None);
+        loom::model(|| {
+            let in_flight = InFlight::new();
+            let flush = in_flight.begin(&(0x1000..0x3000));
+            assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), Some(0x3000));
+            assert_eq!(in_flight.overlapping(&(0x2000..0x9000), Some(&flush)), None);
+            assert_eq!(in_flight.overlapping(&(0x3000..0x9000), None), None);
+            in_flight.end(flush);
+            assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), None);
+        });
     }
 
     #[test]
     fn flush_without_slot_overlaps_every_range() {
-        let in_flight = InFlight::new();
-        let mut all: Vec<_> = (0..65).map(|n| in_flight.begin(&(n..n + 1))).collect();
-        let last = all.pop().expect("there are 65 flushes");
-        assert_eq!(in_flight.overlapping(&(1000..1001), None), Some(u64::MAX));
-        assert_eq!(in_flight.overlapping(&(1000..1001), Some(&last)), None);
-        assert_eq!(in_flight.overlapping(&(7..8), Some(&last)), Some(8));
-        in_flight.end(last);
-        assert_eq!(in_flight.overlapping(&(1000..1001), None), None);
-        in_flight.end(all.swap_remove(7));
-        assert_eq!(in_flight.overlapping(&(7..8), None), None);
-        all.push(in_flight.begin(&(70..71)));
-        assert_eq!(in_flight.overlapping(&(70..71), None), Some(71));
+        let mut model = loom::model::Builder::new();
+        model.max_branches = 10_000;
+        model.check(|| {
+            let in_flight = InFlight::new();
+            let mut all: Vec<_> = (0..65).map(|n| in_flight.begin(&(n..n + 1))).collect();
+            let last = all.pop().expect("there are 65 flushes");
+            assert_eq!(in_flight.overlapping(&(1000..1001), None), Some(u64::MAX));
+            assert_eq!(in_flight.overlapping(&(1000..1001), Some(&last)), None);
+            assert_eq!(in_flight.overlapping(&(7..8), Some(&last)), Some(8));
+            in_flight.end(last);
+            assert_eq!(in_flight.overlapping(&(1000..1001), None), None);
+            in_flight.end(all.swap_remove(7));
+            assert_eq!(in_flight.overlapping(&(7..8), None), None);
+            all.push(in_flight.begin(&(70..71)));
+            assert_eq!(in_flight.overlapping(&(70..71), None), Some(71));
+        });
     }
 }

@@ -67,7 +67,7 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Resolves a fault in an area that is locked.
-    fn resolve(
+    pub(crate) fn resolve(
         &self,
         area: &Area<S::Platform>,
         page: u64,

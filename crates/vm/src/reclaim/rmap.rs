@@ -31,14 +31,16 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::sync::atomic::AtomicU64 as Counter;
+use core::sync::atomic::Ordering::Relaxed;
 
 use lock_api::Mutex;
 
 use crate::file::File;
 use crate::mappings::Mappings;
 use crate::platform::Frame;
+use crate::rules::{Rule, order};
+use crate::sync::AtomicU64;
 use crate::system::{SpinMutex, System};
 
 /// Number of locks for the records, which are distributed by frame: as many as there are CPUs on
@@ -52,9 +54,9 @@ pub(crate) struct Rmap<S: System> {
     lists: Vec<SpinMutex<S, Lists>>,
     /// Number of pages that some thread is about to reclaim: they are on no list, or will be
     /// removed from it soon. (Linux: `NR_ISOLATED_FILE`.)
-    isolated: AtomicUsize,
+    isolated: AtomicU64,
     /// Number of pages that reclaim has freed.
-    freed: AtomicU64,
+    freed: Counter,
 }
 
 type Shard<S> = SpinMutex<S, BTreeMap<Frame, Page<S>>>;
@@ -113,8 +115,8 @@ impl<S: System> Rmap<S> {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
             lists: (0..node_count).map(|_| Mutex::new(Lists::default())).collect(),
-            isolated: AtomicUsize::new(0),
-            freed: AtomicU64::new(0),
+            isolated: AtomicU64::new(0),
+            freed: Counter::new(0),
         }
     }
 
@@ -311,30 +313,29 @@ impl<S: System> Rmap<S> {
 
     /// Counts pages that the caller is about to reclaim.
     pub(crate) fn add_isolated(&self, count: usize) {
-        self.isolated.fetch_add(count, Relaxed);
+        // Relaxed: the lock of the list orders it.
+        self.isolated.fetch_add(count as u64, Relaxed);
     }
 
     /// Counts a page that was freed.
     pub(crate) fn count_freed(&self) {
+        // Relaxed: only a count.
         self.freed.fetch_add(1, Relaxed);
     }
 
     /// Ends the isolation of pages, which are now free or on their lists.
     pub(crate) fn remove_isolated(&self, count: usize) {
-        // Pairs with the load in `has_isolated`. Otherwise a thread could find no isolated page,
-        // and yet not find the pages free or listed; its allocation would fail although memory was
-        // freed.
-        self.isolated.fetch_sub(count, Release);
+        self.isolated.fetch_sub(count as u64, order(Rule::IsolatedRelease));
     }
 
     /// Returns `true` if some thread is about to reclaim pages.
     pub(crate) fn has_isolated(&self) -> bool {
-        // Pairs with `remove_isolated`: see there.
-        self.isolated.load(Acquire) != 0
+        self.isolated.load(order(Rule::IsolatedAcquire)) != 0
     }
 
     /// Number of pages that all threads together have reclaimed.
     pub(crate) fn freed(&self) -> u64 {
+        // Relaxed: only a count.
         self.freed.load(Relaxed)
     }
 

@@ -1,5 +1,7 @@
 //! Deferred unmaps: pages and addresses are not reused until every CPU has performed the flush.
 
+use std::sync::{Arc, mpsc};
+
 use crate::platform::deferring::Deferring;
 use crate::platform::*;
 use shootdown_vm::{Access, AddressSpace, Backing, FaultError, Place, Sharing, Vm};
@@ -10,7 +12,7 @@ struct Fixture {
     host: Host,
     design: Deferring,
     vm: Vm<TestSystem<Deferring>>,
-    space: OurSpace,
+    space: Arc<OurSpace>,
 }
 
 impl Fixture {
@@ -20,7 +22,7 @@ impl Fixture {
         let host = Host::new(frames, 2);
         let design = Deferring::new(&host);
         let vm = Vm::new(host.clone(), design.clone()).unwrap();
-        let space = AddressSpace::new(&vm).unwrap();
+        let space = Arc::new(AddressSpace::new(&vm).unwrap());
         let fixture = Self { host, design, vm, space };
         fixture.map(Place::Fixed(pages(0, count)));
         for page in 0..count {
@@ -100,6 +102,38 @@ fn deferred_addresses_are_not_reused() {
     fixture.vm.free_dead_tables();
     assert_eq!(fixture.map(Place::Anywhere { length: PAGES << 12 }), BASE);
     assert_eq!(fixture.design.notified(), 0);
+    fixture.end();
+}
+
+/// The flush is in flight until it is listed as deferred.
+#[test]
+fn deferred_flush_is_listed_throughout() {
+    let fixture = Fixture::new(64, 8);
+    let space = Arc::clone(&fixture.space);
+    let (sender, is_checked) = mpsc::channel();
+    fixture.design.when_deferred(move || {
+        assert!(!space.is_flushed(&pages(3, 1)), "the addresses could be mapped again");
+        sender.send(()).unwrap();
+    });
+    fixture.unmap(0, 8);
+    is_checked.try_recv().expect("no lock was taken after the flush was deferred");
+    fixture.end();
+}
+
+#[test]
+fn deferred_flush_is_listed_until_it_is_complete() {
+    let fixture = Fixture::new(64, 8);
+    fixture.unmap(0, 8);
+    fixture.map(Place::Fixed(pages(40, 1)));
+    let (space, (sender, is_checked)) = (Arc::clone(&fixture.space), mpsc::channel());
+    fixture.design.when_completed(move || {
+        assert!(!space.is_flushed(&pages(3, 1)), "the addresses could be mapped again");
+        sender.send(()).unwrap();
+    });
+    fixture.host.limit_frames(0);
+    fixture.write(40, 1);
+    is_checked.try_recv().expect("the allocation completes the flush");
+    assert!(fixture.space.is_flushed(&pages(3, 1)));
     fixture.end();
 }
 

@@ -211,6 +211,24 @@ fn discard_during_a_discard_frees_the_page() {
     fixture.end();
 }
 
+/// The late release has claimed the page, and waits for its flush. Another discard of the page
+/// clears the claim, and returns before that flush is complete.
+#[test]
+fn discard_that_clears_a_claim_flushes_the_page() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 1));
+    let (host, other) = (fixture.host.clone(), Arc::clone(&fixture.space));
+    fixture.host.when_waiting(move || {
+        other.advise(pages(0, 1), Advice::DontNeed).unwrap();
+        let access = host.touch(1, other.root(), pages(0, 1).start, Access::Write, 9);
+        assert_eq!(access, Err(PageFault), "a CPU can use the page that was discarded");
+    });
+    fixture.free_old();
+    assert!(!fixture.host.hook_is_set(), "the late release did not wait");
+    assert_eq!(fixture.read(1, 0), 0);
+    fixture.end();
+}
+
 #[test]
 fn other_pages_are_discarded_immediately() {
     let check = |name: &str, prepare: &dyn Fn(&Fixture), range: Range<u64>| {
@@ -252,6 +270,30 @@ fn page_of_zeros_stays_mapped() {
     assert_eq!(fixture.host.take_flushes(), []);
     assert!(fixture.space.translation(pages(0, 1).start).is_some());
     fixture.end();
+}
+
+/// Another call discards more pages than are zeroed, and a read maps the page of zeros, at each
+/// point of a discard.
+#[test]
+fn page_of_zeros_is_neither_zeroed_nor_freed() {
+    for point in 0.. {
+        let fixture = Fixture::new();
+        fixture.write(pages(0, ZEROED_MAX + 1), 7);
+        let other = Arc::clone(&fixture.space);
+        fixture.host.interrupt_after(point, move || {
+            other.advise(pages(0, ZEROED_MAX + 1), Advice::DontNeed).unwrap();
+            assert_eq!(access(&other, 1, pages(0, 1).start, Access::Read, 0), Ok(0));
+        });
+        run_on(0);
+        fixture.discard(pages(0, 1));
+        let is_complete = fixture.host.cancel_interruption();
+        fixture.free_old();
+        assert_eq!(fixture.read(1, 0), 0);
+        fixture.end();
+        if is_complete {
+            break;
+        }
+    }
 }
 
 #[test]

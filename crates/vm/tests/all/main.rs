@@ -17,6 +17,7 @@ mod races;
 mod read_ahead;
 mod reclaim;
 mod remap;
+mod replicas;
 mod resize;
 mod threads;
 mod unaccessed;

@@ -5,6 +5,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use crate::platform::lock::sleeping_locks;
 use crate::platform::*;
 use shootdown_vm::{
     Access, AddressSpace, Advice, Backing, FaultError, Freed, PAGE_BYTES, Place, Protection,
@@ -390,6 +391,33 @@ fn neighbours_fault_during_unmap<const LOCK: u8>() {
         },
     );
     assert_eq!(read(&space, 0, 5), Ok(9));
+    end(&host, &space);
+}
+
+/// An unmap waits under the lock that the policy names: for reading, for writing, or under none.
+fn unmap_waits_under<const LOCK: u8>(locks: (usize, usize)) {
+    let host = Host::new(256, 2);
+    let space: Arc<OurSpace<LOCK>> = space_with_pages(&host, 4);
+    let unmap = |space: &OurSpace<LOCK>| space.unmap(pages(0, 2)).unwrap();
+    run_during_flush(&space, unmap, move |_| assert_eq!(sleeping_locks(), locks));
+    assert_eq!(sleeping_locks(), (0, 0));
+    end(&host, &space);
+}
+
+#[test]
+fn unmap_waits_under_the_lock_of_its_policy() {
+    unmap_waits_under::<EXCLUSIVE>((0, 1));
+    unmap_waits_under::<SHARED>((1, 0));
+    unmap_waits_under::<RELEASED>((0, 0));
+}
+
+/// All other calls hold what they have locked, under every policy but `RELEASED`.
+#[test]
+fn discard_waits_under_its_lock() {
+    let host = Host::new(256, 2);
+    let space: Arc<OurSpace<EXCLUSIVE>> = space_with_pages(&host, 4);
+    let discard = |space: &OurSpace<_>| space.advise(pages(0, 2), Advice::DontNeed).unwrap();
+    run_during_flush(&space, discard, |_| assert_eq!(sleeping_locks(), (1, 0)));
     end(&host, &space);
 }
 

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use shootdown::{Horizon, Root};
 use shootdown_vm::{Change, Defer, Flush, Later, Lifetimes, Policy, Retired, UnmapLock};
 
-use super::{Host, unused};
+use super::lock::before_next_lock;
+use super::{Hook, Host, unused};
 
 /// Defers the flushes of unmaps, and performs all other flushes.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ struct State {
     deferred: Mutex<Vec<(u64, Root, Change)>>,
     last: AtomicU64,
     notified: AtomicU64,
+    /// Called once: see [`Deferring::when_deferred`] and [`Deferring::when_completed`].
+    hook: Mutex<Option<Hook>>,
 }
 
 impl Deferring {
@@ -45,6 +48,16 @@ impl Deferring {
     /// Number of flushes for which CPUs had to be notified.
     pub fn notified(&self) -> u64 {
         self.state.notified.load(Relaxed)
+    }
+
+    /// Calls `hook` after the next flush was deferred, before its thread takes a lock.
+    pub fn when_deferred(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.state.hook.lock() = Some(Box::new(hook));
+    }
+
+    /// Calls `hook` when the memory manager next completes a flush, before CPUs are notified.
+    pub fn when_completed(&self, hook: impl FnOnce() + Send + 'static) {
+        self.when_deferred(hook);
     }
 
     fn invalidate_all(&self, root: Root, change: &Change) {
@@ -85,6 +98,9 @@ impl Defer for Deferring {
     fn flush_later(&self, &root: &Root, change: &Change) -> Later<(Root, Change), u64> {
         let number = self.state.last.fetch_add(1, Relaxed);
         self.state.deferred.lock().push((number, root, change.clone()));
+        if let Some(hook) = self.state.hook.lock().take() {
+            before_next_lock(hook);
+        }
         Later::Deferred(number)
     }
 
@@ -93,6 +109,9 @@ impl Defer for Deferring {
     }
 
     fn complete(&self, deferred: u64) {
+        if let Some(hook) = self.state.hook.lock().take() {
+            hook();
+        }
         let mut all = self.state.deferred.lock();
         if let Some(index) = all.iter().position(|&(number, ..)| number == deferred) {
             let (_, root, change) = all.remove(index);

@@ -140,6 +140,7 @@ impl FrameState {
     }
 }
 
+const ZERO_PAGE: Frame = Frame(1); // the first that is allocated
 const FREE: u8 = 0;
 const TABLE: u8 = 1;
 const PAGE: u8 = 2;
@@ -400,7 +401,7 @@ impl Host {
 }
 
 impl Platform for Host {
-    type SleepingLock = parking_lot::RawRwLock;
+    type SleepingLock = lock::CountedLock;
     type IndexLock = parking_lot::RawRwLock;
     type SpinLock = lock::HookedLock;
 
@@ -504,10 +505,12 @@ impl Platform for Host {
     }
 
     fn zero_in_place(&self, page: Frame) {
+        assert_ne!(page, ZERO_PAGE, "the page of zeros is shared");
         self.clear_page(page);
     }
 
     fn is_zero(&self, page: Frame) -> bool {
+        assert_ne!(page, ZERO_PAGE, "the page of zeros is not looked at");
         self.interruption_point();
         let is_zero = self.word(page).load(Relaxed) == 0;
         is_zero || self.0.takes_pages_for_zero.load(Relaxed)
@@ -544,8 +547,7 @@ impl Platform for Host {
     }
 
     fn sharers(&self, table: Frame, each: &mut dyn FnMut(usize)) {
-        fence(SeqCst);
-        let sharers = self.state(table, TABLE).sharers.load(SeqCst);
+        let sharers = self.state(table, TABLE).sharers.load(Acquire);
         (0..64).filter(|cpu| sharers >> cpu & 1 != 0).for_each(each);
     }
 

@@ -26,41 +26,39 @@
 //!   link, on CPU c                              flush
 //!   ──────────────                              ─────
 //!   add c to the sharers of the table           clear entries of the table
-//!   full barrier                                full barrier
-//!   link the table into the replica             read the sharers
+//!   full barrier   (`add_sharer`)               full barrier                    (UsedFence)
+//!   link the table into the replica             any replica? read the sharers
 //! ```
 //!
 //! Either the flush finds the sharer, or everything that the CPU can walk by its new link is as new
-//! as the cleared entries. ([`Platform::add_sharer`] and [`Platform::sharers`] have the barriers.)
-//! A link is made under the lock of the area, and a table is unhooked when no area needs it, so the
-//! table stays in the canonical tree until the link is made. The operation that unhooks a table
-//! removes the links to it, and flushes the replicas that had them before the table is freed.
+//! as the cleared entries. The same holds if the space has no replica when the entries are cleared,
+//! because the first replica is added before its first link is made. A link is made under the lock
+//! of the area, and a table is unhooked when no area needs it, so the table stays in the canonical
+//! tree until the link is made. The operation that unhooks a table removes the links to it, and
+//! flushes the replicas that had them before the table is freed.
 //!
 //! A space has replicas if they are [worth](crate::worth) their cost, and no large pages, because a
 //! replica has no links to them. The CPUs of a space that gives its replicas up load the canonical
 //! tree when they next return to user mode, and the replicas are kept until the space ends.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+mod replica;
+
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::Ordering::Relaxed;
 
-use lock_api::{Mutex, RwLock};
-use shootdown::Root;
+use lock_api::RwLock;
 
 use crate::coherence::{Change, Flush, Replication};
 use crate::flushing::Flushing;
-use crate::format::{EMPTY, Format};
-use crate::platform::{EntryAt, Frame, OutOfMemory, Platform};
+use crate::rules::{Rule, fence, order};
 use crate::sharers::Sharers;
-use crate::system::{Coherent, IndexLock, SpinMutex, System};
+use crate::sync::AtomicU64;
+use crate::system::{Coherent, IndexLock, System};
 use crate::worth::{Tally, Worth};
+pub(crate) use replica::Replica;
 
-/// Number of flushes by other CPUs from which on the links of a CPU may be cut.
-const FLUSHES_FREE: u64 = 16;
-/// Number of flushes that cost a CPU as much as a fault for a link.
-const FLUSHES_PER_LINK: u64 = 4;
 /// Number of other CPUs that are looked at before a judgement. To read the state of a CPU costs up
 /// to 0.1 µs, so four of them cost 13 ns for each flush.
 const PROBES: usize = 4;
@@ -70,25 +68,9 @@ pub(crate) struct Replicas<S: System> {
     by_cpu: RwLock<IndexLock<S>, BTreeMap<usize, Arc<Replica<S>>>>,
     /// Number of replicas that may be in use.
     in_use: AtomicU64,
+    /// `false` if the space never has replicas.
+    are_possible: bool,
     worth: Worth,
-}
-
-/// The upper tables of one CPU.
-pub(crate) struct Replica<S: System> {
-    pub(crate) cpu: usize,
-    root: Frame,
-    pub(crate) coherent: Coherent<S>,
-    /// The tables between the root and the shared tables.
-    uppers: SpinMutex<S, Vec<Frame>>,
-    /// The first addresses of the tables that are linked, and of some that are not any more. The
-    /// lock guards the links.
-    links: SpinMutex<S, BTreeSet<u64>>,
-    /// Number of flushes by other CPUs since the links were last cut.
-    flushed: AtomicU64,
-    /// `true` if the CPU has left the replica, and will not load it again: then nothing that it
-    /// has cached by the replica's links can be used.
-    is_abandoned: AtomicBool,
-    tally: Tally,
 }
 
 impl<S: System> Replicas<S> {
@@ -96,19 +78,35 @@ impl<S: System> Replicas<S> {
         Self {
             by_cpu: RwLock::new(BTreeMap::new()),
             in_use: AtomicU64::new(0),
+            are_possible: replication != Replication::Never,
             worth: Worth::new(replication),
         }
     }
 
-    /// Returns `true` if replicas may be in use. If a CPU makes one at the same time, the barrier
-    /// of [`Platform::add_sharer`] orders its walks.
+    /// Returns `true` if replicas may be in use. A call that has changed entries of tables to which
+    /// a CPU may be making links asks [`are_used_after_change`](Self::are_used_after_change).
     #[inline]
     pub(crate) fn are_used(&self) -> bool {
-        self.in_use.load(Acquire) != 0
+        self.in_use.load(order(Rule::AbandonAcquire)) != 0
+    }
+
+    /// Returns `true` if a CPU may have cached, by way of a replica, an entry that the caller has
+    /// changed. If a CPU adds the first replica at the same time, either this finds the replica, or
+    /// the CPU's walks find the changed entry: the barrier here pairs with that of
+    /// [`Platform::add_sharer`].
+    #[inline]
+    #[cfg_attr(test, track_caller)]
+    pub(crate) fn are_used_after_change(&self, platform: &S::Platform) -> bool {
+        if !self.are_possible {
+            return false;
+        }
+        fence(platform, Rule::UsedFence);
+        self.are_used()
     }
 
     /// Number of replicas that may be in use.
     pub(crate) fn in_use(&self) -> usize {
+        // Relaxed: only a hint.
         self.in_use.load(Relaxed) as usize
     }
 
@@ -149,6 +147,7 @@ impl<S: System> Replicas<S> {
             return false;
         }
         by_cpu.insert(replica.cpu, Arc::new(replica));
+        // Relaxed: the barrier of `add_sharer` follows, before the first link.
         self.in_use.fetch_add(1, Relaxed);
         true
     }
@@ -159,17 +158,18 @@ impl<S: System> Replicas<S> {
     }
 
     /// Records that the CPU of a replica has loaded the canonical tree, and will not load the
-    /// replica again.
+    /// replica again. Does nothing while the replica's links are being [cut](Replica::cut); the CPU
+    /// then calls this again when it next loads the canonical tree.
     pub(crate) fn abandon(&self, replica: &Replica<S>) {
-        if !replica.is_abandoned.swap(true, Release) {
-            self.in_use.fetch_sub(1, Release);
+        if replica.abandon() {
+            self.in_use.fetch_sub(1, order(Rule::UncountRelease));
         }
     }
 
     /// Returns the replicas of the sharers that may still be in use.
     pub(crate) fn of_sharers(&self, sharers: &Sharers) -> Vec<Arc<Replica<S>>> {
         let by_cpu = self.by_cpu.read();
-        let in_use = |replica: &&Arc<Replica<S>>| !replica.is_abandoned.load(Acquire);
+        let in_use = |replica: &&Arc<Replica<S>>| !replica.is_abandoned();
         match sharers.cpus() {
             None => by_cpu.values().filter(in_use).cloned().collect(),
             Some(cpus) => cpus.filter_map(|cpu| by_cpu.get(&cpu)).filter(in_use).cloned().collect(),
@@ -190,10 +190,11 @@ impl<S: System> Replicas<S> {
         let own = covered.iter().position(|replica| replica.cpu == cpu);
         let own = own.map(|index| covered.swap_remove(index));
         for other in &covered {
-            other.flushed.fetch_add(1, Relaxed);
+            other.count_flush();
         }
         let others: Vec<&Coherent<S>> = covered.iter().map(|replica| &replica.coherent).collect();
         let pending = coherence.flush_replicas(coherent, &others, change);
+        // Relaxed: only a hint.
         let left_out = (self.in_use.load(Relaxed) as usize).saturating_sub(others.len() + 1);
         self.note(coherence, cpu, |tally| tally.note_flush(others.len(), left_out));
         Flushing::with_own(pending, own.map(|own| (own, change.clone())))
@@ -224,126 +225,5 @@ impl<S: System> Replicas<S> {
         let first = (replica.cpu + replica.tally.probes()) % count.max(1);
         let others = by_cpu.values().filter(|other| other.cpu != replica.cpu);
         others.cycle().skip(first).take(count.min(PROBES)).cloned().collect()
-    }
-}
-
-impl<S: System> Replica<S> {
-    pub(crate) const fn new(cpu: usize, root: Frame, coherent: Coherent<S>) -> Self {
-        Self {
-            cpu,
-            root,
-            coherent,
-            uppers: Mutex::new(Vec::new()),
-            links: Mutex::new(BTreeSet::new()),
-            flushed: AtomicU64::new(0),
-            is_abandoned: AtomicBool::new(false),
-            tally: Tally::new(),
-        }
-    }
-
-    pub(crate) const fn root(&self) -> Root {
-        Root(self.root.address())
-    }
-
-    /// Links a table of the last level at `address`. Returns `true` if it was not linked before.
-    pub(crate) fn link(
-        &self,
-        platform: &S::Platform,
-        address: u64,
-        table: Frame,
-        new_table: impl Fn() -> Result<Frame, OutOfMemory>,
-    ) -> Result<bool, OutOfMemory> {
-        let link = S::Format::table(table);
-        let at = self.make_entry(platform, address, new_table)?;
-        if platform.load(at) == link {
-            return Ok(false);
-        }
-        let mut links = self.links.lock();
-        links.insert(address & !(S::Format::span(1) - 1));
-        platform.add_sharer(table, self.cpu);
-        platform.swap(at, link);
-        Ok(true)
-    }
-
-    /// Returns the entry for the table of `address`, in upper tables that are made if there are
-    /// none.
-    fn make_entry(
-        &self,
-        platform: &S::Platform,
-        address: u64,
-        new_table: impl Fn() -> Result<Frame, OutOfMemory>,
-    ) -> Result<EntryAt, OutOfMemory> {
-        let mut table = self.root;
-        for level in (2..S::Format::LEVELS).rev() {
-            let at = EntryAt { table, index: S::Format::index(address, level) };
-            table = match S::Format::as_table(platform.load(at)) {
-                Some(next) => next,
-                None => self.add_upper(platform, at, new_table()?),
-            };
-        }
-        Ok(EntryAt { table, index: S::Format::index(address, 1) })
-    }
-
-    /// Links an upper table, or frees it because another thread has linked one. Returns the linked
-    /// table.
-    fn add_upper(&self, platform: &S::Platform, at: EntryAt, new: Frame) -> Frame {
-        match platform.compare_exchange(at, EMPTY, S::Format::table(new)) {
-            Ok(_) => {
-                self.uppers.lock().push(new);
-                new
-            }
-            Err(found) => {
-                platform.free_table(new);
-                S::Format::as_table(found).expect("upper tables of a replica stay")
-            }
-        }
-    }
-
-    /// Removes the link to the table of `address`.
-    pub(crate) fn unlink(&self, platform: &S::Platform, address: u64) {
-        let _links = self.links.lock();
-        self.clear(platform, address);
-    }
-
-    /// Clears the entry for the table of `address`, and returns the table, if one was linked. The
-    /// links must be locked.
-    fn clear(&self, platform: &S::Platform, address: u64) -> Option<Frame> {
-        let mut table = self.root;
-        for level in (2..S::Format::LEVELS).rev() {
-            let at = EntryAt { table, index: S::Format::index(address, level) };
-            table = S::Format::as_table(platform.load(at))?;
-        }
-        let at = EntryAt { table, index: S::Format::index(address, 1) };
-        S::Format::as_table(platform.swap(at, EMPTY))
-    }
-
-    /// Returns `true` if flushes by other CPUs have cost more than it costs to make the links
-    /// again. Threads that have used the tables on this CPU have probably moved to other CPUs.
-    pub(crate) fn is_flushed_often(&self) -> bool {
-        let flushed = self.flushed.load(Relaxed);
-        flushed >= FLUSHES_FREE && flushed >= FLUSHES_PER_LINK * self.links.lock().len() as u64
-    }
-
-    /// Removes all links, and then this CPU from the sharers of their tables.
-    ///
-    /// The CPU drops what it has cached by the links before it is no sharer any more. An operation
-    /// that unhooks one of the tables waits for the lock before it frees the table.
-    pub(crate) fn cut(&self, coherence: &S::Coherence, platform: &S::Platform) {
-        let mut links = self.links.lock();
-        let linked = core::mem::take(&mut *links).into_iter();
-        let tables: Vec<Frame> =
-            linked.filter_map(|address| self.clear(platform, address)).collect();
-        coherence.drop_replica(&self.coherent);
-        for table in tables {
-            platform.remove_sharer(table, self.cpu);
-        }
-        self.flushed.store(0, Relaxed);
-    }
-
-    /// Removes and returns the replica's own tables. Call this when the space ends.
-    pub(crate) fn take_tables(&self) -> Vec<Frame> {
-        let mut tables = core::mem::take(&mut *self.uppers.lock());
-        tables.push(self.root);
-        tables
     }
 }
