@@ -249,7 +249,7 @@ mod lazy_entry;
 pub mod soft;
 
 pub use bell::BellState;
-pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
+pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach, Refused};
 pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use cpu_state::CpuState;

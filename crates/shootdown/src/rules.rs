@@ -572,6 +572,8 @@ rules! {
     /// A CPU that answers its bell, or goes offline, completes the broadcasts that it has issued,
     /// so that another CPU can wait for them.
     CompleteForOthers: Step,
+    /// A flush whose broadcast is refused rings the CPUs that the broadcast was for.
+    RingIfRefused: Step,
     /// A flush of a space that devices use is broadcast even if no CPU is present.
     BroadcastForDevices: Step,
     /// A flush invalidates on the devices that are attached to the space.

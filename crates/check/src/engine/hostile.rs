@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
-    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging, VcpuWord,
+    Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule, Space, Tag, TagSlot, Tagging,
+    VcpuWord,
 };
 
 use super::{Config, Tags};
@@ -241,18 +242,30 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
 // SAFETY: a broadcast takes effect on every CPU before `complete` returns.
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachine<LIFETIME, WORDS> {
     fn capabilities(&self) -> Broadcast {
-        Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 }
+        Broadcast {
+            reach: Reach::Everyone,
+            pages_per_operation: 1,
+            operation_ceiling: 4,
+            completes_at_issue: false,
+        }
     }
     fn costs(&self) -> NotifyCosts {
         // With these costs, the engine broadcasts whenever it can.
         NotifyCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..NotifyCosts::default() }
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let covered = |page| covers(extent, page);
         with_machine(|machine| machine.broadcast_under(tag.0, covered, upper(extent)));
+        Ok(())
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         with_machine(|machine| machine.broadcast_kernel(|page| covers(extent, page)));
+        Ok(())
     }
     fn complete(&self) -> u64 {
         with_machine(HostileMachine::complete_broadcasts);

@@ -39,7 +39,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Root, Tag, Tagging,
+    Refused, Root, Tag, Tagging,
 };
 
 #[cfg(not(test))]
@@ -256,17 +256,23 @@ unsafe impl Broadcaster for Kpti {
         NotifyCosts { operation_ns: costs.operation_ns * 2, ..costs }
     }
 
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let pages = self.processor.broadcast_pages();
         // See `X86_64`: `INVLPGB` could overtake earlier stores to page tables.
         self.fence();
         for half in [tag, user_tag(tag)] {
             invlpgb::in_space(half, extent, pages).for_each(instructions::invlpgb);
         }
+        Ok(())
     }
 
     forward! { self => self.processor;
-        fn broadcast_kernel(extent: Extent);
+        fn broadcast_kernel(extent: Extent) -> Result<(), Refused>;
         fn complete() -> u64;
     }
 }

@@ -35,7 +35,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::broadcaster::{Broadcast, Broadcaster, Reach};
+use crate::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::costs::NotifyCosts;
 use crate::cpu_set::{CpuBits, CpuSet};
 use crate::cpu_state::CpuState;
@@ -141,6 +141,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     freed_table_walks: AtomicU64,
     stale_nmis: AtomicU64,
     cost_reads: AtomicU64,
+    broadcasts: AtomicU64,
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
     traces: Mutex<(Vec<FlushTrace>, Vec<WaitTrace>)>,
@@ -191,6 +192,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             freed_table_walks: AtomicU64::new(0),
             stale_nmis: AtomicU64::new(0),
             cost_reads: AtomicU64::new(0),
+            broadcasts: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
             traces: Mutex::default(),
@@ -310,8 +312,14 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
 
-    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) {
+    /// Issues a broadcast to these CPUs. One that is refused reaches none of them.
+    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) -> Result<(), Refused> {
+        let count = self.broadcasts.fetch_add(1, Relaxed) + 1;
+        if count.checked_rem(self.config.refuses_each) == Some(0) {
+            return Err(Refused);
+        }
         self.cpus[P::cpu().index()].broadcasts.issue(targets, invalidation);
+        Ok(())
     }
 
     fn all_cpus(&self) -> Vec<CpuId> {
@@ -453,7 +461,12 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
 unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
     fn capabilities(&self) -> Broadcast {
         let reach = self.config.broadcast.expect("the machine has a broadcaster");
-        Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() }
+        Broadcast {
+            reach,
+            pages_per_operation: 1,
+            operation_ceiling: self.flush_ceiling(),
+            completes_at_issue: self.config.completes_at_issue,
+        }
     }
     fn costs(&self) -> NotifyCosts {
         let Config { costs, costs_swap_after, .. } = self.config;
@@ -465,15 +478,20 @@ unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
         let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
         NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
     }
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let targets = match self.config.broadcast {
             Some(Reach::Targets) => cpus.iter().collect(),
             _ => self.all_cpus(),
         };
-        self.issue(targets, Invalidation::Tag(tag, extent));
+        self.issue(targets, Invalidation::Tag(tag, extent))
     }
-    fn broadcast_kernel(&self, extent: Extent) {
-        self.issue(self.all_cpus(), Invalidation::Kernel(extent));
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
+        self.issue(self.all_cpus(), Invalidation::Kernel(extent))
     }
     fn complete(&self) -> u64 {
         for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use shootdown::{
     BellState, Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent,
-    Machine, Memory, NotifyCosts, PinnedCpu, Presence, Reach, Root, Shootdown, Space, StallReport,
-    Tag, TagSlot, Tagging, Unanswered,
+    Machine, Memory, NotifyCosts, PinnedCpu, Presence, Reach, Refused, Root, Shootdown, Space,
+    StallReport, Tag, TagSlot, Tagging, Unanswered,
 };
 
 pub(crate) const PAGE: Extent = Extent::page(0x1000);
@@ -57,14 +57,22 @@ pub(crate) struct Config {
     pub(crate) answers_early: bool,
     /// The costs by which the engine chooses; `None` if the machine cannot broadcast.
     pub(crate) costs: Option<NotifyCosts>,
+    /// The extent of which broadcasts are refused.
+    pub(crate) refused: Option<Extent>,
     /// Time that CPUs take to answer.
     pub(crate) answer_ns: u64,
     /// Time that a broadcast takes to complete.
     pub(crate) completion_ns: u64,
 }
 
-pub(crate) const CONFIG: Config =
-    Config { cpus: 2, answers_early: false, costs: None, answer_ns: 0, completion_ns: 0 };
+pub(crate) const CONFIG: Config = Config {
+    cpus: 2,
+    answers_early: false,
+    costs: None,
+    refused: None,
+    answer_ns: 0,
+    completion_ns: 0,
+};
 
 pub(crate) struct Measured {
     config: Config,
@@ -188,16 +196,22 @@ unsafe impl Machine for Measured {
 // SAFETY: there is no TLB.
 unsafe impl Broadcaster for Measured {
     fn capabilities(&self) -> Broadcast {
-        Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 8 }
+        Broadcast {
+            reach: Reach::Everyone,
+            pages_per_operation: 1,
+            operation_ceiling: 8,
+            completes_at_issue: false,
+        }
     }
     fn costs(&self) -> NotifyCosts {
         self.config.costs.expect("the machine has a broadcaster")
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, extent: Extent) {
-        self.note(Step::Broadcast(extent));
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, extent: Extent) -> Result<(), Refused> {
+        self.broadcast_kernel(extent)
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.note(Step::Broadcast(extent));
+        if Some(extent) == self.config.refused { Err(Refused) } else { Ok(()) }
     }
     fn complete(&self) -> u64 {
         self.note(Step::Complete);
