@@ -101,6 +101,25 @@ fn flush_of_cpus_and_device_reaches_both() {
     assert_eq!(system.cpu(1).touch(3), Touch::Fault);
 }
 
+/// The device observes broadcasts, and is not attached.
+#[test]
+fn refused_broadcast_reaches_device_of_pinned_space() {
+    let system: System = System::new(Config { refuses_each: 1, ..CONFIG.with_broadcasts(15) });
+    let (machine, space) = (system.engine.machine(), &system.spaces[0]);
+    system.cpu(0).pin().pin_tag(space).unwrap();
+    system.switch(1, 0);
+    assert_eq!(system.cpu(1).touch(3), Touch::Ok);
+    assert_eq!(machine.touch_by_device(space, 3), Touch::Ok);
+    machine.unmap(space, 3);
+    let mut pending = system.cpu(0).pin().flush(space, page_at(3));
+    assert!(!pending.poll());
+    system.cpu(1).interrupt_point();
+    assert!(pending.poll());
+    machine.free(space, 3);
+    assert_eq!(machine.touch_by_device(space, 3), Touch::Fault);
+    assert_eq!(system.cpu(1).touch(3), Touch::Fault);
+}
+
 /// More pages than a CPU invalidates one by one.
 #[test]
 fn device_gets_every_extent_unchanged() {

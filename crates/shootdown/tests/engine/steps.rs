@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
-use shootdown::{BellState, CpuId, Extent, NotifyCosts, PageSize, Pending, Presence};
+use shootdown::{BellState, CpuId, Extent, ExtentSet, NotifyCosts, PageSize, Pending, Presence};
 
 use super::measured::{CONFIG, Config, Measured, PAGE, Step, System};
 
@@ -56,6 +56,63 @@ fn broadcast_comes_after_page_tables_are_published_and_is_completed() {
     assert_order(&steps, &[Step::Publish, Step::Broadcast(PAGE), Step::Complete]);
     let steps = system.steps(|| _ = system.pin(0).flush_walkers(&system.space).poll());
     assert_order(&steps, &[Step::Fence, Step::Broadcast(Extent::whole()), Step::Complete]);
+}
+
+/// CPU 1 uses the space. The second extent is refused.
+#[test]
+fn partly_refused_broadcast_rings_for_all_extents() {
+    let other = Extent::page(0x9000);
+    let extents = [PAGE, other].into_iter().fold(ExtentSet::new(), |mut extents, extent| {
+        extents.add(extent);
+        extents
+    });
+    let costs = NotifyCosts { interrupt_ns: 5000, ..NotifyCosts::default() };
+    let refusing = Config { costs: Some(costs), refused: Some(other), ..CONFIG };
+    let order = [Step::Broadcast(PAGE), Step::Broadcast(other), Step::Ring];
+    for is_kernel in [false, true] {
+        let system = System::new(refusing);
+        let mut pending = None;
+        let steps = system.steps(|| {
+            let pin = system.pin(0);
+            pending = Some(match is_kernel {
+                false => pin.flush_gathered(&system.space, &extents),
+                true => pin.flush_kernel_gathered(&extents),
+            });
+        });
+        assert_order(&steps, &order);
+        let mut pending = pending.unwrap();
+        assert!(!pending.poll(), "CPU 1 has not answered");
+        let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+        let answering = BellState::Answering;
+        for extent in [PAGE, other] {
+            index_of(
+                &steps,
+                match is_kernel {
+                    false => Step::Invalidate(extent, answering),
+                    true => Step::InvalidateKernel(extent),
+                },
+            );
+        }
+        assert!(pending.poll());
+        assert_eq!(system.stats().broadcasts_sent, u64::from(is_kernel));
+        // The part that was issued is completed with the next broadcast.
+        let steps = system.steps(|| _ = system.pin(0).flush_kernel(PAGE).poll());
+        assert_order(&steps, &[Step::Broadcast(PAGE), Step::Complete]);
+    }
+}
+
+/// Refused for the walkers of unhooked tables.
+#[test]
+fn refused_broadcast_of_whole_space_rings_walkers() {
+    let costs = NotifyCosts { interrupt_ns: 5000, ..NotifyCosts::default() };
+    let system =
+        System::new(Config { costs: Some(costs), refused: Some(Extent::whole()), ..CONFIG });
+    let _ = system.pin(0).flush(&system.space, PAGE).poll();
+    let mut pending = None;
+    let steps = system.steps(|| pending = Some(system.pin(0).flush_walkers(&system.space)));
+    assert_order(&steps, &[Step::Broadcast(Extent::whole()), Step::Ring]);
+    system.pin(1).handle_flush_ipi();
+    assert!(pending.unwrap().poll());
 }
 
 #[test]

@@ -139,6 +139,7 @@ programs_against! {
     AttachFence => attach_while_flushing,
     DetachRelease => detach_while_flushing,
     FlushDevices => flush_under_attached_device,
+    RingIfRefused => refused_broadcast,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
     FlushOnOnline => come_online,
@@ -201,7 +202,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 40] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 41] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -228,6 +229,7 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 40] {
         ("quarantine while returning", quarantine_while_returning::<W>),
         ("quarantine while trimming", quarantine_while_trimming::<W>),
         ("roll over while choosing", rollover_while_choosing::<W>),
+        ("wait for firmware's broadcast", wait_on_another_cpu_for_firmware::<W>),
         ("resume during broadcast", resume_during_broadcast::<W>),
         ("switch during broadcast", switch_during_broadcast::<W>),
         ("enter lazy during broadcast", enter_lazy_during_broadcast::<W>),
