@@ -31,12 +31,15 @@
 
 use core::marker::PhantomData;
 use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::BellState;
 use crate::cpu_set::CpuSet;
+use crate::cpu_state::Activity;
 use crate::hazard::Hazard;
 use crate::ids::CpuId;
 use crate::machine::Machine;
+use crate::memory::Word;
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 
@@ -70,7 +73,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     ///   can be completed only there.
     /// - No other CPU disconnects `cpu` at the same time.
     pub unsafe fn disconnect(&self, cpu: CpuId) {
-        let _operation = self.begin();
+        let _operation = self.begin_nested();
         assert_ne!(cpu, self.id, "a CPU that runs goes offline");
         let state = self.machine().state(cpu);
         // The guard of the stopped CPU. The caller promises that the CPU executes nothing, so this
@@ -88,8 +91,10 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let local = self.local();
         local.loaded.set(ptr::null());
         // It may have stopped in the middle of an operation, which never ends.
-        local.is_busy.set(false);
+        local.activity.set(Activity::Idle);
         local.policy.outstanding.set(0);
+        // Relaxed: no walk of the CPU goes on.
+        self.cpu.walks.store(0, Relaxed);
         // In the middle of a round, the handler may have dropped its reference already, and not yet
         // changed the hazard pointer. To drop it twice would free a space that is in use.
         let may_have_dropped = self.cpu.bell.state() == BellState::Answering;
@@ -121,9 +126,6 @@ impl<M: Machine> PinnedCpu<'_, M> {
 
 #[cfg(all(test, feature = "soft"))]
 mod tests {
-    use core::ptr::NonNull;
-    use core::sync::atomic::Ordering::Relaxed;
-
     use super::*;
     use crate::broadcaster::Broadcaster;
     use crate::costs::NotifyCosts;
@@ -133,6 +135,7 @@ mod tests {
     use crate::soft::{Config, Host, OnCpu, Soft, Touch};
     use crate::space::Space;
     use crate::stall::StallReport;
+    use core::ptr::NonNull;
     use std::string::ToString;
     use std::vec::Vec;
 

@@ -11,7 +11,7 @@ use crate::broadcaster::Broadcaster;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::ids::CpuId;
-use crate::machine::Machine;
+use crate::machine::{Machine, is_checked};
 use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
@@ -232,7 +232,9 @@ impl<'e, M: Machine> Pending<'e, M> {
             if polls_bell {
                 self.pin().poll_bell();
             }
+            let hint = (polls_bell && is_checked::<M>()).then(|| self.pin().begin_hint());
             machine.wait_hint(&self.waiting);
+            drop(hint);
             turns.count(machine, &self.waiting);
         }
         if M::TRACES && interrupted != 0 {

@@ -84,8 +84,11 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             // A CPU that does not run takes no interrupt.
             machine.mask();
             machine.set_stopped(true);
-            vcpu.stop(self);
-            let entries = vcpu.resume(self);
+            // SAFETY: the CPU does nothing else here, and its TLB is emptied below.
+            let entries = unsafe {
+                vcpu.stop(self);
+                vcpu.resume(self)
+            };
             if entries == Entries::Discard {
                 self.synchronize();
                 self.invalidate_all();
@@ -275,8 +278,16 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
 
 /// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
 /// them.
-const CPU_WORDS: [&str; 7] =
-    ["presence", "hazard", "seen generation", "tag", "last tag", "bell", "acknowledgement"];
+const CPU_WORDS: [&str; 8] = [
+    "presence",
+    "hazard",
+    "seen generation",
+    "tag",
+    "last tag",
+    "walks",
+    "bell",
+    "acknowledgement",
+];
 
 /// Returns `true` if an extent covers a page of a table, by its number, or the large page of an
 /// entry of the root, whose number comes after those of the tables' pages. An extent of large pages

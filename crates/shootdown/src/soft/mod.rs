@@ -574,7 +574,8 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
     /// Plays the hypervisor, which stops this CPU. Until it [resumes](Self::resume), the CPU must
     /// do nothing.
     pub fn stop(&self) {
-        self.vcpu().stop(self.engine.machine());
+        // SAFETY: the machine's user promises that the CPU does nothing.
+        unsafe { self.vcpu().stop(self.engine.machine()) };
     }
 
     /// Plays the hypervisor, which runs this CPU again, and empties its TLB if a flush has
@@ -582,9 +583,23 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
     pub fn resume(&self) {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        if self.vcpu().resume(machine) == Entries::Discard {
+        // SAFETY: the TLB is emptied here.
+        if unsafe { self.vcpu().resume(machine) } == Entries::Discard {
             machine.invalidate_all();
         }
+    }
+
+    /// Walks the page tables of `space` by software, with the interrupt masked, and calls
+    /// `meanwhile` when it has found a table and not yet read it. A walk of freed tables is
+    /// counted.
+    pub fn walk_by_software(&self, space: &Space<Soft<P, WORDS>>, meanwhile: impl FnOnce()) {
+        let walk = self.pin().begin_walk();
+        let table = self.engine.machine().table(space);
+        let upper = table.upper(space.root());
+        meanwhile();
+        P::set_cpu(self.cpu);
+        self.engine.machine().count_walk(table.has_freed(upper));
+        drop(walk);
     }
 
     /// Plays the handler that stops this CPU in a crash: it loads the kernel's root. After this,

@@ -59,7 +59,8 @@ fn check(flush: Flush, pages: &[u64], calls: u64, config: Config) {
     pages.iter().for_each(|&page| assert_eq!(touch(page), Touch::Fault));
     assert_eq!(touch(60), Touch::Ok);
     machine.reset_device();
-    system.engine.detach_device(space);
+    // SAFETY: the device has been reset.
+    unsafe { system.engine.detach_device(space) };
     reuse(41);
     assert_eq!(machine.device_flushes(), calls);
 }

@@ -144,7 +144,8 @@ fn switch_trim_and_attached_device_are_followed_by_a_barrier() {
     index_of(&system.steps(|| _ = system.pin(0).trim_cpumask(&system.space)), Step::Fence);
     let attach = || system.engine.attach_device(&system.space).unwrap();
     assert_eq!(system.steps(attach), [Step::Fence]);
-    system.engine.detach_device(&system.space);
+    // SAFETY: there is no device.
+    unsafe { system.engine.detach_device(&system.space) };
 }
 
 /// Flushes on CPU 0, and returns the steps of CPU 1, which answers the flushes together.
@@ -234,7 +235,8 @@ fn pin_of_a_tag_is_followed_by_a_barrier() {
     let pin = || assert!(system.pin(0).pin_tag(&system.space).is_some());
     pin();
     assert_eq!(system.steps(pin), [Step::Fence]);
-    (0..2).for_each(|_| system.pin(0).unpin_tag(&system.space));
+    // SAFETY: there is no device.
+    (0..2).for_each(|_| unsafe { system.pin(0).unpin_tag(&system.space) });
 }
 
 /// The machine's `wait_hint` panics, because there is no thread that could answer.

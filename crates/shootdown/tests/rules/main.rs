@@ -111,6 +111,8 @@ programs_against! {
     SkipAway => flush_while_stopped,
     StopRelease | DeferAcquire => stop_while_flushing,
     ReturnAcquire => return_while_flushing,
+    KeepRequest => stop_again_while_flushing,
+    WaitForWalks | WalkRelease | WalkAcquire => stop_in_walk,
     RingLazy => lazy_on_freed_tables,
     FlushLocally => flush_own,
     Wait => flush_active,

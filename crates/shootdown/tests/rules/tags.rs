@@ -341,7 +341,8 @@ pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
     system.cpu(0).pin().pin_tag(&system.a).expect("there are enough ASIDs");
     let switch_in = |system: &System<W>, cpu: &Cpu<'_, W>| switch(cpu, &system.a);
     let pending = system.race(switch_in, |cpu| {
-        cpu.pin().unpin_tag(&system.a);
+        // SAFETY: there is no device.
+        unsafe { cpu.pin().unpin_tag(&system.a) };
         system.unmap(cpu, 0)
     });
     system.conclude(pending);
