@@ -102,6 +102,18 @@ impl<'e, M: Machine> Pending<'e, M> {
         self.horizon
     }
 
+    /// The address of the engine, or what memory has there that was never a flush: for the C
+    /// interface, which finds such memory by it.
+    #[doc(hidden)]
+    #[inline]
+    pub const fn engine_address(&self) -> *const Shootdown<M> {
+        #[expect(unsafe_code, reason = "the memory may not have a reference")]
+        // SAFETY: the place is one of `self`, and any of its values is a pointer.
+        unsafe {
+            (&raw const self.engine).cast::<*const Shootdown<M>>().read()
+        }
+    }
+
     /// Returns `true` if the flush is done, without waiting for other CPUs.
     ///
     /// If this CPU has issued a broadcast for the flush, waits for the hardware to complete it.

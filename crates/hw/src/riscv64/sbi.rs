@@ -25,12 +25,6 @@ impl HartMask {
     /// All harts.
     pub const ALL: Self = Self { mask: 0, base: u64::MAX };
     const HARTS: u64 = 64;
-
-    /// Each hart of the mask alone.
-    fn each(self) -> impl Iterator<Item = Self> {
-        let bits = (0..Self::HARTS).map(|hart| 1_u64 << hart);
-        bits.filter(move |&bit| self.mask & bit != 0).map(move |mask| Self { mask, ..self })
-    }
 }
 
 /// Calls `call` once for each block of 64 hart numbers that has harts, and more often only if there
@@ -106,6 +100,14 @@ mod with_firmware {
     use crate::Ipi;
     use crate::riscv64::instructions::{call_firmware, clear_software_interrupt, fence_all};
     use shootdown::{Extent, Refused, Tag};
+
+    impl HartMask {
+        /// Each hart of the mask alone.
+        fn each(self) -> impl Iterator<Item = Self> {
+            let bits = (0..Self::HARTS).map(|hart| 1_u64 << hart);
+            bits.filter(move |&bit| self.mask & bit != 0).map(move |mask| Self { mask, ..self })
+        }
+    }
 
     /// Number of attempts to interrupt a hart that has not stopped. The firmware may refuse one
     /// that is about to suspend, for less than a millisecond; a call takes about 0.4 µs.

@@ -138,7 +138,7 @@ fn completing_broadcasts_executes_tlbsync() {
     let processor = processor(1, 1, KernelPages::Global);
     let page = Extent::page(0x1000);
     let steps = steps_of(|| {
-        processor.broadcast(&NO_CPUS, Tag(1), page);
+        assert_eq!(processor.broadcast(&NO_CPUS, Tag(1), page), Ok(()));
         processor.complete();
     });
     let issued = invlpgb::in_space(Tag(1), page, 8).map(Invlpgb);
