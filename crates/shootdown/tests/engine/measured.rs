@@ -83,9 +83,10 @@ pub(crate) struct Measured {
     now_ns: AtomicU64,
     steps: Mutex<Vec<Step>>,
     during_wait: Mutex<Option<Turn>>,
+    after_invalidation: Mutex<Option<Turn>>,
 }
 
-/// An operation of another CPU while this one waits.
+/// An operation of another CPU while this one waits, or when it has just invalidated everything.
 type Turn = Box<dyn FnOnce() + Send>;
 
 impl Measured {
@@ -95,6 +96,13 @@ impl Measured {
 
     fn note(&self, step: Step) {
         self.steps().push(step);
+    }
+
+    /// Runs an operation of another CPU.
+    fn take_turn(&self, turn: Turn) {
+        let this = self.current.load(Relaxed);
+        turn();
+        self.current.store(this, Relaxed);
     }
 
     /// This CPU, as other CPUs observe it.
@@ -174,6 +182,8 @@ unsafe impl Machine for Measured {
     }
     fn invalidate_all(&self) {
         self.note(Step::InvalidateAll);
+        let turn = self.after_invalidation.lock().unwrap().take();
+        turn.into_iter().for_each(|turn| self.take_turn(turn));
     }
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {
         self.note(Step::Ring);
@@ -187,9 +197,7 @@ unsafe impl Machine for Measured {
         let turn = turn.unwrap_or_else(|| {
             panic!("there is no other thread, so {waiting:?} will not answer");
         });
-        let this = self.current.load(Relaxed);
-        turn();
-        self.current.store(this, Relaxed);
+        self.take_turn(turn);
     }
 }
 
@@ -241,6 +249,7 @@ impl System {
             now_ns: AtomicU64::new(1),
             steps: Mutex::default(),
             during_wait: Mutex::default(),
+            after_invalidation: Mutex::default(),
         });
         let space = Box::new(engine.space(Root(0)));
         let system = Self { engine, space };
@@ -283,6 +292,11 @@ impl System {
     /// Runs an operation of another CPU when the current CPU first waits.
     pub(crate) fn during_wait(&self, turn: impl FnOnce() + Send + 'static) {
         *self.engine.machine().during_wait.lock().unwrap() = Some(Box::new(turn));
+    }
+
+    /// Runs an operation of another CPU when a CPU next invalidates everything.
+    pub(crate) fn after_invalidation(&self, turn: impl FnOnce() + Send + 'static) {
+        *self.engine.machine().after_invalidation.lock().unwrap() = Some(Box::new(turn));
     }
 
     /// The steps of `operation`.

@@ -273,6 +273,23 @@ fn cpu_that_waits_is_not_interrupted() {
     drop(unsafe { Box::from_raw(owned) });
 }
 
+/// CPU 0 flushes a page of the kernel when CPU 1 has emptied its TLB, and may have cached the page
+/// again.
+#[test]
+fn kernel_flush_during_online_is_caught_up_with() {
+    let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+    // SAFETY: the box is freed at the end.
+    let system: &'static System = unsafe { &*owned };
+    system.pin(1).offline();
+    system.after_invalidation(|| std::mem::forget(system.pin(0).flush_kernel(PAGE)));
+    let steps = system.steps(|| system.pin(1).online());
+    assert_order(&steps, &[Step::InvalidateAll, Step::Ring]);
+    let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+    assert_eq!(steps, [Step::InvalidateKernel(PAGE)]);
+    // SAFETY: nothing refers to the system any more: the flush was forgotten.
+    drop(unsafe { Box::from_raw(owned) });
+}
+
 /// The switch publishes the generation up to which the CPU's translations are clean.
 #[test]
 fn cpu_that_switched_after_last_flush_is_not_interrupted() {
