@@ -55,8 +55,8 @@ pub unsafe extern "C" fn shootdown_offline() {
 
 /// Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
 /// was acknowledged (`shootdown_acknowledge_ipi`, or by the kernel's driver of the interrupt
-/// controller). The handler must observe all stores from before the interrupt was sent. Does nothing
-/// before `shootdown_init`, and on a CPU that was never online.
+/// controller). The handler must observe all stores from before the interrupt was sent. Does
+/// nothing before `shootdown_init`, and on a CPU that was never online.
 ///
 /// Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
 /// waiting for this CPU.
@@ -151,9 +151,9 @@ pub unsafe extern "C" fn shootdown_leave_space() {
     unsafe { pin() }.leave_space();
 }
 
-/// Begins a walk of page tables by software on this CPU, of the kernel's tables or of the space that
-/// it has loaded. Call this before you read the root's entry. Until `shootdown_end_walk`, no table is
-/// freed that the walk can reach, except after flushes that are broadcast.
+/// Begins a walk of page tables by software on this CPU, of the kernel's tables or of the space
+/// that it has loaded. Call this before you read the root's entry. Until `shootdown_end_walk`, no
+/// table is freed that the walk can reach, except after flushes that are broadcast.
 ///
 /// Only a kernel that defines `shootdown_os_is_away` has to call this. Walks may nest.
 ///

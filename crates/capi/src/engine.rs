@@ -25,8 +25,8 @@ static ENGINE: EngineCell<Machine> = EngineCell::new();
 ///
 /// # Panics
 ///
-/// If `config` is null; if the library was initialised already; if it was built for another `SHOOTDOWN_CPUS_MAX` than
-/// this header; if a member of `config` is out of range.
+/// If `config` is null; if the library was initialised already; if it was built for another
+/// `SHOOTDOWN_CPUS_MAX` than this header; if a member of `config` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_init(config: *const Config) {
     check(config);

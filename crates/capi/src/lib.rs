@@ -38,8 +38,8 @@
 //!
 //! The engine's types keep a Rust program from misusing it. C has no such types, so each function
 //! here states as its contract what the Rust interface enforces. The library checks what can be
-//! checked, in all builds ([`Machine::CHECKS`](shootdown::Machine::CHECKS)), and reports a defect by
-//! `shootdown_os_panic`. It cannot check memory that was never initialised.
+//! checked, in all builds ([`Machine::CHECKS`](shootdown::Machine::CHECKS)), and reports a defect
+//! by `shootdown_os_panic`. It cannot check memory that was never initialised.
 
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,8 +1,8 @@
 /*
- * Calls that break a contract of the C interface, or come close to it. Each runs in a process of its
- * own, on a fresh engine with two CPUs online. A call that the library can know to be wrong must end
- * with a sentence by `shootdown_os_panic`, in builds with and without assertions; all others must
- * return, and leave the state that their function checks. No case may end by a signal.
+ * Calls that break a contract of the C interface, or come close to it. Each runs in a process of
+ * its own, on a fresh engine with two CPUs online. A call that the library can know to be wrong
+ * must end with a sentence by `shootdown_os_panic`, in builds with and without assertions; all
+ * others must return, and leave the state that their function checks. No case may end by a signal.
  *
  * Not tested, because the library cannot know them: memory that was never initialised and looks as
  * if it was; a space or a CPU that is initialised again while it is in use; a CPU that is
@@ -314,7 +314,9 @@ static bool is_whole(struct shootdown_extent extent) {
 }
 static void pages_of_2_kib(void) { init(), shootdown_pages(0, 1, 11); }
 static void pages_of_16_tib(void) { init(), shootdown_pages(0, 1, 44); }
-static void pages_of_everything(void) { init(), expect(is_whole(shootdown_pages(0, SIZE_MAX, 43))); }
+static void pages_of_everything(void) {
+    init(), expect(is_whole(shootdown_pages(0, SIZE_MAX, 43)));
+}
 static void reversed_range(void) {
     init();
     expect(is_whole(shootdown_range(0x9000, 0x1000, 12)));
@@ -465,7 +467,8 @@ static void refused_by_firmware(void) { refuses = true, start_firmware(), expect
 static const char POINTER[] = "a pointer is null, or not aligned", NESTED[] = "in an operation";
 static const char FOREIGN[] = "another engine's", NO_FLUSH[] = "pending flush is not initialised";
 static const char OFFLINE[] = "an offline CPU", RETIRED[] = "the space is retired";
-static const char NOT_ADDED[] = "was not added", SENT[] = "was sent is used", UNSENT[] = "no batch to";
+static const char NOT_ADDED[] = "was not added", SENT[] = "was sent is used";
+static const char UNSENT[] = "there is no batch";
 static const char BEFORE_INIT[] = "shootdown_init comes before";
 
 #define RETURNS(name) {#name, NULL, name}

@@ -319,8 +319,8 @@ impl<M: Machine> Shootdown<M> {
     /// waited for in a loop that answers, and `wait_hint` may unmask the flush interrupt for a
     /// moment.
     ///
-    /// In builds with assertions, and on machines with [`Machine::CHECKS`], an operation that begins
-    /// within another one of its CPU panics.
+    /// In builds with assertions, and on machines with [`Machine::CHECKS`], an operation that
+    /// begins within another one of its CPU panics.
     #[inline]
     #[expect(unsafe_code, reason = "only the kernel can pin a thread")]
     pub unsafe fn pin(&self) -> PinnedCpu<'_, M> {

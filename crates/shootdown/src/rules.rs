@@ -104,11 +104,7 @@
 //! request before the CPU's first access, or the flush finds the CPU running, and rings it. A load
 //! in place of the compare-and-swap leaves a third: the CPU is away when the flush looks, and runs
 //! with its old TLB when the flush frees the page. A hypervisor may stop a CPU twice before the CPU
-//! runs: `away := 1` is a read-modify-write, which [keeps](Rule::KeepRequest) the request. (KVM's
-//! was a store: b043138246a4.)
-//!
-//! A CPU may be stopped within a walk of page tables by software. `walk.rs` describes how a flush
-//! waits for the end of such a walk ([`WaitForWalks`](Rule::WaitForWalks)).
+//! runs: `away := 1` keeps the request. `walk.rs` is about CPUs that are stopped within a walk.
 //!
 //! # The CPUs that are online
 //!
@@ -386,12 +382,10 @@ rules! {
     /// The other end of [`StopRelease`](Self::StopRelease): a flush that finds the CPU away, and
     /// leaves its request.
     DeferAcquire: Kind::Ordering(Acquire),
-    /// A walk by software has read a page table before the walk's mark is removed. Pairs with
-    /// [`WalkAcquire`](Self::WalkAcquire). Without: a flush that does not wait for the CPU frees
-    /// the table while it is being read.
+    /// A walk by software ends before its mark is removed. Pairs with
+    /// [`WalkAcquire`](Self::WalkAcquire). Without: a table is freed while it is read.
     WalkRelease: Kind::Ordering(Release),
-    /// The other end of [`WalkRelease`](Self::WalkRelease): a flush that finds a CPU away, and
-    /// within no walk.
+    /// The other end of [`WalkRelease`](Self::WalkRelease): a flush that skips a CPU that is away.
     WalkAcquire: Kind::Ordering(Acquire),
     /// A virtual CPU that returns observes the page-table writes of the flushes that have left a
     /// request. Pairs with [`FlushFence`](Self::FlushFence), which lies between the writes and the
@@ -520,11 +514,9 @@ rules! {
     /// A flush neither rings nor waits for a CPU that is [away](crate::Machine::is_away). Without:
     /// the flush waits until the hypervisor runs the CPU.
     SkipAway: Step,
-    /// A hypervisor that stops a CPU twice before the CPU runs keeps the request of a flush.
-    /// Without: the CPU runs with its old TLB.
+    /// A CPU that is stopped again before it has run keeps its request (KVM: b043138246a4).
     KeepRequest: Step,
-    /// A flush rings and waits for a CPU that is away within a [walk by
-    /// software](crate::PinnedCpu::begin_walk). Without: the CPU returns, and reads a freed table.
+    /// A flush waits for a CPU that is away [within a walk](crate::PinnedCpu::begin_walk).
     WaitForWalks: Step,
     /// A flush that frees tables also rings the CPUs that are leaving the space.
     RingLeaving: Step,

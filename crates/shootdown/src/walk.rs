@@ -4,9 +4,10 @@
 //! that walks by software, with the interrupt masked, does not answer before its walk has ended. So
 //! the interrupt protects the walk, as it protects a walk of the hardware.
 //!
-//! There is one exception: a flush does not wait for a CPU that is [away](Machine::is_away), because
-//! an empty TLB makes up for the answer. The TLB does not hold the pointer that a walk by software
-//! has read. So a CPU marks its walks, and a flush waits for a CPU that is away within a walk.
+//! There is one exception: a flush does not wait for a CPU that is [away](Machine::is_away),
+//! because the CPU empties its TLB before it runs. But the TLB does not hold the pointer that a
+//! walk by software has read. So a CPU marks its walks, and a flush waits for a CPU that is away
+//! within one.
 //!
 //! ```text
 //!   flush                                        CPU
@@ -75,6 +76,7 @@ pub struct SoftwareWalk<'e, M: Machine> {
 
 impl<M: Machine> Drop for SoftwareWalk<'_, M> {
     fn drop(&mut self) {
+        // Relaxed: only this CPU writes the word.
         let left = self.cpu.walks.load(Relaxed).saturating_sub(1);
         self.cpu.walks.store(left, order(self.machine, Rule::WalkRelease));
     }

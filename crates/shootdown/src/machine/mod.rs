@@ -117,10 +117,10 @@ pub unsafe trait Machine: Memory {
     /// calls, and the paths of a flush are the same as without them.
     const TRACES: bool = false;
 
-    /// `true` if each operation checks what its caller promises, as far as the engine has the means:
-    /// that the CPU is online when it loads a space, that this engine has made the space and the
-    /// space is not retired, and that no operation begins within another one of its CPU. A promise
-    /// that is broken then panics with a sentence.
+    /// `true` if each operation checks what its caller promises, as far as the engine has the
+    /// means: that the CPU is online when it loads a space, that this engine has made the space and
+    /// the space is not retired, and that no operation begins within another one of its CPU. A
+    /// promise that is broken then panics with a sentence.
     ///
     /// Builds with debug assertions do most of these checks whatever this is. In other builds,
     /// `true` costs each operation about six instructions on the CPU's own lines. The C interface

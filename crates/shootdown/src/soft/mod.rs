@@ -35,9 +35,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
-use crate::costs::NotifyCosts;
-use crate::cpu_set::{CpuBits, CpuSet};
+use crate::cpu_set::CpuSet;
 use crate::cpu_state::CpuState;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
@@ -51,7 +49,7 @@ use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
 use crate::trace_event::{FlushTrace, WaitTrace};
 use crate::vcpu::VcpuWord;
-use broadcasts::{Broadcasts, Invalidation};
+use broadcasts::Broadcasts;
 use device::Device;
 use tlb::{Table, Tlb};
 
@@ -312,20 +310,6 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
 
-    /// Issues a broadcast to these CPUs. One that is refused reaches none of them.
-    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) -> Result<(), Refused> {
-        let count = self.broadcasts.fetch_add(1, Relaxed) + 1;
-        if count.checked_rem(self.config.refuses_each) == Some(0) {
-            return Err(Refused);
-        }
-        self.cpus[P::cpu().index()].broadcasts.issue(targets, invalidation);
-        Ok(())
-    }
-
-    fn all_cpus(&self) -> Vec<CpuId> {
-        (0..self.config.cpus).map(CpuId).collect()
-    }
-
     fn count_walk(&self, walked_freed: bool) {
         self.freed_table_walks.fetch_add(u64::from(walked_freed), Relaxed);
     }
@@ -453,53 +437,6 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
         P::spin_hint();
-    }
-}
-
-// SAFETY: a broadcast is delivered to every CPU that it reaches before `complete` returns, and a
-// CPU that uses its TLB applies what was delivered first.
-unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
-    fn capabilities(&self) -> Broadcast {
-        let reach = self.config.broadcast.expect("the machine has a broadcaster");
-        Broadcast {
-            reach,
-            pages_per_operation: 1,
-            operation_ceiling: self.flush_ceiling(),
-            completes_at_issue: self.config.completes_at_issue,
-        }
-    }
-    fn costs(&self) -> NotifyCosts {
-        let Config { costs, costs_swap_after, .. } = self.config;
-        let reads = self.cost_reads.fetch_add(1, Relaxed);
-        let swaps = reads.checked_div(costs_swap_after).unwrap_or(0);
-        if swaps.is_multiple_of(2) {
-            return costs;
-        }
-        let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
-        NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
-    }
-    fn broadcast<B: CpuBits>(
-        &self,
-        cpus: &CpuSet<B>,
-        tag: Tag,
-        extent: Extent,
-    ) -> Result<(), Refused> {
-        let targets = match self.config.broadcast {
-            Some(Reach::Targets) => cpus.iter().collect(),
-            _ => self.all_cpus(),
-        };
-        self.issue(targets, Invalidation::Tag(tag, extent))
-    }
-    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
-        self.issue(self.all_cpus(), Invalidation::Kernel(extent))
-    }
-    fn complete(&self) -> u64 {
-        for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {
-            for cpu in cpus {
-                self.cpus[cpu.index()].broadcasts.deliver(invalidation);
-            }
-        }
-        0
     }
 }
 
