@@ -42,6 +42,7 @@ use shootdown::{
     Refused, Root, Tag, Tagging,
 };
 
+use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 use crate::x86_64::processor::X86_64;
@@ -239,6 +240,14 @@ unsafe impl Processor for Kpti {
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
         self.processor.broadcaster().map(|_| self)
+    }
+}
+
+// SAFETY: the PCIDs from `USER_PCID` on are those of user halves, and no tags.
+unsafe impl PcidProcessor for Kpti {
+    #[inline]
+    fn pcid_max(&self) -> usize {
+        if self.tag_count() == 0 { 0 } else { usize::from(cr3::USER_PCID) - 1 }
     }
 }
 

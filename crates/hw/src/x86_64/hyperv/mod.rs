@@ -39,7 +39,6 @@ use shootdown::{
     NotifyCosts, Reach, Refused, Root, Tag, Tagging,
 };
 
-use crate::x86_64::{Kpti, X86_64, cr3};
 use crate::{Processor, forward};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
 
@@ -75,22 +74,6 @@ pub unsafe trait Hypercalls: Sync {
 pub unsafe trait PcidProcessor: Processor {
     /// The largest tag that this processor can load; 0 if it has no tags.
     fn pcid_max(&self) -> usize;
-}
-
-// SAFETY: PCIDs are tags.
-unsafe impl PcidProcessor for X86_64 {
-    #[inline]
-    fn pcid_max(&self) -> usize {
-        if self.tag_count() == 0 { 0 } else { cr3::PCID_COUNT - 1 }
-    }
-}
-
-// SAFETY: the PCIDs from `USER_PCID` on are those of user halves, and no tags.
-unsafe impl PcidProcessor for Kpti {
-    #[inline]
-    fn pcid_max(&self) -> usize {
-        if self.tag_count() == 0 { 0 } else { usize::from(cr3::USER_PCID) - 1 }
-    }
 }
 
 /// The costs of a hypercall until the kernel has measured them. The sum for one target is that of

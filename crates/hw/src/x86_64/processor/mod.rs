@@ -11,6 +11,7 @@ use shootdown::{
 };
 
 use crate::x86_64::features::Features;
+use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 #[cfg(test)]
@@ -255,6 +256,14 @@ unsafe impl Processor for X86_64 {
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
         self.features.invlpgb_pages.map(|_| self)
+    }
+}
+
+// SAFETY: PCIDs are tags.
+unsafe impl PcidProcessor for X86_64 {
+    #[inline]
+    fn pcid_max(&self) -> usize {
+        if self.tag_count() == 0 { 0 } else { cr3::PCID_COUNT - 1 }
     }
 }
 
