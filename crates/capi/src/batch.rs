@@ -95,6 +95,10 @@ pub unsafe extern "C" fn shootdown_batch_unmapped(
 ///
 /// Masked. `batch` is initialised, and neither moved nor used until `shootdown_batch_wait`. `sent`
 /// is valid for writes.
+///
+/// # Panics
+///
+/// If the batch was sent already, and not waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_send(
     batch: *mut BatchStorage,
@@ -115,8 +119,11 @@ pub unsafe extern "C" fn shootdown_batch_send(
 ///
 /// # Safety
 ///
-/// `sent` is the result of `shootdown_batch_send`, and was not waited for. Otherwise as
-/// `shootdown_wait`.
+/// `sent` is the result of `shootdown_batch_send`, or is zero. Otherwise as `shootdown_wait`.
+///
+/// # Panics
+///
+/// If the batch was waited for already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_poll(sent: *mut SentBatchStorage) -> bool {
     // SAFETY: the caller's promise.

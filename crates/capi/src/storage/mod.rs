@@ -28,11 +28,12 @@ pub(crate) struct CBatch {
     pub(crate) is_sent: bool,
 }
 
+type Sent<B> = SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>;
+
 /// A batch of a C kernel that was sent.
 pub(crate) struct CSentBatch<B: CpuBits + Send + Sync + 'static> {
     /// Initialised if there is a flag.
-    pub(crate) sent:
-        MaybeUninit<SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>>,
+    pub(crate) sent: MaybeUninit<Sent<B>>,
     /// The batch's `is_sent`; `None` after the wait, and in zeroed memory.
     pub(crate) is_sent: Option<&'static mut bool>,
 }

@@ -255,15 +255,15 @@ mod tests {
         use crate::riscv64::instructions::Step::{FenceAll, Firmware};
         use crate::riscv64::instructions::{FirmwareState, steps_of, with_firmware};
         let send = |mask| Firmware(Call::send_ipi(HartMask { mask, base: 0 }));
-        let sent = |is_strict| {
+        let steps = |is_strict| {
             let firmware = FirmwareState { stopped: 1 << 2, is_strict };
             with_firmware(firmware, || steps_of(|| send_ipis([1, 2, 5].into_iter())))
         };
-        assert_eq!(sent(false), [FenceAll, send(0b10_0110)]);
+        assert_eq!(steps(false), [FenceAll, send(0b10_0110)]);
         let state = Firmware(Call::hart_state(HartMask { mask: 1 << 2, base: 0 }));
         let one_by_one =
             [FenceAll, send(0b10_0110), send(1 << 1), send(1 << 2), state, send(1 << 5)];
-        assert_eq!(sent(true), one_by_one);
+        assert_eq!(steps(true), one_by_one);
         let far = Call::hart_state(HartMask { mask: 1 << 3, base: 64 });
         assert_eq!((far.extension, far.function, far.arguments[0]), (0x48_534d, 2, 67));
     }

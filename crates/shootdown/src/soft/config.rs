@@ -9,6 +9,10 @@ use crate::rules::Rule;
 
 /// Size and properties of a [`Soft`](super::Soft) machine.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "properties of hardware that do not exclude others"
+)]
 pub struct Config {
     /// Number of CPUs.
     pub cpus: u32,
