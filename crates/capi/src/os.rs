@@ -53,7 +53,9 @@ unsafe extern "C" {
     /// - its accesses before it stopped happen before this call returns.
     ///
     /// So it is not enough to know that the CPU does not run: it may run again, with its old TLB,
-    /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract.
+    /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract. If your kernel
+    /// walks page tables by software, mark each walk with `shootdown_begin_walk`; if it also fills
+    /// the TLB by software, return false.
     pub fn shootdown_os_is_away(cpu: u32) -> bool;
 }
 

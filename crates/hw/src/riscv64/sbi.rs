@@ -5,7 +5,7 @@
 //!
 //! A CPU may go offline and stop its hart after another CPU has decided to notify it. Some firmware
 //! then refuses the whole call, and reaches none of its harts (OpenSBI 1.7 to 1.8.1: 37eaca4a,
-//! fixed by 110f2851). A refused [interrupt](send_ipis) is sent hart by hart, to those that have
+//! fixed by 110f2851). A refused interrupt is sent hart by hart, to those that have
 //! not stopped. A refused fence is an error, for which the engine interrupts the CPUs.
 
 use shootdown::{Extent, Tag};
