@@ -243,6 +243,6 @@ fn flush_survives_cpu_that_goes_offline() {
     on(1).handle_flush_ipi();
     let _ = on(0);
     assert!(pending.poll(), "no CPU waits for one that is offline");
-    let stats = engine.cpu(CpuId(0)).stats();
-    assert_eq!((stats.broadcasts_sent, stats.interrupts_sent), (0, 2));
+    let counts = engine.cpu(CpuId(0)).stats();
+    assert_eq!((counts.broadcasts_sent, counts.interrupts_sent), (0, 2));
 }
