@@ -86,7 +86,7 @@ pub(crate) struct Measured {
     after_invalidation: Mutex<Option<Turn>>,
 }
 
-/// An operation of another CPU while this one waits, or when it has just invalidated everything.
+/// An operation of another CPU while this one waits, or when it has just invalidated.
 type Turn = Box<dyn FnOnce() + Send>;
 
 impl Measured {
@@ -96,6 +96,13 @@ impl Measured {
 
     fn note(&self, step: Step) {
         self.steps().push(step);
+    }
+
+    /// Notes an invalidation, and runs the operation that comes after the first one.
+    fn note_invalidation(&self, step: Step) {
+        self.note(step);
+        let turn = self.after_invalidation.lock().unwrap().take();
+        turn.into_iter().for_each(|turn| self.take_turn(turn));
     }
 
     /// Runs an operation of another CPU.
@@ -172,18 +179,16 @@ unsafe impl Machine for Measured {
         self.note(Step::LoadKernel(self.observed().presence));
     }
     fn invalidate(&self, _: Tag, extent: Extent) {
-        self.note(Step::Invalidate(extent, self.observed().bell));
+        self.note_invalidation(Step::Invalidate(extent, self.observed().bell));
     }
     fn invalidate_tag(&self, _: Tag) {
-        self.note(Step::InvalidateTag(self.observed().bell));
+        self.note_invalidation(Step::InvalidateTag(self.observed().bell));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        self.note(Step::InvalidateKernel(extent));
+        self.note_invalidation(Step::InvalidateKernel(extent));
     }
     fn invalidate_all(&self) {
-        self.note(Step::InvalidateAll);
-        let turn = self.after_invalidation.lock().unwrap().take();
-        turn.into_iter().for_each(|turn| self.take_turn(turn));
+        self.note_invalidation(Step::InvalidateAll);
     }
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {
         self.note(Step::Ring);
@@ -294,7 +299,7 @@ impl System {
         *self.engine.machine().during_wait.lock().unwrap() = Some(Box::new(turn));
     }
 
-    /// Runs an operation of another CPU when a CPU next invalidates everything.
+    /// Runs an operation of another CPU when a CPU next invalidates.
     pub(crate) fn after_invalidation(&self, turn: impl FnOnce() + Send + 'static) {
         *self.engine.machine().after_invalidation.lock().unwrap() = Some(Box::new(turn));
     }

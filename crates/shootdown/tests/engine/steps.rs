@@ -273,21 +273,61 @@ fn cpu_that_waits_is_not_interrupted() {
     drop(unsafe { Box::from_raw(owned) });
 }
 
-/// CPU 0 flushes a page of the kernel when CPU 1 has emptied its TLB, and may have cached the page
-/// again.
+/// CPU 1 catches up, and CPU 0 flushes another page after the first invalidation. CPU 1 may have
+/// cached that page again by then.
 #[test]
-fn kernel_flush_during_online_is_caught_up_with() {
-    let owned = Box::into_raw(Box::new(System::new(CONFIG)));
-    // SAFETY: the box is freed at the end.
-    let system: &'static System = unsafe { &*owned };
-    system.pin(1).offline();
-    system.after_invalidation(|| std::mem::forget(system.pin(0).flush_kernel(PAGE)));
-    let steps = system.steps(|| system.pin(1).online());
-    assert_order(&steps, &[Step::InvalidateAll, Step::Ring]);
-    let steps = system.steps(|| system.pin(1).handle_flush_ipi());
-    assert_eq!(steps, [Step::InvalidateKernel(PAGE)]);
-    // SAFETY: nothing refers to the system any more: the flush was forgotten.
-    drop(unsafe { Box::from_raw(owned) });
+fn flush_while_catching_up_is_caught_up_with() {
+    const OTHER: Extent = Extent::page(0x9000);
+    type Operation = fn(&System);
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
+    let switch = |system: &System| unsafe { system.pin(1).switch(&system.space) };
+    // What CPU 1 does before two flushes, and then.
+    let cases: [(Operation, Operation); 4] = [
+        (|system| system.pin(1).enter_lazy(), switch),
+        (|system| system.pin(1).leave_space(), switch),
+        (|_| {}, |system| system.pin(1).handle_flush_ipi()),
+        (|_| {}, |system| std::mem::forget(system.pin(1).flush(&system.space, PAGE))),
+    ];
+    for (number, (before, catch_up)) in cases.into_iter().enumerate() {
+        let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+        // SAFETY: the box is freed at the end.
+        let system: &'static System = unsafe { &*owned };
+        before(system);
+        (0..2).for_each(|_| std::mem::forget(system.pin(0).flush(&system.space, PAGE)));
+        system.after_invalidation(|| std::mem::forget(system.pin(0).flush(&system.space, OTHER)));
+        let steps = system.steps(|| {
+            catch_up(system);
+            system.pin(1).handle_flush_ipi();
+        });
+        let is_other = |step: &Step| matches!(step, Step::Invalidate(OTHER, _));
+        assert!(steps.iter().any(is_other), "case {number}: {steps:?}");
+        // SAFETY: nothing refers to the system any more: the flushes were forgotten.
+        drop(unsafe { Box::from_raw(owned) });
+    }
+}
+
+/// As [`flush_while_catching_up_is_caught_up_with`], for the kernel's pages.
+#[test]
+fn kernel_flush_while_catching_up_is_caught_up_with() {
+    for comes_online in [true, false] {
+        let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+        // SAFETY: the box is freed at the end.
+        let system: &'static System = unsafe { &*owned };
+        let flush = |extent| std::mem::forget(system.pin(0).flush_kernel(extent));
+        if comes_online {
+            system.pin(1).offline();
+        } else {
+            flush(Extent::page(0x9000));
+        }
+        system.after_invalidation(move || flush(PAGE));
+        let steps = system.steps(|| {
+            system.pin(1).online();
+            system.pin(1).handle_flush_ipi();
+        });
+        assert!(steps.contains(&Step::InvalidateKernel(PAGE)), "{steps:?}");
+        // SAFETY: nothing refers to the system any more: the flushes were forgotten.
+        drop(unsafe { Box::from_raw(owned) });
+    }
 }
 
 /// The switch publishes the generation up to which the CPU's translations are clean.
