@@ -2,11 +2,28 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
+use core::mem::MaybeUninit;
+
 use shootdown::{Batch, StaleWrites};
 
 use crate::engine::{engine, pin};
 use crate::extent::ExtentWord;
-use crate::storage::{BatchStorage, PendingStorage, SentBatchStorage, SpaceStorage, Storage};
+use crate::storage::{
+    BatchStorage, CBatch, CSentBatch, PendingStorage, SentBatchStorage, SpaceStorage, Storage,
+};
+
+impl CBatch {
+    /// The batch, if it was not sent, or if the wait for it is over.
+    ///
+    /// # Panics
+    ///
+    /// Otherwise.
+    #[inline]
+    fn unsent(&mut self) -> &mut Batch<crate::storage::SpaceRef, crate::storage::NoBag> {
+        assert!(!self.is_sent, "a batch that was sent is used before shootdown_batch_wait");
+        &mut self.batch
+    }
+}
 
 /// Initialises an empty batch.
 ///
@@ -16,7 +33,7 @@ use crate::storage::{BatchStorage, PendingStorage, SentBatchStorage, SpaceStorag
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_init(batch: *mut BatchStorage) {
     // SAFETY: the caller's promise.
-    unsafe { BatchStorage::init(batch, Batch::new()) };
+    unsafe { BatchStorage::init(batch, CBatch { batch: Batch::new(), is_sent: false }) };
 }
 
 /// Adds a space to a batch, unless it is in it. Call this before you clear the first entry of the
@@ -33,7 +50,7 @@ pub unsafe extern "C" fn shootdown_batch_add_space(
 ) -> bool {
     // SAFETY: the caller's promises.
     let (batch, space) = unsafe { (BatchStorage::get_mut(batch), SpaceStorage::get(space)) };
-    batch.space(engine().machine(), &space).is_ok()
+    batch.unsent().space(engine().machine(), &space).is_ok()
 }
 
 /// Adds `extent` of `space`, in which entries were cleared. `was_writable` is true if an entry was
@@ -51,7 +68,7 @@ pub unsafe extern "C" fn shootdown_batch_add_space(
 ///
 /// # Panics
 ///
-/// If the space was not added.
+/// If the space was not added, or if the batch was sent and not waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_unmapped(
     batch: *mut BatchStorage,
@@ -64,7 +81,7 @@ pub unsafe extern "C" fn shootdown_batch_unmapped(
     // SAFETY: the caller's promises.
     unsafe {
         let (batch, space) = (BatchStorage::get_mut(batch), SpaceStorage::get(space));
-        let Ok(entry) = batch.space(engine().machine(), &space) else {
+        let Some(entry) = batch.unsent().find(&space) else {
             panic!("shootdown_batch_unmapped: the space was not added to the batch");
         };
         let value = entry.unmapped(&pin(), extent.extent(), stale_writes);
@@ -78,13 +95,23 @@ pub unsafe extern "C" fn shootdown_batch_unmapped(
 ///
 /// Masked. `batch` is initialised, and neither moved nor used until `shootdown_batch_wait`. `sent`
 /// is valid for writes.
+///
+/// # Panics
+///
+/// If the batch was sent already, and not waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_send(
     batch: *mut BatchStorage,
     sent: *mut SentBatchStorage,
 ) {
-    // SAFETY: the caller's promises.
-    unsafe { SentBatchStorage::init(sent, BatchStorage::get_mut(batch).send(&pin())) };
+    // SAFETY: the caller's promises. The flag is not accessed by the batch that was sent.
+    unsafe {
+        let CBatch { batch, is_sent } = BatchStorage::get_mut(batch);
+        assert!(!*is_sent, "a batch is sent twice");
+        let value = MaybeUninit::new(batch.send(&pin()));
+        *is_sent = true;
+        SentBatchStorage::init(sent, CSentBatch { sent: value, is_sent: Some(is_sent) });
+    }
 }
 
 /// Returns true if the flush of a batch is done, without waiting for other CPUs. Call
@@ -92,25 +119,40 @@ pub unsafe extern "C" fn shootdown_batch_send(
 ///
 /// # Safety
 ///
-/// `sent` is the result of `shootdown_batch_send`, and was not waited for. Otherwise as
-/// `shootdown_wait`.
+/// `sent` is the result of `shootdown_batch_send`, or is zero. Otherwise as `shootdown_wait`.
+///
+/// # Panics
+///
+/// If the batch was waited for already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_poll(sent: *mut SentBatchStorage) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { SentBatchStorage::get_mut(sent) }.poll()
+    let CSentBatch { sent, is_sent } = unsafe { SentBatchStorage::get_mut(sent) };
+    assert!(is_sent.is_some(), "{NOT_SENT}");
+    // SAFETY: there is a flag.
+    unsafe { sent.assume_init_mut() }.poll()
 }
 
 /// Waits until no CPU can use the pages of the batch, which is empty then and can be used again.
 ///
 /// # Safety
 ///
-/// `sent` is the result of `shootdown_batch_send`, and is waited for once. Otherwise as
-/// `shootdown_wait`.
+/// `sent` is the result of `shootdown_batch_send`, or is zero. Otherwise as `shootdown_wait`.
+///
+/// # Panics
+///
+/// If the batch was waited for already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_batch_wait(sent: *mut SentBatchStorage) {
     // SAFETY: the caller's promise.
-    unsafe { SentBatchStorage::take(sent) }.wait();
+    let CSentBatch { sent, is_sent } = unsafe { SentBatchStorage::get_mut(sent) };
+    let is_sent = is_sent.take().expect(NOT_SENT);
+    // SAFETY: there was a flag, and there is none from now on.
+    unsafe { sent.assume_init_read() }.wait();
+    *is_sent = false;
 }
+
+const NOT_SENT: &str = "there is no batch to wait for: it was not sent, or was waited for already";
 
 /// Returns true if a batch has unmapped pages of `space` whose flush is not yet done.
 ///

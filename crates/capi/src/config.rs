@@ -13,6 +13,9 @@ pub const SHOOTDOWN_REACH_NOBODY: u32 = 0;
 /// `broadcast.reach`: a broadcast reaches every CPU (Arm's `TLBI … IS`).
 pub const SHOOTDOWN_REACH_EVERYONE: u32 = 1;
 /// `broadcast.reach`: a broadcast reaches the CPUs that it names (SBI's remote fence, a hypercall).
+/// Such calls are complete when they return. So the engine calls
+/// `shootdown_mmu_complete_broadcasts` before the flush returns, and no wait interrupts the CPU of
+/// the flush.
 pub const SHOOTDOWN_REACH_TARGETS: u32 = 2;
 
 /// `processor`, on x86-64: all entries of the kernel's pages have G (bit 8) set. Without this flag,

@@ -5,7 +5,7 @@
 use shootdown::{CpuState, PinnedCpu, Presence, SpaceId};
 use shootdown_hw::Processor as _;
 
-use crate::engine::{engine, pin};
+use crate::engine::{engine, pin, try_pin};
 use crate::machine::Machine;
 use crate::storage::{CpuStorage, SpaceStorage, Storage};
 
@@ -55,7 +55,8 @@ pub unsafe extern "C" fn shootdown_offline() {
 
 /// Handles the flush interrupt: a call of this function is the whole handler, after the interrupt
 /// was acknowledged (`shootdown_acknowledge_ipi`, or by the kernel's driver of the interrupt
-/// controller). The handler must observe all stores from before the interrupt was sent.
+/// controller). The handler must observe all stores from before the interrupt was sent. Does
+/// nothing before `shootdown_init`, and on a CPU that was never online.
 ///
 /// Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
 /// waiting for this CPU.
@@ -67,7 +68,9 @@ pub unsafe extern "C" fn shootdown_offline() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_handle_flush_ipi() {
     // SAFETY: the caller's promise.
-    unsafe { pin() }.handle_flush_ipi();
+    if let Some(pin) = unsafe { try_pin() } {
+        pin.handle_flush_ipi();
+    }
 }
 
 /// Makes `space` active on this CPU: call this before it runs a thread of the space. Cheap if the
@@ -146,6 +149,32 @@ fn loaded_id(pin: &PinnedCpu<'_, Machine>) -> u64 {
 pub unsafe extern "C" fn shootdown_leave_space() {
     // SAFETY: the caller's promise.
     unsafe { pin() }.leave_space();
+}
+
+/// Begins a walk of page tables by software on this CPU, of the kernel's tables or of the space
+/// that it has loaded. Call this before you read the root's entry. Until `shootdown_end_walk`, no
+/// table is freed that the walk can reach, except after flushes that are broadcast.
+///
+/// Only a kernel that defines `shootdown_os_is_away` has to call this. Walks may nest.
+///
+/// # Safety
+///
+/// Masked, until `shootdown_end_walk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_begin_walk() {
+    // SAFETY: the caller's promise.
+    core::mem::forget(unsafe { pin() }.begin_walk());
+}
+
+/// Ends a walk of page tables by software.
+///
+/// # Safety
+///
+/// Masked. `shootdown_begin_walk` was called on this CPU, and this is the only call for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_end_walk() {
+    // SAFETY: the caller's promise.
+    unsafe { pin().end_walk() };
 }
 
 /// Returns true if a handler that cannot be masked, such as that of an NMI, may access user memory

@@ -6,7 +6,7 @@ use shootdown::{EngineCell, PinnedCpu, Shootdown};
 
 use crate::config::Config;
 use crate::machine::{self, CPUS_MAX, Machine};
-use crate::storage::sizes::LAYOUT;
+use crate::storage::{check, sizes::LAYOUT};
 
 static ENGINE: EngineCell<Machine> = EngineCell::new();
 
@@ -25,10 +25,11 @@ static ENGINE: EngineCell<Machine> = EngineCell::new();
 ///
 /// # Panics
 ///
-/// If the library was initialised already; if it was built for another `SHOOTDOWN_CPUS_MAX` than
-/// this header; if a member of `config` is out of range.
+/// If `config` is null; if the library was initialised already; if it was built for another
+/// `SHOOTDOWN_CPUS_MAX` than this header; if a member of `config` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_init(config: *const Config) {
+    check(config);
     // SAFETY: the caller's promise.
     let config = unsafe { &*config };
     assert!(

@@ -2,10 +2,13 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
+use core::{mem, ptr};
+
 use shootdown::Pending;
 
 use crate::engine::{find_engine, pin, try_pin};
 use crate::extent::ExtentWord;
+use crate::machine::Machine;
 use crate::storage::{PendingStorage, SpaceStorage, Storage};
 
 /// Flushes `extent` of `space`. Call this after you change page tables, and before the pages that
@@ -95,7 +98,7 @@ pub unsafe extern "C" fn shootdown_pending_init(pending: *mut PendingStorage) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
     // SAFETY: the caller's promise.
-    if let Some(pending) = unsafe { PendingStorage::get_mut(pending) } {
+    if let Some(pending) = find(unsafe { PendingStorage::get_mut(pending) }) {
         pending.wait();
     }
 }
@@ -108,7 +111,24 @@ pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { PendingStorage::get_mut(pending) }.as_mut().is_none_or(Pending::poll)
+    find(unsafe { PendingStorage::get_mut(pending) }).is_none_or(Pending::poll)
+}
+
+/// A flush of the engine of this library.
+type Flush = Pending<'static, Machine>;
+
+/// The flush, if there is one: not before there was an engine, and not in memory that is zero.
+///
+/// # Panics
+///
+/// If it is not a flush of this engine: memory that is neither zero nor initialised is none.
+#[inline]
+#[track_caller]
+fn find(pending: &mut Option<Flush>) -> Option<&mut Flush> {
+    let pending = pending.as_mut().filter(|pending| !pending.engine_address().is_null())?;
+    let is_own = find_engine().is_some_and(|engine| ptr::eq(pending.engine_address(), engine));
+    assert!(is_own, "the memory of a pending flush is not initialised");
+    Some(pending)
 }
 
 /// Adds the flush `other` to `pending`, which is then done when both are. `other` has nothing left
@@ -116,19 +136,21 @@ pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
 ///
 /// # Safety
 ///
-/// As `shootdown_wait`, for both, which must not be the same.
+/// As `shootdown_wait`, for both.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_join(pending: *mut PendingStorage, other: *mut PendingStorage) {
-    // SAFETY: the caller's promise. `other` is initialised again before this returns.
-    let (pending, other) = unsafe {
-        let joined = PendingStorage::take(other);
-        PendingStorage::init(other, find_engine().map(Pending::done));
-        (PendingStorage::get_mut(pending), joined)
-    };
-    match (pending, other) {
-        (_, None) => {}
-        (Some(pending), Some(other)) => pending.join(other),
+    if pending == other {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let (pending, other) =
+        unsafe { (PendingStorage::get_mut(pending), PendingStorage::get_mut(other)) };
+    let Some(joined) = find(other) else { return };
+    let done = find_engine().map_or_else(|| unreachable!("it is a flush"), Pending::done);
+    let joined = mem::replace(joined, done);
+    match find(pending) {
+        Some(pending) => pending.join(joined),
         // It was initialised before there was an engine.
-        (pending @ None, other) => *pending = other,
+        None => *pending = Some(joined),
     }
 }

@@ -37,8 +37,9 @@
 //! # Rust's guarantees
 //!
 //! The engine's types keep a Rust program from misusing it. C has no such types, so each function
-//! here states as its contract what the Rust interface enforces. In builds with debug assertions
-//! the engine checks what can be checked.
+//! here states as its contract what the Rust interface enforces. The library checks what can be
+//! checked, in all builds ([`Machine::CHECKS`](shootdown::Machine::CHECKS)), and reports a defect
+//! by `shootdown_os_panic`. It cannot check memory that was never initialised.
 
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -90,9 +91,10 @@ pub use config::{
     SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
 };
 pub use cpu::{
-    shootdown_cpu_init, shootdown_enter_lazy, shootdown_handle_flush_ipi, shootdown_leave_space,
-    shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_resume,
-    shootdown_resume_loaded, shootdown_switch,
+    shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
+    shootdown_handle_flush_ipi, shootdown_leave_space, shootdown_nmi_may_touch_user,
+    shootdown_offline, shootdown_online, shootdown_resume, shootdown_resume_loaded,
+    shootdown_switch,
 };
 pub use crash::{
     shootdown_complete_broadcasts, shootdown_describe_unanswered, shootdown_disconnect,

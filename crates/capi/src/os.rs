@@ -53,7 +53,9 @@ unsafe extern "C" {
     /// - its accesses before it stopped happen before this call returns.
     ///
     /// So it is not enough to know that the CPU does not run: it may run again, with its old TLB,
-    /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract.
+    /// before this call returns. `shootdown_vcpu_defer_flush` fulfils this contract. If your kernel
+    /// walks page tables by software, mark each walk with `shootdown_begin_walk`; if it also fills
+    /// the TLB by software, return false.
     pub fn shootdown_os_is_away(cpu: u32) -> bool;
 }
 
@@ -156,6 +158,9 @@ unsafe extern "C" {
     /// With `SHOOTDOWN_REACH_TARGETS`, `cpus` has the numbers of `cpu_count` CPUs (at most 64; for
     /// more, the engine calls it several times). With `SHOOTDOWN_REACH_EVERYONE`, it reaches all
     /// CPUs, this one included, and `cpus` is null.
+    ///
+    /// Returns false if the hardware or the firmware refuses, so that a CPU may keep a translation.
+    /// The engine then interrupts the CPUs.
     pub fn shootdown_mmu_broadcast(
         cpus: *const u32,
         cpu_count: usize,
@@ -164,18 +169,18 @@ unsafe extern "C" {
         count: usize,
         page_shift: u8,
         frees_tables: bool,
-    );
+    ) -> bool;
 
     /// Defined by the kernel: begins to drop the translations of these pages of the kernel on all
     /// CPUs, as `shootdown_mmu_invalidate_kernel` does on this one. A `count` of 0 means
-    /// everything.
+    /// everything. Returns false if it is refused, as `shootdown_mmu_broadcast` does.
     /// Called only with `SHOOTDOWN_REACH_EVERYONE`.
     pub fn shootdown_mmu_broadcast_kernel(
         address: u64,
         count: usize,
         page_shift: u8,
         frees_tables: bool,
-    );
+    ) -> bool;
 
     /// Defined by the kernel: waits until all broadcasts that *this* CPU has issued have taken full
     /// effect on every CPU that they reach, and until those CPUs have completed each access that

@@ -18,12 +18,12 @@ pub unsafe extern "C" fn shootdown_pin_tag(space: *const SpaceStorage) -> u16 {
     unsafe { pin().pin_tag(SpaceStorage::get(space)) }.map_or(0, |tag| tag.0)
 }
 
-/// Undoes one `shootdown_pin_tag`, when the device does not use the tag any more. Do so before the
-/// space is retired.
+/// Undoes one `shootdown_pin_tag`. Call this before the space is retired.
 ///
 /// # Safety
 ///
-/// As `shootdown_pin_tag`.
+/// As `shootdown_pin_tag`. The device does not use the tag any more, and has dropped the
+/// translations that it cached under it.
 ///
 /// # Panics
 ///

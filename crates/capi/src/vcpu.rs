@@ -18,28 +18,29 @@ pub unsafe extern "C" fn shootdown_vcpu_init(vcpu: *mut VcpuStorage) {
     unsafe { VcpuStorage::init(vcpu, VcpuWord::new()) };
 }
 
-/// Records that a virtual CPU has stopped. The hypervisor calls this after the CPU's last access.
+/// Records that a virtual CPU has stopped. May be called again before the CPU runs.
 ///
 /// # Safety
 ///
-/// `vcpu` is initialised.
+/// `vcpu` is initialised. The CPU's accesses happen before this call. From now on until
+/// `shootdown_vcpu_resume`, the CPU accesses no memory and walks no page table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_vcpu_stop(vcpu: *mut VcpuStorage) {
-    // SAFETY: the caller's promise.
-    unsafe { VcpuStorage::get(vcpu) }.stop(engine().machine());
+    // SAFETY: the caller's promises.
+    unsafe { VcpuStorage::get(vcpu).stop(engine().machine()) };
 }
 
 /// Records that a virtual CPU is about to run. The hypervisor calls this before the CPU's first
-/// access. If the result is true, it must then drop all translations of the CPU, global ones
-/// included, under every tag, before the CPU accesses memory or walks page tables.
+/// access.
 ///
 /// # Safety
 ///
-/// `vcpu` is initialised.
+/// `vcpu` is initialised. If the result is true, the caller drops all translations of the CPU,
+/// global ones included, under every tag, before the CPU accesses memory or walks page tables.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_vcpu_resume(vcpu: *mut VcpuStorage) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { VcpuStorage::get(vcpu) }.resume(engine().machine()) == Entries::Discard
+    // SAFETY: the caller's promises.
+    unsafe { VcpuStorage::get(vcpu).resume(engine().machine()) == Entries::Discard }
 }
 
 /// Requests that a virtual CPU's TLB is emptied before the CPU runs again. Returns false if the CPU

@@ -161,16 +161,20 @@ static void firmware_point(void) {
     }
 }
 
-void shootdown_mmu_broadcast(const uint32_t *targets, size_t cpu_count, uint16_t tag,
+/* Refuses every fourth call, after the first target. */
+bool shootdown_mmu_broadcast(const uint32_t *targets, size_t cpu_count, uint16_t tag,
                              uint64_t address, size_t count, uint8_t page_shift,
                              bool frees_tables) {
     (void)tag, (void)address, (void)count, (void)page_shift, (void)frees_tables;
-    for (size_t i = 0; i < cpu_count; i++)
+    static _Thread_local unsigned calls;
+    bool is_refused = ++calls % 4 == 0;
+    for (size_t i = 0; i < (is_refused ? 1 : cpu_count); i++)
         requests[targets[i]] = atomic_fetch_add(&cpus[targets[i]].fences_requested, 1) + 1;
+    return !is_refused;
 }
 
 /* Never called: these broadcasts name CPUs. */
-void shootdown_mmu_broadcast_kernel(uint64_t address, size_t count, uint8_t page_shift,
+bool shootdown_mmu_broadcast_kernel(uint64_t address, size_t count, uint8_t page_shift,
                                     bool frees_tables) {
     (void)address, (void)count, (void)page_shift, (void)frees_tables;
     abort();

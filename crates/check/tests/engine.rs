@@ -72,6 +72,8 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), Stop], &[UnmapKernel(0)]],
     [&[Attach(0)], &[UnmapKernelTable]],
     [&[Run(0), OfflineOnline], &[UnmapKernelTable]],
+    [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]],
+    [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]],
 ];
 
 #[test]
@@ -358,6 +360,8 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),
     (Rule::PublishTables, Profile::ARM64, [&[UnmapKernel(0)], &[]]),
     (Rule::OnlineSync, Profile::ARM64, [&[OfflineOnline], &[UnmapKernel(0)]]),
+    (Rule::WaitForWalks, Profile::X86, [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]]),
+    (Rule::WaitForWalks, Profile::ARM64, [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]]),
 ];
 
 /// A rule that loom cannot break visibly, because page-table walks are never late there.

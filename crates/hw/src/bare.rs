@@ -64,6 +64,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
 
     const LIFETIME: Lifetime = K::LIFETIME;
     const TRACES: bool = K::TRACES;
+    const CHECKS: bool = K::CHECKS;
 
     forward! { self => self.kernel;
         fn state(cpu: CpuId) -> &CpuState<Self>;

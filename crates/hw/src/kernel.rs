@@ -29,6 +29,9 @@ pub unsafe trait Kernel: Sync + Sized {
     /// `true` if the kernel traces flushes and waits, with the three methods below.
     const TRACES: bool = false;
 
+    /// See [`Machine::CHECKS`](shootdown::Machine::CHECKS).
+    const CHECKS: bool = false;
+
     /// The engine's state of a CPU.
     fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>>;
 

@@ -11,12 +11,16 @@
 //! when it next runs the space. If other CPUs are present, the flush uses the cheaper method.
 //!
 //! A broadcast is complete when the CPU that *issued* it has waited for it. A [`Pending`] therefore
-//! records the issuer, and a wait on another CPU rings the issuer.
+//! records the issuer, and a wait on another CPU rings the issuer. Firmware completes a broadcast
+//! before its call returns; then there is no issuer to wait for.
+//!
+//! Firmware or a hypervisor may refuse a broadcast. The flush then interrupts the CPUs that are
+//! present, as it would without a broadcaster.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Rung;
-use crate::broadcaster::{Broadcast, Broadcaster, Reach};
+use crate::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
@@ -72,17 +76,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Makes `pending` wait for the broadcasts that this CPU has issued.
     ///
-    /// A CPU that is not online completes its broadcasts here, because other CPUs cannot ring it.
+    /// Completes them here if they complete at issue, because a wait elsewhere would interrupt this
+    /// CPU for nothing. So does a CPU that is not online, because other CPUs cannot ring it.
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
-        if self.local().online.get() {
+        let is_later = |it: &M::Broadcaster| !it.capabilities().completes_at_issue;
+        if self.local().online.get() && self.machine().broadcaster().is_some_and(is_later) {
             pending.issuer = Issuer::of(self.id);
-        } else {
+        } else if !self.machine().breaks(Rule::CompleteBroadcasts) {
             self.complete_broadcasts();
         }
     }
 
     /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
-    /// `present`. Returns `true` if it was issued: then these CPUs must not be rung.
+    /// `present`. Returns `true` if it was issued, and not refused: then these CPUs must not be
+    /// rung.
     ///
     /// `tag` is the space's tag, read after [`Rule::FlushFence`].
     #[inline]
@@ -123,14 +130,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         let has_old_gap = generation.saturating_sub(space.clean_everywhere()) > GAP_MAX;
         let is_whole = operations.is_none() || has_old_gap && broadcast.reach == Reach::Everyone;
-        if is_whole {
-            broadcaster.broadcast(present, tag, Extent::whole());
+        let issued = if is_whole {
+            broadcaster.broadcast(present, tag, Extent::whole())
         } else {
-            for &extent in extents {
-                broadcaster.broadcast(present, tag, extent);
+            extents.iter().try_for_each(|&extent| broadcaster.broadcast(present, tag, extent))
+        };
+        if !self.note_issued(if is_whole { 1 } else { count }, issued) {
+            if devices {
+                machine.invalidate_devices(space, extents);
             }
+            return false;
         }
-        self.note_issued(if is_whole { 1 } else { count });
         if broadcast.reach == Reach::Everyone {
             let before = generation - extents.len() as u64;
             if is_whole {
@@ -143,13 +153,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.
-    /// Returns `true` if it was issued.
+    /// Returns `true` if it was issued, and not refused.
     pub(crate) fn try_broadcast_whole(&self, space: &Space<M>, tag: Tag, generation: u64) -> bool {
         let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
-        broadcaster.broadcast(&CpuSet::<M::CpuBits>::new(), tag, Extent::whole());
-        self.note_issued(1);
-        self.note_whole(space, generation, generation);
-        true
+        let issued = broadcaster.broadcast(&CpuSet::<M::CpuBits>::new(), tag, Extent::whole());
+        let is_issued = self.note_issued(1, issued);
+        if is_issued {
+            self.note_whole(space, generation, generation);
+        }
+        is_issued
     }
 
     /// Records a broadcast of the whole tag, which covers every flush up to `generation`, including
@@ -165,12 +177,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Issues a broadcast that drops the kernel's pages of an extent on all CPUs, if the hardware
-    /// can. Returns `true` if it was issued.
+    /// can. Returns `true` if it was issued, and not refused.
     pub(crate) fn try_broadcast_kernel(&self, extent: Extent) -> bool {
         let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
-        broadcaster.broadcast_kernel(extent);
-        self.note_issued(1);
-        true
+        self.note_issued(1, broadcaster.broadcast_kernel(extent))
     }
 
     /// Records the time that a wait for the answers of `cpus` interrupted CPUs took.
@@ -196,10 +206,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    fn note_issued(&self, operations: u64) {
+    /// Records a broadcast, which was refused if `issued` is an error. Returns `true` if it was
+    /// not.
+    ///
+    /// Parts of a broadcast that is refused may have been issued. Nothing waits for them, and they
+    /// are completed with the next broadcast.
+    fn note_issued(&self, operations: u64, issued: Result<(), Refused>) -> bool {
         let outstanding = &self.local().policy.outstanding;
         outstanding.set(outstanding.get().saturating_add(operations as u16));
+        if issued.is_err() && !self.machine().breaks(Rule::RingIfRefused) {
+            return false;
+        }
         self.counters().broadcasts_sent.add_unshared(1);
+        true
     }
 
     /// Waits for the broadcasts that this CPU has issued and not yet completed.
@@ -314,6 +333,7 @@ mod tests {
             reach: Reach::Everyone,
             pages_per_operation,
             operation_ceiling: 10,
+            completes_at_issue: false,
         };
         assert_eq!(by(1).operations(&[pages(4), pages(6)]), Some(10));
         assert_eq!(by(1).operations(&[pages(4), pages(7)]), None);

@@ -20,7 +20,19 @@ pub struct Broadcast {
     pub pages_per_operation: usize,
     /// Number of operations above which the broadcast drops the whole tag instead.
     pub operation_ceiling: usize,
+    /// `true` if a broadcast is complete when its call returns, as a call of firmware is: then
+    /// [`complete`](Broadcaster::complete) has nothing to wait for.
+    ///
+    /// The engine then completes each broadcast on the CPU of the flush, before the flush returns.
+    /// Otherwise it does so in the wait, and a wait that is not on that CPU, or that is unmasked,
+    /// interrupts that CPU. (`true` is safe for every broadcaster, and costs the time between flush
+    /// and wait.)
+    pub completes_at_issue: bool,
 }
+
+/// Error of a broadcast that the hardware, the firmware or the hypervisor refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
 
 /// The CPUs that a broadcast reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +53,9 @@ pub enum Reach {
 /// - a broadcast takes effect no earlier than the `invalidate` methods of
 ///   [`Machine`](crate::Machine#safety) are allowed to;
 /// - when [`complete`](Self::complete) returns, every broadcast that this CPU issued before the
-///   call has taken full effect on every CPU that it reaches, as an `invalidate` method called
-///   there would have. Those CPUs have also completed every access that used a dropped translation.
+///   call, and that was not [refused](Refused), has taken full effect on every CPU that it reaches,
+///   as an `invalidate` method called there would have. Those CPUs have also completed every access
+///   that used a dropped translation. A CPU of the set that is offline counts as reached.
 pub unsafe trait Broadcaster {
     /// The capabilities of this broadcaster.
     fn capabilities(&self) -> Broadcast;
@@ -56,14 +69,31 @@ pub unsafe trait Broadcaster {
     ///
     /// With [`Reach::Targets`], reaches the CPUs of `cpus`. With [`Reach::Everyone`], reaches every
     /// CPU, this one included, and ignores `cpus`.
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent);
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if a CPU may keep a translation: some may have been invalidated on, or none. The
+    /// engine then interrupts the CPUs. If the space is [pinned](crate::PinnedCpu::pin_tag) for a
+    /// device that observes broadcasts, the engine also calls
+    /// [`Machine::invalidate_devices`](crate::Machine::invalidate_devices).
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused>;
 
     /// Begins to drop the translations of the kernel's pages in `extent` as
     /// [`Machine::invalidate_kernel`](crate::Machine::invalidate_kernel) does, or every translation
     /// if the extent is whole.
     ///
     /// The engine calls this only with [`Reach::Everyone`].
-    fn broadcast_kernel(&self, extent: Extent);
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if a CPU may keep a translation. The engine then interrupts all CPUs. A
+    /// broadcaster that cannot invalidate the kernel's pages always refuses.
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused>;
 
     /// Waits for all broadcasts that *this* CPU has issued (`dsb ish`, `TLBSYNC`). Only the issuer
     /// of a broadcast can complete it. (Linux assumed that any CPU can: 4b634918384c.)
@@ -91,10 +121,10 @@ unsafe impl Broadcaster for NoBroadcaster {
     fn costs(&self) -> NotifyCosts {
         match *self {}
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, _: Extent) {
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, _: Extent) -> Result<(), Refused> {
         match *self {}
     }
-    fn broadcast_kernel(&self, _: Extent) {
+    fn broadcast_kernel(&self, _: Extent) -> Result<(), Refused> {
         match *self {}
     }
     fn complete(&self) -> u64 {

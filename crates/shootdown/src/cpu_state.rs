@@ -53,6 +53,8 @@ pub struct CpuState<M: Machine> {
     pub(crate) active_tag: M::Word,
     /// The global tag that the CPU had at the last rollover. Accessed under the allocator's lock.
     pub(crate) reserved_tag: M::Word,
+    /// Number of walks by software that the CPU is within. Read where the CPU is away.
+    pub(crate) walks: M::Word,
     /// The doorbell, in two cache lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
@@ -67,8 +69,9 @@ pub(crate) struct Local<M: Machine> {
     /// of `tags`, or `spare`. Meaningless while no space is loaded.
     pub(crate) slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
-    /// `true` during an [operation](crate::pinned_cpu::Operation), in builds with assertions.
-    pub(crate) is_busy: Cell<bool>,
+    /// What the CPU does, if the machine is checked. See
+    /// [`Operation`](crate::pinned_cpu::Operation).
+    pub(crate) activity: Cell<Activity>,
     /// The cause of the next flush, if the machine [traces](Machine::TRACES).
     pub(crate) cause: Cell<FlushCause>,
     /// The kernel's generation up to which this CPU's TLB is clean.
@@ -80,6 +83,15 @@ pub(crate) struct Local<M: Machine> {
     /// The slot of a loaded space that has no tag of its own.
     pub(crate) spare: TagSlot,
     pub(crate) tags: M::TagSlots,
+}
+
+/// What a CPU does, as far as it concerns the begin of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    Idle,
+    Operation,
+    /// It is in [`Machine::wait_hint`], masked, where it may only answer, or disconnect a CPU.
+    Hint,
 }
 
 // SAFETY: `local` is the only part that is not `Sync`. Only methods of `PinnedCpu` access it, and
@@ -97,7 +109,7 @@ impl<M: Machine> Local<M> {
             loaded: Cell::new(ptr::null()),
             slot: Cell::new(ptr::null()),
             online: Cell::new(false),
-            is_busy: Cell::new(false),
+            activity: Cell::new(Activity::Idle),
             cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
             renamed_tags: Cell::new(0),
@@ -122,6 +134,7 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             seen: AtomicU64::new(0),
             active_tag: AtomicU64::new(0),
             reserved_tag: AtomicU64::new(0),
+            walks: AtomicU64::new(0),
             bell: Bell::new(),
             local: Local::new(),
         }
@@ -205,6 +218,7 @@ impl<M: Machine> Default for CpuState<M> {
             seen: M::Word::new(0),
             active_tag: M::Word::new(0),
             reserved_tag: M::Word::new(0),
+            walks: M::Word::new(0),
             bell: Bell::default(),
             local: Local::new(),
         }

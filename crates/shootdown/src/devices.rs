@@ -13,6 +13,8 @@
 //! one question, whether a device is attached. It reads the answer from the word with the phase of
 //! the CPU mask, at no cost for a space without devices.
 
+#![expect(unsafe_code, reason = "only the driver knows what a device caches")]
+
 use crate::engine::Shootdown;
 use crate::extent::Extent;
 use crate::machine::Machine;
@@ -46,15 +48,19 @@ impl<M: Machine> Shootdown<M> {
         if space.cpumask.attach_device(self.machine()) { Ok(()) } else { Err(TooManyDevices) }
     }
 
-    /// Detaches a device from a space. Call this when the device neither uses nor walks the page
-    /// tables any more, and has dropped the translations that it cached.
+    /// Detaches a device from a space.
     ///
     /// Detach all devices of a space before you [retire](PinnedCpu::retire) it.
     ///
     /// # Panics
     ///
     /// If no device is attached to the space.
-    pub fn detach_device(&self, space: &Space<M>) {
+    ///
+    /// # Safety
+    ///
+    /// A device that is attached neither uses nor walks the page tables any more, and has dropped
+    /// the translations that it cached. This is the only call for it.
+    pub unsafe fn detach_device(&self, space: &Space<M>) {
         let was_attached = space.cpumask.detach_device(self.machine());
         assert!(was_attached, "a device is detached more often than attached");
     }
@@ -97,9 +103,11 @@ mod tests {
             engine.attach_device(&space).unwrap();
         }
         assert_eq!(engine.attach_device(&space), Err(TooManyDevices));
-        engine.detach_device(&space);
+        // SAFETY: there are no devices.
+        let detach = || unsafe { engine.detach_device(&space) };
+        detach();
         engine.attach_device(&space).unwrap();
-        (0..255).for_each(|_| engine.detach_device(&space));
+        (0..255).for_each(|_| detach());
         assert!(!space.has_devices(engine.machine()));
         assert_eq!(space.cpumask.phase(engine.machine()).0, 0);
     }
@@ -108,7 +116,8 @@ mod tests {
     #[should_panic = "detached more often than attached"]
     fn detach_without_device_panics() {
         let engine = Soft::<Host>::engine(Config::default());
-        engine.detach_device(&engine.space(Root(0)));
+        // SAFETY: there are no devices.
+        unsafe { engine.detach_device(&engine.space(Root(0))) };
     }
 
     #[test]

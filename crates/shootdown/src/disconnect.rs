@@ -22,6 +22,9 @@
 //! - Tables in [`Quarantine`](crate::Quarantine) belong to the kernel, which has to free its own
 //!   locks. The CPU does not hold back their [`Horizon`](crate::Horizon) any more.
 //! - If the CPU stopped while it trimmed a cpumask, that mask is not trimmed any more.
+//! - If the CPU stopped while it wrote a log entry, no other CPU can write that entry: a writer
+//!   that is only late looks the same. One flush in 16 of that space is not logged any more, and a
+//!   CPU that misses such a flush drops its tag. A log of the kernel's translations, likewise.
 //! - A dead space is not reclaimed if the CPU stopped just after it dropped the space, before it
 //!   reclaimed it, or while its handler dropped it.
 //!
@@ -31,12 +34,15 @@
 
 use core::marker::PhantomData;
 use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::BellState;
 use crate::cpu_set::CpuSet;
+use crate::cpu_state::Activity;
 use crate::hazard::Hazard;
 use crate::ids::CpuId;
 use crate::machine::Machine;
+use crate::memory::Word;
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 
@@ -70,7 +76,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     ///   can be completed only there.
     /// - No other CPU disconnects `cpu` at the same time.
     pub unsafe fn disconnect(&self, cpu: CpuId) {
-        let _operation = self.begin();
+        let _operation = self.begin_nested();
         assert_ne!(cpu, self.id, "a CPU that runs goes offline");
         let state = self.machine().state(cpu);
         // The guard of the stopped CPU. The caller promises that the CPU executes nothing, so this
@@ -88,8 +94,10 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let local = self.local();
         local.loaded.set(ptr::null());
         // It may have stopped in the middle of an operation, which never ends.
-        local.is_busy.set(false);
+        local.activity.set(Activity::Idle);
         local.policy.outstanding.set(0);
+        // Relaxed: no walk of the CPU goes on.
+        self.cpu.walks.store(0, Relaxed);
         // In the middle of a round, the handler may have dropped its reference already, and not yet
         // changed the hazard pointer. To drop it twice would free a space that is in use.
         let may_have_dropped = self.cpu.bell.state() == BellState::Answering;
@@ -121,9 +129,6 @@ impl<M: Machine> PinnedCpu<'_, M> {
 
 #[cfg(all(test, feature = "soft"))]
 mod tests {
-    use core::ptr::NonNull;
-    use core::sync::atomic::Ordering::Relaxed;
-
     use super::*;
     use crate::broadcaster::Broadcaster;
     use crate::costs::NotifyCosts;
@@ -133,6 +138,7 @@ mod tests {
     use crate::soft::{Config, Host, OnCpu, Soft, Touch};
     use crate::space::Space;
     use crate::stall::StallReport;
+    use core::ptr::NonNull;
     use std::string::ToString;
     use std::vec::Vec;
 
@@ -230,6 +236,35 @@ mod tests {
             cpus[2].pin().leave_space();
             let reclaimed = engine.machine().take_reclaimed().len();
             assert_eq!(reclaimed, usize::from(!stops_in_handler));
+        }
+    }
+
+    /// CPU 1 stops while it logs its flush. CPU 2 comes back after each flush of CPU 0.
+    #[test]
+    fn unfinished_log_entry_costs_one_tag_in_sixteen_flushes() {
+        let engine = engine(Config::default());
+        let space = engine.space(Root(0));
+        let cpus = [0, 1, 2].map(|cpu| engine.enter(CpuId(cpu)));
+        switch(&cpus[2], &space);
+        let stuck = space.log.bump(engine.machine(), 1);
+        space.log.record_for_ever(stuck);
+        cpus[1].halt();
+        disconnect(&cpus[0], 1);
+        cpus[2].pin().enter_lazy();
+        let full = || engine.cpu(CpuId(2)).stats().flushes_full;
+        for generation in stuck + 1..=stuck + 40 {
+            switch(&cpus[2], &space);
+            engine.machine().map(&space, 3);
+            assert_eq!(cpus[2].touch(3), Touch::Ok);
+            cpus[2].pin().enter_lazy();
+            engine.machine().unmap(&space, 3);
+            assert!(cpus[0].pin().flush(&space, Extent::page(0x3000)).poll());
+            engine.machine().free(&space, 3);
+            let before = full();
+            switch(&cpus[2], &space);
+            assert_eq!(cpus[2].touch(3), Touch::Fault);
+            let is_unlogged = (generation - stuck).is_multiple_of(16);
+            assert_eq!(full() - before, u64::from(is_unlogged), "flush {generation}");
         }
     }
 

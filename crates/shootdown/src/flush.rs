@@ -346,7 +346,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn flush_kernel_extents(&self, extents: &[Extent], pending: &mut Pending<'e, M>) {
         let (machine, kernel) = (self.machine(), self.engine.kernel());
         self.publish_tables();
-        // A machine broadcasts all extents or none.
+        // A machine broadcasts all extents or none. If one is refused, all CPUs are rung for all.
         if extents.iter().all(|&extent| self.try_broadcast_kernel(extent)) {
             self.await_broadcast(pending);
             return;

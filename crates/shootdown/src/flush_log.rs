@@ -193,6 +193,13 @@ impl<M: Memory> FlushLog<M> {
         entry.stamp.store(stamp, order(machine, Rule::StampRelease));
     }
 
+    /// Leaves the entry of `generation` as a CPU does that stops while it writes the entry.
+    #[cfg(test)]
+    pub(crate) fn record_for_ever(&self, generation: u64) {
+        // Relaxed: for tests of one thread.
+        self.entry(generation).stamp.store((generation * GENERATION) | WRITING, Relaxed);
+    }
+
     /// The extents of the flushes after generation `seen`, up to and including `now`. An extent
     /// that an earlier one contains is left out.
     #[inline]

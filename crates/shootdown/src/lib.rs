@@ -170,8 +170,9 @@
 //!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above, and
 //!   [`stall`](StallReport) reads them for a watchdog. Then their
 //!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
-//!   caller, [`engine_cell`](EngineCell), a place for the engine in a static, and
-//!   [`devices`](Shootdown::attach_device), TLBs outside of the CPUs.
+//!   caller, [`engine_cell`](EngineCell), a place for the engine in a static,
+//!   [`walk`](SoftwareWalk), walks by software, and [`devices`](Shootdown::attach_device), TLBs
+//!   outside of the CPUs.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
 //!   [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
@@ -227,6 +228,7 @@ mod tag;
 mod engine;
 mod pinned_cpu;
 mod engine_cell;
+mod walk;
 mod devices;
 mod quarantine;
 mod pending;
@@ -249,7 +251,7 @@ mod lazy_entry;
 pub mod soft;
 
 pub use bell::BellState;
-pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
+pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach, Refused};
 pub use costs::{FlushCosts, NotifyCosts};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use cpu_state::CpuState;
@@ -279,3 +281,4 @@ pub use tag::slots::{TagSlot, TagSlots};
 pub use trace::{CauseCounters, CauseStats};
 pub use trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
 pub use vcpu::VcpuWord;
+pub use walk::SoftwareWalk;

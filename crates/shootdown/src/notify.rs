@@ -68,7 +68,8 @@ pub(crate) struct Rings {
 /// The purpose of ringing a CPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RingTo {
-    /// The CPU must invalidate. If it is [away](Machine::is_away), it will do so before it runs.
+    /// The CPU must invalidate. If it is [away](Machine::is_away), it will do so before it runs,
+    /// unless it [walks by software](PinnedCpu::begin_walk).
     Invalidate,
     /// The CPU itself must drop a dead space, even if it is away.
     DropSpace,
@@ -309,7 +310,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Rings the CPUs that `pending` waits for, sends the interrupt to those whose bell was quiet,
     /// and removes those that are offline. Neither rings nor waits for a CPU that is away, if it
-    /// must only invalidate.
+    /// must only invalidate, and does not walk by software.
     ///
     /// The interrupts of each word of the set are sent after its 64 bells were rung. So no second
     /// set is necessary.
@@ -326,6 +327,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 if purpose == RingTo::Invalidate
                     && !machine.breaks(Rule::SkipAway)
                     && machine.is_away(cpu)
+                    && !machine.state(cpu).is_walking(machine)
                 {
                     rings.away += 1;
                     awaited &= !bit;

@@ -11,7 +11,7 @@ use crate::broadcaster::Broadcaster;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::ids::CpuId;
-use crate::machine::Machine;
+use crate::machine::{Machine, is_checked};
 use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
@@ -100,6 +100,18 @@ impl<'e, M: Machine> Pending<'e, M> {
     #[must_use]
     pub const fn horizon(&self) -> Horizon {
         self.horizon
+    }
+
+    /// The address of the engine, or what memory has there that was never a flush: for the C
+    /// interface, which finds such memory by it.
+    #[doc(hidden)]
+    #[inline]
+    pub const fn engine_address(&self) -> *const Shootdown<M> {
+        #[expect(unsafe_code, reason = "the memory may not have a reference")]
+        // SAFETY: the place is one of `self`, and any of its values is a pointer.
+        unsafe {
+            (&raw const self.engine).cast::<*const Shootdown<M>>().read()
+        }
     }
 
     /// Returns `true` if the flush is done, without waiting for other CPUs.
@@ -232,7 +244,9 @@ impl<'e, M: Machine> Pending<'e, M> {
             if polls_bell {
                 self.pin().poll_bell();
             }
+            let hint = (polls_bell && is_checked::<M>()).then(|| self.pin().begin_hint());
             machine.wait_hint(&self.waiting);
+            drop(hint);
             turns.count(machine, &self.waiting);
         }
         if M::TRACES && interrupted != 0 {

@@ -11,11 +11,11 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cpu_state::{CpuState, Local};
+use crate::cpu_state::{Activity, CpuState, Local};
 use crate::engine::Shootdown;
 use crate::hazard::Hazard;
 use crate::ids::CpuId;
-use crate::machine::{Machine, Tagging};
+use crate::machine::{Machine, Tagging, is_checked};
 use crate::memory::{Word, order, store_then_fence};
 use crate::presence::{Presence, PresenceWord};
 use crate::rules::Rule;
@@ -47,12 +47,21 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Call this before the CPU's first switch, after the flush interrupt's vector is set up and
     /// the kernel's own page table is loaded. It empties the TLB, because no flush has notified
     /// this CPU so far. Does nothing if the CPU is online.
+    ///
+    /// # Panics
+    ///
+    /// If the number of this CPU is not below [`Machine::cpu_limit`].
     pub fn online(&self) {
         let _operation = self.begin();
         if self.local().online.replace(true) {
             return;
         }
-        let machine = self.machine();
+        let (machine, limit) = (self.machine(), self.machine().cpu_limit());
+        assert!(
+            self.id.index() < limit,
+            "CPU {} comes online, and the limit is {limit}",
+            self.id.0
+        );
         self.cpu.bell.connect();
         self.engine.online().insert(self.id);
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
@@ -102,20 +111,40 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// # Panics
     ///
-    /// In builds with assertions, if this CPU is in an operation already.
+    /// If the machine is [checked](is_checked), and this CPU is in an operation already.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn begin(&self) -> Operation<'e> {
-        let is_busy = &self.local().is_busy;
-        if cfg!(debug_assertions) {
+        let operation = self.begin_nested();
+        if is_checked::<M>() {
             assert!(
-                !is_busy.replace(true),
+                operation.before == Activity::Idle,
                 "CPU {} is in an operation of the engine already: an interrupt that uses the \
                  engine was not masked, or a method of `Machine` called the engine",
                 self.id.0
             );
         }
-        Operation { is_busy }
+        operation
+    }
+
+    /// Begins an operation that may be within [`Machine::wait_hint`].
+    #[inline(always)]
+    pub(crate) fn begin_nested(&self) -> Operation<'e> {
+        self.enter(Activity::Operation)
+    }
+
+    /// Begins a call of [`Machine::wait_hint`] by a waiter on this CPU.
+    pub(crate) fn begin_hint(&self) -> Operation<'e> {
+        self.enter(Activity::Hint)
+    }
+
+    #[inline(always)]
+    fn enter(&self, activity: Activity) -> Operation<'e> {
+        if !is_checked::<M>() {
+            return Operation { cpu: None, before: Activity::Idle };
+        }
+        let cell = &self.local().activity;
+        Operation { cpu: Some(cell), before: cell.replace(activity) }
     }
 
     #[inline]
@@ -246,14 +275,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 /// be called within an operation, where the engine calls the machine.
 #[must_use = "the operation ends when this is dropped"]
 pub(crate) struct Operation<'c> {
-    is_busy: &'c Cell<bool>,
+    /// `None` if the machine is not [checked](is_checked).
+    cpu: Option<&'c Cell<Activity>>,
+    /// What the CPU did before, and does afterwards.
+    before: Activity,
 }
 
 impl Drop for Operation<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if cfg!(debug_assertions) {
-            self.is_busy.set(false);
+        if let Some(activity) = self.cpu {
+            activity.set(self.before);
         }
     }
 }
@@ -287,7 +319,8 @@ impl<M: Machine> Shootdown<M> {
     /// waited for in a loop that answers, and `wait_hint` may unmask the flush interrupt for a
     /// moment.
     ///
-    /// In builds with assertions, an operation that begins within another one of its CPU panics.
+    /// In builds with assertions, and on machines with [`Machine::CHECKS`], an operation that
+    /// begins within another one of its CPU panics.
     #[inline]
     #[expect(unsafe_code, reason = "only the kernel can pin a thread")]
     pub unsafe fn pin(&self) -> PinnedCpu<'_, M> {
@@ -326,6 +359,10 @@ mod tests {
         ];
         for operation in operations {
             let outer = pin();
+            let hint = outer.begin_hint();
+            assert!(catch_unwind(AssertUnwindSafe(operation)).is_err());
+            pin().handle_flush_ipi();
+            drop(hint);
             let busy = outer.begin();
             assert!(catch_unwind(AssertUnwindSafe(operation)).is_err());
             pin().handle_flush_ipi();

@@ -24,14 +24,14 @@ use core::ptr::NonNull;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::hazard::Hazard;
-use crate::machine::{Lifetime, Machine};
+use crate::machine::{Lifetime, Machine, is_checked};
 use crate::memory::{Word, order};
 use crate::notify::RingTo;
 use crate::pending::Pending;
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
-use crate::space::{ALIVE, Space, drop_ref};
+use crate::space::{ALIVE, Space, drop_ref, has_users};
 use crate::trace_event::{FlushCause, TraceScope};
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
@@ -154,6 +154,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let state = machine.state(cpu);
             // The load comes before the compare-and-swap, so that the line of a CPU that is
             // elsewhere is not fetched for writing.
+            if M::CHECKS && cpu != self.id {
+                let presence = state.presence_word(machine);
+                let is_used = presence.is_active_on(space.id());
+                assert!(!is_used, "the space is retired, and active on CPU {}", cpu.0);
+            }
             let can_walk = if cpu == self.id {
                 self.stop_using(space)
             } else {
@@ -271,6 +276,7 @@ impl<M: Machine> Retiring<'_, M> {
         let refs = unsafe { &(*space.as_ptr()).refs };
         let change = marked.wrapping_sub(ALIVE);
         let before = refs.fetch_add(change, order(machine, Rule::RetireRelease));
+        assert!(!is_checked::<M>() || has_users(before), "the space is retired twice");
         if before.wrapping_add(change) == 0 {
             refs.load(order(machine, Rule::RetireAcquire));
             machine.reclaim(space);

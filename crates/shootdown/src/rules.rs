@@ -93,7 +93,7 @@
 //!   flush                                        hypervisor
 //!   ─────                                        ──────────
 //!   clear the entry                              last access of the CPU
-//!   full fence             (FlushFence)          away := 1              (StopRelease)
+//!   full fence             (FlushFence)          away := 1              (StopRelease, KeepRequest)
 //!   away → request a flush (DeferAcquire)        …
 //!        skip the CPU      (SkipAway)            away, request := 0     (ReturnAcquire)
 //!   not away → ring, wait                        it was requested → empty the TLB
@@ -103,7 +103,8 @@
 //! The request is a compare-and-swap, so there are two cases. Either the hypervisor finds the
 //! request before the CPU's first access, or the flush finds the CPU running, and rings it. A load
 //! in place of the compare-and-swap leaves a third: the CPU is away when the flush looks, and runs
-//! with its old TLB when the flush frees the page.
+//! with its old TLB when the flush frees the page. A hypervisor may stop a CPU twice before the CPU
+//! runs: `away := 1` keeps the request. `walk.rs` is about CPUs that are stopped within a walk.
 //!
 //! # The CPUs that are online
 //!
@@ -381,6 +382,11 @@ rules! {
     /// The other end of [`StopRelease`](Self::StopRelease): a flush that finds the CPU away, and
     /// leaves its request.
     DeferAcquire: Kind::Ordering(Acquire),
+    /// A walk by software ends before its mark is removed. Pairs with
+    /// [`WalkAcquire`](Self::WalkAcquire). Without: a table is freed while it is read.
+    WalkRelease: Kind::Ordering(Release),
+    /// The other end of [`WalkRelease`](Self::WalkRelease): a flush that skips a CPU that is away.
+    WalkAcquire: Kind::Ordering(Acquire),
     /// A virtual CPU that returns observes the page-table writes of the flushes that have left a
     /// request. Pairs with [`FlushFence`](Self::FlushFence), which lies between the writes and the
     /// request. Without: the CPU empties its TLB, and then walks the old entry.
@@ -508,6 +514,10 @@ rules! {
     /// A flush neither rings nor waits for a CPU that is [away](crate::Machine::is_away). Without:
     /// the flush waits until the hypervisor runs the CPU.
     SkipAway: Step,
+    /// A CPU that is stopped again before it has run keeps its request (KVM: b043138246a4).
+    KeepRequest: Step,
+    /// A flush waits for a CPU that is away [within a walk](crate::PinnedCpu::begin_walk).
+    WaitForWalks: Step,
     /// A flush that frees tables also rings the CPUs that are leaving the space.
     RingLeaving: Step,
     /// A flush that frees tables also rings the CPUs that are lazy on the space.
@@ -572,6 +582,8 @@ rules! {
     /// A CPU that answers its bell, or goes offline, completes the broadcasts that it has issued,
     /// so that another CPU can wait for them.
     CompleteForOthers: Step,
+    /// A flush whose broadcast is refused rings the CPUs that the broadcast was for.
+    RingIfRefused: Step,
     /// A flush of a space that devices use is broadcast even if no CPU is present.
     BroadcastForDevices: Step,
     /// A flush invalidates on the devices that are attached to the space.

@@ -122,6 +122,12 @@ impl<M: Machine> Space<M> {
         self.root
     }
 
+    /// Returns `true` if the space is not retired.
+    pub(crate) fn is_alive(&self) -> bool {
+        // Relaxed: a check of the caller's promise alone.
+        has_users(self.refs.load(Relaxed))
+    }
+
     /// The counters of this space's flushes so far.
     pub fn stats(&self, machine: &M) -> SpaceStats {
         let stats = self.counters.read();
@@ -137,6 +143,12 @@ impl<M: Machine> fmt::Debug for Space<M> {
             .field("root", &self.root)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns `true` if these references include those of the space's users. CPUs that were marked may
+/// have dropped theirs before.
+pub(crate) const fn has_users(refs: u64) -> bool {
+    refs > ALIVE / 2
 }
 
 /// Takes a reference for a CPU that goes lazy on the space, with

@@ -5,7 +5,7 @@
 use crate::flush_log::Missed;
 use crate::hazard::Hazard;
 use crate::ids::{SpaceId, Tag};
-use crate::machine::{Entries, Lifetime, Machine, Tagging};
+use crate::machine::{Entries, Lifetime, Machine, Tagging, is_checked};
 use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
@@ -48,8 +48,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// As [`switch`](Self::switch).
     #[inline(never)]
     unsafe fn switch_to(&self, space: &Space<M>) {
-        debug_assert!(self.local().online.get(), "an offline CPU is not notified of flushes");
-        debug_assert!(self.engine.owns(space), "the space is another engine's");
+        if is_checked::<M>() {
+            assert!(self.local().online.get(), "an offline CPU is not notified of flushes");
+            assert!(self.engine.owns(space), "the space is another engine's");
+            assert!(!M::CHECKS || space.is_alive(), "the space is retired");
+        }
         let machine = self.machine();
         let before = match M::LIFETIME {
             Lifetime::Counted => self.presence(),
@@ -277,6 +280,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn return_from_lazy(&self, space: &Space<M>) {
         let lazy = self.presence_word();
         if lazy.is_lazy() {
+            assert!(!M::CHECKS || !self.hazard().is_dead(), "the space is retired");
             // Pairs with FlushFence: the flush observes Switching, or this CPU reads the flush's
             // generation. Without: the CPU continues with translations that the flush covered. Not
             // yet Active: an NMI in between must not conclude that it may access user memory.

@@ -8,6 +8,8 @@
 //! This is both ends of the protocol, for a kernel whose hypervisor is written in Rust, and for a
 //! kernel that stops its own CPUs. The guest's end of KVM's protocol is in `shootdown-hw`.
 
+#![expect(unsafe_code, reason = "only the hypervisor knows whether a CPU runs")]
+
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -37,21 +39,33 @@ impl<M: Memory<Word = AtomicU64>> VcpuWord<M> {
 }
 
 impl<M: Memory> VcpuWord<M> {
-    /// Records that the CPU has stopped. The hypervisor calls this after the CPU's last access.
-    pub fn stop(&self, machine: &M) {
-        self.0.store(AWAY, order(machine, Rule::StopRelease));
+    /// Records that the CPU has stopped. May be called again before the CPU runs.
+    ///
+    /// # Safety
+    ///
+    /// The CPU's accesses happen before this call. From now on until the next
+    /// [`resume`](Self::resume), the CPU accesses no memory and walks no page table.
+    pub unsafe fn stop(&self, machine: &M) {
+        let release = order(machine, Rule::StopRelease);
+        if machine.breaks(Rule::KeepRequest) {
+            self.0.store(AWAY, release);
+        } else {
+            self.0.fetch_or(AWAY, release);
+        }
     }
 
     /// Records that the CPU is about to run. The hypervisor calls this before the CPU's first
     /// access.
     ///
-    /// If the result is [`Discard`](Entries::Discard), the hypervisor must then empty the TLB of
-    /// the CPU before the CPU accesses memory or walks page tables, as
+    /// # Safety
+    ///
+    /// If the result is [`Discard`](Entries::Discard), the caller empties the TLB of the CPU before
+    /// the CPU accesses memory or walks page tables, as
     /// [`Machine::invalidate_all`](crate::Machine::invalidate_all) does. On a CPU that orders
-    /// page-table walks weakly, synchronize between this call and the invalidation, as
+    /// page-table walks weakly, the caller synchronizes between this call and the invalidation, as
     /// [`Machine::synchronize`](crate::Machine::synchronize) does.
     #[must_use = "the CPU's TLB must be emptied if a flush has requested it"]
-    pub fn resume(&self, machine: &M) -> Entries {
+    pub unsafe fn resume(&self, machine: &M) -> Entries {
         if self.0.swap(RUNNING, order(machine, Rule::ReturnAcquire)) & FLUSH == 0 {
             Entries::Keep
         } else {
@@ -101,17 +115,22 @@ mod tests {
     use crate::soft::{Config, Host, Soft};
 
     #[test]
-    fn request_holds_for_one_return() {
+    fn request_holds_for_one_return_and_two_stops() {
         let engine = Soft::<Host>::engine(Config::default());
         let (machine, word) = (engine.machine(), VcpuWord::<Soft<Host>>::new());
         assert!(!word.defer_flush(machine), "the CPU runs");
         for flushes in 0..3 {
-            word.stop(machine);
+            // SAFETY: there is no CPU that accesses memory.
+            unsafe { word.stop(machine) };
             assert!((0..flushes).all(|_| word.defer_flush(machine)));
+            // SAFETY: as above.
+            unsafe { word.stop(machine) };
             let expected = if flushes == 0 { Entries::Keep } else { Entries::Discard };
-            assert_eq!(word.resume(machine), expected, "{flushes} flushes");
+            // SAFETY: as above.
+            assert_eq!(unsafe { word.resume(machine) }, expected, "{flushes} flushes");
             assert!(!word.defer_flush(machine), "the CPU runs again");
-            assert_eq!(word.resume(machine), Entries::Keep);
+            // SAFETY: as above.
+            assert_eq!(unsafe { word.resume(machine) }, Entries::Keep);
         }
     }
 }

@@ -124,6 +124,39 @@ fn broadcast_for_walkers_leaves_a_lazy_cpu_nothing_to_catch_up() {
     [0, 1].into_iter().for_each(|cpu| engine.enter(CpuId(cpu)).pin().leave_space());
 }
 
+/// A broadcast that is complete at issue leaves no wait anything to do.
+#[test]
+fn only_unmasked_wait_for_later_completion_interrupts_issuer() {
+    let cases = [false, true].into_iter().flat_map(|first| [(first, false), (first, true)]);
+    for ((completes_at_issue, is_masked), is_online) in
+        cases.flat_map(|case| [(case, false), (case, true)])
+    {
+        for reach in [Reach::Everyone, Reach::Targets] {
+            let config = Config::default().with_broadcasts(15);
+            let config = Config { completes_at_issue, broadcast: Some(reach), ..config };
+            let engine = online(config);
+            let space = engine.space(Root(0));
+            switch(&engine, 1, &space);
+            let zero = engine.enter(CpuId(0));
+            if !is_online {
+                zero.pin().offline();
+            }
+            let mut pending = zero.pin().flush(&space, PAGE);
+            if !is_masked {
+                engine.machine().unmask();
+            }
+            let interrupts = is_online && !is_masked && !completes_at_issue;
+            assert_eq!(pending.poll(), !interrupts, "{config:?}");
+            engine.machine().mask();
+            zero.interrupt_point();
+            assert_eq!(engine.cpu(CpuId(0)).stats().answers, u64::from(interrupts));
+            assert!(pending.poll());
+            drop(zero);
+            engine.enter(CpuId(1)).pin().leave_space();
+        }
+    }
+}
+
 /// The hypervisor has stopped CPU 1.
 #[test]
 fn flush_waits_for_the_cpus_that_run() {

@@ -18,12 +18,13 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, ..Config::DEFAULT };
 
 /// Other kinds of tags, with six spaces, so that tags run out.
-const OTHER_TAGS: [Config; 5] = {
+const OTHER_TAGS: [Config; 6] = {
     let global = Config { tables: 6, ..CONFIG.with_broadcasts(5) };
     [
         global,
         Config { broadcast: Some(Reach::Targets), ..global },
         Config { costs_swap_after: 3, ..global },
+        Config { refuses_each: 2, ..global },
         Config { tags: 3, broadcast: None, ..global },
         Config { tagging: Tagging::Renamed, broadcast: None, tags: 3, ..global },
     ]

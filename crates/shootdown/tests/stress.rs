@@ -37,7 +37,7 @@ fn churn(config: Config, steps: usize, seed: u64) -> (StressReport, u64) {
 
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 4, tags: 2, ..Config::DEFAULT };
 /// Global tags that run out often: more than CPUs, fewer than CPUs, and none.
-const GLOBAL: [Config; 6] = {
+const GLOBAL: [Config; 8] = {
     let many = Config { tables: 8, ..CONFIG.with_broadcasts(5) };
     [
         many,
@@ -46,6 +46,13 @@ const GLOBAL: [Config; 6] = {
         Config { costs_swap_after: 5, ..many },
         Config { tags: 3, ..many },
         Config { tags: 0, ..many },
+        Config { refuses_each: 3, ..many },
+        Config {
+            broadcast: Some(Reach::Targets),
+            completes_at_issue: true,
+            refuses_each: 2,
+            ..many
+        },
     ]
 };
 /// Tags that each CPU counts up.

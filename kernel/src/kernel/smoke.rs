@@ -238,7 +238,7 @@ fn invalidations(memory: &mut BootMemory) {
         if let Some(broadcaster) = processor.broadcaster() {
             let mut cpus = CpuSet::<[u64; 1]>::new();
             cpus.insert(CpuId(0));
-            broadcaster.broadcast(&cpus, tag, extent);
+            broadcaster.broadcast(&cpus, tag, extent).expect("the broadcast is not refused");
             broadcaster.complete();
         } else {
             processor.invalidate_tag(tag);

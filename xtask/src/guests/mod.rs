@@ -61,13 +61,14 @@ pub(crate) fn check() -> Result<(), Failure> {
         return Ok(());
     };
     let cell = Cell { program: &SAMPLE, kernel: KERNELS[0], cpus: SAMPLE_CPUS };
-    let path = match cell.record(&place, &files, &format!("--counted --buffer-kib 1024 {OPTIONS}"))? {
-        Recorded::At(path) => path,
-        Recorded::Missing(why) => {
-            println!("skipped: {why}");
-            return Ok(());
-        }
-    };
+    let path =
+        match cell.record(&place, &files, &format!("--counted --buffer-kib 1024 {OPTIONS}"))? {
+            Recorded::At(path) => path,
+            Recorded::Missing(why) => {
+                println!("skipped: {why}");
+                return Ok(());
+            }
+        };
     let counts = cell.replay(&place, &path)?;
     println!("Linux {} on {} CPUs: {counts:?}", cell.kernel, cell.cpus);
     if counts.requests.0 == 0 || !is_within(SAMPLE_PERCENT, counts.requests) {

@@ -10,20 +10,18 @@ use crate::setup;
 /// Maximum time of the program, which takes about a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds the library as a kernel does, and runs the program: with both methods of notification,
-/// and with two defects, which it must detect.
+/// Builds the library as a kernel does, and runs the programs: threads with both methods of
+/// notification, and with two defects, which they must detect; and calls that break a contract, in
+/// builds with and without assertions.
 pub(super) fn check() -> Result<(), Failure> {
     let Some(target) = target() else {
         println!("skipped: no bare target for {}", std::env::consts::ARCH);
         return Ok(());
     };
     setup::c_compiler()?;
-    cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
-        .args("--features panic-handler,away,broadcast,trace")
-        .args("--profile ci --target")
-        .arg(target)
-        .run()?;
-    let library = crate::output().join(target).join("ci/libshootdown_capi.a");
+    let library = build_library(target, "ci")?;
+    check_hostile_calls(&build_library(target, "release")?, "release")?;
+    check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
     for mode in ["", "broadcast"] {
         let correct = run(&program, mode)?;
@@ -46,6 +44,30 @@ pub(super) fn check() -> Result<(), Failure> {
         }
     }
     check_hook(target)
+}
+
+fn build_library(target: &str, profile: &str) -> Result<PathBuf, Failure> {
+    cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
+        .args("--features panic-handler,away,broadcast,trace --profile")
+        .arg(profile)
+        .arg("--target")
+        .arg(target)
+        .run()?;
+    Ok(crate::output().join(target).join(profile).join("libshootdown_capi.a"))
+}
+
+/// Runs calls that break a contract. The library must report each that it can know to be wrong.
+fn check_hostile_calls(library: &Path, profile: &str) -> Result<(), Failure> {
+    let program = compile("crates/capi/tests/hostile.c", library, "capi-hostile")?;
+    let ended = run(&program, "")?;
+    print!("C, hostile calls, {profile}: {}", ended.output);
+    if ended.status.is_some_and(|status| status.success()) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "a call that breaks a contract of the C interface did not end as expected",
+        "read its line above; its source is crates/capi/tests/hostile.c",
+    ))
 }
 
 /// Runs the test of the adapter for `page_table_multiarch`, which calls its hook only on a target

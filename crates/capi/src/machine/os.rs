@@ -41,6 +41,8 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     type CpuBits = B;
 
     const TRACES: bool = cfg!(feature = "trace");
+    /// C has no types that keep the engine's contracts.
+    const CHECKS: bool = true;
 
     #[inline]
     fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {

@@ -2,12 +2,14 @@
 
 #![expect(unsafe_code, reason = "the engine's values live in memory that C owns")]
 
+use core::mem::MaybeUninit;
+
 use shootdown::{
-    Batch, CpuState, ExtentSet, LazyEntryPredictor, Pending, SentBatch, Space, VcpuWord,
+    Batch, CpuBits, CpuState, ExtentSet, LazyEntryPredictor, Pending, SentBatch, Space, VcpuWord,
 };
 use shootdown_hw::x86_64::kvm::StealTime;
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine, MachineOf};
 
 pub mod sizes;
 
@@ -17,6 +19,24 @@ pub(crate) type SpaceRef = &'static Space<Machine>;
 /// The bag of a batch, whose pages the C kernel keeps itself.
 #[derive(Debug, Default)]
 pub(crate) struct NoBag;
+
+/// A batch of a C kernel.
+#[derive(Debug)]
+pub(crate) struct CBatch {
+    pub(crate) batch: Batch<SpaceRef, NoBag>,
+    /// The batch was sent, and not waited for.
+    pub(crate) is_sent: bool,
+}
+
+type Sent<B> = SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>;
+
+/// A batch of a C kernel that was sent.
+pub(crate) struct CSentBatch<B: CpuBits + Send + Sync + 'static> {
+    /// Initialised if there is a flag.
+    pub(crate) sent: MaybeUninit<Sent<B>>,
+    /// The batch's `is_sent`; `None` after the wait, and in zeroed memory.
+    pub(crate) is_sent: Option<&'static mut bool>,
+}
 
 /// Room for a value of the engine.
 pub(crate) trait Storage: Sized {
@@ -28,7 +48,14 @@ pub(crate) trait Storage: Sized {
     /// # Safety
     ///
     /// `place` must be valid for writes, and aligned.
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    #[inline]
+    #[track_caller]
     unsafe fn init(place: *mut Self, value: Self::Value) {
+        check(place);
         // SAFETY: `Self` has the size and at least the alignment of the value.
         unsafe { place.cast::<Self::Value>().write(value) }
     }
@@ -39,7 +66,14 @@ pub(crate) trait Storage: Sized {
     ///
     /// `place` must have been initialised, and nothing may move, write or free it during `'a`,
     /// except through the engine.
+    ///
+    /// # Panics
+    ///
+    /// If `place` is null or not aligned.
+    #[inline]
+    #[track_caller]
     unsafe fn get<'a>(place: *const Self) -> &'a Self::Value {
+        check(place);
         // SAFETY: the caller promises what a reference requires.
         unsafe { &*place.cast() }
     }
@@ -49,20 +83,28 @@ pub(crate) trait Storage: Sized {
     /// # Safety
     ///
     /// As [`get`](Self::get), and nothing else may access `place` during `'a`.
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    #[inline]
+    #[track_caller]
     unsafe fn get_mut<'a>(place: *mut Self) -> &'a mut Self::Value {
+        check(place);
         // SAFETY: the caller promises what a reference requires.
         unsafe { &mut *place.cast() }
     }
+}
 
-    /// Moves the value out.
-    ///
-    /// # Safety
-    ///
-    /// `place` must have been initialised, and must be initialised again before its next use.
-    unsafe fn take(place: *mut Self) -> Self::Value {
-        // SAFETY: the caller promises that there is a value, which is not used a second time.
-        unsafe { place.cast::<Self::Value>().read() }
-    }
+/// Checks what a pointer shows by itself.
+///
+/// # Panics
+///
+/// If the pointer is null, or not aligned.
+#[inline]
+#[track_caller]
+pub(crate) fn check<T>(place: *const T) {
+    assert!(!place.is_null() && place.is_aligned(), "a pointer is null, or not aligned");
 }
 
 macro_rules! storage {
@@ -87,12 +129,8 @@ storage!(LazyPredictorStorage, SHOOTDOWN_LAZY_PREDICTOR_WORDS, LazyEntryPredicto
 storage!(StealTimeStorage, SHOOTDOWN_STEAL_TIME_WORDS, StealTime);
 storage!(VcpuStorage, SHOOTDOWN_VCPU_WORDS, VcpuWord<Machine>);
 storage!(ExtentsStorage, SHOOTDOWN_EXTENTS_WORDS, ExtentSet);
-storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, Batch<SpaceRef, NoBag>);
-storage!(
-    SentBatchStorage,
-    SHOOTDOWN_SENT_BATCH_WORDS,
-    SentBatch<'static, 'static, Machine, SpaceRef, NoBag>
-);
+storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, CBatch);
+storage!(SentBatchStorage, SHOOTDOWN_SENT_BATCH_WORDS, CSentBatch<machine::CpuBits>);
 
 /// The engine's state of one CPU. Allocate one for each CPU, in memory near that CPU, and
 /// initialise it with `shootdown_cpu_init`.

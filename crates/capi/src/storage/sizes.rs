@@ -2,10 +2,10 @@
 //!
 //! The library is built for one of them. The header's macros choose the same one.
 
-use shootdown::{Batch, CpuBits, ExtentSet, Pending, SentBatch, Space};
+use shootdown::{CpuBits, ExtentSet, Pending, Space};
 
 use super::{
-    NoBag, SHOOTDOWN_CPU_WORDS, SHOOTDOWN_PENDING_WORDS, SHOOTDOWN_SENT_BATCH_WORDS,
+    CBatch, CSentBatch, SHOOTDOWN_CPU_WORDS, SHOOTDOWN_PENDING_WORDS, SHOOTDOWN_SENT_BATCH_WORDS,
     SHOOTDOWN_SPACE_WORDS,
 };
 use crate::machine::{CPUS_MAX, MachineOf};
@@ -25,13 +25,11 @@ pub struct ByCpus {
 
 impl ByCpus {
     const fn of<B: CpuBits + Send + Sync + 'static>() -> Self {
-        type Sent<B> =
-            SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>;
         Self {
             cpus_max: B::WORDS * 64,
             space: size_of::<Space<MachineOf<B>>>() / 8,
             pending: size_of::<Pending<'static, MachineOf<B>>>() / 8,
-            sent_batch: size_of::<Sent<B>>() / 8,
+            sent_batch: size_of::<CSentBatch<B>>() / 8,
         }
     }
 }
@@ -43,7 +41,7 @@ pub const BY_CPUS: [ByCpus; 3] =
 /// Size of a CPU's state, in words.
 pub const CPU: usize = SHOOTDOWN_CPU_WORDS;
 /// Size of a batch, in words.
-pub const BATCH: usize = size_of::<Batch<&'static u64, NoBag>>() / 8;
+pub const BATCH: usize = size_of::<CBatch>() / 8;
 /// Size of a set of extents, in words.
 pub const EXTENTS: usize = size_of::<ExtentSet>() / 8;
 /// Size of the word of a virtual CPU, in words.

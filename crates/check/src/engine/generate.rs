@@ -95,6 +95,7 @@ impl Programs {
                 39 => Op::Pin(space),
                 40 => Op::Reap,
                 41 => Op::Attach(space),
+                42 if page < SLOTS => Op::StopInWalk(space, page),
                 42 => Op::Stop,
                 _ => Op::OfflineOnline,
             }

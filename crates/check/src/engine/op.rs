@@ -60,6 +60,10 @@ pub enum Op {
     /// A hypervisor stops this CPU for a while. If the CPU runs a space, it then continues in user
     /// mode.
     Stop,
+    /// Walks a table of the space that this CPU runs by software, with interrupts masked. A
+    /// hypervisor stops the CPU after it has read the pointer to the table, for a while. If the CPU
+    /// runs another space, it does nothing.
+    StopInWalk(usize, usize),
     /// Makes other CPUs drop their hazards of dead spaces.
     Reap,
     /// Unmaps a kernel page, which all CPUs use, and reuses its frame.
@@ -125,6 +129,9 @@ impl Op {
             Self::Pin(space) => format!("pins space {space} for a device"),
             Self::Attach(space) => format!("attaches a device to space {space}"),
             Self::Stop => "is stopped by its hypervisor".to_owned(),
+            Self::StopInWalk(space, slot) => {
+                format!("walks table {slot} of space {space}, and is stopped by its hypervisor")
+            }
             Self::Reap => "reaps dead spaces".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
             Self::UnmapKernelTable => "unmaps the kernel's page table".to_owned(),
@@ -156,6 +163,7 @@ impl Op {
             Self::Pin(space) => ("pin", Some(space), None),
             Self::Attach(space) => ("attach", Some(space), None),
             Self::Stop => ("stop", None, None),
+            Self::StopInWalk(space, slot) => ("stop-in-walk", Some(space), Some(slot)),
             Self::Reap => ("reap", None, None),
             Self::UnmapKernel(page) => ("unmap-kernel", Some(page), None),
             Self::UnmapKernelTable => ("unmap-kernel-table", None, None),
@@ -224,6 +232,7 @@ impl FromStr for Op {
             ("pin", &[space]) => Self::Pin(space),
             ("attach", &[space]) => Self::Attach(space),
             ("stop", []) => Self::Stop,
+            ("stop-in-walk", &[space, slot]) => Self::StopInWalk(space, slot),
             ("reap", []) => Self::Reap,
             ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
             ("unmap-kernel-table", []) => Self::UnmapKernelTable,
@@ -237,6 +246,7 @@ impl FromStr for Op {
             Self::UnmapTable(..)
             | Self::FreeTable(..)
             | Self::UnmapLarge(..)
+            | Self::StopInWalk(..)
             | Self::FreeDiscarded(..) => (SPACES_MAX, SLOTS),
             _ => (SPACES_MAX, SLOTS * PAGES),
         };
@@ -304,10 +314,10 @@ mod tests {
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
                     flush-walkers 0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
-                    unmap-kernel-table, retire 2, reap";
+                    unmap-kernel-table, stop-in-walk 1.0, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 25);
+        assert_eq!(programs.len(), 26);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

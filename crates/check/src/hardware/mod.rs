@@ -555,6 +555,11 @@ impl Hardware {
         self.fill_all(memory)
     }
 
+    /// A CPU reads a table by software.
+    pub(crate) fn read_table(&self, cpu: usize, table: usize) -> Option<Violation> {
+        self.tables[table].is_free.then_some(Violation::WalksFreed { cpu })
+    }
+
     /// Frees a root: no CPU may walk it.
     pub(crate) fn free_root(&mut self, memory: &Memory, root: usize) -> Option<Violation> {
         self.roots[root].is_free = true;

@@ -128,6 +128,12 @@ impl PageTables {
         Entry(self.slots[page / PAGES].load(Acquire)).is_table()
     }
 
+    /// The number of the table in a slot, as a walk by software reads it.
+    pub fn linked_table(&self, slot: usize) -> Option<usize> {
+        let entry = Entry(self.slots[slot].load(Acquire));
+        entry.is_table().then(|| entry.target())
+    }
+
     /// Links the slot's own table into the root again.
     pub fn link_table(&self, slot: usize, order: Ordering) {
         self.slots[slot].store(Entry::to(self.tables[slot].0).0, order);
@@ -459,6 +465,12 @@ impl HostileMachine {
     pub fn reuse_kernel_frame(&self, frame: usize) {
         self.record(|| format!("reuses kernel frame {frame}"));
         self.kernel_pages(|kernel, _, _| kernel.reuse(frame));
+    }
+
+    /// Reads a table, as a walk by software does. A violation if the table was freed.
+    pub fn read_table(&self, table: usize) {
+        let text = || format!("reads table {table} by software");
+        self.hardware_step(text, |hardware, _, cpu| hardware.read_table(cpu, table));
     }
 
     /// Stops the calling CPU, or lets it run again. A CPU that is stopped walks no page table, and

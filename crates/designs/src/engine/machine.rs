@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts,
-    Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag,
-    TagSlot, Tagging, Word,
+    Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule, Shootdown, Space,
+    Tag, TagSlot, Tagging, Word,
 };
 
 use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries, Time, machine, with_running};
@@ -282,7 +282,12 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
     fn costs(&self) -> NotifyCosts {
         self.notify_costs
     }
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let ranges = ranges(extent);
         with_running(|sim| match self.capabilities().reach {
             Reach::Everyone => sim.broadcast(tag.0, scope(extent, &ranges)),
@@ -294,12 +299,14 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
                 sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, scope);
             }
         });
+        Ok(())
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let ranges = ranges(extent);
         let whole = extent.is_whole();
         let scope = if whole { BroadcastScope::Everything } else { BroadcastScope::Pages(&ranges) };
         with_running(|sim| sim.broadcast(Tag::KERNEL.0, scope));
+        Ok(())
     }
     fn complete(&self) -> u64 {
         let waited = with_running(|sim| {

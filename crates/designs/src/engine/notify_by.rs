@@ -29,6 +29,7 @@ pub(crate) fn broadcast(machine: &Machine, notify_by: NotifyBy) -> Option<Broadc
             reach: Reach::Everyone,
             pages_per_operation: cost.pages_per_operation,
             operation_ceiling: cost.page_ceiling,
+            completes_at_issue: false,
         });
     }
     machine.remote_fence.as_ref().map(|cost| Broadcast {
@@ -36,6 +37,7 @@ pub(crate) fn broadcast(machine: &Machine, notify_by: NotifyBy) -> Option<Broadc
         // One call names one range, and the firmware drops the whole tag for more pages.
         pages_per_operation: cost.page_ceiling.max(1),
         operation_ceiling: 1,
+        completes_at_issue: true,
     })
 }
 

@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Root, Tag, Tagging,
+    Refused, Root, Tag, Tagging,
 };
 
 use crate::aarch64::instruction;
@@ -183,14 +183,17 @@ unsafe impl Broadcaster for Kpti {
         NotifyCosts { operation_ns: costs.operation_ns * 2, ..costs }
     }
 
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
-        for asid in pair(tag) {
-            self.processor.broadcast(cpus, asid, extent);
-        }
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
+        pair(tag).into_iter().try_for_each(|asid| self.processor.broadcast(cpus, asid, extent))
     }
 
     forward! { self => self.processor;
-        fn broadcast_kernel(extent: Extent);
+        fn broadcast_kernel(extent: Extent) -> Result<(), Refused>;
         fn complete() -> u64;
         fn clock_ns() -> u64;
     }

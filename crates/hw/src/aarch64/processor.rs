@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Processor;
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Root,
-    Tag, TagSlot, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
+    Root, Tag, TagSlot, Tagging,
 };
 
 use crate::aarch64::instruction;
@@ -238,7 +238,12 @@ unsafe impl Broadcaster for Aarch64 {
         } else {
             1
         };
-        Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling: OPERATIONS_MAX }
+        Broadcast {
+            reach: Reach::Everyone,
+            pages_per_operation,
+            operation_ceiling: OPERATIONS_MAX,
+            completes_at_issue: false,
+        }
     }
 
     #[inline]
@@ -247,12 +252,19 @@ unsafe impl Broadcaster for Aarch64 {
     }
 
     /// Reaches all CPUs, whatever `cpus` contains.
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         self.issue_broadcast(Scope::Tag(tag), extent);
+        Ok(())
     }
 
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.issue_broadcast(Scope::AllTags, extent);
+        Ok(())
     }
 
     /// `dsb` waits only for the operations of its own CPU, on all CPUs. Another CPU cannot execute

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::Processor;
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach,
-    Root, Tag, TagSlot, Tagging,
+    Refused, Root, Tag, TagSlot, Tagging,
 };
 
 use crate::riscv64::encoding::{
@@ -291,6 +291,7 @@ unsafe impl Broadcaster for RiscV64 {
             reach: Reach::Targets,
             pages_per_operation: Extent::MAX_PAGES,
             operation_ceiling: 1,
+            completes_at_issue: true,
         }
     }
 
@@ -299,15 +300,24 @@ unsafe impl Broadcaster for RiscV64 {
         self.costs
     }
 
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
-        let Some(hart) = self.harts else { return };
+    /// A hart whose CPU has gone offline since the caller found it present may have stopped. The
+    /// firmware may then refuse the whole call.
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
+        let hart = self.harts.ok_or(Refused)?;
+        let mut result = Ok(());
         sbi::for_each_mask(cpus.iter().map(hart), |harts| {
-            sbi::remote_fence(harts, Some(tag), extent);
+            result = result.and_then(|()| sbi::remote_fence(harts, Some(tag), extent));
         });
+        result
     }
 
-    fn broadcast_kernel(&self, extent: Extent) {
-        sbi::remote_fence(HartMask::ALL, None, extent);
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
+        sbi::remote_fence(HartMask::ALL, None, extent)
     }
 
     /// Returns 0: the calls have waited, and their time is not measured.

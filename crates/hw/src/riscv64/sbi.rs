@@ -2,6 +2,11 @@
 //!
 //! A call names harts by a mask of 64 bits and the number of the mask's first hart, so several
 //! calls are needed for harts whose numbers are far apart.
+//!
+//! A CPU may go offline and stop its hart after another CPU has decided to notify it. Some firmware
+//! then refuses the whole call, and reaches none of its harts (OpenSBI 1.7 to 1.8.1: 37eaca4a,
+//! fixed by 110f2851). A refused interrupt is sent hart by hart, to those that have
+//! not stopped. A refused fence is an error, for which the engine interrupts the CPUs.
 
 use shootdown::{Extent, Tag};
 
@@ -71,6 +76,15 @@ impl Call {
         Self { extension: Self::REMOTE_FENCES, function, arguments }
     }
 
+    /// `sbi_hart_get_status`: the state of the first hart of a mask.
+    #[must_use]
+    pub const fn hart_state(hart: HartMask) -> Self {
+        let number = hart.base + hart.mask.trailing_zeros() as u64;
+        Self { extension: Self::HART_STATES, function: 2, arguments: [number, 0, 0, 0, 0] }
+    }
+
+    /// The extension that starts and stops harts: "HSM".
+    pub const HART_STATES: u64 = 0x48_534d;
     /// The extension of remote fences: "RFNC".
     pub const REMOTE_FENCES: u64 = 0x5246_4e43;
 }
@@ -85,7 +99,19 @@ mod with_firmware {
     use super::{Call, HartMask, for_each_mask};
     use crate::Ipi;
     use crate::riscv64::instructions::{call_firmware, clear_software_interrupt, fence_all};
-    use shootdown::{Extent, Tag};
+    use shootdown::{Extent, Refused, Tag};
+
+    impl HartMask {
+        /// Each hart of the mask alone.
+        fn each(self) -> impl Iterator<Item = Self> {
+            let bits = (0..Self::HARTS).map(|hart| 1_u64 << hart);
+            bits.filter(move |&bit| self.mask & bit != 0).map(move |mask| Self { mask, ..self })
+        }
+    }
+
+    /// Number of attempts to interrupt a hart that has not stopped. The firmware may refuse one
+    /// that is about to suspend, for less than a millisecond; a call takes about 0.4 µs.
+    const ATTEMPTS: u32 = 10_000;
 
     /// The software interrupt, sent by the firmware. The controller's number of a CPU is that of
     /// its hart.
@@ -122,31 +148,55 @@ mod with_firmware {
     }
 
     /// Interrupts harts by their software interrupt. Its handler observes all stores of this hart
-    /// from before the call.
+    /// from before the call. Skips harts that have stopped, whose CPUs have gone offline.
     ///
     /// # Panics
     ///
-    /// If the firmware refuses: the harts would never answer.
+    /// If the firmware refuses to interrupt a hart that has not stopped: it would never answer.
     pub fn send_ipis(harts: impl Iterator<Item = u64>) {
         // The firmware writes to a device. Without this fence, the interrupt could arrive before
         // earlier stores are visible to its handler.
         fence_all();
-        for_each_mask(harts, |harts| do_call(Call::send_ipi(harts)));
+        for_each_mask(harts, |harts| {
+            if call_firmware(Call::send_ipi(harts)).is_err() {
+                harts.each().for_each(send_ipi);
+            }
+        });
+    }
+
+    /// Interrupts one hart, unless it has stopped.
+    #[cold]
+    fn send_ipi(hart: HartMask) {
+        let call = Call::send_ipi(hart);
+        for attempt in 1.. {
+            let Err(error) = call_firmware(call) else { return };
+            // The state is read after the refusal. If the hart has been started again since, it
+            // comes online without the flush for which it was interrupted.
+            if has_stopped(hart) {
+                return;
+            }
+            assert!(attempt < ATTEMPTS, "the firmware refuses {call:x?} with error {error}");
+        }
+    }
+
+    /// Returns `true` if a hart has stopped, is stopping, or is starting again. Firmware that
+    /// cannot stop harts does not have the call.
+    fn has_stopped(hart: HartMask) -> bool {
+        const STOPPED: u64 = 1;
+        const START_PENDING: u64 = 2;
+        const STOP_PENDING: u64 = 3;
+        let state = call_firmware(Call::hart_state(hart));
+        matches!(state, Ok(STOPPED | START_PENDING | STOP_PENDING))
     }
 
     /// Drops the pages of an extent, under one tag or under all, on other harts. When it returns,
     /// the harts have dropped them.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If the firmware refuses: the harts would keep the pages.
-    pub fn remote_fence(harts: HartMask, tag: Option<Tag>, extent: Extent) {
-        do_call(Call::remote_fence(harts, tag, extent));
-    }
-
-    fn do_call(call: Call) {
-        let error = call_firmware(call);
-        assert!(error == 0, "the firmware refuses {call:x?} with error {error}");
+    /// [`Refused`] if the firmware refuses: the harts may keep the pages.
+    pub fn remote_fence(harts: HartMask, tag: Option<Tag>, extent: Extent) -> Result<(), Refused> {
+        call_firmware(Call::remote_fence(harts, tag, extent)).map_or(Err(Refused), |_| Ok(()))
     }
 }
 
@@ -197,6 +247,32 @@ mod tests {
         let call = Call::send_ipi(HartMask { mask: 0b1010, base: 0 });
         assert_eq!(steps_of(|| ipi.send([1, 3].into_iter())), [FenceAll, Firmware(call)]);
         assert_eq!(steps_of(|| ipi.acknowledge()), [ClearSoftwareInterrupt, FenceAll]);
+    }
+
+    /// The calls for harts 1, 2 and 5, of which hart 2 has just stopped.
+    #[test]
+    fn stopped_hart_does_not_lose_interrupts_of_others() {
+        use crate::riscv64::instructions::Step::{FenceAll, Firmware};
+        use crate::riscv64::instructions::{FirmwareState, steps_of, with_firmware};
+        let send = |mask| Firmware(Call::send_ipi(HartMask { mask, base: 0 }));
+        let steps = |is_strict| {
+            let firmware = FirmwareState { stopped: 1 << 2, is_strict };
+            with_firmware(firmware, || steps_of(|| send_ipis([1, 2, 5].into_iter())))
+        };
+        assert_eq!(steps(false), [FenceAll, send(0b10_0110)]);
+        let state = Firmware(Call::hart_state(HartMask { mask: 1 << 2, base: 0 }));
+        let one_by_one =
+            [FenceAll, send(0b10_0110), send(1 << 1), send(1 << 2), state, send(1 << 5)];
+        assert_eq!(steps(true), one_by_one);
+        let far = Call::hart_state(HartMask { mask: 1 << 3, base: 64 });
+        assert_eq!((far.extension, far.function, far.arguments[0]), (0x48_534d, 2, 67));
+    }
+
+    /// A hart that does not answer would be waited for in vain.
+    #[test]
+    #[should_panic = "the firmware refuses"]
+    fn refused_interrupt_of_running_hart_panics() {
+        send_ipis([1, 63].into_iter());
     }
 
     #[test]

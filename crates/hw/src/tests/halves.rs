@@ -57,14 +57,19 @@ trait Isa: Sized {
     /// The values to load before and after user mode.
     fn halves(processor: &Self::Processor) -> [u64; 2];
     fn load(value: u64);
+    /// Number of other spaces that get their tags after half of the spaces of the programs.
+    const OTHER_SPACES: u64 = 0;
     /// Forgets that this CPU's user half must be dropped.
     fn unmark() {}
 }
 
 mod x86_64 {
-    use super::{CPU, CPUS, Cell, Dropped, Isa, Root};
+    use super::{CPU, CPUS, Cell, Dropped, Isa, Root, SPACES};
+    use crate::x86_64::hyperv::call::InputPage;
+    use crate::x86_64::hyperv::{HyperV, Hypercalls};
     use crate::x86_64::recorded::{Step, read_cr3, set_cr3, steps_of, write_cr3};
     use crate::x86_64::{Features, KernelPages, Kpti, UserMarks, X86_64, cr3};
+    use shootdown::CpuId;
     use std::boxed::Box;
     use std::vec::Vec;
 
@@ -136,6 +141,62 @@ mod x86_64 {
         }
         fn unmark() {
             marks().take(cr3::parts(read_cr3()).1);
+        }
+    }
+
+    /// A hypervisor that refuses every call, so that the engine interrupts.
+    pub(super) struct Refusing;
+
+    // SAFETY: one thread has the page, and no call is done.
+    unsafe impl Hypercalls for Refusing {
+        fn input(&self) -> *mut InputPage {
+            Box::into_raw(Box::new(InputPage::new()))
+        }
+        fn call(&self, _: u64) -> u64 {
+            5
+        }
+        fn virtual_processor(&self, cpu: CpuId) -> u32 {
+            cpu.0
+        }
+    }
+
+    /// [`Pcids`] under Hyper-V, where tags are global.
+    pub(super) struct GuestPcids;
+
+    impl Isa for GuestPcids {
+        type Processor = HyperV<Kpti, Refusing>;
+        /// The tags of the last spaces would be those of the first user halves, if a tag could have
+        /// any PCID.
+        const OTHER_SPACES: u64 = (1 << 11) - SPACES / 2;
+        fn processor() -> Self::Processor {
+            HyperV::new(Pcids::processor(), Refusing)
+        }
+        fn set_register(value: u64) {
+            Pcids::set_register(value);
+        }
+        fn register() -> u64 {
+            Pcids::register()
+        }
+        fn tag(register: u64) -> u16 {
+            Pcids::tag(register)
+        }
+        fn space(register: u64) -> u64 {
+            Pcids::space(register)
+        }
+        fn is_user(tag: u16) -> bool {
+            Pcids::is_user(tag)
+        }
+        fn drops(f: &mut dyn FnMut()) -> Vec<Dropped> {
+            Pcids::drops(f)
+        }
+        fn halves(processor: &Self::Processor) -> [u64; 2] {
+            Pcids::halves(processor.processor())
+        }
+        fn load(value: u64) {
+            Pcids::load(value);
+        }
+        fn unmark() {
+            Pcids::unmark();
         }
     }
 }
@@ -252,13 +313,17 @@ impl<I: Isa> World<I> {
     fn new(fault: Option<Work>) -> Self {
         let states = (0..CPUS).map(|_| CpuState::new()).collect();
         let engine = Shootdown::new(Bare::new(Toy { states }, I::processor()));
-        let spaces = (0..SPACES).map(|space| engine.space(Root(root(space)))).collect();
+        let all = SPACES + I::OTHER_SPACES;
+        let spaces = (0..all).map(|space| engine.space(Root(root(space)))).collect();
         let (registers, tlbs) = ([0; CPUS as usize], [const { BTreeMap::new() }; CPUS as usize]);
         let (pages, active) = (BTreeMap::new(), [false; CPUS as usize]);
         let mut world = Self { engine, spaces, registers, tlbs, pages, active, fault };
         for cpu in 0..CPUS {
             // SAFETY: the thread plays this CPU until it plays another.
             world.on(cpu, Work::Switch, |world| unsafe { world.engine.pin() }.online());
+        }
+        if I::OTHER_SPACES != 0 {
+            (0..SPACES / 2).chain(SPACES..all).for_each(|space| world.switch(0, space));
         }
         world
     }
@@ -402,6 +467,11 @@ fn check<I: Isa>(faults: &[Work]) {
 #[test]
 fn pcid_pairs_stay_coherent_and_faults_show() {
     check::<x86_64::Pcids>(&[Work::Switch, Work::Flush, Work::ReturnToUser]);
+}
+
+#[test]
+fn pcid_pairs_stay_coherent_under_hypervisor() {
+    check::<x86_64::GuestPcids>(&[]);
 }
 
 #[test]

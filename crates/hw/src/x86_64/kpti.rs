@@ -39,9 +39,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Root, Tag, Tagging,
+    Refused, Root, Tag, Tagging,
 };
 
+use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 use crate::x86_64::processor::X86_64;
@@ -242,6 +243,14 @@ unsafe impl Processor for Kpti {
     }
 }
 
+// SAFETY: the PCIDs from `USER_PCID` on are those of user halves, and no tags.
+unsafe impl PcidProcessor for Kpti {
+    #[inline]
+    fn pcid_max(&self) -> usize {
+        if self.tag_count() == 0 { 0 } else { usize::from(cr3::USER_PCID) - 1 }
+    }
+}
+
 // SAFETY: as for `X86_64`, under both tags.
 unsafe impl Broadcaster for Kpti {
     #[inline]
@@ -256,17 +265,23 @@ unsafe impl Broadcaster for Kpti {
         NotifyCosts { operation_ns: costs.operation_ns * 2, ..costs }
     }
 
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let pages = self.processor.broadcast_pages();
         // See `X86_64`: `INVLPGB` could overtake earlier stores to page tables.
         self.fence();
         for half in [tag, user_tag(tag)] {
             invlpgb::in_space(half, extent, pages).for_each(instructions::invlpgb);
         }
+        Ok(())
     }
 
     forward! { self => self.processor;
-        fn broadcast_kernel(extent: Extent);
+        fn broadcast_kernel(extent: Extent) -> Result<(), Refused>;
         fn complete() -> u64;
     }
 }

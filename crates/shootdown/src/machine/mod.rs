@@ -117,6 +117,17 @@ pub unsafe trait Machine: Memory {
     /// calls, and the paths of a flush are the same as without them.
     const TRACES: bool = false;
 
+    /// `true` if each operation checks what its caller promises, as far as the engine has the
+    /// means: that the CPU is online when it loads a space, that this engine has made the space and
+    /// the space is not retired, and that no operation begins within another one of its CPU. A
+    /// promise that is broken then panics with a sentence.
+    ///
+    /// Builds with debug assertions do most of these checks whatever this is. In other builds,
+    /// `true` costs a flush 7 instructions, a switch to a space that is not loaded 21, and going
+    /// lazy and back 17 (counted in C). The C interface sets it, because C has no types that keep
+    /// promises.
+    const CHECKS: bool = false;
+
     /// The engine's state of `cpu`, wherever the kernel has placed it: an array, a per-CPU area.
     fn state(&self, cpu: CpuId) -> &CpuState<Self>;
 
@@ -327,6 +338,12 @@ pub unsafe trait Machine: Memory {
     ///   included;
     /// - the accesses of `cpu` before it stopped happen before this call returns.
     ///
+    /// A CPU may be stopped while it walks page tables by software, with the interrupt masked, and
+    /// goes on with the pointers that it has read. If your kernel walks so, mark each walk by
+    /// [`PinnedCpu::begin_walk`](crate::PinnedCpu::begin_walk): the engine waits for a CPU that is
+    /// away within a walk. If a handler cannot mark its walks, as the TLB refill handler of a CPU
+    /// without hardware walks, which would also cache what it has read, then answer `false`.
+    ///
     /// To know that a CPU is not running is not enough. The CPU may be running again, with its old
     /// TLB, by the time that this method returns. [`VcpuWord`](crate::VcpuWord) has a protocol that
     /// meets this contract.
@@ -367,6 +384,9 @@ pub unsafe trait Machine: Memory {
     /// - if an extent [frees tables](Extent::frees_tables) or is [whole](Extent::is_whole), no
     ///   device has cached, or is about to use, an entry of the upper levels above those pages;
     /// - the accesses of the devices with these translations happen before the return.
+    ///
+    /// A flush of a space that is [pinned](crate::PinnedCpu::pin_tag) for a device also calls this if
+    /// its broadcast was [refused](crate::Refused), which the device would have observed.
     ///
     /// The extents may cover more pages than [`flush_ceiling`](Self::flush_ceiling). Choose here
     /// where a device drops everything instead.
@@ -455,6 +475,11 @@ pub unsafe trait Machine: Memory {
     fn report_stall(&self, report: &StallReport<'_, Self>) {
         panic!("{report}");
     }
+}
+
+/// Returns `true` if operations check what their callers promise. See [`Machine::CHECKS`].
+pub(crate) const fn is_checked<M: Machine>() -> bool {
+    M::CHECKS || cfg!(debug_assertions)
 }
 
 #[cfg(test)]

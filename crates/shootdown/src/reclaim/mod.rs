@@ -131,7 +131,6 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
     /// # Errors
     ///
     /// [`BatchIsFull`] if the batch already has `SPACES` other spaces.
-    #[expect(clippy::missing_panics_doc, reason = "the entry has just been filled")]
     pub fn space<M: Machine>(
         &mut self,
         machine: &M,
@@ -140,12 +139,7 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
     where
         S: Deref<Target = Space<M>> + Clone,
     {
-        let known = self.spaces[..self.count].iter().rposition(|batched| {
-            batched
-                .as_ref()
-                .is_some_and(|batched| core::ptr::eq(&raw const *batched.space, &raw const **space))
-        });
-        let index = match known {
+        let index = match self.index_of(space) {
             Some(index) => index,
             None if self.count == SPACES => return Err(BatchIsFull),
             None => {
@@ -156,9 +150,33 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
                 self.count - 1
             }
         };
+        Ok(self.entry(index))
+    }
+
+    /// The entry of a space that was [added](Self::space); `None` if it was not. For a kernel that
+    /// cannot keep the entry, as one in C.
+    pub fn find<M: Machine>(&mut self, space: &S) -> Option<BatchEntry<'_, M, S>>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        self.index_of(space).map(|index| self.entry(index))
+    }
+
+    /// The place of a space that was added. The one added last is the first that is compared.
+    fn index_of<M: Machine>(&self, space: &S) -> Option<usize>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        let address = |space: &S| &raw const **space;
+        self.spaces[..self.count].iter().rposition(|batched| {
+            batched.as_ref().is_some_and(|batched| address(&batched.space) == address(space))
+        })
+    }
+
+    fn entry<M: Machine>(&mut self, index: usize) -> BatchEntry<'_, M, S> {
         let BatchedSpace { space, extents } =
             self.spaces[index].as_mut().expect("filled up to `count`");
-        Ok(BatchEntry { extents, space, machine: PhantomData })
+        BatchEntry { extents, space, machine: PhantomData }
     }
 
     /// Notifies once every CPU that could be using one of the pages, and flushes this CPU's TLB.

@@ -4,15 +4,21 @@
 //! The completion also waits for an access that a CPU is just doing with a translation that the
 //! broadcast invalidates: for broadcasts, each use of the TLB is one step.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+#![expect(unsafe_code, reason = "implements `Broadcaster`")]
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Mutex;
 use std::vec::Vec;
 
 use super::tlb::Tlb;
-use super::{Platform, guard};
+use super::{Config, Platform, Soft, guard};
+use crate::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
+use crate::costs::NotifyCosts;
+use crate::cpu_set::{CpuBits, CpuSet};
 use crate::extent::Extent;
 use crate::ids::{CpuId, Tag};
+use crate::machine::Machine;
 use crate::memory::Word;
 
 /// The translations that a broadcast invalidates.
@@ -84,5 +90,68 @@ impl<P: Platform> Broadcasts<P> {
         self.order.fetch_add(1, AcqRel);
         self.busy.store(false, Release);
         result
+    }
+}
+
+impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
+    /// Issues a broadcast to these CPUs. One that is refused reaches none of them.
+    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) -> Result<(), Refused> {
+        let count = self.broadcasts.fetch_add(1, Relaxed) + 1;
+        if count.checked_rem(self.config.refuses_each) == Some(0) {
+            return Err(Refused);
+        }
+        self.cpus[P::cpu().index()].broadcasts.issue(targets, invalidation);
+        Ok(())
+    }
+
+    fn all_cpus(&self) -> Vec<CpuId> {
+        (0..self.config.cpus).map(CpuId).collect()
+    }
+}
+
+// SAFETY: a broadcast is delivered to every CPU that it reaches before `complete` returns, and a
+// CPU that uses its TLB applies what was delivered first.
+unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
+    fn capabilities(&self) -> Broadcast {
+        let reach = self.config.broadcast.expect("the machine has a broadcaster");
+        Broadcast {
+            reach,
+            pages_per_operation: 1,
+            operation_ceiling: self.flush_ceiling(),
+            completes_at_issue: self.config.completes_at_issue,
+        }
+    }
+    fn costs(&self) -> NotifyCosts {
+        let Config { costs, costs_swap_after, .. } = self.config;
+        let reads = self.cost_reads.fetch_add(1, Relaxed);
+        let swaps = reads.checked_div(costs_swap_after).unwrap_or(0);
+        if swaps.is_multiple_of(2) {
+            return costs;
+        }
+        let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
+        NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
+    }
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
+        let targets = match self.config.broadcast {
+            Some(Reach::Targets) => cpus.iter().collect(),
+            _ => self.all_cpus(),
+        };
+        self.issue(targets, Invalidation::Tag(tag, extent))
+    }
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
+        self.issue(self.all_cpus(), Invalidation::Kernel(extent))
+    }
+    fn complete(&self) -> u64 {
+        for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {
+            for cpu in cpus {
+                self.cpus[cpu.index()].broadcasts.deliver(invalidation);
+            }
+        }
+        0
     }
 }

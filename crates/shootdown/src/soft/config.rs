@@ -9,6 +9,10 @@ use crate::rules::Rule;
 
 /// Size and properties of a [`Soft`](super::Soft) machine.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "properties of hardware that do not exclude others"
+)]
 pub struct Config {
     /// Number of CPUs.
     pub cpus: u32,
@@ -22,6 +26,10 @@ pub struct Config {
     pub tagging: Tagging,
     /// The CPUs that a broadcast reaches; `None` if the machine cannot broadcast.
     pub broadcast: Option<Reach>,
+    /// See [`Broadcast::completes_at_issue`](crate::Broadcast::completes_at_issue).
+    pub completes_at_issue: bool,
+    /// Number of broadcasts of which the machine refuses the last, again and again; 0 for never.
+    pub refuses_each: u64,
     /// The costs of notifying other CPUs, from which the engine chooses how to do it.
     pub costs: NotifyCosts,
     /// Number of reads of [`costs`](Self::costs) after which the costs of interrupts and broadcasts
@@ -85,6 +93,8 @@ impl Config {
         tags: 6,
         tagging: Tagging::PerCpu,
         broadcast: None,
+        completes_at_issue: false,
+        refuses_each: 0,
         costs: NotifyCosts {
             interrupt_ns: 1,
             interrupt_each_ns: 0,

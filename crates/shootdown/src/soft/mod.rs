@@ -35,9 +35,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::broadcaster::{Broadcast, Broadcaster, Reach};
-use crate::costs::NotifyCosts;
-use crate::cpu_set::{CpuBits, CpuSet};
+use crate::cpu_set::CpuSet;
 use crate::cpu_state::CpuState;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
@@ -51,7 +49,7 @@ use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
 use crate::trace_event::{FlushTrace, WaitTrace};
 use crate::vcpu::VcpuWord;
-use broadcasts::{Broadcasts, Invalidation};
+use broadcasts::Broadcasts;
 use device::Device;
 use tlb::{Table, Tlb};
 
@@ -141,6 +139,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     freed_table_walks: AtomicU64,
     stale_nmis: AtomicU64,
     cost_reads: AtomicU64,
+    broadcasts: AtomicU64,
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
     traces: Mutex<(Vec<FlushTrace>, Vec<WaitTrace>)>,
@@ -191,6 +190,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             freed_table_walks: AtomicU64::new(0),
             stale_nmis: AtomicU64::new(0),
             cost_reads: AtomicU64::new(0),
+            broadcasts: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
             traces: Mutex::default(),
@@ -308,14 +308,6 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
 
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
         self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
-    }
-
-    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) {
-        self.cpus[P::cpu().index()].broadcasts.issue(targets, invalidation);
-    }
-
-    fn all_cpus(&self) -> Vec<CpuId> {
-        (0..self.config.cpus).map(CpuId).collect()
     }
 
     fn count_walk(&self, walked_freed: bool) {
@@ -448,43 +440,6 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
 }
 
-// SAFETY: a broadcast is delivered to every CPU that it reaches before `complete` returns, and a
-// CPU that uses its TLB applies what was delivered first.
-unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
-    fn capabilities(&self) -> Broadcast {
-        let reach = self.config.broadcast.expect("the machine has a broadcaster");
-        Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() }
-    }
-    fn costs(&self) -> NotifyCosts {
-        let Config { costs, costs_swap_after, .. } = self.config;
-        let reads = self.cost_reads.fetch_add(1, Relaxed);
-        let swaps = reads.checked_div(costs_swap_after).unwrap_or(0);
-        if swaps.is_multiple_of(2) {
-            return costs;
-        }
-        let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
-        NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
-    }
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
-        let targets = match self.config.broadcast {
-            Some(Reach::Targets) => cpus.iter().collect(),
-            _ => self.all_cpus(),
-        };
-        self.issue(targets, Invalidation::Tag(tag, extent));
-    }
-    fn broadcast_kernel(&self, extent: Extent) {
-        self.issue(self.all_cpus(), Invalidation::Kernel(extent));
-    }
-    fn complete(&self) -> u64 {
-        for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {
-            for cpu in cpus {
-                self.cpus[cpu.index()].broadcasts.deliver(invalidation);
-            }
-        }
-        0
-    }
-}
-
 impl<P: Platform, const WORDS: usize> fmt::Debug for Soft<P, WORDS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Soft").field("config", &self.config).finish_non_exhaustive()
@@ -556,7 +511,8 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
     /// Plays the hypervisor, which stops this CPU. Until it [resumes](Self::resume), the CPU must
     /// do nothing.
     pub fn stop(&self) {
-        self.vcpu().stop(self.engine.machine());
+        // SAFETY: the machine's user promises that the CPU does nothing.
+        unsafe { self.vcpu().stop(self.engine.machine()) };
     }
 
     /// Plays the hypervisor, which runs this CPU again, and empties its TLB if a flush has
@@ -564,9 +520,23 @@ impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
     pub fn resume(&self) {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        if self.vcpu().resume(machine) == Entries::Discard {
+        // SAFETY: the TLB is emptied here.
+        if unsafe { self.vcpu().resume(machine) } == Entries::Discard {
             machine.invalidate_all();
         }
+    }
+
+    /// Walks the page tables of `space` by software, with the interrupt masked, and calls
+    /// `meanwhile` when it has found a table and not yet read it. A walk of freed tables is
+    /// counted.
+    pub fn walk_by_software(&self, space: &Space<Soft<P, WORDS>>, meanwhile: impl FnOnce()) {
+        let walk = self.pin().begin_walk();
+        let table = self.engine.machine().table(space);
+        let upper = table.upper(space.root());
+        meanwhile();
+        P::set_cpu(self.cpu);
+        self.engine.machine().count_walk(table.has_freed(upper));
+        drop(walk);
     }
 
     /// Plays the handler that stops this CPU in a crash: it loads the kernel's root. After this,

@@ -68,14 +68,14 @@ impl<P: Platform> Table<P> {
     }
 
     /// The upper levels that a walk finds now.
-    fn upper(&self, root: Root) -> Upper {
+    pub(super) fn upper(&self, root: Root) -> Upper {
         Upper { root, tables: self.tables.load(Relaxed), in_place: self.in_place.use_count() }
     }
 
     /// Returns `true` if the page tables below these upper levels have been freed. Tables in place
     /// and unhooked tables are different memory, so a walk of the former does not have to be
     /// ordered with the freeing of the latter.
-    fn has_freed(&self, upper: Upper) -> bool {
+    pub(super) fn has_freed(&self, upper: Upper) -> bool {
         if upper.tables == self.tables.load(Relaxed) {
             upper.in_place < self.in_place.use_count()
         } else {
@@ -104,7 +104,7 @@ struct Translation {
 
 /// The upper levels of a root at the time when they were cached.
 #[derive(Clone, Copy, Debug)]
-struct Upper {
+pub(super) struct Upper {
     root: Root,
     /// Number of times that the root's page tables had been replaced.
     tables: u64,

@@ -15,6 +15,8 @@
 //! If there are no more ASIDs than CPUs, a CPU may find none free. Then it runs the space under
 //! [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
 
+#![expect(unsafe_code, reason = "only the driver knows what a device caches")]
+
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::Choice;
@@ -296,13 +298,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pinned
     }
 
-    /// Unpins the ASID of the space once. Call this when the device does not use the ASID any more,
-    /// and has dropped the translations that it cached under it.
+    /// Unpins the ASID of the space once.
     ///
     /// # Panics
     ///
     /// If the space is not [pinned](Self::pin_tag).
-    pub fn unpin_tag(&self, space: &Space<M>) {
+    ///
+    /// # Safety
+    ///
+    /// The device does not use the ASID any more, and has dropped the translations that it cached
+    /// under it. This is the only call for one [`pin_tag`](Self::pin_tag).
+    pub unsafe fn unpin_tag(&self, space: &Space<M>) {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let was_pinned = tags.with_lock(machine, self.id, || {
             // Relaxed: under the lock (TagLockAcquire).

@@ -59,7 +59,8 @@ fn check(flush: Flush, pages: &[u64], calls: u64, config: Config) {
     pages.iter().for_each(|&page| assert_eq!(touch(page), Touch::Fault));
     assert_eq!(touch(60), Touch::Ok);
     machine.reset_device();
-    system.engine.detach_device(space);
+    // SAFETY: the device has been reset.
+    unsafe { system.engine.detach_device(space) };
     reuse(41);
     assert_eq!(machine.device_flushes(), calls);
 }
@@ -93,6 +94,25 @@ fn flush_of_cpus_and_device_reaches_both() {
     machine.unmap(space, 3);
     let mut pending = system.cpu(0).pin().flush(space, page_at(3));
     assert_eq!(machine.device_flushes(), 1);
+    assert!(!pending.poll());
+    system.cpu(1).interrupt_point();
+    assert!(pending.poll());
+    machine.free(space, 3);
+    assert_eq!(machine.touch_by_device(space, 3), Touch::Fault);
+    assert_eq!(system.cpu(1).touch(3), Touch::Fault);
+}
+
+/// The device observes broadcasts, and is not attached.
+#[test]
+fn refused_broadcast_reaches_device_of_pinned_space() {
+    let system: System = System::new(Config { refuses_each: 1, ..CONFIG.with_broadcasts(15) });
+    let (machine, space) = (system.engine.machine(), &system.spaces[0]);
+    system.cpu(0).pin().pin_tag(space).unwrap();
+    system.switch(1, 0);
+    assert_eq!(system.cpu(1).touch(3), Touch::Ok);
+    assert_eq!(machine.touch_by_device(space, 3), Touch::Ok);
+    machine.unmap(space, 3);
+    let mut pending = system.cpu(0).pin().flush(space, page_at(3));
     assert!(!pending.poll());
     system.cpu(1).interrupt_point();
     assert!(pending.poll());

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use shootdown::{
     BellState, Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent,
-    Machine, Memory, NotifyCosts, PinnedCpu, Presence, Reach, Root, Shootdown, Space, StallReport,
-    Tag, TagSlot, Tagging, Unanswered,
+    Machine, Memory, NotifyCosts, PinnedCpu, Presence, Reach, Refused, Root, Shootdown, Space,
+    StallReport, Tag, TagSlot, Tagging, Unanswered,
 };
 
 pub(crate) const PAGE: Extent = Extent::page(0x1000);
@@ -57,14 +57,22 @@ pub(crate) struct Config {
     pub(crate) answers_early: bool,
     /// The costs by which the engine chooses; `None` if the machine cannot broadcast.
     pub(crate) costs: Option<NotifyCosts>,
+    /// The extent of which broadcasts are refused.
+    pub(crate) refused: Option<Extent>,
     /// Time that CPUs take to answer.
     pub(crate) answer_ns: u64,
     /// Time that a broadcast takes to complete.
     pub(crate) completion_ns: u64,
 }
 
-pub(crate) const CONFIG: Config =
-    Config { cpus: 2, answers_early: false, costs: None, answer_ns: 0, completion_ns: 0 };
+pub(crate) const CONFIG: Config = Config {
+    cpus: 2,
+    answers_early: false,
+    costs: None,
+    refused: None,
+    answer_ns: 0,
+    completion_ns: 0,
+};
 
 pub(crate) struct Measured {
     config: Config,
@@ -75,9 +83,10 @@ pub(crate) struct Measured {
     now_ns: AtomicU64,
     steps: Mutex<Vec<Step>>,
     during_wait: Mutex<Option<Turn>>,
+    after_invalidation: Mutex<Option<Turn>>,
 }
 
-/// An operation of another CPU while this one waits.
+/// An operation of another CPU while this one waits, or when it has just invalidated.
 type Turn = Box<dyn FnOnce() + Send>;
 
 impl Measured {
@@ -87,6 +96,20 @@ impl Measured {
 
     fn note(&self, step: Step) {
         self.steps().push(step);
+    }
+
+    /// Notes an invalidation, and runs the operation that comes after the first one.
+    fn note_invalidation(&self, step: Step) {
+        self.note(step);
+        let turn = self.after_invalidation.lock().unwrap().take();
+        turn.into_iter().for_each(|turn| self.take_turn(turn));
+    }
+
+    /// Runs an operation of another CPU.
+    fn take_turn(&self, turn: Turn) {
+        let this = self.current.load(Relaxed);
+        turn();
+        self.current.store(this, Relaxed);
     }
 
     /// This CPU, as other CPUs observe it.
@@ -156,16 +179,16 @@ unsafe impl Machine for Measured {
         self.note(Step::LoadKernel(self.observed().presence));
     }
     fn invalidate(&self, _: Tag, extent: Extent) {
-        self.note(Step::Invalidate(extent, self.observed().bell));
+        self.note_invalidation(Step::Invalidate(extent, self.observed().bell));
     }
     fn invalidate_tag(&self, _: Tag) {
-        self.note(Step::InvalidateTag(self.observed().bell));
+        self.note_invalidation(Step::InvalidateTag(self.observed().bell));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        self.note(Step::InvalidateKernel(extent));
+        self.note_invalidation(Step::InvalidateKernel(extent));
     }
     fn invalidate_all(&self) {
-        self.note(Step::InvalidateAll);
+        self.note_invalidation(Step::InvalidateAll);
     }
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {
         self.note(Step::Ring);
@@ -179,25 +202,29 @@ unsafe impl Machine for Measured {
         let turn = turn.unwrap_or_else(|| {
             panic!("there is no other thread, so {waiting:?} will not answer");
         });
-        let this = self.current.load(Relaxed);
-        turn();
-        self.current.store(this, Relaxed);
+        self.take_turn(turn);
     }
 }
 
 // SAFETY: there is no TLB.
 unsafe impl Broadcaster for Measured {
     fn capabilities(&self) -> Broadcast {
-        Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 8 }
+        Broadcast {
+            reach: Reach::Everyone,
+            pages_per_operation: 1,
+            operation_ceiling: 8,
+            completes_at_issue: false,
+        }
     }
     fn costs(&self) -> NotifyCosts {
         self.config.costs.expect("the machine has a broadcaster")
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, extent: Extent) {
-        self.note(Step::Broadcast(extent));
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, _: Tag, extent: Extent) -> Result<(), Refused> {
+        self.broadcast_kernel(extent)
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.note(Step::Broadcast(extent));
+        if Some(extent) == self.config.refused { Err(Refused) } else { Ok(()) }
     }
     fn complete(&self) -> u64 {
         self.note(Step::Complete);
@@ -227,6 +254,7 @@ impl System {
             now_ns: AtomicU64::new(1),
             steps: Mutex::default(),
             during_wait: Mutex::default(),
+            after_invalidation: Mutex::default(),
         });
         let space = Box::new(engine.space(Root(0)));
         let system = Self { engine, space };
@@ -269,6 +297,11 @@ impl System {
     /// Runs an operation of another CPU when the current CPU first waits.
     pub(crate) fn during_wait(&self, turn: impl FnOnce() + Send + 'static) {
         *self.engine.machine().during_wait.lock().unwrap() = Some(Box::new(turn));
+    }
+
+    /// Runs an operation of another CPU when a CPU next invalidates.
+    pub(crate) fn after_invalidation(&self, turn: impl FnOnce() + Send + 'static) {
+        *self.engine.machine().after_invalidation.lock().unwrap() = Some(Box::new(turn));
     }
 
     /// The steps of `operation`.

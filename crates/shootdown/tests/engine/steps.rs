@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
-use shootdown::{BellState, CpuId, Extent, NotifyCosts, PageSize, Pending, Presence};
+use shootdown::{BellState, CpuId, Extent, ExtentSet, NotifyCosts, PageSize, Pending, Presence};
 
 use super::measured::{CONFIG, Config, Measured, PAGE, Step, System};
 
@@ -58,6 +58,63 @@ fn broadcast_comes_after_page_tables_are_published_and_is_completed() {
     assert_order(&steps, &[Step::Fence, Step::Broadcast(Extent::whole()), Step::Complete]);
 }
 
+/// CPU 1 uses the space. The second extent is refused.
+#[test]
+fn partly_refused_broadcast_rings_for_all_extents() {
+    let other = Extent::page(0x9000);
+    let extents = [PAGE, other].into_iter().fold(ExtentSet::new(), |mut extents, extent| {
+        extents.add(extent);
+        extents
+    });
+    let costs = NotifyCosts { interrupt_ns: 5000, ..NotifyCosts::default() };
+    let refusing = Config { costs: Some(costs), refused: Some(other), ..CONFIG };
+    let order = [Step::Broadcast(PAGE), Step::Broadcast(other), Step::Ring];
+    for is_kernel in [false, true] {
+        let system = System::new(refusing);
+        let mut pending = None;
+        let steps = system.steps(|| {
+            let pin = system.pin(0);
+            pending = Some(match is_kernel {
+                false => pin.flush_gathered(&system.space, &extents),
+                true => pin.flush_kernel_gathered(&extents),
+            });
+        });
+        assert_order(&steps, &order);
+        let mut pending = pending.unwrap();
+        assert!(!pending.poll(), "CPU 1 has not answered");
+        let steps = system.steps(|| system.pin(1).handle_flush_ipi());
+        let answering = BellState::Answering;
+        for extent in [PAGE, other] {
+            index_of(
+                &steps,
+                match is_kernel {
+                    false => Step::Invalidate(extent, answering),
+                    true => Step::InvalidateKernel(extent),
+                },
+            );
+        }
+        assert!(pending.poll());
+        assert_eq!(system.stats().broadcasts_sent, u64::from(is_kernel));
+        // The part that was issued is completed with the next broadcast.
+        let steps = system.steps(|| _ = system.pin(0).flush_kernel(PAGE).poll());
+        assert_order(&steps, &[Step::Broadcast(PAGE), Step::Complete]);
+    }
+}
+
+/// Refused for the walkers of unhooked tables.
+#[test]
+fn refused_broadcast_of_whole_space_rings_walkers() {
+    let costs = NotifyCosts { interrupt_ns: 5000, ..NotifyCosts::default() };
+    let system =
+        System::new(Config { costs: Some(costs), refused: Some(Extent::whole()), ..CONFIG });
+    let _ = system.pin(0).flush(&system.space, PAGE).poll();
+    let mut pending = None;
+    let steps = system.steps(|| pending = Some(system.pin(0).flush_walkers(&system.space)));
+    assert_order(&steps, &[Step::Broadcast(Extent::whole()), Step::Ring]);
+    system.pin(1).handle_flush_ipi();
+    assert!(pending.unwrap().poll());
+}
+
 #[test]
 fn joined_broadcast_is_completed() {
     let system = with_broadcasts();
@@ -87,7 +144,8 @@ fn switch_trim_and_attached_device_are_followed_by_a_barrier() {
     index_of(&system.steps(|| _ = system.pin(0).trim_cpumask(&system.space)), Step::Fence);
     let attach = || system.engine.attach_device(&system.space).unwrap();
     assert_eq!(system.steps(attach), [Step::Fence]);
-    system.engine.detach_device(&system.space);
+    // SAFETY: there is no device.
+    unsafe { system.engine.detach_device(&system.space) };
 }
 
 /// Flushes on CPU 0, and returns the steps of CPU 1, which answers the flushes together.
@@ -177,7 +235,8 @@ fn pin_of_a_tag_is_followed_by_a_barrier() {
     let pin = || assert!(system.pin(0).pin_tag(&system.space).is_some());
     pin();
     assert_eq!(system.steps(pin), [Step::Fence]);
-    (0..2).for_each(|_| system.pin(0).unpin_tag(&system.space));
+    // SAFETY: there is no device.
+    (0..2).for_each(|_| unsafe { system.pin(0).unpin_tag(&system.space) });
 }
 
 /// The machine's `wait_hint` panics, because there is no thread that could answer.
@@ -212,6 +271,70 @@ fn cpu_that_waits_is_not_interrupted() {
     assert!(!receiver.recv().unwrap().contains(&Step::Ring));
     // SAFETY: nothing refers to the system any more: the other flush was forgotten.
     drop(unsafe { Box::from_raw(owned) });
+}
+
+/// CPU 1 catches up, and CPU 0 flushes another page after the first invalidation. CPU 1 may have
+/// cached that page again by then.
+#[test]
+fn flush_while_catching_up_is_caught_up_with() {
+    const OTHER: Extent = Extent::page(0x9000);
+    type Operation = fn(&System);
+    // SAFETY: the space lives as long as the engine, and its box does not move it.
+    let switch = |system: &System| unsafe { system.pin(1).switch(&system.space) };
+    let handle: Operation = |system| system.pin(1).handle_flush_ipi();
+    let flush: Operation = |system| std::mem::forget(system.pin(1).flush(&system.space, PAGE));
+    // What CPU 1 does, the number of flushes of CPU 0, and what CPU 1 does then.
+    let cases: [(Operation, u32, Operation); 8] = [
+        (|system| system.pin(1).enter_lazy(), 1, switch),
+        (|system| system.pin(1).enter_lazy(), 2, switch),
+        (|system| system.pin(1).leave_space(), 1, switch),
+        (|system| system.pin(1).leave_space(), 2, switch),
+        (|_| {}, 1, handle),
+        (|_| {}, 2, handle),
+        (|_| {}, 0, flush),
+        (|_| {}, 2, flush),
+    ];
+    for (number, (before, flushes, catch_up)) in cases.into_iter().enumerate() {
+        let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+        // SAFETY: the box is freed at the end.
+        let system: &'static System = unsafe { &*owned };
+        before(system);
+        (0..flushes).for_each(|_| std::mem::forget(system.pin(0).flush(&system.space, PAGE)));
+        system.after_invalidation(|| std::mem::forget(system.pin(0).flush(&system.space, OTHER)));
+        let steps = system.steps(|| {
+            catch_up(system);
+            system.pin(1).handle_flush_ipi();
+        });
+        let is_other = |step: &Step| matches!(step, Step::Invalidate(OTHER, _));
+        assert!(steps.iter().any(is_other), "case {number}: {steps:?}");
+        // SAFETY: nothing refers to the system any more: the flushes were forgotten.
+        drop(unsafe { Box::from_raw(owned) });
+    }
+}
+
+/// As [`flush_while_catching_up_is_caught_up_with`], for the kernel's pages.
+#[test]
+fn kernel_flush_while_catching_up_is_caught_up_with() {
+    for comes_online in [true, false] {
+        let owned = Box::into_raw(Box::new(System::new(CONFIG)));
+        // SAFETY: the box is freed at the end.
+        let system: &'static System = unsafe { &*owned };
+        let flush = |extent| std::mem::forget(system.pin(0).flush_kernel(extent));
+        if comes_online {
+            system.pin(1).offline();
+        } else {
+            flush(Extent::page(0x9000));
+        }
+        system.after_invalidation(move || flush(PAGE));
+        let steps = system.steps(|| {
+            system.pin(1).online();
+            system.pin(1).handle_flush_ipi();
+        });
+        let count = steps.iter().filter(|step| **step == Step::InvalidateKernel(PAGE)).count();
+        assert_eq!(count, 2, "on both CPUs: {steps:?}");
+        // SAFETY: nothing refers to the system any more: the flushes were forgotten.
+        drop(unsafe { Box::from_raw(owned) });
+    }
 }
 
 /// The switch publishes the generation up to which the CPU's translations are clean.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::thread;
 use shootdown::soft::{Config, Touch};
 
-use crate::system::{System, finish};
+use crate::system::{System, finish, page_at};
 
 fn guest(config: Config) -> Config {
     Config { is_guest: true, ..config }
@@ -50,6 +50,50 @@ pub(crate) fn return_while_flushing<const W: usize>(config: Config) {
         system.conclude(pending);
     }
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+}
+
+/// CPU 1 is stopped again before it returns, while CPU 0 flushes, and frees the page as soon as the
+/// flush is done.
+pub(crate) fn stop_again_while_flushing<const W: usize>(config: Config) {
+    let system = System::<W>::active(guest(config));
+    system.cpu(1).stop();
+    let pending = system.race_reuse(|_, cpu| {
+        cpu.stop();
+        cpu.resume();
+        assert_ne!(cpu.touch(0), Touch::Stale);
+    });
+    if let Some(pending) = pending {
+        system.conclude(pending);
+    }
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+}
+
+/// CPU 1 is stopped within a walk by software, and goes on with it, while CPU 0 unhooks the tables,
+/// flushes, and frees them as soon as the flush is done.
+pub(crate) fn stop_in_walk<const W: usize>(config: Config) {
+    let system = System::<W>::active(guest(config));
+    let pending = system.race(
+        |system, cpu| {
+            cpu.walk_by_software(&system.a, || {
+                cpu.stop();
+                cpu.resume();
+            });
+        },
+        |cpu| {
+            system.machine().unhook_tables(&system.a);
+            let mut pending = cpu.pin().flush(&system.a, page_at(0).freeing_tables());
+            if pending.poll() {
+                system.machine().free_tables(&system.a);
+                return None;
+            }
+            Some(pending)
+        },
+    );
+    if let Some(pending) = pending {
+        system.cpu(1).interrupt_point();
+        finish(pending);
+    }
+    assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
 /// As [`return_while_flushing`], while CPU 2 flushes another page. Each flush must be ordered with

@@ -36,7 +36,8 @@ pub(crate) fn detach_while_flushing<const W: usize>(config: Config) {
     let use_and_detach = |system: &System<W>, _: &Cpu<'_, W>| {
         assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
         system.machine().reset_device();
-        system.engine.detach_device(&system.a);
+        // SAFETY: the device has dropped its translations.
+        unsafe { system.engine.detach_device(&system.a) };
     };
     let pending = system.race_reuse(use_and_detach);
     assert!(pending.is_none(), "no CPU was rung");

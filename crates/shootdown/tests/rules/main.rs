@@ -111,6 +111,8 @@ programs_against! {
     SkipAway => flush_while_stopped,
     StopRelease | DeferAcquire => stop_while_flushing,
     ReturnAcquire => return_while_flushing,
+    KeepRequest => stop_again_while_flushing,
+    WaitForWalks | WalkRelease | WalkAcquire => stop_in_walk,
     RingLazy => lazy_on_freed_tables,
     FlushLocally => flush_own,
     Wait => flush_active,
@@ -139,6 +141,7 @@ programs_against! {
     AttachFence => attach_while_flushing,
     DetachRelease => detach_while_flushing,
     FlushDevices => flush_under_attached_device,
+    RingIfRefused => refused_broadcast,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
     FlushOnOnline => come_online,
@@ -201,7 +204,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 40] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 41] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -228,6 +231,7 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 40] {
         ("quarantine while returning", quarantine_while_returning::<W>),
         ("quarantine while trimming", quarantine_while_trimming::<W>),
         ("roll over while choosing", rollover_while_choosing::<W>),
+        ("wait for firmware's broadcast", wait_on_another_cpu_for_firmware::<W>),
         ("resume during broadcast", resume_during_broadcast::<W>),
         ("switch during broadcast", switch_during_broadcast::<W>),
         ("enter lazy during broadcast", enter_lazy_during_broadcast::<W>),

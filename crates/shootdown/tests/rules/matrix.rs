@@ -504,13 +504,33 @@ fn every_operation_passes_with_early_answers() {
         Action::SwitchAway,
         Action::GoOffline,
     ];
+    assert_all_pass(searches_of(actions, config));
+}
+
+/// The machine refuses each broadcast.
+#[test]
+fn every_operation_passes_with_refused_broadcasts() {
+    let config = Config { refuses_each: 1, ..Config::default().with_broadcasts(6) };
+    let actions = [
+        Action::TakeInterrupt,
+        Action::Resume,
+        Action::SwitchBack,
+        Action::SwitchAway,
+        Action::GoOffline,
+        Action::GoOnline,
+    ];
+    assert_all_pass(searches_of(actions, config));
+}
+
+/// Searches of these actions with each operation that does not end the space.
+fn searches_of(actions: [Action; 6], config: Config) -> Vec<NamedSearch> {
     let search = if soaking() { Search::Witnessed(3) } else { Search::Witnessed(2) };
     let operations = Operation::ALL.into_iter().filter(|operation| !operation.ends_space());
     let pairs = operations.flat_map(|operation| actions.map(|action| (operation, action)));
     let named = |(operation, action)| {
         NamedSearch::new((operation, action), search, move || run(operation, action, config))
     };
-    assert_all_pass(pairs.map(named).collect());
+    pairs.map(named).collect()
 }
 
 /// Shows that the matrix detects the removal of rules: without each of these, one combination

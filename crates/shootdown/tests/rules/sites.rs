@@ -121,6 +121,10 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
             ("flush_own_gathered", flush_own_gathered::<1>),
             ("reclaim_own", reclaim_own::<1>),
         ],
+        Rule::CompleteBroadcasts => &[
+            ("broadcast_to_active", broadcast_to_active::<1>),
+            ("wait_on_another_cpu_for_firmware", wait_on_another_cpu_for_firmware::<1>),
+        ],
         Rule::CompleteForOthers => &[
             ("wait_on_another_cpu", wait_on_another_cpu::<1>),
             ("go_offline_with_broadcast", go_offline_with_broadcast::<1>),

@@ -183,6 +183,25 @@ pub(crate) fn broadcast_to_active<const W: usize>(config: Config) {
     assert_eq!(system.machine().total_stats().interrupts_sent, 0);
 }
 
+/// CPU 0 flushes, and its broadcast is refused, while CPU 1 uses the space.
+pub(crate) fn refused_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { refuses_each: 1, ..few_tags(config) });
+    system.race_flush(|_, cpu| assert_ne!(cpu.touch(0), Touch::Stale));
+}
+
+/// CPU 0 flushes by a broadcast that completes at issue, and CPU 1, which uses the space, waits for
+/// the flush.
+pub(crate) fn wait_on_another_cpu_for_firmware<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { completes_at_issue: true, ..few_tags(config) });
+    let touch = |_: &System<W>, cpu: &Cpu<'_, W>| assert_ne!(cpu.touch(0), Touch::Stale);
+    let pending = system.race(touch, |cpu| system.unmap(cpu, 0));
+    let one = system.cpu(1);
+    let _ = one.pin();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    assert_ne!(one.touch(0), Touch::Stale);
+}
+
 /// CPU 0 flushes by broadcast, and CPU 1, which uses the space, waits for the flush.
 pub(crate) fn wait_on_another_cpu<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
@@ -322,7 +341,8 @@ pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
     system.cpu(0).pin().pin_tag(&system.a).expect("there are enough ASIDs");
     let switch_in = |system: &System<W>, cpu: &Cpu<'_, W>| switch(cpu, &system.a);
     let pending = system.race(switch_in, |cpu| {
-        cpu.pin().unpin_tag(&system.a);
+        // SAFETY: there is no device.
+        unsafe { cpu.pin().unpin_tag(&system.a) };
         system.unmap(cpu, 0)
     });
     system.conclude(pending);

@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent, Machine,
-    Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot,
-    Tagging,
+    Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Refused, Root, Rule, Shootdown, Space, Tag,
+    TagSlot, Tagging,
 };
 
 /// Size and properties of the machine.
@@ -290,20 +290,26 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
 unsafe impl<const WORDS: usize> Broadcaster for Hardware<WORDS> {
     fn capabilities(&self) -> Broadcast {
         let reach = self.size.broadcast.expect("the machine has a broadcaster");
-        Broadcast { reach, pages_per_operation: 1, operation_ceiling: 8 }
+        Broadcast { reach, pages_per_operation: 1, operation_ceiling: 8, completes_at_issue: false }
     }
     fn costs(&self) -> NotifyCosts {
         self.run_hook(HookPoint::Choice);
         NotifyCosts { interrupt_ns: 1000, broadcast_ns: 1, ..NotifyCosts::default() }
     }
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let targets = match self.size.broadcast {
             Some(Reach::Targets) => cpus.iter().map(CpuId::index).collect(),
             _ => (0..self.cores.len()).collect(),
         };
         self.core().issued.push((targets, tag, extent));
+        Ok(())
     }
-    fn broadcast_kernel(&self, _extent: Extent) {
+    fn broadcast_kernel(&self, _extent: Extent) -> Result<(), Refused> {
         unreachable!("no test flushes the kernel's translations");
     }
     fn complete(&self) -> u64 {

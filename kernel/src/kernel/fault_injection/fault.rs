@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Root, Tag, Tagging,
+    Refused, Root, Tag, Tagging,
 };
 use shootdown_hw::{Processor, forward};
 
@@ -98,10 +98,11 @@ const OFFSET_BYTES: u64 = 8 << 12;
 pub(crate) struct Faulty<P>(pub(crate) P);
 
 impl<P: Processor> Faulty<P> {
-    /// Calls `drop` with the tag and the extent that the injected fault leaves of these two.
-    fn drop(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+    /// The tag and the extent that the injected fault leaves of these two; `None` if it leaves
+    /// nothing to drop.
+    fn altered(tag: Tag, extent: Extent) -> Option<(Tag, Extent)> {
         if is_injected(Fault::OthersKeepAll) {
-            return;
+            return None;
         }
         let tag = if is_injected(Fault::OtherTag) { Tag(tag.0 ^ 1) } else { tag };
         let extent = if is_injected(Fault::OtherPages) && !extent.is_whole() {
@@ -109,12 +110,15 @@ impl<P: Processor> Faulty<P> {
         } else {
             extent
         };
-        drop(tag, extent);
+        Some((tag, extent))
     }
 
     /// Drops an extent on this CPU. The CPU that changes page tables has no fault.
     fn drop_local(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
-        if is_other() { Self::drop(tag, extent, drop) } else { drop(tag, extent) }
+        let altered = if is_other() { Self::altered(tag, extent) } else { Some((tag, extent)) };
+        if let Some((tag, extent)) = altered {
+            drop(tag, extent);
+        }
     }
 
     /// The processor's broadcaster. The engine calls its methods only if there is one.
@@ -196,12 +200,19 @@ unsafe impl<P: Processor> Broadcaster for Faulty<P> {
         fn complete() -> u64;
     }
 
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let broadcaster = self.real_broadcaster();
-        Self::drop(tag, extent, |tag, extent| broadcaster.broadcast(cpus, tag, extent));
+        let issue = |tag, extent| broadcaster.broadcast(cpus, tag, extent);
+        Self::altered(tag, extent).map_or(Ok(()), |(tag, extent)| issue(tag, extent))
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let broadcaster = self.real_broadcaster();
-        Self::drop(Tag::KERNEL, extent, |_, extent| broadcaster.broadcast_kernel(extent));
+        let altered = Self::altered(Tag::KERNEL, extent);
+        altered.map_or(Ok(()), |(_, extent)| broadcaster.broadcast_kernel(extent))
     }
 }

@@ -4,7 +4,9 @@
 
 use core::ptr;
 
-use shootdown::{Broadcast, Broadcaster, CpuBits, CpuSet, Extent, NotifyCosts, Reach, Tag};
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Extent, NotifyCosts, Reach, Refused, Tag,
+};
 
 use super::parts;
 use crate::config::{
@@ -51,6 +53,7 @@ impl Broadcasts {
                 reach,
                 pages_per_operation: (broadcast.pages_per_operation as usize).max(1),
                 operation_ceiling: (broadcast.operation_ceiling as usize).max(1),
+                completes_at_issue: reach == Reach::Targets,
             },
             costs: if costs.interrupt_ns == 0 { costs.broadcasts_only() } else { costs },
         })
@@ -70,7 +73,12 @@ unsafe impl Broadcaster for Broadcasts {
         self.costs
     }
 
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let (address, count, shift, frees_tables) = parts(extent);
         let send = |cpus, cpu_count| {
             // SAFETY: the array has this many numbers.
@@ -83,19 +91,25 @@ unsafe impl Broadcaster for Broadcasts {
                     count,
                     shift,
                     frees_tables,
-                );
+                )
             }
         };
+        let mut is_issued = true;
         match self.capabilities.reach {
-            Reach::Everyone => send(ptr::null(), 0),
-            Reach::Targets => for_each_block(cpus, |cpus| send(cpus.as_ptr(), cpus.len())),
+            Reach::Everyone => is_issued = send(ptr::null(), 0),
+            Reach::Targets => for_each_block(cpus, |cpus| {
+                is_issued = is_issued && send(cpus.as_ptr(), cpus.len());
+            }),
         }
+        is_issued.then_some(()).ok_or(Refused)
     }
 
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let (address, count, shift, frees_tables) = parts(extent);
         // SAFETY: the kernel defines this function without preconditions, like those below.
-        unsafe { os::shootdown_mmu_broadcast_kernel(address, count, shift, frees_tables) };
+        let is_issued =
+            unsafe { os::shootdown_mmu_broadcast_kernel(address, count, shift, frees_tables) };
+        is_issued.then_some(()).ok_or(Refused)
     }
 
     #[inline]

@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
-    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging, VcpuWord,
+    Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule, Space, Tag, TagSlot, Tagging,
+    VcpuWord,
 };
 
 use super::{Config, Fault, Tags};
@@ -114,8 +115,11 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             // A CPU that does not run takes no interrupt.
             machine.mask();
             machine.set_stopped(true);
-            vcpu.stop(self);
-            let entries = vcpu.resume(self);
+            // SAFETY: the CPU does nothing else here, and its TLB is emptied below.
+            let entries = unsafe {
+                vcpu.stop(self);
+                vcpu.resume(self)
+            };
             if entries == Entries::Discard {
                 self.synchronize();
                 self.invalidate_all();
@@ -292,13 +296,23 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
 // SAFETY: a broadcast takes effect on every CPU before `complete` returns.
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachine<LIFETIME, WORDS> {
     fn capabilities(&self) -> Broadcast {
-        Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 }
+        Broadcast {
+            reach: Reach::Everyone,
+            pages_per_operation: 1,
+            operation_ceiling: 4,
+            completes_at_issue: false,
+        }
     }
     fn costs(&self) -> NotifyCosts {
         // With these costs, the engine broadcasts whenever it can.
         NotifyCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..NotifyCosts::default() }
     }
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let covered = |page| covers(extent, page);
         with_machine(|machine| {
             self.broadcast_tags[machine.cpu()].update(|tags| tags | 1 << tag.0);
@@ -310,10 +324,12 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
             }
             with_machine(|machine| machine.broadcast_combined(tag.0));
         }
+        Ok(())
     }
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let covered = |page| covers(extent, page);
         with_machine(|machine| machine.broadcast_kernel(covered, upper(extent)));
+        Ok(())
     }
     fn complete(&self) -> u64 {
         self.wait();
@@ -326,8 +342,16 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
 
 /// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
 /// them.
-const CPU_WORDS: [&str; 7] =
-    ["presence", "hazard", "seen generation", "tag", "last tag", "bell", "acknowledgement"];
+const CPU_WORDS: [&str; 8] = [
+    "presence",
+    "hazard",
+    "seen generation",
+    "tag",
+    "last tag",
+    "walks",
+    "bell",
+    "acknowledgement",
+];
 
 /// Returns `true` if an extent covers a page of a table, by its number, or the large page of an
 /// entry of the root, whose number comes after those of the tables' pages. An extent of large pages

@@ -109,7 +109,7 @@ impl Drop for InFlight<'_> {
 impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Sets up the kernel on a machine. Every CPU is online and runs no space.
     fn new(machine: &HostileMachine, Programs { config, ops }: &'p Programs) -> Self {
-        let is_guest = ops.iter().flatten().any(|op| matches!(op, Op::Stop));
+        let is_guest = ops.iter().flatten().any(|op| matches!(op, Op::Stop | Op::StopInWalk(..)));
         let engine = Shootdown::from(EngineMachine::new(machine, *config, is_guest));
         let mut spaces = take_spaces();
         spaces.extend(
@@ -172,6 +172,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::Pin(space) => self.pin(space),
             Op::Attach(space) => self.attach(space),
             Op::Stop => self.stop(),
+            Op::StopInWalk(space, slot) => self.stop_in_walk(space, slot),
             Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
             Op::UnmapKernelTable => self.unmap_kernel_table(),
@@ -389,7 +390,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
                 machine.detach_device();
             }
         });
-        self.pinned(|pin| pin.unpin_tag(own));
+        // SAFETY: the machine's device drops its translations when it is detached.
+        self.pinned(|pin| unsafe { pin.unpin_tag(own) });
     }
 
     /// A device with a TLB of its own uses a space.
@@ -403,7 +405,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
                 machine.detach_device();
             }
         });
-        self.engine.detach_device(own);
+        // SAFETY: as above.
+        unsafe { self.engine.detach_device(own) };
     }
 
     fn stop(&self) {
@@ -414,6 +417,19 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             }
             if self.current[machine.cpu()].get().is_some() {
                 self.engine.machine().stay_in_user_mode();
+            }
+        });
+    }
+
+    fn stop_in_walk(&self, space: usize, slot: usize) {
+        if with_machine(|machine| self.current[machine.cpu()].get()) != Some(space) {
+            return;
+        }
+        self.pinned(|pin| {
+            let _walk = pin.begin_walk();
+            if let Some(table) = self.spaces[space].tables.linked_table(slot) {
+                self.engine.machine().stop();
+                with_machine(|machine| machine.read_table(table));
             }
         });
     }

@@ -5,8 +5,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Root, Tag,
-    Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
+    Tag, Tagging,
 };
 
 use super::{GuestOperation, Stage2};
@@ -192,15 +192,22 @@ unsafe impl Broadcaster for Stage2 {
     }
 
     /// Reaches all CPUs, whatever `cpus` contains.
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         self.under(tag, || self.issue(tag, extent, Domain::InnerShareable));
+        Ok(())
     }
 
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.issue_own(extent, Domain::InnerShareable);
         if extent.is_whole() {
             self.tlbi(GuestOperation::AllGuests, Domain::InnerShareable);
         }
+        Ok(())
     }
 
     fn complete(&self) -> u64 {

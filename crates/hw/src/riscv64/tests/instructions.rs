@@ -26,13 +26,16 @@ pub(crate) enum Step {
 
 std::thread_local! {
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    static FIRMWARE: Cell<FirmwareState> = const {
+        Cell::new(FirmwareState { stopped: 0, is_strict: false })
+    };
     static SATP: Cell<u64> = const { Cell::new(0) };
     /// Bits of `satp` that the processor has.
     static SATP_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
 /// The instructions that `f` executes, in order.
-pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
+pub(crate) fn steps_of<R>(f: impl FnOnce() -> R) -> Vec<Step> {
     STEPS.take();
     f();
     STEPS.take()
@@ -99,10 +102,33 @@ pub(crate) fn fence_all() {
     record(Step::FenceAll);
 }
 
-/// Firmware that refuses calls for hart 63.
-pub(crate) fn call_firmware(call: Call) -> i64 {
+/// The firmware of a test, with harts 0 to 63.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FirmwareState {
+    /// One bit for each hart that has stopped.
+    pub(crate) stopped: u64,
+    /// `true` if a call that names a stopped hart is an error, and reaches no hart (OpenSBI 1.7 to
+    /// 1.8.1). Otherwise the call reaches the others.
+    pub(crate) is_strict: bool,
+}
+
+/// Calls `f` with this firmware.
+pub(crate) fn with_firmware<R>(firmware: FirmwareState, f: impl FnOnce() -> R) -> R {
+    FIRMWARE.set(firmware);
+    let result = f();
+    FIRMWARE.set(FirmwareState::default());
+    result
+}
+
+/// Firmware that refuses calls for hart 63, although it has not stopped.
+pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
     record(Step::Firmware(call));
-    if call.arguments[0] >> 63 == 1 { -3 } else { 0 }
+    let (firmware, named) = (FIRMWARE.get(), call.arguments[0]);
+    if call.extension == Call::HART_STATES {
+        return Ok(firmware.stopped >> named & 1);
+    }
+    let is_refused = named >> 63 == 1 || firmware.is_strict && named & firmware.stopped != 0;
+    if is_refused { Err(-3) } else { Ok(0) }
 }
 
 pub(crate) fn clear_software_interrupt() {

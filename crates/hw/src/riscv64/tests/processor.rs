@@ -5,9 +5,13 @@ use crate::riscv64::instructions::Step::{
     self, BeginInvalidations, DropAll, DropAsid, DropPage, EndInvalidations, FenceAll, FenceMemory,
     FenceStores, Firmware, InvalidatePage, SetSatp,
 };
-use crate::riscv64::instructions::{set_up, steps_of};
+use crate::riscv64::instructions::{FirmwareState, set_up, steps_of, with_firmware};
 use crate::riscv64::sbi::Call;
-use shootdown::PageSize;
+use crate::{Bare, Kernel};
+use core::cell::Cell;
+use core::ptr::NonNull;
+use shootdown::{CpuState, PageSize, Shootdown, Space};
+use std::boxed::Box;
 use std::vec::Vec;
 
 const FEATURES: Features = Features { mode: Mode::Sv48, asid_bits: 16, has_svinval: false };
@@ -136,7 +140,7 @@ fn remote_fence_names_harts_of_cpus() {
         |mask, base| Firmware(Call::remote_fence(HartMask { mask, base }, Some(Tag(7)), page));
     let steps = steps_of(|| {
         let broadcaster = processor.broadcaster().expect("there are remote fences");
-        broadcaster.broadcast(&cpus(&[0, 3, 70]), Tag(7), page);
+        assert_eq!(broadcaster.broadcast(&cpus(&[0, 3, 70]), Tag(7), page), Ok(()));
         assert_eq!(broadcaster.complete(), 0);
     });
     assert_eq!(steps, [fence(0b10010, 0), fence(1 << 7, 64)]);
@@ -150,10 +154,95 @@ fn interrupts_are_sent_after_stores() {
     assert_eq!(steps, [FenceAll, Firmware(Call::send_ipi(HartMask { mask: 0b110, base: 0 }))]);
 }
 
+/// Hart 2 has stopped. Firmware that skips it has reached all others.
 #[test]
-#[should_panic(expected = "the firmware refuses")]
-fn refused_fence_panics() {
+fn fence_of_stopped_hart_is_refused_by_strict_firmware() {
     // SAFETY: the calls are only recorded.
     let processor = unsafe { STRICT.with_remote_fences(hart) };
-    processor.broadcast(&cpus(&[62]), Tag(7), Extent::whole());
+    let broadcast = |cpus: &CpuSet<_>| processor.broadcast(cpus, Tag(7), Extent::whole());
+    for (is_strict, expected) in [(false, Ok(())), (true, Err(Refused))] {
+        let firmware = FirmwareState { stopped: 1 << 2, is_strict };
+        // The refusal of one mask counts for all masks.
+        for named in [&[0, 1, 4][..], &[1, 70], &[70, 1]] {
+            let refused = with_firmware(firmware, || broadcast(&cpus(named)));
+            assert_eq!(refused, expected, "{named:?}");
+        }
+        assert_eq!(with_firmware(firmware, || broadcast(&cpus(&[0, 4]))), Ok(()));
+    }
+}
+
+/// A board with three CPUs. One thread is each of them in turn.
+struct Board {
+    cpus: [CpuState<Bare<Self>>; 3],
+    current: Cell<u32>,
+    /// An operation of another CPU, which comes between the ring of bells and the interrupt.
+    before_interrupt: Cell<Option<Box<dyn FnOnce()>>>,
+}
+
+// SAFETY: the test has one thread.
+unsafe impl Sync for Board {}
+
+// SAFETY: one thread is each CPU in turn, and instructions are only recorded.
+unsafe impl Kernel for Board {
+    type Processor = RiscV64;
+    type CpuBits = [u64; 1];
+
+    fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>> {
+        &self.cpus[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(self.current.get())
+    }
+    fn root(&self) -> Root {
+        Root(0x9000)
+    }
+    fn cpu_limit(&self) -> usize {
+        3
+    }
+    fn ring(&self, cpus: &CpuSet<[u64; 1]>) {
+        if let Some(operation) = self.before_interrupt.take() {
+            operation();
+        }
+        sbi::send_ipis(cpus.iter().map(hart));
+    }
+    fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {}
+}
+
+/// CPU 2 goes offline while CPU 0 flushes. Its hart has stopped when the firmware is called for it:
+/// for the fence, and for the interrupt that the engine sends instead.
+#[test]
+fn flush_survives_cpu_that_goes_offline() {
+    set_up(16, satp(0x9000, 0));
+    let states = [(); 3].map(|()| CpuState::new());
+    let before_interrupt = Cell::new(None);
+    let board = Board { cpus: states, current: Cell::new(0), before_interrupt };
+    let costs = NotifyCosts::default().broadcasts_only();
+    // SAFETY: the calls are only recorded.
+    let processor = unsafe { STRICT.with_remote_fences(hart) }.with_costs(costs);
+    let engine = Box::new(Shootdown::new(Bare::new(board, processor)));
+    let engine: &'static Shootdown<Bare<Board>> = Box::leak(engine);
+    let space = Box::leak(Box::new(engine.space(Root(0x7000))));
+    let on = move |cpu| {
+        engine.machine().kernel().current.set(cpu);
+        // SAFETY: there is one thread, and no handler.
+        unsafe { engine.pin() }
+    };
+    for cpu in 0..3 {
+        on(cpu).online();
+        // SAFETY: the space outlives its use, and does not move.
+        unsafe { on(cpu).switch(space) };
+    }
+    let go_offline = move || {
+        on(2).offline();
+        let _ = on(0);
+    };
+    engine.machine().kernel().before_interrupt.set(Some(Box::new(go_offline)));
+    let firmware = FirmwareState { stopped: 1 << hart(CpuId(2)), is_strict: true };
+    let mut pending = with_firmware(firmware, || on(0).flush(space, Extent::page(0x5000)));
+    assert!(!pending.poll(), "CPU 1 has not answered");
+    on(1).handle_flush_ipi();
+    let _ = on(0);
+    assert!(pending.poll(), "no CPU waits for one that is offline");
+    let counts = engine.cpu(CpuId(0)).stats();
+    assert_eq!((counts.broadcasts_sent, counts.interrupts_sent), (0, 2));
 }

@@ -20,6 +20,7 @@
 //! - The features that the hypervisor recommends (CPUID leaf 0x4000_0004, EAX): bit 2, hypercalls
 //!   for remote flushes; bit 11, sets of virtual processors, if there are more than 64.
 //! - PCIDs. Without tags, the engine cannot broadcast, and this processor is the one that it wraps.
+//! - A hypercall may be refused. The engine then interrupts the CPUs.
 //! - The kernel's pages are flushed by interrupts, because the engine broadcasts these only where a
 //!   broadcast reaches everyone.
 //!
@@ -35,10 +36,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Memory,
-    NotifyCosts, Reach, Root, Tag, Tagging,
+    NotifyCosts, Reach, Refused, Root, Tag, Tagging,
 };
 
-use crate::x86_64::cr3;
 use crate::{Processor, forward};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
 
@@ -65,6 +65,17 @@ pub unsafe trait Hypercalls: Sync {
     fn virtual_processor(&self, cpu: CpuId) -> u32;
 }
 
+/// A processor of x86-64 that [`HyperV`] can wrap.
+///
+/// # Safety
+///
+/// An implementation guarantees that the processor can have [`pcid_max`](Self::pcid_max) tags, each
+/// of which names one space on all CPUs. Its methods never use a PCID of a tag for anything else.
+pub unsafe trait PcidProcessor: Processor {
+    /// The largest tag that this processor can load; 0 if it has no tags.
+    fn pcid_max(&self) -> usize;
+}
+
 /// The costs of a hypercall until the kernel has measured them. The sum for one target is that of
 /// an interrupt that leaves the guest twice; none of these numbers was measured.
 const ASSUMED_COSTS: NotifyCosts = NotifyCosts {
@@ -83,10 +94,15 @@ pub struct HyperV<P, H> {
     costs: NotifyCosts,
 }
 
-impl<P, H> HyperV<P, H> {
+impl<P: PcidProcessor, H: Hypercalls> HyperV<P, H> {
     /// A processor under Hyper-V.
     pub const fn new(processor: P, hypercalls: H) -> Self {
         Self { processor, hypercalls, costs: ASSUMED_COSTS }
+    }
+
+    /// The processor that this one wraps.
+    pub const fn processor(&self) -> &P {
+        &self.processor
     }
 
     /// Sets the measured costs of notification.
@@ -97,7 +113,7 @@ impl<P, H> HyperV<P, H> {
 }
 
 // SAFETY: all methods are those of the processor.
-unsafe impl<P: Processor, H: Hypercalls> Memory for HyperV<P, H> {
+unsafe impl<P: PcidProcessor, H: Hypercalls> Memory for HyperV<P, H> {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = P::PREFETCHES;
@@ -114,8 +130,8 @@ unsafe impl<P: Processor, H: Hypercalls> Memory for HyperV<P, H> {
 }
 
 // SAFETY: all methods but four are those of the processor, which has room for a global tag for each
-// PCID. These four depend on values that never change.
-unsafe impl<P: Processor, H: Hypercalls> Processor for HyperV<P, H> {
+// PCID, and can load those up to `pcid_max`. These four depend on values that never change.
+unsafe impl<P: PcidProcessor, H: Hypercalls> Processor for HyperV<P, H> {
     type TagSlots = P::TagSlots;
     type TagWords = P::TagWords;
     type Broadcaster = Self;
@@ -145,12 +161,12 @@ unsafe impl<P: Processor, H: Hypercalls> Processor for HyperV<P, H> {
     /// Global if the processor has tags.
     #[inline]
     fn tagging(&self) -> Tagging {
-        if self.processor.tag_count() == 0 { self.processor.tagging() } else { Tagging::Global }
+        if self.tag_count() == 0 { self.processor.tagging() } else { Tagging::Global }
     }
 
     #[inline]
     fn tag_count(&self) -> usize {
-        if self.processor.tag_count() == 0 { 0 } else { cr3::PCID_COUNT - 1 }
+        self.processor.pcid_max()
     }
 
     #[inline]
@@ -167,18 +183,19 @@ unsafe impl<P: Processor, H: Hypercalls> Processor for HyperV<P, H> {
 
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        (self.processor.tag_count() != 0).then_some(self)
+        (self.tag_count() != 0).then_some(self)
     }
 }
 
 // SAFETY: when a hypercall returns, the target CPUs have dropped the named translations, or will do
 // so before they run (TLFS, "HvCallFlushVirtualAddressList").
-unsafe impl<P: Processor, H: Hypercalls> Broadcaster for HyperV<P, H> {
+unsafe impl<P: PcidProcessor, H: Hypercalls> Broadcaster for HyperV<P, H> {
     fn capabilities(&self) -> Broadcast {
         Broadcast {
             reach: Reach::Targets,
             pages_per_operation: PAGES_PER_RANGE,
             operation_ceiling: call::RANGES_MAX,
+            completes_at_issue: true,
         }
     }
 
@@ -188,11 +205,12 @@ unsafe impl<P: Processor, H: Hypercalls> Broadcaster for HyperV<P, H> {
     }
 
     /// One hypercall, which is complete when it returns.
-    ///
-    /// # Panics
-    ///
-    /// If the hypervisor refuses: the targets would keep the translations.
-    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, _: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        cpus: &CpuSet<B>,
+        _: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         // A locked operation: the hypervisor reads page tables, and interrupts the targets.
         self.fence();
         let processors = || cpus.iter().map(|cpu| self.hypercalls.virtual_processor(cpu));
@@ -201,16 +219,18 @@ unsafe impl<P: Processor, H: Hypercalls> Broadcaster for HyperV<P, H> {
         let mut flush = Flush::encode(input, processors, extent);
         loop {
             let result = self.hypercalls.call(flush.control());
-            assert!(result & call::STATUS == 0, "the hypervisor refuses a flush: {result:#x}");
+            if result & call::STATUS != 0 {
+                return Err(Refused);
+            }
             if flush.advance(result) {
-                return;
+                return Ok(());
             }
         }
     }
 
-    /// Never called, because broadcasts do not reach everyone.
-    fn broadcast_kernel(&self, _: Extent) {
-        unreachable!("the kernel's pages are flushed by interrupts");
+    /// Always refused: the kernel's pages are flushed by interrupts.
+    fn broadcast_kernel(&self, _: Extent) -> Result<(), Refused> {
+        Err(Refused)
     }
 
     /// Each hypercall was complete when it returned.

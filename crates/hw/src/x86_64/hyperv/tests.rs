@@ -8,7 +8,7 @@ use shootdown::{CpuState, PageSize, Shootdown, Space};
 
 use super::*;
 use crate::x86_64::recorded::steps_of;
-use crate::x86_64::{Features, KernelPages, X86_64};
+use crate::x86_64::{Features, KernelPages, Kpti, UserMarks, X86_64};
 use crate::{Bare, Kernel};
 
 /// Records the control word and the first words of the input of each hypercall.
@@ -46,12 +46,15 @@ fn processor(has_pcid: bool) -> Processor {
     let features = Features { has_pcid, has_invpcid: has_pcid, ..Features::NONE };
     // SAFETY: privileged instructions are only recorded.
     let processor = unsafe { X86_64::new(features, KernelPages::Global) };
-    let hypercalls = Recorder {
+    HyperV::new(processor, recorder())
+}
+
+fn recorder() -> Recorder {
+    Recorder {
         input: UnsafeCell::new(InputPage::new()),
         calls: RefCell::default(),
         results: RefCell::default(),
-    };
-    HyperV::new(processor, hypercalls)
+    }
 }
 
 fn cpus(numbers: &[u32]) -> CpuSet<[u64; 1]> {
@@ -76,7 +79,8 @@ fn tags_are_global_where_there_are_tags() {
 #[test]
 fn broadcast_is_one_call_that_names_its_targets() {
     let processor = processor(true);
-    processor.broadcast(&cpus(&[1, 3]), Tag(7), Extent::pages(0x5000, 2, PageSize::SIZE_4K));
+    let two = Extent::pages(0x5000, 2, PageSize::SIZE_4K);
+    assert_eq!(processor.broadcast(&cpus(&[1, 3]), Tag(7), two), Ok(()));
     let calls = processor.hypercalls.calls.take();
     assert_eq!(calls, [(1 << 32 | 3, [0, 0b110, 1 << 11 | 1 << 13, 0x5001, 0])]);
     assert_eq!(processor.complete(), 0);
@@ -86,25 +90,48 @@ fn broadcast_is_one_call_that_names_its_targets() {
 fn partial_list_is_continued() {
     let processor = processor(true);
     processor.hypercalls.results.replace([1 << 32].to_vec());
-    processor.broadcast(&cpus(&[1]), Tag(7), Extent::pages(0, 16, PageSize::SIZE_2M));
+    let many = Extent::pages(0, 16, PageSize::SIZE_2M);
+    assert_eq!(processor.broadcast(&cpus(&[1]), Tag(7), many), Ok(()));
     let calls = processor.hypercalls.calls.take();
     let controls: Vec<_> = calls.iter().map(|(control, _)| *control).collect();
     assert_eq!(controls, [2 << 32 | 3, 1 << 48 | 2 << 32 | 3]);
 }
 
-/// `HV_STATUS_INVALID_PARAMETER`.
+/// `HV_STATUS_INVALID_PARAMETER`, at once and after a part of the list.
+const REFUSED: u64 = 5;
+
 #[test]
-#[should_panic = "the hypervisor refuses a flush: 0x5"]
-fn refused_hypercall_panics() {
-    let processor = processor(true);
-    processor.hypercalls.results.replace([5].to_vec());
-    processor.broadcast(&cpus(&[1]), Tag(7), Extent::whole());
+fn refused_hypercall_is_an_error() {
+    for results in [[REFUSED].as_slice(), &[REFUSED, 1 << 32]] {
+        let processor = processor(true);
+        processor.hypercalls.results.replace(results.to_vec());
+        let many = Extent::pages(0, 16, PageSize::SIZE_2M);
+        assert_eq!(processor.broadcast(&cpus(&[1]), Tag(7), many), Err(Refused));
+        assert_eq!(processor.hypercalls.calls.borrow().len(), results.len());
+    }
+    assert_eq!(processor(true).broadcast_kernel(Extent::whole()), Err(Refused));
+}
+
+/// The tags of user halves are those of kernel halves with one more bit.
+#[test]
+fn wrapped_halves_keep_their_tags() {
+    use crate::Processor as _;
+    fn no_marks() -> &'static UserMarks {
+        unreachable!("no CPU enters user mode")
+    }
+    for (has_pcid, tags) in [(true, 2047), (false, 0)] {
+        let features = Features { has_pcid, has_invpcid: has_pcid, ..Features::NONE };
+        // SAFETY: privileged instructions are only recorded.
+        let kpti = unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), no_marks) };
+        assert_eq!(HyperV::new(kpti, recorder()).tag_count(), tags);
+    }
 }
 
 /// A guest with three CPUs. One thread is each of them in turn.
 struct Guest {
     cpus: [CpuState<Bare<Self>>; 3],
     current: Cell<u32>,
+    rung: Cell<CpuSet<[u64; 1]>>,
 }
 
 // SAFETY: each test has one thread.
@@ -127,25 +154,26 @@ unsafe impl Kernel for Guest {
     fn cpu_limit(&self) -> usize {
         3
     }
-    fn ring(&self, _: &CpuSet<[u64; 1]>) {
-        unreachable!("the hypervisor flushes, and no CPU is interrupted");
+    fn ring(&self, cpus: &CpuSet<[u64; 1]>) {
+        self.rung.set(cpus.clone());
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {}
 }
 
 /// CPUs 1 and 2 have run a space, and CPU 2 has left it. The hypercall names CPU 1 alone, and the
-/// wait for the flush is over at once.
+/// wait for the flush is over at once. If the hypervisor refuses, CPU 1 is interrupted.
 #[test]
-fn engine_flushes_by_hypercall_instead_of_interrupt() {
+fn engine_flushes_by_hypercall_or_interrupt() {
     // Interrupts count as masked while instructions are recorded.
-    let _ = steps_of(flush_with_another_cpu_present);
+    let _ = steps_of(|| [false, true].map(flush_with_another_cpu_present));
 }
 
-fn flush_with_another_cpu_present() {
+fn flush_with_another_cpu_present(is_refused: bool) {
     let states = [(); 3].map(|()| CpuState::new());
-    let guest = Guest { cpus: states, current: Cell::new(0) };
+    let guest = Guest { cpus: states, current: Cell::new(0), rung: Cell::default() };
     // Without a trial of interrupts.
     let processor = processor(true).with_costs(ASSUMED_COSTS.broadcasts_only());
+    processor.hypercalls.results.replace(is_refused.then_some(REFUSED).into_iter().collect());
     let engine = Shootdown::new(Bare::new(guest, processor));
     let space = engine.space(Root(0x7000));
     let on = |cpu| {
@@ -160,8 +188,17 @@ fn flush_with_another_cpu_present() {
     }
     on(2).leave_space();
     let pin = on(0);
-    assert!(pin.flush(&space, Extent::page(0x5000)).poll());
+    let mut pending = pin.flush(&space, Extent::page(0x5000));
+    let rung = engine.machine().kernel().rung.take();
+    if is_refused {
+        assert!(!pending.poll());
+        on(1).handle_flush_ipi();
+        on(0);
+    }
+    assert!(pending.poll());
+    let rung: Vec<_> = rung.iter().map(|cpu| cpu.0).collect();
+    assert_eq!(rung, if is_refused { Vec::from([1]) } else { Vec::new() });
     let calls = engine.machine().processor().hypercalls.calls.take();
     assert_eq!(calls, [(1 << 32 | 3, [0, 0b110, 1 << 11, 0x5000, 0])]);
-    assert_eq!(engine.cpu(CpuId(0)).stats().broadcasts_sent, 1);
+    assert_eq!(engine.cpu(CpuId(0)).stats().broadcasts_sent, u64::from(!is_refused));
 }

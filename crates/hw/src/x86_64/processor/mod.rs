@@ -6,11 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Processor;
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Root,
-    Tag, TagSlot, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
+    Root, Tag, TagSlot, Tagging,
 };
 
 use crate::x86_64::features::Features;
+use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 #[cfg(test)]
@@ -258,6 +259,14 @@ unsafe impl Processor for X86_64 {
     }
 }
 
+// SAFETY: PCIDs are tags.
+unsafe impl PcidProcessor for X86_64 {
+    #[inline]
+    fn pcid_max(&self) -> usize {
+        if self.tag_count() == 0 { 0 } else { cr3::PCID_COUNT - 1 }
+    }
+}
+
 // SAFETY: `INVLPGB` drops the named entries on all CPUs, and `TLBSYNC` waits until they have done
 // so (AMD's manual, volume 3).
 unsafe impl Broadcaster for X86_64 {
@@ -265,7 +274,8 @@ unsafe impl Broadcaster for X86_64 {
     fn capabilities(&self) -> Broadcast {
         let pages_per_operation = self.broadcast_pages() as usize;
         let operation_ceiling = FLUSH_CEILING.div_ceil(pages_per_operation);
-        Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling }
+        let (reach, completes_at_issue) = (Reach::Everyone, false);
+        Broadcast { reach, pages_per_operation, operation_ceiling, completes_at_issue }
     }
 
     #[inline]
@@ -273,19 +283,26 @@ unsafe impl Broadcaster for X86_64 {
         self.notify_costs
     }
 
-    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(
+        &self,
+        _: &CpuSet<B>,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<(), Refused> {
         let pages = self.broadcast_pages();
         // `INVLPGB` is weakly ordered. Without the fence, it could overtake earlier stores to page
         // tables: another CPU would drop an entry, and then walk to the old one.
         self.fence();
         invlpgb::in_space(tag, extent, pages).for_each(instructions::invlpgb);
+        Ok(())
     }
 
-    fn broadcast_kernel(&self, extent: Extent) {
+    fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let pages = self.broadcast_pages();
         // See `broadcast`.
         self.fence();
         invlpgb::everywhere(extent, pages).for_each(instructions::invlpgb);
+        Ok(())
     }
 
     fn complete(&self) -> u64 {

@@ -48,8 +48,12 @@ fn tags_match_the_modules_table() {
     };
     assert_eq!(tags(0, 0), (Tagging::PerCpu, 0, None));
     assert_eq!(tags(1, 0), (Tagging::PerCpu, 6, None));
-    let broadcast =
-        Broadcast { reach: Reach::Everyone, pages_per_operation: 8, operation_ceiling: 5 };
+    let broadcast = Broadcast {
+        reach: Reach::Everyone,
+        pages_per_operation: 8,
+        operation_ceiling: 5,
+        completes_at_issue: false,
+    };
     assert_eq!(tags(1, 1), (Tagging::Global, 4095, Some(broadcast)));
     assert_eq!(tags(0, 1), (Tagging::PerCpu, 0, None));
 }
@@ -134,7 +138,7 @@ fn completing_broadcasts_executes_tlbsync() {
     let processor = processor(1, 1, KernelPages::Global);
     let page = Extent::page(0x1000);
     let steps = steps_of(|| {
-        processor.broadcast(&NO_CPUS, Tag(1), page);
+        assert_eq!(processor.broadcast(&NO_CPUS, Tag(1), page), Ok(()));
         processor.complete();
     });
     let issued = invlpgb::in_space(Tag(1), page, 8).map(Invlpgb);

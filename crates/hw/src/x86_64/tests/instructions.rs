@@ -38,7 +38,7 @@ std::thread_local! {
 }
 
 /// The instructions that `f` executes, in order.
-pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
+pub(crate) fn steps_of<R>(f: impl FnOnce() -> R) -> Vec<Step> {
     STEPS.take();
     IS_RECORDING.set(true);
     f();
