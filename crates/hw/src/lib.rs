@@ -40,6 +40,7 @@
 extern crate std;
 
 // In reading order.
+pub mod errata;
 mod forward;
 mod processor;
 mod ipi;

@@ -128,17 +128,23 @@ pub(crate) fn clear_software_interrupt() {
 /// Calls the firmware, and returns the error; 0 if there is none.
 #[inline]
 pub(crate) fn call_firmware(call: Call) -> i64 {
+    ask_firmware(call).0
+}
+
+/// Calls the firmware, and returns the error, or 0 if there is none, and the value.
+#[inline]
+pub(crate) fn ask_firmware(call: Call) -> (i64, u64) {
     let Call { extension, function, arguments: [a0, a1, a2, a3, a4] } = call;
-    let error;
+    let (error, value);
     // SAFETY: interrupts and fences change no memory. Firmware preserves all registers but a0 and
     // a1.
     unsafe {
         asm!(
             "ecall",
-            inlateout("a0") a0 => error, inlateout("a1") a1 => _,
+            inlateout("a0") a0 => error, inlateout("a1") a1 => value,
             in("a2") a2, in("a3") a3, in("a4") a4, in("a6") function, in("a7") extension,
             options(nostack),
         );
     }
-    error
+    (error, value)
 }

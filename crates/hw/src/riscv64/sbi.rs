@@ -71,6 +71,12 @@ impl Call {
         Self { extension: Self::REMOTE_FENCES, function, arguments }
     }
 
+    /// `sbi_get_mvendorid`, `sbi_get_marchid` or `sbi_get_mimpid`: 0, 1 or 2.
+    #[must_use]
+    pub const fn identity(index: u64) -> Self {
+        Self { extension: 0x10, function: 4 + index, arguments: [0; 5] }
+    }
+
     /// The extension of remote fences: "RFNC".
     pub const REMOTE_FENCES: u64 = 0x5246_4e43;
 }

@@ -296,7 +296,7 @@ mod tests {
         unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
     }
 
-    const PCID: Features = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: None };
+    const PCID: Features = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };
 
     fn user(kpti: &Kpti) -> u64 {
         // SAFETY: instructions are only recorded.

@@ -27,6 +27,7 @@ pub(crate) enum Step {
 std::thread_local! {
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
     static SATP: Cell<u64> = const { Cell::new(0) };
+    static IDENTITY: Cell<Option<[u64; 3]>> = const { Cell::new(Some([0; 3])) };
     /// Bits of `satp` that the processor has.
     static SATP_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
 }
@@ -103,6 +104,20 @@ pub(crate) fn fence_all() {
 pub(crate) fn call_firmware(call: Call) -> i64 {
     record(Step::Firmware(call));
     if call.arguments[0] >> 63 == 1 { -3 } else { 0 }
+}
+
+/// Firmware that tells the identity of the hart that [`set_identity`] has set.
+pub(crate) fn ask_firmware(call: Call) -> (i64, u64) {
+    match IDENTITY.get() {
+        Some(identity) => (0, identity[call.function as usize - 4]),
+        None => (-2, 0),
+    }
+}
+
+/// Makes this a hart with these values of `mvendorid`, `marchid` and `mimpid`; `None` if the
+/// firmware does not tell.
+pub(crate) fn set_identity(identity: Option<[u64; 3]>) {
+    IDENTITY.set(identity);
 }
 
 pub(crate) fn clear_software_interrupt() {

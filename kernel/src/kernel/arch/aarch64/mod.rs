@@ -122,7 +122,9 @@ unsafe impl Architecture for Aarch64 {
     }
 
     fn processor() -> Self::Processor {
-        user_half::processor(shootdown_hw::aarch64::Aarch64::new(Features::detect()))
+        // SAFETY: all emulated CPUs have the features, and `boot.s` sets them up as required.
+        let processor = unsafe { shootdown_hw::aarch64::Aarch64::new(Features::detect()) };
+        user_half::processor(processor)
     }
 
     /// Does nothing: TTBR1 maps the kernel, whatever TTBR0 maps.
