@@ -54,6 +54,9 @@ pub mod riscv64;
 pub mod x86_64;
 
 #[cfg(test)]
+#[path = "tests/book.rs"]
+mod book;
+#[cfg(test)]
 #[path = "tests/halves.rs"]
 mod halves;
 

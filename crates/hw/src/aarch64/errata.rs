@@ -295,6 +295,15 @@ pub const TABLE: &[Erratum<Cores>] = &[
         ..UNAFFECTED
     },
     Erratum {
+        numbers: "`FEAT_ETS2`, `FEAT_nTLBPA`, `FEAT_E0PD`, ranges of `FEAT_LPA2`",
+        effect: "features, and no errata, of which a flush could make use",
+        condition: "Armv8.4 and later",
+        linux: "uses some",
+        here: "relies on none; with `TCR_EL1.DS`, operations name no ranges",
+        source: "Arm DDI 0487",
+        ..UNAFFECTED
+    },
+    Erratum {
         numbers: "Arm's MMU-500, MMU-600 and MMU-700",
         effect: "invalidations of the SMMU",
         condition: "SMMUs",

@@ -62,7 +62,7 @@ pub mod sbi;
 mod instructions;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
-mod instructions;
+pub(crate) mod instructions;
 #[cfg(any(target_arch = "riscv64", test))]
 mod processor;
 

@@ -302,10 +302,12 @@ mod tests {
     }
 
     /// SDM 3A, section 2.5: CR4 bit 7 PGE, bit 17 PCIDE. SDM 2A, INVPCID: type 2 is all contexts
-    /// including global translations, type 3 all contexts without them.
+    /// including global translations, type 3 all contexts without them. AMD's BKDG 32559, HWCR: bit
+    /// 6 FFDIS.
     #[test]
     fn constants_match_manual() {
         assert_eq!((PGE, PCIDE), (0x80, 0x2_0000));
         assert_eq!(INVPCID_ALL, 2);
+        assert_eq!((HWCR, FFDIS), (0xc001_0015, 0x40));
     }
 }

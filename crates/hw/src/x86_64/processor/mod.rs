@@ -67,9 +67,9 @@ impl X86_64 {
     ///
     /// Every CPU that uses the processor must have these features, and must have called
     /// [`set_up_cpu`](Processor::set_up_cpu), or [`enable`](super::enable) with them, in ring 0.
-    /// The features must have the workarounds that each CPU needs, which `set_up_cpu` checks. Features
-    /// with `invlpgb_pages` must have tags. The kernel must map its pages as `kernel_pages`
-    /// declares.
+    /// The features must have the workarounds that each CPU needs, which `set_up_cpu` checks.
+    /// Features with `invlpgb_pages` must have tags. The kernel must map its pages as
+    /// `kernel_pages` declares.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
         Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
