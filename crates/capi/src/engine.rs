@@ -23,8 +23,8 @@ static ENGINE: EngineCell<Machine> = EngineCell::new();
 ///
 /// - This CPU has paging enabled. `config->kernel_root` is a valid page table for ever, and maps no
 ///   user page.
-/// - On x86-64, RISC-V and LoongArch, all kernel pages that are marked as global are mapped alike
-///   in every root, and no user page is marked so.
+/// - On RISC-V, the kernel's leaves have G, and no other entry has. On x86-64 and LoongArch, pages
+///   that are marked as global are the kernel's, and are mapped alike in every root.
 /// - On Arm, `TCR_EL1` is the same on all CPUs, with `A1` = 0. User pages have nG = 1, the kernel's
 ///   have nG = 0, `CnP` is 0, and `HD` is 0 on CPUs whose dirty marks have an erratum.
 /// - The flags of `config->processor` are true of all CPUs.

@@ -222,8 +222,11 @@ pub(crate) mod tests {
         );
         let granule = |tg0: u64| Features::of(&Registers { tcr: tg0 << 14, ..OLD }).granule;
         assert_eq!([0, 1, 2].map(granule), [Granule::Size4K, Granule::Size64K, Granule::Size16K]);
-        let mixed = Features::of(&Registers { tcr: 1 << 14 | 1 << 30, ..OLD });
-        assert_eq!((mixed.granule, mixed.kernel_granule), (Granule::Size64K, Granule::Size16K));
+        let mixed = Features::of(&Registers { tcr: 2 << 14 | 3 << 30, ..OLD });
+        assert_eq!((mixed.granule, mixed.kernel_granule), (Granule::Size16K, Granule::Size64K));
+        // Cortex-A55 r2p0, whose marks are wrong.
+        let broken = Registers { tcr: 1 << 40, midr: 0x412f_d050, mmfr1: 2, ..OLD };
+        assert!(!Features::of(&broken).marks_writes);
     }
 
     /// `TCR_EL1`, DS, bit 59; `VTCR_EL2`, DS, bit 32; `ID_AA64MMFR0_EL1`, `PARange`, bits 3:0:

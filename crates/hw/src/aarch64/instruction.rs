@@ -38,10 +38,14 @@ macro_rules! run {
 impl Features {
     /// Detects the features of this CPU and the kernel's settings. Call this at EL1, after
     /// `TCR_EL1` has been written.
+    ///
+    /// # Panics
+    ///
+    /// If `TCR_EL1.A1` is 1.
     #[must_use]
     pub fn detect() -> Self {
         let tcr = read!("tcr_el1");
-        debug_assert!(tcr >> 22 & 1 == 0, "the ASID is in TTBR0: TCR_EL1.A1 must be 0");
+        assert!(tcr >> 22 & 1 == 0, "the ASID is in TTBR0: TCR_EL1.A1 must be 0");
         Self::of(&registers(tcr))
     }
 
