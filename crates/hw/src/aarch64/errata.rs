@@ -82,6 +82,8 @@ const C1_PRO: Cores = Cores::arm("C1-Pro", 0xd8b);
 /// and later). So in most machines with several kinds of cores, the first CPU has the workaround
 /// that another needs.
 const COMPLETE: &[Cores] = &[
+    // Of software: an implementer of 0. Under KVM, a guest has the host's number instead.
+    Cores::of("QEMU max", 0x00, 0x051),
     Cores::arm("Cortex-A34", 0xd02),
     Cores::arm("Cortex-A53", 0xd03),
     Cores::arm("Cortex-A35", 0xd04),
