@@ -32,7 +32,7 @@ use shootdown::{
 
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Operation, Scope};
-use crate::aarch64::processor::TAG_SHIFT;
+use crate::aarch64::sequence::TAG_SHIFT;
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
 use crate::{Processor, forward};

@@ -57,6 +57,8 @@ mod instruction;
 #[path = "tests/instruction.rs"]
 pub(crate) mod instruction;
 #[cfg(any(target_arch = "aarch64", test))]
+mod sequence;
+#[cfg(any(target_arch = "aarch64", test))]
 mod processor;
 #[cfg(any(target_arch = "aarch64", test))]
 pub mod kpti;

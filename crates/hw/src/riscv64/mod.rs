@@ -64,6 +64,8 @@ mod instructions;
 #[path = "tests/instructions.rs"]
 pub(crate) mod instructions;
 #[cfg(any(target_arch = "riscv64", test))]
+mod detection;
+#[cfg(any(target_arch = "riscv64", test))]
 mod processor;
 
 pub use features::Features;

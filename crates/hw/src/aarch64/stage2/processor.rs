@@ -13,7 +13,7 @@ use super::{GuestOperation, Stage2};
 use crate::aarch64::features::Features;
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
-use crate::aarch64::processor::{TAG_SHIFT, base_register};
+use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
 use crate::{Processor, forward};
 

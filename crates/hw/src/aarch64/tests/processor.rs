@@ -8,6 +8,7 @@ use crate::aarch64::instruction::Step::{
 };
 use crate::aarch64::instruction::{self, Step, steps_of};
 use crate::aarch64::settings::FlushInterrupt;
+use crate::errata::Workarounds;
 use shootdown::PageSize;
 use std::vec::Vec;
 

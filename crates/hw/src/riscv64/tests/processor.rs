@@ -1,6 +1,7 @@
 //! The instructions that the processor's methods execute.
 
 use super::*;
+use crate::riscv64::encoding::Mode;
 use crate::riscv64::instructions::Step::{
     self, BeginInvalidations, DropAll, DropAsid, DropPage, EndInvalidations, FenceAll, FenceMemory,
     FenceStores, Firmware, InvalidatePage, SetSatp,

@@ -47,8 +47,8 @@
 //!   only if a load passes a store.
 //! - It does not check the alignment of stacks (`SCTLR_EL1.SA`). It does not remember that an
 //!   access was refused, as a processor may.
-//! - It has none of the [errata](shootdown_hw::aarch64::errata), and its processor `max` is known to
-//!   the table as one that has none.
+//! - It has none of the [errata](shootdown_hw::aarch64::errata), and the table of errata has its
+//!   processor `max` as one without them.
 //! - A broadcast `TLBI` takes effect on all CPUs soon after it was issued, and before the `dsb`:
 //!   the absence of a `dsb` is not detected.
 
