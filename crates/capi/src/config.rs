@@ -35,6 +35,16 @@ pub const SHOOTDOWN_AARCH64_FIQ: u32 = 1 << 4;
 /// interrupts, and none by broadcasts.
 pub const SHOOTDOWN_NEVER_BROADCAST: u32 = 1 << 5;
 
+/// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,
+/// wait, and then store the new entry (Arm's erratum 2645198).
+pub const SHOOTDOWN_DUTY_BREAK_EXECUTABLE: u32 = 1 << 0;
+/// `shootdown_duties`: leave `TCR_EL1.HD` 0, because the hardware's dirty marks have an erratum
+/// (Arm's 1024718 and 2051678).
+pub const SHOOTDOWN_DUTY_NO_DIRTY_MARKS: u32 = 1 << 1;
+/// `shootdown_duties`: ignore the bits for accessed and dirty in entries that are not valid
+/// (Knights Landing).
+pub const SHOOTDOWN_DUTY_IGNORE_LATE_MARKS: u32 = 1 << 2;
+
 /// Costs with which the engine chooses between interrupts and broadcasts, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -4,6 +4,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use crate::errata::Workarounds;
 use shootdown::{
     Broadcaster, Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlots, TagWords, Tagging,
 };
@@ -39,6 +40,13 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// If the processor is not right on the CPU.
     #[inline]
     unsafe fn set_up_cpu(&self) {}
+
+    /// The workarounds that are in use, and those that [the kernel owes](Workarounds). A processor
+    /// that wraps another one calls the other's method.
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        Workarounds::NONE
+    }
 
     /// Makes earlier page-table stores visible to every walker.
     fn publish(&self);

@@ -67,7 +67,7 @@ impl Kpti {
     #[must_use]
     pub const unsafe fn new(processor: Aarch64) -> Self {
         assert!(
-            !processor.workarounds().contains(Workarounds::ICACHE_AT_SWITCH),
+            !processor.needs(Workarounds::ICACHE_AT_SWITCH),
             "KPTI changes ASIDs outside of the engine, so it cannot be used with Cavium's erratum \
              27456",
         );
@@ -126,6 +126,7 @@ unsafe impl Processor for Kpti {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;
@@ -278,6 +279,7 @@ mod tests {
         assert_eq!(steps.len(), steps_of(|| _ = KPTI.complete()).len() + 2);
         // The last pair is free for the passage between ASIDs.
         assert_eq!(with(Workarounds::ASID_APART).tag_count(), 32766);
+        assert_eq!(with(Workarounds::ASID_APART).workarounds(), Workarounds::ASID_APART);
         // SAFETY: instructions are only recorded.
         let silent = unsafe { Kpti::new(Aarch64::new(V8_0).without_broadcasts()) };
         assert!(silent.broadcaster().is_none() && KPTI.broadcaster().is_some());

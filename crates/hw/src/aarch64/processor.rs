@@ -32,6 +32,7 @@ use crate::aarch64::operation::{Domain, Levels, Operation, PageOperand, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
 use crate::aarch64::sequence::{REPEATED, TAG_SHIFT};
 use crate::aarch64::settings::Aarch64;
+use crate::errata::Workarounds;
 
 /// Number of range operations for the pages of one extent: one for each of three scales, and one
 /// for an odd page.
@@ -100,6 +101,11 @@ unsafe impl Processor for Aarch64 {
     /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
     unsafe fn set_up_cpu(&self) {
         self.admit(Features::detect());
+    }
+
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
     }
 
     #[inline]

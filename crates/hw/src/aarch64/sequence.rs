@@ -40,11 +40,11 @@ impl Aarch64 {
     pub(super) fn complete_broadcasts(&self, repeat: impl FnOnce()) -> u64 {
         let start = instruction::counter();
         instruction::complete_shared();
-        if self.workarounds().contains(Workarounds::REPEATED_COMPLETION) {
+        if self.needs(Workarounds::REPEATED_COMPLETION) {
             repeat();
             instruction::complete_shared();
         }
-        if self.workarounds().contains(Workarounds::SME_INTERRUPT)
+        if self.needs(Workarounds::SME_INTERRUPT)
             && let Some(interrupt) = self.interrupt_sme
         {
             interrupt();
@@ -56,7 +56,7 @@ impl Aarch64 {
     /// [`Self::set_ttbr0`].
     pub(super) fn passage(&self) -> Option<Tag> {
         let longest = Tag((1_u32 << self.features.tag_bits).wrapping_sub(1) as u16);
-        self.workarounds().contains(Workarounds::ASID_APART).then_some(longest)
+        self.needs(Workarounds::ASID_APART).then_some(longest)
     }
 
     /// Makes a table current under a tag.
@@ -87,7 +87,7 @@ impl Aarch64 {
         // SAFETY: the caller's promise.
         unsafe { instruction::set_ttbr0(value) };
         instruction::synchronize();
-        if self.workarounds().contains(Workarounds::ICACHE_AT_SWITCH) {
+        if self.needs(Workarounds::ICACHE_AT_SWITCH) {
             instruction::invalidate_instructions();
             instruction::complete_local();
             instruction::synchronize();

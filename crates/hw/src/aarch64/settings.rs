@@ -152,17 +152,14 @@ impl Aarch64 {
         Self { interrupt_sme: Some(interrupt), ..self }
     }
 
-    /// The workarounds that are in use, and [those that the kernel owes](Workarounds).
-    #[must_use]
-    pub const fn workarounds(&self) -> Workarounds {
-        self.features.workarounds
+    pub(super) const fn needs(&self, workaround: Workarounds) -> bool {
+        self.features.workarounds.contains(workaround)
     }
 
     /// Returns `true` if a flush may use broadcasts.
     #[must_use]
     pub const fn has_broadcasts(&self) -> bool {
-        let waits_for_sme = !self.workarounds().contains(Workarounds::SME_INTERRUPT)
-            || self.interrupt_sme.is_some();
+        let waits_for_sme = !self.needs(Workarounds::SME_INTERRUPT) || self.interrupt_sme.is_some();
         waits_for_sme && matches!(self.broadcasts, Broadcasts::ByCost)
     }
 
@@ -182,7 +179,7 @@ impl Aarch64 {
         } else {
             unused.with(Workarounds::NO_DIRTY_MARKS)
         };
-        let missing = cpu.workarounds.without(unused).without(self.workarounds());
+        let missing = cpu.workarounds.without(unused).without(self.features.workarounds);
         assert!(
             missing == Workarounds::NONE,
             "this CPU needs workarounds that the engine does not use: {missing:?}. Create the \
@@ -191,7 +188,7 @@ impl Aarch64 {
         // The others cannot have larger leaves, so no table has any.
         let cpu = Features {
             has_large_leaves: self.features.has_large_leaves,
-            workarounds: self.workarounds(),
+            workarounds: self.features.workarounds,
             ..cpu
         };
         let granules = |features: &Features| (features.granule, features.kernel_granule);

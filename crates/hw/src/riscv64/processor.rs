@@ -175,6 +175,11 @@ unsafe impl Processor for RiscV64 {
         );
     }
 
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
+    }
+
     /// Orders the stores before all later accesses, so before those by which another CPU finds out
     /// that it has to execute its own `SFENCE.VMA`, and that orders its walks after them. On this
     /// CPU, the engine's invalidation does.

@@ -42,6 +42,7 @@ use shootdown::{
     Root, Tag, Tagging,
 };
 
+use crate::errata::Workarounds;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 use crate::x86_64::processor::X86_64;
@@ -187,6 +188,7 @@ unsafe impl Processor for Kpti {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn interrupts_masked() -> bool;
         fn tagging() -> Tagging;
@@ -310,6 +312,13 @@ mod tests {
         // SAFETY: instructions are only recorded.
         let halves = unsafe { kpti.halves(USER_ROOT) };
         assert_eq!(halves, Halves { user: KEEP | 0x9803, kernel: KEEP | 0x5003 });
+    }
+
+    #[test]
+    fn kpti_has_workarounds_of_the_processor() {
+        let workarounds = Workarounds::LATE_MARKS;
+        let kpti = kpti(Features { workarounds, ..PCID });
+        assert_eq!((kpti.workarounds(), kpti.traps_stale_writes()), (workarounds, false));
     }
 
     #[test]

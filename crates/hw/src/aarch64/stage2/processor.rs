@@ -15,6 +15,7 @@ use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
 use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
+use crate::errata::Workarounds;
 use crate::{Processor, forward};
 
 impl Stage2 {
@@ -99,6 +100,7 @@ unsafe impl Processor for Stage2 {
     type Broadcaster = Self;
 
     forward! { self => self.common;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;

@@ -141,6 +141,8 @@ fn stage_2_follows_switches_of_the_processor() {
     // SAFETY: the instructions are only recorded.
     let silent = unsafe { Stage2::new(Aarch64::new(V8_0).without_broadcasts(), EMPTY) };
     assert!(silent.broadcaster().is_none() && STAGE_2.broadcaster().is_some());
+    let workarounds = Workarounds::NO_DIRTY_MARKS;
+    assert_eq!(stage_2(Features { workarounds, ..V8_0 }).workarounds(), workarounds);
     // VTTBR_EL2, bits 5:2: bits 51:48 of the address.
     assert_eq!(load(0xa_0000_1000_0000, 3, Entries::Keep), loaded(0x1000_0028, 3));
 }

@@ -38,6 +38,7 @@ use shootdown::{
     NotifyCosts, Reach, Root, Tag, Tagging,
 };
 
+use crate::errata::Workarounds;
 use crate::x86_64::cr3;
 use crate::{Processor, forward};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
@@ -121,6 +122,7 @@ unsafe impl<P: Processor, H: Hypercalls> Processor for HyperV<P, H> {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;

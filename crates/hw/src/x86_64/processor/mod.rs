@@ -88,12 +88,6 @@ impl X86_64 {
         Self { features: Features { invlpgb_pages: None, ..self.features }, ..self }
     }
 
-    /// The workarounds that are in use, and [those that the kernel owes](Workarounds).
-    #[must_use]
-    pub const fn workarounds(&self) -> Workarounds {
-        self.features.workarounds
-    }
-
     pub(super) const fn features(&self) -> Features {
         self.features
     }
@@ -179,6 +173,11 @@ unsafe impl Processor for X86_64 {
         self.features.admit(instructions::detect());
         // SAFETY: the caller's promise. `new` promises the features.
         unsafe { instructions::enable(self.features) };
+    }
+
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
     }
 
     #[inline]
