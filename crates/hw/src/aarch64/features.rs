@@ -32,7 +32,7 @@ pub struct Features {
 }
 
 /// The registers from which [`Features`] are decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// `TCR_EL1`; for [stage 2](Features::of_stage_2), `VTCR_EL2`.
     pub tcr: u64,

@@ -1,6 +1,7 @@
 //! Plans of the two halves of the address space, costs, and CPUs that come online later.
 
 use super::*;
+use crate::aarch64::features::Registers;
 use crate::aarch64::features::tests::{V8_0, V8_4};
 use crate::aarch64::granule::Granule;
 use shootdown::Tag;
@@ -141,4 +142,35 @@ fn late_cpu_that_needs_more_is_refused() {
         assert!(refusal(V8_0, cpu).contains("lacks features that the engine uses"));
     }
     assert!(refusal(V8_4, V8_0).contains("lacks features"));
+}
+
+/// One of Arm's cores, r1p2, whose kernel lets the hardware mark entries as written.
+fn core(part: u64) -> Features {
+    let midr = 0x411f_0002 | part << 4;
+    let tcr = 1 << 36 | 1 << 40;
+    Features::of(&Registers { tcr, midr, mmfr0: 0x20, mmfr1: 2, ..Registers::default() })
+}
+
+/// big.LITTLE: whichever core is first, the processor is right on both.
+#[test]
+fn mixed_cores_are_admitted_with_common_features() {
+    let (a53, a55, a72, a76, a510, x3) =
+        (core(0xd03), core(0xd05), core(0xd08), core(0xd0b), core(0xd46), core(0xd4e));
+    let repeated = Workarounds::REPEATED_COMPLETION;
+    let both = |one: Features, other: Features| {
+        let common = one.common(other);
+        assert_eq!(common, other.common(one));
+        for cpu in [one, other] {
+            new(common).admit(cpu);
+            new(one.for_mixed_cores()).admit(cpu);
+        }
+        (common.workarounds, common.marks_writes)
+    };
+    assert_eq!(both(a53, a72), (Workarounds::NONE, true));
+    assert_eq!(both(a55, a76), (repeated.with(Workarounds::NO_DIRTY_MARKS), false));
+    assert_eq!(both(a510, x3), (repeated, true));
+    // A little core of such a machine, which is first, has the workaround of the big one.
+    new(a510).admit(x3);
+    assert!(refusal(a76, a55).contains("NO_DIRTY_MARKS"));
+    assert!(refusal(a53, a76).contains("REPEATED_COMPLETION"));
 }
