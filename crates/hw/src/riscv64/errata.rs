@@ -88,11 +88,11 @@ pub const TABLE: &[Erratum<Harts>] = &[
     },
     Erratum {
         numbers: "T-Head C9xx",
-        effect: "local fences need a sequence of their own",
+        effect: "a stale entry is used in M-mode, unless a trap begins with `SFENCE.VMA`",
         condition: "C906, C910",
         linux: "nothing",
-        here: "OpenSBI handles it in M-mode",
-        source: "OpenSBI, `thead_tlb_flush`",
+        here: "the trap handler of OpenSBI executes it",
+        source: "OpenSBI, `THEAD_QUIRK_TLB_FLUSH_FIXUP`",
         ..UNAFFECTED
     },
     Erratum {
