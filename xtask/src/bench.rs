@@ -14,6 +14,13 @@ pub(crate) fn all() -> Result<(), Failure> {
     throughput()
 }
 
+/// Counts the hot paths on this host, and what workarounds of errata add to the processors' paths.
+pub(crate) fn paths() -> Result<(), Failure> {
+    hot_paths()?;
+    println!("\ninstructions of the processors' paths, as recorded on this host:");
+    cargo("test --quiet -p shootdown-hw --lib book_has_the_costs -- --nocapture").run()
+}
+
 /// The compiler for which the budgets were measured.
 const BUDGETS_FOR: &str = "rustc 1.95.";
 
@@ -24,7 +31,7 @@ fn counts() -> Result<(), Failure> {
 
 /// Counts the hot paths on this host. Returns `true` if the budgets are for this compiler. If they
 /// are, a path above its budget is a failure.
-pub(crate) fn hot_paths() -> Result<bool, Failure> {
+fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
     let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
         // A kernel aborts on panic. Cargo ignores a profile's `panic` setting for benchmarks.

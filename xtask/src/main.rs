@@ -42,7 +42,8 @@ cargo xtask boots           boot the kernel; outside of CI, write the results in
                             docs/bare-metal.md and kernel/counts.csv
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
-cargo xtask bench paths     only count instructions and stack of the hot paths: seconds
+cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds
+                            of errata add: seconds
 cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
                             build the kernel framework OSTD as published and with the engine,
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
         ["tidy", "--list", habit] => tidy::list(habit),
         ["boots"] => boots::run(boots::Part::All),
         ["bench"] => bench::all(),
-        ["bench", "paths"] => bench::hot_paths().map(drop),
+        ["bench", "paths"] => bench::paths(),
         ["soak"] => soak::all(10),
         ["soak", "boots"] => soak::boots(30, None),
         ["soak", "boots", minutes, ref only @ ..] if only.len() <= 1 => {

@@ -21,15 +21,32 @@ pub const SHOOTDOWN_REACH_TARGETS: u32 = 2;
 /// `processor`, on x86-64: all entries of the kernel's pages have G (bit 8) set. Without this flag,
 /// each flush of kernel pages drops all translations where the processor has tags.
 pub const SHOOTDOWN_X86_64_GLOBAL_KERNEL: u32 = 1 << 0;
-/// `processor`, on AArch64: the CPUs have the erratum that requires each broadcast to be issued
-/// twice (Arm's errata 1286807, 2441007 and 2441009, for instance).
-pub const SHOOTDOWN_AARCH64_REPEAT_BROADCASTS: u32 = 1 << 1;
+/// `processor`, on AArch64: the machine has cores of several kinds (big.LITTLE), and a later one
+/// was refused by `shootdown_online`. The library then uses the workarounds that any of them may
+/// need, besides those that it finds for the first CPU.
+pub const SHOOTDOWN_AARCH64_MIXED_CORES: u32 = 1 << 1;
 /// `processor`, on RISC-V: all CPUs have the extension Svinval.
 pub const SHOOTDOWN_RISCV64_SVINVAL: u32 = 1 << 2;
 /// `processor`, on RISC-V: a write of `satp` ends the walks that began with the old value. The
 /// manual does not promise this, so set it only if the manufacturer does, or under QEMU. Without
 /// it, a CPU that loads another space drops what it has cached of the old one.
 pub const SHOOTDOWN_RISCV64_SATP_ENDS_WALKS: u32 = 1 << 3;
+/// `processor`, on AArch64: the flush interrupt is an FIQ, as the interrupts between Apple's CPUs,
+/// and so it is masked by `PSTATE.F`.
+pub const SHOOTDOWN_AARCH64_FIQ: u32 = 1 << 4;
+/// `processor`, on AArch64, RISC-V and x86-64: every flush, of kernel pages too, notifies by
+/// interrupts, and none by broadcasts.
+pub const SHOOTDOWN_NEVER_BROADCAST: u32 = 1 << 5;
+
+/// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,
+/// wait, and then store the new entry (Arm's erratum 2645198).
+pub const SHOOTDOWN_DUTY_BREAK_EXECUTABLE: u32 = 1 << 0;
+/// `shootdown_duties`: leave `TCR_EL1.HD` 0, because the hardware's dirty marks have an erratum
+/// (Arm's 1024718 and 2051678).
+pub const SHOOTDOWN_DUTY_NO_DIRTY_MARKS: u32 = 1 << 1;
+/// `shootdown_duties`: ignore the bits for accessed and dirty in entries that are not valid
+/// (Knights Landing).
+pub const SHOOTDOWN_DUTY_IGNORE_LATE_MARKS: u32 = 1 << 2;
 
 /// Costs with which the engine chooses between interrupts and broadcasts, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +94,10 @@ pub struct Config {
     pub kernel_root: u64,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
-    /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…` or
-    /// `SHOOTDOWN_RISCV64_…`. 0 is right on every processor.
+    /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…`,
+    /// `SHOOTDOWN_RISCV64_…` or `SHOOTDOWN_NEVER_BROADCAST`. 0 is right on every processor: errata
+    /// are detected on the first CPU, and `shootdown_online` refuses a CPU that needs more. The
+    /// flag `SHOOTDOWN_AARCH64_FIQ` is a fact about the kernel, and must be right.
     pub processor: u32,
     /// True if the processor walks the page tables before the first write to
     /// a page that it has cached as not dirty. Batches then defer writable pages as well.

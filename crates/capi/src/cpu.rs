@@ -33,9 +33,14 @@ pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
 /// The CPU runs on the kernel's own page table. On x86-64, if the library was built with the
 /// feature `processor`, this function enables global pages and tags (`CR4.PGE` and `CR4.PCIDE`), so
 /// bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4.
+///
+/// # Panics
+///
+/// With the feature `processor`, if this CPU lacks a feature of the first CPU, or needs a
+/// workaround of an erratum that the first does not need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_online() {
-    // SAFETY: the caller's promise, and that of `shootdown_init` that all CPUs are alike.
+    // SAFETY: the caller's promise, and that of `shootdown_init`.
     unsafe { engine().machine().processor().set_up_cpu() };
     // SAFETY: the caller's promise.
     unsafe { pin() }.online();

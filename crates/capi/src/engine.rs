@@ -19,9 +19,15 @@ static ENGINE: EngineCell<Machine> = EngineCell::new();
 /// `config` must be valid. No other call of the library may run at the same time. All functions
 /// `shootdown_os_…` and `shootdown_mmu_…` must work.
 ///
-/// If the library was built with the feature `processor`, this CPU has paging enabled (on Arm,
-/// `TCR_EL1` is set up as on all CPUs, with `A1` = 0), and all CPUs have the features of this one.
-/// `config->kernel_root` is a valid page table for ever, and maps no user page.
+/// If the library was built with the feature `processor`:
+///
+/// - This CPU has paging enabled. `config->kernel_root` is a valid page table for ever, and maps no
+///   user page.
+/// - On RISC-V, the kernel's leaves have G, and no other entry has. On x86-64 and LoongArch, pages
+///   that are marked as global are the kernel's, and are mapped alike in every root.
+/// - On Arm, `TCR_EL1` is the same on all CPUs, with `A1` = 0. User pages have nG = 1, the kernel's
+///   have nG = 0, `CnP` is 0, and `HD` is 0 on CPUs whose dirty marks have an erratum.
+/// - The flags of `config->processor` are true of all CPUs.
 ///
 /// # Panics
 ///

@@ -18,7 +18,9 @@ use crate::storage::{PendingStorage, SpaceStorage, Storage};
 /// `shootdown_wait(pending)` has returned, no CPU can use the old translations. Drop your locks
 /// between the two.
 ///
-/// Do not flush for an entry that was not valid before, or that only gained permissions.
+/// Do not flush for an entry that was not valid before, or that only gained permissions. The
+/// handler of page faults calls `shootdown_forget_refused` where CPUs cache such an entry (Arm,
+/// RISC-V, LoongArch).
 ///
 /// # Safety
 ///

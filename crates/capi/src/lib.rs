@@ -85,10 +85,12 @@ pub use batch::{
     shootdown_is_batched,
 };
 pub use config::{
-    BroadcastConfig, Config, NotifyCosts, SHOOTDOWN_AARCH64_REPEAT_BROADCASTS,
-    SHOOTDOWN_REACH_EVERYONE, SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS,
-    SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL, SHOOTDOWN_TAGS_GLOBAL,
-    SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+    BroadcastConfig, Config, NotifyCosts, SHOOTDOWN_AARCH64_FIQ, SHOOTDOWN_AARCH64_MIXED_CORES,
+    SHOOTDOWN_DUTY_BREAK_EXECUTABLE, SHOOTDOWN_DUTY_IGNORE_LATE_MARKS,
+    SHOOTDOWN_DUTY_NO_DIRTY_MARKS, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_REACH_EVERYONE,
+    SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS,
+    SHOOTDOWN_RISCV64_SVINVAL, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU,
+    SHOOTDOWN_TAGS_RENAMED, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
 };
 pub use cpu::{
     shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
@@ -124,8 +126,8 @@ pub use lazy::{
 };
 #[cfg(feature = "processor")]
 pub use processor::{
-    shootdown_acknowledge_ipi, shootdown_forget_refused, shootdown_publish_kernel,
-    shootdown_send_ipi,
+    shootdown_acknowledge_ipi, shootdown_duties, shootdown_forget_refused,
+    shootdown_publish_kernel, shootdown_send_ipi,
 };
 pub use space::{
     shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,

@@ -40,6 +40,7 @@
 extern crate std;
 
 // In reading order.
+pub mod errata;
 mod forward;
 mod processor;
 mod ipi;
@@ -52,6 +53,9 @@ pub mod loongarch64;
 pub mod riscv64;
 pub mod x86_64;
 
+#[cfg(test)]
+#[path = "tests/book.rs"]
+mod book;
 #[cfg(test)]
 #[path = "tests/halves.rs"]
 mod halves;

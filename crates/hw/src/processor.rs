@@ -4,6 +4,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use crate::errata::Workarounds;
 use shootdown::{
     Broadcaster, Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlots, TagWords, Tagging,
 };
@@ -24,16 +25,28 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::Broadcaster`](shootdown::Machine::Broadcaster).
     type Broadcaster: Broadcaster;
 
-    /// Enables the features of the processor that the CPU can switch off. A processor that wraps
-    /// another one calls the other's method.
+    /// Checks that this processor is right on the CPU: that the CPU has the features, and needs no
+    /// [workaround](crate::errata) that the processor does not have. Enables the features that the
+    /// CPU can switch off. A processor that wraps another one calls the other's method.
     ///
     /// # Safety
     ///
     /// Call this on each CPU, with interrupts masked, before it comes online and again if it lost
     /// its registers in a sleep state. The requirements of the processor hold: see
-    /// [`x86_64::enable`](crate::x86_64); other processors need nothing.
+    /// [`x86_64::enable`](crate::x86_64). On RISC-V, a root is loaded.
+    ///
+    /// # Panics
+    ///
+    /// If the processor is not right on the CPU.
     #[inline]
     unsafe fn set_up_cpu(&self) {}
+
+    /// The workarounds that are in use, and those that [the kernel owes](Workarounds). A processor
+    /// that wraps another one calls the other's method.
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        Workarounds::NONE
+    }
 
     /// Makes earlier page-table stores visible to every walker.
     fn publish(&self);

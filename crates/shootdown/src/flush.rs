@@ -41,7 +41,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// invalidated when this returns.
     ///
     /// Do not flush for an entry that was not valid before, or that only gained permissions: a CPU
-    /// that has cached the old entry takes a page fault and walks the page tables again.
+    /// that has cached the old entry takes a page fault, whose handler drops it ([step 4](crate)).
     ///
     /// If the extent [frees tables](Extent::freeing_tables), CPUs that have the space loaded lazily
     /// are interrupted as well. [`flush_gathered`](Self::flush_gathered) does not interrupt them,

@@ -129,8 +129,8 @@
 //! 4. **Flush.** Where you change page tables, call [`PinnedCpu::flush`], drop your locks, call
 //!    [`Pending::wait`], and only then free pages. Where you free what was mapped, page tables
 //!    included, [`Gather`] does these steps in the right order. Where you only add permissions, do
-//!    not flush. On CPUs that cache refused accesses (Arm) or invalid entries (`LoongArch`),
-//!    invalidate these in the page-fault handler.
+//!    not flush. On CPUs that cache refused accesses (Arm, RISC-V) or invalid entries (RISC-V,
+//!    `LoongArch`), invalidate these in the page-fault handler.
 //! 5. **Reclaim.** Where you unmap pages of many spaces one by one, use a [`Batch`]: it interrupts
 //!    each CPU once for all of them. With batches, code that changes page tables and finds an entry
 //!    already clear must call [`PinnedCpu::flush_if_batched`], so that it does not return before

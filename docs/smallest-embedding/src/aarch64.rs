@@ -12,9 +12,11 @@ use crate::ENGINE;
 ///
 /// No other CPU runs yet. `ttbr0` is an empty page table, which stays: the kernel is in TTBR1.
 /// Each CPU has the same TCR_EL1, and enables its GIC, with a handler of SGI 1, before
-/// `start_cpu`.
+/// `start_cpu`. Kernel pages are global, and user pages are not.
 pub unsafe fn start(ttbr0: u64) {
-    let processor = Processor::new(Features::detect());
-    // SAFETY: by the caller.
-    unsafe { ENGINE.init(processor, Ipi::new(1), Root(ttbr0)) };
+    // SAFETY: by the caller; `start_cpu` refuses a CPU that lacks the features.
+    unsafe {
+        let processor = Processor::new(Features::detect());
+        ENGINE.init(processor, Ipi::new(1), Root(ttbr0));
+    }
 }

@@ -12,9 +12,11 @@ use crate::ENGINE;
 ///
 /// No other CPU runs yet. `satp` holds `root`, a page table that maps the kernel and nothing
 /// else, and stays valid. Each CPU loads it, and has a handler of software interrupts, before
-/// `start_cpu`.
+/// `start_cpu`. Kernel pages have G, and no other entries have.
 pub unsafe fn start(root: u64, isa: &[u8]) {
-    let processor = Processor::new(Features::detect().with_extensions(isa));
-    // SAFETY: by the caller.
-    unsafe { ENGINE.init(processor, Ipi::new(), Root(root)) };
+    // SAFETY: by the caller; `start_cpu` refuses a CPU that lacks the features.
+    unsafe {
+        let processor = Processor::new(Features::detect().with_extensions(isa));
+        ENGINE.init(processor, Ipi::new(), Root(root));
+    }
 }

@@ -11,6 +11,7 @@ use shootdown::{
     Batch, BatchIsFull, CpuStats, Extent, ExtentSet, Horizon, LazyEntryPredictor, Pending, Root,
     Space, StaleWrites,
 };
+use shootdown_hw::Processor as _;
 use shootdown_vm::{
     Batching, Cause, Change, Defer, Discards, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush,
     Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
@@ -242,6 +243,8 @@ impl Lifetimes for Engine {
 
 impl Scheduling for Engine {
     fn online(&self) {
+        // SAFETY: interrupts are masked, and the CPU was set up for the processor's features.
+        unsafe { engine().machine().processor().set_up_cpu() };
         with_pinned(|pin| pin.online());
     }
 

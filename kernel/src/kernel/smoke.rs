@@ -205,7 +205,7 @@ fn faults(memory: &mut BootMemory, root: Frame) {
     assert_eq!(exit, UserExit::Fault { address: hole as u64, access: Access::Write });
     memory.map(root, hole, frame, Protection::READ | Protection::WRITE);
     processor.publish();
-    Arch::fix_spurious_fault(hole as u64);
+    processor.forget_refused(hole as u64);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
 
     let mut jumper = thread(Task::Spin, 0, 1, 0);
@@ -270,7 +270,7 @@ fn invalidations(memory: &mut BootMemory) {
     let is_dropped = |mapped, (name, invalidate): Invalidation| {
         set_entry(table, DATA, 0, mapped);
         processor.publish();
-        Arch::fix_spurious_fault(DATA as u64);
+        processor.forget_refused(DATA as u64);
         let mut reader = thread(Task::Read, DATA, 1, 0);
         assert_eq!(Arch::run_user(&mut reader), UserExit::Done, "{name}");
         set_entry(table, DATA, 0, EMPTY);

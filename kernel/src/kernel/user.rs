@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use shootdown_hw::Processor as _;
 use shootdown_program::StepError;
 use shootdown_program::interpreter::FAULTS_MAX;
 use shootdown_vm::{Access, FaultError, PAGE_BYTES, Scheduling as _};
@@ -10,6 +11,7 @@ use crate::kernel::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::kernel::coherence::Engine;
 use crate::kernel::counts;
 use crate::kernel::load::USER_CODE_START as CODE;
+use crate::kernel::machine::engine;
 use crate::kernel::process::Process;
 use crate::kernel::scheduler;
 use crate::kernel::sync::masked;
@@ -93,7 +95,7 @@ fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
             process.space().return_to_user_here();
         }
         if let Some(address) = refused {
-            Arch::fix_spurious_fault(address);
+            engine().machine().processor().forget_refused(address);
         }
         let exit = Arch::run_user(user);
         Engine.enter_kernel();

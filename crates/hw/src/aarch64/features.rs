@@ -1,16 +1,24 @@
 //! Features of a processor, from its ID registers and `TCR_EL1`.
 
+use crate::aarch64::errata;
 use crate::aarch64::granule::Granule;
+use crate::aarch64::operation::Scope;
+use crate::errata::Workarounds;
 
 /// Features of a processor, and the kernel's settings for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of an ID register")]
 pub struct Features {
     /// Number of bits of an ASID: 8 or 16. It is 16 only if `TCR_EL1.AS` is also set. Without that
     /// bit, the processor ignores the upper half of an ASID, and two spaces would share one.
     pub tag_bits: u32,
-    /// The granule of user addresses. If operations with ranges are used, also that of kernel
-    /// addresses.
+    /// The granule of user addresses.
     pub granule: Granule,
+    /// The granule of kernel addresses.
+    pub kernel_granule: Granule,
+    /// `true` if tables can have the leaves of 52-bit addresses, which are one level above the
+    /// others (`TCR_EL1.DS` of `FEAT_LPA2`; `FEAT_LPA` with granules of 64 KiB).
+    pub has_large_leaves: bool,
     /// `true` if an operation can name a range (`FEAT_TLBIRANGE`).
     pub has_ranges: bool,
     /// `true` if an operation can have a hint of the level (`FEAT_TTL`).
@@ -19,13 +27,19 @@ pub struct Features {
     pub marks_writes: bool,
     /// Frequency of the counter; 0 if firmware has not set it.
     pub counter_hz: u64,
+    /// The workarounds that the processor needs.
+    pub workarounds: Workarounds,
 }
 
 /// The registers from which [`Features`] are decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// `TCR_EL1`; for [stage 2](Features::of_stage_2), `VTCR_EL2`.
     pub tcr: u64,
+    /// `MIDR_EL1`.
+    pub midr: u64,
+    /// `ID_AA64PFR1_EL1`.
+    pub pfr1: u64,
     /// `ID_AA64ISAR0_EL1`.
     pub isar0: u64,
     /// `ID_AA64MMFR0_EL1`.
@@ -42,33 +56,44 @@ impl Features {
     /// Decodes the registers. The manual describes their fields in chapter D24 ("`AArch64` System
     /// Register Descriptions").
     #[must_use]
-    pub const fn of(registers: &Registers) -> Self {
-        let Registers { tcr, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
+    pub fn of(registers: &Registers) -> Self {
+        let Registers { tcr, midr, pfr1, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
+        let workarounds = errata::needed_by(midr, field(pfr1, 24) != 0);
         let has_long_tags = field(mmfr0, 4) == 2 && bit(tcr, TCR_AS);
         Self {
             tag_bits: if has_long_tags { 16 } else { 8 },
             granule: Granule::of_tg0(tcr >> TCR_TG0_SHIFT),
+            kernel_granule: Granule::of_tg1(tcr >> TCR_TG1_SHIFT),
+            has_large_leaves: bit(tcr, TCR_DS) || has_long_addresses(mmfr0),
             // With `TCR_EL1.DS` (`FEAT_LPA2`), a range begins at a multiple of 64 KiB for every
             // granule. This code does not encode such addresses, so it uses no ranges then.
             has_ranges: field(isar0, 56) >= 2 && !bit(tcr, TCR_DS),
             has_level_hints: field(mmfr2, 48) >= 1,
-            marks_writes: field(mmfr1, 0) >= 2 && bit(tcr, TCR_HD),
+            marks_writes: field(mmfr1, 0) >= 2
+                && bit(tcr, TCR_HD)
+                && !workarounds.contains(Workarounds::NO_DIRTY_MARKS),
             counter_hz: cntfrq,
+            workarounds,
         }
     }
 
     /// Decodes the registers for the translation of guests, with `VTCR_EL2` as `tcr`. The tags are
     /// VMIDs: they have 16 bits only if `VTCR_EL2.VS` is also set.
     #[must_use]
-    pub const fn of_stage_2(registers: &Registers) -> Self {
-        let Registers { tcr: vtcr, isar0, mmfr1, .. } = *registers;
+    pub fn of_stage_2(registers: &Registers) -> Self {
+        let Registers { tcr: vtcr, isar0, mmfr0, mmfr1, .. } = *registers;
         let has_long_tags = field(mmfr1, 4) == 2 && bit(vtcr, VTCR_VS);
+        // TG0 is at the same place as in `TCR_EL1`. The hypervisor's own pages have the same.
+        let stage_1 = Self::of(registers);
         Self {
             tag_bits: if has_long_tags { 16 } else { 8 },
+            kernel_granule: stage_1.granule,
+            has_large_leaves: bit(vtcr, VTCR_DS) || has_long_addresses(mmfr0),
             has_ranges: field(isar0, 56) >= 2 && !bit(vtcr, VTCR_DS),
-            marks_writes: field(mmfr1, 0) >= 2 && bit(vtcr, VTCR_HD),
-            // TG0 is at the same place as in `TCR_EL1`.
-            ..Self::of(registers)
+            marks_writes: field(mmfr1, 0) >= 2
+                && bit(vtcr, VTCR_HD)
+                && !stage_1.workarounds.contains(Workarounds::NO_DIRTY_MARKS),
+            ..stage_1
         }
     }
 
@@ -81,12 +106,39 @@ impl Features {
             has_ranges: self.has_ranges && other.has_ranges,
             has_level_hints: self.has_level_hints && other.has_level_hints,
             marks_writes: self.marks_writes && other.marks_writes,
+            has_large_leaves: self.has_large_leaves || other.has_large_leaves,
+            workarounds: self.workarounds.with(other.workarounds),
             ..self
+        }
+    }
+
+    /// Adds the workarounds that cores of other kinds in one machine may need (big.LITTLE), so that
+    /// they can come online later. Call this if the engine is created before all kinds of cores
+    /// have run, and if a later one is then refused by
+    /// [`set_up_cpu`](crate::Processor::set_up_cpu).
+    #[must_use]
+    pub const fn for_mixed_cores(self) -> Self {
+        let some = Workarounds::REPEATED_COMPLETION.with(Workarounds::NO_DIRTY_MARKS);
+        let workarounds = self.workarounds.with(some).with(Workarounds::BREAK_EXECUTABLE);
+        Self { marks_writes: false, workarounds, ..self }
+    }
+
+    /// The granule of the addresses that a scope has: [`Scope::AllTags`] is of kernel addresses.
+    pub(super) const fn granule_of(&self, scope: Scope) -> Granule {
+        match scope {
+            Scope::Tag(_) => self.granule,
+            Scope::AllTags => self.kernel_granule,
         }
     }
 }
 
+/// `ID_AA64MMFR0_EL1`, `PARange`: physical addresses have 52 bits or more.
+const fn has_long_addresses(mmfr0: u64) -> bool {
+    field(mmfr0, 0) >= 6
+}
+
 const TCR_TG0_SHIFT: u32 = 14;
+const TCR_TG1_SHIFT: u32 = 30;
 const TCR_AS: u32 = 36;
 const TCR_HD: u32 = 40;
 const TCR_DS: u32 = 59;
@@ -107,11 +159,29 @@ const fn bit(register: u64, number: u32) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// The registers of an Armv8.0 core: no features, and ASIDs of 16 bits.
-    const OLD: Registers =
-        Registers { tcr: 1 << 36, isar0: 0, mmfr0: 0x20, mmfr1: 0, mmfr2: 0, cntfrq: 62_500_000 };
+    /// The registers of a Cortex-A72 r0p3: no features, and ASIDs of 16 bits.
+    const OLD: Registers = Registers {
+        tcr: 1 << 36,
+        midr: 0x410f_d083,
+        pfr1: 0,
+        isar0: 0,
+        mmfr0: 0x20,
+        mmfr1: 0,
+        mmfr2: 0,
+        cntfrq: 62_500_000,
+    };
 
-    pub(crate) const V8_0: Features = Features::of(&OLD);
+    pub(crate) const V8_0: Features = Features {
+        tag_bits: 16,
+        granule: Granule::Size4K,
+        kernel_granule: Granule::Size4K,
+        has_large_leaves: false,
+        has_ranges: false,
+        has_level_hints: false,
+        marks_writes: false,
+        counter_hz: 62_500_000,
+        workarounds: Workarounds::NONE,
+    };
     pub(crate) const V8_4: Features =
         Features { has_ranges: true, has_level_hints: true, marks_writes: true, ..V8_0 };
 
@@ -119,7 +189,7 @@ pub(crate) mod tests {
     /// upper bits "are used for allocation and matching in the TLB" if 1.
     #[test]
     fn tag_bits_need_both_registers() {
-        assert_eq!(Features::of(&OLD).tag_bits, 16);
+        assert_eq!(Features::of(&OLD), V8_0);
         assert_eq!(Features::of(&Registers { tcr: 0, ..OLD }).tag_bits, 8);
         assert_eq!(Features::of(&Registers { mmfr0: 0, ..OLD }).tag_bits, 8);
     }
@@ -152,6 +222,26 @@ pub(crate) mod tests {
         );
         let granule = |tg0: u64| Features::of(&Registers { tcr: tg0 << 14, ..OLD }).granule;
         assert_eq!([0, 1, 2].map(granule), [Granule::Size4K, Granule::Size64K, Granule::Size16K]);
+        let mixed = Features::of(&Registers { tcr: 2 << 14 | 3 << 30, ..OLD });
+        assert_eq!((mixed.granule, mixed.kernel_granule), (Granule::Size16K, Granule::Size64K));
+        // Cortex-A55 r2p0, whose marks are wrong.
+        let broken = Registers { tcr: 1 << 40, midr: 0x412f_d050, mmfr1: 2, ..OLD };
+        assert!(!Features::of(&broken).marks_writes);
+    }
+
+    /// `TCR_EL1`, DS, bit 59; `VTCR_EL2`, DS, bit 32; `ID_AA64MMFR0_EL1`, `PARange`, bits 3:0:
+    /// 0b0101 is 48 bits, 0b0110 is 52 bits, 0b0111 is 56 bits.
+    #[test]
+    fn large_leaves_come_from_ds_and_parange() {
+        let large = |tcr: u64, parange| {
+            let registers = Registers { tcr, mmfr0: OLD.mmfr0 | parange, ..OLD };
+            let of = [Features::of, Features::of_stage_2];
+            of.map(|of| of(&registers).has_large_leaves)
+        };
+        assert_eq!(large(0, 5), [false, false]);
+        assert_eq!(large(1 << 59, 5), [true, false]);
+        assert_eq!(large(1 << 32, 5), [false, true]);
+        assert_eq!([6, 7].map(|parange| large(0, parange)), [[true, true]; 2]);
     }
 
     /// `ID_AA64MMFR1_EL1`, `VMIDBits`, bits 7:4: 0b0000 is 8 bits, 0b0010 16. `VTCR_EL2`: VS, bit
@@ -171,6 +261,10 @@ pub(crate) mod tests {
         );
         assert_eq!([of(0, 0), of(1 << 32, 0)].map(|it| it.has_ranges), [true, false]);
         assert_eq!(of(1 << 14, 0).granule, Granule::Size64K);
+        assert_eq!(of(1 << 14, 0).kernel_granule, Granule::Size64K);
+        // Cortex-A510 r0p0.
+        let broken = Registers { tcr: 1 << 22, midr: 0x410f_d460, mmfr1: 2, ..OLD };
+        assert!(!Features::of_stage_2(&broken).marks_writes);
     }
 
     #[test]
@@ -180,5 +274,9 @@ pub(crate) mod tests {
         assert_eq!(short.common(V8_4), short);
         assert_eq!(V8_4.common(V8_0), V8_0);
         assert_eq!(V8_0.common(V8_4), V8_0);
+        let apart = Features { workarounds: Workarounds::ASID_APART, ..V8_0 };
+        let once = Features { workarounds: Workarounds::ICACHE_AT_SWITCH, ..V8_0 };
+        let both = Features { workarounds: apart.workarounds.with(once.workarounds), ..V8_0 };
+        assert_eq!((apart.common(once), once.common(apart)), (both, both));
     }
 }

@@ -5,11 +5,11 @@ use shootdown::PageSize;
 /// The translation granule: the size of the smallest page, and of a page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granule {
-    /// 4 KiB: leaves of 4 KiB, 2 MiB and 1 GiB.
+    /// 4 KiB: leaves of 4 KiB, 2 MiB, 1 GiB and, with 52-bit addresses, 512 GiB.
     Size4K,
-    /// 16 KiB: leaves of 16 KiB and 32 MiB.
+    /// 16 KiB: leaves of 16 KiB, 32 MiB and, with 52-bit addresses, 64 GiB.
     Size16K,
-    /// 64 KiB: leaves of 64 KiB and 512 MiB.
+    /// 64 KiB: leaves of 64 KiB, 512 MiB and, with 52-bit addresses, 4 TiB.
     Size64K,
 }
 
@@ -21,6 +21,17 @@ impl Granule {
             1 => Self::Size64K,
             2 => Self::Size16K,
             // 3 is reserved.
+            _ => Self::Size4K,
+        }
+    }
+
+    /// Decodes `TCR_EL1.TG1`, whose encoding differs from that of TG0.
+    #[must_use]
+    pub const fn of_tg1(tg1: u64) -> Self {
+        match tg1 & 3 {
+            1 => Self::Size16K,
+            3 => Self::Size64K,
+            // 0 is reserved.
             _ => Self::Size4K,
         }
     }
@@ -42,7 +53,7 @@ impl Granule {
         10 + 2 * self.operand() as u8
     }
 
-    /// The largest leaf without `FEAT_LPA2`.
+    /// The largest leaf, without 52-bit addresses.
     #[must_use]
     pub const fn largest_leaf(self) -> PageSize {
         PageSize::from_shift(match self {
@@ -52,6 +63,12 @@ impl Granule {
         })
     }
 
+    /// The largest leaf with 52-bit addresses: one level above that of the others.
+    #[must_use]
+    pub const fn largest_leaf_of_long_addresses(self) -> PageSize {
+        PageSize::from_shift(self.largest_leaf().shift() + self.index_bits())
+    }
+
     /// The base-2 logarithm of the largest leaf that is not larger than `size`; of the smallest
     /// leaf if all are larger.
     ///
@@ -59,7 +76,8 @@ impl Granule {
     /// MMU may have cached them as one entry or as several, so an operation must name each.
     #[must_use]
     pub const fn leaf_shift(self, size: PageSize) -> u8 {
-        let (mut shift, largest) = (self.shift(), self.largest_leaf().shift());
+        let mut shift = self.shift();
+        let largest = self.largest_leaf_of_long_addresses().shift();
         while shift < largest && shift + self.index_bits() <= size.shift() {
             shift += self.index_bits();
         }
@@ -85,17 +103,20 @@ mod tests {
 
     const ALL: [Granule; 3] = [Granule::Size4K, Granule::Size16K, Granule::Size64K];
 
-    /// `TCR_EL1`, field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB. C5.5, "TLBI RVAE1", field TG:
-    /// 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
+    /// `TCR_EL1`, field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB; TG1: 0b01 16 KiB, 0b10 4 KiB,
+    /// 0b11 64 KiB. C5.5, "TLBI RVAE1", field TG: 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
     #[test]
     fn granule_encodings_match_manual() {
         let coded = [0, 2, 1].map(|tg0| Granule::of_tg0(tg0).operand());
         assert_eq!(coded, [1, 2, 3]);
+        let coded = [2, 1, 3].map(|tg1| Granule::of_tg1(tg1).operand());
+        assert_eq!(coded, [1, 2, 3]);
         assert_eq!(ALL.map(Granule::shift), [12, 14, 16]);
     }
 
-    /// Chapter D8, the translation table lookup levels of each granule: without `FEAT_LPA2`, blocks
-    /// are at levels 1 and 2 for 4 KiB, and at level 2 for the other granules.
+    /// Chapter D8, the translation table lookup levels of each granule: blocks are at levels 1 and
+    /// 2 for 4 KiB, and at level 2 for the other granules; and one level above with `FEAT_LPA2`, or
+    /// with `FEAT_LPA` for 64 KiB.
     #[test]
     fn leaf_levels_match_manual() {
         let leaves = |granule: Granule, shifts: &[u8]| {
@@ -103,11 +124,14 @@ mod tests {
                 assert_eq!(granule.leaf_shift(PageSize::from_shift(shift)), shift);
                 assert_eq!(granule.level_of_leaf(shift), level);
             }
-            assert_eq!(granule.leaf_shift(PageSize::from_shift(43)), shifts[shifts.len() - 1]);
+            let [.., largest, longest] = shifts else { unreachable!("there are three or more") };
+            assert_eq!(granule.largest_leaf().shift(), *largest);
+            assert_eq!(granule.largest_leaf_of_long_addresses().shift(), *longest);
+            assert_eq!(granule.leaf_shift(PageSize::from_shift(43)), *longest);
         };
-        leaves(Granule::Size4K, &[12, 21, 30]);
-        leaves(Granule::Size16K, &[14, 25]);
-        leaves(Granule::Size64K, &[16, 29]);
+        leaves(Granule::Size4K, &[12, 21, 30, 39]);
+        leaves(Granule::Size16K, &[14, 25, 36]);
+        leaves(Granule::Size64K, &[16, 29, 42]);
     }
 
     /// Chapter D8, "The Contiguous bit": 16 entries of 4 KiB, or 16 of 2 MiB.

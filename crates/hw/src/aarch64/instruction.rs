@@ -9,6 +9,7 @@ use core::arch::asm;
 
 use crate::aarch64::features::{Features, Registers};
 use crate::aarch64::operation::{Domain, Operation};
+use crate::aarch64::settings::FlushInterrupt;
 use crate::aarch64::stage2::GuestOperation;
 
 /// Reads a system register.
@@ -37,32 +38,35 @@ macro_rules! run {
 impl Features {
     /// Detects the features of this CPU and the kernel's settings. Call this at EL1, after
     /// `TCR_EL1` has been written.
+    ///
+    /// # Panics
+    ///
+    /// If `TCR_EL1.A1` is 1.
     #[must_use]
     pub fn detect() -> Self {
         let tcr = read!("tcr_el1");
-        debug_assert!(tcr >> 22 & 1 == 0, "the ASID is in TTBR0: TCR_EL1.A1 must be 0");
-        Self::of(&Registers {
-            tcr,
-            isar0: read!("id_aa64isar0_el1"),
-            mmfr0: read!("id_aa64mmfr0_el1"),
-            mmfr1: read!("id_aa64mmfr1_el1"),
-            mmfr2: read!("id_aa64mmfr2_el1"),
-            cntfrq: read!("cntfrq_el0"),
-        })
+        assert!(tcr >> 22 & 1 == 0, "the ASID is in TTBR0: TCR_EL1.A1 must be 0");
+        Self::of(&registers(tcr))
     }
 
     /// Detects the features of this CPU and the hypervisor's settings for stage 2. Call this at
     /// EL2, after `VTCR_EL2` has been written.
     #[must_use]
     pub fn detect_stage_2() -> Self {
-        Self::of_stage_2(&Registers {
-            tcr: read!("vtcr_el2"),
-            isar0: read!("id_aa64isar0_el1"),
-            mmfr0: read!("id_aa64mmfr0_el1"),
-            mmfr1: read!("id_aa64mmfr1_el1"),
-            mmfr2: read!("id_aa64mmfr2_el1"),
-            cntfrq: read!("cntfrq_el0"),
-        })
+        Self::of_stage_2(&registers(read!("vtcr_el2")))
+    }
+}
+
+fn registers(tcr: u64) -> Registers {
+    Registers {
+        tcr,
+        midr: read!("midr_el1"),
+        pfr1: read!("id_aa64pfr1_el1"),
+        isar0: read!("id_aa64isar0_el1"),
+        mmfr0: read!("id_aa64mmfr0_el1"),
+        mmfr1: read!("id_aa64mmfr1_el1"),
+        mmfr2: read!("id_aa64mmfr2_el1"),
+        cntfrq: read!("cntfrq_el0"),
     }
 }
 
@@ -143,6 +147,12 @@ pub(crate) fn complete_local() {
 #[inline]
 pub(crate) fn complete_shared() {
     run!("dsb ish");
+}
+
+/// Invalidates the instruction cache of this CPU.
+#[inline]
+pub(crate) fn invalidate_instructions() {
+    run!("ic iallu");
 }
 
 /// Fetches and translates all later instructions anew.
@@ -242,14 +252,13 @@ pub(crate) unsafe fn set_vttbr(value: u64) {
     unsafe { asm!("msr vttbr_el2, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Returns `true` if `PSTATE.I` is set.
+/// Returns `true` if the flush interrupt is masked: `PSTATE.I` or `PSTATE.F`.
 #[inline]
-pub(crate) fn interrupts_masked() -> bool {
-    const I: u64 = 1 << 7;
+pub(crate) fn interrupts_masked(kind: FlushInterrupt) -> bool {
     let value: u64;
     // SAFETY: reading has no effect. It clobbers memory, so that the compiler does not move it.
     unsafe { asm!("mrs {}, daif", out(reg) value, options(nostack, preserves_flags)) };
-    value & I != 0
+    value & kind.daif() != 0
 }
 
 /// Reads the counter, after all earlier instructions. (Without the `isb`, it could be read early.)

@@ -32,8 +32,9 @@ use shootdown::{
 
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Operation, Scope};
-use crate::aarch64::processor::TAG_SHIFT;
+use crate::aarch64::sequence::TAG_SHIFT;
 use crate::aarch64::settings::Aarch64;
+use crate::errata::Workarounds;
 use crate::{Processor, forward};
 
 /// Values of `TTBR0_EL1` for one stay in user mode.
@@ -46,7 +47,7 @@ pub struct Halves {
 }
 
 /// An `AArch64` processor whose user mode runs under ASIDs of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Kpti {
     processor: Aarch64,
 }
@@ -57,8 +58,19 @@ impl Kpti {
     /// # Safety
     ///
     /// The kernel keeps the [obligations](self#obligations-of-the-kernel).
+    ///
+    /// # Panics
+    ///
+    /// If the processor needs [`Workarounds::ICACHE_AT_SWITCH`]: each way to user mode and back
+    /// would also have to invalidate the instruction cache. (Linux does not isolate the kernel's
+    /// tables there either.)
     #[must_use]
     pub const unsafe fn new(processor: Aarch64) -> Self {
+        assert!(
+            !processor.needs(Workarounds::ICACHE_AT_SWITCH),
+            "KPTI changes ASIDs outside of the engine, so it cannot be used with Cavium's erratum \
+             27456",
+        );
         Self { processor }
     }
 
@@ -114,6 +126,7 @@ unsafe impl Processor for Kpti {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;
@@ -129,10 +142,15 @@ unsafe impl Processor for Kpti {
         fn spin_hint();
     }
 
+    unsafe fn set_up_cpu(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.processor.set_up_cpu() };
+    }
+
     /// A tag for each pair of ASIDs, except that of the kernel.
     #[inline]
     fn tag_count(&self) -> usize {
-        self.processor.tag_count() / 2
+        (self.processor.tag_count() - 1) / 2
     }
 
     /// The user's ASID is not loaded, so its entries are dropped before the root is. The processor
@@ -165,7 +183,7 @@ unsafe impl Processor for Kpti {
 
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        Some(self)
+        self.processor.broadcaster().map(|_| self)
     }
 }
 
@@ -251,6 +269,28 @@ mod tests {
         // The kernel half is loaded already.
         let steps = steps_of(load);
         assert_eq!(steps, [user, loaded, Synchronize, kernel, CompleteLocal, Synchronize]);
+    }
+
+    #[test]
+    fn kpti_follows_the_processor() {
+        let with = |workarounds| {
+            // SAFETY: instructions are only recorded.
+            unsafe { Kpti::new(Aarch64::new(Features { workarounds, ..V8_0 })) }
+        };
+        let repeating = with(Workarounds::REPEATED_COMPLETION);
+        let steps = steps_of(|| _ = repeating.complete());
+        assert_eq!(steps.len(), steps_of(|| _ = KPTI.complete()).len() + 2);
+        // The last pair is free for the passage between ASIDs.
+        assert_eq!(with(Workarounds::ASID_APART).tag_count(), 32766);
+        assert_eq!(with(Workarounds::ASID_APART).workarounds(), Workarounds::ASID_APART);
+        // SAFETY: instructions are only recorded.
+        let silent = unsafe { Kpti::new(Aarch64::new(V8_0).without_broadcasts()) };
+        assert!(silent.broadcaster().is_none() && KPTI.broadcaster().is_some());
+        let late = Features { workarounds: Workarounds::ASID_APART, ..V8_0 };
+        crate::aarch64::instruction::set_cpu(late);
+        // SAFETY: nothing is executed.
+        assert!(std::panic::catch_unwind(|| unsafe { KPTI.set_up_cpu() }).is_err());
+        assert!(std::panic::catch_unwind(|| with(Workarounds::ICACHE_AT_SWITCH)).is_err());
     }
 
     #[test]

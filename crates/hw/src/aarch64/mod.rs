@@ -5,11 +5,12 @@
 //! a `TLBI` of the inner shareable domain can drop it everywhere. If no other CPU uses the space,
 //! the engine drops it on this CPU alone, which Linux does not do.
 //!
-//! In reading order: [`features`], the processor's features; [`granule`], page sizes;
-//! [`operation`], the operands of an instruction; [`plan`], the instructions for an extent; and,
-//! where they can be executed, `instruction` and `processor`, the implementation of
-//! [`Processor`](crate::Processor). [`stage2`] is another processor, whose spaces are guests. All
-//! but `instruction` is tested on any host, where instructions are recorded instead of executed.
+//! In reading order: [`errata`], the cores with their errata; [`features`], the processor's
+//! features; [`granule`], page sizes; [`operation`], the operands of an instruction; [`plan`], the
+//! instructions for an extent; and, where they can be executed, `instruction`, `sequence` and
+//! `processor`, the implementation of [`Processor`](crate::Processor). [`stage2`] is another
+//! processor, whose spaces are guests. All but `instruction` is tested on any host, where
+//! instructions are recorded instead of executed.
 //!
 //! # Requirements for the kernel's set-up
 //!
@@ -25,8 +26,10 @@
 //!   nothing is ever cached under ASID 0.
 //! - `TTBR0_EL1.CnP` stays 0, as roots are written: CPUs share no TLB entries. With CnP, a stale
 //!   entry of one CPU would be visible to another, which the engine does not model.
-//! - Interrupts are masked by `PSTATE.I`. A kernel that masks them by priority (Linux: pseudo-NMI)
-//!   wraps this type and implements [`interrupts_masked`][masked] itself.
+//! - Interrupts are masked by `PSTATE.I`, or by `PSTATE.F` if the flush interrupt is an
+//!   [FIQ](FlushInterrupt::Fiq). A kernel that masks them by priority (Linux: pseudo-NMI) wraps
+//!   this type and implements [`interrupts_masked`][masked] itself.
+//! - `TCR_EL1.HD` is 0 if a CPU needs [`NO_DIRTY_MARKS`](crate::errata::Workarounds).
 //!
 //! [masked]: crate::Processor::interrupts_masked
 //!
@@ -34,13 +37,11 @@
 //!
 //! - The kernel's tables are not hidden from user mode. A kernel that does so by a second TTBR1
 //!   (KPTI) uses `Kpti`, with two ASIDs for each space. E0PD needs nothing of the processor.
-//! - Errata. One known kind breaks broadcasts: on Cortex-A76 (1286807), Cortex-A55 (2441007),
-//!   Cortex-A510 (2441009) and Falkor (1009), accesses by a dropped translation may complete after
-//!   the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that detects one of these CPUs
-//!   calls [`Aarch64::repeating`].
+//! - Errata are worked around as [`errata`] lists, which is also a page of the book.
 //! - The outer shareable domain, and user space at EL2. A hypervisor may make a
 //!   local operation affect more CPUs (`HCR_EL2.FB`), never fewer.
 
+pub mod errata;
 pub mod features;
 pub mod granule;
 pub mod operation;
@@ -56,6 +57,8 @@ mod instruction;
 #[path = "tests/instruction.rs"]
 pub(crate) mod instruction;
 #[cfg(any(target_arch = "aarch64", test))]
+mod sequence;
+#[cfg(any(target_arch = "aarch64", test))]
 mod processor;
 #[cfg(any(target_arch = "aarch64", test))]
 pub mod kpti;
@@ -65,5 +68,5 @@ pub use features::Features;
 pub use gic::GicIpi;
 #[cfg(any(target_arch = "aarch64", test))]
 pub use kpti::Kpti;
-pub use settings::Aarch64;
+pub use settings::{Aarch64, FlushInterrupt};
 pub use stage2::Stage2;

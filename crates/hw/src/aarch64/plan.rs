@@ -51,7 +51,7 @@ impl Plan {
         if extent.is_whole() {
             return None;
         }
-        let granule = features.granule;
+        let granule = features.granule_of(scope);
         let leaf_shift = granule.leaf_shift(extent.page_size());
         let first = extent.start() >> leaf_shift;
         // Computed from page numbers, because the end address of the last page could wrap.
@@ -70,11 +70,13 @@ impl Plan {
         let operations = if method == Method::Range { range_operations(granules) } else { count };
         // A hint is only correct if no larger leaf can be cached for the addresses, because with
         // the hint the processor may leave a larger leaf cached. If tables are freed, entries of
-        // upper levels must be dropped, and a hint would restrict the operation to leaves.
+        // upper levels must be dropped, and a hint would restrict the operation to leaves. Level 0
+        // is no hint without `FEAT_LPA2`.
+        let level = granule.level_of_leaf(leaf_shift);
         let is_exact = features.has_level_hints
             && leaf_shift >= granule.leaf_shift(largest)
+            && level > 0
             && !extent.frees_tables();
-        let level = granule.level_of_leaf(leaf_shift);
         (operations <= OPERATIONS_MAX as u64).then_some(Self {
             scope,
             levels: if extent.frees_tables() { Levels::All } else { Levels::Last },

@@ -26,13 +26,13 @@ use shootdown::{
     Root, Tag, TagSlot, Tagging,
 };
 
+use crate::aarch64::features::Features;
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, Operation, PageOperand, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
+use crate::aarch64::sequence::{REPEATED, TAG_SHIFT};
 use crate::aarch64::settings::Aarch64;
-
-/// Position of the ASID in TTBR0.
-pub(super) const TAG_SHIFT: u32 = 48;
+use crate::errata::Workarounds;
 
 /// Number of range operations for the pages of one extent: one for each of three scales, and one
 /// for an odd page.
@@ -42,12 +42,6 @@ const OPERATIONS_OF_RANGE: usize = 4;
 const RANGE_PAGES_MAX: usize = 32 << 16;
 
 impl Aarch64 {
-    /// Converts ticks of the counter to nanoseconds. Returns 0 if the frequency is unknown.
-    fn ns_of(&self, ticks: u64) -> u64 {
-        // The product saturates after 10 s at 1 GHz.
-        ticks.saturating_mul(1_000_000_000).checked_div(self.features.counter_hz).unwrap_or(0)
-    }
-
     /// Invalidates an extent on this CPU, and waits.
     #[inline]
     fn invalidate_local(&self, scope: Scope, extent: Extent) {
@@ -62,10 +56,6 @@ impl Aarch64 {
     fn issue_broadcast(&self, scope: Scope, extent: Extent) {
         for operation in self.operations(scope, extent) {
             instruction::tlbi(operation, Domain::InnerShareable);
-            if self.is_repeating {
-                instruction::complete_shared();
-                instruction::tlbi(operation, Domain::InnerShareable);
-            }
         }
     }
 }
@@ -104,6 +94,20 @@ unsafe impl Processor for Aarch64 {
     type TagWords = [AtomicU64; 2048];
     type Broadcaster = Self;
 
+    /// Checks that the processor is right on this CPU.
+    ///
+    /// # Panics
+    ///
+    /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
+    unsafe fn set_up_cpu(&self) {
+        self.admit(Features::detect());
+    }
+
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
+    }
+
     #[inline]
     fn publish(&self) {
         instruction::publish();
@@ -118,7 +122,7 @@ unsafe impl Processor for Aarch64 {
 
     #[inline]
     fn interrupts_masked(&self) -> bool {
-        instruction::interrupts_masked()
+        instruction::interrupts_masked(self.flush_interrupt)
     }
 
     #[inline]
@@ -128,7 +132,7 @@ unsafe impl Processor for Aarch64 {
 
     #[inline]
     fn tag_count(&self) -> usize {
-        (1 << self.features.tag_bits) - 1
+        (1 << self.features.tag_bits) - 1 - usize::from(self.passage().is_some())
     }
 
     /// Linux names up to 511 pages one by one, in local and broadcast flushes: see
@@ -154,8 +158,7 @@ unsafe impl Processor for Aarch64 {
             instruction::complete_local();
         }
         // SAFETY: the caller's promise.
-        unsafe { instruction::set_ttbr0(root.0 | u64::from(tag.0) << TAG_SHIFT) };
-        instruction::synchronize();
+        unsafe { self.set_ttbr0(root, tag) };
         if entries == Entries::Discard && is_loaded {
             self.invalidate_tag(tag);
         }
@@ -166,8 +169,7 @@ unsafe impl Processor for Aarch64 {
     #[inline]
     unsafe fn load_kernel(&self, root: Root) {
         // SAFETY: the caller's promise.
-        unsafe { instruction::set_ttbr0(root.0) };
-        instruction::synchronize();
+        unsafe { self.set_ttbr0(root, Tag::KERNEL) };
     }
 
     #[inline]
@@ -215,7 +217,7 @@ unsafe impl Processor for Aarch64 {
 
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        Some(self)
+        self.has_broadcasts().then_some(self)
     }
 
     /// `yield`, as in Linux (`cpu_relax`). The `isb` of `core::hint::spin_loop` waits longer, but
@@ -270,9 +272,7 @@ unsafe impl Broadcaster for Aarch64 {
     /// `dsb` waits only for the operations of its own CPU, on all CPUs. Another CPU cannot execute
     /// it instead.
     fn complete(&self) -> u64 {
-        let start = instruction::counter();
-        instruction::complete_shared();
-        self.ns_of(instruction::counter() - start)
+        self.complete_broadcasts(|| instruction::tlbi(REPEATED, Domain::InnerShareable))
     }
 
     #[inline]
@@ -282,162 +282,5 @@ unsafe impl Broadcaster for Aarch64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::aarch64::features::Features;
-    use crate::aarch64::features::tests::{V8_0, V8_4};
-    use crate::aarch64::instruction::Step::{
-        CompleteLocal, CompleteShared, Publish, SetTtbr0, Synchronize, Tlbi,
-    };
-    use crate::aarch64::instruction::{Step, steps_of};
-    use crate::aarch64::operation::{Levels, PageOperand};
-    use shootdown::PageSize;
-    use std::vec::Vec;
-
-    const PROCESSOR: Aarch64 = Aarch64::new(V8_0);
-    const LOCAL: Domain = Domain::Local;
-    const SHARED: Domain = Domain::InnerShareable;
-
-    fn load(root: u64, tag: u16, entries: Entries) -> Vec<Step> {
-        // SAFETY: the instructions are only recorded.
-        steps_of(|| unsafe { PROCESSOR.load(Root(root), Tag(tag), entries) })
-    }
-
-    fn pages(scope: Scope, levels: Levels, addresses: &[u64], domain: Domain) -> Vec<Step> {
-        let page = |address: &u64| PageOperand { address: *address, level: None };
-        let step = |address| Tlbi(Operation::Page(scope, levels, page(address)), domain);
-        addresses.iter().map(step).collect()
-    }
-
-    #[test]
-    fn root_and_tag_are_loaded_together() {
-        let loaded = SetTtbr0(0x0123_0000_4567_8000);
-        assert_eq!(load(0x4567_8000, 0x123, Entries::Keep), [loaded, Synchronize]);
-    }
-
-    /// In the other order, a walk could begin at an entry that will be dropped.
-    #[test]
-    fn entries_are_discarded_before_root_is_loaded() {
-        load(0x1000, 1, Entries::Keep);
-        let gone = Tlbi(Operation::Tag(Tag(2)), LOCAL);
-        let loaded = SetTtbr0(2 << 48 | 0x2000);
-        assert_eq!(load(0x2000, 2, Entries::Discard), [gone, CompleteLocal, loaded, Synchronize]);
-        // The loaded tag is discarded afterwards, because walks would fill the TLB again.
-        let loaded = SetTtbr0(2 << 48 | 0x3000);
-        assert_eq!(
-            load(0x3000, 2, Entries::Discard),
-            [loaded, Synchronize, gone, CompleteLocal, Synchronize]
-        );
-    }
-
-    #[test]
-    fn kernel_root_is_loaded_with_its_tag() {
-        load(0x1000, 1, Entries::Keep);
-        // SAFETY: the instructions are only recorded.
-        let steps = steps_of(|| unsafe { PROCESSOR.load_kernel(Root(0x9000)) });
-        assert_eq!(steps, [SetTtbr0(0x9000), Synchronize]);
-    }
-
-    #[test]
-    fn local_invalidation_is_complete_on_return() {
-        let tag = Scope::Tag(Tag(1));
-        let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
-        let complete = [CompleteLocal, Synchronize];
-        let check = |f: &dyn Fn(), dropped: Vec<Step>| {
-            assert_eq!(steps_of(f), [&dropped[..], &complete].concat());
-        };
-        let addresses = &[0x1000, 0x2000];
-        check(&|| PROCESSOR.invalidate(Tag(1), two), pages(tag, Levels::Last, addresses, LOCAL));
-        check(
-            &|| PROCESSOR.invalidate(Tag(1), two.freeing_tables()),
-            pages(tag, Levels::All, addresses, LOCAL),
-        );
-        check(
-            &|| PROCESSOR.invalidate_kernel(two),
-            pages(Scope::AllTags, Levels::Last, addresses, LOCAL),
-        );
-        let whole = |operation| [Tlbi(operation, LOCAL)].to_vec();
-        check(&|| PROCESSOR.invalidate_tag(Tag(1)), whole(Operation::Tag(Tag(1))));
-        check(&|| PROCESSOR.invalidate_all(), whole(Operation::All));
-        check(&|| PROCESSOR.invalidate_kernel(Extent::whole()), whole(Operation::All));
-    }
-
-    /// A level hint that is wrong would remove nothing.
-    #[test]
-    fn refused_access_is_forgotten_at_any_level() {
-        let leaf = PageOperand { address: 0x5123, level: None };
-        let dropped = Tlbi(Operation::Page(Scope::AllTags, Levels::All, leaf), LOCAL);
-        let steps = steps_of(|| PROCESSOR.forget_refused(0x5123));
-        assert_eq!(steps, [dropped, CompleteLocal, Synchronize]);
-    }
-
-    /// A broadcast is issued without a wait: one `complete` waits for several broadcasts.
-    #[test]
-    fn broadcast_is_completed_later() {
-        let tag = Scope::Tag(Tag(1));
-        let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
-        let no_cpus = &CpuSet::<[u64; 1]>::new();
-        let issued = steps_of(|| PROCESSOR.broadcast(no_cpus, Tag(1), two));
-        assert_eq!(issued, pages(tag, Levels::Last, &[0x1000, 0x2000], SHARED));
-        let issued = steps_of(|| PROCESSOR.broadcast_kernel(Extent::whole()));
-        assert_eq!(issued, [Tlbi(Operation::All, SHARED)]);
-        let completed = steps_of(|| assert_eq!(PROCESSOR.complete(), 1_000_000));
-        assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
-        assert_eq!(steps_of(|| PROCESSOR.publish()), [Publish]);
-        let page = Extent::page(0x1000);
-        assert_eq!(steps_of(|| PROCESSOR.publish_kernel(page)), [Publish, Synchronize]);
-        assert_eq!(steps_of(|| PROCESSOR.synchronize()), [CompleteShared]);
-    }
-
-    #[test]
-    fn repeating_processor_issues_broadcasts_twice() {
-        let repeating = PROCESSOR.repeating();
-        let issued = steps_of(|| repeating.broadcast_kernel(Extent::whole()));
-        let all = Tlbi(Operation::All, SHARED);
-        assert_eq!(issued, [all, CompleteShared, all]);
-        // The erratum does not affect operations of one CPU.
-        assert_eq!(steps_of(|| repeating.invalidate_all()).len(), 3);
-    }
-
-    /// The engine counts one operation for a number of pages. The processor issues at most that
-    /// many, or more by the scales of one range.
-    #[test]
-    fn operations_do_not_exceed_engines_count() {
-        for (features, beyond) in [(V8_0, 0), (V8_4, OPERATIONS_OF_RANGE - 1)] {
-            let processor = Aarch64::new(features);
-            let broadcast = processor.capabilities();
-            for count in (1..=Extent::MAX_PAGES).filter(|count| *count <= processor.flush_ceiling())
-            {
-                let extent = Extent::pages(1 << 30, count, PageSize::SIZE_4K);
-                let counted = count.div_ceil(broadcast.pages_per_operation);
-                let issued = processor.operations(Scope::AllTags, extent).count();
-                assert!(issued <= counted + beyond, "{count}: {issued} for {counted}");
-                assert!(counted <= broadcast.operation_ceiling);
-            }
-        }
-    }
-
-    #[test]
-    fn ranges_cover_the_longest_extent() {
-        let processor = Aarch64::new(V8_4);
-        let most = Extent::pages(1 << 30, Extent::MAX_PAGES, PageSize::SIZE_4K);
-        assert!(processor.flush_ceiling() >= Extent::MAX_PAGES);
-        let counted = Extent::MAX_PAGES.div_ceil(processor.capabilities().pages_per_operation);
-        assert_eq!(processor.operations(Scope::AllTags, most).count(), counted);
-    }
-
-    #[test]
-    fn kernel_tag_is_not_counted() {
-        assert_eq!(Aarch64::new(V8_0).tag_count(), 65535);
-        assert_eq!(Aarch64::new(Features { tag_bits: 8, ..V8_0 }).tag_count(), 255);
-    }
-
-    #[test]
-    fn counter_ticks_convert_to_ns() {
-        let processor = Aarch64::new(V8_0);
-        assert_eq!(processor.ns_of(62_500), 1_000_000);
-        assert_eq!(processor.ns_of(1), 16);
-        let unknown = Aarch64::new(Features { counter_hz: 0, ..V8_0 });
-        assert_eq!(unknown.ns_of(1_000), 0);
-    }
-}
+#[path = "tests/processor.rs"]
+mod tests;

@@ -1,19 +1,55 @@
 //! The processor, and the kernel's promises about it.
 
+#![expect(unsafe_code, reason = "declares constructors with promises")]
+
 use shootdown::{Extent, NotifyCosts, PageSize};
 
 use crate::aarch64::features::Features;
 use crate::aarch64::operation::{Operation, Scope};
 use crate::aarch64::plan::Plan;
+use crate::errata::Workarounds;
 
 /// An `AArch64` processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(any(target_arch = "aarch64", test)),
+    expect(dead_code, reason = "only the instructions read some fields")
+)]
 pub struct Aarch64 {
     pub(super) features: Features,
-    largest_leaf: PageSize,
+    /// The kernel's promise, if it has given one.
+    largest_leaf: Option<PageSize>,
     pub(super) costs: NotifyCosts,
-    /// `true` if each broadcast must be issued twice: see [`Self::repeating`].
-    pub(super) is_repeating: bool,
+    pub(super) flush_interrupt: FlushInterrupt,
+    broadcasts: Broadcasts,
+    /// See [`Self::with_sme_interrupt`].
+    pub(super) interrupt_sme: Option<fn()>,
+}
+
+/// The kind of exception by which the kernel takes the flush interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushInterrupt {
+    /// An IRQ, masked by `PSTATE.I`.
+    Irq,
+    /// An FIQ, masked by `PSTATE.F`, as the interrupts between Apple's CPUs.
+    Fiq,
+}
+
+impl FlushInterrupt {
+    /// The bit of the register `DAIF` that masks it.
+    #[must_use]
+    pub const fn daif(self) -> u64 {
+        match self {
+            Self::Irq => 1 << 7,
+            Self::Fiq => 1 << 6,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broadcasts {
+    ByCost,
+    Never,
 }
 
 /// Estimates for one socket, from the lab's machines `ampere-emag-32` and `arm64-2s`, which have
@@ -33,13 +69,37 @@ const COSTS: NotifyCosts = NotifyCosts {
     operation_ns: 10,
 };
 
+/// The costs with [`Workarounds::REPEATED_COMPLETION`]: not measured, but twice a broadcast of one
+/// operation, because the second `TLBI` and `DSB` wait for the same CPUs by the same messages.
+/// Further operations are not repeated.
+const COSTS_OF_REPEATED_COMPLETION: NotifyCosts =
+    NotifyCosts { broadcast_ns: 2 * COSTS.broadcast_ns, ..COSTS };
+
 impl Aarch64 {
-    /// A processor with these features. All CPUs of a kernel must get the same features: see
-    /// [`Features::common`].
+    /// A processor with these features.
+    ///
+    /// # Safety
+    ///
+    /// - The features are those that all CPUs have in [common](Features::common), or fewer. Tags of
+    ///   too many bits give two spaces one ASID; a missing workaround leaves stale translations.
+    ///   [`set_up_cpu`](crate::Processor::set_up_cpu) panics on a CPU of which this is not true, so
+    ///   call it on each CPU before the CPU comes online.
+    /// - The kernel keeps the [requirements](super#requirements-for-the-kernels-set-up).
     #[must_use]
-    pub const fn new(features: Features) -> Self {
-        let largest_leaf = features.granule.largest_leaf();
-        Self { features, largest_leaf, costs: COSTS, is_repeating: false }
+    pub const unsafe fn new(features: Features) -> Self {
+        let costs = if features.workarounds.contains(Workarounds::REPEATED_COMPLETION) {
+            COSTS_OF_REPEATED_COMPLETION
+        } else {
+            COSTS
+        };
+        Self {
+            features,
+            largest_leaf: None,
+            costs,
+            flush_interrupt: FlushInterrupt::Irq,
+            broadcasts: Broadcasts::ByCost,
+            interrupt_sme: None,
+        }
     }
 
     /// Declares that no page table of the kernel or of users has a leaf larger than `largest_leaf`.
@@ -47,9 +107,13 @@ impl Aarch64 {
     /// Operations on leaves of this size can then have a level hint (`FEAT_TTL`). Without this
     /// promise, they cannot: an [`Extent`] has the size of its *smallest* page, and an operation
     /// with that level may leave larger leaves cached.
+    ///
+    /// # Safety
+    ///
+    /// The declaration is true for ever. With a wrong hint, an operation need not drop anything.
     #[must_use]
-    pub const fn with_leaves_up_to(self, largest_leaf: PageSize) -> Self {
-        Self { largest_leaf, ..self }
+    pub const unsafe fn with_leaves_up_to(self, largest_leaf: PageSize) -> Self {
+        Self { largest_leaf: Some(largest_leaf), ..self }
     }
 
     /// Sets the measured costs of notification.
@@ -58,16 +122,94 @@ impl Aarch64 {
         Self { costs, ..self }
     }
 
-    /// Declares that the processor has the erratum that requires repeated broadcasts: each
-    /// broadcast is issued, completed, and issued again.
+    /// Declares how the kernel takes the flush interrupt. The default is [`FlushInterrupt::Irq`].
+    ///
+    /// A wrong declaration is a deadlock of two CPUs that wait for each other, or an assertion.
     #[must_use]
-    pub const fn repeating(self) -> Self {
-        Self { is_repeating: true, ..self }
+    pub const fn notified_by(self, flush_interrupt: FlushInterrupt) -> Self {
+        Self { flush_interrupt, ..self }
+    }
+
+    /// Switches broadcasts off: every flush, of kernel pages too, notifies by interrupts.
+    #[must_use]
+    pub const fn without_broadcasts(self) -> Self {
+        Self { broadcasts: Broadcasts::Never, ..self }
+    }
+
+    /// Lets CPUs with [`Workarounds::SME_INTERRUPT`] use broadcasts, which they otherwise do not.
+    /// Each completion calls `interrupt` after its `DSB`.
+    ///
+    /// # Safety
+    ///
+    /// `interrupt` interrupts each other CPU that may execute SME instructions of a program, and
+    /// returns when each has taken the interrupt or has left user mode since the call. (Linux:
+    /// `sme_do_dvmsync`.) A CPU that leaves user mode clears its mark for that, and one that
+    /// returns to user mode sets it, both with a full barrier. `interrupt` does not wait for CPUs
+    /// in the kernel: they may mask the interrupt and wait for this one. It does not use the
+    /// engine, and may be called with interrupts masked.
+    #[must_use]
+    pub const unsafe fn with_sme_interrupt(self, interrupt: fn()) -> Self {
+        Self { interrupt_sme: Some(interrupt), ..self }
+    }
+
+    pub(super) const fn needs(&self, workaround: Workarounds) -> bool {
+        self.features.workarounds.contains(workaround)
+    }
+
+    /// Returns `true` if a flush may use broadcasts.
+    #[must_use]
+    pub const fn has_broadcasts(&self) -> bool {
+        let waits_for_sme = !self.needs(Workarounds::SME_INTERRUPT) || self.interrupt_sme.is_some();
+        waits_for_sme && matches!(self.broadcasts, Broadcasts::ByCost)
+    }
+
+    /// Checks that this processor is right on a CPU that has the features `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub fn admit(&self, cpu: Features) {
+        let unused = if self.has_broadcasts() {
+            Workarounds::NONE
+        } else {
+            Workarounds::REPEATED_COMPLETION.with(Workarounds::SME_INTERRUPT)
+        };
+        let unused = if self.features.marks_writes {
+            unused
+        } else {
+            unused.with(Workarounds::NO_DIRTY_MARKS)
+        };
+        let missing = cpu.workarounds.without(unused).without(self.features.workarounds);
+        assert!(
+            missing == Workarounds::NONE,
+            "this CPU needs workarounds that the engine does not use: {missing:?}. Create the \
+             processor with Features::common of all CPUs, or with Features::for_mixed_cores",
+        );
+        // The others cannot have larger leaves, so no table has any.
+        let cpu = Features {
+            has_large_leaves: self.features.has_large_leaves,
+            workarounds: self.features.workarounds,
+            ..cpu
+        };
+        let granules = |features: &Features| (features.granule, features.kernel_granule);
+        assert!(
+            self.features.common(cpu) == self.features
+                && granules(&self.features) == granules(&cpu),
+            "this CPU lacks features that the engine uses: it has {cpu:?}, and the engine uses \
+             {:?}. Create the processor with Features::common of all CPUs",
+            self.features,
+        );
     }
 
     /// The operations that drop an extent, in order; at least one.
     pub fn operations(&self, scope: Scope, extent: Extent) -> impl Iterator<Item = Operation> {
-        let plan = Plan::new(&self.features, self.largest_leaf, scope, extent);
+        let granule = self.features.granule_of(scope);
+        let largest_leaf = self.largest_leaf.unwrap_or(if self.features.has_large_leaves {
+            granule.largest_leaf_of_long_addresses()
+        } else {
+            granule.largest_leaf()
+        });
+        let plan = Plan::new(&self.features, largest_leaf, scope, extent);
         let everything = plan.is_none().then_some(match scope {
             Scope::Tag(tag) => Operation::Tag(tag),
             Scope::AllTags => Operation::All,
@@ -77,21 +219,5 @@ impl Aarch64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::aarch64::features::tests::V8_0;
-    use shootdown::Tag;
-    use std::vec::Vec;
-
-    #[test]
-    fn long_and_whole_extents_drop_the_tag() {
-        let (old, tag) = (Aarch64::new(V8_0), Scope::Tag(Tag(7)));
-        let all = |scope, extent| old.operations(scope, extent).collect::<Vec<_>>();
-        let too_much = Extent::pages(0, 512, PageSize::SIZE_4K);
-        for extent in [too_much, Extent::whole(), too_much.freeing_tables()] {
-            assert_eq!(all(tag, extent), [Operation::Tag(Tag(7))]);
-            assert_eq!(all(Scope::AllTags, extent), [Operation::All]);
-        }
-        assert_eq!(all(tag, Extent::pages(0, 511, PageSize::SIZE_4K)).len(), 511);
-    }
-}
+#[path = "tests/settings.rs"]
+mod tests;

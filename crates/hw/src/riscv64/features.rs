@@ -1,6 +1,7 @@
 //! Features of a processor: the format of its page tables and the bits of an ASID, which it has in
 //! a register, and extensions, which only the device tree or ACPI lists.
 
+use crate::errata::Workarounds;
 use crate::riscv64::encoding::Mode;
 
 /// Features of a processor, and the kernel's settings for it.
@@ -12,6 +13,8 @@ pub struct Features {
     pub asid_bits: u32,
     /// `true` if several invalidations can share their barriers (Svinval).
     pub has_svinval: bool,
+    /// The workarounds that the processor needs.
+    pub workarounds: Workarounds,
 }
 
 impl Features {
@@ -29,6 +32,7 @@ impl Features {
         Self {
             asid_bits: self.asid_bits.min(other.asid_bits),
             has_svinval: self.has_svinval && other.has_svinval,
+            workarounds: self.workarounds.with(other.workarounds),
             ..self
         }
     }
@@ -49,7 +53,12 @@ pub fn has_extension(isa: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const NONE: Features = Features { mode: Mode::Sv48, asid_bits: 16, has_svinval: false };
+    const NONE: Features = Features {
+        mode: Mode::Sv48,
+        asid_bits: 16,
+        has_svinval: false,
+        workarounds: Workarounds::NONE,
+    };
 
     #[test]
     fn extensions_are_found_in_both_lists() {
@@ -71,5 +80,7 @@ mod tests {
         let short = Features { asid_bits: 9, has_svinval: true, ..NONE };
         assert_eq!(NONE.common(short), Features { asid_bits: 9, ..NONE });
         assert_eq!(short.common(short), short);
+        let broken = Features { workarounds: Workarounds::WHOLE_FENCES, ..NONE };
+        assert_eq!((NONE.common(broken), broken.common(NONE)), (broken, broken));
     }
 }

@@ -3,8 +3,9 @@
 //! "Manual" is volume II of the RISC-V manual, with the names of its sections. "SBI" is the
 //! Supervisor Binary Interface, the calls of firmware.
 //!
-//! In reading order: [`encoding`], the fields of `satp` and the addresses to name; [`features`],
-//! the processor's features; [`sbi`], the firmware calls; and `processor`, the implementation of
+//! In reading order: [`encoding`], the fields of `satp` and the addresses to name; [`errata`], the
+//! harts with their errata; [`features`], the processor's features; [`sbi`], the firmware calls;
+//! `detection`, which asks the CPU for its features; and `processor`, the implementation of
 //! [`Processor`](crate::Processor). All is tested on any host, where instructions are recorded
 //! instead of executed.
 //!
@@ -53,6 +54,7 @@
 //! - The hypervisor extension's second stage (`HFENCE.GVMA`) is not used.
 
 pub mod encoding;
+pub mod errata;
 pub mod features;
 pub mod sbi;
 
@@ -60,7 +62,9 @@ pub mod sbi;
 mod instructions;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
-mod instructions;
+pub(crate) mod instructions;
+#[cfg(any(target_arch = "riscv64", test))]
+mod detection;
 #[cfg(any(target_arch = "riscv64", test))]
 mod processor;
 

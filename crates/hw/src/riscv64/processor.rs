@@ -10,9 +10,8 @@ use shootdown::{
     Refused, Root, Tag, TagSlot, Tagging,
 };
 
-use crate::riscv64::encoding::{
-    ADDRESSES_MAX, Mode, addresses, asid_bits, asid_of, with_longest_asid,
-};
+use crate::errata::Workarounds;
+use crate::riscv64::encoding::{ADDRESSES_MAX, addresses, asid_of};
 use crate::riscv64::features::Features;
 use crate::riscv64::instructions as run;
 use crate::riscv64::sbi::{self, HartMask};
@@ -50,34 +49,17 @@ const COSTS: NotifyCosts = NotifyCosts {
     operation_ns: 1450,
 };
 
-impl Features {
-    /// Detects the format of page tables and the length of ASIDs on this CPU, which must have a
-    /// root loaded. Extensions are [added](Features::with_extensions).
-    ///
-    /// # Panics
-    ///
-    /// If `satp` has no format of page tables.
-    #[must_use]
-    pub fn detect() -> Self {
-        let satp = run::satp();
-        let mode = Mode::of(satp).expect("addresses are translated");
-        // SAFETY: the root stays the same, so this code stays mapped. What is cached under the
-        // longest ASID is dropped.
-        let probed = unsafe {
-            run::set_satp(with_longest_asid(satp));
-            let probed = run::satp();
-            run::set_satp(satp);
-            probed
-        };
-        run::drop_all();
-        Self { mode, asid_bits: asid_bits(probed), has_svinval: false }
-    }
-}
-
 impl RiscV64 {
     /// A processor with these features. CPUs are notified by interrupts.
+    ///
+    /// # Safety
+    ///
+    /// - The features are those that all CPUs have in [common](Features::common), or fewer.
+    ///   [`set_up_cpu`](Processor::set_up_cpu) panics on a CPU of which this is not true, so call
+    ///   it on each CPU before the CPU comes online. Each CPU has Svinval if the features have it.
+    /// - The kernel keeps the [requirements](Self#requirements-for-the-kernel).
     #[must_use]
-    pub const fn new(features: Features) -> Self {
+    pub const unsafe fn new(features: Features) -> Self {
         Self { features, costs: COSTS, leaves_walks_running: true, harts: None }
     }
 
@@ -119,9 +101,27 @@ impl RiscV64 {
         Self { costs, ..self }
     }
 
+    /// `true` if a fence must not name an address or an ASID.
+    const fn has_whole_fences(&self) -> bool {
+        self.features.workarounds.contains(Workarounds::WHOLE_FENCES)
+    }
+
+    /// Drops everything under a tag on this CPU.
+    #[inline]
+    fn drop_tag(&self, tag: Tag) {
+        if self.has_whole_fences() {
+            run::drop_all();
+        } else {
+            run::drop_asid(u64::from(tag.0));
+        }
+    }
+
     /// Drops an extent on this CPU, under a tag or under all.
     #[inline]
     fn drop_extent(&self, tag: Option<Tag>, extent: Extent) {
+        if self.has_whole_fences() {
+            return run::drop_all();
+        }
         let asid = tag.map(|tag| u64::from(tag.0));
         match (addresses(extent), asid) {
             (Some(addresses), _) if self.features.has_svinval && addresses.len() > 1 => {
@@ -159,6 +159,26 @@ unsafe impl Processor for RiscV64 {
     /// For each tag of 16 bits, a bit and a pin bit: 16 KiB.
     type TagWords = [AtomicU64; 2048];
     type Broadcaster = Self;
+
+    /// Checks that the processor is right on this CPU, which must have a root loaded.
+    ///
+    /// # Panics
+    ///
+    /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
+    unsafe fn set_up_cpu(&self) {
+        let cpu = Features { has_svinval: self.features.has_svinval, ..Features::detect() };
+        assert!(
+            self.features.common(cpu) == self.features && cpu.mode == self.features.mode,
+            "the engine's features are not right on this CPU: the engine uses {:?}, and the CPU \
+             has {cpu:?}. Create the processor with Features::common of all CPUs",
+            self.features,
+        );
+    }
+
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
+    }
 
     /// Orders the stores before all later accesses, so before those by which another CPU finds out
     /// that it has to execute its own `SFENCE.VMA`, and that orders its walks after them. On this
@@ -202,18 +222,18 @@ unsafe impl Processor for RiscV64 {
     /// are dropped afterwards: until then, they are entries of a root that is still valid.
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let (old, asid) = (asid_of(run::satp()), u64::from(tag.0));
+        let old = asid_of(run::satp());
         let is_loaded = old == tag;
         if entries == Entries::Discard && !is_loaded {
-            run::drop_asid(asid);
+            self.drop_tag(tag);
         }
         // SAFETY: the caller promises that the root is valid. The engine promises that the entries
         // under the tag are those of the root.
         unsafe { run::set_satp(self.features.mode.satp(root, tag)) };
         if is_loaded && entries == Entries::Discard {
-            run::drop_asid(asid);
+            self.drop_tag(tag);
         } else if !is_loaded && old != Tag::KERNEL && self.leaves_walks_running {
-            run::drop_asid(u64::from(old.0));
+            self.drop_tag(old);
         }
     }
 
@@ -234,7 +254,7 @@ unsafe impl Processor for RiscV64 {
 
     #[inline]
     fn invalidate_tag(&self, tag: Tag) {
-        run::drop_asid(u64::from(tag.0));
+        self.drop_tag(tag);
     }
 
     #[inline]
@@ -250,7 +270,11 @@ unsafe impl Processor for RiscV64 {
     /// Under every ASID.
     #[inline]
     fn forget_refused(&self, address: u64) {
-        run::drop_page(address, None);
+        if self.has_whole_fences() {
+            run::drop_all();
+        } else {
+            run::drop_page(address, None);
+        }
     }
 
     /// Also drops the pages, because an entry that was not valid may be cached.
@@ -275,9 +299,10 @@ unsafe impl Processor for RiscV64 {
         true
     }
 
+    /// Returns `None` with [`Workarounds::WHOLE_FENCES`], because a remote fence names addresses.
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        self.harts.is_some().then_some(self)
+        (self.harts.is_some() && !self.has_whole_fences()).then_some(self)
     }
 }
 

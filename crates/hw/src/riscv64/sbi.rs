@@ -85,6 +85,15 @@ impl Call {
 
     /// The extension that starts and stops harts: "HSM".
     pub const HART_STATES: u64 = 0x48_534d;
+
+    /// `sbi_get_mvendorid`, `sbi_get_marchid` or `sbi_get_mimpid`: 0, 1 or 2.
+    #[must_use]
+    pub const fn identity(index: u64) -> Self {
+        Self { extension: Self::BASE, function: 4 + index, arguments: [0; 5] }
+    }
+
+    /// The extension that every firmware has: "Base".
+    pub const BASE: u64 = 0x10;
     /// The extension of remote fences: "RFNC".
     pub const REMOTE_FENCES: u64 = 0x5246_4e43;
 }

@@ -88,7 +88,7 @@ mod x86_64 {
     impl Isa for Pcids {
         type Processor = Kpti;
         fn processor() -> Kpti {
-            let features = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: None };
+            let features = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };
             // SAFETY: instructions are only recorded.
             unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
         }

@@ -5,7 +5,9 @@
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
 
-use crate::x86_64::features::{Features, Registers, Source};
+use crate::errata::Workarounds;
+use crate::x86_64::features::Features;
+use crate::x86_64::identity::{Registers, Source};
 use crate::x86_64::invlpgb;
 
 /// CR4: global pages stay cached when a root is loaded.
@@ -15,6 +17,10 @@ const PCIDE: u64 = 1 << 17;
 
 /// The type of `INVPCID` that drops all entries, global pages included.
 const INVPCID_ALL: u64 = 2;
+
+/// HWCR of AMD's K8, and its bit FFDIS, which switches the filter of flushes off.
+const HWCR: u32 = 0xc001_0015;
+const FFDIS: u64 = 1 << 6;
 
 /// `IA32_BIOS_SIGN_ID`, which holds the revision of the microcode after CPUID was executed.
 const BIOS_SIGN_ID: u32 = 0x8b;
@@ -32,16 +38,30 @@ impl Source for ThisCpu {
     }
 
     fn microcode(&self) -> u32 {
-        let revision: u32;
         // SAFETY: only Intel's processors are asked, which have this register. It does not affect
         // memory. CPUID sets it if it was 0 before (SDM 3A, section 10.11.7.1).
-        unsafe {
-            asm!("wrmsr", in("ecx") BIOS_SIGN_ID, in("eax") 0, in("edx") 0, options(nostack));
+        let sign_id = unsafe {
+            wrmsr(BIOS_SIGN_ID, 0);
             __cpuid(1);
-            asm!("rdmsr", in("ecx") BIOS_SIGN_ID, out("eax") _, out("edx") revision);
-        }
-        revision
+            rdmsr(BIOS_SIGN_ID)
+        };
+        (sign_id >> 32) as u32
     }
+}
+
+/// Reads a model-specific register.
+///
+/// # Safety
+///
+/// The register must exist.
+unsafe fn rdmsr(register: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the caller's promise. Reading has no effect.
+    unsafe {
+        asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high,
+            options(nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
 }
 
 /// Detects the features of this CPU by CPUID, which is not privileged. On some models of Intel
@@ -52,7 +72,7 @@ pub fn detect() -> Features {
 }
 
 /// Enables features on this CPU: global pages (`CR4.PGE`) and, if `features` has them, tags
-/// (`CR4.PCIDE`).
+/// (`CR4.PCIDE`). On AMD's K8, switches the flush filter off.
 ///
 /// # Safety
 ///
@@ -69,6 +89,10 @@ pub unsafe fn enable(features: Features) {
     // SAFETY: the caller's promise. The change of PGE drops all entries, so no entry stays that was
     // cached in another mode.
     unsafe { write_cr4(cr4) };
+    if features.workarounds.contains(Workarounds::NO_FLUSH_FILTER) {
+        // SAFETY: K8 has the register (AMD's BKDG 32559), and the bit only costs time.
+        unsafe { wrmsr(HWCR, rdmsr(HWCR) | FFDIS) };
+    }
 }
 
 /// A barrier before the write of an x2APIC register: makes all earlier stores visible before an
@@ -278,10 +302,12 @@ mod tests {
     }
 
     /// SDM 3A, section 2.5: CR4 bit 7 PGE, bit 17 PCIDE. SDM 2A, INVPCID: type 2 is all contexts
-    /// including global translations, type 3 all contexts without them.
+    /// including global translations, type 3 all contexts without them. AMD's BKDG 32559, HWCR: bit
+    /// 6 FFDIS.
     #[test]
     fn constants_match_manual() {
         assert_eq!((PGE, PCIDE), (0x80, 0x2_0000));
         assert_eq!(INVPCID_ALL, 2);
+        assert_eq!((HWCR, FFDIS), (0xc001_0015, 0x40));
     }
 }

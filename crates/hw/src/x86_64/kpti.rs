@@ -42,6 +42,7 @@ use shootdown::{
     Refused, Root, Tag, Tagging,
 };
 
+use crate::errata::Workarounds;
 use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
@@ -188,6 +189,7 @@ unsafe impl Processor for Kpti {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn interrupts_masked() -> bool;
         fn tagging() -> Tagging;
@@ -311,7 +313,7 @@ mod tests {
         unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
     }
 
-    const PCID: Features = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: None };
+    const PCID: Features = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };
 
     fn user(kpti: &Kpti) -> u64 {
         // SAFETY: instructions are only recorded.
@@ -325,6 +327,13 @@ mod tests {
         // SAFETY: instructions are only recorded.
         let halves = unsafe { kpti.halves(USER_ROOT) };
         assert_eq!(halves, Halves { user: KEEP | 0x9803, kernel: KEEP | 0x5003 });
+    }
+
+    #[test]
+    fn kpti_has_workarounds_of_the_processor() {
+        let workarounds = Workarounds::LATE_MARKS;
+        let kpti = kpti(Features { workarounds, ..PCID });
+        assert_eq!((kpti.workarounds(), kpti.traps_stale_writes()), (workarounds, false));
     }
 
     #[test]

@@ -29,7 +29,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::features::Source;
+use super::identity::Source;
 
 /// `KVM_CPUID_SIGNATURE`: "KVMKVMKVM" in EBX, ECX and EDX.
 const SIGNATURE_LEAF: u32 = 0x4000_0000;
@@ -141,7 +141,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::x86_64::features::Registers;
+    use crate::x86_64::identity::Registers;
 
     /// A hypervisor with these features and hints, and this highest leaf.
     struct Hypervisor {

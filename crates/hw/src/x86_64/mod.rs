@@ -15,6 +15,8 @@
 //! For guests, [`kvm`] skips virtual CPUs that do not run, and [`hyperv`] flushes on other virtual
 //! CPUs by a hypercall.
 //!
+//! Processors with errata are worked around as [`errata`] lists, which is also a page of the book.
+//!
 //! # Limits
 //!
 //! - *Kernel page-table isolation* (KPTI, PTI): [`X86_64`] gives each space one root and one tag.
@@ -24,7 +26,9 @@
 //! - Nested paging: guests' translations have other instructions (`INVEPT`, `INVVPID`, `INVLPGA`).
 
 pub mod cr3;
+pub mod errata;
 mod features;
+mod identity;
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(test, allow(dead_code, reason = "tests record privileged instructions: see `recorded`"))]
 mod instructions;
@@ -41,7 +45,8 @@ mod x2apic;
 #[path = "tests/instructions.rs"]
 pub(crate) mod recorded;
 
-pub use features::{Features, Registers, Source};
+pub use features::Features;
+pub use identity::{Registers, Source};
 #[cfg(target_arch = "x86_64")]
 pub use instructions::{detect, enable, order_before_x2apic_write};
 #[cfg(any(target_arch = "x86_64", test))]

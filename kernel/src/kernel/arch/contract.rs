@@ -267,12 +267,6 @@ pub(crate) unsafe trait Architecture {
         unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
     }
 
-    /// Makes this CPU forget that an access to `address` was refused. Call this before the access
-    /// is tried again.
-    fn fix_spurious_fault(address: u64) {
-        Self::processor().forget_refused(address);
-    }
-
     /// Returns the page-table entry with its page global: cached once for all spaces, as kernel
     /// pages are. Returns `entry` where this depends on several entries (`LoongArch`).
     fn global(entry: u64) -> u64 {

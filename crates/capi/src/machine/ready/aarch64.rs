@@ -1,22 +1,30 @@
 //! The processor on `AArch64`.
 
 use shootdown_hw::Ipi;
-use shootdown_hw::aarch64::{Aarch64, Features, GicIpi};
+use shootdown_hw::aarch64::{Aarch64, Features, FlushInterrupt, GicIpi};
 
-use crate::config::{Config, SHOOTDOWN_AARCH64_REPEAT_BROADCASTS};
+use crate::config::{
+    Config, SHOOTDOWN_AARCH64_FIQ, SHOOTDOWN_AARCH64_MIXED_CORES, SHOOTDOWN_NEVER_BROADCAST,
+};
 
 pub(super) type Native = Aarch64;
 
 /// The flags of `shootdown_config.processor` that this processor uses.
-pub(crate) const FLAGS: u32 = SHOOTDOWN_AARCH64_REPEAT_BROADCASTS;
+pub(crate) const FLAGS: u32 =
+    SHOOTDOWN_AARCH64_MIXED_CORES | SHOOTDOWN_AARCH64_FIQ | SHOOTDOWN_NEVER_BROADCAST;
 
 /// The processor, with the features of this CPU.
 pub(super) fn processor(config: &Config) -> Aarch64 {
-    let processor = Aarch64::new(Features::detect());
-    match config.processor & SHOOTDOWN_AARCH64_REPEAT_BROADCASTS {
-        0 => processor,
-        _ => processor.repeating(),
-    }
+    let has = |flag| config.processor & flag != 0;
+    let features = Features::detect();
+    let features =
+        if has(SHOOTDOWN_AARCH64_MIXED_CORES) { features.for_mixed_cores() } else { features };
+    // SAFETY: `shootdown_online` refuses a CPU that lacks them. The kernel promises the rest in
+    // `shootdown_init`.
+    let processor = unsafe { Aarch64::new(features) };
+    let fiq = processor.notified_by(FlushInterrupt::Fiq);
+    let processor = if has(SHOOTDOWN_AARCH64_FIQ) { fiq } else { processor };
+    if has(SHOOTDOWN_NEVER_BROADCAST) { processor.without_broadcasts() } else { processor }
 }
 
 /// The SGI with this number.

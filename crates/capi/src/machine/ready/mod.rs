@@ -5,6 +5,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlot, Tagging};
+use shootdown_hw::errata::Workarounds;
 use shootdown_hw::{Processor, forward};
 
 use super::SLOTS;
@@ -76,6 +77,7 @@ unsafe impl Processor for Ready {
     type Broadcaster = <native::Native as Processor>::Broadcaster;
 
     forward! { self => self.0;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;

@@ -3,12 +3,12 @@
 use shootdown_hw::Ipi;
 use shootdown_hw::x86_64::{KernelPages, X2ApicIpi, X86_64, detect};
 
-use crate::config::{Config, SHOOTDOWN_X86_64_GLOBAL_KERNEL};
+use crate::config::{Config, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_X86_64_GLOBAL_KERNEL};
 
 pub(super) type Native = X86_64;
 
 /// The flags of `shootdown_config.processor` that this processor uses.
-pub(crate) const FLAGS: u32 = SHOOTDOWN_X86_64_GLOBAL_KERNEL;
+pub(crate) const FLAGS: u32 = SHOOTDOWN_X86_64_GLOBAL_KERNEL | SHOOTDOWN_NEVER_BROADCAST;
 
 /// The processor, with the features of this CPU.
 pub(super) fn processor(config: &Config) -> X86_64 {
@@ -16,9 +16,13 @@ pub(super) fn processor(config: &Config) -> X86_64 {
         0 => KernelPages::PerTag,
         _ => KernelPages::Global,
     };
-    // SAFETY: the kernel promises in `shootdown_init` that all CPUs are alike, and that its pages
-    // are mapped as the flag says. `shootdown_online` sets up each CPU.
-    unsafe { X86_64::new(detect(), kernel_pages) }
+    // SAFETY: the kernel promises in `shootdown_init` that its pages are mapped as the flag says.
+    // `shootdown_online` sets up each CPU, and refuses one that lacks the features.
+    let processor = unsafe { X86_64::new(detect(), kernel_pages) };
+    match config.processor & SHOOTDOWN_NEVER_BROADCAST {
+        0 => processor,
+        _ => processor.without_broadcasts(),
+    }
 }
 
 /// The interrupt with this vector.

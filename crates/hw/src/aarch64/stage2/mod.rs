@@ -24,7 +24,8 @@
 //! ```
 //!
 //! The section is "TLB maintenance" of chapter D8 in Arm's manual, DDI 0487; KVM uses the same
-//! sequence (`__kvm_tlb_flush_vmid_ipa`).
+//! sequence (`__kvm_tlb_flush_vmid_ipa`). Where a completed broadcast must be
+//! [repeated](crate::errata), only the last `dsb` is, with a `TLBI VALE2IS`, as in KVM.
 //!
 //! These operations name no VMID. They act on the guest whose VMID is in `VTTBR_EL2`. A broadcast
 //! for another guest loads that VMID for the moment, with an empty table.
@@ -53,6 +54,8 @@
 //! [`enter_lazy`]: shootdown::PinnedCpu::enter_lazy
 //! [`flush`]: shootdown::PinnedCpu::flush
 
+#![expect(unsafe_code, reason = "declares a constructor with promises")]
+
 pub mod operation;
 #[cfg(any(target_arch = "aarch64", test))]
 mod processor;
@@ -64,7 +67,11 @@ use shootdown::Root;
 use super::settings::Aarch64;
 
 /// An `AArch64` processor whose spaces are guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(any(target_arch = "aarch64", test)),
+    expect(dead_code, reason = "only the instructions read the fields")
+)]
 pub struct Stage2 {
     /// The properties that both stages have in common. The tags are VMIDs.
     common: Aarch64,
@@ -72,11 +79,18 @@ pub struct Stage2 {
 }
 
 impl Stage2 {
-    /// The second stage of a processor with these settings, which must have [features of stage
-    /// 2](super::Features::of_stage_2). `empty` is the root of an empty stage-2 table, which must
-    /// stay one for ever.
+    /// The second stage of a processor with these settings. `empty` is the root of an empty stage-2
+    /// table.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of stage 2 ([`detect_stage_2`][detect]) that all CPUs have in
+    /// common. The table stays valid and empty for ever. The hypervisor keeps the
+    /// [requirements](self#requirements-for-the-hypervisors-set-up).
+    ///
+    /// [detect]: super::Features::of_stage_2
     #[must_use]
-    pub const fn new(common: Aarch64, empty: Root) -> Self {
+    pub const unsafe fn new(common: Aarch64, empty: Root) -> Self {
         Self { common, empty }
     }
 }

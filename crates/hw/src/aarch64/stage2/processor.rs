@@ -10,12 +10,13 @@ use shootdown::{
 };
 
 use super::{GuestOperation, Stage2};
+use crate::aarch64::features::Features;
 use crate::aarch64::instruction;
-use crate::aarch64::operation::{Domain, Scope};
+use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
+use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
+use crate::errata::Workarounds;
 use crate::{Processor, forward};
-
-const TAG_SHIFT: u32 = 48;
 
 impl Stage2 {
     /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
@@ -25,26 +26,18 @@ impl Stage2 {
         for operation in self.common.operations(Scope::Tag(tag), extent) {
             let operation = GuestOperation::of_guest(operation);
             leaves_combined = operation.leaves_combined();
-            self.tlbi(operation, domain);
+            instruction::tlbi_el2(operation, domain);
         }
         if leaves_combined {
             Self::complete_in(domain);
-            self.tlbi(GuestOperation::Combined, domain);
+            instruction::tlbi_el2(GuestOperation::Combined, domain);
         }
     }
 
     /// Starts to drop an extent of the hypervisor's own pages.
     fn issue_own(&self, extent: Extent, domain: Domain) {
         for operation in self.common.operations(Scope::AllTags, extent) {
-            self.tlbi(GuestOperation::of_own(operation), domain);
-        }
-    }
-
-    fn tlbi(&self, operation: GuestOperation, domain: Domain) {
-        instruction::tlbi_el2(operation, domain);
-        if self.common.is_repeating && domain == Domain::InnerShareable {
-            instruction::complete_shared();
-            instruction::tlbi_el2(operation, domain);
+            instruction::tlbi_el2(GuestOperation::of_own(operation), domain);
         }
     }
 
@@ -75,16 +68,16 @@ impl Stage2 {
             instruction::set_vttbr(value);
             instruction::synchronize();
         };
-        load(value_of(self.empty, tag));
+        load(base_register(self.empty, tag));
         f();
         load(loaded);
     }
 }
 
-/// The value of `VTTBR_EL2` for a table under a VMID.
-fn value_of(root: Root, tag: Tag) -> u64 {
-    root.0 | u64::from(tag.0) << TAG_SHIFT
-}
+/// The operation that repeats a completion: `VALE2` of address 0, which drops at most a translation
+/// of the hypervisor. (KVM: `__tlbi_sync_s1ish_hyp`.)
+const REPEATED: GuestOperation =
+    GuestOperation::OwnPage(Levels::Last, PageOperand { address: 0, level: None });
 
 // SAFETY: all methods are those of the processor's first stage.
 unsafe impl Memory for Stage2 {
@@ -107,6 +100,7 @@ unsafe impl Processor for Stage2 {
     type Broadcaster = Self;
 
     forward! { self => self.common;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;
@@ -117,6 +111,15 @@ unsafe impl Processor for Stage2 {
         fn spin_hint();
     }
 
+    /// Checks that the processor is right on this CPU.
+    ///
+    /// # Panics
+    ///
+    /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
+    unsafe fn set_up_cpu(&self) {
+        self.common.admit(Features::detect_stage_2());
+    }
+
     /// As for spaces, entries to discard are dropped before the table is loaded, unless its VMID is
     /// loaded already.
     #[inline]
@@ -124,13 +127,13 @@ unsafe impl Processor for Stage2 {
         let is_loaded = instruction::vttbr() >> TAG_SHIFT == u64::from(tag.0);
         if entries == Entries::Discard && !is_loaded {
             // SAFETY: the empty table stays valid for ever.
-            unsafe { instruction::set_vttbr(value_of(self.empty, tag)) };
+            unsafe { instruction::set_vttbr(base_register(self.empty, tag)) };
             instruction::synchronize();
-            self.tlbi(GuestOperation::Guest, Domain::Local);
+            instruction::tlbi_el2(GuestOperation::Guest, Domain::Local);
             instruction::complete_local();
         }
         // SAFETY: the caller's promise.
-        unsafe { instruction::set_vttbr(value_of(root, tag)) };
+        unsafe { instruction::set_vttbr(base_register(root, tag)) };
         instruction::synchronize();
         if entries == Entries::Discard && is_loaded {
             self.invalidate_tag(tag);
@@ -140,7 +143,7 @@ unsafe impl Processor for Stage2 {
     #[inline]
     unsafe fn load_kernel(&self, root: Root) {
         // SAFETY: the caller's promise.
-        unsafe { instruction::set_vttbr(root.0) };
+        unsafe { instruction::set_vttbr(base_register(root, Tag::KERNEL)) };
         instruction::synchronize();
     }
 
@@ -150,7 +153,7 @@ unsafe impl Processor for Stage2 {
     }
 
     fn invalidate_tag(&self, _: Tag) {
-        self.tlbi(GuestOperation::Guest, Domain::Local);
+        instruction::tlbi_el2(GuestOperation::Guest, Domain::Local);
         Self::complete_here();
     }
 
@@ -161,8 +164,8 @@ unsafe impl Processor for Stage2 {
     }
 
     fn invalidate_all(&self) {
-        self.tlbi(GuestOperation::AllGuests, Domain::Local);
-        self.tlbi(GuestOperation::Own, Domain::Local);
+        instruction::tlbi_el2(GuestOperation::AllGuests, Domain::Local);
+        instruction::tlbi_el2(GuestOperation::Own, Domain::Local);
         Self::complete_here();
     }
 
@@ -174,7 +177,7 @@ unsafe impl Processor for Stage2 {
 
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        Some(self)
+        self.common.broadcaster().map(|_| self)
     }
 }
 
@@ -205,13 +208,13 @@ unsafe impl Broadcaster for Stage2 {
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.issue_own(extent, Domain::InnerShareable);
         if extent.is_whole() {
-            self.tlbi(GuestOperation::AllGuests, Domain::InnerShareable);
+            instruction::tlbi_el2(GuestOperation::AllGuests, Domain::InnerShareable);
         }
         Ok(())
     }
 
     fn complete(&self) -> u64 {
-        self.common.complete()
+        self.common.complete_broadcasts(|| instruction::tlbi_el2(REPEATED, Domain::InnerShareable))
     }
 
     #[inline]

@@ -12,12 +12,18 @@ use crate::aarch64::instruction::Step::{
 };
 use crate::aarch64::instruction::steps_of;
 use crate::aarch64::operation::{Levels, PageOperand};
+use crate::errata::Workarounds;
 use crate::{Bare, Kernel};
 
 const EMPTY: Root = Root(0xe000);
-const STAGE_2: Stage2 = Stage2::new(Aarch64::new(V8_0), EMPTY);
+const STAGE_2: Stage2 = stage_2(V8_0);
 const LOCAL: Domain = Domain::Local;
 const SHARED: Domain = Domain::InnerShareable;
+
+const fn stage_2(features: Features) -> Stage2 {
+    // SAFETY: the instructions are only recorded.
+    unsafe { Stage2::new(Aarch64::new(features), EMPTY) }
+}
 
 fn load(root: u64, tag: u16, entries: Entries) -> Vec<Step> {
     // SAFETY: the instructions are only recorded.
@@ -111,14 +117,43 @@ fn broadcast_is_under_the_vmid_of_its_guest() {
     assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
 }
 
+/// As in KVM, the `dsb` between the entries of stage 2 and the combined ones is not repeated: the
+/// last completion covers all accesses.
 #[test]
-fn repeating_processor_issues_broadcasts_twice() {
-    let repeating = Stage2::new(Aarch64::new(V8_4).repeating(), EMPTY);
+fn only_last_completion_is_repeated() {
+    let workarounds = Workarounds::REPEATED_COMPLETION;
+    let repeating = stage_2(Features { workarounds, ..V8_4 });
     load(0x1000, 1, Entries::Keep);
     let no_cpus = &CpuSet::<[u64; 1]>::new();
-    let steps = steps_of(|| repeating.broadcast(no_cpus, Tag(1), Extent::whole()));
-    let guest = TlbiEl2(GuestOperation::Guest, SHARED);
-    assert_eq!(steps, [guest, CompleteShared, guest]);
+    for extent in [Extent::page(0x5000), Extent::whole()] {
+        let issue = |processor: &Stage2| steps_of(|| processor.broadcast(no_cpus, Tag(1), extent));
+        assert_eq!(issue(&repeating), issue(&stage_2(V8_4)));
+    }
+    let any = GuestOperation::OwnPage(Levels::Last, PageOperand { address: 0, level: None });
+    assert_eq!(
+        steps_of(|| _ = repeating.complete()),
+        [Synchronize, CompleteShared, TlbiEl2(any, SHARED), CompleteShared, Synchronize]
+    );
+}
+
+#[test]
+fn stage_2_follows_switches_of_the_processor() {
+    // SAFETY: the instructions are only recorded.
+    let silent = unsafe { Stage2::new(Aarch64::new(V8_0).without_broadcasts(), EMPTY) };
+    assert!(silent.broadcaster().is_none() && STAGE_2.broadcaster().is_some());
+    let workarounds = Workarounds::NO_DIRTY_MARKS;
+    assert_eq!(stage_2(Features { workarounds, ..V8_0 }).workarounds(), workarounds);
+    // VTTBR_EL2, bits 5:2: bits 51:48 of the address.
+    assert_eq!(load(0xa_0000_1000_0000, 3, Entries::Keep), loaded(0x1000_0028, 3));
+}
+
+#[test]
+#[should_panic(expected = "needs workarounds that the engine does not use: REPEATED_COMPLETION")]
+fn late_cpu_is_refused_at_el2() {
+    let workarounds = Workarounds::REPEATED_COMPLETION;
+    crate::aarch64::instruction::set_cpu(Features { workarounds, ..V8_0 });
+    // SAFETY: the instructions are only recorded.
+    unsafe { STAGE_2.set_up_cpu() };
 }
 
 /// A hypervisor with one CPU.

@@ -3,7 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
+use crate::aarch64::features::Features;
+use crate::aarch64::features::tests::V8_0;
 use crate::aarch64::operation::{Domain, Operation};
+use crate::aarch64::settings::FlushInterrupt;
 use crate::aarch64::stage2::GuestOperation;
 
 /// An instruction that would have been executed.
@@ -19,6 +22,10 @@ pub(crate) enum Step {
     CompleteShared,
     /// `isb`.
     Synchronize,
+    /// `ic iallu`.
+    InvalidateInstructions,
+    /// The kernel's interrupt to CPUs with SME.
+    InterruptSme,
     SetTtbr0(u64),
     /// `dsb sy`.
     CompleteSystem,
@@ -32,6 +39,33 @@ std::thread_local! {
     static TTBR0: Cell<u64> = const { Cell::new(0) };
     static VTTBR: Cell<u64> = const { Cell::new(0) };
     static TICKS: Cell<u64> = const { Cell::new(0) };
+    static DAIF: Cell<u64> = const { Cell::new(1 << 7) };
+    static CPU: Cell<Features> = const { Cell::new(V8_0) };
+}
+
+/// Makes this a CPU with these features.
+pub(crate) fn set_cpu(features: Features) {
+    CPU.set(features);
+}
+
+/// Sets the mask of interrupts: the bits of `DAIF`.
+pub(crate) fn set_daif(value: u64) {
+    DAIF.set(value);
+}
+
+impl Features {
+    pub(crate) fn detect() -> Self {
+        CPU.get()
+    }
+
+    pub(crate) fn detect_stage_2() -> Self {
+        CPU.get()
+    }
+}
+
+/// A function of the kernel, for `Aarch64::with_sme_interrupt`.
+pub(crate) fn interrupt_sme() {
+    step(Step::InterruptSme);
 }
 
 /// The instructions that `f` executes, in order.
@@ -69,6 +103,10 @@ pub(crate) fn synchronize() {
     step(Step::Synchronize);
 }
 
+pub(crate) fn invalidate_instructions() {
+    step(Step::InvalidateInstructions);
+}
+
 pub(crate) fn spin_hint() {}
 
 pub(crate) fn prefetch(_: *const u64) {}
@@ -94,8 +132,8 @@ pub(crate) unsafe fn set_vttbr(value: u64) {
     step(Step::SetVttbr(value));
 }
 
-pub(crate) fn interrupts_masked() -> bool {
-    true
+pub(crate) fn interrupts_masked(kind: FlushInterrupt) -> bool {
+    DAIF.get() & kind.daif() != 0
 }
 
 /// The counter. Between two reads, a millisecond passes at the frequency of the tests' features.

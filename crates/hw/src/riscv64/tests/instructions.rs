@@ -30,6 +30,7 @@ std::thread_local! {
         Cell::new(FirmwareState { stopped: 0, is_strict: false })
     };
     static SATP: Cell<u64> = const { Cell::new(0) };
+    static IDENTITY: Cell<Option<[u64; 3]>> = const { Cell::new(Some([0; 3])) };
     /// Bits of `satp` that the processor has.
     static SATP_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
 }
@@ -120,8 +121,12 @@ pub(crate) fn with_firmware<R>(firmware: FirmwareState, f: impl FnOnce() -> R) -
     result
 }
 
-/// Firmware that refuses calls for hart 63, although it has not stopped.
+/// Firmware that refuses calls for hart 63, although it has not stopped. It has the identity that
+/// [`set_identity`] has set.
 pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
+    if call.extension == Call::BASE {
+        return IDENTITY.get().map(|identity| identity[call.function as usize - 4]).ok_or(-2);
+    }
     record(Step::Firmware(call));
     let (firmware, named) = (FIRMWARE.get(), call.arguments[0]);
     if call.extension == Call::HART_STATES {
@@ -129,6 +134,12 @@ pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
     }
     let is_refused = named >> 63 == 1 || firmware.is_strict && named & firmware.stopped != 0;
     if is_refused { Err(-3) } else { Ok(0) }
+}
+
+/// Makes this a hart with these values of `mvendorid`, `marchid` and `mimpid`; `None` if the
+/// firmware does not tell.
+pub(crate) fn set_identity(identity: Option<[u64; 3]>) {
+    IDENTITY.set(identity);
 }
 
 pub(crate) fn clear_software_interrupt() {

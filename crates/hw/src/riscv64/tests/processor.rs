@@ -1,11 +1,12 @@
 //! The instructions that the processor's methods execute.
 
 use super::*;
+use crate::riscv64::encoding::Mode;
 use crate::riscv64::instructions::Step::{
     self, BeginInvalidations, DropAll, DropAsid, DropPage, EndInvalidations, FenceAll, FenceMemory,
     FenceStores, Firmware, InvalidatePage, SetSatp,
 };
-use crate::riscv64::instructions::{FirmwareState, set_up, steps_of, with_firmware};
+use crate::riscv64::instructions::{FirmwareState, set_identity, set_up, steps_of, with_firmware};
 use crate::riscv64::sbi::Call;
 use crate::{Bare, Kernel};
 use core::cell::Cell;
@@ -14,10 +15,20 @@ use shootdown::{CpuState, PageSize, Shootdown, Space};
 use std::boxed::Box;
 use std::vec::Vec;
 
-const FEATURES: Features = Features { mode: Mode::Sv48, asid_bits: 16, has_svinval: false };
-const STRICT: RiscV64 = RiscV64::new(FEATURES);
+const FEATURES: Features = Features {
+    mode: Mode::Sv48,
+    asid_bits: 16,
+    has_svinval: false,
+    workarounds: Workarounds::NONE,
+};
+const STRICT: RiscV64 = new(FEATURES);
 // SAFETY: there are no walks.
 const PROMPT: RiscV64 = unsafe { STRICT.assuming_satp_ends_walks() };
+
+const fn new(features: Features) -> RiscV64 {
+    // SAFETY: the instructions are only recorded.
+    unsafe { RiscV64::new(features) }
+}
 
 fn satp(root: u64, tag: u16) -> u64 {
     Mode::Sv48.satp(Root(root), Tag(tag))
@@ -61,7 +72,7 @@ fn kernel_root_discards_only_without_tags() {
     let loaded = SetSatp(satp(0x9000, 0));
     assert_eq!(kernel(&PROMPT), [loaded]);
     assert_eq!(kernel(&STRICT), [loaded, DropAsid(5)]);
-    let untagged = RiscV64::new(Features { asid_bits: 0, ..FEATURES });
+    let untagged = new(Features { asid_bits: 0, ..FEATURES });
     assert_eq!(kernel(&untagged), [loaded, DropAsid(0)]);
 }
 
@@ -93,7 +104,7 @@ fn pages_are_named_under_tag_or_all() {
 
 #[test]
 fn svinval_shares_barriers_of_several_pages() {
-    let processor = RiscV64::new(Features { has_svinval: true, ..FEATURES });
+    let processor = new(Features { has_svinval: true, ..FEATURES });
     let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
     let pages = [InvalidatePage(0x1000, Some(3)), InvalidatePage(0x2000, Some(3))];
     assert_eq!(
@@ -112,7 +123,7 @@ fn features_are_probed_and_restored() {
         let mut features = FEATURES;
         let steps = steps_of(|| features = Features::detect());
         assert_eq!(features, Features { asid_bits, ..FEATURES });
-        assert_eq!(RiscV64::new(features).tag_count(), tags);
+        assert_eq!(new(features).tag_count(), tags);
         assert_eq!(steps[1..], [SetSatp(satp(0x1000, 0)), DropAll]);
     }
 }
@@ -245,4 +256,51 @@ fn flush_survives_cpu_that_goes_offline() {
     assert!(pending.poll(), "no CPU waits for one that is offline");
     let counts = engine.cpu(CpuId(0)).stats();
     assert_eq!((counts.broadcasts_sent, counts.interrupts_sent), (0, 2));
+}
+
+/// SiFive CIP-1200 (Linux: `ALT_SFENCE_VMA_ADDR`, `_ASID` and `_ADDR_ASID`).
+#[test]
+fn whole_fences_name_nothing() {
+    let broken = Features { workarounds: Workarounds::WHOLE_FENCES, ..FEATURES };
+    for broken in [broken, Features { has_svinval: true, ..broken }] {
+        let processor = new(broken);
+        let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
+        for f in [
+            &(|| processor.invalidate(Tag(3), two)) as &dyn Fn(),
+            &|| processor.invalidate_kernel(two),
+            &|| processor.invalidate_tag(Tag(3)),
+            &|| processor.invalidate_all(),
+            &|| processor.forget_refused(0x5123),
+        ] {
+            assert_eq!(steps_of(f), [DropAll]);
+        }
+        let loaded = SetSatp(satp(0x2000, 2));
+        assert_eq!(load(&processor, 1, 2, Entries::Discard), [DropAll, loaded, DropAll]);
+        assert_eq!(load(&processor, 2, 2, Entries::Discard), [loaded, DropAll]);
+        assert_eq!(steps_of(|| processor.publish_kernel(two)), [FenceStores, DropAll]);
+        // SAFETY: nothing is called.
+        assert!(unsafe { processor.with_remote_fences(hart) }.broadcaster().is_none());
+    }
+}
+
+#[test]
+fn errata_are_detected_and_late_cpus_refused() {
+    set_up(16, satp(0x1000, 0));
+    // SAFETY: the instructions are only recorded.
+    let set_up_cpu = |features| unsafe { new(features).set_up_cpu() };
+    let refuses = |features| std::panic::catch_unwind(|| set_up_cpu(features)).is_err();
+    set_up_cpu(FEATURES);
+    set_up_cpu(Features { has_svinval: true, asid_bits: 9, ..FEATURES });
+    assert!(refuses(Features { mode: Mode::Sv39, ..FEATURES }));
+    let broken = Features { workarounds: Workarounds::WHOLE_FENCES, ..FEATURES };
+    for identity in [Some([0x489, 0x8000_0000_0000_0007, 0x2018_1004]), None] {
+        set_identity(identity);
+        assert_eq!(Features::detect(), broken);
+        set_up_cpu(broken);
+        assert!(refuses(FEATURES), "{identity:?}");
+    }
+    set_identity(Some([0x489, 0x8000_0000_0000_0007, 0x2020_0631]));
+    assert_eq!(Features::detect(), FEATURES);
+    set_up(9, satp(0x1000, 0));
+    assert!(refuses(FEATURES), "tags of nine bits would be shared by spaces");
 }

@@ -90,26 +90,41 @@ fn leaves_above_the_highest_are_ignored() {
     assert_eq!(features.invlpgb_pages, None);
 }
 
-/// The erratum by which `INVLPG` may not drop global entries if PCIDs are enabled, by model and
-/// microcode.
+/// The identity comes from leaves 0 and 1, and the microcode from a register of Intel's.
 #[test]
 fn invlpg_erratum_disables_tags() {
-    for (model, fixed) in [(0x9, 0x34), (0xb, 0x122)] {
-        let at = |microcode, ecx: u32| {
-            let eax = model << 16 | 0x0675;
-            let cpu = fake(b"GenuineIntel", eax, 1 << 17 | ecx).with(7, 1 << 10, 0);
-            Features::of(&FakeCpuid { microcode, ..cpu })
-        };
-        assert!(!at(Some(fixed - 1), 0).has_pcid);
-        assert!(at(Some(fixed - 1), 0).has_invpcid, "INVPCID can still drop all entries");
-        assert!(at(Some(fixed), 0).has_pcid);
-        // In a guest, the microcode is not read.
-        assert!(at(None, 1 << 31).has_pcid);
-    }
+    let at = |microcode, ecx: u32| {
+        let cpu = fake(b"GenuineIntel", 0x0009_0675, 1 << 17 | ecx).with(7, 1 << 10, 0);
+        Features::of(&FakeCpuid { microcode, ..cpu })
+    };
+    assert!(!at(Some(0x2d), 0).has_pcid);
+    assert!(at(Some(0x2d), 0).has_invpcid, "INVPCID can still drop all entries");
+    // What is not used needs no workaround on other CPUs.
+    assert_eq!(at(Some(0x2d), 0).workarounds, Workarounds::NONE);
+    assert!(at(Some(0x2e), 0).has_pcid);
+    // In a guest, the microcode is not read.
+    assert!(at(None, 1 << 31).has_pcid);
     // AMD has another model with the same number.
     assert!(Features::of(&fake(b"AuthenticAMD", 0x0009_0675, 1 << 17)).has_pcid);
     // Another family of Intel: the extended family is added only to 15.
     assert!(Features::of(&fake(b"GenuineIntel", 0x0009_0f75, 1 << 17)).has_pcid);
+}
+
+/// Linux, `init_amd_zen5`: CPUID 8000_0021, EAX bit 4.
+#[test]
+fn second_tlbsync_depends_on_leaf_8000_0021() {
+    let zen_5 = |invlpgb: u32, highest, eax| {
+        let cpu = fake(b"AuthenticAMD", 0x00b0_0f21, 1 << 17).with(0x8000_0008, invlpgb << 3, 7);
+        let mut cpu = cpu.with(0x8000_0021, 0, 0);
+        cpu.leaves.get_mut(&0x8000_0000).expect("the leaf exists").eax = highest;
+        cpu.leaves.get_mut(&0x8000_0021).expect("the leaf exists").eax = eax;
+        Features::of(&cpu).workarounds
+    };
+    assert_eq!(zen_5(1, 0x8000_0021, 0), Workarounds::SECOND_TLBSYNC);
+    assert_eq!(zen_5(1, 0x8000_0021, !(1 << 4)), Workarounds::SECOND_TLBSYNC);
+    assert_eq!(zen_5(1, 0x8000_0021, 1 << 4), Workarounds::NONE);
+    assert_eq!(zen_5(1, 0x8000_0020, 1 << 4), Workarounds::SECOND_TLBSYNC);
+    assert_eq!(zen_5(0, 0x8000_0021, 0), Workarounds::NONE, "there are no broadcasts");
 }
 
 /// Family 17h (0xf + 8), model 47h has a wrong CPUID; its neighbours do not.
@@ -127,10 +142,45 @@ fn model_47h_has_no_invlpgb() {
 
 #[test]
 fn common_features_are_those_of_both() {
-    let all = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: Some(8) };
+    let all =
+        Features { has_pcid: true, has_invpcid: true, invlpgb_pages: Some(8), ..Features::NONE };
     let fewer = Features { has_invpcid: false, invlpgb_pages: Some(3), ..all };
     assert_eq!(all.common(fewer), fewer);
     assert_eq!(fewer.common(all), fewer);
     assert_eq!(all.common(Features::NONE), Features::NONE);
     assert_eq!(all.common(all), all);
+    let late = Features { workarounds: Workarounds::LATE_MARKS, ..all };
+    let twice = Features { workarounds: Workarounds::SECOND_TLBSYNC, ..all };
+    let both = late.workarounds.with(twice.workarounds);
+    assert_eq!(late.common(twice), Features { workarounds: both, ..all });
+}
+
+#[test]
+fn late_cpu_is_refused_unless_engine_is_right_on_it() {
+    let base = Features { has_pcid: true, invlpgb_pages: Some(8), ..Features::NONE };
+    let twice = Features { workarounds: Workarounds::SECOND_TLBSYNC, ..base };
+    let late = Features { workarounds: Workarounds::LATE_MARKS, ..base };
+    let one_by_one = Features { invlpgb_pages: None, ..base };
+    for (engine, cpu) in [
+        (base, base),
+        (base, Features { has_invpcid: true, invlpgb_pages: Some(9), ..base }),
+        (twice, base),
+        (one_by_one, twice),
+        (Features::NONE, base),
+    ] {
+        engine.admit(cpu);
+    }
+    for (engine, cpu) in [
+        (base, twice),
+        (base, late),
+        (twice, late),
+        (one_by_one, late),
+        (base, one_by_one),
+        (base, Features { invlpgb_pages: Some(7), ..base }),
+        (base, Features { has_pcid: false, ..base }),
+        (Features { has_invpcid: true, ..base }, base),
+    ] {
+        let refused = std::panic::catch_unwind(|| engine.admit(cpu));
+        assert!(refused.is_err(), "{engine:?} on {cpu:?}");
+    }
 }

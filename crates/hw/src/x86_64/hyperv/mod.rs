@@ -39,6 +39,7 @@ use shootdown::{
     NotifyCosts, Reach, Refused, Root, Tag, Tagging,
 };
 
+use crate::errata::Workarounds;
 use crate::{Processor, forward};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
 
@@ -137,6 +138,7 @@ unsafe impl<P: PcidProcessor, H: Hypercalls> Processor for HyperV<P, H> {
     type Broadcaster = Self;
 
     forward! { self => self.processor;
+        fn workarounds() -> Workarounds;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;

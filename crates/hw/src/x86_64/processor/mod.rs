@@ -10,6 +10,7 @@ use shootdown::{
     Root, Tag, TagSlot, Tagging,
 };
 
+use crate::errata::Workarounds;
 use crate::x86_64::features::Features;
 use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
@@ -66,8 +67,10 @@ impl X86_64 {
     /// # Safety
     ///
     /// Every CPU that uses the processor must have these features, and must have called
-    /// [`enable`](super::enable) with them, in ring 0. Features with `invlpgb_pages` must have
-    /// tags. The kernel must map its pages as `kernel_pages` declares.
+    /// [`set_up_cpu`](Processor::set_up_cpu), or [`enable`](super::enable) with them, in ring 0.
+    /// The features must have the workarounds that each CPU needs, which `set_up_cpu` checks.
+    /// Features with `invlpgb_pages` must have tags. The kernel must map its pages as
+    /// `kernel_pages` declares.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
         Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
@@ -77,6 +80,13 @@ impl X86_64 {
     #[must_use]
     pub const fn with_notify_costs(self, notify_costs: NotifyCosts) -> Self {
         Self { notify_costs, ..self }
+    }
+
+    /// Switches broadcasts off: every flush, of kernel pages too, notifies by interrupts, and tags
+    /// are per CPU.
+    #[must_use]
+    pub const fn without_broadcasts(self) -> Self {
+        Self { features: Features { invlpgb_pages: None, ..self.features }, ..self }
     }
 
     pub(super) const fn features(&self) -> Features {
@@ -156,9 +166,19 @@ unsafe impl Processor for X86_64 {
     type Broadcaster = Self;
 
     /// See [`enable`](super::enable).
+    ///
+    /// # Panics
+    ///
+    /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
     unsafe fn set_up_cpu(&self) {
+        self.features.admit(instructions::detect());
         // SAFETY: the caller's promise. `new` promises the features.
         unsafe { instructions::enable(self.features) };
+    }
+
+    #[inline]
+    fn workarounds(&self) -> Workarounds {
+        self.features.workarounds
     }
 
     #[inline]
@@ -238,18 +258,20 @@ unsafe impl Processor for X86_64 {
 
     /// Before the first write by an entry that is cached as not written, the processor walks again
     /// and sets bit 6 in one locked operation. If the entry is not present by then, the write
-    /// faults (SDM 3A, section 4.8).
+    /// faults (SDM 3A, section 4.8). With [`Workarounds::LATE_MARKS`], the bit may be set in an
+    /// entry that is not present.
     #[inline]
     fn traps_stale_writes(&self) -> bool {
-        true
+        !self.workarounds().contains(Workarounds::LATE_MARKS)
     }
 
     /// The processor may cache both sizes and use either (SDM 3A, section 4.10.2.3). The flush
     /// drops the entries of any size, so the new page is used after it. Linux does not interrupt a
-    /// lazy CPU either, which uses neither size, when a large page is split.
+    /// lazy CPU either, which uses neither size, when a large page is split. With
+    /// [`Workarounds::ONE_PAGE_SIZE`], both sizes are a machine check.
     #[inline]
     fn tolerates_mixed_sizes(&self) -> bool {
-        true
+        !self.workarounds().contains(Workarounds::ONE_PAGE_SIZE)
     }
 
     /// Returns a broadcaster only with `INVLPGB`.
@@ -307,6 +329,9 @@ unsafe impl Broadcaster for X86_64 {
 
     fn complete(&self) -> u64 {
         instructions::tlbsync();
+        if self.workarounds().contains(Workarounds::SECOND_TLBSYNC) {
+            instructions::tlbsync();
+        }
         0
     }
 }

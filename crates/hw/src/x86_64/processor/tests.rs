@@ -1,11 +1,11 @@
 //! Tests of the processor with recorded instructions, and of its barriers on two threads.
 
 use super::*;
-use crate::x86_64::features::{Registers, Source};
 use crate::x86_64::recorded::Step::{
     Enable, Fence, Invlpg, Invlpgb, ReloadCr3, Tlbsync, ToggleGlobalPages, WriteCr3,
 };
 use crate::x86_64::recorded::steps_of;
+use crate::x86_64::{Registers, Source};
 use shootdown::PageSize;
 use std::vec::Vec;
 
@@ -144,6 +144,53 @@ fn completing_broadcasts_executes_tlbsync() {
     let issued = invlpgb::in_space(Tag(1), page, 8).map(Invlpgb);
     let expected: Vec<_> = [Fence].into_iter().chain(issued).chain([Tlbsync]).collect();
     assert_eq!(steps, expected);
+}
+
+fn with(workarounds: Workarounds) -> X86_64 {
+    let features = processor(1, 1, KernelPages::Global).features;
+    // SAFETY: privileged instructions are only recorded.
+    unsafe { X86_64::new(Features { workarounds, ..features }, KernelPages::Global) }
+}
+
+/// AMD's erratum 1718: one more for each completion, and none for an operation.
+#[test]
+fn second_tlbsync_completes_broadcasts() {
+    let twice = with(Workarounds::SECOND_TLBSYNC);
+    assert_eq!(steps_of(|| _ = twice.complete()), [Tlbsync, Tlbsync]);
+    let issued = steps_of(|| twice.broadcast_kernel(Extent::page(0x1000)));
+    assert!(!issued.contains(&Tlbsync));
+}
+
+#[test]
+fn errata_withdraw_promises_about_marks_and_sizes() {
+    let promises = |workarounds| {
+        let processor = with(workarounds);
+        (processor.traps_stale_writes(), processor.tolerates_mixed_sizes())
+    };
+    assert_eq!(promises(Workarounds::NONE), (true, true));
+    assert_eq!(promises(Workarounds::LATE_MARKS), (false, true));
+    assert_eq!(promises(Workarounds::ONE_PAGE_SIZE), (true, false));
+}
+
+#[test]
+fn broadcasts_can_be_switched_off() {
+    let silent = with(Workarounds::NONE).without_broadcasts();
+    assert!(silent.broadcaster().is_none());
+    assert_eq!((silent.tagging(), silent.tag_count()), (Tagging::PerCpu, 6));
+}
+
+#[test]
+#[should_panic(expected = "SECOND_TLBSYNC")]
+fn late_cpu_is_refused_before_it_is_enabled() {
+    let features = with(Workarounds::SECOND_TLBSYNC).features;
+    crate::x86_64::recorded::set_cpu(features);
+    let steps = steps_of(|| {
+        // SAFETY: privileged instructions are only recorded.
+        unsafe { with(Workarounds::SECOND_TLBSYNC).set_up_cpu() };
+    });
+    assert_eq!(steps, [Enable(features)]);
+    // SAFETY: as above.
+    unsafe { with(Workarounds::NONE).set_up_cpu() };
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(crate) enum Step {
 std::thread_local! {
     /// CR3, with PCIDs.
     static CR3: Cell<u64> = const { Cell::new(0) };
+    /// The features of the CPU; `None` if it has those that are asked for.
+    static CPU: Cell<Option<Features>> = const { Cell::new(None) };
     static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
@@ -44,6 +46,17 @@ pub(crate) fn steps_of<R>(f: impl FnOnce() -> R) -> Vec<Step> {
     f();
     IS_RECORDING.set(false);
     STEPS.take()
+}
+
+/// Makes this a CPU with these features.
+pub(crate) fn set_cpu(features: Features) {
+    CPU.set(Some(features));
+}
+
+/// By default, a CPU with all features.
+pub(crate) fn detect() -> Features {
+    let all = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };
+    CPU.get().unwrap_or(Features { invlpgb_pages: Some(1 << 16), ..all })
 }
 
 #[inline]

@@ -47,6 +47,8 @@
 //!   only if a load passes a store.
 //! - It does not check the alignment of stacks (`SCTLR_EL1.SA`). It does not remember that an
 //!   access was refused, as a processor may.
+//! - It has none of the [errata](shootdown_hw::aarch64::errata), and the table of errata has its
+//!   processor `max` as one without them.
 //! - A broadcast `TLBI` takes effect on all CPUs soon after it was issued, and before the `dsb`:
 //!   the absence of a `dsb` is not detected.
 
@@ -122,7 +124,9 @@ unsafe impl Architecture for Aarch64 {
     }
 
     fn processor() -> Self::Processor {
-        user_half::processor(shootdown_hw::aarch64::Aarch64::new(Features::detect()))
+        // SAFETY: all emulated CPUs have the features, and `boot.s` sets them up as required.
+        let processor = unsafe { shootdown_hw::aarch64::Aarch64::new(Features::detect()) };
+        user_half::processor(processor)
     }
 
     /// Does nothing: TTBR1 maps the kernel, whatever TTBR0 maps.

@@ -4,6 +4,7 @@ use core::arch::global_asm;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use shootdown_hw::errata::Workarounds;
 use shootdown_hw::riscv64::Features;
 use shootdown_hw::riscv64::encoding::Mode;
 
@@ -25,6 +26,7 @@ const PAGE_BYTES: u64 = 4096;
 // The features of the processor. They are stored before other CPUs are started.
 static ASID_BITS: AtomicU32 = AtomicU32::new(0);
 static HAS_SVINVAL: AtomicBool = AtomicBool::new(false);
+static HAS_WHOLE_FENCES: AtomicBool = AtomicBool::new(false);
 
 /// Entry of the first CPU, which comes from `boot.s` on its own stack.
 #[unsafe(no_mangle)]
@@ -66,6 +68,8 @@ fn detect(tree: &[u32]) {
     assert!(features.mode == Mode::Sv48, "the boot tables are in another format");
     ASID_BITS.store(features.asid_bits, Ordering::Relaxed);
     HAS_SVINVAL.store(features.has_svinval, Ordering::Relaxed);
+    let has_whole_fences = features.workarounds.contains(Workarounds::WHOLE_FENCES);
+    HAS_WHOLE_FENCES.store(has_whole_fences, Ordering::Relaxed);
 }
 
 /// The features of the processor.
@@ -74,6 +78,11 @@ pub(super) fn features() -> Features {
         mode: Mode::Sv48,
         asid_bits: ASID_BITS.load(Ordering::Relaxed),
         has_svinval: HAS_SVINVAL.load(Ordering::Relaxed),
+        workarounds: if HAS_WHOLE_FENCES.load(Ordering::Relaxed) {
+            Workarounds::WHOLE_FENCES
+        } else {
+            Workarounds::NONE
+        },
     }
 }
 

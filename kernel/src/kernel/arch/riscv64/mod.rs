@@ -111,9 +111,10 @@ unsafe impl Architecture for Riscv64 {
     }
 
     fn processor() -> Processor {
-        let processor = Processor::new(boot::features());
-        // SAFETY: the emulator walks tables within the instruction that needs a translation.
-        unsafe { processor.assuming_satp_ends_walks() }
+        // SAFETY: all emulated CPUs have the features, the kernel's leaves alone are global, and
+        // its root maps no user page. The emulator walks tables within the instruction that needs a
+        // translation.
+        unsafe { Processor::new(boot::features()).assuming_satp_ends_walks() }
     }
 
     /// With SBI's remote fences.

@@ -13,7 +13,9 @@ pub(in crate::mm::coherence) type Detected = WithoutBroadcasts<RiscV64, 0>;
 
 /// # Safety
 ///
-/// The caller has nothing to promise here, in contrast to x86-64.
+/// `set_up_cpu` must be called on every CPU. All kernel pages must be global, and no others.
 pub(in crate::mm::coherence) unsafe fn detect() -> Detected {
-    WithoutBroadcasts(RiscV64::new(Features { asid_bits: 0, ..Features::detect() }))
+    let features = Features { asid_bits: 0, ..Features::detect() };
+    // SAFETY: the caller's promise.
+    WithoutBroadcasts(unsafe { RiscV64::new(features) })
 }
