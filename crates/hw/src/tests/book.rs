@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::format;
 use std::path::Path;
 use std::string::{String, ToString};
+use std::sync::Mutex;
 use std::vec::Vec;
 
 use shootdown::{Broadcaster, CpuSet, Entries, Extent, PageSize, Root, Tag};
@@ -18,6 +19,9 @@ use crate::{Processor, aarch64::features::tests::V8_0};
 /// Compares the part of the page between two marks of this name with `found`, or updates it if the
 /// environment has `UPDATE_BOOK`. Outside of the repository, there is no book.
 fn check_part(name: &str, found: &str) {
+    // Tests run side by side.
+    static PAGE: Mutex<()> = Mutex::new(());
+    let _page = PAGE.lock();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errata.md");
     let Ok(text) = std::fs::read_to_string(&page) else { return };
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
