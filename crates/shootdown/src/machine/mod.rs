@@ -385,8 +385,8 @@ pub unsafe trait Machine: Memory {
     ///   device has cached, or is about to use, an entry of the upper levels above those pages;
     /// - the accesses of the devices with these translations happen before the return.
     ///
-    /// A flush of a space that is [pinned](crate::PinnedCpu::pin_tag) for a device also calls this if
-    /// its broadcast was [refused](crate::Refused), which the device would have observed.
+    /// A flush of a space that is [pinned](crate::PinnedCpu::pin_tag) for a device also calls this
+    /// if its broadcast, which the device would have observed, was [refused](crate::Refused).
     ///
     /// The extents may cover more pages than [`flush_ceiling`](Self::flush_ceiling). Choose here
     /// where a device drops everything instead.
