@@ -106,7 +106,9 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     python::test(python::Part::All)?;
     demo::run(demo::Studies::Full)?;
     // These are the checker's programs that CI leaves out.
-    cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
+    cargo("test --release -p shootdown-check --test engine --test processors")
+        .env("CHECK_ALL", "1")
+        .run()?;
     // CI counts a sample.
     boots::run(boots::Part::All)?;
     boots::soak(Duration::from_secs(minutes * 60), seed, None)?;

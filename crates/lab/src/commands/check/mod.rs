@@ -44,9 +44,9 @@ pub(crate) struct Check {
     /// or zoo for all known bugs; --list prints the names
     #[arg(long, value_name = "NAME", default_value = "shootdown")]
     design: String,
-    /// The architectures of the hostile machine, separated by commas
+    /// The architectures of the hostile machine, separated by commas; --list prints the names
     #[arg(long, value_parser = profiles(), value_name = "A,B", value_delimiter = ',',
-          default_values = PROFILES.map(|profile| profile.name))]
+          hide_possible_values = true, default_values = Profile::ALL.map(|profile| profile.name))]
     arch: Vec<Profile>,
     /// The number of CPUs of the large random programs
     #[arg(long, value_name = "N", default_value_t = 8,
@@ -79,15 +79,10 @@ pub(crate) struct Check {
     list: bool,
 }
 
-/// The architectures that the hostile machine can imitate.
-pub(crate) const PROFILES: [Profile; 4] =
-    [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
-
 fn profiles() -> impl TypedValueParser<Value = Profile> {
-    PossibleValuesParser::new(PROFILES.map(|profile| profile.name)).try_map(|name| {
-        let profile = PROFILES.into_iter().find(|profile| profile.name == name);
-        profile.ok_or("no such architecture")
-    })
+    let names: Vec<_> = Profile::every().map(|profile| profile.name).collect();
+    PossibleValuesParser::new(names)
+        .try_map(|name| Profile::named(&name).ok_or("no such architecture"))
 }
 
 /// The way in which address spaces end: see `shootdown::Lifetime`.

@@ -97,6 +97,10 @@ Rules:
             _ => Ok(()),
         };
     }
+    bugs += "\nArchitectures for --arch, and processors that break the guarantees of theirs:\n";
+    for Profile { name, about, .. } in Profile::every() {
+        let _ = writeln!(bugs, "  {name:16} {about}");
+    }
     let _ = write!(
         bugs,
         "
@@ -105,6 +109,7 @@ Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run
   map S.P, unmap S.P, unmap-masked S.P    map or unmap a page; the last with interrupts masked
   protect S.P, reclaim S.P, migrate S.P   write-protect, reclaim or migrate a page
   unmap-table S.T, unmap-kernel T         unmap a page table with its pages; unmap a kernel page
+  unmap-kernel-table                      unmap the kernel's page table with its pages
   free-table S.T, flush-walkers S         defer the release of a page table; flush all its walkers
   unmap-large S.T                         unmap a large page, which takes the place of a table
   unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...

@@ -120,8 +120,8 @@ impl CheckCell {
     }
 
     fn profile(&self) -> Result<Profile, Failure> {
-        let profile = check::PROFILES.into_iter().find(|profile| profile.name == self.arch);
-        Ok(profile.ok_or_else(|| BadParameter(format!("no architecture `{}`", self.arch)))?)
+        Ok(Profile::named(&self.arch)
+            .ok_or_else(|| BadParameter(format!("no architecture `{}`", self.arch)))?)
     }
 
     fn campaign(&self, design: Design, broken: Option<Rule>) -> Result<Results, Failure> {
