@@ -360,6 +360,7 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),
     (Rule::PublishTables, Profile::ARM64, [&[UnmapKernel(0)], &[]]),
     (Rule::OnlineSync, Profile::ARM64, [&[OfflineOnline], &[UnmapKernel(0)]]),
+    (Rule::KeepRequest, Profile::X86, [&[Run(0), Stop], &[Unmap(0, 0)]]),
     (Rule::WaitForWalks, Profile::X86, [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]]),
     (Rule::WaitForWalks, Profile::ARM64, [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]]),
 ];

@@ -118,6 +118,8 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             // SAFETY: the CPU does nothing else here, and its TLB is emptied below.
             let entries = unsafe {
                 vcpu.stop(self);
+                // A scheduler may record it twice.
+                vcpu.stop(self);
                 vcpu.resume(self)
             };
             if entries == Entries::Discard {
