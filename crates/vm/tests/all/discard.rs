@@ -296,6 +296,21 @@ fn page_of_zeros_is_neither_zeroed_nor_freed() {
     }
 }
 
+/// Otherwise the next page in the frame would seem to be mapped twice, and stay for ever.
+#[test]
+fn frame_of_a_freed_page_has_no_old_record() {
+    let fixture = Fixture::new();
+    fixture.write_and_discard(pages(0, 1));
+    fixture.host.limit_frames(0);
+    assert_eq!(fixture.free_old(), 1);
+    fixture.write(pages(20, 1), 5);
+    for advice in [Advice::Free, Advice::PageOut] {
+        fixture.space.advise(pages(20, 1), advice).unwrap();
+    }
+    assert_eq!(fixture.read(1, 20), 0, "the page was not reclaimed");
+    fixture.end();
+}
+
 #[test]
 fn child_inherits_opt_out() {
     let fixture = Fixture::new();

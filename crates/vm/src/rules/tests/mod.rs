@@ -154,6 +154,11 @@ fn links_are_cut_after_four_flushes_for_each() {
 }
 
 #[test]
+fn sharers_of_everything_are_all_cpus() {
+    assert!(passes(flush_of_everything_concerns_everyone, Broken::Nothing));
+}
+
+#[test]
 fn each_promise_that_the_platform_breaks_fails() {
     for promise in Promise::ALL {
         let program = program_against(promise);

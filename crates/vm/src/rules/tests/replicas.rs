@@ -3,9 +3,10 @@
 use alloc::vec::Vec;
 
 use super::machine::PAGE;
-use super::system::{Process, page};
-use crate::coherence::Replication;
+use super::system::{Process, System, page};
+use crate::coherence::{Change, Freed, Replication};
 use crate::platform::{FrameUse, Platform};
+use crate::sharers::Sharers;
 use crate::{Advice, Vm};
 
 /// Makes the first replica of the space on CPU 1, while CPU 0, which has run `before`, runs `zero`.
@@ -142,4 +143,13 @@ pub(super) fn cut_after_four_flushes_for_each_link() {
             process.host.sharers(table, &mut |cpu| panic!("CPU {cpu} shares {table:?}"));
         }
     }
+}
+
+/// A flush of everything concerns every CPU, whatever tables are in the tree.
+pub(super) fn flush_of_everything_concerns_everyone() {
+    let process = Process::with_replicas(2, &[1], |vm| vm);
+    let mut sharers = Sharers::default();
+    let (tables, change) = (&process.space.mappings.tables, Change::whole(Freed::Pages));
+    sharers.add_for::<System>(&process.host, tables, &change);
+    assert!(sharers.cpus().is_none());
 }
