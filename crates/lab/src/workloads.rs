@@ -32,6 +32,7 @@ embedded!(
     "fork-server",
     "garbage-collector",
     "page-cache-scan",
+    "process-starts",
     "migration"
 );
 

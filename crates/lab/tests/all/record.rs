@@ -1,6 +1,7 @@
 //! `shootdown record` on the kernel that runs these tests. Most tests need root and tracefs, and
 //! are skipped otherwise.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -564,20 +565,20 @@ fn missing_tracefs_is_reported_with_mount_command() {
 #[test]
 fn recorder_without_root_is_refused() {
     let (directory, command) = recorder(&[], &["true"]);
-    let as_nobody = |program: &str| {
+    let as_nobody = |program: &OsStr| {
         let mut nobody = Command::new("setpriv");
-        nobody.args(["--reuid=65534", "--clear-groups", program]);
+        nobody.args(["--reuid=65534", "--clear-groups"]).arg(program);
         nobody
     };
     if geteuid().is_root() {
-        let runs = as_nobody(env!("CARGO_BIN_EXE_shootdown")).output();
+        let runs = as_nobody(env!("CARGO_BIN_EXE_shootdown").as_ref()).output();
         if !runs.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: other users cannot run the command");
             return;
         }
     }
     let mut command = if geteuid().is_root() {
-        let mut nobody = as_nobody(env!("CARGO_BIN_EXE_shootdown"));
+        let mut nobody = as_nobody(command.get_program());
         nobody.args(command.get_args());
         nobody
     } else {

@@ -116,6 +116,7 @@ fn list_has_every_workload() {
         "fork-server",
         "garbage-collector",
         "page-cache-scan",
+        "process-starts",
         "migration",
     ] {
         assert!(output.contains(name), "{output}");

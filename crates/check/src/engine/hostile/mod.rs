@@ -344,12 +344,13 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
 
 /// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
 /// them.
-const CPU_WORDS: [&str; 8] = [
+const CPU_WORDS: [&str; 9] = [
     "presence",
     "hazard",
     "seen generation",
     "tag",
-    "last tag",
+    "reserved tag",
+    "chosen tag",
     "walks",
     "bell",
     "acknowledgement",

@@ -46,7 +46,7 @@ pub(crate) fn is_soak() -> bool {
 /// All signals have their default actions. A shell starts programs in the background with some
 /// signals ignored, and every process inherits that.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new("env");
+    let mut command = Command::new("/usr/bin/env");
     command.args(["--default-signal", env!("CARGO_BIN_EXE_shootdown")]);
     command
 }
