@@ -93,7 +93,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
     // Large machines, more seeds, few tags, and sweeps that are killed. CI runs a sample of each.
-    cargo("test --release -p shootdown-lab --test all -- designs choice tags traces sweep")
+    cargo("test --release -p shootdown-lab --test all -- designs matrix choice tags traces sweep")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
     let seed = seed_of_now();

@@ -38,6 +38,7 @@ embedded! {
     DESKTOP_1S = "desktop-1s",
     EMERALD_RAPIDS_KVM = "emerald-rapids-kvm",
     HASWELL_DESKTOP = "haswell-desktop",
+    ICELAKE_2S_128 = "icelake-2s-128",
     POWER8_16S = "power8-16s",
     RISCV_64 = "riscv-64",
     SKYLAKE_LAPTOP_KVM = "skylake-laptop-kvm",

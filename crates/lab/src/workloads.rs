@@ -32,8 +32,12 @@ embedded!(
     "fork-server",
     "garbage-collector",
     "page-cache-scan",
+    "migration",
     "process-starts",
-    "migration"
+    "thread-starts",
+    "page-discards",
+    "file-discards",
+    "fork-of-threads"
 );
 
 impl Embedded {

@@ -87,25 +87,8 @@
 //!
 //! # Virtual CPUs that are away
 //!
-//! A flush does not wait for a virtual CPU that its hypervisor has stopped. The flush and the
-//! hypervisor meet in read-modify-writes of one word:
-//!
-//! ```text
-//!   flush                                        hypervisor
-//!   ─────                                        ──────────
-//!   clear the entry                              last access of the CPU
-//!   full fence             (FlushFence)          away := 1              (StopRelease, KeepRequest)
-//!   away → request a flush (DeferAcquire)        …
-//!        skip the CPU      (SkipAway)            away, request := 0     (ReturnAcquire)
-//!   not away → ring, wait                        it was requested → empty the TLB
-//!   free the page                                run the CPU: walk page tables
-//! ```
-//!
-//! The request is a compare-and-swap, so there are two cases. Either the hypervisor finds the
-//! request before the CPU's first access, or the flush finds the CPU running, and rings it. A load
-//! in place of the compare-and-swap leaves a third: the CPU is away when the flush looks, and runs
-//! with its old TLB when the flush frees the page. A hypervisor may stop a CPU twice before the CPU
-//! runs: `away := 1` keeps the request. `walk.rs` is about CPUs that are stopped within a walk.
+//! The flush and the hypervisor meet in read-modify-writes of one word: see `vcpu.rs`. `walk.rs` is
+//! about CPUs that are stopped within a walk by software.
 //!
 //! # The CPUs that are online
 //!

@@ -5,6 +5,25 @@
 //! hypervisor empties the CPU's TLB before it runs the CPU again. (KVM: `KVM_VCPU_PREEMPTED` and
 //! `KVM_VCPU_FLUSH_TLB` in the steal time of a virtual CPU.)
 //!
+//! The flush and the hypervisor meet in read-modify-writes of one word:
+//!
+//! ```text
+//!   flush                                        hypervisor
+//!   ─────                                        ──────────
+//!   clear the entry                              last access of the CPU
+//!   full fence             (FlushFence)          away := 1              (StopRelease, KeepRequest)
+//!   away → request a flush (DeferAcquire)        …
+//!        skip the CPU      (SkipAway)            away, request := 0     (ReturnAcquire)
+//!   not away → ring, wait                        it was requested → empty the TLB
+//!   free the page                                run the CPU: walk page tables
+//! ```
+//!
+//! The request is a compare-and-swap, so there are two cases. Either the hypervisor finds the
+//! request before the CPU's first access, or the flush finds the CPU running, and rings it. A load
+//! in place of the compare-and-swap leaves a third: the CPU is away when the flush looks, and runs
+//! with its old TLB when the flush frees the page. A hypervisor may stop a CPU twice before the CPU
+//! runs: `away := 1` keeps the request.
+//!
 //! This is both ends of the protocol, for a kernel whose hypervisor is written in Rust, and for a
 //! kernel that stops its own CPUs. The guest's end of KVM's protocol is in `shootdown-hw`.
 

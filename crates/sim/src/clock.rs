@@ -50,6 +50,7 @@ pub(crate) struct CpuClock {
     pub(crate) fenced_until: Time,
     pub(crate) broadcasts: PendingBroadcasts,
     pub(crate) wait_loop: WaitLoop,
+    pub(crate) poll: Poll,
     /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
     /// Number of times that the CPU began to send interrupts.
@@ -68,6 +69,17 @@ pub(crate) enum Vcpu {
     Away,
     /// As `Away`; and the hypervisor will empty the CPU's TLB before it runs the CPU again.
     AwayWithRequest,
+}
+
+/// A loop whose iterations make no events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Poll {
+    #[default]
+    None,
+    /// The CPU polls the word at this address.
+    Of(usize),
+    /// Another CPU accessed the word, with this key.
+    Ended(Key),
 }
 
 impl CpuClock {

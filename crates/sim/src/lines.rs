@@ -54,7 +54,7 @@ pub(crate) enum Access {
 
 impl Access {
     #[inline]
-    const fn only_reads(self) -> bool {
+    pub(crate) const fn only_reads(self) -> bool {
         matches!(self, Self::Load | Self::Prefetch)
     }
 }
@@ -179,20 +179,24 @@ impl Lines {
         if !(owned || is_shared && access.only_reads()) {
             return self.miss(at, cpu, access, now);
         }
-        let mut busy = match access {
+        let mut late = Time::ZERO;
+        if line.prefetched_by == Some(cpu as u16) {
+            line.prefetched_by = None;
+            late = line.free_at.saturating_sub(now);
+        }
+        Cost { busy: self.hit(owned, access) + late, stored_at: Time::ZERO }
+    }
+
+    /// The cost of an access to a line that a CPU has in the required state.
+    #[inline]
+    pub(crate) fn hit(&self, owned: bool, access: Access) -> Time {
+        match access {
             Access::Store => self.cost.store,
+            Access::Atomic => self.cost.atomic + if owned { Time::ZERO } else { self.cost.hit },
             // Its cost is that of a design's private state, which is not charged.
             _ if owned => Time::ZERO,
             _ => self.cost.hit,
-        };
-        if line.prefetched_by == Some(cpu as u16) {
-            line.prefetched_by = None;
-            busy += line.free_at.saturating_sub(now);
         }
-        if access == Access::Atomic {
-            busy += self.cost.atomic;
-        }
-        Cost { busy, stored_at: Time::ZERO }
     }
 
     /// The cost of an access to a line that `cpu` does not have in the required state.
@@ -200,7 +204,7 @@ impl Lines {
     fn miss(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Cost {
         if matches!(access, Access::Prefetch | Access::PrefetchForWrite) {
             let wait = self.prefetch(at, cpu, access, now);
-            return Cost { busy: wait + self.cost.store, stored_at: Time::ZERO };
+            return self.requested(wait);
         }
         let was_uncached = self.is_uncached(at);
         let transfer = self.transfer(at, cpu, access);
@@ -227,11 +231,10 @@ impl Lines {
     fn prefetch(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Time {
         let is_write = access == Access::PrefetchForWrite;
         let transfer = self.transfer(at, cpu, if is_write { Access::Atomic } else { Access::Load });
+        let mut free_at = self.lines[at].free_at;
+        let wait = self.request(cpu, now, transfer, &mut free_at);
         let line = &mut self.lines[at];
-        let wait = self.prefetches[cpu].add(now, |now| {
-            line.free_at = now.max(line.free_at) + transfer;
-            line.free_at
-        });
+        line.free_at = free_at;
         line.owner = is_write.then_some(cpu as u16);
         line.prefetched_by = Some(cpu as u16);
         if is_write {
@@ -239,6 +242,30 @@ impl Lines {
         }
         self.add_sharer(at, cpu);
         wait
+    }
+
+    /// Starts a transfer of a line that is free at `free_at`, as [`prefetch`](Self::prefetch) does.
+    pub(crate) fn request(
+        &mut self,
+        cpu: usize,
+        now: Time,
+        transfer: Time,
+        free_at: &mut Time,
+    ) -> Time {
+        self.prefetches[cpu].add(now, |now| {
+            *free_at = now.max(*free_at) + transfer;
+            *free_at
+        })
+    }
+
+    /// The cost of a prefetch that waited for a buffer.
+    pub(crate) fn requested(&self, wait: Time) -> Cost {
+        Cost { busy: wait + self.cost.store, stored_at: Time::ZERO }
+    }
+
+    /// Duration of a transfer of a line that no CPU has.
+    pub(crate) const fn memory_time(&self) -> Time {
+        self.cost.memory
     }
 
     /// Returns `true` if the line was accessed and not forgotten.
@@ -374,10 +401,10 @@ impl Hasher for LineHasher {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn lines() -> Lines {
+    pub(crate) fn lines() -> Lines {
         let ns = Time::from_ns;
         let cost = Cache {
             hit: ns(1),

@@ -24,7 +24,7 @@ use crate::clock::{Clock, CpuClock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::foresight::LeftOut;
-use crate::lines::{Access, LineId, Lines};
+use crate::lines::{Access, Cost, LineId, Lines};
 use crate::lock::queue::LockQueues;
 use crate::lock::queued::QueuedLock;
 use crate::lock::waiting::LockWaiting;
@@ -362,6 +362,16 @@ impl Sim {
     /// An access to a line: waits for the line as a CPU would, and then for this CPU's turn.
     #[inline]
     pub(crate) fn access(&self, line: LineId, access: Access) {
+        self.access_by(access, |lines, cpu, now| lines.access(line, cpu, access, now));
+    }
+
+    /// An access to a line that `cost` finds.
+    #[inline]
+    pub(crate) fn access_by(
+        &self,
+        access: Access,
+        cost: impl FnOnce(&mut Lines, usize, Time) -> Cost,
+    ) {
         if !self.in_context.get() {
             return;
         }
@@ -369,7 +379,7 @@ impl Sim {
             let mut clock = self.clock.borrow_mut();
             let number = self.cpu();
             let cpu = &mut clock.cpus[number];
-            let cost = self.lines.borrow_mut().access(line, number, access, cpu.now);
+            let cost = cost(&mut self.lines.borrow_mut(), number, cpu.now);
             let mut target = cpu.now + cost.busy;
             match access {
                 Access::Load | Access::Prefetch | Access::PrefetchForWrite => {}
@@ -405,7 +415,7 @@ impl Sim {
     }
 
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
-    fn advance(&self, target: Time) {
+    pub(crate) fn advance(&self, target: Time) {
         let step = self.clock.borrow_mut().step(self.cpu(), target);
         if step != Step::Reached {
             self.finish_advance(step, target);

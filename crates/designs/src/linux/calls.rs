@@ -7,11 +7,10 @@
 
 use core::cell::{OnceCell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use shootdown::Word;
-use shootdown_sim::{Cause, Sim, SimWord};
+use shootdown_sim::{Cause, PairWord, Sim, SimWord};
 
 use super::{CachePadded, FlushInfo};
 
@@ -29,17 +28,13 @@ pub(crate) struct Calls<I = FlushInfo> {
 struct CallCpu<I> {
     /// Number of queued calls. The list itself is not simulated.
     head: CachePadded<SimWord>,
-    queue: RefCell<VecDeque<Call<I>>>,
+    queue: RefCell<Vec<u16>>,
     /// The line of this CPU's description of a flush (`flush_tlb_info`).
     info: CachePadded<SimWord>,
-    /// The call objects for calls to each other CPU: 1 until the call is complete.
-    objects: OnceCell<Vec<CachePadded<SimWord>>>,
-}
-
-#[derive(Debug)]
-struct Call<I> {
-    from: usize,
-    info: Rc<I>,
+    /// The description, while this CPU waits.
+    current: RefCell<Option<Rc<I>>>,
+    /// The call objects for calls to each other CPU: set until the call is complete.
+    objects: OnceCell<Vec<PairWord>>,
 }
 
 impl<I> Calls<I> {
@@ -48,6 +43,7 @@ impl<I> Calls<I> {
             head: CachePadded(SimWord::with(0)),
             queue: RefCell::default(),
             info: CachePadded(SimWord::with(0)),
+            current: RefCell::default(),
             objects: OnceCell::new(),
         };
         Self { cpus: (0..cpus).map(cpu).collect() }
@@ -56,13 +52,16 @@ impl<I> Calls<I> {
     /// Sends a flush to CPUs, runs `local` at the same time, and waits until all have flushed.
     pub(crate) fn call(&self, sim: &Sim, targets: &[usize], info: &Rc<I>, local: impl FnOnce()) {
         let from = sim.cpu();
-        self.cpus[from].info.0.store(1, Relaxed);
+        let me = &self.cpus[from];
+        me.info.0.store(1, Relaxed);
+        let before = me.current.replace(Some(Rc::clone(info)));
+        assert!(before.is_none(), "a CPU waits for its call before it makes another");
         let mut quiet = Vec::new();
         for &target in targets {
-            self.object(from, target).store(1, Relaxed);
+            self.object(from, target).store(sim, target, true);
             let cpu = &self.cpus[target];
             let was_empty = cpu.head.0.fetch_add(1, Relaxed) == 0;
-            cpu.queue.borrow_mut().push_back(Call { from, info: Rc::clone(info) });
+            cpu.queue.borrow_mut().push(from as u16);
             if was_empty {
                 quiet.push(target);
             }
@@ -73,15 +72,14 @@ impl<I> Calls<I> {
         local();
         sim.attribute(Cause::FlushWait, || {
             for (index, &target) in targets.iter().enumerate() {
-                while self.object(from, target).load(Relaxed) != 0 {
-                    sim.flush_wait_hint();
-                }
+                self.object(from, target).wait_until_clear(sim, target);
                 if index % READ_AHEAD == 0 {
                     let next = targets[index + 1..].iter().take(READ_AHEAD);
-                    next.for_each(|&next| self.object(from, next).prefetch());
+                    next.for_each(|&next| self.object(from, next).prefetch(sim, next));
                 }
             }
         });
+        me.current.take();
     }
 
     /// Handles the interrupt: calls `flush` for each queued call.
@@ -89,20 +87,21 @@ impl<I> Calls<I> {
         let me = sim.cpu();
         let cpu = &self.cpus[me];
         cpu.head.0.swap(0, Relaxed);
-        let queue = core::mem::take(&mut *cpu.queue.borrow_mut());
-        for call in queue {
-            let object = self.object(call.from, me);
-            object.load(Relaxed);
-            self.cpus[call.from].info.0.load(Relaxed);
-            flush(&call.info);
-            object.store(0, Relaxed);
+        let queue = cpu.queue.take();
+        for from in queue.into_iter().map(usize::from) {
+            let object = self.object(from, me);
+            let _ = object.load(sim, from);
+            let sender = &self.cpus[from];
+            sender.info.0.load(Relaxed);
+            let info = sender.current.borrow().clone().expect("the sender waits");
+            flush(&info);
+            object.store(sim, from, false);
         }
     }
 
-    fn object(&self, from: usize, target: usize) -> &SimWord {
-        let objects = self.cpus[from]
-            .objects
-            .get_or_init(|| (0..self.cpus.len()).map(|_| CachePadded(SimWord::with(0))).collect());
-        &objects[target].0
+    fn object(&self, from: usize, target: usize) -> &PairWord {
+        let cpus = self.cpus.len();
+        let new = || (0..cpus).map(|_| PairWord::default()).collect();
+        &self.cpus[from].objects.get_or_init(new)[target]
     }
 }

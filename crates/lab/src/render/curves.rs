@@ -22,6 +22,15 @@ pub(crate) struct Axes<'a> {
     pub(crate) across: &'a str,
     /// The name of the vertical axis, printed above it.
     pub(crate) up: &'a str,
+    pub(crate) band: Band,
+}
+
+/// A grey band behind the curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Band {
+    None,
+    /// Proportional growth from the first point of the last curve.
+    Proportion,
 }
 
 const HEIGHT: i32 = 340;
@@ -33,15 +42,16 @@ const LABEL_HEIGHT: i32 = FONT_SIZE + 2;
 /// Width of the band of proportional growth, which is visible behind a curve.
 const BAND_WIDTH: u32 = 9;
 
-/// Returns the plot as an SVG element. Screen readers read `name`. A grey band shows proportional
-/// growth from the first point of the last curve.
+/// Returns the plot as an SVG element. Screen readers read `name`.
 pub(crate) fn curves(name: &str, axes: Axes<'_>, curves: &[Curve]) -> String {
     drawn(name, Width::Full, |svg| {
         let size = (Width::Full.pixels(), HEIGHT.unsigned_abs());
         let area = SVGBackend::with_string(svg, size).into_drawing_area();
         if let Some(plane) = Plane::around(curves) {
             plane.draw_axes(&area, axes)?;
-            plane.draw_proportion(&area, curves)?;
+            if axes.band == Band::Proportion {
+                plane.draw_proportion(&area, curves)?;
+            }
             for curve in curves {
                 plane.draw_curve(&area, curve)?;
             }
@@ -136,7 +146,7 @@ impl Plane {
         let Some((x, y)) = curves.last().and_then(|curve| visible(curve).next()) else {
             return Ok(());
         };
-        let times = self.across.values.1 / x;
+        let times = (self.across.values.1 / x).min(self.up.values.1 / y);
         let ends = [(x, y), (x * times, y * times)].map(|end| self.at(end));
         let style = Of::Reality.colour().mix(0.35).stroke_width(BAND_WIDTH);
         area.draw(&PathElement::new(ends, style))?;
@@ -177,16 +187,21 @@ fn labels(curves: &[Curve], up: &Axis) -> Vec<(i32, String)> {
     ends.chunk_by(share).map(label).collect()
 }
 
-/// Returns a number as it is printed at an axis.
+/// Returns a number as it is printed at an axis, with few digits.
 fn number(value: f64) -> String {
-    if value >= 1.0 { format!("{value:.0}") } else { value.to_string() }
+    match value {
+        1e9.. => format!("{} G", value / 1e9),
+        1e6.. => format!("{} M", value / 1e6),
+        1.0.. => format!("{value:.0}"),
+        _ => value.to_string(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const AXES: Axes<'_> = Axes { across: "CPUs", up: "M/s" };
+    const AXES: Axes<'_> = Axes { across: "CPUs", up: "M/s", band: Band::Proportion };
 
     fn curve(label: &str, points: &[(f64, f64)]) -> Curve {
         Curve { label: label.to_owned(), of: Of::Design, points: points.to_vec() }
@@ -211,6 +226,7 @@ mod tests {
         let all = [curve("counted", &low), curve("a", &high), curve("b", &high), curve("c", &high)];
         let svg = curves("", AXES, &all);
         let texts = texts(&svg);
+        assert_eq!([1e5, 1e6, 1e10, 0.01].map(number), ["100000", "1 M", "10 G", "0.01"]);
         assert!(texts.contains(&"counted") && texts.contains(&"c and 2 more"), "{texts:?}");
         for tick in ["2", "2048", "1", "10000", "CPUs", "M/s"] {
             assert!(texts.contains(&tick), "{tick}: {texts:?}");

@@ -12,6 +12,7 @@ mod predictions;
 mod results;
 mod scaling;
 mod simulate;
+mod sizes;
 #[cfg(test)]
 pub(crate) mod tests;
 mod x86_batched_unmap;
@@ -24,6 +25,7 @@ pub(crate) use predictions::Prediction;
 pub(crate) use results::{Results, Row, Simulated};
 pub(crate) use scaling::{Curve, Scaling};
 pub(crate) use simulate::{Conditions, Measurement, Runs, simulate};
+pub(crate) use sizes::{Curves, Point};
 
 /// All experiments, in the order of their studies.
 pub(crate) fn experiments() -> impl Iterator<Item = &'static Experiment> {

@@ -9,177 +9,38 @@ use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
-use shootdown_run::{Classes, Limits, Memory, Outcome, Settings};
-use shootdown_sim::{Counts, FlushWaits, Machine, Time, VainCause, Violation, ViolationKind};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, Tasks};
+use shootdown_run::{Limits, Memory, Outcome, Settings};
+use shootdown_sim::{Machine, Time, Violation, ViolationKind};
 use shootdown_vm::{Discards, Policy};
 
-use crate::common::is_soak;
+use crate::common::{is_soak, machine_file, machine_of};
 
-fn machine(name: &str, cpus: usize) -> Machine {
+/// Returns a machine of `machines/`, resized; or `hasty`, whose timeslices are short.
+pub(crate) fn machine(name: &str, cpus: usize) -> Machine {
     let text = match name {
-        "xeon-2s" => include_str!("../../../../machines/xeon-2s.toml"),
-        _ => include_str!("../../../../machines/skylake-laptop-kvm.toml"),
+        "hasty" => machine_file("skylake-laptop-kvm")
+            .replace("timeslice_us = { value = 9000", "timeslice_us = { value = 20"),
+        name => machine_file(name),
     };
-    let hasty = text.replace("timeslice_us = { value = 9000", "timeslice_us = { value = 20");
-    let text = if name == "hasty" { &hasty } else { text };
-    Machine::from_toml(text).unwrap().with_cpus(cpus).unwrap()
+    machine_of(&text).with_cpus(cpus).unwrap()
 }
 
-const SETTINGS: Settings = Settings {
+pub(crate) const SETTINGS: Settings = Settings {
     memory: Memory::of_frames(1 << 20),
-    limits: Limits { threads: 512, time: Time::from_ms(60_000) },
+    limits: Limits { threads: 2048, time: Time::from_ms(60_000) },
     ..Settings::DEFAULT
 };
 
-fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
+pub(crate) fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
     let result =
         shootdown_run::run(machine.clone(), SETTINGS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
-/// Returns every generator with as many tasks as CPUs and with twice as many.
-fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
-    let pthread_mmap = PthreadMmap {
-        threads: 2 * cpus as u32,
-        rounds: 2,
-        mappings: 20,
-        pages: 1 << 12,
-        touched: Touched::First,
-        seed,
-    };
-    let mut workloads: Vec<Rc<dyn Workload>> =
-        vec![Rc::new(MadviseMigrate { cpus, iterations: 100 }), Rc::new(pthread_mmap)];
-    for kind in Kind::ALL {
-        for tasks in [Tasks::Threads, Tasks::Processes] {
-            for count in [cpus as u32, 2 * cpus as u32] {
-                workloads.push(Rc::new(Loop { kind, tasks, count, iterations: 50, seed }));
-            }
-        }
-    }
-    workloads
-}
-
 /// Returns the general designs and the research designs, which must all be sound.
 fn sound() -> impl Iterator<Item = Design> {
     designs_for(Purpose::General).chain(designs_for(Purpose::Research))
-}
-
-/// The counts and the time of a design.
-#[derive(Default)]
-struct Cost {
-    interrupts: u64,
-    counts: Counts,
-    time: Time,
-    waits: FlushWaits,
-}
-
-impl Cost {
-    fn add(&mut self, outcome: &Outcome) {
-        self.interrupts += outcome.counts.interrupts_sent;
-        self.counts += outcome.counts;
-        self.time += outcome.time;
-        self.waits.add(&outcome.waits);
-    }
-}
-
-/// Asserts that shootdown has no violation and, on each generator, sends no more interrupts and
-/// takes no more time than Linux, except for random differences.
-///
-/// A simulation is chaotic where threads compete. The waiting threads, the idle CPU that is found,
-/// and the depth of its sleep depend on nanoseconds. Each result is therefore a sum over several
-/// seeds, with an allowance. It is one interrupt in a hundred, and two per CPU and seed for the
-/// start, when CPUs have not learned yet to announce kernel entries. It is 4 % of the time; most of
-/// it is used where no interrupt is sent, and both designs do the same work on other CPUs. Over all
-/// generators together there is no allowance: fewer interrupts, and less time in the geometric
-/// mean; and 99 % of all waits end as soon.
-fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
-    if !is_soak() && (cpus > 8 || (machine_name, cpus) == ("skylake", 4)) {
-        println!("skipped: {cpus} CPUs of {machine_name}, which `cargo xtask soak` runs");
-        return;
-    }
-    let machine = machine(machine_name, cpus);
-    let (mut worse, mut log_sum, mut total) = (Vec::new(), 0.0, [0, 0]);
-    let mut all = Counts::default();
-    let (mut our_waits, mut linux_waits) = (FlushWaits::default(), FlushWaits::default());
-    let count = workloads(cpus, 0).len();
-    for index in 0..count {
-        let (mut linux, mut ours) = (Cost::default(), Cost::default());
-        let name = workloads(cpus, 0)[index].name();
-        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A
-        // few threads that take turns at one lock synchronise, either with or without sleep. The
-        // two patterns differ by 30 % and last for the whole run.
-        let synchronises = name.starts_with("mmap") && cpus <= 4;
-        let seeds = match name.as_str() {
-            _ if synchronises => 48,
-            name if name.starts_with("context-switch") => 12,
-            _ => 3,
-        };
-        for seed in 1..=seeds {
-            let workload = workloads(cpus, seed).swap_remove(index);
-            for (design, cost) in [(Design::LINUX_7_0, &mut linux), (Design::SHOOTDOWN, &mut ours)]
-            {
-                let outcome = run(design, &machine, &workload);
-                assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}");
-                cost.add(&outcome);
-            }
-        }
-        let ratio = ours.time.ps() as f64 / linux.time.ps() as f64;
-        println!(
-            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: sends {} against {}, bound {}{}; \
-             99 % of waits end within {} against {} ns",
-            ours.interrupts,
-            linux.interrupts,
-            ours.counts.bound(),
-            in_vain(&ours.counts),
-            ours.waits.quantile(0.99).ns(),
-            linux.waits.quantile(0.99).ns(),
-        );
-        our_waits.add(&ours.waits);
-        linux_waits.add(&linux.waits);
-        all += ours.counts;
-        log_sum += ratio.ln();
-        total = [total[0] + ours.interrupts, total[1] + linux.interrupts];
-        if ours.interrupts > linux.interrupts + linux.interrupts / 100 + 2 * seeds * cpus as u64
-            || ratio > 1.04
-        {
-            worse.push(name);
-        }
-    }
-    let classes = Classes::from(&all);
-    let sent = all.interrupts_sent;
-    let in_vain = in_vain(&all);
-    println!("all on {cpus} CPUs of {machine_name}: {sent} interrupts{in_vain}; {classes:?}");
-    let percentiles = [&our_waits, &linux_waits].map(|waits| waits.quantile(0.99));
-    println!("99 % of waits on {cpus} CPUs of {machine_name}, and under Linux: {percentiles:?}");
-    assert!(worse.is_empty(), "{cpus} CPUs of {machine_name}: {worse:?}");
-    assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
-    assert!(percentiles[0] <= percentiles[1], "{percentiles:?}");
-}
-
-/// Returns the interrupts in vain by cause, for example ", no replicas yet 48".
-fn in_vain(counts: &Counts) -> String {
-    let causes = &counts.vain_causes;
-    assert_eq!(causes.total(), counts.interrupts_in_vain);
-    let nonzero = VainCause::ALL.into_iter().filter(|&cause| causes.of(cause) != 0);
-    nonzero.map(|cause| format!(", {} {}", cause.name(), causes.of(cause))).collect()
-}
-
-macro_rules! no_worse {
-    ($($name:ident: $machine:literal, $cpus:literal;)*) => {
-        $(#[test] fn $name() { shootdown_is_no_worse_than_linux($machine, $cpus); })*
-    };
-}
-
-no_worse! {
-    no_worse_on_2_virtual_cpus: "skylake", 2;
-    no_worse_on_4_virtual_cpus: "skylake", 4;
-    no_worse_on_2_cpus: "xeon-2s", 2;
-    no_worse_on_4_cpus: "xeon-2s", 4;
-    no_worse_on_8_cpus: "xeon-2s", 8;
-    no_worse_on_16_cpus: "xeon-2s", 16;
-    no_worse_on_32_cpus: "xeon-2s", 32;
-    no_worse_on_64_cpus: "xeon-2s", 64;
 }
 
 /// Threads are preempted all the time, in the kernel and on their way back to user mode.
@@ -222,9 +83,9 @@ fn host_addresses_do_not_change_simulation() {
 
 #[test]
 fn general_and_research_designs_are_sound() {
-    for workload in workloads(4, 1) {
+    for (_, workload) in crate::matrix::loops(4, &[1, 2], 1) {
         for design in sound() {
-            let outcome = run(design, &machine("skylake", 4), &workload);
+            let outcome = run(design, &machine("skylake-laptop-kvm", 4), &workload);
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
             // The bug of Linux 4.14: lazy CPUs can walk freed page tables.
@@ -267,7 +128,7 @@ fn latr_sends_fewest_interrupts_for_mmap() {
 fn bug_of_x86_lazy_tlb_is_found() {
     for design in sound() {
         let workload: Rc<dyn Workload> = Rc::new(UnmapUnderLazy);
-        let outcome = run(design, &machine("skylake", 4), &workload);
+        let outcome = run(design, &machine("skylake-laptop-kvm", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");
         // Only Linux 4.14 frees page tables that the lazy CPU can still walk.
         assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
@@ -281,7 +142,7 @@ fn caught(rule: Rule, workload: Rc<dyn Workload>) -> Violation {
 }
 
 fn caught_under(policy: Policy, rule: Rule, workload: Rc<dyn Workload>) -> Violation {
-    let machine = machine("skylake", 4);
+    let machine = machine("skylake-laptop-kvm", 4);
     let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule)).with_policy(policy);
     let outcome = shootdown_run::run(machine, SETTINGS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));

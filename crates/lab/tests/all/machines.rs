@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 
 use shootdown_sim::machine::Machine;
 
+use crate::common::{MACHINES, machine_of};
+
 fn files() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
-    let entries = fs::read_dir(&directory).expect("a directory `machines`");
+    let entries = fs::read_dir(MACHINES).expect("a directory `machines`");
     let paths = entries.map(|entry| entry.expect("an entry of `machines`").path());
     let mut files: Vec<_> =
         paths.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     files.sort();
-    assert!(!files.is_empty(), "no machine in {}", directory.display());
+    assert!(!files.is_empty(), "no machine in {MACHINES}");
     files
 }
 
 fn machine(path: &Path) -> Machine {
-    let text = fs::read_to_string(path).expect("a machine file that can be read");
-    Machine::from_toml(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    machine_of(&fs::read_to_string(path).expect("a machine file that can be read"))
 }
 
 #[test]

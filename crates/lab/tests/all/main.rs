@@ -11,6 +11,7 @@ mod guest;
 mod import;
 mod explain;
 mod machines;
+mod matrix;
 mod record;
 mod replay;
 mod report;

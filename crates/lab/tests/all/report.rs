@@ -191,9 +191,14 @@ fn page_without_recording_has_results_and_bugs() {
     assert!(explained >= 5 && unexplained.iter().all(is_quick_only), "{unexplained:#?}");
     let other = fs::read_to_string(directory.path().join("other.html")).expect("a page");
     let alone = alone.replace("<li><a href=\"#zoo\">Known bugs</a>\n", "");
-    let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("a chapter");
+    let link = "<li><a href=\"#sizes\">Loops on more and fewer CPUs</a>\n";
+    let alone = alone.replace(link, "");
+    let (before, sizes) = alone.split_once("<h2 id=\"sizes\">").expect("a chapter");
+    let (sizes, zoo) = sizes.split_once("<h2 id=\"zoo\">").expect("another chapter");
     let (zoo, after) = zoo.split_once("<h2 ").expect("another chapter");
     assert_eq!(format!("{before}<h2 {after}"), other);
+    // The rates of five loops, and the interrupts of four, with a row for each of four sizes.
+    assert_eq!((sizes.matches("<svg ").count(), sizes.matches("<tr>").count()), (5 + 4, 5 * 5));
     assert!(zoo.contains("found 64 of 64 known bugs"), "{zoo}");
     assert_eq!(zoo.matches("<svg ").count(), 64);
 }

@@ -116,8 +116,12 @@ fn list_has_every_workload() {
         "fork-server",
         "garbage-collector",
         "page-cache-scan",
-        "process-starts",
         "migration",
+        "process-starts",
+        "thread-starts",
+        "page-discards",
+        "file-discards",
+        "fork-of-threads",
     ] {
         assert!(output.contains(name), "{output}");
     }

@@ -15,7 +15,7 @@ const MACHINES: [(&str, &str, Design); 3] = [
 fn rate(machine: &Machine, design: Design, starts: usize, work: &str) -> f64 {
     let source = include_str!("../../../../workloads/process-starts.workload");
     let mut text = Text::parse("process-starts", source).unwrap();
-    text.set("starts", &starts.to_string()).unwrap();
+    text.set("programs", &starts.to_string()).unwrap();
     text.set("work", work).unwrap();
     let rows = Cell { workload: &text, machine, design, seed: 1 }.run().unwrap();
     assert_eq!(rows[0].violations, 0, "{rows:?}");

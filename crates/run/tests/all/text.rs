@@ -321,6 +321,23 @@ fn examples_run_under_every_general_design() {
             &["readers"],
         ),
         ("migration", include_str!("../../../../workloads/migration.workload"), &["rounds"]),
+        (
+            "process-starts",
+            include_str!("../../../../workloads/process-starts.workload"),
+            &["programs"],
+        ),
+        (
+            "thread-starts",
+            include_str!("../../../../workloads/thread-starts.workload"),
+            &["workers"],
+        ),
+        ("page-discards", include_str!("../../../../workloads/page-discards.workload"), &["pages"]),
+        ("file-discards", include_str!("../../../../workloads/file-discards.workload"), &["pages"]),
+        (
+            "fork-of-threads",
+            include_str!("../../../../workloads/fork-of-threads.workload"),
+            &["forks"],
+        ),
     ] {
         let mut text = Text::parse(name, source).unwrap_or_else(|error| panic!("{name}: {error}"));
         for parameter in parameters {

@@ -368,8 +368,9 @@ fn intact<const W: usize>(search: impl Fn(Program) -> Option<Search>) -> Vec<Nam
 fn every_program_passes() {
     assert_all_pass(intact::<1>(|program| {
         if !soaking() {
-            // With two preemptions, this program of three CPUs takes over a minute.
-            let is_slow = is(program, broadcast_while_another_allocates::<1>);
+            // With two preemptions, each of these programs of three CPUs takes minutes.
+            let is_slow = is(program, broadcast_while_another_allocates::<1>)
+                || is(program, allocate_beside_reserved::<1>);
             return Some(Search::Bounded(if is_slow { 1 } else { 2 }));
         }
         if is(program, wait_for_each_other::<1>)
@@ -378,6 +379,9 @@ fn every_program_passes() {
             // The first program spins, so its search never ends without a bound. In the second,
             // three CPUs do much. The next test runs both.
             return None;
+        }
+        if is(program, allocate_beside_reserved::<1>) {
+            return Some(Search::Bounded(2));
         }
         // Unbounded searches of these programs of three CPUs take too long.
         let needs_bound = is(program, flush_walkers_and_unhook::<1>)
@@ -395,6 +399,7 @@ fn every_program_passes_with_witnesses() {
         let is_slow = is(program, trim_twice::<1>)
             || is(program, flush_walkers_and_unhook::<1>)
             || is(program, wait_for_each_other::<1>)
+            || is(program, allocate_beside_reserved::<1>)
             || is(program, broadcast_while_another_allocates::<1>);
         Some(Search::Witnessed(match soaking() {
             true => 3,

@@ -8,4 +8,5 @@ mod description;
 mod large;
 mod locks;
 mod machine;
+mod polls;
 mod vain;

@@ -6,7 +6,7 @@ use shootdown_sim::machine::Machine;
 
 use super::summary::Summary;
 use super::tables;
-use crate::render::curves::{Axes, Curve, curves};
+use crate::render::curves::{Axes, Band, Curve, curves};
 use crate::render::page::{self, visible};
 use crate::render::plot::{Bar, Of, Width, bars};
 use crate::render::{duration, significant};
@@ -85,7 +85,7 @@ fn plot(figure: &Figure, summaries: &[Summary]) -> String {
             Curve { label: design.to_owned(), of: of(design), points }
         };
         let all: Vec<_> = designs.iter().map(curve).collect();
-        curves(&name, Axes { across: "CPUs", up: figure.axis }, &all)
+        curves(&name, Axes { across: "CPUs", up: figure.axis, band: Band::Proportion }, &all)
     } else {
         let bar = |it: &Summary| {
             let value = (figure.value)(it);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::geteuid;
+use shootdown_sim::Machine;
 
 /// The exit status if something was found.
 pub(crate) const FOUND: i32 = 1;
@@ -39,6 +40,21 @@ pub(crate) fn can_trace() -> bool {
 /// Returns `true` if tests should run in full. `cargo xtask soak` requests it; CI runs samples.
 pub(crate) fn is_soak() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
+}
+
+/// The folder `machines/`.
+pub(crate) const MACHINES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines");
+
+/// Reads the file of a machine of `machines/`.
+pub(crate) fn machine_file(name: &str) -> String {
+    let path = Path::new(MACHINES).join(name).with_extension("toml");
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the machine that a file describes, which may extend one of `machines/`.
+pub(crate) fn machine_of(text: &str) -> Machine {
+    Machine::from_toml_extending(text, |base| Machine::from_toml(&machine_file(base)))
+        .unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Returns the command without arguments.

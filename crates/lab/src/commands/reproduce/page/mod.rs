@@ -8,7 +8,7 @@ use shootdown_sim::machine::Machine;
 use super::tables;
 use super::text::{PREDICTIONS, UNCOUNTED, verdict};
 use crate::machines;
-use crate::render::curves::{Axes, Curve as Line, curves};
+use crate::render::curves::{Axes, Band, Curve as Line, curves};
 use crate::render::page::{capitalised, escaped, page};
 use crate::render::plot::{Bar, Of, Width, bars};
 use crate::render::table::Medium;
@@ -143,7 +143,11 @@ fn scaling(scaling: &Scaling) -> String {
          CPUs. {UNCOUNTED}</p>\n{}{}",
         escaped(scaling.workload),
         escaped(&scaling.machine),
-        curves("rate by CPUs", Axes { across: "CPUs", up: unit(scaling.unit) }, &lines),
+        curves(
+            "rate by CPUs",
+            Axes { across: "CPUs", up: unit(scaling.unit), band: Band::Proportion },
+            &lines
+        ),
         tables::curves(scaling).html()
     )
 }

@@ -1,4 +1,4 @@
-//! `shootdown report`: recordings, published measurements and known bugs on one page.
+//! `shootdown report`: recordings, published measurements, loops and known bugs on one page.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,12 +12,14 @@ use super::replay::comparison::Comparison;
 use super::replay::{self, DEFAULT_MACHINE};
 use super::reproduce::page::{Others, page_of};
 use super::reproduce::{self, Request, violated};
-use crate::error::{Failure, shown};
+use crate::error::{Failure, Violations, shown};
 use crate::machines;
 use crate::output::{Output, print};
 use crate::render::grouped;
-use crate::studies::{Results, Scale};
+use crate::studies::{Curves, Results, Scale};
 use crate::sweep::{Merged, Plotted};
+
+mod sizes;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -29,8 +31,9 @@ Examples:
 The page is one file and needs no network. For a recording, it begins with the causes and call
 sites of the program's shootdowns, advice, a flame graph and the requests over time; then it
 compares what other designs would do. With --quick, that is all. Otherwise, it also contains the
-published measurements, and the known bugs that the checker finds. With --sweep, it contains plots
-of the rows of a sweep: lines over CPUs, heat maps and small multiples, which the reader chooses.";
+published measurements, loops on 2 to 128 CPUs, and the known bugs that the checker finds. With
+--sweep, it contains plots of the rows of a sweep: lines over CPUs, heat maps and small multiples,
+which the reader chooses.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -75,15 +78,16 @@ impl Report {
             self.recordings.iter().map(|path| Program::of(path)).collect::<Result<_, _>>()?;
         let replayed: Vec<_> = self.recordings.iter().map(of).collect::<Result<_, _>>()?;
         let is_about_programs = self.quick && !replayed.is_empty();
-        let (mut results, zoo) = if is_about_programs {
-            (Results::none(self.seed), Vec::new())
+        let (mut results, sizes, zoo) = if is_about_programs {
+            (Results::none(self.seed), Vec::new(), Vec::new())
         } else {
             let request = Request { seed: self.seed, scale, only: None, machine: None };
-            (request.results()?, zoo::rows(ZOO_TIME, || ()))
+            let sizes = Curves::all(self.seed, scale)?;
+            (request.results()?, sizes, zoo::rows(ZOO_TIME, || ()))
         };
         let mut others = Others::default();
         if !is_about_programs {
-            others.after = check::page::part(&zoo);
+            others.after = sizes::part(&sizes) + &check::page::part(&zoo);
         }
         if !replayed.is_empty() {
             if results.machines.iter().all(|known| known.name != machine.name) {
@@ -110,6 +114,7 @@ impl Report {
         print(&format!("report: {}\n", shown(page.path())))?;
         replayed.iter().try_for_each(Comparison::violated)?;
         replayed.iter().try_for_each(Comparison::accounted)?;
+        Violations::none_in(sizes.iter().map(Curves::violations))?;
         Ok(violated(&results)?)
     }
 }
