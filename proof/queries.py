@@ -1,0 +1,124 @@
+"""The queries to the solver: each step keeps each part of the invariant, and without a rule a named step does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import z3
+
+from .logic import BOOL, TIME, After, And, Bounded, Expr, Not, State, Symbolic, conjuncts, fresh
+from .system import Step, System, Taken
+
+LIMIT_MS = 10_000
+"""A query that takes longer is `unknown`, which fails."""
+
+
+@dataclass
+class Failure:
+    """A step that does not keep a part of the invariant, or of which the solver does not know."""
+
+    step: str
+    part: str
+    result: str
+    model: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Timing:
+    """Number of queries, and the slowest."""
+
+    queries: int = 0
+    slowest_s: float = 0.0
+    slowest: str = ""
+
+    def add(self, name: str, began: float) -> None:
+        self.queries += 1
+        took = time.monotonic() - began
+        if took > self.slowest_s:
+            self.slowest_s, self.slowest = took, name
+
+
+def check(assumed: list[Expr], goal: Expr, name: str, timing: Timing) -> tuple[str, z3.Solver]:
+    """Asks for a state in which everything assumed holds, and the goal does not."""
+    solver = z3.Solver()
+    solver.set("timeout", LIMIT_MS)
+    solver.add(*(part for part in (*assumed, Not(goal)) if part is not True))
+    began = time.monotonic()
+    result = str(solver.check())
+    timing.add(name, began)
+    return result, solver
+
+
+def begin(system: System, timing: Timing) -> list[Failure]:
+    """The initial state, in which every field is 0 or `False`, satisfies the invariant."""
+    state, failures = Symbolic(system.fields), []
+    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in system.fields.values() if f.result in (BOOL, TIME)]
+    for part, body in system.invariant.items():
+        for goal in conjuncts(body(state)):
+            result, _ = check(zero, goal, f"{system.name}: initial", timing)
+            if result != "unsat":
+                failures.append(Failure("the initial state", part, result))
+    return failures
+
+
+def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[str] = frozenset(), state: State | None = None, first: bool = False) -> list[Failure]:
+    """The parts of the invariant that steps do not keep. With `first`, stops at the first of them."""
+    state = state or Symbolic(system.fields)
+    parts = {name: body(state) for name, body in system.invariant.items()}
+    assumed = list(parts.values()) + (state.bounds() if isinstance(state, Bounded) else [])
+    failures = []
+    for step in steps:
+        taken = Taken(state, broken)
+        args = {name: fresh(sort, name) if not isinstance(state, Bounded) or sort == BOOL else z3.Int(f"{name}") for name, sort in step.params.items()}
+        step.body(taken, **args)
+        requires = list(taken.requires)
+        if isinstance(state, Bounded):
+            requires += [And(args[name] >= 0, args[name] < state.sizes[sort]) for name, sort in step.params.items() if sort != BOOL]
+        after = After(state, taken.updates)
+        for part, body in system.invariant.items():
+            after.touched = False
+            goals = body(after)
+            if not after.touched:
+                continue
+            for goal in [goals] if isinstance(state, Bounded) else conjuncts(goals):
+                result, solver = check(assumed + requires, goal, f"{system.name}: {step.name}", timing)
+                if result != "unsat":
+                    model = describe(system, state, args, after, solver.model()) if result == "sat" and isinstance(state, Bounded) else []
+                    failures.append(Failure(step.name, part, result, model))
+                    if first:
+                        return failures
+                    break
+    return failures
+
+
+def without(system: System, rule: str, timing: Timing) -> Failure | None:
+    """The step that fails without a rule, with a small model; `None` if no step does."""
+    steps = [system.steps[name] for name in system.rules()[rule]]
+    state = Bounded(system.fields, system.sizes)
+    found = induct(system, steps, timing, frozenset([rule]), state, first=True)
+    return next((failure for failure in found if failure.result == "sat"), None)
+
+
+def describe(system: System, state: Bounded, args: dict[str, Expr], after: After, model: z3.ModelRef) -> list[str]:
+    """The values of a model that are not 0, and those that the step changes."""
+
+    def value(expr: Expr) -> str:
+        found = model.eval(expr, model_completion=True) if isinstance(expr, z3.ExprRef) else expr
+        return str(found)
+
+    lines = ["takes the step with " + ", ".join(f"{name} = {value(arg)}" for name, arg in args.items())]
+    for f in system.fields.values():
+        def show(chosen: list[Expr], rest: tuple) -> None:
+            if rest:
+                for element in state.elements(rest[0]):
+                    show([*chosen, element], rest[1:])
+                return
+            old, new = value(state.read(f, tuple(chosen))), value(after.read(f, tuple(chosen)))
+            place = f"{f.name}({', '.join(map(str, chosen))})" if chosen else f.name
+            if old != new:
+                lines.append(f"{place}: {old} becomes {new}")
+            elif old not in ("0", "False") and TIME not in f.args:
+                lines.append(f"{place} = {old}")
+        show([], f.args)
+    return lines
