@@ -20,12 +20,15 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Sort:
-    """The CPUs, the flushes, … of a mechanism: any number of elements. `TIME` is the integers."""
+    """The CPUs, the flushes, … of a mechanism: any number of elements."""
 
     name: str
 
 
 TIME = Sort("Time")
+"""The integers: times of messages, generations, epochs, counts."""
+CODE = Sort("Code")
+"""One of a few named integers."""
 BOOL = Sort("Bool")
 
 
@@ -127,7 +130,7 @@ _count = 0
 
 
 def z3_sort(sort: Sort) -> z3.SortRef:
-    if sort == TIME:
+    if sort in (TIME, CODE):
         return z3.IntSort()
     return z3.BoolSort() if sort == BOOL else z3.DeclareSort(sort.name)
 
@@ -172,7 +175,7 @@ class Bounded(State):
         """Each value is an element of its sort. There is room for one more time."""
         found = []
         for field in self.fields.values():
-            if field.result != BOOL:
+            if field.result not in (BOOL, CODE):
                 below = self.sizes[field.result] - (1 if field.result == TIME else 0)
                 found.append(self.forall(lambda *args, f=field, n=below: And(self.read(f, args) >= 0, self.read(f, args) < n), *field.args))
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import z3
 
-from .logic import BOOL, TIME, After, And, Bounded, Expr, Not, State, Symbolic, conjuncts, fresh
+from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Not, State, Symbolic, conjuncts, fresh
 from .system import Step, System, Taken
 
 LIMIT_MS = 10_000
@@ -53,7 +53,7 @@ def check(assumed: list[Expr], goal: Expr, name: str, timing: Timing) -> tuple[s
 def begin(system: System, timing: Timing) -> list[Failure]:
     """The initial state, in which every field is 0 or `False`, satisfies the invariant."""
     state, failures = Symbolic(system.fields), []
-    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in system.fields.values() if f.result in (BOOL, TIME)]
+    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
     for part, body in system.invariant.items():
         for goal in conjuncts(body(state)):
             result, _ = check(zero, goal, f"{system.name}: initial", timing)

@@ -1,43 +1,40 @@
 """Targeting: which CPUs a flush of one space interrupts, and how all others catch up.
 
-Other spaces appear as `ELSEWHERE`. Steps of the bell are abstract here; `bell.py` has its words.
+Other spaces appear as `ELSEWHERE`. The bells are those of `bell.py`, with all their words.
 """
 
 from __future__ import annotations
 
-from ..logic import ALL, TIME, BOOL, And, Implies, Not, Or, Sort, State, If, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of
 from ..memory import Thread, Word
 from ..system import System, Taken
-
-CPU, FLUSH = Sort("Cpu"), Sort("Flush")
+from .bell import ANSWERED, BEGUN, CAUGHT_UP, CHOSEN, CPU, ENDED, FLUSH, FLUSHING, IN_ROUND, LOADED, NONE, OBSERVED, RUNG, SKIPPED, UNREAD, Bell
 
 ELSEWHERE, LAZY, SWITCHING, ACTIVE = range(4)
 """Presence on the space."""
 AWAY, STORED, FENCED, READ, IN, IDLE = range(6)
 """Where a CPU's program is: away from the space, on its way in, in user mode, lazy."""
-NONE, BEGUN, LOADED, CAUGHT_UP, FLUSHING = range(5)
-"""Where a CPU's handler is; or the CPU flushes for itself."""
 NEW, CHANGED, PUBLISHED, COUNTED, SCANNING, HERE, FLUSHED_HERE, DONE = range(8)
 """Where a flush is."""
-UNREAD, SKIPPED, CHOSEN, RUNG, IN_ROUND, ANSWERED, OBSERVED = range(7)
-"""What a flush has done about a CPU."""
 
 
 def build() -> System:
-    m = System("targeting", sizes={CPU: 2, FLUSH: 2, TIME: 8})
+    m = System("targeting", sizes={CPU: 2, FLUSH: 2, TIME: 5})
     tables = Word(m, "tables")
     gen = Word(m, "gen", carries=(tables,), fenced=True)
-    bell = Word(m, "bell", (CPU,), carries=(gen,))
-    pres = Word(m, "pres", (CPU,), {"kind": TIME, "uses": TIME}, fenced=True)
+    pres = Word(m, "pres", (CPU,), {"kind": CODE, "uses": TIME}, fenced=True)
     cpu = Thread(m, "cpu", CPU, (tables, gen))
     flush = Thread(m, "flush", FLUSH, (pres,))
-    for name in ("pc", "since", "got", "handler", "handler_got", "slot", "tlb", "uses"):
-        m.field(name, (CPU,), TIME)
+    bell = Bell(m, gen)
+    m.field("pc", (CPU,), CODE)
     m.field("back", (CPU,), BOOL)
-    for name in ("fs", "fv", "fg"):
-        m.field(name, (FLUSH,), TIME)
+    for name in ("since", "got", "handler_got", "slot", "tlb"):
+        m.field(name, (CPU,), TIME)
+    m.field("fs", (FLUSH,), CODE)
     m.field("on", (FLUSH,), CPU)
-    for name in ("about", "read_at", "flush_uses", "answered_uses", "stale"):
+    for name in ("fv", "fg"):
+        m.field(name, (FLUSH,), TIME)
+    for name in ("read_at", "stale"):
         m.field(name, (FLUSH, CPU), TIME)
 
     def own(x: Taken, c, *pcs) -> None:
@@ -58,6 +55,7 @@ def build() -> System:
         @m.step(f"{name}: publish Switching", c=CPU)
         def _(x, c, start=start, back=back):
             own(x, c, start)
+            x.require(bell.now(x, c, "conn"))
             publish(x, c, SWITCHING)
             x.set("since", c, to=x.pres_last(c) + 1)
             x.set("pc", c, to=STORED)
@@ -116,10 +114,8 @@ def build() -> System:
     # The handler.
     @m.step("handler: begin a round", c=CPU)
     def _(x, c):
-        own(x, c, AWAY, IN, IDLE)
-        cpu.modify(x, c, bell, (c,), acquire=x.obeys("BellAcquire"), release=False)
-        x.set("about", ALL, c, to=IN_ROUND, where=lambda f: x.about(f, c) == RUNG)
-        x.set("handler", c, to=BEGUN)
+        x.require(one_of(x.pc(c), AWAY, IN, IDLE), one_of(x.handler(c), NONE, ENDED))
+        bell.begin(x, cpu, c)
 
     @m.step("handler: load the generation", c=CPU, n=TIME)
     def _(x, c, n):
@@ -139,9 +135,38 @@ def build() -> System:
     @m.step("handler: answer", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == CAUGHT_UP)
-        x.set("handler", c, to=NONE)
-        x.set("about", ALL, c, to=ANSWERED, where=lambda f: x.about(f, c) == IN_ROUND)
-        x.set("answered_uses", ALL, c, to=x.uses(c) if x.obeys("AnswerRelease") else 0, where=lambda f: x.about(f, c) == IN_ROUND)
+        bell.end(x, c)
+
+    @m.step("handler: leave", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == ENDED)
+        bell.leave(x, cpu, c)
+
+    @m.step("handler: hang up", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == ENDED)
+        bell.hang_up(x, cpu, c)
+
+    @m.step("wait: attend to its own bell", c=CPU)
+    def _(x, c):
+        own(x, c, AWAY, IN, IDLE)
+        x.require(bell.now(x, c, "conn"))
+        bell.change(x, cpu, c, c, att=True)
+        x.set("handler", c, to=ENDED)
+
+    @m.step("go offline", c=CPU)
+    def _(x, c):
+        own(x, c, AWAY)
+        bell.disconnect(x, cpu, c)
+
+    @m.step("go offline: publish", c=CPU)
+    def _(x, c):
+        bell.publish_leaving(x, c)
+
+    @m.step("come online", c=CPU)
+    def _(x, c):
+        own(x, c, AWAY)
+        bell.connect(x, cpu, c)
 
     # A flush.
     @m.step("flush: change the tables", f=FLUSH, c=CPU)
@@ -179,7 +204,7 @@ def build() -> System:
         x.require(one_of(x.fs(f), SCANNING, FLUSHED_HERE), x.about(f, c) == UNREAD, x.on(f) != c)
         flush.load(x, f, pres, (c,), t, False)
         if x.obeys("PresenceAcquire"):
-            x.set("flush_uses", f, c, to=later(x.flush_uses(f, c), x.pres_uses(c, t)))
+            x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.pres_uses(c, t)))
         kind = x.pres_kind(c, t)
         rings = Or(And(kind == ACTIVE, x.obeys("RingPresent")), And(kind == SWITCHING, x.obeys("RingSwitching")))
         x.set("about", f, c, to=If(rings, CHOSEN, SKIPPED))
@@ -188,8 +213,7 @@ def build() -> System:
     @m.step("flush: ring a CPU", f=FLUSH, c=CPU)
     def _(x, f, c):
         x.require(x.about(f, c) == CHOSEN)
-        cpu.modify(x, x.on(f), bell, (c,), acquire=False, release=True)
-        x.set("about", f, c, to=RUNG)
+        bell.ring(x, cpu, x.on(f), f, c)
 
     @m.step("flush: invalidate its extent here", f=FLUSH)
     def _(x, f):
@@ -221,12 +245,15 @@ def build() -> System:
             x.set("tlb", c, to=If(behind, walk_view(x, c), x.tlb(c)))
             x.set("slot", c, to=If(behind, x.handler_got(c), x.slot(c)))
 
-    @m.step("wait: observe an answer", f=FLUSH, c=CPU)
-    def _(x, f, c):
-        x.require(x.fs(f) == FLUSHED_HERE, x.about(f, c) == ANSWERED)
-        x.set("about", f, c, to=OBSERVED)
-        if x.obeys("WaitAcquire"):
-            x.set("flush_uses", f, c, to=later(x.flush_uses(f, c), x.answered_uses(f, c)))
+    @m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)
+    def _(x, f, c, t):
+        x.require(x.fs(f) == FLUSHED_HERE)
+        bell.take_ticket(x, f, c, t)
+
+    @m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)
+    def _(x, f, c, n):
+        x.require(x.fs(f) == FLUSHED_HERE)
+        bell.observe(x, f, c, n)
 
     @m.step("wait: return", f=FLUSH)
     def _(x, f):
@@ -234,6 +261,7 @@ def build() -> System:
         waits = x.obeys("Wait")
         x.require(x.before.forall(lambda c: Or(x.on(f) == c, one_of(x.about(f, c), SKIPPED, OBSERVED), Not(waits) if waits else x.about(f, c) >= RUNG), CPU))
         x.set("fs", f, to=DONE)
+    bell.invariant(m)
     invariant(m)
     return m
 
@@ -241,18 +269,22 @@ def build() -> System:
 def invariant(m: System) -> None:
     present = lambda kind: one_of(kind, SWITCHING, ACTIVE)
 
-    @m.holds("ranges", )
+    def clean(s: State, f: Expr, c: Expr) -> Expr:
+        """The CPU has caught up with the flush, or will before it uses a translation."""
+        return And(s.cpu_gen(c) >= s.fg(f), Implies(s.pc(c) == READ, s.got(c) >= s.fg(f)), Implies(s.pc(c) == IN, s.slot(c) >= s.fg(f)))
+
+    @m.holds("ranges")
     def _(s: State):
         return And(
             s.gen_last >= 0, s.tables_last >= 0,
             s.forall(lambda c: And(
-                0 <= s.pc(c), s.pc(c) <= IDLE, 0 <= s.handler(c), s.handler(c) <= FLUSHING,
+                0 <= s.pc(c), s.pc(c) <= IDLE, 
                 0 <= s.slot(c), s.slot(c) <= s.cpu_gen(c), s.cpu_gen(c) <= s.gen_last,
                 0 <= s.S_pres(c), s.S_pres(c) <= s.pres_last(c), 0 <= s.since(c), s.since(c) <= s.pres_last(c),
-                0 <= s.uses(c), s.cpu_gen(c) >= 0, s.cpu_tables(c) >= s.gen_has_tables(s.slot(c)), s.cpu_tables(c) <= s.tables_last, 0 <= s.cpu_tables(c),
-                Or(s.handler(c) == NONE, one_of(s.pc(c), AWAY, IN, IDLE))), CPU),
+                s.cpu_gen(c) >= 0, s.cpu_tables(c) >= s.gen_has_tables(s.slot(c)), s.cpu_tables(c) <= s.tables_last, 0 <= s.cpu_tables(c),
+                0 <= s.slot(c), Or(s.handler(c) == NONE, one_of(s.pc(c), AWAY, IN, IDLE))), CPU),
             s.forall(lambda f: And(0 <= s.fs(f), s.fs(f) <= DONE, Implies(s.fs(f) >= COUNTED, And(s.fg(f) <= s.gen_last, s.fg(f) >= 1)), Implies(s.fs(f) >= CHANGED, s.fv(f) <= s.tables_last)), FLUSH),
-            s.forall(lambda f, c: And(0 <= s.about(f, c), s.about(f, c) <= OBSERVED, 0 <= s.flush_pres(f, c), s.flush_pres(f, c) <= s.pres_last(c), 0 <= s.flush_uses(f, c), s.stale(f, c) >= 0, s.stale(f, c) <= s.uses(c),
+            s.forall(lambda f, c: And(0 <= s.flush_pres(f, c), s.flush_pres(f, c) <= s.pres_last(c), s.stale(f, c) >= 0, s.stale(f, c) <= s.uses(c),
                 Implies(s.fs(f) < SCANNING, And(s.about(f, c) == UNREAD)), Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
 
     @m.holds("a generation carries the tables of its flush")
@@ -286,8 +318,7 @@ def invariant(m: System) -> None:
             s.forall(lambda f: Implies(s.fs(f) >= SCANNING, s.S_gen >= s.fg(f)), FLUSH),
             s.S_gen <= s.gen_last,
             s.forall(lambda f, c: Implies(And(s.fs(f) >= SCANNING, s.pc(c) >= FENCED, s.pc(c) <= IN, s.on(f) != c),
-                Or(s.flush_pres(f, c) >= s.since(c),
-                   And(s.cpu_gen(c) >= s.fg(f), Implies(s.pc(c) == READ, s.got(c) >= s.fg(f)), Implies(s.pc(c) == IN, s.slot(c) >= s.fg(f))))), FLUSH, CPU))
+                Or(s.flush_pres(f, c) >= s.since(c), clean(s, f, c))), FLUSH, CPU))
 
     @m.holds("no stale use follows an absence that a flush may read")
     def _(s: State):
@@ -298,38 +329,41 @@ def invariant(m: System) -> None:
     def _(s: State):
         return s.forall(lambda f, c: Implies(s.about(f, c) == SKIPPED, And(
             s.flush_pres(f, c) == s.read_at(f, c), Not(present(s.pres_kind(c, s.read_at(f, c)))), s.on(f) != c,
-            s.stale(f, c) <= s.flush_uses(f, c))), FLUSH, CPU)
+            s.stale(f, c) <= s.waiter_uses(f, c))), FLUSH, CPU)
 
     @m.holds("a ring carries the flush's generation, and its round catches up")
     def _(s: State):
         return s.forall(lambda f, c: And(
-            Implies(s.about(f, c) >= SKIPPED, s.cpu_gen(s.on(f)) >= s.fg(f)),
-            Implies(s.about(f, c) == RUNG, s.bell_has_gen(c, s.bell_last(c)) >= s.fg(f)),
-            s.bell_has_gen(c, s.bell_last(c)) <= s.gen_last,
-            Implies(s.about(f, c) >= IN_ROUND, And(
+            Implies(s.about(f, c) >= SKIPPED, And(s.on(f) != c, s.cpu_gen(s.on(f)) >= s.fg(f))),
+            Implies(s.about(f, c) == RUNG, s.rung_has_gen(c, s.rung_last(c)) >= s.fg(f)),
+            s.rung_has_gen(c, s.rung_last(c)) <= s.gen_last,
+            Implies(s.about(f, c) == IN_ROUND, And(
                 s.cpu_gen(c) >= s.fg(f),
-                Implies(And(s.handler(c) == LOADED, s.about(f, c) == IN_ROUND), s.handler_got(c) >= s.fg(f)),
+                Implies(s.handler(c) == LOADED, s.handler_got(c) >= s.fg(f)),
                 Implies(And(s.handler(c) == CAUGHT_UP, s.pc(c) == IN), s.slot(c) >= s.fg(f)))),
-            Implies(s.about(f, c) == IN_ROUND, one_of(s.handler(c), BEGUN, LOADED, CAUGHT_UP)),
             ), FLUSH, CPU)
+
+    @m.holds("an offline CPU uses nothing")
+    def _(s: State):
+        return And(
+            s.forall(lambda c: Implies(Not(s.rung_conn(c, s.rung_last(c))), And(s.pc(c) == AWAY)), CPU))
 
     @m.holds("a CPU that has answered uses nothing stale, and the waiter comes after its uses")
     def _(s: State):
         return s.forall(lambda f, c: And(
-            Implies(s.about(f, c) >= ANSWERED, And(s.cpu_gen(c) >= s.fg(f), Implies(s.pc(c) == READ, s.got(c) >= s.fg(f)), Implies(s.pc(c) == IN, s.slot(c) >= s.fg(f)))),
-            Implies(s.about(f, c) == ANSWERED, s.stale(f, c) <= s.answered_uses(f, c)),
-            Implies(s.about(f, c) == OBSERVED, s.stale(f, c) <= s.flush_uses(f, c))), FLUSH, CPU)
+            Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), Or(clean(s, f, c), And(s.flush_pres(f, c) < s.since(c)), s.pc(c) == AWAY)),
+            Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), s.stale(f, c) <= s.answered_uses(f, c))), FLUSH, CPU)
 
     @m.holds("the flush's own CPU uses nothing stale")
     def _(s: State):
         return And(s.forall(lambda f: Implies(s.fs(f) == HERE, And(s.handler(s.on(f)) == FLUSHING, s.handler_got(s.on(f)) >= s.fg(f))), FLUSH),
             s.forall(lambda f, g: Implies(And(s.fs(f) == HERE, s.fs(g) == HERE, s.on(f) == s.on(g)), f == g), FLUSH, FLUSH),
-            s.forall(lambda f: Implies(s.fs(f) >= FLUSHED_HERE, And(Implies(s.pc(s.on(f)) == READ, s.got(s.on(f)) >= s.fg(f)), Implies(s.pc(s.on(f)) == IN, s.slot(s.on(f)) >= s.fg(f)))), FLUSH))
+            s.forall(lambda f: Implies(s.fs(f) >= FLUSHED_HERE, clean(s, f, s.on(f))), FLUSH))
 
     @m.holds("1: after the wait, no CPU has used a stale translation without an order, or can", safety=True)
     def _(s: State):
         return s.forall(lambda f, c: Implies(s.fs(f) == DONE, And(
             Or(s.on(f) == c, one_of(s.about(f, c), SKIPPED, OBSERVED)),
-            Or(s.on(f) == c, s.stale(f, c) <= s.flush_uses(f, c)),
+            Or(s.on(f) == c, s.stale(f, c) <= s.waiter_uses(f, c)),
             Implies(s.pc(c) == IN, s.tlb(c) >= s.fv(f)))), FLUSH, CPU)
 
