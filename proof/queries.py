@@ -39,56 +39,77 @@ class Timing:
             self.slowest_s, self.slowest = took, name
 
 
-def check(assumed: list[Expr], goal: Expr, name: str, timing: Timing) -> tuple[str, z3.Solver]:
-    """Asks for a state in which everything assumed holds, and the goal does not."""
-    solver = z3.Solver()
-    solver.set("timeout", LIMIT_MS)
-    solver.add(*(part for part in (*assumed, Not(goal)) if part is not True))
-    began = time.monotonic()
-    result = str(solver.check())
-    timing.add(name, began)
-    return result, solver
+class Asker:
+    """Asks for a state in which everything assumed holds, and a goal does not."""
+
+    def __init__(self, system: System, assumed: list[Expr], timing: Timing) -> None:
+        self.system, self.timing = system, timing
+        self.solver = z3.SimpleSolver()
+        self.solver.set("timeout", LIMIT_MS)
+        self.assume(assumed)
+
+    def assume(self, assumed: list[Expr]) -> None:
+        self.solver.add(*(part for part in assumed if part is not True))
+
+    def ask(self, goal: Expr, name: str) -> tuple[str, z3.ModelRef | None]:
+        self.solver.push()
+        self.assume([Not(goal)])
+        began = time.monotonic()
+        result = str(self.solver.check())
+        self.timing.add(f"{self.system.name}: {name}", began)
+        model = self.solver.model() if result == "sat" else None
+        self.solver.pop()
+        return result, model
 
 
 def begin(system: System, timing: Timing) -> list[Failure]:
     """The initial state, in which every field is 0 or `False`, satisfies the invariant."""
-    state, failures = Symbolic(system.fields), []
-    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
-    for part, body in system.invariant.items():
-        for goal in conjuncts(body(state)):
-            result, _ = check(zero, goal, f"{system.name}: initial", timing)
-            if result != "unsat":
-                failures.append(Failure("the initial state", part, result))
-    return failures
+    state = Symbolic(system.fields)
+    known = [f for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
+    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in known]
+    asker = Asker(system, zero, timing)
+    results = [(part, asker.ask(goal, "initial")[0]) for part, body in system.invariant.items() for goal in conjuncts(body(state))]
+    return [Failure("the initial state", part, result) for part, result in results if result != "unsat"]
 
 
 def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[str] = frozenset(), state: State | None = None, first: bool = False) -> list[Failure]:
     """The parts of the invariant that steps do not keep. With `first`, stops at the first of them."""
     state = state or Symbolic(system.fields)
-    parts = {name: body(state) for name, body in system.invariant.items()}
-    assumed = list(parts.values()) + (state.bounds() if isinstance(state, Bounded) else [])
-    failures = []
+    asker = Asker(system, [body(state) for body in system.invariant.values()], timing)
+    if isinstance(state, Bounded):
+        asker.assume(state.bounds())
+    failures: list[Failure] = []
     for step in steps:
-        taken = Taken(state, broken)
-        args = {name: fresh(sort, name) if not isinstance(state, Bounded) or sort == BOOL else z3.Int(f"{name}") for name, sort in step.params.items()}
-        step.body(taken, **args)
-        requires = list(taken.requires)
-        if isinstance(state, Bounded):
-            requires += [And(args[name] >= 0, args[name] < state.sizes[sort]) for name, sort in step.params.items() if sort != BOOL]
-        after = After(state, taken.updates)
-        for part, body in system.invariant.items():
-            after.touched = False
-            goals = body(after)
-            if not after.touched:
-                continue
-            for goal in [goals] if isinstance(state, Bounded) else conjuncts(goals):
-                result, solver = check(assumed + requires, goal, f"{system.name}: {step.name}", timing)
-                if result != "unsat":
-                    model = describe(system, state, args, after, solver.model()) if result == "sat" and isinstance(state, Bounded) else []
-                    failures.append(Failure(step.name, part, result, model))
-                    if first:
-                        return failures
-                    break
+        asker.solver.push()
+        failures += induct_step(system, step, asker, broken, state, first)
+        asker.solver.pop()
+        if failures and first:
+            break
+    return failures
+
+
+def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str], state: State, first: bool) -> list[Failure]:
+    is_bounded, failures = isinstance(state, Bounded), []
+    taken = Taken(state, broken)
+    args = {name: z3.Int(name) if is_bounded and sort != BOOL else fresh(sort, name) for name, sort in step.params.items()}
+    step.body(taken, **args)
+    asker.assume(taken.requires)
+    if isinstance(state, Bounded):
+        asker.assume([And(args[name] >= 0, args[name] < state.sizes[sort]) for name, sort in step.params.items() if sort != BOOL])
+    after = After(state, taken.updates)
+    for part, body in system.invariant.items():
+        after.touched = False
+        goals = body(after)
+        if not after.touched:
+            continue
+        for goal in [goals] if is_bounded else conjuncts(goals):
+            result, model = asker.ask(goal, step.name)
+            if result != "unsat":
+                shown = describe(system, state, args, after, model) if model and isinstance(state, Bounded) else []
+                failures.append(Failure(step.name, part, result, shown))
+                if first:
+                    return failures
+                break
     return failures
 
 
