@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from .logic import BOOL, TIME, Concrete, Expr, Sort
 from .system import System
 
+HORIZON = 14
+"""Times at which a run ends."""
+
 Chosen = tuple[str, dict[str, Expr]]
 
 
@@ -55,9 +58,9 @@ def advance(system: System, state: Concrete, rng: random.Random, taken: dict[str
 def choose(state: Concrete, sort: Sort, rng: random.Random) -> Expr:
     if sort == BOOL:
         return rng.random() < 0.5
-    return rng.choice((rng.randrange(state.latest() + 1), state.latest())) if sort == TIME else rng.randrange(state.sizes[sort])
+    return rng.choice((rng.randrange(state.latest() + 2), state.latest())) if sort == TIME else rng.randrange(state.sizes[sort])
 
 
 def room(state: Concrete) -> bool:
     """Whether every word has room for another message."""
-    return state.latest() < state.sizes[TIME] - 1
+    return state.latest() < HORIZON
