@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of
+from ..counting import Census
 from ..memory import Thread, Word
 from ..system import System, Taken
 from .bell import CPU
@@ -29,11 +30,11 @@ def build() -> System:
     m.field("pc", (CPU,), CODE)
     m.field("phase", (), CODE)
     m.field("by", (), AGENT)
-    for name in ("looked", "owes", "answered"):
+    for name in ("looked", "answered"):
         m.field(name, (CPU,), BOOL)
-    # The CPUs that owe a drop, in any order. Their number is what the references must count.
-    for name, args, result in (("owing", (), TIME), ("place", (CPU,), TIME), ("debtor", (TIME,), CPU), ("marked", (), TIME)):
-        m.field(name, args, result)
+    # The CPUs that owe a drop: their number is what the references must count.
+    owing = Census(m, "owing", CPU)
+    m.field("marked", (), TIME)
     m.field("left_at", (CPU,), TIME)
     m.field("outcome", (), CODE)
     m.field("keeper", (), CPU)
@@ -89,11 +90,8 @@ def build() -> System:
     def drop(x: Taken, c: Expr, in_handler: bool) -> None:
         dead, count = x.refs_dead(x.refs_last), x.refs_count(x.refs_last)
         cpu.modify(x, c, refs, (), acquire=False, release=x.obeys("DropRefRelease"), dead=dead, count=count - 1)
-        last, acquires, end = And(dead, count == 1), x.obeys("DropRefAcquire"), x.debtor(x.owing)
-        x.set("owes", c, to=False)
-        x.set("debtor", x.place(c), to=end)
-        x.set("place", end, to=x.place(c))
-        x.set("owing", to=x.owing - 1)
+        last, acquires = And(dead, count == 1), x.obeys("DropRefAcquire")
+        owing.remove(x, c)
         if not in_handler:
             x.set("pc", c, to=OUT)
             reclaim(x, cpu, c, last, refs, (), acquires)
@@ -180,10 +178,7 @@ def build() -> System:
         x.set("looked", c, to=True)
         if x.obeys("MarkHazards"):
             agent.modify(x, x.by, hazard, (c,), acquire=False, release=False, **{"is": MARKED})
-            x.set("owes", c, to=True)
-            x.set("owing", to=x.owing + 1)
-            x.set("place", c, to=x.owing + 1)
-            x.set("debtor", x.owing + 1, to=c)
+            owing.add(x, c)
             x.set("marked", to=x.marked + 1)
 
     @m.step("retire: drop the users' reference")
@@ -198,16 +193,14 @@ def build() -> System:
     def _(s: State) -> Expr:
         dead, count = s.refs_dead(s.refs_last), s.refs_count(s.refs_last)
         return And(
-            s.owing >= 0, s.refs_last >= 0, s.marked >= s.owing, count == If(dead, s.owing, s.owing - s.marked), dead == (s.phase == RETIRED), s.phase >= ALIVE, s.phase <= RETIRED,
-            Implies(s.phase == ALIVE, And(s.marked == 0)),
-            s.forall(lambda c: Implies(s.owes(c), And(1 <= s.place(c), s.place(c) <= s.owing, s.debtor(s.place(c)) == c)), CPU),
-            s.forall(lambda i: Implies(And(1 <= i, i <= s.owing), And(s.owes(s.debtor(i)), s.place(s.debtor(i)) == i)), TIME))
+            owing.invariant(s), s.refs_last >= 0, s.marked >= s.owing_count, count == If(dead, s.owing_count, s.owing_count - s.marked), dead == (s.phase == RETIRED), s.phase >= ALIVE, s.phase <= RETIRED,
+            Implies(s.phase == ALIVE, And(s.marked == 0)))
 
     @m.holds("a CPU owes a drop from the mark on its hazard pointer until it drops")
     def _(s: State) -> Expr:
         return s.forall(lambda c: And(
             s.hazard_last(c) >= 0, now(s, c) >= ELSEWHERE, now(s, c) <= ORPHANED, s.pc(c) >= OUT, s.pc(c) <= CLEARS,
-            s.owes(c) == Or(And(now(s, c) == MARKED, Not(one_of(s.pc(c), ORPHANS, CLEARS))), s.pc(c) == DROPS),
+            s.owing_has(c) == Or(And(now(s, c) == MARKED, Not(one_of(s.pc(c), ORPHANS, CLEARS))), s.pc(c) == DROPS),
             Implies(one_of(s.pc(c), LOADED, UNLOADED, IN_HANDLER), one_of(now(s, c), ON, MARKED)),
             Implies(one_of(s.pc(c), OUT, DROPS), one_of(now(s, c), ELSEWHERE, ORPHANED)),
             Implies(one_of(s.pc(c), ORPHANS, CLEARS), now(s, c) == MARKED),
@@ -222,7 +215,7 @@ def build() -> System:
         return And(
             s.forall(lambda c: And(s.walks_last(c) >= 0, s.cpu_walks(c, c) >= s.walks_last(c), s.left_at(c) <= s.hazard_last(c)), CPU),
             s.forall(lambda c, t: Implies(And(now(s, c) == ELSEWHERE, s.left_at(c) <= t, t <= s.hazard_last(c)), s.hazard_has_walks(c, t, c) >= s.walks_last(c)), CPU, TIME),
-            s.forall(lambda c: Implies(And(s.looked(c), Not(s.owes(c))), Or(And(s.phase == MARKING, s.agent_walks(s.by, c) >= s.walks_last(c)), s.refs_has_walks(s.refs_last, c) >= s.walks_last(c))), CPU),
+            s.forall(lambda c: Implies(And(s.looked(c), Not(s.owing_has(c))), Or(And(s.phase == MARKING, s.agent_walks(s.by, c) >= s.walks_last(c)), s.refs_has_walks(s.refs_last, c) >= s.walks_last(c))), CPU),
             Implies(s.phase == MARKING, s.agent_users(s.by) >= s.users_last),
             Implies(s.phase == RETIRED, s.refs_has_users(s.refs_last) >= s.users_last))
 
@@ -238,7 +231,7 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             s.outcome >= NOT_YET, s.outcome <= RECLAIMED, s.reclaims == If(s.outcome == RECLAIMED, 1, 0),
-            (s.outcome == NOT_YET) == Or(s.phase != RETIRED, s.owing > 0),
+            (s.outcome == NOT_YET) == Or(s.phase != RETIRED, s.owing_count > 0),
             s.forall(lambda c: Implies(s.answered(c), And(s.phase == RETIRED, Not(And(s.pc(c) == LOADED, now(s, c) == MARKED)))), CPU))
 
     @m.holds("2: all walks and uses of a space come before it is reclaimed", safety=True)
