@@ -5,11 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from .logic import BOOL, TIME, Concrete, Expr, Sort
+from .logic import BOOL, HORIZON, TIME, Concrete, Expr, Sort
 from .system import System
-
-HORIZON = 14
-"""Times at which a run ends."""
 
 Chosen = tuple[str, dict[str, Expr]]
 

@@ -181,6 +181,10 @@ class Bounded(State):
         return found
 
 
+HORIZON = 14
+"""The last time of a concrete state."""
+
+
 class Concrete(State):
     """One state. Fields are 0 or `False` until they are set."""
 
@@ -188,6 +192,7 @@ class Concrete(State):
         super().__init__(fields)
         self.sizes = sizes
         self.values: dict[tuple, Expr] = {}
+        self.highest = 0
 
     def read(self, field: Field, args: tuple[Expr, ...]) -> Expr:
         return self.values.get((field.name, *args), False if field.result == BOOL else 0)
@@ -198,8 +203,17 @@ class Concrete(State):
         return (False, True) if sort == BOOL else range(self.sizes[sort])
 
     def latest(self) -> int:
-        """The time of the newest message of any word."""
-        return max((value for (name, *_), value in self.values.items() if name.endswith("_last")), default=0)
+        """The highest time so far."""
+        return self.highest
+
+    def all_elements(self, sort: Sort) -> Iterable[Expr]:
+        """The elements, with all times that this state may reach."""
+        return range(HORIZON + 2) if sort == TIME else self.elements(sort)
+
+    def write(self, place: tuple, value: Expr) -> None:
+        self.values[place] = value
+        if self.fields[place[0]].result == TIME:
+            self.highest = max(self.highest, value)
 
 
 ALL: Any = type("All", (), {"__repr__": lambda _: "ALL"})()

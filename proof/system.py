@@ -88,7 +88,7 @@ class System:
         found: dict[str, list[str]] = {}
         for step in self.steps.values():
             taken = Taken(Concrete(self.fields, self.sizes))
-            step.body(taken, **{name: 0 for name in step.params})
+            step.body(taken, **{name: False if sort == BOOL else 0 for name, sort in step.params.items()})
             for rule in sorted(taken.rules):
                 found.setdefault(rule, []).append(step.name)
         return found
@@ -100,7 +100,8 @@ class System:
         if not all(taken.requires):
             return False
         new = [item for name, updates in taken.updates.items() for update in updates for item in self._written(state, name, update)]
-        state.values.update(new)
+        for place, value in new:
+            state.write(place, value)
         return True
 
     def _written(self, state: Concrete, name: str, update: Update) -> list[tuple[tuple, Expr]]:
@@ -109,7 +110,7 @@ class System:
 
         def write(chosen: list[Expr], rest: list[Sort]) -> None:
             if rest:
-                for element in state.elements(rest[0]):
+                for element in state.all_elements(rest[0]):
                     write([*chosen, element], rest[1:])
                 return
             left = iter(chosen)
