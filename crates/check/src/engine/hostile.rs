@@ -12,6 +12,7 @@ use shootdown::{
 
 use super::{Config, Tags};
 use crate::hardware::{OnLoad, PAGES, SLOTS};
+use crate::history::LineKind;
 use crate::machine::{
     CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
 };
@@ -110,6 +111,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for EngineMachine<LIF
         fence();
     }
     fn breaks(&self, rule: Rule) -> bool {
+        with_machine(|machine| machine.record_as(LineKind::Rule, || format!("{rule:?}")));
         self.broken == Some(rule)
     }
 }
@@ -262,6 +264,42 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
 
 /// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
 /// them.
+/// Names of the words of a space, in the order in which the engine makes them: the generation, the
+/// log, and the words of [`SPACE_WORDS`] after it.
+pub(super) fn space_word(place: usize) -> String {
+    match place {
+        0 => "generation".to_owned(),
+        place if place <= LOG_WORDS => {
+            let what = if place % 2 == 1 { "stamp" } else { "extent" };
+            format!("{what} {}", (place - 1) / 2)
+        }
+        place => SPACE_WORDS.get(place - LOG_WORDS - 1).unwrap_or(&"other word").to_string(),
+    }
+}
+
+/// The words of a log of 16 entries.
+const LOG_WORDS: usize = 32;
+const SPACE_WORDS: [&str; 9] = [
+    "references",
+    "ASID",
+    "covered generation",
+    "phase",
+    "top of set 0",
+    "set 0",
+    "top of set 1",
+    "set 1",
+    "batches",
+];
+
+/// Names of the words of the engine that no space and no CPU has. Sets have one word of CPUs.
+pub(super) fn engine_word(place: usize) -> String {
+    let words = ["top of the online set", "online set", "last space", "ASID lock", "ASID epoch"];
+    match place.checked_sub(LOG_WORDS + 1) {
+        None => space_word(place),
+        Some(place) => words.get(place).unwrap_or(&"other word").to_string(),
+    }
+}
+
 const CPU_WORDS: [&str; 7] =
     ["presence", "hazard", "seen generation", "tag", "last tag", "bell", "acknowledgement"];
 

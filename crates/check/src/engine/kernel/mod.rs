@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use shootdown::{Entries, Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdown, Space, Word};
 
 use self::free_list::FreeList;
-use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
+use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers, engine_word, space_word};
 use super::{Config, Op, Programs, ZeroTest};
 use crate::hardware::{Entry, PAGES, SLOTS, StaleEntries};
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
@@ -108,7 +108,11 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Sets up the kernel on a machine. Every CPU is online and runs no space.
     fn new(machine: &HostileMachine, Programs { config, ops }: &'p Programs) -> Self {
         let is_guest = ops.iter().flatten().any(|op| matches!(op, Op::Stop));
-        let engine = Shootdown::from(EngineMachine::new(machine, *config, is_guest));
+        let own = EngineMachine::new(machine, *config, is_guest);
+        let engine = machine.with_names(
+            || Shootdown::from(own),
+            |place| format!("{} of the kernel", engine_word(place)),
+        );
         let mut spaces = take_spaces();
         spaces.extend(
             (0..config.spaces).map(|number| KernelSpace::new(machine, &engine, ops, number)),
@@ -414,8 +418,7 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
         let tables = PageTables::new(machine);
         let new_space = || engine.space(Root(tables.root() as u64));
         let space = machine.with_names(new_space, |place| {
-            let what = if place == 0 { "generation" } else { "word" };
-            format!("{what} of space {number}")
+            format!("{} of space {number}", space_word(place))
         });
         let is_retired = ops().any(|op| matches!(op, Op::Retire(_)));
         let uses_left = is_retired.then(|| {
