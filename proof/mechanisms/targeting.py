@@ -119,7 +119,7 @@ def build() -> System:
 
     @m.step("handler: load the generation", c=CPU, n=TIME)
     def _(x, c, n):
-        x.require(x.handler(c) == BEGUN)
+        x.require(one_of(x.handler(c), BEGUN, LOADED))
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
         x.set("handler_got", c, to=n)
         x.set("handler", c, to=LOADED)
@@ -215,6 +215,11 @@ def build() -> System:
         x.require(x.about(f, c) == CHOSEN)
         bell.ring(x, cpu, x.on(f), f, c)
 
+    @m.step("another flush, of tables or of another space, rings a CPU", d=CPU, c=CPU)
+    def _(x, d, c):
+        bell.change(x, cpu, d, c, release=True, flag=True)
+        x.set("irq", c, to=True)
+
     @m.step("flush: invalidate its extent here", f=FLUSH)
     def _(x, f):
         c = x.on(f)
@@ -224,6 +229,12 @@ def build() -> System:
         if x.obeys("FlushLocally"):
             x.set("tlb", c, to=walk_view(x, c))
             x.set("slot", c, to=x.fg(f))
+
+    @m.step("flush: leave the invalidation to its CPU's return", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == SCANNING)
+        own(x, x.on(f), AWAY, IDLE)
+        x.set("fs", f, to=FLUSHED_HERE)
 
     @m.step("flush: load the generation here", f=FLUSH, n=TIME)
     def _(x, f, n):

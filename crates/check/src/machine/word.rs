@@ -144,6 +144,7 @@ pub fn fence() {
 /// invalidations: `dsb ishst` on Arm. Does nothing where stores stay in order, as on x86.
 pub fn publish() {
     with_machine(|machine| {
+        machine.record_as(LineKind::Access, || "publishes its page-table writes".to_owned());
         if machine.memory.borrow().stores == Stores::Ordered {
             return;
         }
@@ -153,7 +154,6 @@ pub fn publish() {
         machine.drain(machine.cpu());
         machine.publish_tables();
         machine.observe(7);
-        machine.record_as(LineKind::Access, || "publishes its page-table writes".to_owned());
     });
 }
 
