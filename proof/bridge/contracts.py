@@ -119,8 +119,10 @@ class Contracts:
             (self.fences if kind_ == "Fence" else self.effects if kind_ == "Step" else self.orders)[cpu].append(rule)
         if event.kind in ("visible", "send"):
             return None
-        if event.kind in ("user", "other", "claim", "operation"):
-            return self.check_end(event) if event.kind in ("claim", "operation") else None
+        if event.kind in ("user", "other"):
+            return None
+        if event.kind in ("claim", "free", "operation"):
+            return self.check_end(event)
         return self.check_effects(event) or self.check_orders(event) or self.check_fence(event) or self.check_state(event)
 
     def finish(self) -> str | None:
@@ -193,7 +195,9 @@ class Contracts:
 
     def check_end(self, event: Event) -> str | None:
         """At the end of a flush: every CPU that could use the space was rung, and has answered."""
-        cpu = event.cpu
+        cpu, wrong = event.cpu, self.check_effects(event)
+        if wrong:
+            return wrong
         if self.owed[cpu]:
             return f"a CPU that must be notified was not: {self.owed[cpu]} by CPU {cpu}"
         if self.awaited[cpu]:

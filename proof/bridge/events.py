@@ -25,6 +25,7 @@ PATTERNS = (
     ("broadcast", r"broadcasts an invalidation of .+"),
     ("complete", r"completes its invalidations"),
     ("claim", r"claims that the flush is complete"),
+    ("free", r"(?:frees|reuses) .+"),
     ("user", r"enters user mode"),
 )
 COMPILED = [(kind, re.compile(pattern)) for kind, pattern in PATTERNS]
