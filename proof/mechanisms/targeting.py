@@ -132,6 +132,12 @@ def build() -> System:
         x.set("tlb", c, to=If(catches, walk_view(x, c), x.tlb(c)))
         x.set("slot", c, to=If(catches, x.handler_got(c), x.slot(c)))
 
+    @m.step("handler: leave the space, if lazy", c=CPU)
+    def _(x, c):
+        x.require(one_of(x.handler(c), BEGUN, LOADED, CAUGHT_UP), x.pc(c) == IDLE)
+        publish(x, c, ELSEWHERE)
+        x.set("pc", c, to=AWAY)
+
     @m.step("handler: answer", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == CAUGHT_UP)
