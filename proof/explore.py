@@ -6,49 +6,63 @@ import random
 from dataclasses import dataclass, field
 
 from .logic import BOOL, HORIZON, TIME, Concrete, Expr, Sort
-from .system import System
+from .system import Step, System
 
-Chosen = tuple[str, dict[str, Expr]]
+RUNS, LENGTH, STATES_MIN, CHECKED = 400, 100, 200, 7
+"""The largest number of runs, and of steps of each; states that are visited in any case; of so many states, one is checked."""
 
 
 @dataclass
 class Found:
     """What the runs have found."""
 
-    taken: dict[str, int] = field(default_factory=dict)
-    broken_part: str | None = None
-    run: list[Chosen] = field(default_factory=list)
+    taken: dict[str, int]
+    failed: str | None = None
+    run: list[str] = field(default_factory=list)
     states: int = 0
 
+    def missing(self) -> list[str]:
+        return [name for name, count in self.taken.items() if count == 0]
 
-def explore(system: System, runs: int, length: int, broken: frozenset[str] = frozenset(), parts: list[str] | None = None, seed: int = 1) -> Found:
-    """Takes steps at random, those first that were taken least often. Stops where a part of the invariant fails."""
+
+def explore(system: System, broken: frozenset[str] = frozenset(), seed: int = 1) -> Found:
+    """Takes steps at random, those first that were taken least often, until every step was taken."""
     rng, found = random.Random(seed), Found({name: 0 for name in system.steps})
-    parts = list(system.invariant) if parts is None else parts
-    for _ in range(runs):
-        state, run = Concrete(system.fields, system.sizes), []
-        for _ in range(length):
-            chosen = advance(system, state, rng, found.taken, broken)
-            if chosen is None:
-                break
-            run.append(chosen)
-            found.states += 1
-            for name in parts:
-                if system.invariant[name](state) is not True:
-                    found.broken_part, found.run = name, run
-                    return found
+    routes = [list(route) for route in system.routes for _ in range(3)]
+    for _ in range(RUNS):
+        if not found.missing() and found.states >= STATES_MIN:
+            break
+        run_once(system, found, rng, broken, routes.pop() if routes else [])
+        if found.failed:
+            break
     return found
 
 
-def advance(system: System, state: Concrete, rng: random.Random, taken: dict[str, int], broken: frozenset[str]) -> Chosen | None:
-    """Takes one step, and returns it with its arguments."""
-    steps = sorted(system.steps.values(), key=lambda step: (taken[step.name] + 3) * rng.random())
+def run_once(system: System, found: Found, rng: random.Random, broken: frozenset[str], route: list[str]) -> None:
+    state, run = Concrete(system.fields, system.sizes), []
+    for at in range(LENGTH):
+        steps = [system.steps[route[at]]] if at < len(route) else sorted(system.steps.values(), key=lambda step: (found.taken[step.name] + 3) * rng.random())
+        step = advance(system, state, steps, rng, broken, 40 if at < len(route) else 3)
+        if step is None:
+            return
+        found.taken[step.name] += 1
+        found.states += 1
+        run.append(step.name)
+        if found.states % CHECKED == 0 or at == LENGTH - 1:
+            found.failed = next((name for name, body in system.invariant.items() if body(state) is not True), None)
+            if found.failed:
+                found.run = run
+                return
+
+
+def advance(system: System, state: Concrete, steps: list[Step], rng: random.Random, broken: frozenset[str], tries: int) -> Step | None:
+    """Takes one of the steps, the first that is possible with some arguments, and returns it."""
+    if state.latest() >= HORIZON:
+        return None
     for step in steps:
-        for _ in range(3):
-            args = {name: choose(state, sort, rng) for name, sort in step.params.items()}
-            if room(state) and system.take(state, step, args, broken):
-                taken[step.name] += 1
-                return step.name, args
+        for _ in range(tries):
+            if system.take(state, step, {name: choose(state, sort, rng) for name, sort in step.params.items()}, broken):
+                return step
     return None
 
 
@@ -56,8 +70,3 @@ def choose(state: Concrete, sort: Sort, rng: random.Random) -> Expr:
     if sort == BOOL:
         return rng.random() < 0.5
     return rng.choice((rng.randrange(state.latest() + 2), state.latest())) if sort == TIME else rng.randrange(state.sizes[sort])
-
-
-def room(state: Concrete) -> bool:
-    """Whether every word has room for another message."""
-    return state.latest() < HORIZON

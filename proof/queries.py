@@ -113,12 +113,21 @@ def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str]
     return failures
 
 
-def without(system: System, rule: str, timing: Timing) -> Failure | None:
-    """The step that fails without a rule, with a small model; `None` if no step does."""
-    steps = [system.steps[name] for name in system.rules()[rule]]
+def without_each(system: System, timing: Timing) -> dict[str, Failure | None]:
+    """For each rule that steps name, the step that fails without it, with a small model; `None` if no step does."""
     state = Bounded(system.fields, system.sizes)
-    found = induct(system, steps, timing, frozenset([rule]), state, first=True)
-    return next((failure for failure in found if failure.result == "sat"), None)
+    asker = Asker(system, [body(state) for body in system.invariant.values()] + state.bounds(), timing)
+    return {rule: without(system, rule, names, asker, state) for rule, names in system.rules().items()}
+
+
+def without(system: System, rule: str, names: list[str], asker: Asker, state: Bounded) -> Failure | None:
+    for name in names:
+        asker.solver.push()
+        found = induct_step(system, system.steps[name], asker, frozenset([rule]), state, first=True)
+        asker.solver.pop()
+        if found and found[0].result == "sat":
+            return found[0]
+    return None
 
 
 def describe(system: System, state: Bounded, args: dict[str, Expr], after: After, model: z3.ModelRef) -> list[str]:

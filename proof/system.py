@@ -52,9 +52,10 @@ class System:
     steps: dict[str, Step] = field(default_factory=dict)
     invariant: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
     safety: list[str] = field(default_factory=list)
-    initial: Callable[[State], Expr] = lambda _: True
     sizes: dict[Sort, int] = field(default_factory=dict)
-    pairs: list[tuple[str, str]] = field(default_factory=list)
+    """Number of elements of each sort in small models and in runs of a finite instance."""
+    routes: list[list[str]] = field(default_factory=list)
+    """Beginnings of runs that reach what random steps rarely reach."""
 
     def field(self, name: str, args: tuple[Sort, ...], result: Sort) -> None:
         assert name not in self.fields, name

@@ -1,0 +1,17 @@
+"""The mechanisms of the engine, each with its state, its steps and its invariant."""
+
+from __future__ import annotations
+
+from ..system import System
+from . import away, batches, bell, broadcasts, devices, early, lifetimes, log, online, tags, targeting, walkers
+
+UNMODELLED: dict[str, str] = {}
+"""The rules that no mechanism names, each with the reason."""
+
+
+def build_all() -> list[System]:
+    return [
+        targeting.build(), bell.build(), log.build(), log.build_ranges(), walkers.build(), lifetimes.build(), lifetimes.build_list(),
+        online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(), broadcasts.build_gaps(),
+        early.build(), tags.build(), tags.build_renamed(),
+    ]

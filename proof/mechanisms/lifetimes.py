@@ -27,6 +27,9 @@ def build() -> System:
     refs = Word(m, "refs", values={"dead": BOOL, "count": TIME}, carries=(walks, users))
     cpu = Thread(m, "cpu", CPU, (walks, users))
     agent = Thread(m, "agent", AGENT, (walks, users))
+    load, mark = "load the space, and publish the hazard pointer", "retire: mark a hazard pointer"
+    orphan = [load, load, "retire: begin", mark, mark, "retire: drop the users' reference", "handler: load the kernel's root", "handler: drop a reference", "handler: load the kernel's root", "handler: drop a reference", "handler: orphan the hazard pointer"]
+    m.routes = [[*orphan, "reap: clear an orphaned hazard pointer, and reclaim"], [*orphan, "replace its own orphaned hazard pointer, and reclaim"]]
     m.field("pc", (CPU,), CODE)
     m.field("phase", (), CODE)
     m.field("by", (), AGENT)
