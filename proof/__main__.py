@@ -14,7 +14,7 @@ from . import report
 from .bridge import check as bridge
 from .explore import explore
 from .mechanisms import UNMODELLED, build_all
-from .queries import Failure, Timing, begin, induct, without_each
+from .queries import Failure, Timing, advance, begin, induct, without_each
 from .rules import kinds
 from .system import System
 
@@ -23,6 +23,7 @@ def prove(system: System, timing: Timing, needed: dict[str, list[tuple[str, Fail
     """Checks one mechanism. Returns what is wrong, and adds the steps that fail without each rule."""
     began, queries = time.process_time(), timing.queries
     failures = begin(system, timing) + induct(system, list(system.steps.values()), timing)
+    failures += advance(system, system.progress, timing) if system.progress else []
     wrong = [f"{system.name}: `{it.step}` does not keep \"{it.part}\" ({it.result})" for it in failures]
     reached = explore(system)
     wrong += [f"{system.name}: no run reaches `{step}`" for step in reached.missing()]

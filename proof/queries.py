@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import z3
 
-from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Not, State, Symbolic, conjuncts, fresh
+from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, fresh
 from .system import Step, System, Taken
 
 LIMIT_MS = 10_000
@@ -111,6 +112,54 @@ def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str]
                     return failures
                 break
     return failures
+
+
+@dataclass
+class Helpful:
+    """A step that brings something nearer to its end: when it is the next one, and its arguments."""
+
+    step: str
+    when: Callable[..., Expr]
+    args: Callable[..., dict[str, Expr]]
+
+
+@dataclass
+class Progress:
+    """Something that must come to an end, and its rank: a number that falls until then."""
+
+    waits: Callable[..., Expr]
+    rank: Callable[..., Expr]
+    sorts: tuple[Sort, ...]
+    helpful: list[Helpful]
+
+
+def advance(system: System, progress: Progress, timing: Timing) -> list[Failure]:
+    """What waits comes to an end: some helpful step is the next one, is possible, stays so until it is taken, and lowers
+    the rank. No step raises the rank."""
+    state = Symbolic(system.fields)
+    asker = Asker(system, [body(state) for body in system.invariant.values()], timing)
+    who = [fresh(sort) for sort in progress.sorts]
+    waits = progress.waits(state, *who)
+    asker.assume([waits])
+    results = [("no helpful step", asker.ask(Or(*(it.when(state, *who) for it in progress.helpful)), "progress")[0])]
+    for it in progress.helpful:
+        taken = Taken(state)
+        system.steps[it.step].body(taken, **it.args(state, *who))
+        after = After(state, taken.updates)
+        falls = Or(Not(progress.waits(after, *who)), progress.rank(after, *who) < progress.rank(state, *who))
+        goal = Implies(it.when(state, *who), And(*taken.requires, falls))
+        results.append((f"`{it.step}` is not possible, or does not help", asker.ask(goal, it.step)[0]))
+    for step in system.steps.values():
+        taken = Taken(state)
+        step.body(taken, **{name: fresh(sort, name) for name, sort in step.params.items()})
+        after = After(state, taken.updates)
+        before, then = progress.rank(state, *who), progress.rank(after, *who)
+        stays = And(*(Implies(it.when(state, *who), it.when(after, *who)) for it in progress.helpful))
+        asker.solver.push()
+        asker.assume(taken.requires)
+        results.append((f"`{step.name}` raises the rank", asker.ask(Or(Not(progress.waits(after, *who)), then < before, And(then == before, stays)), step.name)[0]))
+        asker.solver.pop()
+    return [Failure("progress", part, result) for part, result in results if result != "unsat"]
 
 
 def without_each(system: System, timing: Timing) -> dict[str, Failure | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .logic import ALL, BOOL, Concrete, Expr, Field, Sort, State, Update
 
@@ -54,6 +55,8 @@ class System:
     safety: list[str] = field(default_factory=list)
     sizes: dict[Sort, int] = field(default_factory=dict)
     """Number of elements of each sort in small models and in runs of a finite instance."""
+    progress: Any = None
+    """What must come to an end, for a mechanism that others wait for."""
     routes: list[list[str]] = field(default_factory=list)
     """Beginnings of runs that reach what random steps rarely reach."""
 

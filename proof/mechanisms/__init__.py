@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..system import System
-from . import away, batches, bell, broadcasts, devices, early, lifetimes, log, online, tags, targeting, walkers
+from . import away, batches, bell, broadcasts, devices, early, lifetimes, log, online, tags, targeting, waiting, walkers
 
 UNMODELLED: dict[str, str] = {}
 """The rules that no mechanism names, each with the reason."""
@@ -11,7 +11,7 @@ UNMODELLED: dict[str, str] = {}
 
 def build_all() -> list[System]:
     return [
-        targeting.build(), bell.build(), log.build(), log.build_ranges(), walkers.build(), lifetimes.build(), lifetimes.build_list(),
+        targeting.build(), bell.build(), waiting.build(), log.build(), log.build_ranges(), walkers.build(), lifetimes.build(), lifetimes.build_list(),
         online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(), broadcasts.build_gaps(),
         early.build(), tags.build(), tags.build_renamed(),
     ]

@@ -12,6 +12,7 @@ NEW, ISSUED, RANG_ISSUER, ANSWERED, DONE = range(5)
 def build() -> System:
     """The words of the bell are in `bell.py`: an answer comes after a round that began after the ring."""
     m = System("broadcasts", sizes={CPU: 2, FLUSH: 2, TIME: 3})
+    m.routes = [["issue a broadcast", *["hardware: a broadcast reaches a CPU"] * 6, "wait on the issuer: complete"]]
     m.field("fs", (FLUSH,), CODE)
     m.field("on", (FLUSH,), CPU)
     m.field("reached", (FLUSH, CPU), BOOL)
