@@ -169,7 +169,7 @@ class Bounded(State):
         return function(*args)
 
     def elements(self, sort: Sort) -> Iterable[Expr]:
-        return (False, True) if sort == BOOL else range(self.sizes[sort])
+        return (False, True) if sort == BOOL else range(self.sizes.get(sort, 2))
 
     def bounds(self) -> list[Expr]:
         """Each value is an element of its sort. There is room for one more time."""
@@ -200,7 +200,7 @@ class Concrete(State):
     def elements(self, sort: Sort) -> Iterable[Expr]:
         if sort == TIME:
             return range(self.latest() + 2)
-        return (False, True) if sort == BOOL else range(self.sizes[sort])
+        return (False, True) if sort == BOOL else range(self.sizes.get(sort, 2))
 
     def latest(self) -> int:
         """The highest time so far."""
