@@ -361,7 +361,7 @@ def invariant(m: System) -> None:
             s.forall(lambda p: And(Or(Q(s, p) == 0, Q(s, p) == 1), K(s, p) >= STABLE, K(s, p) <= TRIMMING, E(s, p) >= 0), TIME),
             s.forall(lambda p, r: Implies(And(0 <= p, p < r, r <= P(s)), And(E(s, p) <= E(s, r), Implies(E(s, p) == E(s, r), And(Q(s, p) == Q(s, r), K(s, p) < K(s, r))), Implies(E(s, r) == E(s, p) + 1, Q(s, r) == 1 - Q(s, p)))), TIME, TIME),
             s.forall(lambda p: Implies(And(0 <= p, p < P(s), K(s, p) == TRIMMING), s.S_phase >= p), TIME),
-            s.forall(lambda p, r: Implies(And(0 <= p, p <= P(s), 0 <= r, r <= P(s), E(s, p) < E(s, r)), s.exists(lambda w: And(p <= w, w < r, K(s, w) == TRIMMING, E(s, w) == E(s, p)), TIME)), TIME, TIME))
+            s.forall(lambda p: Implies(And(0 <= p, p <= P(s)), And(p == 3 * E(s, p) + K(s, p), Q(s, p) == E(s, p) % 2)), TIME))
 
     @m.holds("bits are cleared for the next epoch only")
     def _(s: State) -> Expr:
@@ -397,7 +397,8 @@ def invariant(m: System) -> None:
     def _(s: State) -> Expr:
         settled = lambda c: Not(one_of(s.pc(c), WANTS, INSERTED, REFENCED))
         return And(
-            s.forall(lambda c: And(Implies(s.pc(c) >= PHASED, And(0 <= s.at(c), s.at(c) <= s.cpu_phase(c), s.at(c) >= 0)), Implies(And(s.pc(c) >= PHASED, one_of(s.pc(c), PHASED, WANTS)), s.at(c) >= s.fenced_phase(c)), Implies(settled(c), And(began(s, c) <= s.fenced_phase(c))), Implies(s.has_slot(c), And(0 <= s.slot(c), s.slot(c) <= s.cpu_phase(c)))), CPU),
+            s.forall(lambda c: And(Implies(s.pc(c) >= PHASED, And(0 <= s.at(c), s.at(c) <= s.cpu_phase(c), s.at(c) >= 0)), Implies(one_of(s.pc(c), PHASED, WANTS), s.at(c) >= s.fenced_phase(c)), Implies(s.pc(c) == REFENCED, s.at(c) <= s.fenced_phase(c)), Implies(settled(c), And(began(s, c) <= s.fenced_phase(c))), Implies(s.has_slot(c), And(0 <= s.slot(c), s.slot(c) <= s.cpu_phase(c)))), CPU),
+            *(s.forall(lambda c, q=q: And(Implies(s.pc(c) == PHASED, s.cpu_bit(c, q) >= s.phase_bit(s.at(c), q, c)), Implies(s.own(c, q) > 0, s.bit_in(q, c, s.own(c, q)))), CPU) for q in (0, 1)),
             *(s.forall(lambda c, q=q: Implies(s.pc(c) != INSERTED, s.own(c, q) <= s.fenced_bit(c, q)), CPU) for q in (0, 1)),
             s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= COUNTED, s.fg(f) <= s.gen_last), Implies(s.fs(f) >= SCANNING, s.S_gen >= s.fg(f)), s.flush_phase(f) >= 0, s.flush_phase(f) <= P(s), s.flush_bit(f, 0) >= 0, s.flush_bit(f, 1) >= 0, s.flush_bit(f, 0) <= s.bit_last(0, s.watched(f)), s.flush_bit(f, 1) <= s.bit_last(1, s.watched(f)), Implies(s.fs(f) >= READ_PHASE, And(0 <= s.flush_at(f), s.flush_at(f) <= s.flush_phase(f)))), FLUSH),
             s.forall(lambda f: Implies(And(s.fs(f) >= SCANNING, s.pc(s.watched(f)) >= FENCED, s.cpu_gen(s.watched(f)) < s.fg(f)), And(s.flush_phase(f) >= s.fenced_phase(s.watched(f)), s.flush_bit(f, 0) >= s.fenced_bit(s.watched(f), 0), s.flush_bit(f, 1) >= s.fenced_bit(s.watched(f), 1))), FLUSH))
@@ -411,8 +412,9 @@ def invariant(m: System) -> None:
         old = Q(s, P(s))
         return And(
             s.forall(lambda c, t: Implies(And(now(s, old, c), s.own(c, old) <= t, s.phase_bit(P(s), old, c) <= t, t <= s.bit_last(old, c)), s.bit_in(old, c, t)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(trims(s), now(s, 1 - old, c), s.own(c, 1 - old) <= t, s.trim_bit(1 - old, c) <= t, t <= s.bit_last(1 - old, c)), s.bit_in(1 - old, c, t)), CPU, TIME),
-            s.forall(lambda c: Implies(And(s.trim == LOOKS, s.keeps(c)), now(s, old, c)), CPU),
+            s.forall(lambda c: Implies(And(s.trim == CLEARS, s.cleared(c), now(s, 1 - old, c)), Or(now(s, old, c), began(s, c) > P(s))), CPU),
+            s.forall(lambda c, t: Implies(And(Or(trims(s), And(s.trim == CLEARS, s.cleared(c))), now(s, 1 - old, c), s.own(c, 1 - old) <= t, s.trim_bit(1 - old, c) <= t, t <= s.bit_last(1 - old, c)), s.bit_in(1 - old, c, t)), CPU, TIME),
+            s.forall(lambda c: And(Implies(And(s.trim == LOOKS, s.keeps(c)), now(s, old, c)), Or(s.trim == LOOKS, s.trim == IDLE, And(Not(s.keeps(c)), Not(s.looked(c))))), CPU),
             s.forall(lambda c: Implies(And(trims(s), now(s, 1 - old, c)), Or(now(s, old, c), began(s, c) >= P(s))), CPU))
 
     @m.holds("in each phase since a member came, all that can be read names it")
@@ -430,15 +432,18 @@ def invariant(m: System) -> None:
             s.forall(lambda c: Implies(And(s.pc(c) == REFENCED, epoch(s.fenced_phase(c)) == epoch(s.at(c))), And(kept(s, c), began(s, c) <= s.fenced_phase(c))), CPU),
             s.forall(lambda c: Implies(And(one_of(s.pc(c), INSERTED, REFENCED), timely(c, s.at(c))), And(now(s, inserted(c), c), began(s, c) == s.at(c))), CPU),
             s.forall(lambda c: Implies(And(s.has_slot(c), timely(c, s.slot(c))), And(now(s, slot_set(c), c))), CPU),
-            s.forall(lambda c: Implies(one_of(s.pc(c), FENCED, PHASED), Or(kept(s, c), s.forall(lambda p, t: Implies(And(s.fenced_phase(c) <= p, p <= P(s), s.phase_bit(p, registers_in(s, p)[0], c) <= t, t <= s.bit_last(registers_in(s, p)[0], c)), Not(s.bit_in(registers_in(s, p)[0], c, t))), TIME, TIME))), CPU))
+            s.forall(lambda c: Implies(one_of(s.pc(c), FENCED, PHASED), Or(kept(s, c), And(Not(And(s.has_slot(c), s.slot(c) >= s.fenced_phase(c))), s.forall(lambda p, t: Implies(And(s.fenced_phase(c) <= p, p <= P(s), s.phase_bit(p, registers_in(s, p)[0], c) <= t, t <= s.bit_last(registers_in(s, p)[0], c)), Not(s.bit_in(registers_in(s, p)[0], c, t))), TIME, TIME)))), CPU))
 
     @m.holds("a flush has found a member that it comes after, or will find another phase")
     def _(s: State) -> Expr:
         c_of = lambda f: s.watched(f)
-        concerns = lambda f: And(s.pc(c_of(f)) >= FENCED, Not(one_of(s.pc(c_of(f)), WANTS, INSERTED, REFENCED)), s.cpu_gen(c_of(f)) < s.fg(f), member(s, c_of(f)))
+        epoch = lambda p: registers_in(s, p)[1]
+        timely = lambda c: Or(s.pc(c) != REFENCED, epoch(s.fenced_phase(c)) == epoch(s.at(c)))
+        concerns = lambda f: And(s.pc(c_of(f)) >= FENCED, Not(one_of(s.pc(c_of(f)), WANTS, INSERTED)), timely(c_of(f)), s.cpu_gen(c_of(f)) < s.fg(f), member(s, c_of(f)))
         return And(
             s.forall(lambda f: Implies(And(s.fs(f) == READ, concerns(f)), Or(s.found(f), s.flush_phase(f) > s.flush_at(f))), FLUSH),
             s.forall(lambda f: Implies(And(s.fs(f) == READ_OLD, concerns(f)), Or(s.found(f), s.flush_phase(f) > s.flush_at(f), fine(s, c_of(f), 1 - Q(s, s.flush_at(f)), E(s, s.flush_at(f)) + 1, s.flush_at(f)))), FLUSH),
+            s.forall(lambda f: Implies(s.fs(f) == READ_OLD, K(s, s.flush_at(f)) == TRIMMING), FLUSH),
             s.forall(lambda f: Implies(And(s.fs(f) >= READ_PHASE, s.fs(f) < DONE), And(s.flush_bit(f, 0) >= s.phase_bit(s.flush_at(f), 0, c_of(f)), s.flush_bit(f, 1) >= s.phase_bit(s.flush_at(f), 1, c_of(f)))), FLUSH),
             s.forall(lambda f: Implies(And(s.fs(f) == DONE, concerns(f)), s.found(f)), FLUSH))
 
