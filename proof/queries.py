@@ -11,8 +11,8 @@ import z3
 from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, fresh
 from .system import Step, System, Taken
 
-LIMIT_MS = 10_000
-"""A query that takes longer is `unknown`, which fails."""
+FIRST_MS, LIMIT_MS = 2_000, 8_000
+"""A query that takes longer is asked of a fresh solver. If that takes longer, it is `unknown`, which fails."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Asker:
     def __init__(self, system: System, assumed: list[Expr], timing: Timing) -> None:
         self.system, self.timing = system, timing
         self.solver = z3.SimpleSolver()
-        self.solver.set("timeout", LIMIT_MS)
+        self.solver.set("timeout", FIRST_MS)
         self.assume(assumed)
 
     def assume(self, assumed: list[Expr]) -> None:
@@ -57,8 +57,14 @@ class Asker:
         self.assume([Not(goal)])
         began = time.monotonic()
         result = str(self.solver.check())
+        if result == "unknown":
+            # What the solver has learned from other queries can mislead it.
+            fresh_one = z3.Solver()
+            fresh_one.set("timeout", LIMIT_MS)
+            fresh_one.add(self.solver.assertions())
+            result = str(fresh_one.check())
         self.timing.add(f"{self.system.name}: {name}", began)
-        model = self.solver.model() if result == "sat" else None
+        model = self.solver.model() if result == "sat" and self.solver.check() == z3.sat else None
         self.solver.pop()
         return result, model
 
@@ -76,14 +82,12 @@ def begin(system: System, timing: Timing) -> list[Failure]:
 def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[str] = frozenset(), state: State | None = None, first: bool = False) -> list[Failure]:
     """The parts of the invariant that steps do not keep. With `first`, stops at the first of them."""
     state = state or Symbolic(system.fields)
-    asker = Asker(system, [body(state) for body in system.invariant.values()], timing)
-    if isinstance(state, Bounded):
-        asker.assume(state.bounds())
+    parts = [body(state) for body in system.invariant.values()]
     failures: list[Failure] = []
     for step in steps:
-        asker.solver.push()
+        # A solver for each step: what it learns from one step misleads it in another.
+        asker = Asker(system, parts + (state.bounds() if isinstance(state, Bounded) else []), timing)
         failures += induct_step(system, step, asker, broken, state, first)
-        asker.solver.pop()
         if failures and first:
             break
     return failures

@@ -17,7 +17,7 @@ NEW, COUNTED, SCANNING, READ_PHASE, READ_OLD, READ, DONE = range(7)
 
 
 def build() -> System:
-    m = System("mask", sizes={CPU: 1, FLUSH: 1, TIME: 7})
+    m = System("mask", sizes={CPU: 1, FLUSH: 1, TIME: 6})
     for name, args, result in (
         ("gen_last", (), TIME), ("S_gen", (), TIME),
         # The phase: for each of its messages, the epoch, the kind, the set that flushes read, and the views of bits.
@@ -36,6 +36,9 @@ def build() -> System:
     # Ghosts: views at a CPU's last barrier; its last own insertion; the phase from which it was a member.
     for name, args in (("fenced_phase", (CPU,)), ("fenced_bit", (CPU, CODE)), ("own", (CPU, CODE)), ("from", (CPU,))):
         m.field(name, args, TIME)
+    # Ghosts: the CPU was no member at its last barrier; the trim's barrier came after all that makes it a member.
+    m.field("outside", (CPU,), BOOL)
+    m.field("sure", (CPU,), BOOL)
     steps_of_cpu(m)
     steps_of_trim(m)
     steps_of_flush(m)
@@ -80,12 +83,16 @@ def steps_of_cpu(m: System) -> None:
         x.set("pres_last", c, to=at)
         x.set("pres_on", c, at, to=True)
         x.set("since", c, to=at)
+        x.set("sure", c, to=False)
         x.set("pc", c, to=STORED)
 
     @m.step("switch: fence", c=CPU)
     def _(x, c):
         x.require(x.pc(c) == STORED)
         x.set("pc", c, to=FENCED)
+        old, trims = x.phase_set(x.phase_last), x.phase_kind(x.phase_last) == TRIMMING
+        in_ = lambda q: x.bit_in(q, c, x.bit_last(q, c))
+        x.set("outside", c, to=Not(If(trims, Or(in_(1 - old), And(in_(old), Or(x.trim == ANNOUNCED, And(x.keeps(c), Not(x.looked(c)))))), in_(old))))
         if x.obeys("SwitchFence"):
             cpu_fence(x, c)
 
@@ -224,6 +231,8 @@ def steps_of_trim(m: System) -> None:
                 x.set("trim_bit", q, ALL, to=lambda c, q=q: later(x.trim_bit(q, c), x.S_bit(q, c)))
             x.set("trim_pres", ALL, to=lambda c: later(x.trim_pres(c), x.S_pres(c)))
             x.set("S_phase", to=later(x.S_phase, x.trim_at))
+        old = x.phase_set(x.phase_last)
+        x.set("sure", ALL, to=lambda c: And(x.pc(c) >= FENCED, x.bit_in(old, c, x.bit_last(old, c)), x.S_pres(c) >= x.since(c), x.S_bit(old, c) >= x.own(c, old)))
 
     @m.step("trim: look at a CPU", c=CPU, t=TIME, u=TIME, h=TIME)
     def _(x, c, t, u, h):
@@ -236,6 +245,7 @@ def steps_of_trim(m: System) -> None:
         present = And(x.pres_on(c, u), x.obeys("KeepPresent"))
         keeps = And(x.bit_in(old, c, t), Or(present, And(x.hazard_on(c, h), x.obeys("KeepHazards"))))
         x.set("keeps", c, to=keeps)
+        x.set("outside", c, to=And(x.outside(c), Not(keeps)))
         x.set("looked", c, to=Not(keeps))
 
     @m.step("trim: insert a CPU into the fresh set", c=CPU)
@@ -341,8 +351,7 @@ def invariant(m: System) -> None:
     def kept(s: State, c: Expr) -> Expr:
         """A member, and one that a trim under way will keep."""
         old = Q(s, P(s))
-        reads = s.forall(lambda t: Implies(And(s.trim_bit(old, c) <= t, t <= s.bit_last(old, c)), s.bit_in(old, c, t)), TIME)
-        must = Or(And(s.trim == ANNOUNCED, s.S_pres(c) >= s.since(c), s.S_bit(old, c) >= s.own(c, old)), And(s.trim == LOOKS, Not(s.looked(c)), Or(s.keeps(c), And(s.trim_pres(c) >= s.since(c), reads))))
+        must = Or(And(s.trim == ANNOUNCED, s.S_pres(c) >= s.since(c), s.S_bit(old, c) >= s.own(c, old)), And(s.trim == LOOKS, Not(s.looked(c)), Or(s.keeps(c), s.sure(c))))
         return If(trims(s), Or(now(s, 1 - old, c), And(now(s, old, c), must)), now(s, old, c))
 
     def fine(s: State, c: Expr, q: Expr, epoch: Expr, p: Expr) -> Expr:
@@ -360,8 +369,8 @@ def invariant(m: System) -> None:
             (s.trim == IDLE) == (K(s, P(s)) == STABLE), (s.trim == CLEARS) == (K(s, P(s)) == CLEARING), Implies(s.trim >= ANNOUNCED, s.trim_at == P(s)), Implies(s.trim == LOOKS, s.S_phase >= P(s)),
             s.forall(lambda p: And(Or(Q(s, p) == 0, Q(s, p) == 1), K(s, p) >= STABLE, K(s, p) <= TRIMMING, E(s, p) >= 0), TIME),
             s.forall(lambda p, r: Implies(And(0 <= p, p < r, r <= P(s)), And(E(s, p) <= E(s, r), Implies(E(s, p) == E(s, r), And(Q(s, p) == Q(s, r), K(s, p) < K(s, r))), Implies(E(s, r) == E(s, p) + 1, Q(s, r) == 1 - Q(s, p)))), TIME, TIME),
-            s.forall(lambda p: Implies(And(0 <= p, p < P(s), K(s, p) == TRIMMING), s.S_phase >= p), TIME),
-            s.forall(lambda p: Implies(And(0 <= p, p <= P(s)), And(p == 3 * E(s, p) + K(s, p), Q(s, p) == E(s, p) % 2)), TIME))
+            s.S_phase >= 3 * E(s, P(s)) - 1,
+            s.forall(lambda p: Implies(And(0 <= p, p <= P(s)), p == 3 * E(s, p) + K(s, p)), TIME))
 
     @m.holds("bits are cleared for the next epoch only")
     def _(s: State) -> Expr:
@@ -382,9 +391,9 @@ def invariant(m: System) -> None:
     @m.holds("a phase carries the clearing of the set in which CPUs register")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, p: Implies(And(0 <= p, p <= P(s)), s.bit_epoch(Q(s, p), c, s.phase_bit(p, Q(s, p), c)) >= E(s, p)), CPU, TIME),
-            s.forall(lambda c, p: Implies(And(0 <= p, p <= P(s), K(s, p) == TRIMMING), s.bit_epoch(1 - Q(s, p), c, s.phase_bit(p, 1 - Q(s, p), c)) >= E(s, p) + 1), CPU, TIME),
-            s.forall(lambda c: Implies(s.trim != IDLE, And(s.phase_bit(P(s), Q(s, P(s)), c) <= s.trim_bit(Q(s, P(s)), c), Implies(Or(trims(s), s.cleared(c)), s.bit_epoch(1 - Q(s, P(s)), c, s.trim_bit(1 - Q(s, P(s)), c)) == E(s, P(s)) + 1))), CPU))
+            *(s.forall(lambda c, p, q=q: Implies(And(0 <= p, p <= P(s), Q(s, p) == q), s.bit_epoch(q, c, s.phase_bit(p, q, c)) >= E(s, p)), CPU, TIME) for q in (0, 1)),
+            *(s.forall(lambda c, p, q=q: Implies(And(0 <= p, p <= P(s), Q(s, p) == 1 - q, K(s, p) == TRIMMING), s.bit_epoch(q, c, s.phase_bit(p, q, c)) >= E(s, p) + 1), CPU, TIME) for q in (0, 1)),
+            *(s.forall(lambda c, q=q: Implies(And(s.trim != IDLE, Q(s, P(s)) == q), And(s.phase_bit(P(s), q, c) <= s.trim_bit(q, c), Implies(Or(trims(s), s.cleared(c)), s.bit_epoch(1 - q, c, s.trim_bit(1 - q, c)) == E(s, P(s)) + 1))), CPU) for q in (0, 1)))
 
     @m.holds("presence and hazard pointer of a CPU that has come")
     def _(s: State) -> Expr:
@@ -400,7 +409,7 @@ def invariant(m: System) -> None:
             s.forall(lambda c: And(Implies(s.pc(c) >= PHASED, And(0 <= s.at(c), s.at(c) <= s.cpu_phase(c), s.at(c) >= 0)), Implies(one_of(s.pc(c), PHASED, WANTS), s.at(c) >= s.fenced_phase(c)), Implies(s.pc(c) == REFENCED, s.at(c) <= s.fenced_phase(c)), Implies(settled(c), And(began(s, c) <= s.fenced_phase(c))), Implies(s.has_slot(c), And(0 <= s.slot(c), s.slot(c) <= s.cpu_phase(c)))), CPU),
             *(s.forall(lambda c, q=q: And(Implies(s.pc(c) == PHASED, s.cpu_bit(c, q) >= s.phase_bit(s.at(c), q, c)), Implies(s.own(c, q) > 0, s.bit_in(q, c, s.own(c, q)))), CPU) for q in (0, 1)),
             *(s.forall(lambda c, q=q: Implies(s.pc(c) != INSERTED, s.own(c, q) <= s.fenced_bit(c, q)), CPU) for q in (0, 1)),
-            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= COUNTED, s.fg(f) <= s.gen_last), Implies(s.fs(f) >= SCANNING, s.S_gen >= s.fg(f)), s.flush_phase(f) >= 0, s.flush_phase(f) <= P(s), s.flush_bit(f, 0) >= 0, s.flush_bit(f, 1) >= 0, s.flush_bit(f, 0) <= s.bit_last(0, s.watched(f)), s.flush_bit(f, 1) <= s.bit_last(1, s.watched(f)), Implies(s.fs(f) >= READ_PHASE, And(0 <= s.flush_at(f), s.flush_at(f) <= s.flush_phase(f)))), FLUSH),
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) <= COUNTED, And(s.flush_bit(f, 0) == 0, s.flush_bit(f, 1) == 0)), Implies(s.fs(f) >= COUNTED, s.fg(f) <= s.gen_last), Implies(s.fs(f) >= SCANNING, s.S_gen >= s.fg(f)), s.flush_phase(f) >= 0, s.flush_phase(f) <= P(s), s.flush_bit(f, 0) >= 0, s.flush_bit(f, 1) >= 0, s.flush_bit(f, 0) <= s.bit_last(0, s.watched(f)), s.flush_bit(f, 1) <= s.bit_last(1, s.watched(f)), Implies(s.fs(f) >= READ_PHASE, And(0 <= s.flush_at(f), s.flush_at(f) <= s.flush_phase(f)))), FLUSH),
             s.forall(lambda f: Implies(And(s.fs(f) >= SCANNING, s.pc(s.watched(f)) >= FENCED, s.cpu_gen(s.watched(f)) < s.fg(f)), And(s.flush_phase(f) >= s.fenced_phase(s.watched(f)), s.flush_bit(f, 0) >= s.fenced_bit(s.watched(f), 0), s.flush_bit(f, 1) >= s.fenced_bit(s.watched(f), 1))), FLUSH))
 
     @m.holds("views of the trim")
@@ -414,7 +423,7 @@ def invariant(m: System) -> None:
             s.forall(lambda c, t: Implies(And(now(s, old, c), s.own(c, old) <= t, s.phase_bit(P(s), old, c) <= t, t <= s.bit_last(old, c)), s.bit_in(old, c, t)), CPU, TIME),
             s.forall(lambda c: Implies(And(s.trim == CLEARS, s.cleared(c), now(s, 1 - old, c)), Or(now(s, old, c), began(s, c) > P(s))), CPU),
             s.forall(lambda c, t: Implies(And(Or(trims(s), And(s.trim == CLEARS, s.cleared(c))), now(s, 1 - old, c), s.own(c, 1 - old) <= t, s.trim_bit(1 - old, c) <= t, t <= s.bit_last(1 - old, c)), s.bit_in(1 - old, c, t)), CPU, TIME),
-            s.forall(lambda c: And(Implies(And(s.trim == LOOKS, s.keeps(c)), now(s, old, c)), Or(s.trim == LOOKS, s.trim == IDLE, And(Not(s.keeps(c)), Not(s.looked(c))))), CPU),
+            s.forall(lambda c: And(Implies(And(s.trim == LOOKS, s.keeps(c)), And(now(s, old, c), Or(s.looked(c), Not(s.outside(c))))), Or(s.trim == LOOKS, s.trim == IDLE, And(Not(s.keeps(c)), Not(s.looked(c))))), CPU),
             s.forall(lambda c: Implies(And(trims(s), now(s, 1 - old, c)), Or(now(s, old, c), began(s, c) >= P(s))), CPU))
 
     @m.holds("in each phase since a member came, all that can be read names it")
@@ -432,7 +441,10 @@ def invariant(m: System) -> None:
             s.forall(lambda c: Implies(And(s.pc(c) == REFENCED, epoch(s.fenced_phase(c)) == epoch(s.at(c))), And(kept(s, c), began(s, c) <= s.fenced_phase(c))), CPU),
             s.forall(lambda c: Implies(And(one_of(s.pc(c), INSERTED, REFENCED), timely(c, s.at(c))), And(now(s, inserted(c), c), began(s, c) == s.at(c))), CPU),
             s.forall(lambda c: Implies(And(s.has_slot(c), timely(c, s.slot(c))), And(now(s, slot_set(c), c))), CPU),
-            s.forall(lambda c: Implies(one_of(s.pc(c), FENCED, PHASED), Or(kept(s, c), And(Not(And(s.has_slot(c), s.slot(c) >= s.fenced_phase(c))), s.forall(lambda p, t: Implies(And(s.fenced_phase(c) <= p, p <= P(s), s.phase_bit(p, registers_in(s, p)[0], c) <= t, t <= s.bit_last(registers_in(s, p)[0], c)), Not(s.bit_in(registers_in(s, p)[0], c, t))), TIME, TIME)))), CPU))
+            s.forall(lambda c: Implies(And(s.trim == LOOKS, s.sure(c), Not(s.looked(c))), And(now(s, Q(s, P(s)), c), Or(s.pc(c) == AWAY, And(s.pc(c) >= FENCED, s.trim_pres(c) >= s.since(c))))), CPU),
+            *(s.forall(lambda c, t, q=q: Implies(And(q == Q(s, P(s)), s.trim == LOOKS, s.sure(c), Not(s.looked(c)), s.trim_bit(q, c) <= t, t <= s.bit_last(q, c)), s.bit_in(q, c, t)), CPU, TIME) for q in (0, 1)),
+            s.forall(lambda c: Implies(one_of(s.pc(c), FENCED, PHASED), Or(kept(s, c), And(s.outside(c), Not(And(s.has_slot(c), s.slot(c) >= s.fenced_phase(c)))))), CPU),
+            *(s.forall(lambda c, p, t, q=q: Implies(And(one_of(s.pc(c), FENCED, PHASED), s.outside(c), s.fenced_phase(c) <= p, p <= P(s), registers_in(s, p)[0] == q, s.phase_bit(p, q, c) <= t, t <= s.bit_last(q, c)), Not(s.bit_in(q, c, t))), CPU, TIME, TIME) for q in (0, 1)))
 
     @m.holds("a flush has found a member that it comes after, or will find another phase")
     def _(s: State) -> Expr:
