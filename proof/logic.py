@@ -141,6 +141,12 @@ def fresh(sort: Sort, name: str | None = None) -> z3.ExprRef:
     return z3.Const(f"{name or sort.name.lower()}!{_count}", z3_sort(sort))
 
 
+def forget_names() -> None:
+    """Lets names begin anew, so that a query does not depend on those before it."""
+    global _count
+    _count = 0
+
+
 class Symbolic(State):
     """Any state, of sorts of any size."""
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import z3
 
-from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, fresh
+from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, forget_names, fresh
 from .system import Step, System, Taken
 
-FIRST_MS, LIMIT_MS = 2_000, 8_000
-"""A query that takes longer is asked of a fresh solver. If that takes longer, it is `unknown`, which fails."""
+FIRST_MS, RETRIES, RETRY_MS = 1_000, 4, 2_000
+"""A query that takes longer is asked again in other orders, for less than ten seconds in all. After that, the result is
+`unknown`, which fails."""
 
 
 @dataclass
@@ -58,11 +59,14 @@ class Asker:
         began = time.monotonic()
         result = str(self.solver.check())
         if result == "unknown":
-            # What the solver has learned from other queries can mislead it.
-            fresh_one = z3.Solver()
-            fresh_one.set("timeout", LIMIT_MS)
-            fresh_one.add(self.solver.assertions())
-            result = str(fresh_one.check())
+            # What the solver has learned, and its order of trying, can mislead it.
+            for seed in range(RETRIES):
+                if result == "unknown":
+                    other = z3.SimpleSolver()
+                    other.set("timeout", RETRY_MS)
+                    other.set("random_seed", seed + 1)
+                    other.add(self.solver.assertions())
+                    result = str(other.check())
         self.timing.add(f"{self.system.name}: {name}", began)
         model = self.solver.model() if result == "sat" and self.solver.check() == z3.sat else None
         self.solver.pop()
@@ -85,7 +89,8 @@ def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[
     parts = [body(state) for body in system.invariant.values()]
     failures: list[Failure] = []
     for step in steps:
-        # A solver for each step: what it learns from one step misleads it in another.
+        # A solver and names for each step: what it learns from one step misleads it in another.
+        forget_names()
         asker = Asker(system, parts + (state.bounds() if isinstance(state, Bounded) else []), timing)
         failures += induct_step(system, step, asker, broken, state, first)
         if failures and first:
@@ -168,7 +173,7 @@ def advance(system: System, progress: Progress, timing: Timing) -> list[Failure]
 
 def without_each(system: System, timing: Timing) -> dict[str, Failure | None]:
     """For each rule that steps name, the step that fails without it, with a small model; `None` if no step does."""
-    state = Bounded(system.fields, system.sizes)
+    state = Bounded(system.fields, system.sizes | system.small)
     asker = Asker(system, [body(state) for body in system.invariant.values()] + state.bounds(), timing)
     return {rule: without(system, rule, names, asker, state) for rule, names in system.rules().items()}
 

@@ -54,7 +54,9 @@ class System:
     invariant: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
     safety: list[str] = field(default_factory=list)
     sizes: dict[Sort, int] = field(default_factory=dict)
-    """Number of elements of each sort in small models and in runs of a finite instance."""
+    """Number of elements of each sort in runs of a finite instance, and in small models."""
+    small: dict[Sort, int] = field(default_factory=dict)
+    """Fewer elements, where small models need fewer."""
     progress: Any = None
     """What must come to an end, for a mechanism that others wait for."""
     routes: list[list[str]] = field(default_factory=list)

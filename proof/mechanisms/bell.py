@@ -209,6 +209,7 @@ class Bell:
 
 def build() -> System:
     m = System("bell", sizes={CPU: 1, FLUSH: 2, TIME: 6})
+    m.small = {FLUSH: 1, TIME: 5}
     bell = Bell(m)
     owner = Thread(m, "owner", CPU, ())
 

@@ -375,10 +375,12 @@ def invariant(m: System) -> None:
     @m.holds("bits are cleared for the next epoch only")
     def _(s: State) -> Expr:
         return And(*(And(
-            s.forall(lambda c: And(s.bit_last(q, c) >= 0, s.S_bit(q, c) >= 0, s.S_bit(q, c) <= s.bit_last(q, c), s.own(c, q) >= 0, s.own(c, q) <= s.cpu_bit(c, q), s.cpu_bit(c, q) <= s.bit_last(q, c), s.fenced_bit(c, q) <= s.S_bit(q, c), s.fenced_bit(c, q) >= 0, s.trim_bit(q, c) >= 0, s.trim_bit(q, c) <= s.bit_last(q, c),
+            s.forall(lambda c: And(s.bit_last(q, c) >= 0, s.S_bit(q, c) >= 0, s.S_bit(q, c) <= s.bit_last(q, c), s.own(c, q) >= 0, s.own(c, q) <= s.cpu_bit(c, q), s.cpu_bit(c, q) <= s.bit_last(q, c), s.fenced_bit(c, q) <= s.S_bit(q, c), s.fenced_bit(c, q) >= 0, s.trim_bit(q, c) >= 0, s.trim_bit(q, c) <= s.bit_last(q, c)), CPU),
+            s.forall(lambda c: And(
                 Implies(q == Q(s, P(s)), s.bit_epoch(q, c, s.bit_last(q, c)) == E(s, P(s))),
                 Implies(q != Q(s, P(s)), And(Implies(Or(trims(s), And(s.trim == CLEARS, s.cleared(c))), s.bit_epoch(q, c, s.bit_last(q, c)) == E(s, P(s)) + 1), Implies(Or(s.trim == IDLE, And(s.trim == CLEARS, Not(s.cleared(c)))), s.bit_epoch(q, c, s.bit_last(q, c)) <= E(s, P(s)))))), CPU),
-            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.bit_last(q, c)), And(s.bit_epoch(q, c, t) <= s.bit_epoch(q, c, u), s.bit_epoch(q, c, t) >= 0, Implies(And(s.bit_epoch(q, c, t) == s.bit_epoch(q, c, u), s.bit_in(q, c, t)), s.bit_in(q, c, u)))), CPU, TIME, TIME),
+            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.bit_last(q, c)), And(s.bit_epoch(q, c, t) <= s.bit_epoch(q, c, u), s.bit_epoch(q, c, t) >= 0)), CPU, TIME, TIME),
+            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.bit_last(q, c), s.bit_epoch(q, c, t) == s.bit_epoch(q, c, u), s.bit_in(q, c, t)), s.bit_in(q, c, u)), CPU, TIME, TIME),
             s.forall(lambda c, t: Implies(And(0 <= t, t <= s.bit_last(q, c)), And(s.bit_phase(q, c, t) <= P(s))), CPU, TIME),
             s.forall(lambda c, p: Implies(And(0 <= p, p <= P(s)), And(0 <= s.phase_bit(p, q, c), s.phase_bit(p, q, c) <= s.bit_last(q, c))), CPU, TIME)) for q in (0, 1)))
 

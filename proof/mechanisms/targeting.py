@@ -20,6 +20,7 @@ NEW, CHANGED, PUBLISHED, COUNTED, SCANNING, HERE, FLUSHED_HERE, DONE = range(8)
 
 def build() -> System:
     m = System("targeting", sizes={CPU: 2, FLUSH: 2, TIME: 5})
+    m.small = {FLUSH: 1}
     tables = Word(m, "tables")
     gen = Word(m, "gen", carries=(tables,), fenced=True)
     pres = Word(m, "pres", (CPU,), {"kind": CODE, "uses": TIME}, fenced=True)

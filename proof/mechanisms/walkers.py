@@ -31,6 +31,7 @@ def build() -> System:
     pres = Word(m, "pres", (CPU,), {"kind": CODE, "hazard": TIME, "seen": TIME, "walks": TIME, "stint": TIME}, fenced=True)
     cpu = Thread(m, "cpu", CPU, (gen,))
     clearer = Thread(m, "clearer", CLEARER, (gen, pres, hazard, seen))
+    m.small = {CLEARER: 1}
     m.field("pc", (CPU,), CODE)
     m.field("handler", (CPU,), BOOL)
     for name in ("stint", "since", "got", "handler_got", "slot", "path", "walks"):
