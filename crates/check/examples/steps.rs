@@ -38,7 +38,10 @@ const MACHINES: &[(Profile, Config)] = &[
     (Profile::ARM64, Config::new(2)),
     (Profile::X86, Config { tags: Tags::PerCpu(1), ..Config::new(2) }),
     (Profile::ARM64, Config { tags: Tags::Broadcast(7), ..Config::new(2) }),
-    (Profile::RISCV, Config { tags: Tags::Global(3), lifetime: Lifetime::Counted, ..Config::new(2) }),
+    (
+        Profile::RISCV,
+        Config { tags: Tags::Global(3), lifetime: Lifetime::Counted, ..Config::new(2) },
+    ),
     (Profile::ARC, Config { tags: Tags::Renamed(2), ..Config::new(2) }),
 ];
 

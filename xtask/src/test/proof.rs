@@ -6,7 +6,7 @@ use crate::setup;
 
 /// Records runs of the engine, and checks the proof, its tests and the runs.
 pub(super) fn check() -> Result<(), Failure> {
-    setup::python()?;
+    setup::python_environments()?;
     let folder = crate::output().join("proof");
     let (venv, runs) = (folder.join("venv"), folder.join("runs.txt"));
     let python = venv.join("bin/python");
