@@ -75,7 +75,7 @@ EFFECTS: dict[str, Test] = {
     "RingLazy": on("load", "hazard"),
     "RingLeaving": on("load", "hazard"),
     "QuarantineTables": on("load", "hazard"),
-    "LeaveDeadSpace": kind("root"),
+    "LeaveDeadSpace": any_of(kind("root"), on("load", "presence")),
     "RecheckBell": not_(clears_bell),
     "CatchUpOnSwitch": not_(keeps),
     "CatchUpOnResume": not_(activates),

@@ -121,6 +121,6 @@ def parse(cpu: int, kind: str, text: str) -> Event:
             if place:
                 event.word, event.of = place[1], int(place[2])
             elif "word" in found.groupdict():
-                event.word = found["word"]
+                event.word = found["word"].removesuffix(" of the kernel")
             return event
     return Event(cpu, "other", text)

@@ -29,6 +29,13 @@ const PROGRAMS: &[&str] = &[
     "run 0, stop, idle | unmap 0.0, unmap-kernel 0",
     "run 0, unmap 0.1, leave | attach 0, unmap 0.0, pin 0",
     "unmap 0.0 | unmap 0.1 | run 0, unmap 0.2 | run 0, idle, run 0",
+    "run 0, idle | unmap-table 0.0, unmap-table 0.1",
+    "run 0, unmap-table 0.1 | run 0, unmap-table 0.0, unmap-kernel 1",
+    "attach 0, attach 0 | unmap 0.0, unmap 0.1, unmap 0.2",
+    "pin 0, pin 0 | run 0, unmap 0.0, unmap 0.1, unmap 0.2",
+    "run 0, idle | unmap-kernel 0 | run 0, idle, retire 0, reap",
+    "run 0, stop, run 1, stop | unmap 0.0, unmap 1.0 | unmap 0.1, unmap-kernel 0",
+    "run 0, run 1, run 2, run 3 | run 1, run 2, run 3, run 0 | run 2, run 3, unmap 0.0",
     "trim-cpumask 0, unmap 0.0 | run 0, run 1, run 0 | run 0, leave, trim-cpumask 0, run 0",
 ];
 

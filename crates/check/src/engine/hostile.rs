@@ -293,7 +293,20 @@ const SPACE_WORDS: [&str; 9] = [
 
 /// Names of the words of the engine that no space and no CPU has. Sets have one word of CPUs.
 pub(super) fn engine_word(place: usize) -> String {
-    let words = ["top of the online set", "online set", "last space", "ASID lock", "ASID epoch"];
+    let words = [
+        "top of the online set",
+        "online set",
+        "last space",
+        "ASID lock",
+        "ASID epoch",
+        "next ASID",
+        "failures",
+        "count of pins",
+        "top of the pending set",
+        "pending set",
+        "allocated ASIDs",
+        "pinned ASIDs",
+    ];
     match place.checked_sub(LOG_WORDS + 1) {
         None => space_word(place),
         Some(place) => words.get(place).unwrap_or(&"other word").to_string(),
