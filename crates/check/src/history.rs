@@ -30,6 +30,9 @@ pub enum LineKind {
     StaleEntries,
     /// An access to shared memory. A run has many of these.
     Access,
+    /// The engine asks for the strength of its next access or barrier, under the rule that is the
+    /// text. Time lines do not show it.
+    Rule,
 }
 
 /// Controls whether a run records its history.

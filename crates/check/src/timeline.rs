@@ -45,7 +45,11 @@ impl Found {
 
     /// Returns the lines that a time line shows.
     pub(crate) fn shown(&self, detail: Detail) -> Vec<&Line> {
-        let is_shown = |line: &&Line| detail == Detail::Accesses || line.kind != LineKind::Access;
+        let is_shown = |line: &&Line| match line.kind {
+            LineKind::Rule => false,
+            LineKind::Access => detail == Detail::Accesses,
+            _ => true,
+        };
         self.lines.iter().filter(is_shown).collect()
     }
 }

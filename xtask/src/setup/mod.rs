@@ -133,11 +133,17 @@ pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs Python with its environments, and GNU parallel, which runs the shards of sweeps.
-pub(crate) fn python() -> Result<(), Failure> {
+/// Installs Python with its environments.
+pub(crate) fn python_environments() -> Result<(), Failure> {
     if Command::new("python3").args("-c").arg("import venv, ensurepip").output().is_err() {
         install_from_distribution("python3 python3-venv python3-pip")?;
     }
+    Ok(())
+}
+
+/// Installs Python with its environments, and GNU parallel, which runs the shards of sweeps.
+pub(crate) fn python() -> Result<(), Failure> {
+    python_environments()?;
     if Command::new("parallel").args("--version").output().is_err() {
         install_from_distribution("parallel")?;
     }
@@ -149,9 +155,7 @@ pub(crate) fn browser() -> Result<(), Failure> {
     if Command::new("chromedriver").args("--version").output().is_err() {
         install_from_distribution("chromium chromium-driver")?;
     }
-    if Command::new("python3").args("-c").arg("import venv, ensurepip").output().is_err() {
-        install_from_distribution("python3 python3-venv python3-pip")?;
-    }
+    python_environments()?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod binaries;
 pub(crate) mod builds;
 mod c;
 mod c_kernel;
+mod proof;
 mod schedule;
 
 use crate::command::{Failure, cargo};
@@ -33,6 +34,7 @@ const STEPS: &[Step] = &[
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
     Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
     Step::new("tests", Cores::One, &["build"], 180, binaries::run),
+    Step::new("proof", Cores::One, &["build"], 60, proof::check),
     Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample)),
     Step::new("counts", Cores::One, &["packages", "build"], 80, bench::counts_if_possible),
     Step::new("port", Cores::One, &["packages", "build"], 80, port::test),

@@ -45,8 +45,10 @@ impl CheckWord {
             machine.observe(old);
             let new = f(old);
             machine.record_word(self.0, |name, shown| match new {
-                Some(new) => format!("{text} {name}: from {} to {}", shown(old), shown(new)),
-                None => format!("{text} {name}: finds {}, unchanged", shown(old)),
+                Some(new) => {
+                    format!("{text} {name}: from {} to {} ({order:?})", shown(old), shown(new))
+                }
+                None => format!("{text} {name}: finds {}, unchanged ({order:?})", shown(old)),
             });
             if let Some(value) = new {
                 if is_ordered || acquires || !is_shared {
@@ -72,14 +74,14 @@ impl Word for CheckWord {
     fn new(value: u64) -> Self {
         Self(with_machine(|machine| machine.memory.borrow_mut().allocate(value)))
     }
-    fn load(&self, _: Ordering) -> u64 {
+    fn load(&self, order: Ordering) -> u64 {
         with_machine(|machine| {
             machine.step_to(self.0, Access::Reads, false);
             let value = machine.memory.borrow().load(machine.cpu(), self.0);
             machine.observe(value);
             machine.record_as(LineKind::Access, || {
                 let name = machine.memory.borrow().name_of(self.0);
-                format!("reads {name}: {}", machine.display_value(self.0, value))
+                format!("reads {name}: {} ({order:?})", machine.display_value(self.0, value))
             });
             value
         })
@@ -97,7 +99,7 @@ impl Word for CheckWord {
             machine.memory.borrow_mut().store(machine.cpu(), stored);
             machine.observe(2);
             machine.record_word(self.0, |name, shown| {
-                format!("stores to {name}: {} (not visible yet)", shown(value))
+                format!("stores to {name}: {} ({order:?}, not visible yet)", shown(value))
             });
         });
     }
@@ -142,6 +144,7 @@ pub fn fence() {
 /// invalidations: `dsb ishst` on Arm. Does nothing where stores stay in order, as on x86.
 pub fn publish() {
     with_machine(|machine| {
+        machine.record_as(LineKind::Access, || "publishes its page-table writes".to_owned());
         if machine.memory.borrow().stores == Stores::Ordered {
             return;
         }
@@ -151,7 +154,6 @@ pub fn publish() {
         machine.drain(machine.cpu());
         machine.publish_tables();
         machine.observe(7);
-        machine.record_as(LineKind::Access, || "publishes its page-table writes".to_owned());
     });
 }
 

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
+pub(super) mod words;
 mod workarounds;
 
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,7 @@ use shootdown::{
 
 use super::{Config, Fault, Tags};
 use crate::hardware::{PAGES, SLOTS};
+use crate::history::LineKind;
 use crate::machine::{
     CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
 };
@@ -58,10 +60,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for EngineMachine<LIFET
 impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
     pub(super) fn new(machine: &HostileMachine, config: Config, is_guest: bool) -> Self {
         let cpu = |number| {
-            machine.with_names(CpuState::default, |place| {
-                let name = CPU_WORDS.get(place).unwrap_or(&"other word");
-                format!("{name} of CPU {number}")
-            })
+            let name = |place| format!("{} of CPU {number}", words::cpu_word(place));
+            machine.with_names(CpuState::default, name)
         };
         let cpus = (0..config.cpus).map(cpu).collect();
         let vcpu = |number| {
@@ -147,6 +147,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for EngineMachine<LIF
         fence();
     }
     fn breaks(&self, rule: Rule) -> bool {
+        with_machine(|machine| machine.record_as(LineKind::Rule, || format!("{rule:?}")));
         self.broken == Some(rule)
     }
 }
@@ -341,20 +342,6 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
         0
     }
 }
-
-/// Names of a CPU's words, in the order in which the engine allocates them. Only histories use
-/// them.
-const CPU_WORDS: [&str; 9] = [
-    "presence",
-    "hazard",
-    "seen generation",
-    "tag",
-    "reserved tag",
-    "chosen tag",
-    "walks",
-    "bell",
-    "acknowledgement",
-];
 
 /// Returns `true` if an extent covers a page of a table, by its number, or the large page of an
 /// entry of the root, whose number comes after those of the tables' pages. An extent of large pages

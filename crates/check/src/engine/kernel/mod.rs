@@ -17,6 +17,7 @@ use shootdown::{
 };
 
 use self::free_list::FreeList;
+use super::hostile::words::{engine_word, space_word};
 use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
 use super::{Config, Fault, Op, Programs};
 use crate::hardware::{Entry, PAGES, SLOTS, StaleEntries};
@@ -110,7 +111,11 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Sets up the kernel on a machine. Every CPU is online and runs no space.
     fn new(machine: &HostileMachine, Programs { config, ops }: &'p Programs) -> Self {
         let is_guest = ops.iter().flatten().any(|op| matches!(op, Op::Stop | Op::StopInWalk(..)));
-        let engine = Shootdown::from(EngineMachine::new(machine, *config, is_guest));
+        let own = EngineMachine::new(machine, *config, is_guest);
+        let engine = machine.with_names(
+            || Shootdown::from(own),
+            |place| format!("{} of the kernel", engine_word(place)),
+        );
         let mut spaces = take_spaces();
         spaces.extend(
             (0..config.spaces).map(|number| KernelSpace::new(machine, &engine, ops, number)),
@@ -459,10 +464,8 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
         let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(machine);
         let new_space = || engine.space(Root(tables.root() as u64));
-        let space = machine.with_names(new_space, |place| {
-            let what = if place == 0 { "generation" } else { "word" };
-            format!("{what} of space {number}")
-        });
+        let space = machine
+            .with_names(new_space, |place| format!("{} of space {number}", space_word(place)));
         let is_retired = ops().any(|op| matches!(op, Op::Retire(_)));
         let uses_left = is_retired.then(|| {
             let what = || format!("uses left of space {number}");

@@ -1,0 +1,1 @@
+"""The bridge to the code: recorded runs of the engine are runs of the models."""

@@ -1,0 +1,112 @@
+"""Early answers: a CPU publishes its answer before it invalidates, and its NMIs must not use the dead translation."""
+
+from __future__ import annotations
+
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later
+from ..system import System
+from .bell import CPU, FLUSH
+
+QUIET, BEGUN, ANSWERED_EARLY, ENDED = range(4)
+NEW, RUNG, DONE = range(3)
+
+
+def build() -> System:
+    """CPUs that are active on the space, and rung for every flush. The words of the bell are in `bell.py`."""
+    m = System("early", sizes={CPU: 1, FLUSH: 2, TIME: 4})
+    m.field("gen_last", (), TIME)
+    m.field("frees", (TIME,), BOOL)
+    m.field("handler", (CPU,), CODE)
+    m.field("attended", (CPU,), BOOL)
+    for name in ("clean", "walks_clean", "got"):
+        m.field(name, (CPU,), TIME)
+    m.field("fs", (FLUSH,), CODE)
+    m.field("fg", (FLUSH,), TIME)
+    m.field("rung", (FLUSH, CPU), BOOL)
+    for name in ("bad_use", "bad_walk"):
+        m.field(name, (CPU,), BOOL)
+
+    @m.step("flush: count, and ring", f=FLUSH, frees=BOOL)
+    def _(x, f, frees):
+        x.require(x.fs(f) == NEW)
+        x.set("gen_last", to=x.gen_last + 1)
+        x.set("frees", x.gen_last + 1, to=frees)
+        x.set("fg", f, to=x.gen_last + 1)
+        x.set("rung", f, ALL, to=True)
+        x.set("fs", f, to=RUNG)
+
+    @m.step("wait: return", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == RUNG, x.before.forall(lambda c: Not(x.rung(f, c)), CPU))
+        x.set("fs", f, to=DONE)
+
+    @m.step("handler: begin a round, and load the generation", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == QUIET)
+        x.set("got", c, to=x.gen_last)
+        x.set("attended", c, to=True)
+        x.set("handler", c, to=BEGUN)
+
+    def answer(x, c: Expr) -> None:
+        x.set("rung", ALL, c, to=False, where=lambda f: x.fg(f) <= x.got(c))
+
+    @m.step("handler: answer early", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == BEGUN, x.got(c) == x.clean(c) + 1)
+        if x.obeys("AnswerTablesLate"):
+            x.require(Not(x.frees(x.got(c))))
+        answer(x, c)
+        x.set("handler", c, to=ANSWERED_EARLY)
+
+    @m.step("handler: invalidate after the answer", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == ANSWERED_EARLY)
+        x.set("clean", c, to=x.got(c))
+        x.set("walks_clean", c, to=x.got(c))
+        x.set("handler", c, to=ENDED)
+
+    @m.step("handler: catch up, and answer", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == BEGUN)
+        x.set("clean", c, to=x.got(c))
+        x.set("walks_clean", c, to=x.got(c))
+        answer(x, c)
+        x.set("handler", c, to=ENDED)
+
+    @m.step("handler: leave the bell", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == ENDED)
+        x.set("attended", c, to=False)
+        x.set("handler", c, to=QUIET)
+
+    def dead(x, c: Expr, clean: Expr, frees: bool) -> Expr:
+        return x.before.exists(lambda f: And(x.fs(f) == DONE, x.fg(f) > clean, Or(not frees, x.frees(x.fg(f)))), FLUSH)
+
+    @m.step("the program uses a translation", c=CPU)
+    def _(x, c):
+        x.require(x.handler(c) == QUIET)
+        x.set("bad_use", c, to=Or(x.bad_use(c), dead(x, c, x.clean(c), False)))
+
+    @m.step("an NMI uses a translation", c=CPU)
+    def _(x, c):
+        if x.obeys("DenyNmi"):
+            x.require(Not(x.attended(c)))
+        x.set("bad_use", c, to=Or(x.bad_use(c), dead(x, c, x.clean(c), False)))
+
+    @m.step("the hardware walks page tables", c=CPU)
+    def _(x, c):
+        x.set("bad_walk", c, to=Or(x.bad_walk(c), dead(x, c, x.walks_clean(c), True)))
+
+    @m.holds("only a CPU that attends to its bell has answered and not invalidated")
+    def _(s: State) -> Expr:
+        return And(
+            s.gen_last >= 0,
+            s.forall(lambda c: And(s.handler(c) >= QUIET, s.handler(c) <= ENDED, s.attended(c) == (s.handler(c) != QUIET), s.clean(c) <= s.gen_last, s.walks_clean(c) == s.clean(c), s.clean(c) >= 0, Implies(s.handler(c) != QUIET, And(s.got(c) >= s.clean(c), s.got(c) <= s.gen_last)), Implies(s.handler(c) == ANSWERED_EARLY, And(s.got(c) == s.clean(c) + 1, Not(s.frees(s.got(c)))))), CPU),
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= RUNG, And(1 <= s.fg(f), s.fg(f) <= s.gen_last))), FLUSH),
+            s.forall(lambda f, c: Implies(And(s.fs(f) == DONE), Not(s.rung(f, c))), FLUSH, CPU),
+            s.forall(lambda f, c: Implies(And(s.fs(f) >= RUNG, Not(s.rung(f, c)), s.fg(f) > s.clean(c)), And(s.handler(c) == ANSWERED_EARLY, s.fg(f) == s.got(c))), FLUSH, CPU))
+
+    @m.holds("1, 2: no program, NMI or walk uses what a flush that is done covered", safety=True)
+    def _(s: State) -> Expr:
+        return s.forall(lambda c: And(Not(s.bad_use(c)), Not(s.bad_walk(c))), CPU)
+
+    return m

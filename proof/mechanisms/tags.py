@@ -1,0 +1,130 @@
+"""Tags of one CPU: a slot for each tag, and tags that the CPU counts up. (Tags that CPUs share are in `asids.py`.)"""
+
+from __future__ import annotations
+
+from ..logic import ALL, BOOL, TIME, And, Expr, If, Implies, Not, Or, Sort, State
+from ..system import System
+
+SPACE, TAG = Sort("Space"), Sort("Tag")
+
+
+def build() -> System:
+    """A space that has a slot keeps its tag; another one takes over any slot (the engine takes the oldest)."""
+    m = System("slots", sizes={SPACE: 3, TAG: 2, TIME: 4})
+    m.field("owned", (TAG,), BOOL)
+    m.field("owner", (TAG,), SPACE)
+    m.field("holds", (TAG, SPACE), BOOL)
+    m.field("is_loaded", (), BOOL)
+    m.field("tag", (), TAG)
+
+    @m.step("switch to a space that has a slot", g=TAG)
+    def _(x, g):
+        x.require(x.owned(g))
+        x.set("tag", to=g)
+        x.set("is_loaded", to=True)
+
+    @m.step("switch to a space that takes over a slot", g=TAG, p=SPACE)
+    def _(x, g, p):
+        x.require(x.before.forall(lambda h: Not(And(x.owned(h), x.owner(h) == p)), TAG))
+        x.set("owned", g, to=True)
+        x.set("owner", g, to=p)
+        x.set("tag", to=g)
+        x.set("is_loaded", to=True)
+        if x.obeys("DiscardReusedTag"):
+            x.set("holds", g, ALL, to=False)
+
+    @m.step("hardware: cache a translation of the loaded space")
+    def _(x):
+        x.require(x.is_loaded)
+        x.set("holds", x.tag, x.owner(x.tag), to=True)
+
+    @m.step("load the kernel's root")
+    def _(x):
+        x.set("is_loaded", to=False)
+
+    @m.step("come online: vacate the slots", keeps=BOOL)
+    def _(x, keeps):
+        x.require(Not(x.is_loaded))
+        x.set("owned", ALL, to=False)
+
+    @m.holds("the loaded tag has a slot, and each space has one slot")
+    def _(s: State) -> Expr:
+        return And(Implies(s.is_loaded, s.owned(s.tag)), s.forall(lambda g, h: Implies(And(s.owned(g), s.owned(h), s.owner(g) == s.owner(h)), g == h), TAG, TAG))
+
+    @m.holds("6: under a tag that has a slot, the TLB holds translations of its space only", safety=True)
+    def _(s: State) -> Expr:
+        return s.forall(lambda g, p: Implies(And(s.owned(g), s.holds(g, p)), p == s.owner(g)), TAG, SPACE)
+
+    return m
+
+
+def build_renamed() -> System:
+    """Tags 1 to `count`, which the CPU counts up: a space gets a new tag after each flush of everything."""
+    m = System("renamed", sizes={SPACE: 2, TIME: 5})
+    for name in ("taken", "tag"):
+        m.field(name, (), TIME)
+    m.field("count_less_one", (), TIME)
+    m.field("is_loaded", (), BOOL)
+    m.field("known", (SPACE,), BOOL)
+    m.field("slot_tag", (SPACE,), TIME)
+    m.field("space", (), SPACE)
+    m.field("holds", (TIME, SPACE), BOOL)
+
+    @m.step("boot, with any number of tags", n=TIME)
+    def _(x, n):
+        x.require(x.taken == 0, Not(x.is_loaded), n >= 0)
+        x.set("count_less_one", to=n)
+
+    @m.step("give a space the next tag", p=SPACE)
+    def _(x, p):
+        x.require(x.taken <= x.count_less_one)
+        x.set("taken", to=x.taken + 1)
+        x.set("tag", to=x.taken + 1)
+        x.set("known", p, to=True)
+        x.set("slot_tag", p, to=x.taken + 1)
+        x.set("space", to=p)
+        x.set("is_loaded", to=True)
+
+    @m.step("give a space the first tag, when the count wraps around", p=SPACE)
+    def _(x, p):
+        x.require(x.taken > x.count_less_one)
+        if x.obeys("FlushOnWrap"):
+            x.set("holds", ALL, ALL, to=False)
+        x.set("known", ALL, to=False)
+        x.set("known", p, to=True)
+        x.set("slot_tag", p, to=1)
+        x.set("taken", to=1)
+        x.set("tag", to=1)
+        x.set("space", to=p)
+        x.set("is_loaded", to=True)
+
+    @m.step("switch to a space that has a tag", p=SPACE)
+    def _(x, p):
+        x.require(x.known(p))
+        x.set("tag", to=x.slot_tag(p))
+        x.set("space", to=p)
+        x.set("is_loaded", to=True)
+
+    @m.step("another space takes the slot", p=SPACE)
+    def _(x, p):
+        x.require(Or(Not(x.is_loaded), x.space != p))
+        x.set("known", p, to=False)
+
+    @m.step("hardware: cache a translation of the loaded space")
+    def _(x):
+        x.require(x.is_loaded)
+        x.set("holds", x.tag, x.space, to=True)
+
+    @m.holds("a tag that was not taken since the count wrapped around is empty")
+    def _(s: State) -> Expr:
+        return And(
+            s.taken >= 0, s.count_less_one >= 0, Implies(s.is_loaded, And(s.known(s.space), s.slot_tag(s.space) == s.tag)),
+            s.forall(lambda p: Implies(s.known(p), And(1 <= s.slot_tag(p), s.slot_tag(p) <= s.taken)), SPACE),
+            s.forall(lambda p, q: Implies(And(s.known(p), s.known(q), s.slot_tag(p) == s.slot_tag(q)), p == q), SPACE, SPACE),
+            s.forall(lambda g, p: Implies(g > s.taken, Not(s.holds(g, p))), TIME, SPACE))
+
+    @m.holds("6: under a space's tag, the TLB holds translations of that space only", safety=True)
+    def _(s: State) -> Expr:
+        return s.forall(lambda p, q: Implies(And(s.known(p), s.holds(s.slot_tag(p), q)), p == q), SPACE, SPACE)
+
+    return m

@@ -1,0 +1,94 @@
+"""The memory model: words with histories, and views.
+
+This is C++20's memory model without load buffering (RC11), as a machine that takes steps. Each store adds a message to
+its word. A thread may read any message that is not older than its *view* of the word: a store buffer that has not
+drained, or a load that executed early, is a thread that reads an old message. A store with release also carries the
+thread's views of other words, and a load with acquire adds them to its own. Full fences exchange views with one shared
+view. A view that is not declared is not carried, which allows more behaviours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .logic import ALL, TIME, Expr, Sort, later
+from .system import System, Taken
+
+
+class Word:
+    """A shared word, one for each element of `index`. With no values, its value is the number of its stores."""
+
+    def __init__(self, system: System, name: str, index: tuple[Sort, ...] = (), values: dict[str, Sort] | None = None, carries: tuple[Word, ...] = (), fenced: bool = False) -> None:
+        self.name, self.index, self.values, self.carries, self.fenced = name, index, values or {}, carries, fenced
+        system.field(f"{name}_last", index, TIME)
+        for value, sort in self.values.items():
+            system.field(f"{name}_{value}", (*index, TIME), sort)
+        for word in carries:
+            system.field(f"{name}_has_{word.name}", (*index, TIME, *word.index), TIME)
+        if fenced:
+            system.field(f"S_{name}", index, TIME)
+
+    def last(self, x: Taken, *at: Expr) -> Expr:
+        return getattr(x, f"{self.name}_last") if not self.index else getattr(x, f"{self.name}_last")(*at)
+
+    def get(self, x: Taken, value: str, *at: Expr) -> Expr:
+        """A value of the message at an index and time."""
+        return getattr(x, f"{self.name}_{value}")(*at)
+
+
+class Thread:
+    """The threads of a sort, with their views of words."""
+
+    def __init__(self, system: System, name: str, sort: Sort, sees: tuple[Word, ...]) -> None:
+        self.name, self.sees = name, sees
+        for word in sees:
+            system.field(f"{name}_{word.name}", (sort, *word.index), TIME)
+
+    def view(self, x: Taken, me: Expr, word: Word, *at: Expr) -> Expr:
+        return getattr(x, f"{self.name}_{word.name}")(me, *at) if word in self.sees else 0
+
+    def load(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], time: Expr, acquire: bool) -> None:
+        """Reads the message of a time."""
+        x.require(self.view(x, me, word, *at) <= time, time <= word.last(x, *at))
+        if word in self.sees:
+            x.set(f"{self.name}_{word.name}", me, *at, to=time)
+        if acquire:
+            self.join(x, me, word, at, time)
+
+    def join(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], time: Expr) -> None:
+        for carried in word.carries:
+            if carried in self.sees:
+                x.set(f"{self.name}_{carried.name}", me, *(ALL for _ in carried.index), to=lambda *i, w=carried: later(self.view(x, me, w, *i), word.get(x, f"has_{w.name}", *at, time, *i)))
+
+    def store(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], release: bool, **values: Expr) -> None:
+        """Adds a message, after all others."""
+        self._add(x, me, word, at, release, values, lambda _, __: 0)
+
+    def modify(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], acquire: bool, release: bool, **values: Expr) -> None:
+        """Reads the last message and adds the next one, which continues its release sequence."""
+        last = word.last(x, *at)
+        if acquire:
+            self.join(x, me, word, at, last)
+        self._add(x, me, word, at, release, values, lambda w, i: word.get(x, f"has_{w.name}", *at, last, *i))
+
+    def _add(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], release: bool, values: dict[str, Expr], before: Callable) -> None:
+        assert set(values) == set(word.values), (word.name, values)
+        time = word.last(x, *at) + 1
+        x.set(f"{word.name}_last", *at, to=time)
+        for name, value in values.items():
+            x.set(f"{word.name}_{name}", *at, time, to=value)
+        for carried in word.carries:
+            x.set(f"{word.name}_has_{carried.name}", *at, time, *(ALL for _ in carried.index), to=lambda *i, w=carried: later(before(w, i), self.view(x, me, w, *i)) if release else before(w, i))
+        if word in self.sees:
+            x.set(f"{self.name}_{word.name}", me, *at, to=time)
+
+    def fence(self, x: Taken, me: Expr) -> None:
+        """A full fence."""
+        for word in self.sees:
+            if word.fenced:
+                def joined(*i: Expr, w: Word = word) -> Expr:
+                    shared = getattr(x, f"S_{w.name}")
+                    return later(self.view(x, me, w, *i), shared(*i) if w.index else shared)
+                free = tuple(ALL for _ in word.index)
+                x.set(f"{self.name}_{word.name}", me, *free, to=joined)
+                x.set(f"S_{word.name}", *free, to=joined)
