@@ -16,7 +16,6 @@ mod memory_model;
 mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;
-mod process_starts;
 mod replay;
 mod replay_times;
 mod text;

@@ -41,29 +41,27 @@ const SPACE_WORDS: [&str; 9] = [
     "batches",
 ];
 
-const ENGINE_WORDS: [&str; 13] = [
+const ENGINE_WORDS: [&str; 12] = [
     "top of the online set",
     "online set",
     "last space",
-    "ASID epoch",
-    "listed epoch",
-    "top of the ASID users",
-    "ASID users",
-    "next block",
     "ASID lock",
+    "ASID epoch",
+    "next ASID",
     "failures",
     "count of pins",
-    "unavailable ASIDs",
+    "top of the pending set",
+    "pending set",
+    "allocated ASIDs",
     "pinned ASIDs",
 ];
 
-const CPU_WORDS: [&str; 9] = [
+const CPU_WORDS: [&str; 8] = [
     "presence",
     "hazard",
     "seen generation",
-    "active tag",
-    "reserved tag",
-    "chosen tag",
+    "tag",
+    "last tag",
     "walks",
     "bell",
     "acknowledgement",
