@@ -10,7 +10,9 @@
 pub(crate) mod asids;
 pub(crate) mod global;
 pub(crate) mod rename;
+mod reserved;
 pub(crate) mod slots;
+pub(crate) mod stock;
 
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};
