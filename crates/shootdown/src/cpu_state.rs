@@ -58,6 +58,9 @@ pub struct CpuState<M: Machine> {
     /// The global tag that the CPU has loaded or is about to load, with the epoch in which it has
     /// chosen it. Only the CPU itself writes it.
     pub(crate) chosen_tag: M::Word,
+    /// The epoch in which the CPU is taking a global tag that it has not chosen yet; 0 if none. See
+    /// `await_takers` in `tag/global.rs`.
+    pub(crate) taking: M::Word,
     /// Number of walks by software that the CPU is within. Read where the CPU is away.
     pub(crate) walks: M::Word,
     /// The doorbell, in two cache lines of its own.
@@ -146,6 +149,7 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             active_tag: AtomicU64::new(0),
             reserved_tag: AtomicU64::new(0),
             chosen_tag: AtomicU64::new(0),
+            taking: AtomicU64::new(0),
             walks: AtomicU64::new(0),
             bell: Bell::new(),
             local: Local::new(),
@@ -231,6 +235,7 @@ impl<M: Machine> Default for CpuState<M> {
             active_tag: M::Word::new(0),
             reserved_tag: M::Word::new(0),
             chosen_tag: M::Word::new(0),
+            taking: M::Word::new(0),
             walks: M::Word::new(0),
             bell: Bell::default(),
             local: Local::new(),

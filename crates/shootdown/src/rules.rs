@@ -476,6 +476,11 @@ rules! {
     AsidRelease: Kind::Ordering(Release),
     /// The other end of [`AsidRelease`](Self::AsidRelease): a flush that will broadcast the ASID.
     BroadcastAsidAcquire: Kind::Ordering(Acquire),
+    /// A device's last use of a space comes before its ASID is unpinned. Without: a flush finds no
+    /// pin, does not broadcast, and a page is reused before the device's last access to it.
+    UnpinRelease: Kind::Ordering(Release),
+    /// The other end of [`UnpinRelease`](Self::UnpinRelease).
+    UnpinAcquire: Kind::Ordering(Acquire),
     /// A CPU that takes the ASID allocator's lock observes the changes of the previous holder.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).

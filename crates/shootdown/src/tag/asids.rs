@@ -155,6 +155,20 @@ impl<M: Machine> AsidAllocator<M> {
         self.count(machine) > machine.cpu_limit() as u64
     }
 
+    /// Returns `true` if all ASIDs of an epoch can be taken before any CPU has chosen one, though
+    /// there are enough for all CPUs.
+    ///
+    /// Each CPU keeps the ASID that it has loaded, and takes a block that has one to hand out. So
+    /// all CPUs find one if the ASIDs beyond those that are pinned or loaded, which are at most one
+    /// for each CPU, fill a block for each CPU. Blocks of several ASIDs are too few only beside
+    /// pins, because they are a quarter of all ASIDs at most.
+    pub(crate) fn may_run_out_early(&self, machine: &M) -> bool {
+        // Relaxed: for progress only. A wrong number makes a CPU wait in vain, or not wait.
+        let unpinned = self.count(machine).saturating_sub(self.pinned.load(Relaxed));
+        let enough = machine.cpu_limit() as u64 * (self.block_size(machine) + 1);
+        unpinned < enough && self.covers_all_cpus(machine)
+    }
+
     /// Number of ASIDs. The first one is 1.
     pub(crate) fn count(&self, machine: &M) -> u64 {
         let room = (self.unavailable().len() * 64).saturating_sub(1);

@@ -13,10 +13,12 @@
 //! and for the rollover. There, Linux also reserves a second ASID per space, which this engine does
 //! not.)
 //!
-//! If there are no more ASIDs than CPUs, a CPU may find none free. Then it runs the space under
-//! [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
-
-#![expect(unsafe_code, reason = "only the driver knows what a device caches")]
+//! There is one exception: if fewer than two ASIDs for each CPU are not pinned, a CPU that ends an
+//! epoch first waits for those that are choosing an ASID of it (`await_takers`), with a bound.
+//!
+//! If there are no more ASIDs than CPUs, a CPU may find none free, or lose one in a rollover. Then
+//! it runs the space under [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot
+//! broadcast.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -24,6 +26,7 @@ use super::Choice;
 use super::asids::{AsidWord, EPOCH};
 use super::slots::{named_by, vacate};
 use super::stock::Block;
+use crate::cpu_set::CpuSet;
 use crate::cpu_state::CpuState;
 use crate::ids::{CpuId, Tag};
 use crate::machine::{Machine, Tagging};
@@ -37,6 +40,19 @@ struct Chosen {
     tag: Tag,
     /// The TLB was emptied, and so is clean of every flush.
     emptied: bool,
+}
+
+/// Most times that a CPU calls [`Machine::spin_hint`] for each CPU before it ends an epoch. A CPU
+/// that takes an ASID reads a few words of each CPU, which take 0.1 µs each.
+const SPINS_PER_CPU: usize = 256;
+
+/// Records that a CPU, this one or one that has stopped, has chosen the ASID that it took, or gives
+/// it up.
+pub(super) fn end_taking<M: Machine>(cpu: &CpuState<M>) {
+    // Relaxed: for progress only. Most CPUs never write the word: see `may_run_out_early`.
+    if cpu.taking.load(Relaxed) != 0 {
+        cpu.taking.store(0, Relaxed);
+    }
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
@@ -93,7 +109,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         while let Some(word) = self.current_asid(space) {
             emptied |= self.empty_for(word.epoch());
             if self.choose_of_epoch(word.unpinned()) {
+                end_taking(self.cpu);
                 return Chosen { tag: word.tag(), emptied };
+            }
+            // Where a CPU may go without, it does not compete for ASIDs again and again.
+            if !self.engine.tags().covers_all_cpus(self.machine()) {
+                break;
             }
         }
         // This CPU runs the space without an ASID, so it reserves none in the next epoch.
@@ -139,7 +160,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// The space's ASID in this epoch, allocated if it has none; `None` if none is free.
-    fn current_asid(&self, space: &Space<M>) -> Option<AsidWord> {
+    pub(super) fn current_asid(&self, space: &Space<M>) -> Option<AsidWord> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let mut rollovers = 0;
         loop {
@@ -190,6 +211,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// `None` if there are none left in `epoch`, or if it is over.
     fn take_asid(&self, epoch: u64) -> Option<u64> {
         let (machine, tags, stock) = (self.machine(), self.engine.tags(), &self.local().stock);
+        if tags.may_run_out_early(machine) {
+            // Relaxed: for progress only.
+            self.cpu.taking.store(epoch, Relaxed);
+        }
         loop {
             if let Some(asid) = stock.pop(epoch) {
                 return Some(asid);
@@ -218,6 +243,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 return false;
             }
         }
+        self.await_takers(epoch);
         // Relaxed: a CPU that reads the new epoch seals the words of all others (ReserveTags), and
         // fences before it reads which ASIDs are pinned (ReserveFence).
         let after = epoch + EPOCH;
@@ -225,6 +251,37 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().rollovers.add_unshared(1);
         }
         true
+    }
+
+    /// Waits until no other CPU is taking an ASID of `epoch`, which this CPU is about to end, if
+    /// CPUs could otherwise end epochs for each other for ever: with `C` CPUs, and fewer than `2C`
+    /// ASIDs that are not pinned.
+    ///
+    /// Then the epoch ends after a CPU has chosen an ASID of it: this CPU has found all blocks
+    /// taken, at least one of them had an ASID to hand out, and the CPU that took it was taking
+    /// until it had chosen. A CPU that is taking waits for none, so there is no deadlock. The wait
+    /// is bounded, for a CPU that its hypervisor has stopped: only progress depends on it.
+    fn await_takers(&self, epoch: u64) {
+        let (machine, tags) = (self.machine(), self.engine.tags());
+        end_taking(self.cpu);
+        if !tags.may_run_out_early(machine) {
+            return;
+        }
+        let mut users = CpuSet::new();
+        tags.users.read_into(machine, &mut users);
+        let mut spins = users.len() * SPINS_PER_CPU;
+        for cpu in users.iter() {
+            // Relaxed: for progress only. A CPU that is found too late loses its ASID.
+            while machine.state(cpu).taking.load(Relaxed) == epoch
+                && tags.epoch.load(Relaxed) == epoch
+            {
+                if spins == 0 {
+                    return;
+                }
+                spins -= 1;
+                machine.spin_hint();
+            }
+        }
     }
 
     /// Enters the CPUs that have ASIDs. The caller then synchronizes, and empties the TLB.
@@ -241,6 +298,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// is free in the next epoch. So are the ASIDs of its stock.
     pub(crate) fn release_asids(&self, of: &CpuState<M>) {
         if self.machine().tagging() == Tagging::Global {
+            end_taking(of);
             self.choose_none(of);
         }
     }
@@ -250,117 +308,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// If the CPU was pinning or unpinning an ASID, that ASID may stay pinned for ever.
     pub(crate) fn repair_asids(&self, stopped: CpuId) {
         self.engine.tags().release_lock_of(self.machine(), stopped);
-    }
-
-    /// Pins the ASID of the space, for a device that translates by the same page tables (shared
-    /// virtual memory: Arm's SMMU). Returns the ASID, which the caller passes to the device.
-    ///
-    /// Until [`unpin_tag`](Self::unpin_tag) has been called as often, rollovers do not change the
-    /// ASID. Each flush of the space is broadcast, because a device does not publish when it uses a
-    /// translation.
-    ///
-    /// Unpin the space before you [retire](Self::retire) it, because its tables may be freed then.
-    ///
-    /// Returns `None` in these cases:
-    ///
-    /// - the machine's tags are not [global](crate::Tagging::Global);
-    /// - the machine cannot [broadcast](Machine::broadcaster) to all CPUs;
-    /// - at most as many ASIDs as CPUs would be left;
-    /// - this space is pinned 255 times already.
-    pub fn pin_tag(&self, space: &Space<M>) -> Option<Tag> {
-        self.engine.broadcaster_to_all()?;
-        let tags = self.engine.tags();
-        let pinned = tags.with_lock(self.machine(), self.id, || self.pin_locked(space));
-        // Pairs with FlushFence. Either a flush observes that the space is pinned, and broadcasts,
-        // or the device walks page tables at least as new as the flush. Without the fence, the
-        // flush may skip the broadcast while the device caches the old entry.
-        fence(self.machine(), Rule::NewAsidFence);
-        pinned
-    }
-
-    /// Pins the ASID under the lock.
-    fn pin_locked(&self, space: &Space<M>) -> Option<Tag> {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        loop {
-            let word = self.current_asid(space)?;
-            // Relaxed: under the lock (TagLockAcquire).
-            let pinned = tags.pinned.load(Relaxed);
-            let for_devices = tags.count(machine).saturating_sub(machine.cpu_limit() as u64 + 1);
-            let is_first = !word.is_pinned();
-            let fits = if is_first {
-                pinned < for_devices
-            } else {
-                word.0 & AsidWord::PINS != AsidWord::PINS
-            };
-            if !fits {
-                return None;
-            }
-            if is_first {
-                tags.set_pinned(machine, word.asid(), |word, bit| word | bit);
-                // Pairs with ReserveFence: either a CPU that allocates in the next epoch finds the
-                // ASID pinned, or this CPU finds the epoch over.
-                fence(machine, Rule::PinFence);
-            }
-            let more = word.0 + AsidWord::PIN;
-            let release = order(machine, Rule::AsidRelease);
-            // Relaxed: after the fence. Relaxed on failure: the word is read again.
-            if (!is_first || tags.epoch.load(Relaxed) == word.epoch())
-                && space.tag.compare_exchange(word.0, more, release, Relaxed).is_ok()
-            {
-                // Relaxed: as above.
-                tags.pinned.store(pinned + u64::from(is_first), Relaxed);
-                return Some(word.tag());
-            }
-            if is_first {
-                tags.set_pinned(machine, word.asid(), |word, bit| word & !bit);
-            }
-        }
-    }
-
-    /// Unpins the ASID of the space once.
-    ///
-    /// # Panics
-    ///
-    /// If the space is not [pinned](Self::pin_tag).
-    ///
-    /// # Safety
-    ///
-    /// The device does not use the ASID any more, and has dropped the translations that it cached
-    /// under it. This is the only call for one [`pin_tag`](Self::pin_tag).
-    pub unsafe fn unpin_tag(&self, space: &Space<M>) {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        let was_pinned = tags.with_lock(machine, self.id, || {
-            loop {
-                // Relaxed: the exchange confirms it.
-                let word = AsidWord(space.tag.load(Relaxed));
-                if !word.is_pinned() {
-                    return false;
-                }
-                let left = AsidWord(word.0 - AsidWord::PIN);
-                let release = order(machine, Rule::AsidRelease);
-                // Relaxed on failure: the word is read again.
-                if space.tag.compare_exchange(word.0, left.0, release, Relaxed).is_ok() {
-                    if !left.is_pinned() {
-                        self.free_pin(left);
-                    }
-                    return true;
-                }
-            }
-        });
-        // The panic is outside of the lock, so that a kernel that survives it can go on.
-        assert!(was_pinned, "the space is unpinned more often than pinned");
-    }
-
-    /// Frees the ASID that `unpinned` has for the next epoch, under the lock. In this epoch, the
-    /// space still has it.
-    fn free_pin(&self, unpinned: AsidWord) {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        // Relaxed: under the lock (TagLockAcquire), for the count. If the epoch is over, CPUs that
-        // allocate in a later one do not need the pin.
-        let epoch = tags.epoch.load(Relaxed).max(unpinned.epoch());
-        self.list_unavailable(epoch);
-        tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
-        tags.set_pinned(machine, unpinned.asid(), |word, bit| word & !bit);
     }
 }
 
@@ -383,12 +330,5 @@ impl<M: Machine> Space<M> {
     #[inline]
     pub(crate) fn global_tag(&self, machine: &M) -> Tag {
         AsidWord(self.tag.load(order(machine, Rule::BroadcastAsidAcquire))).tag()
-    }
-
-    /// Returns `true` if a device uses the space.
-    #[inline]
-    pub(crate) fn is_pinned(&self) -> bool {
-        // Relaxed: the caller has executed FlushFence, which pairs with NewAsidFence of `pin_tag`.
-        AsidWord(self.tag.load(Relaxed)).is_pinned()
     }
 }

@@ -9,6 +9,7 @@
 
 pub(crate) mod asids;
 pub(crate) mod global;
+mod pins;
 pub(crate) mod rename;
 mod reserved;
 pub(crate) mod slots;

@@ -394,6 +394,27 @@ pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     assert_ne!(device.touch(0), Touch::Stale);
 }
 
+/// CPU 2, a device, uses the pinned space, and CPU 1 unpins it. Meanwhile, CPU 0 flushes, and then
+/// reuses the page.
+pub(crate) fn unpin_while_flushing<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
+    switch(&system.cpu(0), &system.a);
+    let tag = system.cpu(0).pin().pin_tag(&system.a).expect("there are enough ASIDs");
+    let use_and_unpin = move |system: &System<W>, cpu: &Cpu<'_, W>| {
+        let device = system.cpu(2);
+        let _ = device.pin();
+        // SAFETY: the space and its page table live as long as the machine.
+        unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
+        let _ = device.touch(0);
+        system.machine().load_kernel();
+        system.machine().invalidate_all();
+        let _ = cpu.pin();
+        // SAFETY: the device has dropped the space.
+        unsafe { cpu.pin().unpin_tag(&system.a) };
+    };
+    let _ = system.race_reuse(use_and_unpin);
+}
+
 /// CPU 0 flushes by broadcast, and goes offline before the broadcast is complete; CPU 2 waits for
 /// it.
 pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
