@@ -18,6 +18,8 @@ UNMODELLED: dict[str, str] = {
     "ListFence": SHARED_TAGS + "the list of unavailable ASIDs",
     "ListRelease": SHARED_TAGS + "the list of unavailable ASIDs",
     "ListAcquire": SHARED_TAGS + "the list of unavailable ASIDs",
+    "UnpinRelease": SHARED_TAGS + "the last use of a device, which has no model as a walker under a pin",
+    "UnpinAcquire": SHARED_TAGS + "the other end of `UnpinRelease`",
     "TagLockAcquire": SHARED_TAGS + "a lock, as every lock",
     "TagLockRelease": SHARED_TAGS + "a lock, as every lock",
     "ReserveTags": SHARED_TAGS + "the rollover",
