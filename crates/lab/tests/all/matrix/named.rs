@@ -60,7 +60,6 @@ pub(super) const NAMED: &[Named] = &[
         UNEXPLAINED,
     ),
     bad(AMD, 128..=128, &["fork-server"], FORK),
-    bad(AMD, 128..=128, &["process-starts"], UNEXPLAINED),
     bad(ARM, 128..=128, &["page-fault-processes-x8", "context-switch-processes-x1"], TAGS),
     bad(ARM, 128..=128, &["fork-of-threads"], FORK),
     bad(
@@ -87,7 +86,6 @@ pub(super) const NAMED: &[Named] = &[
         POWER,
         192..=192,
         &[
-            "process-starts",
             "pthread-mmap",
             "madvise-processes-x8",
             "mmap-processes-x1",
