@@ -76,17 +76,22 @@ class Asker:
 def begin(system: System, timing: Timing) -> list[Failure]:
     """The initial state, in which every field is 0 or `False`, satisfies the invariant."""
     state = Symbolic(system.fields)
-    known = [f for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
-    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in known]
+    fields = [f for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
+    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in fields]
     asker = Asker(system, zero, timing)
     results = [(part, asker.ask(goal, "initial")[0]) for part, body in system.invariant.items() for goal in conjuncts(body(state))]
+    known = [body(state) for body in system.invariant.values()]
+    for name, body in system.lemmas.items():
+        asker = Asker(system, known, timing)
+        results += [(name, asker.ask(goal, "lemma")[0]) for goal in conjuncts(body(state))]
+        known.append(body(state))
     return [Failure("the initial state", part, result) for part, result in results if result != "unsat"]
 
 
 def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[str] = frozenset(), state: State | None = None, first: bool = False) -> list[Failure]:
     """The parts of the invariant that steps do not keep. With `first`, stops at the first of them."""
     state = state or Symbolic(system.fields)
-    parts = [body(state) for body in system.invariant.values()]
+    parts = [body(state) for body in (system.invariant | system.lemmas).values()]
     failures: list[Failure] = []
     for step in steps:
         # A solver and names for each step: what it learns from one step misleads it in another.
