@@ -53,6 +53,7 @@ class System:
     steps: dict[str, Step] = field(default_factory=dict)
     invariant: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
     lemmas: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
+    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
     safety: list[str] = field(default_factory=list)
     sizes: dict[Sort, int] = field(default_factory=dict)
     """Number of elements of each sort in runs of a finite instance, and in small models."""
@@ -90,12 +91,13 @@ class System:
 
         return add
 
-    def follows(self, name: str, safety: bool = False) -> Callable[[Callable[[State], Expr]], Callable[[State], Expr]]:
-        """Declares what follows from the invariant, and so holds in every state. Steps may rely on it."""
+    def follows(self, name: str, *using: str, safety: bool = False) -> Callable[[Callable[[State], Expr]], Callable[[State], Expr]]:
+        """Declares what follows from parts of the invariant, or from all, and so holds in every state. Steps may rely on it."""
 
         def add(body: Callable[[State], Expr]) -> Callable[[State], Expr]:
             assert name not in self.invariant | self.lemmas, name
-            self.lemmas[name] = body
+            assert set(using) <= set(self.invariant | self.lemmas), using
+            self.lemmas[name], self.uses[name] = body, using
             if safety:
                 self.safety.append(name)
             return body

@@ -45,7 +45,7 @@ def build() -> System:
         ("old_some", (CPU,), BOOL), ("old_asid", (CPU,), TAG), ("old_space", (CPU,), SPACE), ("old_from", (CPU,), TIME), ("came", (CPU,), BOOL), ("first", (CPU,), TIME), ("since", (TAG,), TIME), ("pin_from", (SPACE,), TIME), ("lock_epoch", (), TIME),
     ):
         m.field(name, args, result)
-    m.small = {TAG: 1, TIME: 3}
+    m.small = {TAG: 1, SPACE: 1, TIME: 3}
     steps_of_words(m, cpu, epoch, users, tag)
     steps_of_stock(m, cpu, users, pins, tag)
     steps_of_pins(m, cpu, pins, tag)
@@ -614,20 +614,33 @@ def invariant(m: System) -> None:
     def _(s: State) -> Expr:
         return s.forall(lambda c, a, q: Implies(And(s.pc(c) >= IDLE, s.holds(c, a, q)), Or(And(s.owned(s.clean(c), a), s.owner(s.clean(c), a) == q), And(s.old_some(c), s.old_asid(c) == a, s.old_space(c) == q))), CPU, TAG, SPACE)
 
-    @m.follows("an ASID of a stock that is complete is no space's in the epoch, or in epochs around it")
+    stock, unique, covers, chosen, words = "a stock has no ASID that a CPU reserves, or will choose in the stock's epoch", "an ASID is in one stock, and a space has it only if it was kept", "a space that keeps an ASID has it in all epochs between", "what a CPU has chosen, has loaded, or reserves, is one space's", "a space's word names an ASID that it owned in that epoch, and does not go back"
+    reserving, pins, same = "a CPU that reserves an ASID has chosen it since it was last given", "pins: what can be read of a pinned ASID", "all that can be read of what a CPU reserves in an epoch is the same"
+    complete = lambda s, c, a: And(s.stock(c) == READY, s.mine(c, a))
+
+    @m.follows("an ASID of a stock that is complete is no space's in the epoch", unique, stock, pins, same)
     def _(s: State) -> Expr:
-        mine = lambda c, a: And(s.stock(c) == READY, s.mine(c, a))
+        return s.forall(lambda c, a: Implies(complete(s, c, a), And(Not(s.owned(s.stock_epoch(c), a)), Not(s.pinned_in(s.stock_epoch(c), a)))), CPU, TAG)
+
+    @m.follows("an ASID of a stock that is complete is no space's in epochs around it", "an ASID of a stock that is complete is no space's in the epoch", covers, stock, unique, chosen)
+    def _(s: State) -> Expr:
+        return s.forall(lambda c, a, k: Implies(And(complete(s, c, a), s.owned(k, a), s.stock_epoch(c) < k), s.birth(k, a) > s.stock_epoch(c)), CPU, TAG, TIME)
+
+    @m.follows("an ASID that a space may keep is claimed for that space only", chosen, words, reserving, "ranges", pins)
+    def _(s: State) -> Expr:
+        mine = lambda c, claim: Implies(And(s.pc(c) == KEEPS, claim[0], claim[1] == word(s, c, "asid")), claim[2] == s.space(c))
+        pin = lambda p, claim: Implies(And(tag_of(s, p, "pinned"), claim[0], claim[1] == tag_of(s, p, "asid")), claim[2] == p)
         return And(
-            s.forall(lambda c, a: Implies(mine(c, a), And(Not(s.owned(s.stock_epoch(c), a)), Not(s.pinned_in(s.stock_epoch(c), a)))), CPU, TAG),
-            s.forall(lambda c, a, k: Implies(And(mine(c, a), s.owned(k, a), s.stock_epoch(c) < k), s.birth(k, a) > s.stock_epoch(c)), CPU, TAG, TIME))
+            *(s.forall(lambda c, d, n=name: mine(c, claims(s, d, s.e(c))[n]), CPU, CPU) for name in ("act", "root", "old")), s.forall(lambda c, d, x: mine(c, res_claim(s, d, s.e(c), x)), CPU, CPU, TIME),
+            *(s.forall(lambda p, d, k, n=name: Implies(s.pin_from(p) <= k, pin(p, claims(s, d, k)[n])), SPACE, CPU, TIME) for name in ("act", "root", "old")), s.forall(lambda p, d, k, x: Implies(s.pin_from(p) <= k, pin(p, res_claim(s, d, k, x))), SPACE, CPU, TIME, TIME))
 
     @m.holds("6: under a loaded ASID, the TLB holds translations of the loaded space only", safety=True)
     def _(s: State) -> Expr:
         return s.forall(lambda c, q: Implies(And(s.root_some(c), s.holds(c, s.root_asid(c), q)), q == s.root_space(c)), CPU, SPACE)
 
-    @m.follows("6: an ASID that CPUs have chosen, or a device uses, is one space's", safety=True)
+    @m.follows("6: an ASID that CPUs have chosen, or a device uses, is one space's", chosen, pins, safety=True)
     def _(s: State) -> Expr:
-        chosen = lambda c, a: And(active(s, c, "some"), active(s, c, "asid") == a)
+        has = lambda c, a: And(active(s, c, "some"), active(s, c, "asid") == a)
         return And(
-            s.forall(lambda c, d: Implies(And(active(s, c, "some"), chosen(d, active(s, c, "asid"))), s.act_space(c) == s.act_space(d)), CPU, CPU),
-            s.forall(lambda c, p: Implies(And(tag_of(s, p, "pinned"), chosen(c, tag_of(s, p, "asid"))), s.act_space(c) == p), CPU, SPACE))
+            s.forall(lambda c, d: Implies(And(s.act_from(c) <= s.act_from(d), active(s, c, "some"), has(d, active(s, c, "asid"))), s.act_space(c) == s.act_space(d)), CPU, CPU),
+            s.forall(lambda c, p: Implies(And(tag_of(s, p, "pinned"), has(c, tag_of(s, p, "asid"))), s.act_space(c) == p), CPU, SPACE))
