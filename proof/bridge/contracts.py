@@ -11,12 +11,13 @@ from collections.abc import Callable
 from ..rules import kinds
 from .events import Event, Run
 
-ACCESSES = {
-    "load": {"GenerationAcquire": "generation", "PresenceAcquire": "presence", "WaitAcquire": "acknowledgement", "QuietAcquire": "bell", "PhaseAcquire": "phase", "ScanAcquire": "set", "SeenAcquire": "seen generation", "DropRefAcquire": "references", "RetireAcquire": "references", "AsidAcquire": "ASID", "BroadcastAsidAcquire": "ASID", "WalkAcquire": "walks", "BatchedAcquire": "batches", "ExtentAcquire": "extent", "StampAcquire": "stamp", "HazardAcquire": "hazard"},
-    "store": {"LeaveRelease": "presence", "AnswerRelease": "acknowledgement", "ExtentRelease": "extent", "StampRelease": "stamp", "ClearRelease": "set", "SeenRelease": "seen generation", "OrphanRelease": "hazard", "TagLockRelease": "ASID lock", "AsidRelease": "ASID", "WalkRelease": "walks"},
-    "modify": {"BumpRelease": "generation", "BellAcquire": "bell", "QuietRelease": "bell", "DisconnectRelease": "bell", "DisconnectAcquire": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor", "ReturnAcquire": "hypervisor", "TrimRelease": "phase", "TrimmingRelease": "phase", "HazardRelease": "hazard", "DropRefRelease": "references", "RetireRelease": "references", "TagLockAcquire": "ASID lock", "BatchedRelease": "batches", "DetachRelease": "phase", "LeaveOnlineRelease": "online set"},
+Words = str | tuple[str, ...]
+ACCESSES: dict[str, dict[str, Words]] = {
+    "load": {"GenerationAcquire": "generation", "PresenceAcquire": "presence", "WaitAcquire": "acknowledgement", "QuietAcquire": "bell", "PhaseAcquire": "phase", "ScanAcquire": "set", "SeenAcquire": "seen generation", "DropRefAcquire": "references", "RetireAcquire": "references", "AsidAcquire": "ASID", "BroadcastAsidAcquire": "ASID", "ActiveTagAcquire": "active tag", "ChosenTagAcquire": "chosen tag", "ListAcquire": ("listed", "unavailable", "pinned"), "WalkAcquire": "walks", "BatchedAcquire": "batches", "ExtentAcquire": "extent", "StampAcquire": "stamp", "HazardAcquire": "hazard"},
+    "store": {"LeaveRelease": "presence", "AnswerRelease": "acknowledgement", "ExtentRelease": "extent", "StampRelease": "stamp", "ClearRelease": "set", "SeenRelease": "seen generation", "OrphanRelease": "hazard", "TagLockRelease": "ASID lock", "ListRelease": ("listed", "pinned"), "WalkRelease": "walks"},
+    "modify": {"BumpRelease": "generation", "BellAcquire": "bell", "QuietRelease": "bell", "DisconnectRelease": "bell", "DisconnectAcquire": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor", "ReturnAcquire": "hypervisor", "TrimRelease": "phase", "TrimmingRelease": "phase", "HazardRelease": "hazard", "DropRefRelease": "references", "RetireRelease": "references", "TagLockAcquire": "ASID lock", "AsidRelease": "ASID", "ActiveTagRelease": "active tag", "BatchedRelease": "batches", "DetachRelease": "phase", "LeaveOnlineRelease": "online set"},
 }
-"""The access that each ordering is of: kind, and beginning of the word's name."""
+"""The access that each ordering is of: kind, and beginning of the word's name, or beginnings of several."""
 ALWAYS = {("store", "presence"): "LeaveRelease", ("store", "acknowledgement"): "AnswerRelease", ("store", "seen generation"): "SeenRelease", ("store", "extent"): "ExtentRelease", ("store", "stamp"): "StampRelease", ("load", "extent"): "ExtentAcquire", ("load", "acknowledgement"): "WaitAcquire", ("load", "generation"): "GenerationAcquire"}
 """Accesses that must always name their rule: the engine has no other reason for them."""
 
@@ -25,12 +26,12 @@ VERBS = {"QuietRelease": "exchanges", "BellAcquire": "adds to", "DisconnectRelea
 """The operation, where several on the same word have different rules."""
 
 
-def is_on(event: Event, kind: str, word: str, rule: str = "") -> bool:
+def is_on(event: Event, kind: str, word: Words, rule: str = "") -> bool:
     same = event.kind == kind or kind == "modify" and event.kind == "fail"
-    return same and event.text.startswith(VERBS.get(rule, "")) and (event.word.startswith(word) or word == "set" and event.word.endswith("online set"))
+    return same and event.text.startswith(VERBS.get(rule, "")) and (event.word.startswith(word) or word == "set" and event.word.endswith(("online set", "ASID users")))
 
 
-def ordering(rule: str) -> tuple[str, str] | None:
+def ordering(rule: str) -> tuple[str, Words] | None:
     return next(((kind, words[rule]) for kind, words in ACCESSES.items() if rule in words), None)
 
 
@@ -57,6 +58,8 @@ keeps = lambda event: event.kind == "root" and "keeps" in event.more.get("how", 
 discards = lambda event: event.kind == "root" and "invalidates" in event.more.get("how", "")
 renames = lambda event: event.kind == "root" and "tag" not in event.more
 clears_bell = lambda event: event.text.startswith("clears in bell")
+# An odd epoch: the ASID is the one that the CPU reserves.
+changes_reserved = lambda event: event.kind == "modify" and event.word == "active tag" and bool(event.value >> 24 & 1) and (event.value ^ event.before) & 0xFFFF != 0
 activates = lambda event: is_on(event, "store", "presence") and event.value & 3 == 1
 EFFECTS: dict[str, Test] = {
     "PublishTables": kind("publish"),
@@ -83,7 +86,7 @@ EFFECTS: dict[str, Test] = {
     "DiscardReusedTag": discards,
     "DiscardFreedTables": discards,
     "AnswerTablesLate": not_(on("store", "acknowledgement")),
-    "ReserveTags": on("load", "allocated"),
+    "ReserveTags": not_(changes_reserved),
     "KeepGaps": not_(on("modify", "covered")),
     "RingOnline": on("load", "online set"),
     "CompleteBroadcasts": any_of(kind("complete"), on("modify", "bell")),

@@ -116,7 +116,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         generation: u64,
     ) -> bool {
         let machine = self.machine();
-        let devices = space.is_pinned() && !machine.breaks(Rule::BroadcastForDevices);
+        let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
             return false;
         }

@@ -23,6 +23,7 @@ use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::{CpuCounters, CpuStats};
 use crate::tag::slots::{TagSlot, TagSlots};
+use crate::tag::stock::Stock;
 use crate::trace_event::FlushCause;
 
 /// The engine's state of one CPU.
@@ -48,11 +49,18 @@ pub struct CpuState<M: Machine> {
     /// The generation of the space in `hazard` that the CPU has caught up with, or an earlier one:
     /// written when the CPU goes lazy, and when it loads a space.
     pub(crate) seen: M::Word,
-    /// The [global](crate::Tagging::Global) tag that the CPU has loaded or is about to load; 0 if
-    /// the CPU has chosen none since the last rollover.
+    /// The [global](crate::Tagging::Global) tag that the CPU has loaded or is about to load, with
+    /// its epoch; or, sealed with a later epoch, the tag that the CPU reserves in that epoch.
     pub(crate) active_tag: M::Word,
-    /// The global tag that the CPU had at the last rollover. Accessed under the allocator's lock.
+    /// The global tag that the CPU reserved when it first chose one in an epoch, with that epoch.
+    /// Only the CPU itself writes it. See `tag/reserved.rs`.
     pub(crate) reserved_tag: M::Word,
+    /// The global tag that the CPU has loaded or is about to load, with the epoch in which it has
+    /// chosen it. Only the CPU itself writes it.
+    pub(crate) chosen_tag: M::Word,
+    /// The epoch in which the CPU is taking a global tag that it has not chosen yet; 0 if none. See
+    /// `await_takers` in `tag/global.rs`.
+    pub(crate) taking: M::Word,
     /// Number of walks by software that the CPU is within. Read where the CPU is away.
     pub(crate) walks: M::Word,
     /// The doorbell, in two cache lines of its own.
@@ -78,6 +86,10 @@ pub(crate) struct Local<M: Machine> {
     pub(crate) kernel_generation: Cell<u64>,
     /// Number of [renamed](crate::Tagging::Renamed) tags that this CPU has used.
     pub(crate) renamed_tags: Cell<u64>,
+    /// The epoch of global tags for which this CPU has emptied its TLB.
+    pub(crate) tag_epoch: Cell<u64>,
+    /// The global tags that this CPU has taken for its next spaces.
+    pub(crate) stock: Stock,
     pub(crate) policy: NotifyPolicy,
     pub(crate) counters: CpuCounters,
     /// The slot of a loaded space that has no tag of its own.
@@ -113,6 +125,8 @@ impl<M: Machine> Local<M> {
             cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
             renamed_tags: Cell::new(0),
+            tag_epoch: Cell::new(0),
+            stock: Stock::new(),
             policy: NotifyPolicy::new(),
             counters: CpuCounters::new(),
             spare: TagSlot::VACANT,
@@ -134,6 +148,8 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             seen: AtomicU64::new(0),
             active_tag: AtomicU64::new(0),
             reserved_tag: AtomicU64::new(0),
+            chosen_tag: AtomicU64::new(0),
+            taking: AtomicU64::new(0),
             walks: AtomicU64::new(0),
             bell: Bell::new(),
             local: Local::new(),
@@ -218,6 +234,8 @@ impl<M: Machine> Default for CpuState<M> {
             seen: M::Word::new(0),
             active_tag: M::Word::new(0),
             reserved_tag: M::Word::new(0),
+            chosen_tag: M::Word::new(0),
+            taking: M::Word::new(0),
             walks: M::Word::new(0),
             bell: Bell::default(),
             local: Local::new(),

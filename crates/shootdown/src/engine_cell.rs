@@ -173,18 +173,20 @@ mod tests {
         let word = |word: &AtomicU64| word.load(Relaxed);
         let first = |engine: &Shootdown<Large>| {
             let tags = engine.tags();
-            let pins = tags.pins().iter().chain(tags.allocated()).map(word).sum::<u64>();
-            let others = [&tags.failures, &tags.pinned, &tags.epoch, &tags.next].map(word);
+            let pins = tags.pins().iter().chain(tags.unavailable()).map(word).sum::<u64>();
+            let others = [&tags.failures, &tags.pinned, &tags.epoch].map(word);
+            let block = tags.take_block(engine.machine(), 2).map(|block| block.asids != 0);
             let space = engine.space(Root(7));
             (
                 others,
+                block,
                 pins,
-                tags.allocated().len(),
+                tags.unavailable().len(),
                 space.id(),
                 engine.kernel().generation(engine.machine()),
             )
         };
-        let expected = ([0, 0, 1, 1], 0, WORDS / 2, first(&engines[0]).3, 0);
+        let expected = ([0, 0, 2], Some(true), 0, WORDS / 2, first(&engines[0]).4, 0);
         assert_eq!(first(&engines[1]), expected);
         assert_eq!(first(in_place), expected);
     }

@@ -424,7 +424,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// for devices.
     #[inline]
     pub(crate) fn is_pinned(&self, space: &Space<M>) -> bool {
-        self.machine().tagging() == Tagging::Global && space.is_pinned()
+        self.machine().tagging() == Tagging::Global && space.is_pinned(self.machine())
     }
 
     /// Invalidates on this CPU, for a flush of one extent.

@@ -64,6 +64,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         );
         self.cpu.bell.connect();
         self.engine.online().insert(self.id);
+        self.join_asids();
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
         // Pairs with FlushFence of a kernel flush. Either the flush finds this CPU online; or this
         // CPU invalidates after the flush's page-table write, and walks page tables at least as

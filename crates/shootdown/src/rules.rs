@@ -7,12 +7,13 @@
 //! ever (`tests/rules`; a rule without an entry there does not compile). On real machines `breaks`
 //! is a constant `false`, and the compiler removes the test.
 //!
-//! loom runs the programs of all rules but four:
+//! loom runs the programs of all rules but six:
 //!
-//! - three are outside of what loom explores: [`StampClaim`](Rule::StampClaim),
-//!   [`AsidRelease`](Rule::AsidRelease) and [`BroadcastAsidAcquire`](Rule::BroadcastAsidAcquire).
-//!   For these, an axiomatic checker enumerates all executions that C++20's memory model allows, of
-//!   a part of the engine that was reduced by hand (`crates/check/tests/axiomatic`);
+//! - five are outside of what loom explores: [`StampClaim`](Rule::StampClaim),
+//!   [`AsidRelease`](Rule::AsidRelease), [`BroadcastAsidAcquire`](Rule::BroadcastAsidAcquire),
+//!   [`ChosenTagAcquire`](Rule::ChosenTagAcquire) and [`ListFence`](Rule::ListFence). For these, an
+//!   axiomatic checker enumerates all executions of C++20's memory model, of a reduced part of the
+//!   engine (`crates/check/tests/axiomatic`);
 //! - one is about page tables, which C++'s memory model does not have:
 //!   [`PublishTables`](Rule::PublishTables). The hostile machine shows the need for it
 //!   (`crates/check/tests/engine.rs`).
@@ -177,21 +178,18 @@
 //! ```text
 //!   flush                                        switch in; the ASID is of an old epoch
 //!   ─────                                        ──────────────────────────────────────
-//!   write page table                             allocate an ASID, under the lock
-//!   generation += 1; full fence (FlushFence)     space's ASID := it, without epoch (AsidRelease)
+//!   write page table                             take an ASID from the stock
+//!   generation += 1; full fence (FlushFence)     space's ASID := it, proposed    (AsidRelease)
 //!   read the space's ASID                        full fence                      (NewAsidFence)
-//!                      (BroadcastAsidAcquire)    space's ASID := it, with this epoch
+//!                      (BroadcastAsidAcquire)    space's ASID := it, confirmed
 //!   broadcast it                                 load the root under it; walk page tables
 //! ```
 //!
 //! Either the flush names the new ASID, or the CPU walks page tables at least as new as the flush.
-//! The same holds for a third CPU that finds the ASID with its epoch
-//! ([`AsidAcquire`](Rule::AsidAcquire)).
+//! So does a third CPU that finds the ASID confirmed ([`AsidAcquire`](Rule::AsidAcquire)).
 //!
-//! No fence keeps two spaces from having one ASID. A CPU that returns to a space, and a rollover
-//! that takes the space's ASID away, meet in read-modify-writes of one word
-//! ([`ReserveTags`](Rule::ReserveTags)). A CPU that finds the word empty empties its TLB before it
-//! continues ([`FlushOnRollover`](Rule::FlushOnRollover)).
+//! No fence keeps two spaces from having one ASID: CPUs that choose and CPUs that allocate in the
+//! next epoch meet in read-modify-writes of one word (`tag/reserved.rs`).
 //!
 //! A broadcast is complete when its issuer has waited for it
 //! ([`CompleteBroadcasts`](Rule::CompleteBroadcasts)). A CPU that waits for the broadcast of
@@ -446,24 +444,43 @@ rules! {
     /// The other end of [`PushDeadRelease`](Self::PushDeadRelease).
     TakeDeadAcquire: Kind::Ordering(Acquire),
 
-    /// A CPU that finds an ASID of the current epoch comes after the fence of the CPU that wrote
-    /// it. Pairs with [`NewAsidFence`](Self::NewAsidFence). Without: the CPU uses the ASID with
-    /// page tables older than a flush that has named another ASID.
+    /// A CPU that finds an ASID comes after [`NewAsidFence`](Self::NewAsidFence) of the CPU that
+    /// wrote it. Without: its page tables are older than a flush that has named another ASID.
     AsidAcquire: Kind::Ordering(Acquire),
+    /// A CPU stores what it reserves in an epoch before it chooses an ASID of that epoch. Without:
+    /// another CPU hands out an ASID that its space keeps.
+    ActiveTagRelease: Kind::Ordering(Release),
+    /// The other end of [`ActiveTagRelease`](Self::ActiveTagRelease).
+    ActiveTagAcquire: Kind::Ordering(Acquire),
+    /// A CPU acquires the presence of one that has chosen its next ASID. Without: as `AsidRelease`.
+    ChosenTagAcquire: Kind::Ordering(Acquire),
+    /// A CPU that pins an ASID fences before it reads the epoch again.
+    PinFence: Fence,
+    /// A CPU reads the epoch, and fences before it reads which CPUs and pins have ASIDs. Pairs with
+    /// [`PinFence`](Self::PinFence), [`OnlineSync`](Self::OnlineSync). Without: two spaces get one.
+    ReserveFence: Fence,
+    /// The list of unavailable ASIDs is marked incomplete before its words are written. Without: a
+    /// CPU that has not noticed that its epoch is over takes a reserved ASID to be free.
+    ListFence: Fence,
+    /// The list is complete before it is marked so, and before a pin that it has is removed.
+    ListRelease: Kind::Ordering(Release),
+    /// The other end of [`ListRelease`](Self::ListRelease) and of [`ListFence`](Self::ListFence).
+    ListAcquire: Kind::Ordering(Acquire),
     /// The CPU that gives a space another ASID publishes, along with the ASID, the presence of
-    /// each CPU that a rollover found on its way out of the space. Pairs with
+    /// each CPU that it found on its way out of the space. Pairs with
     /// [`BroadcastAsidAcquire`](Self::BroadcastAsidAcquire). Without: a flush that frees tables
     /// broadcasts the new ASID, takes such a CPU to be on the space, and does not interrupt it. The
     /// CPU walks the freed tables under the old ASID until it has loaded the next root.
     ///
-    /// Four CPUs take part, more than loom can explore. The axiomatic checker shows the need
-    /// (`renumbered_space` and `pinned_space` in `crates/check/tests/axiomatic`) at two of three
-    /// stores: the ASID without its epoch, and the pin. The ASID with its epoch is stored after
-    /// [`NewAsidFence`](Self::NewAsidFence), which releases it.
+    /// The axiomatic checker shows the need for the proposal, which other exchanges continue.
     AsidRelease: Kind::Ordering(Release),
-    /// The other end of [`AsidRelease`](Self::AsidRelease): a flush that is going to broadcast
-    /// the ASID. The axiomatic checker shows the need with the same two programs.
+    /// The other end of [`AsidRelease`](Self::AsidRelease): a flush that will broadcast the ASID.
     BroadcastAsidAcquire: Kind::Ordering(Acquire),
+    /// A device's last use of a space comes before its ASID is unpinned. Without: a flush finds no
+    /// pin, does not broadcast, and a page is reused before the device's last access to it.
+    UnpinRelease: Kind::Ordering(Release),
+    /// The other end of [`UnpinRelease`](Self::UnpinRelease).
+    UnpinAcquire: Kind::Ordering(Acquire),
     /// A CPU that takes the ASID allocator's lock observes the changes of the previous holder.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).

@@ -3,6 +3,8 @@
 //! The same seed gives the same run. A failure prints its schedule, which `shuttle::replay`
 //! accepts. shuttle has no weak memory ordering; `tests/rules` and miri test that.
 
+#![expect(unsafe_code, reason = "switching is unsafe")]
+
 #[path = "platforms/shuttle.rs"]
 mod platform;
 
@@ -11,8 +13,8 @@ use std::sync::Arc;
 
 use platform::Shuttle;
 use shootdown::soft::{Churn, Config, Lifecycles, Soft, StressReport};
-use shootdown::{CpuId, Reach, Rule, Shootdown, Tagging};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shootdown::{CpuId, Reach, Root, Rule, Shootdown, Tagging};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, RoundRobinScheduler, Scheduler};
 
 /// Four CPUs with two tags.
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, ..Config::DEFAULT };
@@ -105,6 +107,57 @@ fn random_schedules_pass_with_any_tagging() {
         shuttle::Runner::new(scheduler, shuttle_config()).run(move || churn(config));
         let scheduler = RandomScheduler::new_from_seed(1, 100);
         shuttle::Runner::new(scheduler, shuttle_config()).run(move || lifecycles(config));
+    }
+}
+
+/// Switches each CPU from one new space to the next, with `tags` ASIDs and `pins` more, which are
+/// pinned. Fails if that takes more than 200,000 steps, of which the longest run takes a tenth.
+fn run_new_spaces(scheduler: impl Scheduler + 'static, cpus: u32, tags: usize, pins: usize) {
+    const SPACES: usize = 6;
+    let spaces_in_all = cpus as usize * SPACES + pins;
+    let mut limit = shuttle::Config::new();
+    limit.max_steps = shuttle::MaxSteps::FailAfter(200_000);
+    shuttle::Runner::new(scheduler, limit).run(move || {
+        let config = Config { cpus, tables: spaces_in_all, ..CONFIG };
+        let engine: Engine = Arc::new(Soft::engine(config.with_broadcasts(tags + pins)));
+        let spaces = (0..spaces_in_all).map(|root| engine.space(Root(root as u64)));
+        let spaces: Arc<[_]> = spaces.collect();
+        let pinned = &spaces[spaces_in_all - pins..];
+        (0..cpus).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
+        let zero = engine.enter(CpuId(0));
+        assert!(pinned.iter().all(|space| zero.pin().pin_tag(space).is_some()));
+        drop(zero);
+        let all = (Arc::clone(&engine), Arc::clone(&spaces));
+        on_all_cpus(config, move |cpu, _| {
+            let on_cpu = all.0.enter(cpu);
+            let rollovers = || all.0.cpu(cpu).stats().rollovers;
+            for space in &all.1[cpu.index() * SPACES..][..SPACES] {
+                let before = rollovers();
+                // SAFETY: the space outlives the CPU's use of it, and does not move.
+                unsafe { on_cpu.pin().switch(space) };
+                assert!(tags > cpus as usize || rollovers() - before <= 1, "a CPU competes on");
+            }
+            StressReport::default()
+        });
+    });
+}
+
+/// CPUs do not end epochs for each other for ever, if they run in turn or at random: with one ASID
+/// more than CPUs, on both sides of the number from which no CPU waits, beside pins, and with
+/// fewer ASIDs than CPUs.
+#[test]
+fn switches_end_with_few_asids() {
+    for cpus in [2, 3, 4, 6] {
+        let few = cpus as usize;
+        for tags in [1, few - 1, few, few + 1, 2 * few - 1, 2 * few, 2 * few + 1] {
+            for pins in [0, 2, 5] {
+                if pins != 0 && tags <= few {
+                    continue;
+                }
+                run_new_spaces(RoundRobinScheduler::new(1), cpus, tags, pins);
+                run_new_spaces(RandomScheduler::new_from_seed(1, 20), cpus, tags, pins);
+            }
+        }
     }
 }
 

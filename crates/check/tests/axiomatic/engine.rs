@@ -3,8 +3,9 @@
 //! what`. Orderings come from the engine's table of rules.
 //!
 //! The functions are in these files of `crates/shootdown/src`: `switch_to` in `switch.rs`;
-//! `choose_asid`, `roll_over`, `current_asid`, `pin_tag` and `global_tag` in `tag/global.rs`;
-//! `with_lock` in `tag/asids.rs`; `bump`, `record` and `read` in `flush_log.rs`; `scan` in
+//! `choose_asid`, `roll_over`, `current_asid`, `pin_locked` and `global_tag` in `tag/global.rs`;
+//! `choose`, `reserved_in` and `is_reserved` in `tag/reserved.rs`; `listed` and
+//! `write_list` in `tag/asids.rs`; `bump`, `record` and `read` in `flush_log.rs`; `scan` in
 //! `notify.rs`; `catch_up` in `catch_up.rs`.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +14,7 @@ use std::time::Instant;
 use shootdown::Rule;
 use shootdown_check::axiomatic::{
     Enumeration, Execution, Name, Program, Site, Step, Thread, add, compare_exchange, enumerate,
-    fence, load, store, swap,
+    fence, load, store,
 };
 
 /// A part of the engine.
@@ -30,75 +31,83 @@ struct Part {
 /// The states of CPU 1, which leaves space A for space B.
 const ACTIVE_ON_A: u64 = 1;
 const SWITCHING_TO_B: u64 = 2;
-/// Values of `Space::tag`, as 100 × epoch + ASID, and 1000 for a pin. A loses ASID 5 to C, and gets
-/// ASID 7.
-const A_5: u64 = 105;
-const A_7_NO_EPOCH: u64 = 7;
-const A_7: u64 = 207;
-const A_7_PINNED: u64 = 1207;
-const B_6: u64 = 106;
-const C_5_NO_EPOCH: u64 = 5;
-const C_5: u64 = 205;
+/// Values of `Space::tag` and of a CPU's words, as 100 × epoch + ASID, with an odd epoch for a
+/// proposed or sealed ASID, and 1000 for a pin. A loses ASID 5, and gets ASID 7.
+const A_5: u64 = 205;
+const A_7_PROPOSED: u64 = 507;
+const A_7: u64 = 407;
+const A_7_PINNED: u64 = 1407;
+const B_6: u64 = 206;
+const B_8: u64 = 408;
+/// CPU 1 reserves ASID 5, or 6, in epoch 4.
+const SEALED_5: u64 = 505;
+const SEALED_6: u64 = 506;
 
-const ROLLOVER: Name = "CPU 2 rolls over and runs C";
 const NEW_ASID: Name = "CPU 3 runs A";
-const PINNING: Name = "CPU 4 pins A";
 
-const NO_EPOCH: Name = "current_asid: store without epoch";
-const PINNED: Name = "pin_tag: store";
-
-fn locked(steps: Vec<Step>) -> Vec<Step> {
-    let lock = compare_exchange("lock", 0, 1, Rule::TagLockAcquire).line("with_lock: acquire");
-    let unlock = store("lock", 0, Rule::TagLockRelease).line("with_lock: release");
-    [lock].into_iter().chain(steps).chain([unlock]).collect()
-}
+const PROPOSED: Name = "current_asid: propose";
 
 /// The CPU that leaves A, which it has loaded under ASID 5. Until it loads B's root, which comes
-/// after these steps, it may walk A's page tables.
+/// after these steps, it may walk A's page tables. It has found B's ASID of epoch 2. (Its word, and
+/// not the epoch, decides whether it may use this ASID.)
 fn leaver() -> Thread {
     let steps = vec![
         store("presence", SWITCHING_TO_B, Rule::LeaveRelease).line("switch_to: presence"),
         fence(Rule::SwitchFence).line("switch_to: fence"),
-        load("B.tag", Rule::AsidAcquire).line("choose_asid: space.tag"),
-        load("epoch", Relaxed).only_if(&[1]).line("choose_asid: is_current"),
-        compare_exchange("active", A_5, B_6, Relaxed).line("choose_asid: active"),
+        store("chosen", B_6, Relaxed).line("choose: chosen_tag"),
+        compare_exchange("active", A_5, B_6, Rule::ActiveTagRelease).line("choose: active_tag"),
     ];
     ("CPU 1 leaves A for B", steps)
 }
 
-/// The CPU that finds no free ASID for C, begins epoch 2, and gives C ASID 5. If CPU 1 has not
-/// chosen B yet, ASID 5 stays reserved and A keeps it, so the thread stops.
-fn roll_over() -> Thread {
-    let steps = locked(vec![
-        store("epoch", 2, Relaxed).line("roll_over: epoch"),
-        swap("active", 0, Relaxed).only_if(&[B_6]).line("roll_over: active_tag"),
-        store("C.tag", C_5_NO_EPOCH, Rule::AsidRelease).line(NO_EPOCH),
-        fence(Rule::NewAsidFence).line("current_asid: fence"),
-        store("C.tag", C_5, Rule::AsidRelease).line("current_asid: store with epoch"),
-    ]);
-    (ROLLOVER, steps)
+/// The CPU that leaves A in epoch 4, after another one has sealed its word.
+fn sealed_leaver() -> Thread {
+    let steps = vec![
+        store("presence", SWITCHING_TO_B, Rule::LeaveRelease).line("switch_to: presence"),
+        fence(Rule::SwitchFence).line("switch_to: fence"),
+        store("reserved", SEALED_5 - 100, Relaxed).line("choose: reserved_tag"),
+        store("chosen", B_8, Relaxed).line("choose: chosen_tag"),
+        compare_exchange("active", SEALED_5, B_8, Rule::ActiveTagRelease)
+            .line("choose: active_tag"),
+    ];
+    ("CPU 1 leaves A for B", steps)
 }
 
-/// The CPU that runs A, finds ASID 5 taken, and gives A ASID 7.
-fn assign_asid() -> Thread {
-    let steps = locked(vec![
-        load("epoch", Relaxed).only_if(&[2]).line("current_asid: epoch"),
-        store("A.tag", A_7_NO_EPOCH, Rule::AsidRelease).line(NO_EPOCH),
+/// The CPU that runs A in epoch 4, and finds that CPU 1 reserves another ASID.
+fn find_another_reserved() -> Vec<Step> {
+    vec![
+        load("active", Rule::ActiveTagAcquire).only_if(&[B_6]).line("reserved_in: active_tag"),
+        compare_exchange("active", B_6, SEALED_6, Relaxed).line("reserved_in: seal"),
+    ]
+}
+
+/// The CPU that runs A in epoch 4, and finds that CPU 1 reserves A's ASID, and has chosen another.
+fn find_another_chosen() -> Vec<Step> {
+    vec![
+        load("active", Rule::ActiveTagAcquire).only_if(&[SEALED_5]).line("reserved_in: active_tag"),
+        load("chosen", Rule::ChosenTagAcquire).only_if(&[B_8]).line("is_reserved: chosen_tag"),
+    ]
+}
+
+/// The CPU that runs A, finds its ASID not reserved, and gives A ASID 7.
+fn assign_asid(finding: Vec<Step>) -> Thread {
+    let steps = vec![
+        compare_exchange("A.tag", A_5, A_7_PROPOSED, Rule::AsidRelease).line(PROPOSED),
         fence(Rule::NewAsidFence).line("current_asid: fence"),
-        store("A.tag", A_7, Rule::AsidRelease).line("current_asid: store with epoch"),
-    ]);
+        compare_exchange("A.tag", A_7_PROPOSED, A_7, Rule::AsidRelease)
+            .line("current_asid: confirm"),
+    ];
     let switching = fence(Rule::SwitchFence).line("switch_to: fence");
-    (NEW_ASID, [switching].into_iter().chain(steps).collect())
+    (NEW_ASID, [switching].into_iter().chain(finding).chain(steps).collect())
 }
 
 /// The CPU that pins A for a device after A has got ASID 7.
 fn pin() -> Thread {
-    let mut steps = locked(vec![
-        load("A.tag", Relaxed).only_if(&[A_7]).line("current_asid: space.tag"),
-        store("A.tag", A_7_PINNED, Rule::AsidRelease).line(PINNED),
-    ]);
-    steps.push(fence(Rule::NewAsidFence).line("pin_tag: fence"));
-    (PINNING, steps)
+    let steps = vec![
+        compare_exchange("A.tag", A_7, A_7_PINNED, Rule::AsidRelease).line("pin_locked: exchange"),
+        fence(Rule::NewAsidFence).line("pin_tag: fence"),
+    ];
+    ("CPU 4 pins A", steps)
 }
 
 /// The CPU that has removed page tables of A: it loads the ASID to broadcast, and then the presence
@@ -121,31 +130,35 @@ fn is_missed_by_broadcast(execution: &Execution) -> bool {
         && execution.value("presence of CPU 1") == Some(ACTIVE_ON_A)
 }
 
-/// `TagLockRelease` is not among the needed rules, because `NewAsidFence` comes before it.
-fn tags(name: Name, threads: Vec<Thread>) -> Part {
-    let initial =
-        [("presence", ACTIVE_ON_A), ("active", A_5), ("A.tag", A_5), ("B.tag", B_6), ("epoch", 1)];
-    Part {
-        name,
-        program: Program::new(&initial, threads),
-        is_violation: is_missed_by_broadcast,
-        needs: &[
-            Rule::SwitchFence,
-            Rule::NewAsidFence,
-            Rule::TagLockAcquire,
-            Rule::AsidRelease,
-            Rule::BroadcastAsidAcquire,
-        ],
-    }
+fn tags(name: Name, threads: Vec<Thread>, needs: &'static [Rule], active: u64) -> Part {
+    let initial = [("presence", ACTIVE_ON_A), ("A.tag", A_5), ("chosen", A_5), ("active", active)];
+    let program = Program::new(&initial, threads);
+    Part { name, program, is_violation: is_missed_by_broadcast, needs }
 }
 
+/// CPU 1 has chosen B's ASID before its word is sealed.
 fn renumbered_space() -> Part {
-    tags("renumbered_space", vec![leaver(), roll_over(), assign_asid(), flush()])
+    let threads = vec![leaver(), assign_asid(find_another_reserved()), flush()];
+    tags("renumbered_space", threads, RENUMBERED, A_5)
+}
+
+/// `SwitchFence` and `ActiveTagRelease` both release the presence, so neither is needed here.
+const RENUMBERED: &[Rule] =
+    &[Rule::ActiveTagAcquire, Rule::AsidRelease, Rule::BroadcastAsidAcquire];
+
+/// CPU 1 chooses B's ASID after its word was sealed.
+fn renumbered_after_sealing() -> Part {
+    let threads = vec![sealed_leaver(), assign_asid(find_another_chosen()), flush()];
+    let needs =
+        &[Rule::SwitchFence, Rule::ChosenTagAcquire, Rule::AsidRelease, Rule::BroadcastAsidAcquire];
+    tags("renumbered_after_sealing", threads, needs, SEALED_5)
 }
 
 /// As `renumbered_space`, and another CPU pins A before the flush loads the ASID.
 fn pinned_space() -> Part {
-    tags("pinned_space", vec![leaver(), roll_over(), assign_asid(), pin(), flush()])
+    let assigning = assign_asid(find_another_reserved());
+    let threads = vec![leaver(), assigning, pin(), flush()];
+    tags("pinned_space", threads, RENUMBERED, A_5)
 }
 
 const OLD_ENTRY: u64 = 0;
@@ -168,12 +181,37 @@ fn used_asid(assigning: Vec<Step>) -> Part {
     let threads = vec![("CPU 0 flushes A", flush), (NEW_ASID, assigning), ("CPU 4 runs A", user)];
     Part {
         name: "used_asid",
-        program: Program::new(&[("A.tag", A_5), ("epoch", 2), ("entry", OLD_ENTRY)], threads),
+        program: Program::new(&[("A.tag", A_5), ("entry", OLD_ENTRY)], threads),
         is_violation: |execution| {
             execution.value("tag") == Some(A_5) && execution.value("walk") == Some(OLD_ENTRY)
         },
         // loom shows the same (`broadcast_while_another_allocates`).
         needs: &[Rule::FlushFence, Rule::NewAsidFence, Rule::AsidAcquire],
+    }
+}
+
+/// A CPU writes the list of unavailable ASIDs for epoch 4, while another one reads a word of it for
+/// epoch 2. The reader must not take the new word for the old one.
+fn list() -> Part {
+    const NEW_WORD: u64 = 1;
+    let writer = vec![
+        store("listed", 0, Relaxed).line("write_list: listed"),
+        fence(Rule::ListFence).line("write_list: fence"),
+        store("word", NEW_WORD, Relaxed).line("write_list: word"),
+    ];
+    let reader = vec![
+        load("listed", Rule::ListAcquire).only_if(&[2]).line("listed: listed"),
+        load("word", Rule::ListAcquire).named("word").line("listed: word"),
+        load("listed", Rule::ListAcquire).named("listed again").line("listed: listed again"),
+    ];
+    let threads = vec![("CPU 0 writes the list", writer), ("CPU 1 reads it", reader)];
+    Part {
+        name: "list",
+        program: Program::new(&[("listed", 2)], threads),
+        is_violation: |execution| {
+            execution.value("word") == Some(NEW_WORD) && execution.value("listed again") == Some(2)
+        },
+        needs: &[Rule::ListFence, Rule::ListAcquire],
     }
 }
 
@@ -233,9 +271,11 @@ fn is_another_extent(execution: &Execution) -> bool {
     execution.value("stamp again") == Some(stamp) && extent != expected
 }
 
-fn parts() -> [Part; 4] {
-    let (_, assigning) = assign_asid();
-    [log_entry(), renumbered_space(), pinned_space(), used_asid(assigning)]
+fn parts() -> [Part; 6] {
+    let (_, assigning) = assign_asid(Vec::new());
+    let renumbered = [renumbered_space(), renumbered_after_sealing(), pinned_space()];
+    let [first, second, third] = renumbered;
+    [log_entry(), list(), first, second, third, used_asid(assigning)]
 }
 
 impl Part {
@@ -271,7 +311,8 @@ fn complete_parts_have_no_violation() {
 }
 
 /// The rules that loom cannot break visibly: see `tests/rules` of the engine.
-const UNSEEN_BY_LOOM: [Rule; 3] = [Rule::StampClaim, Rule::AsidRelease, Rule::BroadcastAsidAcquire];
+const UNSEEN_BY_LOOM: [Rule; 4] =
+    [Rule::StampClaim, Rule::AsidRelease, Rule::BroadcastAsidAcquire, Rule::ChosenTagAcquire];
 
 #[test]
 fn each_rule_broken_fails_its_part() {
@@ -296,32 +337,23 @@ fn each_rule_broken_fails_its_part() {
     assert!(UNSEEN_BY_LOOM.iter().all(|rule| killed.contains(rule)), "{killed:?}");
 }
 
-/// The CPU that rolls over executes `NewAsidFence` before it releases the lock. Because of that
-/// fence, its swap of the other CPU's tag can be relaxed.
+/// The confirmation and the pin are read-modify-writes, which continue the proposal's release
+/// sequence.
 #[test]
-fn rollover_without_fence_misses_a_cpu() {
-    for part in [renumbered_space(), pinned_space()] {
-        let is_fence = |site: Site| site.rule == Rule::NewAsidFence && site.thread == ROLLOVER;
-        println!("{}", part.without(is_fence).witness.expect("the fence is needed"));
-    }
-}
-
-/// The store that follows `NewAsidFence` is released by that fence.
-#[test]
-fn asid_release_is_needed_by_two_stores() {
+fn asid_release_is_needed_by_the_proposal() {
     let part = pinned_space();
     let is_needed = |site: &Site| part.without(|broken| broken == *site).is_allowed();
     let sites = part.program.sites().filter(|site| site.rule == Rule::AsidRelease);
     let needed: Vec<_> = sites.filter(is_needed).map(|site| (site.thread, site.line)).collect();
-    assert_eq!(needed, [(NEW_ASID, NO_EPOCH), (PINNING, PINNED)]);
+    assert_eq!(needed, [(NEW_ASID, PROPOSED)]);
 }
 
-/// Shows why `current_asid` first stores an ASID without its epoch: if the epoch were stored before
-/// the fence, a third CPU could use the ASID although the flush has named the old one.
+/// Shows why `current_asid` first proposes an ASID: a third CPU could otherwise use the ASID
+/// although the flush has named the old one.
 #[test]
-fn asid_with_epoch_before_fence_is_used_early() {
+fn unproposed_asid_is_used_early() {
     let assigning = vec![
-        store("A.tag", A_7, Rule::AsidRelease).line("current_asid: store with epoch"),
+        store("A.tag", A_7, Rule::AsidRelease).line("current_asid: confirm"),
         fence(Rule::NewAsidFence).line("current_asid: fence"),
     ];
     let part = used_asid(assigning);

@@ -1,19 +1,25 @@
 //! The allocator of ASIDs, which are tags that mean the same space on every CPU.
 //!
-//! Each engine has one allocator. Its words are written under its lock. `global.rs` has the use by
-//! CPUs, and the rollover to a new epoch.
+//! Each engine has one allocator. CPUs take blocks of ASIDs from it (`stock.rs`), without a lock:
+//! one compare-and-swap of `next` takes a block. `global.rs` has the use by CPUs, and `reserved.rs`
+//! the ASIDs that stay allocated in a new epoch.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::stock::Block;
+use crate::cache_padded::CachePadded;
 use crate::cpu_set::SharedCpuSet;
 use crate::ids::{CpuId, Tag};
 use crate::machine::Machine;
-use crate::memory::{TagWords, Word, order, zero_words};
+use crate::memory::{TagWords, Word, fence, order, zero_words};
 use crate::rules::Rule;
 
 /// An ASID in one word, with its number of pins and the epoch in which it was allocated. 0 for no
 /// ASID.
+///
+/// Epochs are even. The odd number after an epoch marks a space's ASID of that epoch as *proposed*:
+/// no CPU may load it yet. It marks a CPU's ASID as *sealed*: see `reserved.rs`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AsidWord(pub(crate) u64);
 
@@ -21,7 +27,8 @@ impl AsidWord {
     pub(crate) const ASID: u64 = 0xffff;
     pub(crate) const PIN: u64 = 1 << 16;
     pub(crate) const PINS: u64 = 0xff << 16;
-    pub(crate) const EPOCH_SHIFT: u32 = 24;
+    const EPOCH_SHIFT: u32 = 24;
+    const PROPOSED: u64 = 1 << Self::EPOCH_SHIFT;
 
     pub(crate) const fn new(epoch: u64, asid: u64) -> Self {
         Self(epoch << Self::EPOCH_SHIFT | asid)
@@ -35,12 +42,32 @@ impl AsidWord {
         Tag(self.0 as u16)
     }
 
+    /// The epoch in which CPUs may load the ASID; an odd number, which is never the epoch, if the
+    /// ASID is proposed.
     pub(crate) const fn epoch(self) -> u64 {
         self.0 >> Self::EPOCH_SHIFT
     }
 
+    /// The epoch in which the ASID was allocated.
+    pub(crate) const fn allocated_in(self) -> u64 {
+        self.epoch() & !1
+    }
+
     pub(crate) const fn is_pinned(self) -> bool {
         self.0 & Self::PINS != 0
+    }
+
+    pub(crate) const fn proposed(self) -> Self {
+        Self(self.0 | Self::PROPOSED)
+    }
+
+    pub(crate) const fn confirmed(self) -> Self {
+        Self(self.0 & !Self::PROPOSED)
+    }
+
+    /// The word with the same pins, and this ASID of this epoch.
+    pub(crate) const fn renewed(self, epoch: u64, asid: u64) -> Self {
+        Self(Self::new(epoch, asid).0 | self.0 & Self::PINS)
     }
 
     /// The word without pins, as a CPU that uses the ASID publishes it.
@@ -49,25 +76,40 @@ impl AsidWord {
     }
 }
 
+/// The first epoch.
+const FIRST: u64 = 2;
+/// The distance of two epochs.
+pub(crate) const EPOCH: u64 = 2;
+
 /// The allocator of ASIDs.
+///
+/// The words that CPUs read at every switch have a cache line of their own, apart from the words
+/// that CPUs write when they take a block.
 pub(crate) struct AsidAllocator<M: Machine> {
-    /// 1 plus the number of the CPU that holds the lock, with its interrupts masked; 0 if none.
-    lock: M::Word,
+    /// The epoch. A rollover increments it.
     pub(crate) epoch: M::Word,
-    /// The ASID at which the search for a free one begins.
-    pub(crate) next: M::Word,
+    /// The epoch for which the list of unavailable ASIDs is complete; 0 while it is written.
+    listed: M::Word,
+    /// CPUs that have been online at any time. A CPU stays in the set, because its reservation
+    /// lasts to the end of the epoch.
+    pub(crate) users: SharedCpuSet<M, M::CpuBits>,
+    /// The number of the block that is taken next, below its epoch.
+    next: CachePadded<M::Word>,
+    /// 1 plus the number of the CPU that holds the lock, with its interrupts masked; 0 if none. It
+    /// guards the list and the pins. No CPU waits for it when it switches.
+    lock: CachePadded<M::Word>,
     /// Number of failed allocations since the last rollover.
     pub(crate) failures: M::Word,
     /// Number of pinned ASIDs.
     pub(crate) pinned: M::Word,
-    /// CPUs that must empty their TLB before they use an ASID of this epoch.
-    pub(crate) flush_pending: SharedCpuSet<M, M::CpuBits>,
-    /// One bit per ASID for allocated ones, and then one bit per ASID for pinned ones.
+    /// One bit per ASID for the list of unavailable ones, which are not handed out in the epoch
+    /// `listed`; and then one bit per ASID for pinned ones.
     words: M::TagWords,
 }
 
-/// The first epoch, and the first ASID. 0 stands for no ASID.
-const FIRST: u64 = 1;
+/// Number of bits for the number of a block, which is below 2¹⁶, or beyond it by a number of CPUs.
+const BLOCK_BITS: u32 = AsidWord::EPOCH_SHIFT;
+const BLOCK: u64 = (1 << BLOCK_BITS) - 1;
 
 /// The lock's word while `cpu` holds it.
 fn holder(cpu: CpuId) -> u64 {
@@ -87,19 +129,20 @@ impl<M: Machine<Word = AtomicU64>> AsidAllocator<M> {
     /// Sets the words that are not 0 at first.
     pub(crate) const fn set_first(&mut self) {
         self.epoch = AtomicU64::new(FIRST);
-        self.next = AtomicU64::new(FIRST);
+        self.listed = AtomicU64::new(FIRST);
     }
 }
 
 impl<M: Machine> Default for AsidAllocator<M> {
     fn default() -> Self {
         Self {
-            lock: M::Word::new(0),
             epoch: M::Word::new(FIRST),
-            next: M::Word::new(FIRST),
+            listed: M::Word::new(FIRST),
+            users: SharedCpuSet::default(),
+            next: CachePadded(M::Word::new(0)),
+            lock: CachePadded(M::Word::new(0)),
             failures: M::Word::new(0),
             pinned: M::Word::new(0),
-            flush_pending: SharedCpuSet::default(),
             words: M::TagWords::zero(),
         }
     }
@@ -112,13 +155,36 @@ impl<M: Machine> AsidAllocator<M> {
         self.count(machine) > machine.cpu_limit() as u64
     }
 
+    /// Returns `true` if all ASIDs of an epoch can be taken before any CPU has chosen one, though
+    /// there are enough for all CPUs.
+    ///
+    /// Each CPU keeps the ASID that it has loaded, and takes a block that has one to hand out. So
+    /// all CPUs find one if the ASIDs beyond those that are pinned or loaded, which are at most one
+    /// for each CPU, fill a block for each CPU. Blocks of several ASIDs are too few only beside
+    /// pins, because they are a quarter of all ASIDs at most.
+    pub(crate) fn may_run_out_early(&self, machine: &M) -> bool {
+        // Relaxed: for progress only. A wrong number makes a CPU wait in vain, or not wait.
+        let unpinned = self.count(machine).saturating_sub(self.pinned.load(Relaxed));
+        let enough = machine.cpu_limit() as u64 * (self.block_size(machine) + 1);
+        unpinned < enough && self.covers_all_cpus(machine)
+    }
+
     /// Number of ASIDs. The first one is 1.
     pub(crate) fn count(&self, machine: &M) -> u64 {
-        let room = (self.allocated().len() * 64).saturating_sub(1);
+        let room = (self.unavailable().len() * 64).saturating_sub(1);
         machine.tag_count().min(room).min(usize::from(u16::MAX)) as u64
     }
 
-    pub(crate) fn allocated(&self) -> &[M::Word] {
+    /// Number of ASIDs of a block: a power of two of up to 64. In all stocks together, at most a
+    /// quarter of the ASIDs is out of use when a rollover begins, or, where blocks are of one ASID,
+    /// none.
+    pub(crate) fn block_size(&self, machine: &M) -> u64 {
+        let share = self.count(machine) / (4 * machine.cpu_limit() as u64).max(1);
+        1 << share.clamp(1, 64).ilog2()
+    }
+
+    /// The list of unavailable ASIDs.
+    pub(crate) fn unavailable(&self) -> &[M::Word] {
         let words = self.words.words();
         &words[..words.len() / 2]
     }
@@ -128,23 +194,124 @@ impl<M: Machine> AsidAllocator<M> {
         &words[words.len() / 2..]
     }
 
-    /// Calls `f` while `cpu`, the caller's, holds the lock.
+    /// A word of the list of unavailable ASIDs; `None` if the list is not complete for `epoch`.
+    pub(crate) fn listed(&self, machine: &M, epoch: u64, word: usize) -> Option<u64> {
+        let is_listed = || self.listed.load(order(machine, Rule::ListAcquire)) == epoch;
+        if !is_listed() {
+            return None;
+        }
+        // Pairs with ListFence. Without: the load returns a word that is being written for a later
+        // epoch, and `listed` is still the old value.
+        let members = self.unavailable()[word].load(order(machine, Rule::ListAcquire));
+        is_listed().then_some(members)
+    }
+
+    /// Writes the list of unavailable ASIDs for `epoch`: those that are pinned, and those to which
+    /// `add_reserved` adds. That function returns `false` if the epoch is over. Call this under the
+    /// lock.
+    ///
+    /// Relaxed: loads and stores under the lock (`TagLockAcquire`). A CPU that reads the list while
+    /// it is written finds `listed` changed.
+    pub(crate) fn write_list(
+        &self,
+        machine: &M,
+        epoch: u64,
+        add_reserved: impl FnOnce(&mut dyn FnMut(u64)) -> bool,
+    ) {
+        self.listed.store(0, Relaxed);
+        fence(machine, Rule::ListFence);
+        for (unavailable, pins) in self.unavailable().iter().zip(self.pins()) {
+            unavailable.store(pins.load(Relaxed), Relaxed);
+        }
+        let is_complete = add_reserved(&mut |asid| {
+            let word = &self.unavailable()[asid as usize / 64];
+            word.store(word.load(Relaxed) | 1 << (asid % 64), Relaxed);
+        });
+        if is_complete {
+            self.listed.store(epoch, order(machine, Rule::ListRelease));
+        }
+    }
+
+    /// Changes the bit that records whether an ASID is pinned. `change` gets the word and the bit,
+    /// and returns the new word.
+    ///
+    /// Relaxed: loads under the lock (`TagLockAcquire`).
+    pub(crate) fn set_pinned(&self, machine: &M, asid: u64, change: impl FnOnce(u64, u64) -> u64) {
+        let (word, bit) = (&self.pins()[asid as usize / 64], 1 << (asid % 64));
+        word.store(change(word.load(Relaxed), bit), order(machine, Rule::ListRelease));
+    }
+
+    /// Takes a block; `None` if all blocks of `epoch` are taken, or if it is over. The block may be
+    /// of a later epoch.
+    pub(crate) fn take_block(&self, machine: &M, epoch: u64) -> Option<Block> {
+        let (size, count) = (self.block_size(machine), self.count(machine));
+        let first = epoch << BLOCK_BITS;
+        loop {
+            // Relaxed: confirmed by the operation below.
+            let next = self.next.0.load(Relaxed);
+            let taken = if next < first {
+                // Relaxed: each block has one taker, because the word never decreases.
+                match self.next.0.compare_exchange(next, first + 1, Relaxed, Relaxed) {
+                    Ok(_) => first,
+                    Err(_) => continue,
+                }
+            } else if next >> BLOCK_BITS > epoch || (next - first) * size > count {
+                return None;
+            } else {
+                // Relaxed: as above. Beyond the last block, the word grows by at most one for each
+                // CPU.
+                self.next.0.fetch_add(1, Relaxed)
+            };
+            // ASID 0 stands for none, so a block of this ASID alone is left out.
+            let block = (taken & BLOCK) + u64::from(size == 1);
+            let (epoch, first) = (taken >> BLOCK_BITS, block * size);
+            if first > count {
+                return None;
+            }
+            // `size` divides 64.
+            let asids = u64::MAX >> (64 - size.min(count + 1 - first)) << (first % 64);
+            let asids = if first == 0 { asids & !1 } else { asids };
+            return Some(Block { epoch, word: (first / 64) as usize, asids });
+        }
+    }
+
+    /// Calls `f` while `cpu`, the caller's, holds the lock. Waits for it, so a CPU that switches
+    /// uses [`try_with_lock`](Self::try_with_lock).
     pub(crate) fn with_lock<R>(&self, machine: &M, cpu: CpuId, f: impl FnOnce() -> R) -> R {
-        let acquire = order(machine, Rule::TagLockAcquire);
-        // Relaxed: after a failure, nothing is read before the next attempt.
-        while self.lock.compare_exchange(0, holder(cpu), acquire, Relaxed).is_err() {
+        while !self.try_lock(machine, cpu) {
             machine.spin_hint();
         }
         self.finish(machine, f)
     }
 
-    /// Calls `f` with the lock of a CPU that has stopped while it held the lock, and releases it.
-    /// Does nothing if the CPU did not hold it. The caller has acquired the CPU's last accesses.
-    pub(crate) fn with_lock_of(&self, machine: &M, stopped: CpuId, f: impl FnOnce()) {
+    /// Calls `f` while `cpu`, the caller's, holds the lock, unless a CPU holds it already.
+    pub(crate) fn try_with_lock<R>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        f: impl FnOnce() -> R,
+    ) -> Option<R> {
+        self.try_lock(machine, cpu).then(|| self.finish(machine, f))
+    }
+
+    fn try_lock(&self, machine: &M, cpu: CpuId) -> bool {
+        // Relaxed: a hint, so that waiters do not write the word. After a failure, nothing is read
+        // before the next attempt.
+        self.lock.0.load(Relaxed) == 0 && {
+            let acquire = order(machine, Rule::TagLockAcquire);
+            self.lock.0.compare_exchange(0, holder(cpu), acquire, Relaxed).is_ok()
+        }
+    }
+
+    /// Releases the lock of a CPU that has stopped while it held the lock. Does nothing if the CPU
+    /// did not hold it. The caller has acquired the CPU's last accesses.
+    ///
+    /// An incomplete list is not used, and the next holder writes it again.
+    pub(crate) fn release_lock_of(&self, machine: &M, stopped: CpuId) {
         // Relaxed: if the CPU holds the lock, no other CPU writes the word, and the caller has
         // acquired what was written under the lock.
-        if self.lock.load(Relaxed) == holder(stopped) {
-            self.finish(machine, f);
+        if self.lock.0.load(Relaxed) == holder(stopped) {
+            self.finish(machine, || ());
         }
     }
 
@@ -152,59 +319,13 @@ impl<M: Machine> AsidAllocator<M> {
     #[cfg(all(test, feature = "soft"))]
     pub(crate) fn lock_for_ever(&self, cpu: CpuId) {
         // Relaxed: a test of one thread.
-        self.lock.store(holder(cpu), Relaxed);
+        self.lock.0.store(holder(cpu), Relaxed);
     }
 
     fn finish<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
         let result = f();
-        self.lock.store(0, order(machine, Rule::TagLockRelease));
+        self.lock.0.store(0, order(machine, Rule::TagLockRelease));
         result
-    }
-
-    /// Allocates this ASID. Returns `false` if it is allocated already.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn allocate(&self, asid: u64) -> bool {
-        let (word, bit) = (&self.allocated()[asid as usize / 64], 1 << (asid % 64));
-        let before = word.load(Relaxed);
-        word.store(before | bit, Relaxed);
-        before & bit == 0
-    }
-
-    /// Allocates the next free ASID; `None` if all are allocated.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn allocate_next(&self, machine: &M) -> Option<u64> {
-        let (count, first) = (self.count(machine), self.next.load(Relaxed));
-        let asid = self.find_free(first..count + 1).or_else(|| self.find_free(1..first))?;
-        self.allocate(asid);
-        self.next.store(asid % count + 1, Relaxed);
-        Some(asid)
-    }
-
-    /// The first free ASID in a range.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    fn find_free(&self, mut asids: core::ops::Range<u64>) -> Option<u64> {
-        while asids.start < asids.end {
-            let (index, bit) = (asids.start / 64, asids.start % 64);
-            let free = !self.allocated()[index as usize].load(Relaxed) >> bit << bit;
-            if free != 0 {
-                let asid = index * 64 + u64::from(free.trailing_zeros());
-                return (asid < asids.end).then_some(asid);
-            }
-            asids.start = (index + 1) * 64;
-        }
-        None
-    }
-
-    /// Changes the bit that records whether an ASID is pinned. `change` gets the word and the bit,
-    /// and returns the new word.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn set_pinned(&self, asid: u64, change: impl FnOnce(u64, u64) -> u64) {
-        let (word, bit) = (&self.pins()[asid as usize / 64], 1 << (asid % 64));
-        word.store(change(word.load(Relaxed), bit), Relaxed);
     }
 }
 
@@ -216,11 +337,15 @@ mod tests {
 
     #[test]
     fn word_keeps_asid_pins_and_epoch_apart() {
-        let mut word = AsidWord::new(5, 0xfffe);
+        let mut word = AsidWord::new(6, 0xfffe);
         for pins in 0..=255 {
-            assert_eq!((word.asid(), word.tag(), word.epoch()), (0xfffe, Tag(0xfffe), 5));
+            assert_eq!((word.asid(), word.tag(), word.epoch()), (0xfffe, Tag(0xfffe), 6));
             assert_eq!(word.is_pinned(), pins != 0);
-            assert_eq!(word.unpinned().0, AsidWord::new(5, 0xfffe).0);
+            assert_eq!(word.unpinned().0, AsidWord::new(6, 0xfffe).0);
+            let proposed = word.renewed(8, 3).proposed();
+            assert_eq!((proposed.epoch(), proposed.allocated_in(), proposed.asid()), (9, 8, 3));
+            assert_eq!(proposed.confirmed().0 & AsidWord::PINS, word.0 & AsidWord::PINS);
+            assert_eq!(proposed.confirmed().epoch(), 8);
             word.0 = word.0.wrapping_add(AsidWord::PIN);
         }
     }
@@ -239,59 +364,71 @@ mod tests {
         assert!(covers_all_cpus(129) && !covers_all_cpus(128));
     }
 
+    /// The machine has room for 128 CPUs.
     #[test]
-    fn asids_are_allocated_in_turn_and_once() {
-        for count in [1, 63, 64, 65, 130, 255] {
-            let machine = Plain::<8>::with_tags(count);
-            let allocator = AsidAllocator::<Plain<8>>::new();
-            let allocate_all =
-                || core::iter::from_fn(|| allocator.allocate_next(&machine)).take(300);
-            let asids: Vec<_> = allocate_all().collect();
-            assert!(asids.iter().copied().eq(1..=count as u64), "{asids:?}");
-            // Some are freed. The search begins with the ASID after the last allocated one.
-            let free = [1, count as u64 / 2, count as u64].map(|asid| asid.max(1));
-            for asid in free {
-                allocator.allocated()[asid as usize / 64].fetch_and(!(1 << (asid % 64)), Relaxed);
+    fn stocks_hold_at_most_a_quarter_of_asids() {
+        let size = |tags| AsidAllocator::<Plain<2048>>::new().block_size(&Plain::with_tags(tags));
+        assert_eq!([size(0), size(1), size(1023), size(1024)], [1, 1, 1, 2]);
+        assert_eq!([size(4095), size(32_767), size(32_768), size(65_535)], [4, 32, 64, 64]);
+    }
+
+    #[test]
+    fn blocks_have_each_asid_once() {
+        for count in [1, 63, 64, 65, 130, 255, 1023, 1024, 1100, 4095, 65_535] {
+            let machine = Plain::<2048>::with_tags(count);
+            let allocator = AsidAllocator::<Plain<2048>>::new();
+            for epoch in [FIRST, FIRST + EPOCH] {
+                let mut asids = Vec::new();
+                while let Some(block) = allocator.take_block(&machine, epoch) {
+                    assert_eq!(block.epoch, epoch);
+                    let bits = (0..64).filter(|bit| block.asids >> bit & 1 != 0);
+                    asids.extend(bits.map(|bit| block.word as u64 * 64 + bit));
+                }
+                assert!(asids.iter().copied().eq(1..=count as u64), "{count}: {asids:?}");
+                assert!(allocator.take_block(&machine, epoch).is_none());
             }
-            let mut again: Vec<_> = allocate_all().collect();
-            again.dedup();
-            let mut expected = free.to_vec();
-            expected.dedup();
-            assert_eq!(again, expected);
-            allocator.allocated().iter().for_each(|word| word.store(0, Relaxed));
-            assert_eq!(allocator.allocate_next(&machine), Some(1));
-            assert!(!allocator.allocate(1));
-            if count > 2 {
-                assert!(allocator.allocate(2) && !allocator.allocate(2));
-                assert_eq!(allocator.allocate_next(&machine), Some(3));
-            }
+            assert!(allocator.take_block(&machine, FIRST).is_none(), "the epoch is over");
         }
     }
 
     #[test]
-    fn pins_have_separate_words() {
-        let allocator = AsidAllocator::<Plain<8>>::new();
+    fn list_has_pins_and_reserved_asids() {
+        let (allocator, machine) = (AsidAllocator::<Plain<8>>::new(), Plain::<8>::with_tags(255));
         for asid in [1, 64, 200] {
-            allocator.set_pinned(asid, |word, bit| word | bit);
+            allocator.set_pinned(&machine, asid, |word, bit| word | bit);
         }
-        let pins = || allocator.pins().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
-        assert_eq!(pins(), [2, 1, 0, 1 << 8]);
-        allocator.set_pinned(64, |word, bit| word & !bit);
-        assert_eq!(pins(), [2, 0, 0, 1 << 8]);
-        assert!(allocator.allocated().iter().all(|word| word.load(Relaxed) == 0));
+        allocator.set_pinned(&machine, 64, |word, bit| word & !bit);
+        let list = |epoch| [0, 1, 2, 3].map(|word| allocator.listed(&machine, epoch, word));
+        assert_eq!(list(FIRST), [Some(0); 4], "there were no pins in the first epoch");
+        let write = |is_complete| {
+            allocator.write_list(&machine, 4, |add| {
+                assert_eq!(list(FIRST), [None; 4]);
+                add(63);
+                add(130);
+                is_complete
+            });
+        };
+        write(false);
+        assert_eq!(list(4), [None; 4]);
+        write(true);
+        assert_eq!(list(4), [1 << 63 | 2, 0, 1 << 2, 1 << 8].map(Some));
     }
 
     #[test]
     fn lock_is_held_during_the_closure() {
         let machine = Plain::<2>::with_tags(3);
         let allocator = AsidAllocator::<Plain<2>>::new();
-        let inside = allocator.with_lock(&machine, CpuId(2), || allocator.lock.load(Relaxed));
-        assert_eq!((inside, allocator.lock.load(Relaxed)), (holder(CpuId(2)), 0));
-        let mut calls = 0;
-        for stopped in [CpuId(1), CpuId(2)] {
-            allocator.lock.store(holder(CpuId(2)), Relaxed);
-            allocator.with_lock_of(&machine, stopped, || calls += 1);
-        }
-        assert_eq!((calls, allocator.lock.load(Relaxed)), (1, 0));
+        let lock = || allocator.lock.0.load(Relaxed);
+        let inside = allocator.with_lock(&machine, CpuId(2), || {
+            assert!(allocator.try_with_lock(&machine, CpuId(3), || ()).is_none());
+            lock()
+        });
+        assert_eq!((inside, lock()), (holder(CpuId(2)), 0));
+        assert_eq!(allocator.try_with_lock(&machine, CpuId(3), lock), Some(holder(CpuId(3))));
+        allocator.lock.0.store(holder(CpuId(2)), Relaxed);
+        allocator.release_lock_of(&machine, CpuId(1));
+        assert_eq!(lock(), holder(CpuId(2)));
+        allocator.release_lock_of(&machine, CpuId(2));
+        assert_eq!(lock(), 0);
     }
 }

@@ -1,27 +1,31 @@
 //! Tags that mean the same space on every CPU, as Arm's and RISC-V's ASIDs do.
 //!
 //! A space gets an ASID when it first runs, and keeps it until ASIDs run out. Then comes a
-//! *rollover*: a new epoch begins, in which only the ASIDs that a CPU has loaded stay allocated.
-//! Each CPU empties its TLB before it uses an ASID of the new epoch. So an ASID belongs to one
-//! space at a time, no CPU is interrupted, and a rollover costs each CPU one flush.
+//! *rollover*: one increment of the epoch. In the new epoch, only the ASIDs that a CPU has loaded
+//! stay allocated (`reserved.rs`). Each CPU empties its TLB before it uses an ASID of the new
+//! epoch. So an ASID belongs to one space at a time, no CPU is interrupted, and a rollover costs
+//! each CPU one flush.
 //!
-//! A CPU that goes back to a space does one compare-and-swap of its own word, `active_tag`. A
-//! rollover swaps this word for 0, and reserves the ASID that it had. Both operate on one word, so
-//! there are two cases. Either the rollover finds the ASID that the CPU has just chosen, and
-//! reserves this ASID. Or the CPU finds its word empty, and takes the slow path under the lock.
-//! (Linux on Arm uses this scheme, in `arch/arm64/mm/context.c`. There, Linux also reserves a
-//! second ASID per space, which this engine does not.)
+//! A CPU that goes back to a space does one compare-and-swap of its own word, `active_tag`.
 //!
-//! If there are no more ASIDs than CPUs, a CPU may find none free. Then it runs the space under
-//! [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
-
-#![expect(unsafe_code, reason = "only the driver knows what a device caches")]
+//! No CPU waits for another one when it switches, wherever the other one is interrupted or stops.
+//! (Linux on Arm has the same epochs, in `arch/arm64/mm/context.c`, with a lock for each new ASID
+//! and for the rollover. There, Linux also reserves a second ASID per space, which this engine does
+//! not.)
+//!
+//! There is one exception: if fewer than two ASIDs for each CPU are not pinned, a CPU that ends an
+//! epoch first waits for those that are choosing an ASID of it (`await_takers`), with a bound.
+//!
+//! If there are no more ASIDs than CPUs, a CPU may find none free, or lose one in a rollover. Then
+//! it runs the space under [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot
+//! broadcast.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::Choice;
-use super::asids::AsidWord;
+use super::asids::{AsidWord, EPOCH};
 use super::slots::{named_by, vacate};
+use super::stock::Block;
 use crate::cpu_set::CpuSet;
 use crate::cpu_state::CpuState;
 use crate::ids::{CpuId, Tag};
@@ -36,6 +40,19 @@ struct Chosen {
     tag: Tag,
     /// The TLB was emptied, and so is clean of every flush.
     emptied: bool,
+}
+
+/// Most times that a CPU calls [`Machine::spin_hint`] for each CPU before it ends an epoch. A CPU
+/// that takes an ASID reads a few words of each CPU, which take 0.1 µs each.
+const SPINS_PER_CPU: usize = 256;
+
+/// Records that a CPU, this one or one that has stopped, has chosen the ASID that it took, or gives
+/// it up.
+pub(super) fn end_taking<M: Machine>(cpu: &CpuState<M>) {
+    // Relaxed: for progress only. Most CPUs never write the word: see `may_run_out_early`.
+    if cpu.taking.load(Relaxed) != 0 {
+        cpu.taking.store(0, Relaxed);
+    }
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
@@ -62,274 +79,246 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Choice { slot, generation: clean }
     }
 
-    /// Chooses the space's ASID, and publishes that this CPU is going to load it.
+    /// Chooses the space's ASID, and records that this CPU is going to load it.
     #[inline]
     fn choose_asid(&self, space: &Space<M>) -> Chosen {
-        // Acquires what the CPU that allocated the ASID observed: see `current_asid`.
-        let word = AsidWord(space.tag.load(order(self.machine(), Rule::AsidAcquire)));
-        let active = &self.cpu.active_tag;
-        // Relaxed: the rollover and this CPU both read-modify-write this one word (ReserveTags). If
-        // the loaded epoch is out of date, the rollover has emptied `active`, and the exchange
-        // below fails.
-        let before = active.load(Relaxed);
-        let is_current = word.epoch() == self.engine.tags().epoch.load(Relaxed);
-        let chosen = word.unpinned().0;
-        if before != 0
-            && is_current
-            && active.compare_exchange(before, chosen, Relaxed, Relaxed).is_ok()
+        let machine = self.machine();
+        let word = space.asid(machine);
+        // Relaxed: if the epoch is over, the word is sealed, and the exchange fails, or the ASID is
+        // reserved for this CPU (ReserveTags).
+        let before = AsidWord(self.cpu.active_tag.load(Relaxed));
+        let epoch = self.engine.tags().epoch.load(Relaxed);
+        // A CPU that has chosen in this epoch has emptied its TLB before.
+        if word.epoch() == epoch
+            && before.epoch() == epoch
+            && self.cpu.choose(machine, before, word.unpinned())
         {
             return Chosen { tag: word.tag(), emptied: false };
         }
-        self.allocate_slow(space)
+        self.choose_slow(space)
     }
 
     /// The slow path of [`choose_asid`](Self::choose_asid): allocates an ASID if the space has none
     /// in this epoch, and empties the TLB if this CPU has not done so since the rollover.
-    ///
-    /// Relaxed: all accesses are under the lock (`TagLockAcquire`).
     #[inline(never)]
-    fn allocate_slow(&self, space: &Space<M>) -> Chosen {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        if tags.count(machine) == 0 {
-            return Chosen { tag: Tag::KERNEL, emptied: false };
+    fn choose_slow(&self, space: &Space<M>) -> Chosen {
+        let mut emptied = false;
+        if self.engine.tags().count(self.machine()) == 0 {
+            return Chosen { tag: Tag::KERNEL, emptied };
         }
-        tags.with_lock(machine, self.id, || {
-            let chosen = self.current_asid(space);
-            let emptied = tags.flush_pending.contains(self.id);
-            if emptied {
-                // The CPU may refill the TLB from the root that is still loaded. The ASID of that
-                // root is reserved, so no other space gets it.
-                tags.flush_pending.remove(self.id, Relaxed);
-                if !machine.breaks(Rule::FlushOnRollover) {
-                    machine.invalidate_all();
+        while let Some(word) = self.current_asid(space) {
+            emptied |= self.empty_for(word.epoch());
+            if self.choose_of_epoch(word.unpinned()) {
+                end_taking(self.cpu);
+                return Chosen { tag: word.tag(), emptied };
+            }
+            // Where a CPU may go without, it does not compete for ASIDs again and again.
+            if !self.engine.tags().covers_all_cpus(self.machine()) {
+                break;
+            }
+        }
+        // This CPU runs the space without an ASID, so it reserves none in the next epoch.
+        let epoch = self.choose_none(self.cpu);
+        Chosen { tag: Tag::KERNEL, emptied: emptied | self.empty_for(epoch) }
+    }
+
+    /// Records that this CPU is going to load an ASID. Returns `false` if its epoch is over, or if
+    /// another CPU has just sealed this CPU's word.
+    fn choose_of_epoch(&self, word: AsidWord) -> bool {
+        // Relaxed: the exchange confirms it.
+        let before = AsidWord(self.cpu.active_tag.load(Relaxed));
+        before.allocated_in() <= word.epoch() && self.cpu.choose(self.machine(), before, word)
+    }
+
+    /// Records that a CPU, this one or one that has stopped, loads no ASID. In its epoch, which is
+    /// the result, it still reserves the ASID that it has reserved.
+    fn choose_none(&self, of: &CpuState<M>) -> u64 {
+        loop {
+            // Relaxed: the exchange confirms it.
+            let before = AsidWord(of.active_tag.load(Relaxed));
+            let epoch = before.allocated_in();
+            if of.choose(self.machine(), before, AsidWord::new(epoch, 0)) {
+                return epoch;
+            }
+        }
+    }
+
+    /// Empties the TLB if this CPU has not done so in `epoch`. Returns `true` if it did.
+    fn empty_for(&self, epoch: u64) -> bool {
+        if self.local().tag_epoch.get() >= epoch {
+            return false;
+        }
+        self.local().tag_epoch.set(epoch);
+        if !self.machine().breaks(Rule::FlushOnRollover) {
+            // The CPU may refill the TLB from the root that is still loaded. The ASID of that root
+            // is reserved, so no other space gets it in this epoch.
+            self.machine().invalidate_all();
+        }
+        self.counters().flushes_full.add_unshared(1);
+        vacate(self.tags());
+        true
+    }
+
+    /// The space's ASID in this epoch, allocated if it has none; `None` if none is free.
+    pub(super) fn current_asid(&self, space: &Space<M>) -> Option<AsidWord> {
+        let (machine, tags) = (self.machine(), self.engine.tags());
+        let mut rollovers = 0;
+        loop {
+            let word = space.asid(machine);
+            // Relaxed: if this epoch is over, an exchange of the caller fails. The word, which has
+            // been acquired, is not of a later epoch. This CPU's own word may be.
+            let own = AsidWord(self.cpu.active_tag.load(Relaxed));
+            let epoch = tags.epoch.load(Relaxed).max(own.allocated_in());
+            if word.epoch() == epoch {
+                return Some(word);
+            }
+            let (renewed, taken) = if word.allocated_in() == epoch {
+                // Pairs with FlushFence: a flush that broadcasts either names this ASID, or its
+                // fence comes before this fence. In the second case, a CPU that uses the ASID comes
+                // after this fence, and walks page tables at least as new as the flush. The ASID is
+                // therefore first proposed: a CPU that loads it comes here, and so does not use the
+                // ASID before the fence. Without the fence, a flush could name the old ASID while a
+                // CPU caches the old entry under the new ASID.
+                fence(machine, Rule::NewAsidFence);
+                (word.confirmed(), None)
+            } else if word.is_pinned() || self.is_reserved(word, epoch) {
+                (word.renewed(epoch, word.asid()), None)
+            } else if let Some(asid) = self.take_asid(epoch) {
+                (word.renewed(epoch, asid).proposed(), Some(asid))
+            } else if self.roll_over(epoch, rollovers) {
+                rollovers += 1;
+                continue;
+            } else {
+                return None;
+            };
+            let release = order(machine, Rule::AsidRelease);
+            // Relaxed on failure: the word is read again.
+            let exchanged = space.tag.compare_exchange(word.0, renewed.0, release, Relaxed);
+            match taken {
+                Some(asid) if exchanged.is_err() => self.local().stock.put_back(asid),
+                Some(_) => {
+                    self.counters().tags_taken.add_unshared(1);
+                    if rollovers != 0 {
+                        tags.failures.store(0, Relaxed);
+                    }
                 }
-                self.counters().flushes_full.add_unshared(1);
-                vacate(self.tags());
+                None => {}
             }
-            self.cpu.active_tag.store(chosen.unpinned().0, Relaxed);
-            if chosen == AsidWord(0) {
-                // This CPU runs the space without an ASID, so it reserves none any more.
-                self.cpu.reserved_tag.store(0, Relaxed);
-            }
-            Chosen { tag: chosen.tag(), emptied }
-        })
+        }
     }
 
-    /// The space's ASID in this epoch, allocated if it has none; 0 if none is free. Call this under
-    /// the lock.
+    /// Takes an ASID from this CPU's stock, and a block from the allocator if the stock is empty.
+    /// `None` if there are none left in `epoch`, or if it is over.
+    fn take_asid(&self, epoch: u64) -> Option<u64> {
+        let (machine, tags, stock) = (self.machine(), self.engine.tags(), &self.local().stock);
+        if tags.may_run_out_early(machine) {
+            // Relaxed: for progress only.
+            self.cpu.taking.store(epoch, Relaxed);
+        }
+        loop {
+            if let Some(asid) = stock.pop(epoch) {
+                return Some(asid);
+            }
+            let block = tags.take_block(machine, epoch)?;
+            let asids = block.asids & !self.unavailable(block.epoch, block.word)?;
+            stock.fill(Block { asids, ..block });
+        }
+    }
+
+    /// Begins a new epoch, unless `epoch` is over already. Returns `false` if that would be in
+    /// vain.
     ///
-    /// Relaxed: loads under the lock (`TagLockAcquire`).
-    fn current_asid(&self, space: &Space<M>) -> AsidWord {
+    /// If there are fewer ASIDs than CPUs, a rollover may free none. Then the next rollover waits
+    /// for as many failed allocations as there are ASIDs. `rollovers` is their number in this
+    /// allocation.
+    fn roll_over(&self, epoch: u64, rollovers: u32) -> bool {
         let (machine, tags) = (self.machine(), self.engine.tags());
-        let word = AsidWord(space.tag.load(Relaxed));
-        if word.epoch() == tags.epoch.load(Relaxed) {
-            return word;
-        }
-        let Some(asid) = self.asid_for(word) else { return AsidWord(0) };
-        // `asid_for` may have begun a new epoch.
-        let pins = word.0 & AsidWord::PINS;
-        let renewed = AsidWord(AsidWord::new(tags.epoch.load(Relaxed), asid).0 | pins);
-        // Pairs with FlushFence: a flush that broadcasts either names this ASID, or its fence comes
-        // before this fence. In the second case, a CPU that uses the ASID comes after this fence,
-        // and walks page tables at least as new as the flush. The ASID is therefore first stored
-        // without an epoch: a CPU that loads it takes the slow path, and so does not use the ASID
-        // before the fence. Without the fence, a flush could name the old ASID while a CPU caches
-        // the old entry under the new ASID.
-        let release = order(machine, Rule::AsidRelease);
-        space.tag.store(AsidWord::new(0, asid).0 | pins, release);
-        fence(machine, Rule::NewAsidFence);
-        space.tag.store(renewed.0, release);
-        renewed
-    }
-
-    /// Allocates an ASID for the space that had `old` in an earlier epoch: the same one if
-    /// possible. `None` if none is free.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    fn asid_for(&self, old: AsidWord) -> Option<u64> {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        let asid = old.asid();
-        if asid != 0 && (self.renew_reserved(old) || old.is_pinned() || tags.allocate(asid)) {
-            return Some(asid);
-        }
-        self.counters().tags_taken.add_unshared(1);
-        if let Some(asid) = tags.allocate_next(machine) {
-            return Some(asid);
-        }
-        // If there are fewer ASIDs than CPUs, a rollover may free none. Then the next rollover
-        // waits for as many failed allocations as there are ASIDs.
-        let failures = tags.failures.load(Relaxed);
-        if failures != 0 && failures < tags.count(machine) {
-            tags.failures.store(failures + 1, Relaxed);
-            return None;
-        }
-        self.roll_over();
-        let asid = tags.allocate_next(machine);
-        tags.failures.store(u64::from(asid.is_none()), Relaxed);
-        asid
-    }
-
-    /// Renews each CPU's reservation of the old ASID for the new epoch. Returns `true` if there was
-    /// one: then the space keeps the ASID.
-    ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    fn renew_reserved(&self, old: AsidWord) -> bool {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        let renewed = AsidWord::new(tags.epoch.load(Relaxed), old.asid());
-        let mut found = false;
-        for cpu in self.cpus_with_tags().iter() {
-            let reserved = &machine.state(cpu).reserved_tag;
-            if reserved.load(Relaxed) == old.unpinned().0 {
-                reserved.store(renewed.0, Relaxed);
-                found = true;
+        if !tags.covers_all_cpus(machine) {
+            // Relaxed: a wrong number makes a rollover come too early or too late.
+            let failures = tags.failures.load(Relaxed);
+            let is_vain = rollovers != 0 || failures != 0 && failures < tags.count(machine);
+            if is_vain {
+                // Relaxed: as above.
+                tags.failures.store(if rollovers == 0 { failures + 1 } else { 1 }, Relaxed);
+                return false;
             }
         }
-        found
+        self.await_takers(epoch);
+        // Relaxed: a CPU that reads the new epoch seals the words of all others (ReserveTags), and
+        // fences before it reads which ASIDs are pinned (ReserveFence).
+        let after = epoch + EPOCH;
+        if tags.epoch.compare_exchange(epoch, after, Relaxed, Relaxed).is_ok() {
+            self.counters().rollovers.add_unshared(1);
+        }
+        true
     }
 
-    /// Begins a new epoch, in which only the ASIDs that CPUs have loaded or devices use stay
-    /// allocated.
+    /// Waits until no other CPU is taking an ASID of `epoch`, which this CPU is about to end, if
+    /// CPUs could otherwise end epochs for each other for ever: with `C` CPUs, and fewer than `2C`
+    /// ASIDs that are not pinned.
     ///
-    /// Relaxed: called under the lock (`TagLockAcquire`).
-    fn roll_over(&self) {
+    /// Then the epoch ends after a CPU has chosen an ASID of it: this CPU has found all blocks
+    /// taken, at least one of them had an ASID to hand out, and the CPU that took it was taking
+    /// until it had chosen. A CPU that is taking waits for none, so there is no deadlock. The wait
+    /// is bounded, for a CPU that its hypervisor has stopped: only progress depends on it.
+    fn await_takers(&self, epoch: u64) {
         let (machine, tags) = (self.machine(), self.engine.tags());
-        self.counters().rollovers.add_unshared(1);
-        let epoch = tags.epoch.load(Relaxed) + 1;
-        tags.epoch.store(epoch, Relaxed);
-        for (allocated, pinned) in tags.allocated().iter().zip(tags.pins()) {
-            allocated.store(pinned.load(Relaxed), Relaxed);
+        end_taking(self.cpu);
+        if !tags.may_run_out_early(machine) {
+            return;
         }
-        for cpu in self.cpus_with_tags().iter() {
-            let state = machine.state(cpu);
-            // A flush may load an ASID that is reallocated from here on (AsidRelease,
-            // BroadcastAsidAcquire). It must then observe the presence of a CPU that has just
-            // chosen its next ASID, so that it finds this CPU leaving. Relaxed: before this CPU
-            // releases the lock, it reallocates an ASID, and NewAsidFence acquires what this swap
-            // has read.
-            let active = state.active_tag.swap(0, Relaxed);
-            // If `active` is 0, the CPU has not chosen an ASID since the last rollover, and still
-            // has its reserved ASID loaded.
-            if active != 0 {
-                state.reserved_tag.store(active, Relaxed);
+        let mut users = CpuSet::new();
+        tags.users.read_into(machine, &mut users);
+        let mut spins = users.len() * SPINS_PER_CPU;
+        for cpu in users.iter() {
+            // Relaxed: for progress only. A CPU that is found too late loses its ASID.
+            while machine.state(cpu).taking.load(Relaxed) == epoch
+                && tags.epoch.load(Relaxed) == epoch
+            {
+                if spins == 0 {
+                    return;
+                }
+                spins -= 1;
+                machine.spin_hint();
             }
-            let reserved = AsidWord(state.reserved_tag.load(Relaxed));
-            if reserved.asid() != 0 && !machine.breaks(Rule::ReserveTags) {
-                tags.allocate(reserved.asid());
-            }
-            tags.flush_pending.insert(cpu);
         }
     }
 
-    /// Ends the reservation of a CPU that goes offline: this one, or one that has stopped.
-    ///
-    /// This takes the lock, because a concurrent rollover could otherwise reserve the ASID again.
-    /// The reservation would still exist when the CPU comes back online, while the ASID may belong
-    /// to another space by then.
+    /// Enters the CPUs that have ASIDs. The caller then synchronizes, and empties the TLB.
+    pub(crate) fn join_asids(&self) {
+        if self.machine().tagging() == Tagging::Global {
+            let tags = self.engine.tags();
+            tags.users.insert(self.id);
+            // Relaxed: if the epoch is over already, the TLB is emptied once more.
+            self.local().tag_epoch.set(tags.epoch.load(Relaxed));
+        }
+    }
+
+    /// Ends the reservation of a CPU that goes offline, this one or one that has stopped: its ASID
+    /// is free in the next epoch. So are the ASIDs of its stock.
     pub(crate) fn release_asids(&self, of: &CpuState<M>) {
         if self.machine().tagging() == Tagging::Global {
-            self.engine.tags().with_lock(self.machine(), self.id, || {
-                // Relaxed: under the lock (TagLockAcquire).
-                of.active_tag.store(0, Relaxed);
-                of.reserved_tag.store(0, Relaxed);
-            });
+            end_taking(of);
+            self.choose_none(of);
         }
     }
 
     /// Releases the allocator's lock if a CPU that has stopped held it.
     ///
-    /// That CPU may have been in the middle of a change. A rollover repairs any: it frees all ASIDs
-    /// but those that are loaded or pinned, and marks all CPUs of the online set for a flush. If
-    /// the CPU was pinning or unpinning an ASID, that ASID may stay pinned for ever.
+    /// If the CPU was pinning or unpinning an ASID, that ASID may stay pinned for ever.
     pub(crate) fn repair_asids(&self, stopped: CpuId) {
-        self.engine.tags().with_lock_of(self.machine(), stopped, || self.roll_over());
-    }
-
-    /// The CPUs that may have a tag loaded. A CPU that comes online concurrently is not missed: it
-    /// allocates its first ASID under the lock, and its TLB is empty.
-    fn cpus_with_tags(&self) -> CpuSet<M::CpuBits> {
-        let mut online = CpuSet::new();
-        self.engine.online().read_into(self.machine(), &mut online);
-        online
-    }
-
-    /// Pins the ASID of the space, for a device that translates by the same page tables (shared
-    /// virtual memory: Arm's SMMU). Returns the ASID, which the caller passes to the device.
-    ///
-    /// Until [`unpin_tag`](Self::unpin_tag) has been called as often, rollovers do not change the
-    /// ASID. Each flush of the space is broadcast, because a device does not publish when it uses a
-    /// translation.
-    ///
-    /// Unpin the space before you [retire](Self::retire) it, because its tables may be freed then.
-    ///
-    /// Returns `None` in these cases:
-    ///
-    /// - the machine's tags are not [global](crate::Tagging::Global);
-    /// - the machine cannot [broadcast](Machine::broadcaster) to all CPUs;
-    /// - at most as many ASIDs as CPUs would be left;
-    /// - this space is pinned 255 times already.
-    pub fn pin_tag(&self, space: &Space<M>) -> Option<Tag> {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        self.engine.broadcaster_to_all()?;
-        let pinned = tags.with_lock(machine, self.id, || {
-            // Relaxed: under the lock (TagLockAcquire).
-            let word = self.current_asid(space);
-            let pinned = tags.pinned.load(Relaxed);
-            let for_devices = tags.count(machine).saturating_sub(machine.cpu_limit() as u64 + 1);
-            let is_first = !word.is_pinned();
-            let fits = if is_first {
-                pinned < for_devices
-            } else {
-                word.0 & AsidWord::PINS != AsidWord::PINS
-            };
-            if word.asid() == 0 || !fits {
-                return None;
-            }
-            if is_first {
-                tags.pinned.store(pinned + 1, Relaxed);
-                tags.set_pinned(word.asid(), |word, bit| word | bit);
-            }
-            space.tag.store(word.0 + AsidWord::PIN, order(machine, Rule::AsidRelease));
-            Some(word.tag())
-        });
-        // Pairs with FlushFence. Either a flush observes that the space is pinned, and broadcasts,
-        // or the device walks page tables at least as new as the flush. Without the fence, the
-        // flush may skip the broadcast while the device caches the old entry.
-        fence(machine, Rule::NewAsidFence);
-        pinned
-    }
-
-    /// Unpins the ASID of the space once.
-    ///
-    /// # Panics
-    ///
-    /// If the space is not [pinned](Self::pin_tag).
-    ///
-    /// # Safety
-    ///
-    /// The device does not use the ASID any more, and has dropped the translations that it cached
-    /// under it. This is the only call for one [`pin_tag`](Self::pin_tag).
-    pub unsafe fn unpin_tag(&self, space: &Space<M>) {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        let was_pinned = tags.with_lock(machine, self.id, || {
-            // Relaxed: under the lock (TagLockAcquire).
-            let word = AsidWord(space.tag.load(Relaxed));
-            if !word.is_pinned() {
-                return false;
-            }
-            let left = AsidWord(word.0 - AsidWord::PIN);
-            space.tag.store(left.0, order(machine, Rule::AsidRelease));
-            if !left.is_pinned() {
-                tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
-                tags.set_pinned(word.asid(), |word, bit| word & !bit);
-            }
-            true
-        });
-        // The panic is outside of the lock, so that a kernel that survives it can go on.
-        assert!(was_pinned, "the space is unpinned more often than pinned");
+        self.engine.tags().release_lock_of(self.machine(), stopped);
     }
 }
 
 impl<M: Machine> Space<M> {
+    /// The ASID for a CPU that is going to load it. Acquires what the CPU that allocated the ASID
+    /// observed: see [`current_asid`](PinnedCpu::current_asid).
+    #[inline]
+    fn asid(&self, machine: &M) -> AsidWord {
+        AsidWord(self.tag.load(order(machine, Rule::AsidAcquire)))
+    }
+
     /// The ASID that the space has on all CPUs that have it loaded; [`Tag::KERNEL`] if it has none.
     /// Call this after a full fence (see [`Rule::NewAsidFence`]), and before the scan.
     ///
@@ -341,12 +330,5 @@ impl<M: Machine> Space<M> {
     #[inline]
     pub(crate) fn global_tag(&self, machine: &M) -> Tag {
         AsidWord(self.tag.load(order(machine, Rule::BroadcastAsidAcquire))).tag()
-    }
-
-    /// Returns `true` if a device uses the space.
-    #[inline]
-    pub(crate) fn is_pinned(&self) -> bool {
-        // Relaxed: the caller has executed FlushFence, which pairs with NewAsidFence of `pin_tag`.
-        AsidWord(self.tag.load(Relaxed)).is_pinned()
     }
 }

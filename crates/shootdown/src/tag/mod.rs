@@ -9,8 +9,11 @@
 
 pub(crate) mod asids;
 pub(crate) mod global;
+mod pins;
 pub(crate) mod rename;
+mod reserved;
 pub(crate) mod slots;
+pub(crate) mod stock;
 
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};

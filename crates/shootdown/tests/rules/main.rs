@@ -6,8 +6,8 @@
 //!
 //! loom does not explore the following:
 //!
-//! - more than four threads, or everything that four threads can do (`AsidRelease` and
-//!   `BroadcastAsidAcquire` need that);
+//! - more than four threads, or everything that four threads can do (`AsidRelease`,
+//!   `BroadcastAsidAcquire`, `ChosenTagAcquire` and `ListFence` need that);
 //! - stores to one word that take effect in another order than they were executed in (`StampClaim`
 //!   needs that);
 //! - loads that return a value stored later. Instead, pages are cells whose every use must be
@@ -15,7 +15,7 @@
 //! - page-table walks that pass a store, or invalidations that pass a load.
 //!   `crates/check/tests/engine.rs` has programs for these.
 //!
-//! For the three rules named above, `crates/check/tests/axiomatic` enumerates the executions of a
+//! For the five rules named above, `crates/check/tests/axiomatic` enumerates the executions of a
 //! reduced program.
 
 #![expect(unsafe_code, reason = "switching is unsafe, and loom's cells are")]
@@ -131,8 +131,11 @@ programs_against! {
     RecheckScan => trim_twice,
     NewAsidFence => broadcast_while_asid_changes,
     AsidAcquire => broadcast_while_another_allocates,
-    TagLockAcquire => two_allocate_asids,
-    TagLockRelease => two_allocate_one_asid,
+    ActiveTagRelease | ActiveTagAcquire => leave_reserved_asid,
+    ListRelease | ListAcquire => allocate_beside_reserved,
+    TagLockAcquire | TagLockRelease => two_unpin_asids,
+    PinFence | ReserveFence => pin_while_tags_run_out,
+    UnpinRelease | UnpinAcquire => unpin_while_flushing,
     ReserveTags => rollover_under_active,
     FlushOnRollover => reuse_an_asid,
     FlushOnWrap => wrap_around,
@@ -148,7 +151,8 @@ programs_against! {
     RingOnline => flush_kernel,
     // loom's page-table walks are never late, so PublishTables is tested on the hostile machine of
     // `crates/check`.
-    ; none: StampClaim, AsidRelease, BroadcastAsidAcquire, PublishTables
+    ; none: StampClaim, AsidRelease, BroadcastAsidAcquire, ChosenTagAcquire, ListFence,
+        PublishTables
 }
 
 /// The interleavings that loom explores.
@@ -204,7 +208,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 41] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 43] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
@@ -230,6 +234,8 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 41] {
         ("quarantine while entering", quarantine_while_entering::<W>),
         ("quarantine while returning", quarantine_while_returning::<W>),
         ("quarantine while trimming", quarantine_while_trimming::<W>),
+        ("unpin while tags run out", unpin_while_tags_run_out::<W>),
+        ("two allocate one ASID", two_allocate_one_asid::<W>),
         ("roll over while choosing", rollover_while_choosing::<W>),
         ("wait for firmware's broadcast", wait_on_another_cpu_for_firmware::<W>),
         ("resume during broadcast", resume_during_broadcast::<W>),
@@ -363,7 +369,10 @@ fn intact<const W: usize>(search: impl Fn(Program) -> Option<Search>) -> Vec<Nam
 fn every_program_passes() {
     assert_all_pass(intact::<1>(|program| {
         if !soaking() {
-            return Some(Search::Bounded(2));
+            // With two preemptions, each of these programs of three CPUs takes minutes.
+            let is_slow = is(program, broadcast_while_another_allocates::<1>)
+                || is(program, allocate_beside_reserved::<1>);
+            return Some(Search::Bounded(if is_slow { 1 } else { 2 }));
         }
         if is(program, wait_for_each_other::<1>)
             || is(program, broadcast_while_another_allocates::<1>)
@@ -371,6 +380,9 @@ fn every_program_passes() {
             // The first program spins, so its search never ends without a bound. In the second,
             // three CPUs do much. The next test runs both.
             return None;
+        }
+        if is(program, allocate_beside_reserved::<1>) {
+            return Some(Search::Bounded(2));
         }
         // Unbounded searches of these programs of three CPUs take too long.
         let needs_bound = is(program, flush_walkers_and_unhook::<1>)
@@ -388,7 +400,17 @@ fn every_program_passes_with_witnesses() {
         let is_slow = is(program, trim_twice::<1>)
             || is(program, flush_walkers_and_unhook::<1>)
             || is(program, wait_for_each_other::<1>)
+            || is(program, leave_reserved_asid::<1>)
+            || is(program, pin_while_tags_run_out::<1>)
+            || is(program, unpin_while_tags_run_out::<1>)
+            || is(program, rollover_while_choosing::<1>)
             || is(program, broadcast_while_another_allocates::<1>);
+        if is(program, allocate_beside_reserved::<1>) {
+            // Its three CPUs take minutes with one preemption. So `cargo xtask soak` alone finds a
+            // value that only a witness shows: a word of the list that a CPU reads before another
+            // one writes it. Without witnesses, the program runs above.
+            return soaking().then_some(Search::Witnessed(1));
+        }
         Some(Search::Witnessed(match soaking() {
             true => 3,
             false if is_slow => 1,
@@ -403,6 +425,10 @@ fn every_program_passes_with_two_word_sets() {
         // These two take six and two seconds, and all others together a fifth of a second.
         let is_slow =
             is(program, trim_twice::<2>) || is(program, broadcast_while_another_allocates::<2>);
+        if is(program, allocate_beside_reserved::<2>) {
+            // As above. Sets of two words are not searched beside the list.
+            return soaking().then_some(Search::Witnessed(1));
+        }
         match soaking() {
             true => Some(Search::Witnessed(2)),
             false => (!is_slow).then_some(Search::Witnessed(1)),
@@ -509,7 +535,9 @@ fn each_rule_broken_fails_its_program() {
     let survivors = Mutex::new(Vec::new());
     in_parallel(Rule::ALL.to_vec(), |rule| {
         // `cargo xtask mutants` counts the lines that begin with "survived" and "killed".
-        let Some((name, program)) = program_against::<1>(rule) else {
+        // For AsidAcquire, loom needs two minutes. The axiomatic checker shows the need at once.
+        let is_slow = rule == Rule::AsidAcquire && !soaking();
+        let Some((name, program)) = program_against::<1>(rule).filter(|_| !is_slow) else {
             println!("survived {rule:?}");
             return;
         };

@@ -20,11 +20,19 @@ fn few_tags(config: Config) -> Config {
     Config { tables: 8, ..config.with_broadcasts(FEW) }
 }
 
-/// Three more spaces, which do not move.
-type OtherSpaces<const W: usize> = Arc<[Space<Machine<W>>; 3]>;
+/// `N` more spaces, which do not move.
+type OtherSpaces<const W: usize, const N: usize = 3> = Arc<[Space<Machine<W>>; N]>;
 
-fn other_spaces<const W: usize>(system: &System<W>) -> OtherSpaces<W> {
-    Arc::new([2, 3, 4].map(|root| system.engine.space(Root(root))))
+fn other_spaces<const W: usize, const N: usize>(system: &System<W>) -> OtherSpaces<W, N> {
+    let spaces = std::array::from_fn(|root| system.engine.space(Root(root as u64 + 2)));
+    spaces.iter().for_each(|space| system.machine().map(space, 0));
+    Arc::new(spaces)
+}
+
+/// Switches to a space, and uses a page.
+fn switch_and_touch<const W: usize>(cpu: &Cpu<'_, W>, space: &Space<Machine<W>>) {
+    switch(cpu, space);
+    assert_eq!(cpu.touch(0), Touch::Ok);
 }
 
 /// Runs all `spaces` on CPU 0, so that tags run out. The spaces must not be dropped before the
@@ -58,9 +66,11 @@ pub(crate) fn broadcast_while_asid_changes<const W: usize>(config: Config) {
 pub(crate) fn broadcast_while_another_allocates<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, ..few_tags(config) });
     switch(&system.cpu(1), &system.b);
-    let spaces = other_spaces(&system);
+    let spaces = other_spaces::<W, 3>(&system);
     roll_over(&system.cpu(0), &spaces[..]);
-    switch(&system.cpu(2), &system.b);
+    // CPUs 1 and 2 have nothing else to do in the new epoch.
+    system.cpu(1).pin().leave_space();
+    [1, 2].into_iter().for_each(|cpu| switch(&system.cpu(cpu), &system.b));
     let others = [1, 2].map(|cpu| {
         let system = Arc::clone(&system);
         loom::thread::spawn(move || {
@@ -82,11 +92,10 @@ pub(crate) fn broadcast_while_another_allocates<const W: usize>(config: Config) 
 /// CPU 1 uses a space when tags run out. Then CPU 0 runs the same space, and flushes it.
 pub(crate) fn rollover_under_active<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
-    let spaces = other_spaces(&system);
+    let spaces = other_spaces::<W, 3>(&system);
     let cpu = system.cpu(0);
     switch(&cpu, &system.b);
     roll_over(&cpu, &spaces[..]);
-    system.machine().map(&spaces[2], 0);
     assert_eq!(cpu.touch(0), Touch::Ok);
     switch(&cpu, &system.a);
     assert_eq!(cpu.touch(0), Touch::Ok);
@@ -98,7 +107,6 @@ pub(crate) fn rollover_under_active<const W: usize>(config: Config) {
 /// CPU 1 switches to a space whose ASID belonged to an earlier space of CPU 1.
 pub(crate) fn reuse_an_asid<const W: usize>(config: Config) {
     let (system, spaces) = asid_reused::<W>(config);
-    system.machine().map(&spaces[2], 0);
     let cpu = system.cpu(1);
     switch(&cpu, &spaces[2]);
     assert_eq!(cpu.touch(0), Touch::Ok);
@@ -108,7 +116,7 @@ pub(crate) fn reuse_an_asid<const W: usize>(config: Config) {
 pub(crate) fn rollover_while_choosing<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
-    let spaces = other_spaces(&system);
+    let spaces = other_spaces::<W, 3>(&system);
     system.race(
         |system, cpu| {
             switch(cpu, &system.a);
@@ -125,31 +133,98 @@ pub(crate) fn rollover_while_choosing<const W: usize>(config: Config) {
     assert_ne!(cpu.touch(0), Touch::Stale);
 }
 
-/// Two CPUs allocate their first ASIDs at the same time; then one runs the other's space.
-pub(crate) fn two_allocate_asids<const W: usize>(config: Config) {
-    let system = System::<W>::new(few_tags(config));
+/// A system with three CPUs that have taken the ASIDs 1 to 4: CPU 1 is on `a` with ASID 1, CPU 2 on
+/// the first of the other spaces with 2, and CPU 0 on `b` with 4. No CPU has 3.
+fn three_cpus<const W: usize>(config: Config) -> (Arc<System<W>>, OtherSpaces<W, 4>) {
+    let system = System::<W>::new(Config { cpus: 3, ..few_tags(config) });
+    let spaces = other_spaces::<W, 4>(&system);
+    switch(&system.cpu(1), &system.a);
+    switch(&system.cpu(2), &spaces[0]);
+    [&spaces[1], &system.b].into_iter().for_each(|space| switch(&system.cpu(0), space));
+    (system, spaces)
+}
+
+/// Tags run out on CPU 0. Meanwhile CPU 2 goes to the space of CPU 1, and then CPU 1 to the space
+/// that CPU 0 leaves. No other space may get the ASID that CPU 1 has left.
+pub(crate) fn leave_reserved_asid<const W: usize>(config: Config) {
+    let (system, spaces) = three_cpus::<W>(config);
+    let leave = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        switch(&system.cpu(2), &system.a);
+        switch(cpu, &system.b);
+    };
+    system.race(leave, |cpu| switch_and_touch(cpu, &spaces[2]));
+    switch_and_touch(&system.cpu(0), &system.a);
+}
+
+/// Tags run out on CPU 0, which gets the ASID 1. Then CPU 1 may not get the ASID 2 that CPU 2 has
+/// loaded.
+pub(crate) fn allocate_beside_reserved<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, ..few_tags(config) });
+    let spaces = other_spaces::<W, 4>(&system);
+    switch(&system.cpu(0), &spaces[0]);
+    switch(&system.cpu(2), &spaces[1]);
+    switch(&system.cpu(1), &system.b);
+    switch(&system.cpu(0), &system.a);
+    let new = Arc::clone(&spaces);
     system.race(
-        |system, cpu| {
-            switch(cpu, &system.a);
-            assert_eq!(cpu.touch(0), Touch::Ok);
-        },
-        |cpu| switch(cpu, &system.b),
+        move |_, cpu| switch_and_touch(cpu, &new[2]),
+        |cpu| switch_and_touch(cpu, &spaces[3]),
     );
-    let cpu = system.cpu(1);
-    switch(&cpu, &system.b);
-    assert_eq!(cpu.touch(0), Touch::Ok);
+    [0, 1].into_iter().for_each(|cpu| switch_and_touch(&system.cpu(cpu), &spaces[1]));
+}
+
+/// Two CPUs unpin ASIDs at the same time. Then three may be pinned, so that each CPU has an ASID.
+pub(crate) fn two_unpin_asids<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { tags: 6, ..few_tags(config) });
+    let spaces = other_spaces::<W, 3>(&system);
+    let pin = |space| system.cpu(0).pin().pin_tag(space).is_some();
+    assert!(pin(&system.a) && pin(&system.b));
+    system.race(
+        // SAFETY: there is no device.
+        |system, cpu| unsafe { cpu.pin().unpin_tag(&system.b) },
+        // SAFETY: as above.
+        |cpu| unsafe { cpu.pin().unpin_tag(&system.a) },
+    );
+    assert!(spaces.iter().all(pin));
+}
+
+/// A system on which CPU 0 has taken all ASIDs, the first one for `a`, and the next space to run.
+fn all_taken<const W: usize>(config: Config) -> (Arc<System<W>>, OtherSpaces<W, 6>) {
+    let system = System::<W>::new(Config { tags: 6, ..few_tags(config) });
+    let spaces = other_spaces::<W, 6>(&system);
+    switch(&system.cpu(0), &system.a);
+    roll_over(&system.cpu(0), &spaces[..5]);
+    (system, spaces)
+}
+
+/// CPU 1 pins the space while tags run out on CPU 0.
+pub(crate) fn pin_while_tags_run_out<const W: usize>(config: Config) {
+    let (system, spaces) = all_taken::<W>(config);
+    let pin = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        assert!(cpu.pin().pin_tag(&system.a).is_some());
+    };
+    system.race(pin, |cpu| switch_and_touch(cpu, &spaces[5]));
+    switch_and_touch(&system.cpu(0), &system.a);
+}
+
+/// CPU 1 runs the space that is pinned, and unpins it, while tags run out on CPU 0.
+pub(crate) fn unpin_while_tags_run_out<const W: usize>(config: Config) {
+    let (system, spaces) = all_taken::<W>(config);
+    assert!(system.cpu(0).pin().pin_tag(&system.a).is_some());
+    let run_and_unpin = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        switch(cpu, &system.a);
+        // SAFETY: there is no device.
+        unsafe { cpu.pin().unpin_tag(&system.a) };
+    };
+    system.race(run_and_unpin, |cpu| switch_and_touch(cpu, &spaces[5]));
+    switch_and_touch(&system.cpu(0), &system.a);
 }
 
 /// Two CPUs switch to a space that has no ASID yet; then one flushes it by broadcast.
 pub(crate) fn two_allocate_one_asid<const W: usize>(config: Config) {
     let system = System::<W>::new(few_tags(config));
-    system.race(
-        |system, cpu| {
-            switch(cpu, &system.a);
-            assert_eq!(cpu.touch(0), Touch::Ok);
-        },
-        |cpu| switch(cpu, &system.a),
-    );
+    let run = |system: &System<W>, cpu: &Cpu<'_, W>| switch_and_touch(cpu, &system.a);
+    system.race(run, |cpu| switch(cpu, &system.a));
     let cpu = system.cpu(0);
     finish(system.unmap(&cpu, 0));
     system.machine().free(&system.a, 0);
@@ -160,9 +235,8 @@ pub(crate) fn two_allocate_one_asid<const W: usize>(config: Config) {
 pub(crate) fn wrap_around<const W: usize>(config: Config) {
     let config = Config { tagging: Tagging::Renamed, tags: 2, tables: 8, ..config };
     let system = System::<W>::active(config);
-    let spaces = other_spaces(&system);
+    let spaces = other_spaces::<W, 1>(&system);
     let c = &spaces[0];
-    system.machine().map(c, 0);
     let cpu = system.cpu(1);
     switch(&cpu, &system.b);
     switch(&cpu, c);
@@ -318,6 +392,27 @@ pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     let device = system.cpu(2);
     let _ = device.pin();
     assert_ne!(device.touch(0), Touch::Stale);
+}
+
+/// CPU 2, a device, uses the pinned space, and CPU 1 unpins it. Meanwhile, CPU 0 flushes, and then
+/// reuses the page.
+pub(crate) fn unpin_while_flushing<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
+    switch(&system.cpu(0), &system.a);
+    let tag = system.cpu(0).pin().pin_tag(&system.a).expect("there are enough ASIDs");
+    let use_and_unpin = move |system: &System<W>, cpu: &Cpu<'_, W>| {
+        let device = system.cpu(2);
+        let _ = device.pin();
+        // SAFETY: the space and its page table live as long as the machine.
+        unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
+        let _ = device.touch(0);
+        system.machine().load_kernel();
+        system.machine().invalidate_all();
+        let _ = cpu.pin();
+        // SAFETY: the device has dropped the space.
+        unsafe { cpu.pin().unpin_tag(&system.a) };
+    };
+    let _ = system.race_reuse(use_and_unpin);
 }
 
 /// CPU 0 flushes by broadcast, and goes offline before the broadcast is complete; CPU 2 waits for

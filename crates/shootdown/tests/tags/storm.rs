@@ -230,6 +230,7 @@ fn offline_cpu_reserves_no_asid() {
     roll_over(0);
     system.pin(1).offline();
     roll_over(0);
+    system.switch(0, 1);
     // Find a space that gets the ASID. The machine fails if two spaces have it.
     let new_owner = (100..).find(|&space| {
         system.switch(2, space);

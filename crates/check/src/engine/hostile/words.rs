@@ -41,27 +41,29 @@ const SPACE_WORDS: [&str; 9] = [
     "batches",
 ];
 
-const ENGINE_WORDS: [&str; 12] = [
+const ENGINE_WORDS: [&str; 13] = [
     "top of the online set",
     "online set",
     "last space",
-    "ASID lock",
     "ASID epoch",
-    "next ASID",
+    "listed epoch",
+    "top of the ASID users",
+    "ASID users",
+    "next block",
+    "ASID lock",
     "failures",
     "count of pins",
-    "top of the pending set",
-    "pending set",
-    "allocated ASIDs",
+    "unavailable ASIDs",
     "pinned ASIDs",
 ];
 
-const CPU_WORDS: [&str; 8] = [
+const CPU_WORDS: [&str; 9] = [
     "presence",
     "hazard",
     "seen generation",
-    "tag",
-    "last tag",
+    "active tag",
+    "reserved tag",
+    "chosen tag",
     "walks",
     "bell",
     "acknowledgement",
