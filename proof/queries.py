@@ -122,8 +122,9 @@ def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str]
         if not after.touched:
             continue
         # A step does not touch what is the same before.
-        before = [] if is_bounded else conjuncts(named(body, state))
-        for goal in [goals] if is_bounded else [it for it in conjuncts(goals) if not any(z3.eq(it, other) for other in before)]:
+        before = [] if is_bounded else [it for it in conjuncts(named(body, state)) if isinstance(it, z3.ExprRef)]
+        same = {it.get_id() for it in before}
+        for goal in [goals] if is_bounded else [it for it in conjuncts(goals) if it is not True and it.get_id() not in same]:
             result, model = asker.ask(goal, step.name)
             if result != "unsat":
                 shown = describe(system, state, args, after, model) if model and isinstance(state, Bounded) else []
