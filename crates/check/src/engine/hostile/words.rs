@@ -57,13 +57,14 @@ const ENGINE_WORDS: [&str; 13] = [
     "pinned ASIDs",
 ];
 
-const CPU_WORDS: [&str; 9] = [
+const CPU_WORDS: [&str; 10] = [
     "presence",
     "hazard",
     "seen generation",
     "active tag",
     "reserved tag",
     "chosen tag",
+    "taking",
     "walks",
     "bell",
     "acknowledgement",
