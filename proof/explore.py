@@ -28,7 +28,7 @@ class Found:
 def explore(system: System, broken: frozenset[str] = frozenset(), seed: int = 1) -> Found:
     """Takes steps at random, those first that were taken least often, until every step was taken."""
     rng, found = random.Random(seed), Found({name: 0 for name in system.steps})
-    routes = [list(route) for route in system.routes for _ in range(3)]
+    routes = [list(route) for route in system.routes for _ in range(2)]
     for _ in range(RUNS):
         if not found.missing() and found.states >= STATES_MIN:
             break
@@ -38,11 +38,12 @@ def explore(system: System, broken: frozenset[str] = frozenset(), seed: int = 1)
     return found
 
 
-def run_once(system: System, found: Found, rng: random.Random, broken: frozenset[str], route: list[str]) -> None:
+def run_once(system: System, found: Found, rng: random.Random, broken: frozenset[str], route: list) -> None:
     state, run = Concrete(system.fields, system.sizes), []
     for at in range(LENGTH):
-        steps = [system.steps[route[at]]] if at < len(route) else sorted(system.steps.values(), key=lambda step: (found.taken[step.name] + 3) * rng.random())
-        step = advance(system, state, steps, rng, broken, 40 if at < len(route) else 3)
+        name, args = route[at] if at < len(route) and isinstance(route[at], tuple) else (route[at] if at < len(route) else "", {})
+        steps = [system.steps[name]] if name else sorted(system.steps.values(), key=lambda step: (found.taken[step.name] + 3) * rng.random())
+        step = advance(system, state, steps, args, rng, broken, 200 if name else 3)
         if step is None:
             return
         found.taken[step.name] += 1
@@ -55,13 +56,13 @@ def run_once(system: System, found: Found, rng: random.Random, broken: frozenset
                 return
 
 
-def advance(system: System, state: Concrete, steps: list[Step], rng: random.Random, broken: frozenset[str], tries: int) -> Step | None:
+def advance(system: System, state: Concrete, steps: list[Step], args: dict[str, Expr], rng: random.Random, broken: frozenset[str], tries: int) -> Step | None:
     """Takes one of the steps, the first that is possible with some arguments, and returns it."""
     if state.latest() >= HORIZON:
         return None
     for step in steps:
         for _ in range(tries):
-            if system.take(state, step, {name: choose(state, sort, rng) for name, sort in step.params.items()}, broken):
+            if system.take(state, step, {name: choose(state, sort, rng) for name, sort in step.params.items()} | args, broken):
                 return step
     return None
 

@@ -76,26 +76,35 @@ class Asker:
 def begin(system: System, timing: Timing) -> list[Failure]:
     """The initial state, in which every field is 0 or `False`, satisfies the invariant."""
     state = Symbolic(system.fields)
-    known = [f for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
-    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in known]
+    fields = [f for f in system.fields.values() if f.result in (BOOL, CODE, TIME)]
+    zero = [state.forall(lambda *args, f=f: state.read(f, args) == (False if f.result == BOOL else 0), *f.args) for f in fields]
     asker = Asker(system, zero, timing)
     results = [(part, asker.ask(goal, "initial")[0]) for part, body in system.invariant.items() for goal in conjuncts(body(state))]
+    known = {name: body(state) for name, body in (system.invariant | system.lemmas).items()}
+    for name, (*using,) in system.uses.items():
+        asker = Asker(system, [known[part] for part in using or system.invariant], timing)
+        results += [(name, asker.ask(goal, name)[0]) for goal in conjuncts(known[name])]
     return [Failure("the initial state", part, result) for part, result in results if result != "unsat"]
 
 
 def induct(system: System, steps: list[Step], timing: Timing, broken: frozenset[str] = frozenset(), state: State | None = None, first: bool = False) -> list[Failure]:
     """The parts of the invariant that steps do not keep. With `first`, stops at the first of them."""
     state = state or Symbolic(system.fields)
-    parts = [body(state) for body in system.invariant.values()]
+    parts = [named(body, state) for body in (system.invariant | system.lemmas).values()]
     failures: list[Failure] = []
     for step in steps:
         # A solver and names for each step: what it learns from one step misleads it in another.
-        forget_names()
         asker = Asker(system, parts + (state.bounds() if isinstance(state, Bounded) else []), timing)
         failures += induct_step(system, step, asker, broken, state, first)
         if failures and first:
             break
     return failures
+
+
+def named(body: Callable[[State], Expr], state: State) -> Expr:
+    """A part of the invariant, in which the names of variables depend on nothing else."""
+    forget_names()
+    return body(state)
 
 
 def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str], state: State, first: bool) -> list[Failure]:
@@ -109,10 +118,13 @@ def induct_step(system: System, step: Step, asker: Asker, broken: frozenset[str]
     after = After(state, taken.updates)
     for part, body in system.invariant.items():
         after.touched = False
-        goals = body(after)
+        goals = named(body, after)
         if not after.touched:
             continue
-        for goal in [goals] if is_bounded else conjuncts(goals):
+        # A step does not touch what is the same before.
+        before = [] if is_bounded else [it for it in conjuncts(named(body, state)) if isinstance(it, z3.ExprRef)]
+        same = {it.get_id() for it in before}
+        for goal in [goals] if is_bounded else [it for it in conjuncts(goals) if it is not True and it.get_id() not in same]:
             result, model = asker.ask(goal, step.name)
             if result != "unsat":
                 shown = describe(system, state, args, after, model) if model and isinstance(state, Bounded) else []

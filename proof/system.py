@@ -52,6 +52,8 @@ class System:
     fields: dict[str, Field] = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     invariant: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
+    lemmas: dict[str, Callable[[State], Expr]] = field(default_factory=dict)
+    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
     safety: list[str] = field(default_factory=list)
     sizes: dict[Sort, int] = field(default_factory=dict)
     """Number of elements of each sort in runs of a finite instance, and in small models."""
@@ -59,8 +61,8 @@ class System:
     """Fewer elements, where small models need fewer."""
     progress: Any = None
     """What must come to an end, for a mechanism that others wait for."""
-    routes: list[list[str]] = field(default_factory=list)
-    """Beginnings of runs that reach what random steps rarely reach."""
+    routes: list[list] = field(default_factory=list)
+    """Beginnings of runs that reach what random steps rarely reach: names of steps, or names with arguments."""
 
     def field(self, name: str, args: tuple[Sort, ...], result: Sort) -> None:
         assert name not in self.fields, name
@@ -83,6 +85,19 @@ class System:
         def add(body: Callable[[State], Expr]) -> Callable[[State], Expr]:
             assert name not in self.invariant, name
             self.invariant[name] = body
+            if safety:
+                self.safety.append(name)
+            return body
+
+        return add
+
+    def follows(self, name: str, *using: str, safety: bool = False) -> Callable[[Callable[[State], Expr]], Callable[[State], Expr]]:
+        """Declares what follows from parts of the invariant, or from all, and so holds in every state. Steps may rely on it."""
+
+        def add(body: Callable[[State], Expr]) -> Callable[[State], Expr]:
+            assert name not in self.invariant | self.lemmas, name
+            assert set(using) <= set(self.invariant | self.lemmas), using
+            self.lemmas[name], self.uses[name] = body, using
             if safety:
                 self.safety.append(name)
             return body

@@ -10,7 +10,7 @@ from .bridge.events import Run, parse
 from .logic import CODE, TIME, And, Concrete, Sort, State
 from .memory import Thread, Word
 from .mechanisms import UNMODELLED, build_all, waiting
-from .queries import Progress, Timing, advance, induct, without_each
+from .queries import Progress, Timing, advance, begin, induct, without_each
 from .rules import hostile, kinds, loom
 from .system import System
 
@@ -99,6 +99,15 @@ class Queries(unittest.TestCase):
         failure = without_each(m, Timing())["FlushFence"]
         self.assertEqual((failure.step, failure.part), ("add", "small"))
         self.assertIn("n: 2 becomes 3", failure.model)
+
+    def test_lemma_must_follow(self) -> None:
+        m = System("lemma")
+        m.field("n", (), TIME)
+        m.holds("positive")(lambda s: And(s.n >= 0))
+        m.follows("not negative", "positive")(lambda s: And(s.n > -1))
+        self.assertEqual(begin(m, Timing()), [])
+        m.follows("more", "positive")(lambda s: And(s.n > 0))
+        self.assertEqual([(it.part, it.result) for it in begin(m, Timing())], [("more", "sat")])
 
     def test_wrong_rank_is_rejected(self) -> None:
         m = waiting.build()

@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from ..system import System
-from . import away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, online, tags, targeting, waiting, walkers
+from . import asids, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags, targeting, waiting, walkers
 
-SHARED_TAGS = "tags that CPUs share have no model yet; "
-UNMODELLED: dict[str, str] = {
-    "AsidAcquire": SHARED_TAGS + "the handshake of a new ASID with a flush",
-    "AsidRelease": SHARED_TAGS + "four CPUs take part, and the axiomatic checker shows the need",
-    "BroadcastAsidAcquire": SHARED_TAGS + "the other end of `AsidRelease`",
-    "ActiveTagRelease": SHARED_TAGS + "which ASIDs a CPU reserves",
-    "ActiveTagAcquire": SHARED_TAGS + "the other end of `ActiveTagRelease`",
-    "ChosenTagAcquire": SHARED_TAGS + "as `AsidRelease`",
-    "PinFence": SHARED_TAGS + "the handshake of a pin with a rollover",
-    "ReserveFence": SHARED_TAGS + "the other end of `PinFence`",
-    "ListFence": SHARED_TAGS + "the list of unavailable ASIDs",
-    "ListRelease": SHARED_TAGS + "the list of unavailable ASIDs",
-    "ListAcquire": SHARED_TAGS + "the list of unavailable ASIDs",
-    "UnpinRelease": SHARED_TAGS + "the last use of a device, which has no model as a walker under a pin",
-    "UnpinAcquire": SHARED_TAGS + "the other end of `UnpinRelease`",
-    "TagLockAcquire": SHARED_TAGS + "a lock, as every lock",
-    "TagLockRelease": SHARED_TAGS + "a lock, as every lock",
-    "ReserveTags": SHARED_TAGS + "the rollover",
-    "FlushOnRollover": SHARED_TAGS + "the rollover",
-}
+UNMODELLED: dict[str, str] = {}
 """The rules that no mechanism names, each with the reason."""
 
 
@@ -32,5 +13,5 @@ def build_all() -> list[System]:
     return [
         targeting.build(), bell.build(), waiting.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(), lifetimes.build(), lifetimes.build_list(),
         online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(), broadcasts.build_gaps(),
-        early.build(), tags.build(), tags.build_renamed(),
+        early.build(), tags.build(), tags.build_renamed(), asids.build(), names.build(), names.build_list(),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..counting import Census
 from ..logic import ALL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of
 from ..memory import Thread, Word
+from ..rules import kinds
 from ..system import System
 from .bell import FLUSH
 
@@ -18,9 +19,10 @@ def build() -> System:
 
 
 def build_pins() -> System:
-    """Devices that observe broadcasts: they pin the tag of the space. A flush loads the pins without an ordering, so this
-    does not claim that a device's last use comes before the end of a flush that finds no pin."""
-    return system("pins", "NewAsidFence", None, None, "BroadcastForDevices")
+    """Devices that observe broadcasts: they pin the tag of the space. Without the two orderings, this does not claim that a
+    device's last use comes before the end of a flush that finds no pin."""
+    orders = ("UnpinRelease", "UnpinAcquire") if "UnpinAcquire" in kinds() else (None, None)
+    return system("pins", "NewAsidFence", *orders, "BroadcastForDevices")
 
 
 def system(name: str, fence: str, release: str | None, acquire: str | None, invalidates: str) -> System:

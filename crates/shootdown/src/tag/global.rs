@@ -118,7 +118,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         // This CPU runs the space without an ASID, so it reserves none in the next epoch.
-        let epoch = self.choose_none(self.cpu);
+        let epoch = self.choose_none(self.cpu, self.local().tag_epoch.get());
         Chosen { tag: Tag::KERNEL, emptied: emptied | self.empty_for(epoch) }
     }
 
@@ -132,11 +132,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Records that a CPU, this one or one that has stopped, loads no ASID. In its epoch, which is
     /// the result, it still reserves the ASID that it has reserved.
-    fn choose_none(&self, of: &CpuState<M>) -> u64 {
+    /// The epoch is not before `emptied`, for which the TLB was emptied: the root that has refilled it
+    /// since is still loaded, so its ASID stays reserved in that epoch.
+    fn choose_none(&self, of: &CpuState<M>, emptied: u64) -> u64 {
         loop {
             // Relaxed: the exchange confirms it.
             let before = AsidWord(of.active_tag.load(Relaxed));
-            let epoch = before.allocated_in();
+            let epoch = before.allocated_in().max(emptied);
             if of.choose(self.machine(), before, AsidWord::new(epoch, 0)) {
                 return epoch;
             }
@@ -220,6 +222,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 return Some(asid);
             }
             let block = tags.take_block(machine, epoch)?;
+            // Relaxed: a block of a later epoch may be taken before this CPU has read that epoch.
+            // This load comes before ReserveFence in `unavailable`, so that a CPU that is not found
+            // there reads at least the block's epoch.
+            if tags.epoch.load(Relaxed) < block.epoch {
+                continue;
+            }
             let asids = block.asids & !self.unavailable(block.epoch, block.word)?;
             stock.fill(Block { asids, ..block });
         }
@@ -299,7 +307,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn release_asids(&self, of: &CpuState<M>) {
         if self.machine().tagging() == Tagging::Global {
             end_taking(of);
-            self.choose_none(of);
+            self.choose_none(of, 0);
         }
     }
 
