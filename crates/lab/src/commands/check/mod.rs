@@ -359,11 +359,11 @@ pub(crate) fn tags(text: &str) -> Result<Tags, String> {
         "per-cpu" if count <= 2 => Ok(Tags::PerCpu(count)),
         "global" if count <= 63 => Ok(Tags::Global(count)),
         "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
+        "refused" if count <= 63 => Ok(Tags::Refused(count)),
         "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
-        _ => {
-            Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63 or renamed:0 to 255"
-                .into())
-        }
+        _ => Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, refused:0 to 63 or \
+                 renamed:0 to 255"
+            .into()),
     }
 }
 
@@ -373,6 +373,7 @@ fn tags_text(tags: Tags) -> String {
         Tags::PerCpu(count) => format!("per-cpu:{count}"),
         Tags::Global(count) => format!("global:{count}"),
         Tags::Broadcast(count) => format!("broadcast:{count}"),
+        Tags::Refused(count) => format!("refused:{count}"),
         Tags::Renamed(count) => format!("renamed:{count}"),
     }
 }
@@ -394,7 +395,8 @@ mod tests {
 
     #[test]
     fn tags_are_parsed_as_printed() {
-        for kind in [Tags::PerCpu(0), Tags::Global(63), Tags::Broadcast(9), Tags::Renamed(3)] {
+        let (broadcast, refused) = (Tags::Broadcast(9), Tags::Refused(63));
+        for kind in [Tags::PerCpu(0), Tags::Global(63), broadcast, refused, Tags::Renamed(3)] {
             assert_eq!(tags(&tags_text(kind)), Ok(kind));
         }
         for bad in ["", "per-cpu", "per-cpu:3", "global:64", "own:1", "global:x"] {
