@@ -5,7 +5,7 @@
 
 mod binaries;
 pub(crate) mod builds;
-mod c;
+pub(crate) mod c;
 mod c_kernel;
 mod proof;
 mod schedule;
