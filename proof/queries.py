@@ -11,9 +11,10 @@ import z3
 from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, forget_names, fresh
 from .system import Step, System, Taken
 
-FIRST, RETRIES, RETRY = 5_000_000, 4, 10_000_000
+FIRST, RETRIES, RETRY = 20_000_000, 4, 20_000_000
 """A query that takes more of the solver's steps (z3's `rlimit`; some millions take a second) is asked again in other
-orders. After that, the result is `unknown`, which fails. A limit in seconds would let the load of the host decide."""
+orders. After that, the result is `unknown`, which fails. The largest proof takes 4 million. A limit in seconds would let
+the load of the host decide."""
 
 
 @dataclass

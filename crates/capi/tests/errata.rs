@@ -12,7 +12,7 @@ use crate::config::{
 };
 use crate::errata::{aarch64, duties};
 
-#[allow(dead_code, reason = "the tests use a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "the library uses the rest")]
 #[path = "../src/config.rs"]
 mod config;
 #[path = "../src/errata.rs"]

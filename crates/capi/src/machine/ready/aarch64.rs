@@ -16,8 +16,8 @@ pub(crate) const FLAGS: u32 =
 
 /// The processor, with the features of this CPU.
 pub(super) fn processor(config: &Config) -> Aarch64 {
-    // SAFETY: `shootdown_online` refuses a CPU that lacks the features. The kernel promises the rest
-    // in `shootdown_init`.
+    // SAFETY: `shootdown_online` refuses a CPU that lacks the features. The kernel promises the
+    // rest in `shootdown_init`.
     unsafe { errata::aarch64(Features::detect(), config) }
 }
 
