@@ -154,7 +154,7 @@ mod ops;
 pub use area::{Access, Area, Backing, Folios, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
-    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
+    ErasedCoherence, ExecuteLoss, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
     PREDICTED_IN_VAIN_MAX, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication,
     Retired, Scheduling, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };
