@@ -35,7 +35,7 @@ fn counts() -> Result<(), Failure> {
 /// are, a path above its budget is a failure.
 fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
-    let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
+    let counted = cargo("bench --quiet -p shootdown-hot-paths")
         // A kernel aborts on panic. Cargo ignores a profile's `panic` setting for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();

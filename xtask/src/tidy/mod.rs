@@ -1,6 +1,7 @@
 //! Checks the part of the house style that a program can check.
 
 mod crates;
+mod limits;
 mod modules;
 mod prose;
 mod source;
@@ -29,6 +30,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     GUIDES.iter().for_each(|guide| check_excerpts(guide, &mut findings));
     check_smallest_embedding(&sources, &mut findings);
     crates::check(&sources, &mut findings);
+    limits::check(&files("*.rs *.c")?, &mut findings);
     prose::check(&files("*.rs *.md")?, &mut findings);
     if findings.is_empty() {
         println!("{} files are tidy", sources.len());
