@@ -417,10 +417,12 @@ fn sizes_are_as_documented() {
     use shootdown::CpuState;
     use std::mem::{align_of, size_of};
     assert_eq!(size_of::<CpuState<Machine>>(), 640);
+    assert_eq!(size_of::<CpuState<Machine<8>>>(), 640);
     assert_eq!(size_of::<CpuState<Machine<64>>>(), 640);
     assert_eq!(align_of::<CpuState<Machine>>(), 64);
     assert_eq!(size_of::<Space<Machine>>(), 448);
     assert_eq!(size_of::<Space<Machine<3>>>(), 448);
+    assert_eq!(size_of::<Space<Machine<8>>>(), 512);
     assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
     // Some compilers lay these types out in one word less.
     assert!(size_of::<shootdown::Pending<'_, Machine<64>>>() <= 576);
