@@ -26,8 +26,7 @@ fn linux(name: &str) -> &'static str {
 }
 
 /// The paths that the README shows.
-const IN_README: [&str; 4] =
-    ["switch_current_tag", "flush_alone", "flush_lazy_skipped", "handle_flush_IPI"];
+const IN_README: [&str; 3] = ["switch_current_tag", "flush_alone", "flush_lazy_skipped"];
 
 /// Returns the table of the paths that `is_shown` names.
 fn table(is_shown: impl Fn(&str) -> bool) -> String {
