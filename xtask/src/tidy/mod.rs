@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use crate::command::{Command, Failure};
 
 /// The pages for embedders. Each excerpt is a copy of lines of the file that the page names.
-const GUIDES: [&str; 2] = ["docs/embedding.md", "docs/smallest-embedding.md"];
+const GUIDES: [&str; 3] =
+    ["docs/embedding.md", "docs/embedding-more.md", "docs/smallest-embedding.md"];
 
 /// The folder of the smallest embedding, and the largest number of lines of code that an embedder
 /// writes on one architecture.

@@ -453,6 +453,7 @@ fn sizes_are_as_documented() {
     use shootdown::CpuState;
     use std::mem::{align_of, size_of};
     assert_eq!(size_of::<CpuState<Machine>>(), 640);
+    assert_eq!(size_of::<CpuState<Machine<8>>>(), 640);
     assert_eq!(size_of::<CpuState<Machine<64>>>(), 640);
     assert_eq!(align_of::<CpuState<Machine>>(), 64);
     assert_eq!(size_of::<Space<Machine>>(), 448);
