@@ -14,10 +14,8 @@ mod rows;
 mod summary;
 mod merge;
 mod csv;
-mod emit;
 mod local;
 mod describe;
-mod page;
 
 use crate::error::{Failure, UserError};
 
@@ -27,10 +25,8 @@ pub use rows::{Rows, Start};
 pub use spec::Sweep;
 
 pub(crate) use csv::Csv;
-pub(crate) use emit::{Batch, Job, emit};
 pub(crate) use local::{End, Local};
 pub(crate) use merge::Merged;
-pub(crate) use page::Plotted;
 pub(crate) use rows::Shard;
 pub(crate) use summary::Summary;
 
