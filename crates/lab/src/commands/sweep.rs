@@ -7,9 +7,7 @@ use clap::{Args, Subcommand};
 use crate::error::{FOUND, Failure, INTERRUPTED, UserError, shown};
 use crate::output::print;
 use crate::render::grouped;
-use crate::sweep::{
-    Csv, End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError,
-};
+use crate::sweep::{Csv, End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
