@@ -26,28 +26,6 @@ pub struct Sample {
     pub stack: StackId,
 }
 
-/// The half of the address space that a function belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// The kernel.
-    Kernel,
-    /// The program.
-    User,
-}
-
-/// A call of a function.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// Kernel or program.
-    pub layer: Layer,
-    /// Name of the function, or `[file+0x123]` if it has none.
-    pub function: String,
-    /// The source file if it is known, otherwise the executable or library; empty for the kernel.
-    pub file: String,
-    /// The line in the source file; 0 if it is not known.
-    pub line: u32,
-}
-
 /// The number of an executable or library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ModuleId(pub(crate) u32);
