@@ -36,8 +36,6 @@ pub enum Purpose {
     Reclaim,
     /// Comparisons with recordings of its kernel, which is close to a design for any comparison.
     Recorded,
-    /// None: no machine can have the design. It shows how much better any design could be.
-    Impossible,
     /// Comparisons with a proposal that is in no kernel.
     Research,
     /// Any comparison on any machine.

@@ -28,7 +28,6 @@ mod design;
 pub mod engine;
 pub mod linux;
 pub mod naive;
-mod clairvoyant;
 mod registry;
 
 pub use design::{BATCH_PAGES_MAX, Design, Purpose};

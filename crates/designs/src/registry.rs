@@ -31,7 +31,6 @@ const ALL: &[Design] = &[
     Design::POWERPC_COUNTED,
     Design::POWERPC_SHOOT,
     Design::LINUX_HAZARD,
-    Design::CLAIRVOYANT,
     Design::SHOOTDOWN_ALONE,
     Design::SHOOTDOWN,
 ];
