@@ -30,7 +30,7 @@ pub mod linux;
 pub mod naive;
 mod registry;
 
-pub use design::{BATCH_PAGES_MAX, Design, Purpose};
+pub use design::{Design, Purpose};
 pub use engine::Engine;
 pub use linux::LinuxRule;
 pub use linux::arc::Arc;
