@@ -61,7 +61,17 @@ mod tests {
         assert_eq!(parse_time("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["10", "s", "-1s", "0s", "1.2.3s", "1e99h", "1d", "99999999h", "9999999999999999999999h"] {
+        for bad in [
+            "10",
+            "s",
+            "-1s",
+            "0s",
+            "1.2.3s",
+            "1e99h",
+            "1d",
+            "99999999h",
+            "9999999999999999999999h",
+        ] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
     }

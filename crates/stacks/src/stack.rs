@@ -20,8 +20,6 @@ pub struct Sample {
     /// Number of flush requests for which this sample stands: those since the last sample on this
     /// CPU, with this one.
     pub requests: u64,
-    /// The third argument of the system call, if the thread is in one: the advice of `madvise`.
-    pub third_argument: u64,
     /// The call stack.
     pub stack: StackId,
 }

@@ -46,9 +46,8 @@ impl Design {
     pub const RISCV: Self =
         Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
     /// Linux on RISC-V before its batches: reclaim and migration flush each page that they unmap.
-    pub const RISCV_PER_PAGE: Self = Self::new("riscv(1)", Purpose::Reclaim, |sim| {
-        with_batches_of(Riscv::new(sim).into(), 1)
-    });
+    pub const RISCV_PER_PAGE: Self =
+        Self::new("riscv(1)", Purpose::Reclaim, |sim| with_batches_of(Riscv::new(sim).into(), 1));
 }
 
 /// The design `riscv`.
