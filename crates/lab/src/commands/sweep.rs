@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::error::{FOUND, Failure, INTERRUPTED, UserError, shown};
-use crate::output::print;
+use crate::output::{Output, print};
 use crate::render::grouped;
-use crate::sweep::{Csv, End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError};
+use crate::sweep::{End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, csv};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +47,7 @@ pub(crate) struct SweepArgs {
     /// Keep the rows in the output, and run only the cells that have none
     #[arg(long)]
     resume: bool,
-    /// Write the rows also to this file, as CSV; it is replaced
+    /// Write the rows also to this file at the end, as CSV; it is replaced
     #[arg(long, value_name = "ROWS.csv")]
     csv: Option<PathBuf>,
     /// The number of cores; 0 means all of them
@@ -129,14 +129,11 @@ impl SweepArgs {
         let sweep = Sweep::read(spec)?;
         let start = if self.resume { Start::Resume } else { Start::New };
         let mut rows = Rows::open(&sweep, output, start)?;
-        let mut csv = self.csv.as_deref().map(Csv::create).transpose()?;
-        if let Some(csv) = &mut csv {
-            csv.add_all(&mut rows)?;
-        }
+        let csv = self.csv.as_deref().map(|path| Output::page(path, "--csv", &[])).transpose()?;
         let local = Local { sweep: &sweep, shard: self.shard, jobs: self.jobs };
-        let end = local.run(&mut rows, csv.as_mut())?;
-        if let Some(csv) = csv {
-            csv.finish(&mut rows)?;
+        let end = local.run(&mut rows)?;
+        if let Some(csv) = &csv {
+            csv::write(&mut rows, csv)?;
         }
         if let End::Stopped(cells) = end {
             return Err(SweepEnd::Stopped(cells, output.to_owned()).into());

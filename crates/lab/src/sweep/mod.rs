@@ -13,7 +13,7 @@ mod spec;
 mod rows;
 mod summary;
 mod merge;
-mod csv;
+pub(crate) mod csv;
 mod local;
 mod describe;
 
@@ -24,7 +24,6 @@ pub use merge::merge;
 pub use rows::{Rows, Start};
 pub use spec::Sweep;
 
-pub(crate) use csv::Csv;
 pub(crate) use local::{End, Local};
 pub(crate) use merge::Merged;
 pub(crate) use rows::Shard;
