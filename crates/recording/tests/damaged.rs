@@ -1,9 +1,9 @@
 //! Damages recordings and texts to import at random, reads them, and checks that the result is an
 //! error at worst.
 //!
-//! The test stops after [`RUNS`] damaged inputs, or after the seconds in `SHOOTDOWN_DAMAGE_SECONDS`.
-//! `SHOOTDOWN_DAMAGE_SEED` and `SHOOTDOWN_DAMAGE_RUN` repeat one of them. The profile detects
-//! overflows.
+//! The test stops after [`RUNS`] damaged inputs, or after the seconds in
+//! `SHOOTDOWN_DAMAGE_SECONDS`. `SHOOTDOWN_DAMAGE_SEED` and `SHOOTDOWN_DAMAGE_RUN` repeat one of
+//! them. The profile detects overflows.
 //!
 //! Half of the files are damaged as a whole; checksums detect this. The other half are damaged in
 //! their parts and reassembled with the right lengths and checksums; the decoder must detect this.

@@ -7,21 +7,21 @@ use crate::numbers::numbers;
 numbers! {
     /// The classes of the flush interrupts that were sent, and the bound.
     ///
-    /// The first three add up to the number of interrupts. The last three bound the gain of a design
-    /// that records which CPUs use a page table: see
+    /// The first three add up to the number of interrupts. The last three bound the gain of a
+    /// design that records which CPUs use a page table: see
     /// [`classify_interrupts`](shootdown_sim::Sim::classify_interrupts).
     pub struct Classes {
         /// Interrupts that removed a translation which the target would have used.
         pub interrupts_useful: u64,
-        /// Interrupts that removed a translation before whose next use the target would have caught up
-        /// by itself.
+        /// Interrupts that removed a translation before whose next use the target would have caught
+        /// up by itself.
         pub interrupts_early: u64,
         /// Interrupts whose target held no translation of the flushed addresses.
         pub interrupts_in_vain: u64,
         /// Useful and early interrupts.
         pub bound: u64,
-        /// Interrupts whose target had read the page table of 2 MiB that a flushed address belongs to,
-        /// since it last dropped everything.
+        /// Interrupts whose target had read the page table of 2 MiB that a flushed address belongs
+        /// to, since it last dropped everything.
         pub interrupts_touched_2mib: u64,
         /// As before, for the table of 1 GiB.
         pub interrupts_touched_1gib: u64,

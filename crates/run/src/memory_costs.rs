@@ -15,8 +15,8 @@ numbers! {
         /// could be reclaimed. All processes together.
         pub pages_reclaimable_max: u64,
         /// Time from the discard of a page until it was freed, or was found to be in use again, in
-        /// nanoseconds, added up over all pages. Divided by the time of the run, it is the mean number
-        /// of pages by which memory in use was larger, at most.
+        /// nanoseconds, added up over all pages. Divided by the time of the run, it is the mean
+        /// number of pages by which memory in use was larger, at most.
         pub late_page_ns: u64,
         /// Number of pages that were allocated when they were first read, because a write was
         /// predicted. This number and the next ones are of all processes that have ended.

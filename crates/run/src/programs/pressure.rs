@@ -1,5 +1,5 @@
-//! Memory that is short, or on the wrong node: pages that are reclaimed, and pages that move between
-//! nodes while threads use them.
+//! Memory that is short, or on the wrong node: pages that are reclaimed, and pages that move
+//! between nodes while threads use them.
 
 use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
