@@ -16,6 +16,7 @@ mod memory_model;
 mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;
+mod programs;
 mod replay;
 mod replay_times;
 mod text;

@@ -17,12 +17,13 @@ use shootdown_check::engine::{BadProgram, Config, Programs, Tags};
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{
     Budget, Campaign, CounterExample, Design, Detail, Found, Profile, Progress, UnknownDesign,
-    Verdict, search, shortest,
+    Verdict,
 };
 
 use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, Failure, UserError, shown};
 use crate::output::{Output, print};
 use crate::progress;
+use crate::selection::parse_time;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +54,7 @@ pub(crate) struct Check {
           value_parser = clap::value_parser!(u64).range(2..=64))]
     cpus: u64,
     /// The time for the search and for shrinking a counter-example: 30s, 5m, 2h
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     budget: Duration,
     /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -241,12 +242,9 @@ impl Check {
         drawing: Option<Output>,
     ) -> Result<(), Failure> {
         print(&text::bug(bug))?;
-        let (scene, design) = (bug.scenario(variant), Design::Bug(bug, variant));
+        let design = Design::Bug(bug, variant);
         let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
-        let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
-        if found.found.is_none() {
-            found = search(&scene, bug.profile, None, budget);
-        }
+        let found = zoo::of_bug(bug, variant, budget);
         match found.found {
             Some(found) => return self.fail(design, &found, None, drawing),
             None => print(&text::program(bug.profile, &found))?,
@@ -333,23 +331,6 @@ fn with_progress(campaign: &Campaign) -> Verdict {
     verdict
 }
 
-/// Parses a duration such as `30s`, `5m` or `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
-    let seconds = match &text[unit.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("expected a number and s, m or h, such as 30s".to_owned()),
-    };
-    let number: u64 =
-        unit.parse().map_err(|_| "expected a whole number and s, m or h".to_owned())?;
-    let total = number.checked_mul(seconds).filter(|&total| total > 0 && total < 1 << 32);
-    total
-        .map(Duration::from_secs)
-        .ok_or_else(|| "expected more than 0s and less than a century".to_owned())
-}
-
 /// Parses a kind and number of tags such as `per-cpu:2`.
 pub(crate) fn tags(text: &str) -> Result<Tags, String> {
     let (kind, count) = text.split_once(':').unwrap_or((text, ""));
@@ -381,17 +362,6 @@ fn tags_text(tags: Tags) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn duration_requires_unit() {
-        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for bad in ["", "s", "30", "-1s", "1.5m", "0s", "9999999999999999999s", "99999999h", "5 m"]
-        {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn tags_are_parsed_as_printed() {
