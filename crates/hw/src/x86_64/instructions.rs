@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn flush_filter_is_switched_off_on_k8() {
         let bits =
-            |workarounds, has_pcid| bits_of(Features { workarounds, has_pcid, ..Features::NONE });
+            |workarounds, has_pcid| bits_of(Features { has_pcid, workarounds, ..Features::NONE });
         assert_eq!(bits(Workarounds::NO_FLUSH_FILTER, false), (PGE, FFDIS));
         let others = Workarounds::SECOND_TLBSYNC.with(Workarounds::ONE_PAGE_SIZE);
         assert_eq!(bits(others, false), (PGE, 0));
