@@ -11,9 +11,10 @@ import z3
 from .logic import BOOL, CODE, TIME, After, And, Bounded, Expr, Implies, Not, Or, Sort, State, Symbolic, conjuncts, forget_names, fresh
 from .system import Step, System, Taken
 
-FIRST_MS, RETRIES, RETRY_MS = 1_000, 4, 2_000
-"""A query that takes longer is asked again in other orders, for less than ten seconds in all. After that, the result is
-`unknown`, which fails."""
+FIRST, RETRIES, RETRY = 20_000_000, 4, 20_000_000
+"""A query that takes more of the solver's steps (z3's `rlimit`; some millions take a second) is asked again in other
+orders. After that, the result is `unknown`, which fails. The largest proof takes 4 million. A limit in seconds would let
+the load of the host decide."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Asker:
     def __init__(self, system: System, assumed: list[Expr], timing: Timing) -> None:
         self.system, self.timing = system, timing
         self.solver = z3.SimpleSolver()
-        self.solver.set("timeout", FIRST_MS)
+        self.solver.set("rlimit", FIRST)
         self.assume(assumed)
 
     def assume(self, assumed: list[Expr]) -> None:
@@ -63,7 +64,7 @@ class Asker:
             for seed in range(RETRIES):
                 if result == "unknown":
                     other = z3.SimpleSolver()
-                    other.set("timeout", RETRY_MS)
+                    other.set("rlimit", RETRY)
                     other.set("random_seed", seed + 1)
                     other.add(self.solver.assertions())
                     result = str(other.check())

@@ -132,17 +132,16 @@ def test_job_file_of_parallel_runs_all_shards(tmp_path):
         assert output.returncode == 0, output.stderr
         return output.stdout
 
-    spec = "it's a folder/my spec.toml"
+    spec, rows = "it's a folder/my spec.toml", "it's a folder/rows.jsonl"
+    jobs = ROOT / "docs" / "sweeps"
     whole = run("shootdown", "sweep", spec, "--output", "whole.jsonl")
-    arguments = ["--output", "it's a folder/rows.jsonl", "--shards", "3", "--emit"]
-    (tmp_path / "job.sh").write_text(run("shootdown", "sweep", spec, *arguments, "parallel"))
-    merged = run("sh", "job.sh")
+    merged = run("sh", jobs / "parallel.sh", spec, rows, "3")
     assert merged.splitlines()[-1] == whole.splitlines()[-1]
-    # The job of Slurm runs the shard that the array's variable names.
-    (tmp_path / "slurm.sh").write_text(run("shootdown", "sweep", spec, *arguments, "slurm"))
+    # The job of Slurm runs the shard that the array's variables name.
     for shard in range(1, 4):
-        run("env", f"SLURM_ARRAY_TASK_ID={shard}", "SLURM_CPUS_PER_TASK=1", "sh", "slurm.sh")
-    shards = [f"it's a folder/rows.jsonl.shard-{shard}" for shard in range(1, 4)]
+        array = [f"SLURM_ARRAY_TASK_ID={shard}", "SLURM_ARRAY_TASK_COUNT=3"]
+        run("env", *array, "SLURM_CPUS_PER_TASK=1", "sh", jobs / "slurm.sh", spec, rows)
+    shards = [f"{rows}.shard-{shard}" for shard in range(1, 4)]
     merged = run("shootdown", "sweep", "merge", *shards, "--output", "merged.jsonl")
     assert merged.splitlines()[-1] == whole.splitlines()[-1]
 

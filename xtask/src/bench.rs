@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::command::{Command, Failure, cargo};
 use crate::setup;
-use crate::test::builds;
+use crate::test::{builds, c};
 
 /// Counts on this host and on bare metal, then measures speed.
 pub(crate) fn all() -> Result<(), Failure> {
@@ -14,9 +14,11 @@ pub(crate) fn all() -> Result<(), Failure> {
     throughput()
 }
 
-/// Counts the hot paths on this host, and what workarounds of errata add to the processors' paths.
+/// Counts the hot paths on this host, in Rust and in C, and what workarounds of errata add to the
+/// processors' paths.
 pub(crate) fn paths() -> Result<(), Failure> {
     hot_paths()?;
+    hot_paths_in_c()?;
     println!("\ninstructions of the processors' paths, as recorded on this host:");
     cargo("test --quiet -p shootdown-hw --lib book_has_the_costs -- --nocapture").run()
 }
@@ -33,7 +35,7 @@ fn counts() -> Result<(), Failure> {
 /// are, a path above its budget is a failure.
 fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
-    let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
+    let counted = cargo("bench --quiet -p shootdown-hot-paths")
         // A kernel aborts on panic. Cargo ignores a profile's `panic` setting for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
@@ -43,6 +45,44 @@ fn hot_paths() -> Result<bool, Failure> {
     }
     println!("budgets not enforced: they are for {BUDGETS_FOR}x, and this is {}", compiler.trim());
     Ok(false)
+}
+
+/// The paths of `crates/capi/tests/cost.c`, which contain the checks of each call, and their
+/// budgets of instructions: 2 % above the counts, with gcc 12.
+const PATHS_IN_C: [(&str, u64); 4] =
+    [("flush-alone", 341), ("flush-one", 1258), ("switch", 476), ("lazy", 187)];
+
+/// Counts the paths of the C interface on this host. One above its budget is a failure.
+fn hot_paths_in_c() -> Result<(), Failure> {
+    const TURNS: u64 = 1000;
+    let Some(target) = c::target() else { return Ok(()) };
+    setup::c_compiler()?;
+    let library = c::build_library(target, "release", "panic-handler")?;
+    let program = c::compile("crates/capi/tests/cost.c", &library, "capi-cost")?;
+    let count = |path: &str, turns: u64| {
+        let output = Command::new("valgrind")
+            .args("--tool=callgrind --callgrind-out-file=/dev/null --log-fd=1")
+            .arg(&program)
+            .arg(path)
+            .arg(turns.to_string())
+            .output()?;
+        let collected = output.split("Collected : ").nth(1).and_then(|it| it.split('\n').next());
+        collected
+            .and_then(|it| it.trim().parse::<u64>().ok())
+            .ok_or_else(|| Failure::new("callgrind printed no count", "valgrind --version"))
+    };
+    println!("\ninstructions of paths in C, with the checks of each call:");
+    for (path, budget) in PATHS_IN_C {
+        let cost = (count(path, 2 * TURNS)? - count(path, TURNS)?).div_ceil(TURNS);
+        println!("{path:12} {cost:5}, budget {budget}");
+        if cost > budget {
+            return Err(Failure::new(
+                format!("{path} in C is above its budget"),
+                "find the check that is new, and make it shorter",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that paths on bare metal are as long as on the host and as in the book.

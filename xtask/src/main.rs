@@ -39,7 +39,7 @@ cargo xtask tidy            check the source: house style, plain words, lines of
 cargo xtask tidy --list HABIT
                             list the places of a habit that the house style avoids, such as `say`
 cargo xtask boots           boot the kernel; outside of CI, write the results into
-                            docs/bare-metal.md and kernel/counts.csv
+                            docs/bare-metal.md, docs/booted-workloads.md and kernel/counts.csv
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds
@@ -66,15 +66,17 @@ cargo xtask soak boots [MINUTES [MACHINE]]
 cargo xtask soak culprits   explain programs whose cause of shootdowns is known, as root, and
                             compare what a change removes with the prediction: a minute
 cargo xtask soak fidelity   record 30 programs on this machine, as root, and write the verdicts on
-                            the model into docs/replay.md: minutes; continues after an interruption
+                            the model into docs/data/fidelity.csv: minutes; continues after an
+                            interruption
 cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
                             QEMU emulates, and write the verdicts on the model into
-                            docs/guests.md: hours; continues after an interruption
+                            docs/guests.md and docs/data/guests.csv: hours; continues after an
+                            interruption
 cargo xtask soak guests known
                             only write the table of the recordings that there are
 cargo xtask soak guests loops
                             run the loops on Linux, on its model, and on the engine, simulated and
-                            booted, and write one table into docs/guests.md: minutes
+                            booted, and write docs/data/loops.csv: minutes
 cargo xtask soak guests [PROGRAM] KERNEL CPUS
                             record these cells, and write the table
 cargo xtask semver [--baseline-rev REV]

@@ -12,8 +12,8 @@ pub(crate) enum Part {
     All,
 }
 
-/// Installs the package as a user does, and runs its tests. They also run the job files that the
-/// `shootdown` command writes for batch systems.
+/// Installs the package as a user does, and runs its tests. They also run the job files for
+/// batch systems in `docs/sweeps`.
 pub(crate) fn test(part: Part) -> Result<(), Failure> {
     setup::python()?;
     cargo("build --quiet --release -p shootdown-lab").run()?;

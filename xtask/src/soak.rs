@@ -13,14 +13,12 @@ fn stress(seconds: u64) -> Result<(), Failure> {
         .run()
 }
 
-/// Reads damaged recordings and imports damaged texts for some seconds, in a build that detects
-/// arithmetic overflow.
-pub(crate) fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
-    builds::example("fuzz")?
-        .args("--seconds")
-        .arg(seconds.to_string())
-        .arg("--seed")
-        .arg(seed.to_string())
+/// Reads damaged recordings and imports damaged texts for some seconds.
+fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
+    cargo("test --quiet --test damaged")
+        .args(builds::SELECTION)
+        .env("SHOOTDOWN_DAMAGE_SECONDS", seconds.to_string())
+        .env("SHOOTDOWN_DAMAGE_SEED", seed.to_string())
         .run()
 }
 

@@ -92,6 +92,14 @@ pub struct Config {
     /// Physical address of the page table that has only the kernel's pages. It must stay valid for
     /// ever. 0 without the feature `processor`: then `shootdown_mmu_load_kernel` has it.
     pub kernel_root: u64,
+    /// On AArch64 with the feature `processor`; null for none. A machine whose CPUs have Arm's
+    /// erratum 4193714 (C1-Pro with SME) uses broadcasts only with this function, which each
+    /// completion of broadcasts then calls. It interrupts each other CPU that may execute SME
+    /// instructions of a program, and returns when each has taken the interrupt or has left user
+    /// mode since the call (Linux: `sme_do_dvmsync`). A CPU marks for it when it returns to user
+    /// mode and when it leaves, both with a full barrier. The function does not wait for CPUs in
+    /// the kernel, and does not call the library. It may be called masked.
+    pub interrupt_sme: Option<extern "C" fn()>,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
     /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…`,

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::machine::{self, CPUS_MAX, Machine};
 use crate::storage::{check, sizes::LAYOUT};
 
-static ENGINE: EngineCell<Machine> = EngineCell::new();
+pub(crate) static ENGINE: EngineCell<Machine> = EngineCell::new();
 
 /// Initialises the engine. Call this once, on the first CPU, before it starts other CPUs, and
 /// before any other function of the library except `shootdown_cpu_init`. Flushes of kernel pages
@@ -48,6 +48,10 @@ pub unsafe extern "C" fn shootdown_init(config: *const Config) {
         config.cpu_limit as usize <= CPUS_MAX,
         "shootdown_config.cpu_limit is {}, and the library has room for {CPUS_MAX}",
         config.cpu_limit,
+    );
+    assert!(
+        config.interrupt_sme.is_none() || cfg!(all(feature = "processor", target_arch = "aarch64")),
+        "shootdown_config.interrupt_sme is for the processor on AArch64: leave it null",
     );
     // SAFETY: the caller promises that nothing else uses the engine.
     unsafe { ENGINE.init(machine::machine(config)) };

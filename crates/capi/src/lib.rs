@@ -67,6 +67,8 @@ mod gather;
 mod batch;
 mod tag;
 #[cfg(feature = "processor")]
+mod errata;
+#[cfg(feature = "processor")]
 mod processor;
 mod crash;
 mod trace;

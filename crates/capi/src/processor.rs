@@ -5,14 +5,10 @@
 
 use core::slice;
 
-use shootdown_hw::errata::Workarounds;
 use shootdown_hw::{Ipi as _, Processor as _};
 
-use crate::config::{
-    SHOOTDOWN_DUTY_BREAK_EXECUTABLE, SHOOTDOWN_DUTY_IGNORE_LATE_MARKS,
-    SHOOTDOWN_DUTY_NO_DIRTY_MARKS,
-};
 use crate::engine::engine;
+use crate::errata::duties;
 use crate::extent::ExtentWord;
 use crate::machine::ipi;
 
@@ -64,14 +60,7 @@ pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u32) {
 /// Masked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_duties() -> u32 {
-    let workarounds = engine().machine().processor().workarounds();
-    let duties = [
-        (Workarounds::BREAK_EXECUTABLE, SHOOTDOWN_DUTY_BREAK_EXECUTABLE),
-        (Workarounds::NO_DIRTY_MARKS, SHOOTDOWN_DUTY_NO_DIRTY_MARKS),
-        (Workarounds::LATE_MARKS, SHOOTDOWN_DUTY_IGNORE_LATE_MARKS),
-    ];
-    let owed = duties.into_iter().filter(|(workaround, _)| workarounds.contains(*workaround));
-    owed.fold(0, |flags, (_, flag)| flags | flag)
+    duties(engine().machine().processor().workarounds())
 }
 
 /// Makes this CPU forget that an access to `address` was refused.

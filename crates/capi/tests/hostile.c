@@ -188,6 +188,8 @@ static void init_twice(void) { init(), init(); }
 static void init_null(void) { shootdown_init(NULL); }
 static void init_misaligned(void) { shootdown_init((void *)((char *)&config + 1)); }
 static void other_layout(void) { config.layout ^= 1, init(); }
+static void interrupt_sme(void) {}
+static void sme_interrupt(void) { config.interrupt_sme = interrupt_sme, init(); }
 static void too_many_cpus(void) { config.cpu_limit = CPUS + 1, init(); }
 static void too_many_tags(void) { config.tag_count = 70000, init(); }
 static void unknown_tagging(void) { config.tagging = 99, init(); }
@@ -482,6 +484,7 @@ static const struct {
     PANICS(init_null, POINTER),
     PANICS(init_misaligned, POINTER),
     PANICS(other_layout, "shootdown_config.layout"),
+    PANICS(sme_interrupt, "leave it null"),
     PANICS(too_many_cpus, "room for 64"),
     PANICS(too_many_tags, "tags have 16 bits"),
     PANICS(unknown_tagging, "not a SHOOTDOWN_TAGS_ value"),

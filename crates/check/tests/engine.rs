@@ -184,6 +184,7 @@ fn small_programs_have_no_violation_on_any_hardware() {
         (Profile::RISCV, Tags::PerCpu(0)),
         (Profile::RISCV, Tags::Global(3)),
         (Profile::ARM64, Tags::Broadcast(3)),
+        (Profile::ARM64, Tags::Refused(3)),
         (Profile::ARC, Tags::Renamed(2)),
     ];
     let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
@@ -380,6 +381,20 @@ fn each_rule_broken_is_detected() {
         }
         let is_hang = matches!(rule, Rule::AnswerWhileWaiting | Rule::RecheckBell);
         assert_eq!(violation == Violation::Stuck, is_hang, "{rule:?}: {violation}");
+    }
+}
+
+/// The hardware refuses three of four broadcasts, which have reached no CPU, some and all.
+#[test]
+fn refused_broadcasts_are_followed_by_interrupts() {
+    let config = Config { tags: Tags::Refused(3), ..CONFIG };
+    for text in ["run 0 | unmap 0.0", "idle | unmap-kernel 0, unmap-kernel 1"] {
+        let mut programs = Programs::parse(config, text).expect("the text is valid");
+        let intact = everything(&programs, Profile::ARM64);
+        assert!(intact.found.is_none() && intact.is_complete, "{text}");
+        programs.config.broken = Some(Rule::RingIfRefused);
+        let found = shortest(&programs, Profile::ARM64, 3, BUDGET).found.expect(text);
+        println!("{text}: {} states intact; without the rule: {}", intact.states, found.violation);
     }
 }
 

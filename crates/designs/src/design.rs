@@ -1,15 +1,11 @@
 //! A design, as other crates refer to it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
-
-use crate::variant;
 
 /// A named design that keeps TLBs coherent. Designs are equal if their names are.
 #[derive(Clone, Copy)]
@@ -17,9 +13,6 @@ pub struct Design {
     name: &'static str,
     pub(crate) purpose: Purpose,
     make: fn(Rc<Sim>) -> ErasedCoherence,
-    /// Number of pages that reclaim and migration unmap before they flush; `None` for the design's
-    /// own numbers.
-    batch_pages: Option<usize>,
 }
 
 /// Comparisons for which a design is of interest.
@@ -36,8 +29,6 @@ pub enum Purpose {
     Reclaim,
     /// Comparisons with recordings of its kernel, which is close to a design for any comparison.
     Recorded,
-    /// None: no machine can have the design. It shows how much better any design could be.
-    Impossible,
     /// Comparisons with a proposal that is in no kernel.
     Research,
     /// Any comparison on any machine.
@@ -53,7 +44,7 @@ impl Design {
         purpose: Purpose,
         make: fn(Rc<Sim>) -> ErasedCoherence,
     ) -> Self {
-        Self { name, purpose, make, batch_pages: None }
+        Self { name, purpose, make }
     }
 
     /// The name on the command line.
@@ -73,53 +64,11 @@ impl Design {
         (self == Self::SHOOTDOWN_BROADCASTS && !is_remote).then_some(Self::SHOOTDOWN)
     }
 
-    /// Returns this design with batches of `pages` pages: reclaim and migration unmap as many
-    /// before they flush. Its name is `NAME(PAGES)`. `None` if the design flushes each page, or if
-    /// `pages` is not from 1 to [`BATCH_PAGES_MAX`].
-    #[must_use]
-    pub fn with_batches_of(self, pages: usize) -> Option<Self> {
-        let is_batched = !UNBATCHED.contains(&self) && self.batch_pages.is_none();
-        (is_batched && (1..=BATCH_PAGES_MAX).contains(&pages)).then(|| Self {
-            name: interned(format!("{}({pages})", self.name)),
-            batch_pages: Some(pages),
-            ..self
-        })
-    }
-
     /// Sets the design up on a machine.
     #[must_use]
     pub fn on(self, sim: Rc<Sim>) -> ErasedCoherence {
-        let design = (self.make)(sim);
-        match self.batch_pages {
-            Some(pages) => variant::with_batches_of(design, pages),
-            None => design,
-        }
+        (self.make)(sim)
     }
-}
-
-/// The largest number of pages of a batch.
-pub const BATCH_PAGES_MAX: usize = 4096;
-
-/// The designs that flush each reclaimed page.
-const UNBATCHED: [Design; 6] = [
-    Design::ARC_3_9,
-    Design::ARC_RANGED,
-    Design::UNMAP_4_2,
-    Design::NAIVE,
-    Design::LINUX_4_12,
-    Design::LINUX_4_14,
-];
-
-/// Returns a name that lives as long as the program: once for each name.
-fn interned(name: String) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = names.get(name.as_str()) {
-        return known;
-    }
-    let name: &'static str = name.leak();
-    names.insert(name);
-    name
 }
 
 impl PartialEq for Design {

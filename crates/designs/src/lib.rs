@@ -28,10 +28,9 @@ mod design;
 pub mod engine;
 pub mod linux;
 pub mod naive;
-mod clairvoyant;
 mod registry;
 
-pub use design::{BATCH_PAGES_MAX, Design, Purpose};
+pub use design::{Design, Purpose};
 pub use engine::Engine;
 pub use linux::LinuxRule;
 pub use linux::arc::Arc;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::design::{BATCH_PAGES_MAX, Design, Purpose};
+use crate::design::{Design, Purpose};
 
 /// Every design, in the order in which lists show them. To add a design, add its constant here.
 const ALL: &[Design] = &[
@@ -13,6 +13,7 @@ const ALL: &[Design] = &[
     Design::ARM64_5_6,
     Design::ARM64_SKIP,
     Design::RISCV,
+    Design::RISCV_PER_PAGE,
     Design::LINUX_INVLPGB,
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
@@ -31,7 +32,6 @@ const ALL: &[Design] = &[
     Design::POWERPC_COUNTED,
     Design::POWERPC_SHOOT,
     Design::LINUX_HAZARD,
-    Design::CLAIRVOYANT,
     Design::SHOOTDOWN_ALONE,
     Design::SHOOTDOWN,
 ];
@@ -53,14 +53,7 @@ pub struct UnknownDesign(pub String);
 
 impl fmt::Display for UnknownDesign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.0.escape_debug();
-        match self.0.split_once('(') {
-            Some((batched, _)) if ALL.iter().any(|design| design.name() == batched) => write!(
-                f,
-                "`{name}` is not a design whose batches have 1 to {BATCH_PAGES_MAX} pages"
-            ),
-            _ => write!(f, "there is no design `{name}`"),
-        }
+        write!(f, "there is no design `{}`", self.0.escape_debug())
     }
 }
 
@@ -70,13 +63,7 @@ impl FromStr for Design {
     type Err = UnknownDesign;
 
     fn from_str(text: &str) -> Result<Self, UnknownDesign> {
-        let named = |name| ALL.iter().copied().find(|design| design.name() == name);
-        let found = match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-            Some((name, pages)) => named(name)
-                .zip(pages.parse().ok())
-                .and_then(|(design, pages)| design.with_batches_of(pages)),
-            None => named(text),
-        };
+        let found = ALL.iter().copied().find(|design| design.name() == text);
         found.ok_or_else(|| UnknownDesign(text.to_owned()))
     }
 }

@@ -6,8 +6,8 @@
 //! from the counter.
 //!
 //! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel for it;
-//! [`System`], an engine in the state in which paths begin; [`Path`], with the table of paths;
-//! [`Limits`], the budget of each path.
+//! [`System`], an engine in the state in which paths begin; [`Path`], with the table of paths, and
+//! the [loops](Path::LOOPS) over all CPUs; [`Limits`], the budget of each path.
 
 #![no_std]
 
@@ -15,6 +15,7 @@ extern crate alloc;
 
 mod harness;
 mod limits;
+mod loops;
 mod paths;
 mod plain;
 mod system;
@@ -22,5 +23,5 @@ mod system;
 pub use harness::{Counted, Harness};
 pub use limits::{Limits, STACK, WIDTHS, budget};
 pub use paths::{Path, Stage};
-pub use plain::Plain;
+pub use plain::{Plain, SharedTags};
 pub use system::{Roots, System};

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use core::mem;
 
-use shootdown::{Batch, CpuId, Extent, ExtentSet, PinnedCpu, Space, StaleWrites};
+use shootdown::{Batch, Extent, ExtentSet, Pending, PinnedCpu, Space, StaleWrites};
 use shootdown_hw::Processor;
 
 use crate::harness::Counted;
@@ -69,7 +69,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
         Self {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
-            run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
+            run: Stage::flush,
             limits: Limits::new([70, 85, 87], Some([45, 48, 52])),
         },
         // `munmap` flushes in this way, with gathered extents.
@@ -83,30 +83,27 @@ impl<P: Processor, const W: usize> Path<P, W> {
         Self {
             name: "flush_lazy_skipped",
             prepare: |system| {
-                system.on_other_cpu(|system| {
-                    system.switch(0);
-                    system.pin().enter_lazy();
-                });
+                system.on_other_cpus(System::enter_lazy);
                 Stage::new(system, 0)
             },
-            run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
+            run: Stage::flush,
             limits: Limits::new([183, 268, 265], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
             name: "flush_one_interrupted",
             prepare: |system| {
-                system.on_other_cpu(|system| system.switch(0));
+                system.on_other_cpus(|system| system.switch(0));
                 Stage::new(system, 0)
             },
-            run: |stage| mem::forget(stage.pin.flush(stage.space, PAGE)),
+            run: Stage::send_flush,
             limits: Limits::new([202, 317, 299], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
             name: "handle_flush_IPI",
             prepare: |system| {
-                system.on_other_cpu(|system| {
+                system.on_other_cpus(|system| {
                     // Do not wait: no CPU would answer.
                     mem::forget(system.pin().flush(system.space(0), PAGE));
                 });
@@ -137,14 +134,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
     pub const FLUSH_AND_WAIT: Self = Self {
         name: "flush_and_wait",
         prepare: |system| {
-            system.on_other_cpu(|system| system.switch(0));
+            system.on_other_cpus(|system| system.switch(0));
             Stage::new(system, 0)
         },
         run: |stage| {
             let mut extents = ExtentSet::new();
             extents.add(PAGE);
             let mut pending = stage.pin.flush_gathered(stage.space, &extents);
-            stage.run_other_handler();
+            stage.system.run_other_handlers();
             pending.wait();
         },
         limits: STACK,
@@ -152,44 +149,56 @@ impl<P: Processor, const W: usize> Path<P, W> {
 }
 
 /// The page that is flushed.
-const PAGE: Extent = Extent::page(0x1000);
+pub(crate) const PAGE: Extent = Extent::page(0x1000);
 
 type PageBatch<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
 
 /// The state on which a path works: CPU 0, a space, and a batch.
+///
+/// The pin guard comes first, so that a call of its methods computes no address.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Stage<P: Processor + 'static, const W: usize> {
-    pin: PinnedCpu<'static, Counted<P, W>>,
-    other: PinnedCpu<'static, Counted<P, W>>,
-    space: &'static Space<Counted<P, W>>,
-    machine: &'static Counted<P, W>,
+    pub(crate) pin: PinnedCpu<'static, Counted<P, W>>,
+    pub(crate) space: &'static Space<Counted<P, W>>,
+    system: System<P, W>,
     batch: PageBatch<P, W>,
+    /// A flush that was sent.
+    pub(crate) sent: Option<Pending<'static, Counted<P, W>>>,
 }
 
 impl<P: Processor, const W: usize> Stage<P, W> {
-    fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
-        let mut other = None;
-        system.on_other_cpu(|system| other = Some(system.pin()));
+    pub(crate) fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
         Box::leak(Box::new(Self {
+            system: *system,
             pin: system.pin(),
-            other: other.expect("`on_other_cpu` has set it"),
             space: system.space(space),
-            machine: system.machine(),
             batch: PageBatch::new(),
+            sent: None,
         }))
     }
 
     /// Creates a stage on which reclaim has unmapped one page of space 0.
-    fn with_batch(system: &System<P, W>) -> &'static mut Self {
+    pub(crate) fn with_batch(system: &System<P, W>) -> &'static mut Self {
         let stage = Self::new(system, 0);
         stage.unmap(0x1000);
         stage
     }
 
     #[inline(always)]
-    fn switch(&self) {
+    pub(crate) fn switch(&self) {
         // SAFETY: the CPU is online, and the space lives for ever.
         unsafe { self.pin.switch(self.space) };
+    }
+
+    /// Flushes one page.
+    pub(crate) fn flush(&mut self) {
+        self.pin.flush(self.space, PAGE).wait();
+    }
+
+    /// Flushes one page, without the wait.
+    pub(crate) fn send_flush(&mut self) {
+        mem::forget(self.pin.flush(self.space, PAGE));
     }
 
     /// Flushes one page as `munmap` does.
@@ -203,23 +212,15 @@ impl<P: Processor, const W: usize> Stage<P, W> {
     /// Adds a page of the space to the batch, as reclaim does after it has unmapped the page.
     #[inline(always)]
     fn unmap(&mut self, address: u64) {
-        let space = self.batch.space(self.machine, &self.space).expect("a batch has room for one");
+        let space =
+            self.batch.space(self.system.machine(), &self.space).expect("a batch has room for one");
         space.unmapped(&self.pin, Extent::page(address), StaleWrites::Impossible).wait();
     }
 
     /// Flushes the batch and waits.
     #[inline(always)]
-    fn send_batch(&mut self) {
+    pub(crate) fn send_batch(&mut self) {
         self.batch.send(&self.pin).wait();
-    }
-
-    /// Runs the handler of the flush interrupt on the other CPU.
-    #[inline(never)]
-    fn run_other_handler(&self) {
-        let kernel = self.machine.kernel();
-        kernel.set_cpu(CpuId(1));
-        self.other.handle_flush_ipi();
-        kernel.set_cpu(CpuId(0));
     }
 }
 
@@ -229,38 +230,40 @@ mod tests {
 
     use super::*;
     use crate::limits::WIDTHS;
-    use crate::plain::Plain;
+    use crate::plain::{Plain, SharedTags};
     use crate::system::Roots;
 
-    use shootdown::{CpuStats, Machine as _};
+    use shootdown::{CpuId, CpuStats, Machine as _};
+    use std::vec::Vec;
 
     /// The engine's counts on CPU 0 for each path.
-    fn counts<const W: usize>() -> std::vec::Vec<(&'static str, CpuStats)> {
-        let paths = Path::<Plain, W>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
-        paths
-            .map(|path| {
-                // SAFETY: there are no interrupts, and loading a root does nothing.
-                let system = unsafe { System::new(Plain, &Roots::NONE) };
-                let stage = (path.prepare)(&system);
-                let stats = || system.machine().state(CpuId(0)).stats();
-                let before = stats();
-                (path.run)(stage);
-                let now = stats();
-                let counts = CpuStats {
-                    answers: now.answers - before.answers,
-                    interrupts_sent: now.interrupts_sent - before.interrupts_sent,
-                    flushes_full: now.flushes_full - before.flushes_full,
-                    flushes_ranged: now.flushes_ranged - before.flushes_ranged,
-                    flushes_local: now.flushes_local - before.flushes_local,
-                    skipped_lazy: now.skipped_lazy - before.skipped_lazy,
-                    switches: now.switches - before.switches,
-                    switches_without_flush: now.switches_without_flush
-                        - before.switches_without_flush,
-                    ..CpuStats::default()
-                };
-                (path.name, counts)
-            })
-            .collect()
+    fn counts<const T: usize, const W: usize>(
+        paths: &[Path<Plain<T>, W>],
+        cpus: usize,
+    ) -> Vec<(&'static str, CpuStats)> {
+        let count = |path: &Path<Plain<T>, W>| {
+            // SAFETY: there are no interrupts, and loading a root does nothing.
+            let system = unsafe { System::with_cpus(Plain, &Roots::NONE, cpus) };
+            let stage = (path.prepare)(&system);
+            let stats = || system.machine().state(CpuId(0)).stats();
+            let before = stats();
+            (path.run)(stage);
+            let now = stats();
+            let counts = CpuStats {
+                answers: now.answers - before.answers,
+                interrupts_sent: now.interrupts_sent - before.interrupts_sent,
+                flushes_full: now.flushes_full - before.flushes_full,
+                flushes_ranged: now.flushes_ranged - before.flushes_ranged,
+                flushes_local: now.flushes_local - before.flushes_local,
+                skipped_lazy: now.skipped_lazy - before.skipped_lazy,
+                rollovers: now.rollovers - before.rollovers,
+                switches: now.switches - before.switches,
+                switches_without_flush: now.switches_without_flush - before.switches_without_flush,
+                ..CpuStats::default()
+            };
+            (path.name, counts)
+        };
+        paths.iter().map(count).collect()
     }
 
     #[test]
@@ -282,9 +285,38 @@ mod tests {
             ("flush_batch_alone", alone),
             ("flush_and_wait", interrupted),
         ];
+        fn all<const W: usize>() -> Vec<Path<Plain, W>> {
+            Path::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]).collect()
+        }
         assert_eq!(WIDTHS, [1, 8, 64]);
-        assert_eq!(counts::<1>(), expected);
-        assert_eq!(counts::<8>(), expected);
-        assert_eq!(counts::<64>(), expected);
+        assert_eq!(counts(&all::<1>(), 2), expected);
+        assert_eq!(counts(&all::<8>(), 2), expected);
+        assert_eq!(counts(&all::<64>(), 2), expected);
+    }
+
+    /// With 2 CPUs, with those of one word and one more, and with all.
+    #[test]
+    fn loops_reach_every_other_cpu() {
+        for cpus in [2, 64, 65, 512] {
+            let (others, nothing) = (cpus as u64 - 1, CpuStats::default());
+            let interrupts = CpuStats { interrupts_sent: others, ..nothing };
+            let ranged = CpuStats { flushes_ranged: 1, ..nothing };
+            let expected = [
+                ("flush_of_all", CpuStats { interrupts_sent: others, ..ranged }),
+                ("wait_for_all", nothing),
+                ("flush_of_none", CpuStats { skipped_lazy: others, flushes_local: 1, ..ranged }),
+                ("flush_walkers", interrupts),
+                ("flush_kernel", CpuStats { interrupts_sent: others, ..ranged }),
+                ("trim_cpumask", nothing),
+                ("retire", nothing),
+                ("reap", interrupts),
+                ("disconnect", CpuStats { interrupts_sent: others - 1, ..nothing }),
+            ];
+            assert_eq!(counts(&Path::<Plain, 8>::LOOPS, cpus), expected);
+            let [(_, switch)] = counts(&Path::<SharedTags, 8>::LOOPS_OF_TAGS, cpus)[..] else {
+                panic!("there is one such loop")
+            };
+            assert_eq!((switch.rollovers, switch.flushes_full), (1, 1));
+        }
     }
 }

@@ -8,15 +8,20 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
+use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot, Tagging};
 use shootdown_hw::Processor;
 
-/// A processor with no TLB and six tags, as many as Linux uses on x86.
+/// A processor with no TLB and six tags, as many as Linux uses on x86. Each CPU has its own tags,
+/// unless there are `TAG_WORDS` for the [allocator](Tagging::Global) of tags that all CPUs share.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct Plain<const TAG_WORDS: usize = 0>;
+
+/// A processor of which all CPUs share their tags, with room for 65,535 of them, as on Arm. Six of
+/// them exist.
+pub type SharedTags = Plain<2048>;
 
 // SAFETY: sequentially consistent operations are full barriers.
-unsafe impl Memory for Plain {
+unsafe impl<const TAG_WORDS: usize> Memory for Plain<TAG_WORDS> {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = false;
@@ -55,9 +60,9 @@ unsafe impl Memory for Plain {
 }
 
 // SAFETY: there is one thread, a TLB that is always empty, and no interrupt.
-unsafe impl Processor for Plain {
+unsafe impl<const TAG_WORDS: usize> Processor for Plain<TAG_WORDS> {
     type TagSlots = [TagSlot; 6];
-    type TagWords = [AtomicU64; 0];
+    type TagWords = [AtomicU64; TAG_WORDS];
     type Broadcaster = NoBroadcaster;
 
     #[inline]
@@ -65,6 +70,10 @@ unsafe impl Processor for Plain {
     #[inline]
     fn interrupts_masked(&self) -> bool {
         true
+    }
+    #[inline]
+    fn tagging(&self) -> Tagging {
+        if TAG_WORDS == 0 { Tagging::PerCpu } else { Tagging::Global }
     }
     #[inline]
     fn tag_count(&self) -> usize {

@@ -29,17 +29,24 @@ impl Roots {
     pub const NONE: Self = Self { kernel: Root(0), spaces: [Root(0); Self::SPACES] };
 }
 
-/// An engine with two CPUs online and a few spaces, on CPU 0. It is never dropped.
+/// An engine with some CPUs online and a few spaces, on CPU 0. It is never dropped.
 #[derive(Debug)]
 pub struct System<P: Processor + 'static, const W: usize> {
     engine: &'static Shootdown<Counted<P, W>>,
     spaces: &'static [Space<Counted<P, W>>],
+    cpus: usize,
 }
 
-impl<P: Processor, const W: usize> System<P, W> {
-    const CPUS: usize = 2;
+impl<P: Processor, const W: usize> Clone for System<P, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
 
-    /// Creates a system in which CPU 0 runs space 0, and has run space 1 before.
+impl<P: Processor, const W: usize> Copy for System<P, W> {}
+
+impl<P: Processor, const W: usize> System<P, W> {
+    /// Creates a system of two CPUs, in which CPU 0 runs space 0, and has run space 1 before.
     ///
     /// # Safety
     ///
@@ -47,12 +54,23 @@ impl<P: Processor, const W: usize> System<P, W> {
     /// while the system is used.
     #[must_use]
     pub unsafe fn new(processor: P, roots: &Roots) -> Self {
-        let harness = Harness::new(Self::CPUS, roots.kernel);
+        // SAFETY: the caller promises both.
+        unsafe { Self::with_cpus(processor, roots, 2) }
+    }
+
+    /// As [`new`](Self::new), with `cpus` CPUs, at least 2 and at most `64 * W`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    #[must_use]
+    pub unsafe fn with_cpus(processor: P, roots: &Roots, cpus: usize) -> Self {
+        let harness = Harness::new(cpus, roots.kernel);
         let engine: &Shootdown<_> =
             Box::leak(Box::new(Shootdown::new(Bare::new(harness, processor))));
         let spaces = Vec::leak(roots.spaces.iter().map(|&root| engine.space(root)).collect());
-        let system = Self { engine, spaces };
-        system.on_other_cpu(|system| system.pin().online());
+        let system = Self { engine, spaces, cpus };
+        system.on_other_cpus(|system| system.pin().online());
         system.pin().online();
         system.switch(1);
         system.switch(0);
@@ -78,11 +96,25 @@ impl<P: Processor, const W: usize> System<P, W> {
         unsafe { self.pin().switch(self.space(index)) };
     }
 
-    /// Calls `act` on CPU 1.
-    pub(crate) fn on_other_cpu(&self, act: impl FnOnce(&Self)) {
+    /// Calls `act` on each CPU but CPU 0.
+    pub(crate) fn on_other_cpus(&self, mut act: impl FnMut(&Self)) {
         let kernel = self.machine().kernel();
-        kernel.set_cpu(CpuId(1));
-        act(self);
+        for cpu in 1..self.cpus {
+            kernel.set_cpu(CpuId(cpu as u32));
+            act(self);
+        }
         kernel.set_cpu(CpuId(0));
+    }
+
+    /// Switches to space 0 and enters lazy.
+    pub(crate) fn enter_lazy(&self) {
+        self.switch(0);
+        self.pin().enter_lazy();
+    }
+
+    /// Runs the handler of the flush interrupt on each CPU but CPU 0.
+    #[inline(never)]
+    pub(crate) fn run_other_handlers(&self) {
+        self.on_other_cpus(|system| system.pin().handle_flush_ipi());
     }
 }

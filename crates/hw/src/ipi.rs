@@ -81,6 +81,15 @@ mod tests {
         assert_eq!(groups([].into_iter()), []);
     }
 
+    /// The second threads of all cores come after all first threads.
+    #[test]
+    fn ninth_group_doubles_the_commands() {
+        let commands = |count: u64| {
+            groups((0..16 * count).step_by(2).chain((1..16 * count).step_by(2))).len() as u64
+        };
+        assert_eq!([7, 8, 9, 64].map(commands), [7, 8, 18, 128]);
+    }
+
     #[test]
     fn more_groups_than_fit_lose_no_target() {
         let targets = || (0..1024).step_by(2).chain((1..1024).step_by(2));

@@ -27,6 +27,9 @@ pub(crate) struct Selection {
     pub(crate) duration: Option<Duration>,
 }
 
+/// A time beyond which clocks could overflow.
+const TIME_MAX: Duration = Duration::from_secs(1 << 32);
+
 /// Parses a time with a unit.
 ///
 /// # Errors
@@ -44,8 +47,8 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| "a time is a number with a unit".to_owned())?;
     match Duration::try_from_secs_f64(number * seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("the time is 0 or too long".to_owned()),
+        Ok(time) if !time.is_zero() && time < TIME_MAX => Ok(time),
+        _ => Err("the time is 0 or a century".to_owned()),
     }
 }
 
@@ -58,7 +61,17 @@ mod tests {
         assert_eq!(parse_time("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["10", "s", "-1s", "0s", "1.2.3s", "1e99h", "1d", "9999999999999999999999h"] {
+        for bad in [
+            "10",
+            "s",
+            "-1s",
+            "0s",
+            "1.2.3s",
+            "1e99h",
+            "1d",
+            "99999999h",
+            "9999999999999999999999h",
+        ] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
     }

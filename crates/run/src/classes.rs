@@ -1,59 +1,36 @@
 //! The classes of interrupts, as the rows of results have them.
 
-use serde::Serialize;
 use shootdown_sim::Counts;
 
-/// The classes of the flush interrupts that were sent, and the bound.
-///
-/// The first three add up to the number of interrupts. The last three bound the gain of a design
-/// that records which CPUs use a page table: see
-/// [`classify_interrupts`](shootdown_sim::Sim::classify_interrupts).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Classes {
-    /// Interrupts that removed a translation which the target would have used.
-    pub interrupts_useful: u64,
-    /// Interrupts that removed a translation before whose next use the target would have caught up
-    /// by itself.
-    pub interrupts_early: u64,
-    /// Interrupts whose target held no translation of the flushed addresses.
-    pub interrupts_in_vain: u64,
-    /// Useful and early interrupts.
-    pub bound: u64,
-    /// Interrupts whose target had read the page table of 2 MiB that a flushed address belongs to,
-    /// since it last dropped everything.
-    pub interrupts_touched_2mib: u64,
-    /// As before, for the table of 1 GiB.
-    pub interrupts_touched_1gib: u64,
-    /// As before, for the table of 512 GiB.
-    pub interrupts_touched_512gib: u64,
+use crate::numbers::numbers;
+
+numbers! {
+    /// The classes of the flush interrupts that were sent, and the bound.
+    ///
+    /// The first three add up to the number of interrupts. The last three bound the gain of a
+    /// design that records which CPUs use a page table: see
+    /// [`classify_interrupts`](shootdown_sim::Sim::classify_interrupts).
+    pub struct Classes {
+        /// Interrupts that removed a translation which the target would have used.
+        pub interrupts_useful: u64,
+        /// Interrupts that removed a translation before whose next use the target would have caught
+        /// up by itself.
+        pub interrupts_early: u64,
+        /// Interrupts whose target held no translation of the flushed addresses.
+        pub interrupts_in_vain: u64,
+        /// Useful and early interrupts.
+        pub bound: u64,
+        /// Interrupts whose target had read the page table of 2 MiB that a flushed address belongs
+        /// to, since it last dropped everything.
+        pub interrupts_touched_2mib: u64,
+        /// As before, for the table of 1 GiB.
+        pub interrupts_touched_1gib: u64,
+        /// As before, for the table of 512 GiB.
+        pub interrupts_touched_512gib: u64,
+    }
 }
 
 impl Classes {
-    /// The names of the numbers, in the order of [`values`](Self::values).
-    pub const NAMES: [&str; 7] = [
-        "interrupts_useful",
-        "interrupts_early",
-        "interrupts_in_vain",
-        "bound",
-        "interrupts_touched_2mib",
-        "interrupts_touched_1gib",
-        "interrupts_touched_512gib",
-    ];
-
-    /// Returns the numbers, in the order of [`NAMES`](Self::NAMES).
-    #[must_use]
-    pub const fn values(&self) -> [u64; 7] {
-        [
-            self.interrupts_useful,
-            self.interrupts_early,
-            self.interrupts_in_vain,
-            self.bound,
-            self.interrupts_touched_2mib,
-            self.interrupts_touched_1gib,
-            self.interrupts_touched_512gib,
-        ]
-    }
-
     /// Returns the means over several runs. The classes add up to the mean number of interrupts.
     #[must_use]
     pub fn mean(counts: &[Counts]) -> Self {

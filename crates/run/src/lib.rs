@@ -9,6 +9,7 @@ mod accounting;
 mod platform;
 mod instrumented;
 mod memory_model;
+mod numbers;
 mod classes;
 mod settings;
 mod outcome;

@@ -1,80 +1,43 @@
 //! What a design's savings cost in memory, as the rows of results have it.
 
-use serde::Serialize;
-
+use crate::numbers::numbers;
 use crate::outcome::Outcome;
 
-/// The prices in memory of the policies that save flushes, in the whole run: pages that were
-/// [discarded in place](shootdown_vm::Discards::InPlace) and are given back late, pages that a
-/// [prediction](shootdown_vm::ZeroPage::Predicted) allocated, and page tables of
-/// [replicas](shootdown_vm::Replication).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MemoryCosts {
-    /// Number of discards of a page in place.
-    pub pages_discarded_in_place: u64,
-    /// Greatest number of pages at any time that were discarded and not freed yet, so that they
-    /// could be reclaimed. All processes together.
-    pub pages_reclaimable_max: u64,
-    /// Time from the discard of a page until it was freed, or was found to be in use again, in
-    /// nanoseconds, added up over all pages. Divided by the time of the run, it is the mean number
-    /// of pages by which memory in use was larger, at most.
-    pub late_page_ns: u64,
-    /// Number of pages that were allocated when they were first read, because a write was
-    /// predicted. This number and the next ones are of all processes that have ended.
-    pub pages_predicted: u64,
-    /// Number of these pages that were not written by the end of their series of 16.
-    pub pages_predicted_in_vain: u64,
-    /// Number of page tables that replicas had of their own.
-    pub replica_tables: u64,
-    /// Number of links from replicas to page tables of the last level.
-    pub replica_links: u64,
-    /// Number of page faults that only made such a link.
-    pub replica_link_faults: u64,
+numbers! {
+    /// The prices in memory of the policies that save flushes, in the whole run: pages that were
+    /// [discarded in place](shootdown_vm::Discards::InPlace) and are given back late, pages that a
+    /// [prediction](shootdown_vm::ZeroPage::Predicted) allocated, and page tables of
+    /// [replicas](shootdown_vm::Replication).
+    pub struct MemoryCosts {
+        /// Number of discards of a page in place.
+        pub pages_discarded_in_place: u64,
+        /// Greatest number of pages at any time that were discarded and not freed yet, so that they
+        /// could be reclaimed. All processes together.
+        pub pages_reclaimable_max: u64,
+        /// Time from the discard of a page until it was freed, or was found to be in use again, in
+        /// nanoseconds, added up over all pages. Divided by the time of the run, it is the mean
+        /// number of pages by which memory in use was larger, at most.
+        pub late_page_ns: u64,
+        /// Number of pages that were allocated when they were first read, because a write was
+        /// predicted. This number and the next ones are of all processes that have ended.
+        pub pages_predicted: u64,
+        /// Number of these pages that were not written by the end of their series of 16.
+        pub pages_predicted_in_vain: u64,
+        /// Number of page tables that replicas had of their own.
+        pub replica_tables: u64,
+        /// Number of links from replicas to page tables of the last level.
+        pub replica_links: u64,
+        /// Number of page faults that only made such a link.
+        pub replica_link_faults: u64,
+    }
 }
 
 impl MemoryCosts {
-    /// The names of the numbers, in the order of [`values`](Self::values).
-    pub const NAMES: [&str; 8] = [
-        "pages_discarded_in_place",
-        "pages_reclaimable_max",
-        "late_page_ns",
-        "pages_predicted",
-        "pages_predicted_in_vain",
-        "replica_tables",
-        "replica_links",
-        "replica_link_faults",
-    ];
-
-    /// Returns the numbers, in the order of [`NAMES`](Self::NAMES).
-    #[must_use]
-    pub const fn values(&self) -> [u64; 8] {
-        [
-            self.pages_discarded_in_place,
-            self.pages_reclaimable_max,
-            self.late_page_ns,
-            self.pages_predicted,
-            self.pages_predicted_in_vain,
-            self.replica_tables,
-            self.replica_links,
-            self.replica_link_faults,
-        ]
-    }
-
     /// Returns the means over several runs, and the greatest maximum.
     #[must_use]
     pub fn mean(all: &[Self]) -> Self {
-        let mean = |of: fn(&Self) -> u64| all.iter().map(of).sum::<u64>() / all.len().max(1) as u64;
         let max = all.iter().map(|one| one.pages_reclaimable_max).max();
-        Self {
-            pages_discarded_in_place: mean(|one| one.pages_discarded_in_place),
-            pages_reclaimable_max: max.unwrap_or_default(),
-            late_page_ns: mean(|one| one.late_page_ns),
-            pages_predicted: mean(|one| one.pages_predicted),
-            pages_predicted_in_vain: mean(|one| one.pages_predicted_in_vain),
-            replica_tables: mean(|one| one.replica_tables),
-            replica_links: mean(|one| one.replica_links),
-            replica_link_faults: mean(|one| one.replica_link_faults),
-        }
+        Self { pages_reclaimable_max: max.unwrap_or_default(), ..Self::means(all) }
     }
 }
 

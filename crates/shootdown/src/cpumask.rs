@@ -162,13 +162,6 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         Err(self.phase(machine))
     }
 
-    /// The CPUs that may be present.
-    pub(crate) fn members(&self, machine: &M) -> CpuSet<B> {
-        let mut members = CpuSet::new();
-        self.read_into(machine, &mut members);
-        members
-    }
-
     /// Returns `true` if a mask of `member_count` CPUs should be trimmed after this many wasted
     /// probes.
     pub(crate) fn is_stale(wasted_probes: u64, member_count: u64) -> bool {
@@ -300,7 +293,9 @@ mod tests {
     }
 
     fn members(engine: &Shootdown<Machine>, cpumask: &CpuMask<Machine, [u64; 1]>) -> Vec<u32> {
-        cpumask.members(engine.machine()).iter().map(|cpu| cpu.0).collect()
+        let mut members = CpuSet::new();
+        cpumask.read_into(engine.machine(), &mut members);
+        members.iter().map(|cpu| cpu.0).collect()
     }
 
     #[test]

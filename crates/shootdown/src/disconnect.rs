@@ -113,13 +113,13 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let machine = self.machine();
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);
-        let (mut others, mut this) = (CpuSet::new(), CpuSet::new());
-        for cpu in online.iter() {
-            if machine.state(cpu).bell.state() == BellState::Rung {
-                if cpu == self.id { &mut this } else { &mut others }.insert(cpu);
-            }
+        online.retain(|cpu| machine.state(cpu).bell.state() == BellState::Rung);
+        let mut this = CpuSet::new();
+        if online.contains(self.id) {
+            online.remove(self.id);
+            this.insert(self.id);
         }
-        for cpus in [others, this].iter().filter(|cpus| !cpus.is_empty()) {
+        for cpus in [online, this].iter().filter(|cpus| !cpus.is_empty()) {
             self.counters().interrupts_sent.add_unshared(cpus.len() as u64);
             machine.ring(cpus);
         }

@@ -65,6 +65,13 @@ impl<M: Machine> EngineCell<M> {
         is_set.then(|| unsafe { (*self.engine.get()).assume_init_ref() })
     }
 
+    /// The address that the engine has or will have: for the C interface, which compares with it.
+    #[doc(hidden)]
+    #[inline]
+    pub const fn address(&self) -> *const Shootdown<M> {
+        self.engine.get().cast()
+    }
+
     /// The pin guard of the CPU that runs this call; `None` before [`init`](Self::init).
     ///
     /// Then no CPU is online, so there is no CPU to notify: a flush that is left out is made up for

@@ -288,21 +288,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let is_broadcast = self.try_broadcast_whole(space, space.global_tag(machine), generation);
         let mut pending = Pending::done(self.engine);
         pending.horizon = Horizon::of(space.id(), generation, generation);
-        let mut members = space.cpumask.members(machine);
-        members.remove(self.id);
-        for cpu in members.iter() {
+        self.read_others(space, &mut pending.waiting);
+        pending.waiting.retain(|cpu| {
             let state = machine.state(cpu);
             let presence = state.presence_word(machine);
             if is_broadcast && presence.is_on(space.id()) {
-                continue;
+                return false;
             }
             let is_coming = presence.is_switching_to(space.id());
             // Includes active CPUs: such a CPU may be returning, and not have caught up yet.
             let is_behind = || state.hazard(machine).is(space) && state.seen(machine) < generation;
-            if (is_coming || is_behind()) && !machine.breaks(Rule::InterruptWalkers) {
-                pending.waiting.insert(cpu);
-            }
-        }
+            (is_coming || is_behind()) && !machine.breaks(Rule::InterruptWalkers)
+        });
         self.ring_all(&mut pending, RingTo::Invalidate);
         if is_broadcast {
             self.await_broadcast(&mut pending);
@@ -594,7 +591,9 @@ mod tests {
         let zero = engine.enter(CpuId(0));
         assert!(zero.pin().flush(&space, Extent::page(0)).poll());
         assert!(zero.pin().trim_cpumask(&space));
-        assert!(space.cpumask.members(machine).is_empty());
+        let mut members = CpuSet::new();
+        space.cpumask.read_into(machine, &mut members);
+        assert!(members.is_empty());
         assert_eq!((space.stats(machine).cpumask_trims, space.wasted_at_trim.read()), (1, 1));
     }
 }

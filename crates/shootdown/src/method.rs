@@ -259,6 +259,16 @@ mod tests {
         assert_eq!(policy.discounted(12_800), 6400);
     }
 
+    #[test]
+    fn share_of_interrupts_has_a_floor() {
+        let policy = NotifyPolicy::new();
+        let discounted = [0, 15, 16, 17].map(|share| {
+            policy.interrupts_of_128.set(share);
+            policy.discounted(12_800)
+        });
+        assert_eq!(discounted, [1600, 1600, 1600, 1700]);
+    }
+
     /// If broadcasts cost time for each CPU, interrupts are tried first, and later as often as the
     /// possible saving allows. If broadcasts cost the same for any number of CPUs, or interrupts
     /// are excluded, there is no trial.

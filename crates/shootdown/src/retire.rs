@@ -118,19 +118,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if M::PREFETCHES {
             online.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
-        let (mut pending, mut all) = (Pending::done(self.engine), CpuSet::new());
-        for cpu in online.iter() {
+        let mut pending = Pending::done(self.engine);
+        online.retain(|cpu| {
             let hazard = machine.state(cpu).hazard(machine);
             if hazard.is_marked() {
                 pending.waiting.insert(cpu);
             }
-            if hazard.is_dead() {
-                all.insert(cpu);
-            }
-        }
+            hazard.is_dead()
+        });
         self.ring_all(&mut pending, RingTo::DropSpace);
         self.end_trace(began_ns, FlushCause::Exit, TraceScope::Spaces, Some(0), &mut pending);
-        Reaping { engine: self.engine, pending, cpus: all }
+        Reaping { engine: self.engine, pending, cpus: online }
     }
 
     /// Marks the hazard pointer of every CPU that names the space: such a CPU must drop a reference
@@ -149,8 +147,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if M::PREFETCHES {
             members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
-        let mut marked = CpuSet::new();
-        for cpu in members.iter() {
+        members.retain(|cpu| {
             let state = machine.state(cpu);
             // The load comes before the compare-and-swap, so that the line of a CPU that is
             // elsewhere is not fetched for writing.
@@ -164,11 +161,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             } else {
                 state.hazard(machine).is(space)
             };
-            if can_walk && state.change_hazard(machine, hazard, hazard.marked()) {
-                marked.insert(cpu);
-            }
-        }
-        marked
+            can_walk && state.change_hazard(machine, hazard, hazard.marked())
+        });
+        members
     }
 
     /// Enters lazy if this CPU has the space loaded, and is active on it. Returns `true` if the CPU

@@ -575,6 +575,9 @@ rules! {
     ReserveTags: Step,
     /// A CPU empties its TLB before it uses an ASID of the new epoch.
     FlushOnRollover: Step,
+    /// A CPU that takes ASIDs of an epoch has read this epoch before it looks for the CPUs that
+    /// have loaded some.
+    ReadEpoch: Step,
     /// A CPU empties its TLB when its own count of tags wraps around.
     FlushOnWrap: Step,
     /// A flush that was broadcast is done only when its issuer has completed the broadcast.

@@ -53,8 +53,6 @@ pub(crate) struct CpuClock {
     pub(crate) poll: Poll,
     /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
-    /// Number of times that the CPU began to send interrupts.
-    pub(crate) flush_number: u64,
     pub(crate) counts: Counts,
     pub(crate) causes: Causes,
     pub(crate) vcpu: Vcpu,

@@ -50,8 +50,7 @@
 //! and [`word`](SimWord); `interrupt` and `hypervisor`; `memory`, `tlb`, `invalidation`, `mmu` and
 //! `frames`, and `inspect`, which reads memory without them; [`broadcast`](BroadcastScope),
 //! invalidation without interrupts; `threads`, `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](ViolationKind), which checks each use; `classes`, which says whether interrupts were
-//! needed, and [`foresight`](Foresight).
+//! [`oracle`](ViolationKind), which checks each use; and `classes`, the need for each interrupt.
 
 // In reading order.
 pub mod machine;
@@ -86,8 +85,6 @@ mod vain;
 mod replica_uses;
 mod classes;
 mod classify;
-mod foresight;
-mod foresee;
 mod counts;
 mod waits;
 mod rng;
@@ -95,7 +92,6 @@ mod rng;
 pub use broadcast::BroadcastScope;
 pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
-pub use foresight::Foresight;
 pub use inspect::is_cached;
 pub use lock::{LockWaiting, QueuedLock, ReadMostlyLock, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};

@@ -261,10 +261,7 @@ impl Sim {
         // The ranges of one operation begin at one time.
         let flushes = match cpu.flushing.take() {
             Some(before) if before.since == now => before.flushes,
-            _ => {
-                cpu.flush_number += 1;
-                Rc::default()
-            }
+            _ => Rc::default(),
         };
         let flushing = cpu.flushing.insert(Flushing { flushes, since: now });
         Rc::make_mut(&mut flushing.flushes).push(record.flushed(frees_tables));
@@ -278,9 +275,7 @@ impl Sim {
 
     fn sending_for(&self, flushes: Vec<Flushed>) {
         let flushing = Flushing { flushes: Rc::new(flushes), since: self.now() };
-        let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
-        cpu.flushing = Some(flushing);
-        cpu.flush_number += 1;
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some(flushing);
     }
 
     /// Reports that this CPU is about to interrupt CPUs that can walk the page tables of the space
@@ -344,10 +339,6 @@ impl Sim {
         let frame = found.frame + ((address - found.page) >> 12);
         let violation = self.oracle.borrow().check(found, loaded, generation);
         if let Some(kind) = violation {
-            if self.foresee_use(address, found) {
-                // The run goes on as if the interrupt had been sent.
-                tlb.invalidate_all(self.next_invalidation());
-            }
             drop(tlbs);
             self.report(kind, self.cpu(), address);
         }

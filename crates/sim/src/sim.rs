@@ -23,7 +23,6 @@ use crate::classes::Target;
 use crate::clock::{Clock, CpuClock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
-use crate::foresight::LeftOut;
 use crate::lines::{Access, Cost, LineId, Lines};
 use crate::lock::queue::LockQueues;
 use crate::lock::queued::QueuedLock;
@@ -110,8 +109,6 @@ pub struct Sim {
     pub(crate) targets: OnceCell<RefCell<Vec<Target>>>,
     /// Number of CPUs on which accesses decide the class of an interrupt.
     pub(crate) watched_cpus: Cell<usize>,
-    /// The interrupts that a design with foresight left out.
-    pub(crate) left_out: OnceCell<RefCell<LeftOut>>,
     pub(crate) contexts: Contexts,
     pub(crate) scheduler: RefCell<Scheduler>,
     /// The threads that wait for sleeping locks.
@@ -177,7 +174,6 @@ impl Sim {
             replica_uses: RefCell::default(),
             targets: OnceCell::new(),
             watched_cpus: Cell::new(0),
-            left_out: OnceCell::new(),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
             lock_queues: RefCell::default(),

@@ -23,8 +23,7 @@ const STACK_BYTES: u32 = 8 << 10;
 const FILTER: &str = "reason==4";
 
 /// Registers of x86-64 by their numbers in `perf_regs.h`, in ascending order.
-const REGISTERS: [u32; 4] = [RDX, RBP, RSP, RIP];
-const RDX: u32 = 3;
+const REGISTERS: [u32; 3] = [RBP, RSP, RIP];
 const RBP: u32 = 6;
 const RSP: u32 = 7;
 const RIP: u32 = 8;
@@ -89,7 +88,6 @@ pub(crate) struct RawSample {
 /// Registers of the program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
-    pub(crate) rdx: u64,
     pub(crate) rbp: u64,
     pub(crate) rsp: u64,
     pub(crate) rip: u64,
@@ -323,8 +321,8 @@ fn split(chain: &[u64]) -> (Vec<u64>, Vec<u64>) {
 }
 
 fn registers_of(values: &[u64]) -> Option<Registers> {
-    let &[rdx, rbp, rsp, rip] = values else { return None };
-    Some(Registers { rdx, rbp, rsp, rip })
+    let &[rbp, rsp, rip] = values else { return None };
+    Some(Registers { rbp, rsp, rip })
 }
 
 /// Returns a file name up to its first zero byte.
@@ -361,8 +359,8 @@ mod tests {
 
     #[test]
     fn registers_are_all_or_none() {
-        assert!(registers_of(&[1, 2, 3]).is_none());
-        let registers = registers_of(&[1, 2, 3, 4]).expect("registers");
-        assert_eq!((registers.rdx, registers.rip), (1, 4));
+        assert!(registers_of(&[1, 2]).is_none());
+        let registers = registers_of(&[1, 2, 3]).expect("registers");
+        assert_eq!((registers.rbp, registers.rip), (1, 3));
     }
 }

@@ -1,18 +1,31 @@
 //! The names of the kernel's functions.
 
-/// The kernel's functions in ascending order of their addresses.
+use std::ops::Range;
+
+/// The kernel's functions.
 #[derive(Debug, Default)]
-pub(crate) struct KernelNames {
+pub struct KernelNames {
+    /// In ascending order of their addresses.
     functions: Vec<(u64, Box<str>)>,
 }
 
 impl KernelNames {
     /// Parses `/proc/kallsyms`. Functions without an address, which the kernel hides from some
     /// users, are left out.
-    pub(crate) fn parse(text: &str) -> Self {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let mut functions: Vec<(u64, Box<str>)> = text.lines().filter_map(parse).collect();
         functions.sort_by_key(|(address, _)| *address);
         Self { functions }
+    }
+
+    /// Returns the addresses of each function with one of these names. The compiler may have made
+    /// several of one.
+    pub fn ranges(&self, names: &[&str]) -> impl Iterator<Item = Range<u64>> {
+        let end = |at: usize| self.functions.get(at + 1).map_or(u64::MAX, |(start, _)| *start);
+        let named = move |(_, (_, name)): &(usize, &(u64, Box<str>))| names.contains(&&**name);
+        let functions = self.functions.iter().enumerate().filter(named);
+        functions.map(move |(at, (start, _))| *start..end(at))
     }
 
     /// Returns the function that contains `address`.
@@ -47,5 +60,7 @@ mod tests {
         assert_eq!(names.function(0xfff), None);
         assert_eq!(names.function(0x1ff8), Some("flush_tlb_mm_range"));
         assert_eq!(names.function(0x2fff), Some("do_madvise"));
+        let ranges: Vec<_> = names.ranges(&["flush_tlb_mm_range", "do_madvise"]).collect();
+        assert_eq!(ranges, [0x1000..0x2000, 0x2000..u64::MAX]);
     }
 }

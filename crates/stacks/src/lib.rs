@@ -21,6 +21,7 @@ mod symbols;
 mod unwind;
 
 pub use events::{Options, Unwinding};
+pub use kernel::KernelNames;
 pub use sampler::Sampler;
-pub use stack::{Frame, Layer, Sample, StackId};
+pub use stack::{Sample, StackId};
 pub use symbols::Symbols;

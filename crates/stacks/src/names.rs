@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
 
 use addr2line::Loader;
+use shootdown_recording::record::{Frame, Layer};
 
 use crate::modules::Module;
-use crate::stack::{Frame, Layer, ModuleId};
+use crate::stack::ModuleId;
 
 /// The symbol tables that were loaded.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
-use crate::stack::{Frame, Layer};
+use shootdown_recording::record::{Frame, Layer};
 
 /// The place of functions whose source is not known.
 const JIT: &str = "[jit]";

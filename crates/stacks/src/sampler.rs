@@ -218,7 +218,6 @@ impl Collected {
             process: sample.process,
             thread: sample.thread,
             requests: sample.requests,
-            third_argument: sample.registers.map_or(0, |registers| registers.rdx),
             stack: self.stacks.number(&stack),
         });
     }

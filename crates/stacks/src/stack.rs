@@ -20,32 +20,8 @@ pub struct Sample {
     /// Number of flush requests for which this sample stands: those since the last sample on this
     /// CPU, with this one.
     pub requests: u64,
-    /// The third argument of the system call, if the thread is in one: the advice of `madvise`.
-    pub third_argument: u64,
     /// The call stack.
     pub stack: StackId,
-}
-
-/// The half of the address space that a function belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// The kernel.
-    Kernel,
-    /// The program.
-    User,
-}
-
-/// A call of a function.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// Kernel or program.
-    pub layer: Layer,
-    /// Name of the function, or `[file+0x123]` if it has none.
-    pub function: String,
-    /// The source file if it is known, otherwise the executable or library; empty for the kernel.
-    pub file: String,
-    /// The line in the source file; 0 if it is not known.
-    pub line: u32,
 }
 
 /// The number of an executable or library.

@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::mem;
 
+use shootdown_recording::record::{Frame, Layer};
+
 use crate::kernel::KernelNames;
 use crate::names::Names;
 use crate::perf_map::PerfMap;
 use crate::sampler::Sampler;
-use crate::stack::{Address, Frame, Layer, StackId};
+use crate::stack::{Address, StackId};
 
 /// Finds the names of sampled stacks, and remembers them.
 #[derive(Default)]

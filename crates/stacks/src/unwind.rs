@@ -94,7 +94,7 @@ mod tests {
         let (rsp, outer) = (0x7000, 0x7020_u64);
         let words = [0, 0, outer, 0x1111, outer + 0x1000, 0x2222];
         let stack = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let registers = Registers { rbp: rsp + 16, rsp, rip: 0x3333, ..Registers::default() };
+        let registers = Registers { rbp: rsp + 16, rsp, rip: 0x3333 };
         let sample =
             RawSample { process: 1, registers: Some(registers), stack, ..RawSample::default() };
         let calls = user_stack(&sample, &mut processes, &mut Cache::default());
@@ -116,7 +116,7 @@ mod tests {
         let outer = rsp + 48;
         let words = [0, 0, outer, trampoline, 0, 0x1111, outer + 0x1000, 0x2222];
         let stack = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-        let registers = Registers { rbp: rsp + 16, rsp, rip: 0x3333, ..Registers::default() };
+        let registers = Registers { rbp: rsp + 16, rsp, rip: 0x3333 };
         let sample =
             RawSample { process, registers: Some(registers), stack, ..RawSample::default() };
         let calls = user_stack(&sample, &mut processes, &mut Cache::default());

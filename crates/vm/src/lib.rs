@@ -1,4 +1,8 @@
-//! A small, complete memory manager that leaves TLB coherence to another crate.
+//! The lab's memory manager: small, complete, and without a TLB coherence of its own.
+//!
+//! The crate is the test bed of this repository, and not a library for kernels: it is not
+//! published, and its interface is not stable. Its mechanisms, such as discards in place and upper
+//! page tables of each CPU's own, show what the engine's interface allows.
 //!
 //! The crate maps, unmaps, moves, protects, discards, faults in, forks and takes down address
 //! spaces. It also reclaims pages when memory is short, moves pages between nodes, and collapses
@@ -154,7 +158,7 @@ mod ops;
 pub use area::{Access, Area, Backing, Folios, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, Discards, DynCoherence, EmptyTables, ErasedBatch,
-    ErasedCoherence, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
+    ErasedCoherence, ExecuteLoss, ExtraFlushes, FaultLock, Flush, Freed, Later, Lifetimes,
     PREDICTED_IN_VAIN_MAX, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication,
     Retired, Scheduling, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
 };

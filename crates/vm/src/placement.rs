@@ -48,3 +48,16 @@ impl ThreadRegions {
         regions.filter(in_range).map(|region| region.end).max()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_257_shares_the_region_of_the_first() {
+        let mut regions = ThreadRegions::new();
+        regions.set(0, Size::Small, 0..1);
+        assert_eq!(regions.of(256, Size::Small), Some(0..1));
+        assert_eq!([1, 128, 255].map(|thread| regions.of(thread, Size::Small)), [None, None, None]);
+    }
+}

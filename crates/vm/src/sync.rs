@@ -6,4 +6,6 @@
 #[cfg(test)]
 pub(crate) use crate::rules::tests::words::{AtomicU64, OwnedWord};
 #[cfg(not(test))]
-pub(crate) use core::sync::atomic::{AtomicU64, AtomicU64 as OwnedWord};
+pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicU64 as OwnedWord};
+#[cfg(test)]
+pub(crate) use loom::sync::atomic::AtomicPtr;

@@ -12,9 +12,10 @@ use shootdown::{
     Space, StaleWrites,
 };
 use shootdown_hw::Processor as _;
+use shootdown_hw::errata::Workarounds;
 use shootdown_vm::{
-    Batching, Cause, Change, Defer, Discards, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush,
-    Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
+    Batching, Cause, Change, Defer, Discards, EmptyTables, ExecuteLoss, Flush, Lifetimes, Policy,
+    ReclaimFlush, Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
@@ -88,6 +89,12 @@ impl Flush for Engine {
             reclaim_flush: match reclaim() {
                 Reclaim::PerPage => ReclaimFlush::PerPage,
                 Reclaim::Never | Reclaim::Batched | Reclaim::Unflushed => ReclaimFlush::Batched,
+            },
+            execute_loss: match engine().machine().processor().workarounds() {
+                some if some.contains(Workarounds::BREAK_EXECUTABLE) => {
+                    ExecuteLoss::BreakBeforeMake
+                }
+                _ => ExecuteLoss::InPlace,
             },
             unaccessed: match fault_around() {
                 FaultAround::Never | FaultAround::Marked => Unaccessed::Flushed,

@@ -36,7 +36,7 @@ pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
     memory::set_up(&boot.memory, u64::MAX, Replicas::Never);
     let runs = runs.max(1);
     let roots = Roots { kernel: Arch::kernel_root(), spaces: [(); Roots::SPACES].map(|()| root()) };
-    Counter { hardware: "none", processor: || Plain, roots, runs, delays: 1 }.count_all();
+    Counter::<Plain> { hardware: "none", processor: || Plain, roots, runs, delays: 1 }.count_all();
     let processor = Arch::processor;
     Counter { hardware: Arch::NAME, processor, roots, runs, delays: 1 }.count_all();
     end(Status::Passed)

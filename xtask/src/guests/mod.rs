@@ -32,9 +32,13 @@ const SAMPLE_PERCENT: u64 = 10;
 /// The number of CPUs of the guest that CI boots. One of 16 CPUs takes twice the time.
 const SAMPLE_CPUS: u32 = 8;
 
-/// The page with the table of the corpus, and the mark of the table.
+/// The page with the summary of the corpus, the mark of the summary, and the file with all cells.
 const BOOK: &str = "docs/guests.md";
 const MARK: &str = "corpus";
+const CELLS: &str = "docs/data/guests.csv";
+
+/// The smallest number of CPUs that the summary counts.
+const SUMMARY_CPUS_MIN: u32 = 8;
 
 /// Two programs in one guest, because a boot takes longer than both.
 const SAMPLE: Program = Program {
@@ -149,10 +153,10 @@ pub(crate) fn soak(selection: Selection<'_>) -> Result<(), Failure> {
             };
             let number = cells.iter().position(|it| *it == cell).unwrap_or_default();
             insert(&mut rows, number, &cell, counts);
-            golden::check_part(BOOK, MARK, &table(&rows, cells.len()))?;
+            write(&rows, cells.len())?;
         }
     }
-    golden::check_part(BOOK, MARK, &table(&rows, cells.len()))
+    write(&rows, cells.len())
 }
 
 /// Returns `true` if both cells are recorded in one guest: it runs all loops, or all real programs.
@@ -195,30 +199,83 @@ fn place(lab: PathBuf) -> Result<Place, Failure> {
     Ok(place)
 }
 
-/// Returns the table of the cells that were run, as Markdown.
-fn table(rows: &Rows, cells: usize) -> String {
-    let mut text = "| program | Linux | CPUs | requests | interrupts | full | ranged \
-                    | engine: requests, interrupts | verdict |\n\
-                    |---|---|---:|---:|---:|---:|---:|---:|---|\n"
+/// Writes the file with the cells that were run, and their summary.
+fn write(rows: &Rows, cells: usize) -> Result<(), Failure> {
+    golden::check_file(CELLS, &csv(rows))?;
+    golden::check_part(BOOK, MARK, &summary(rows, cells))
+}
+
+/// Returns the cells that were recorded, as CSV.
+fn csv(rows: &Rows) -> String {
+    let mut text = "program,linux,cpus,requests,requests_model,interrupts,interrupts_model,full,\
+                    full_model,ranged,ranged_model,engine_requests,engine_interrupts,verdict\n"
         .to_owned();
-    let (mut verdicts, mut count) = (BTreeMap::<Verdict, usize>::new(), 0);
     for (Cell { program, kernel, cpus }, counts) in rows.values() {
-        let cells = match counts {
-            Ok(counts) => {
-                let Counts { requests, interrupts, full, ranged, engine, .. } = counts;
-                let verdict = counts.verdict();
-                *verdicts.entry(verdict).or_default() += 1;
-                count += 1;
-                let pairs = [requests, interrupts, full, ranged, engine];
-                let pairs = pairs.map(|(one, other)| format!("{one}, {other}")).join(" | ");
-                format!("{pairs} | {}", verdict.name())
-            }
-            Err(why) => format!("| | | | | {why}"),
-        };
+        let Ok(counts) = counts else { continue };
+        let Counts { requests, interrupts, full, ranged, engine, .. } = *counts;
+        let pairs = [requests, interrupts, full, ranged, engine];
+        let pairs = pairs.map(|(one, other)| format!("{one},{other}")).join(",");
+        let verdict = counts.verdict().name();
         // A string never refuses text.
-        let _ = writeln!(text, "| {} | {kernel} | {cpus} | {cells} |", program.name);
+        let _ = writeln!(text, "{},{kernel},{cpus},{pairs},{verdict}", program.name);
     }
+    text
+}
+
+/// Returns a row for each program, the sum over the cells of many CPUs, and a line about all cells,
+/// as Markdown.
+fn summary(rows: &Rows, cells: usize) -> String {
+    let mut programs = BTreeMap::<&str, ([u64; 4], [u64; 2])>::new();
+    let mut verdicts = BTreeMap::<Verdict, usize>::new();
+    for (cell, counts) in rows.values() {
+        let Ok(counts) = counts else { continue };
+        let verdict = counts.verdict();
+        *verdicts.entry(verdict).or_default() += 1;
+        if cell.cpus < SUMMARY_CPUS_MIN {
+            continue;
+        }
+        let (sums, [close, all]) = programs.entry(cell.program.name).or_default();
+        let (requests, interrupts) = (counts.requests, counts.interrupts.1);
+        let found = [requests.0, requests.1, interrupts, counts.engine.1];
+        sums.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
+        *close += u64::from(verdict == Verdict::Close);
+        *all += 1;
+    }
+    let mut text =
+        "| program | requests: Linux | model | interrupts: model | engine | cells close \
+                    |\n|---|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+    for (name, ([linux, model, sent, engine], [close, all])) in programs {
+        // A string never refuses text.
+        let _ =
+            writeln!(text, "| {name} | {linux} | {model} | {sent} | {engine} | {close} of {all} |");
+    }
+    let count: usize = verdicts.values().sum();
     let shares = verdicts.iter().map(|(verdict, share)| format!("{share} {}", verdict.name()));
     let shares = shares.collect::<Vec<_>>().join(", ");
     text + &format!("\n{count} of the {cells} cells are recorded: {shares}.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_adds_cells_of_many_cpus() {
+        let mut rows = Rows::new();
+        for (number, cpus) in [4, 8, 16].into_iter().enumerate() {
+            let cell = Cell { program: &SAMPLE, kernel: KERNELS[0], cpus };
+            let counts = Counts {
+                requests: (100, 101),
+                interrupts: (90, 91),
+                engine: (3, 2),
+                ..Counts::default()
+            };
+            insert(&mut rows, number, &cell, Ok(counts));
+        }
+        let text = summary(&rows, 5);
+        assert!(text.contains("| sample | 200 | 202 | 182 | 4 | 2 of 2 |\n"), "{text}");
+        assert!(text.ends_with("3 of the 5 cells are recorded: 3 close.\n"), "{text}");
+        assert!(csv(&rows).contains("sample,6.12,4,100,101,90,91,0,0,0,0,3,2,close\n"));
+    }
 }

@@ -9,7 +9,7 @@ use crate::setup::{self, emulators};
 const PROFILE: &str = "ci";
 
 /// The packages, features and profile of the tests. Another selection would be another build.
-pub(super) const SELECTION: &str =
+pub(crate) const SELECTION: &str =
     "--workspace --exclude book --exclude shootdown-python --features shootdown/soft --profile ci";
 
 /// Runs clippy, and treats warnings as errors.

@@ -7,6 +7,9 @@ use std::time::Duration;
 use crate::command::{Captured, Command, Failure, cargo};
 use crate::setup;
 
+/// The features of the library in the tests.
+const FEATURES: &str = "panic-handler,away,broadcast,trace";
+
 /// Maximum time of the program, which takes about a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -19,8 +22,8 @@ pub(super) fn check() -> Result<(), Failure> {
         return Ok(());
     };
     setup::c_compiler()?;
-    let library = build_library(target, "ci")?;
-    check_hostile_calls(&build_library(target, "release")?, "release")?;
+    let library = build_library(target, "ci", FEATURES)?;
+    check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
     check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
     for mode in ["", "broadcast"] {
@@ -46,9 +49,15 @@ pub(super) fn check() -> Result<(), Failure> {
     check_hook(target)
 }
 
-fn build_library(target: &str, profile: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn build_library(
+    target: &str,
+    profile: &str,
+    features: &str,
+) -> Result<PathBuf, Failure> {
     cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
-        .args("--features panic-handler,away,broadcast,trace --profile")
+        .args("--features")
+        .arg(features)
+        .arg("--profile")
         .arg(profile)
         .arg("--target")
         .arg(target)
@@ -88,13 +97,13 @@ fn check_hook(target: &str) -> Result<(), Failure> {
 }
 
 /// Returns the target without an operating system whose code this host executes.
-fn target() -> Option<&'static str> {
+pub(crate) fn target() -> Option<&'static str> {
     let arch = std::env::consts::ARCH;
     setup::BARE_TARGETS.iter().find(|target| target.split('-').next() == Some(arch)).copied()
 }
 
 /// Compiles a program in C, and links it with a library. Returns its path.
-fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
     let program = crate::output().join(name);
     // The library is made for fixed addresses, as kernels are.
     Command::new("gcc")

@@ -5,7 +5,7 @@
 
 mod binaries;
 pub(crate) mod builds;
-mod c;
+pub(crate) mod c;
 mod c_kernel;
 mod proof;
 mod schedule;
@@ -44,7 +44,6 @@ const STEPS: &[Step] = &[
     Step::new("bytes", Cores::One, &["build"], 40, demo::same_bytes),
     Step::new("publishing", Cores::One, &["toolchain"], 15, publishing::check),
     Step::new("page", Cores::One, &["packages", "build"], 20, page::check),
-    Step::new("damaged", Cores::One, &["build"], 10, || soak::damage(10, 1)),
     Step::new("readme", Cores::One, &["build"], 15, demo::readme),
     Step::new("examples", Cores::One, &["build"], 5, builds::doc_tests),
 ];

@@ -1,6 +1,7 @@
 //! Checks the part of the house style that a program can check.
 
 mod crates;
+mod limits;
 mod modules;
 mod prose;
 mod source;
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use crate::command::{Command, Failure};
 
 /// The pages for embedders. Each excerpt is a copy of lines of the file that the page names.
-const GUIDES: [&str; 2] = ["docs/embedding.md", "docs/smallest-embedding.md"];
+const GUIDES: [&str; 3] =
+    ["docs/embedding.md", "docs/embedding-more.md", "docs/smallest-embedding.md"];
 
 /// The folder of the smallest embedding, and the largest number of lines of code that an embedder
 /// writes on one architecture.
@@ -29,6 +31,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     GUIDES.iter().for_each(|guide| check_excerpts(guide, &mut findings));
     check_smallest_embedding(&sources, &mut findings);
     crates::check(&sources, &mut findings);
+    limits::check(&files("*.rs *.c")?, &mut findings);
     prose::check(&files("*.rs *.md")?, &mut findings);
     if findings.is_empty() {
         println!("{} files are tidy", sources.len());

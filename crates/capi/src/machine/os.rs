@@ -130,3 +130,23 @@ pub(super) fn for_each_block<B: CpuBits>(cpus: &CpuSet<B>, mut call: impl FnMut(
         call(&numbers[..count]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn cpu_65_needs_a_second_call() {
+        for count in [0, 1, 64, 65, 128, 129] {
+            let mut cpus = CpuSet::<[u64; 3]>::new();
+            (0..count).for_each(|cpu| cpus.insert(CpuId(cpu)));
+            let mut calls = Vec::new();
+            for_each_block(&cpus, |numbers| calls.push(numbers.to_vec()));
+            let all: Vec<u32> = (0..count).collect();
+            assert!(calls.iter().eq(all.chunks(64)), "{count} CPUs in {calls:?}");
+        }
+    }
+}

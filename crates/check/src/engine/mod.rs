@@ -74,6 +74,9 @@ pub enum Tags {
     /// broadcasts if there is at least one tag more than there are CPUs, and if CPU sets have one
     /// word. One tag more can be pinned for a device.
     Broadcast(usize),
+    /// As `Broadcast`, but of four broadcasts of a CPU the hardware refuses three, which have
+    /// reached no CPU, that CPU, and all.
+    Refused(usize),
     /// Each CPU assigns up to this many tags, counting up, as on ARC.
     Renamed(usize),
 }

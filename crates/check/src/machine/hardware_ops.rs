@@ -277,11 +277,17 @@ impl HostileMachine {
         self.issue_what(reach, What::Tag(tag));
     }
 
-    /// Begins an invalidation on all CPUs, of pages under a tag, and of cached pointers to tables
-    /// as `upper` asks.
-    pub fn broadcast_under(&self, tag: u16, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
+    /// Begins an invalidation on all CPUs or on this one only, of pages under a tag, and of cached
+    /// pointers to tables as `upper` asks.
+    pub fn broadcast_under(
+        &self,
+        reach: Reach,
+        tag: u16,
+        pages: impl Fn(usize) -> bool,
+        upper: WalkCaches,
+    ) {
         let (pages, upper) = (as_bits(pages), upper == WalkCaches::Invalidate);
-        self.issue_what(Reach::Everybody, What::Pages { tag: Some(tag), pages, upper });
+        self.issue_what(reach, What::Pages { tag: Some(tag), pages, upper });
     }
 
     /// Begins an invalidation on all CPUs of the pages that `count` addresses name, each `stride`

@@ -249,8 +249,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
         with_running(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
     fn is_away(&self, cpu: CpuId) -> bool {
-        let is_away = |sim: &Sim| sim.defer_flush(cpu.index()) || sim.will_not_use(cpu.index());
-        with_running(is_away).unwrap_or(false)
+        with_running(|sim| sim.defer_flush(cpu.index())).unwrap_or(false)
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.broadcast.map(|_| self)

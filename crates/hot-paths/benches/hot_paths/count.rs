@@ -13,9 +13,8 @@ use std::path::Path as FilePath;
 use std::process::Command;
 use std::{env, fs, ptr};
 
-use shootdown_hot_paths::{Path, Plain};
+use shootdown_hot_paths::{Limits, Path, Plain, Roots, Stage, System, WIDTHS};
 
-use crate::prepare;
 use crate::table::Row;
 
 /// Environment variable that is set for the run under callgrind.
@@ -33,17 +32,20 @@ pub(crate) fn is_under_callgrind() -> bool {
     env::var_os(MARK).is_some()
 }
 
-/// Runs all paths at all widths, under callgrind.
-pub(crate) fn run() {
-    run_width::<1>();
-    run_width::<8>();
-    run_width::<64>();
+/// A new stage of `cpus` CPUs in the state in which `path` begins.
+pub(crate) fn prepare<const T: usize, const W: usize>(
+    path: &Path<Plain<T>, W>,
+    cpus: usize,
+) -> &'static mut Stage<Plain<T>, W> {
+    // SAFETY: there are no interrupts, and loading a root does nothing.
+    (path.prepare)(&unsafe { System::with_cpus(Plain, &Roots::NONE, cpus) })
 }
 
-fn run_width<const W: usize>() {
-    let nothing = Path::<Plain, W> { name: NOTHING, run: |_| {}, ..Path::ALL[0] };
-    for path in [nothing].iter().chain(&Path::ALL) {
-        let stage = prepare(path);
+/// Runs an empty path, and these paths, on systems of `cpus` CPUs.
+pub(crate) fn run<const T: usize, const W: usize>(paths: &[Path<Plain<T>, W>], cpus: usize) {
+    let nothing = Path::<Plain<T>, W> { name: NOTHING, run: |_| {}, ..Path::ALL[0] };
+    for path in [nothing].iter().chain(paths) {
+        let stage = prepare(path, cpus);
         collect(black_box(path.run), stage);
         let label = CString::new(label(path.name, W)).expect("a name has no zero byte");
         request(DUMP_STATS_AT, Some(&label));
@@ -78,9 +80,10 @@ fn request(code: u64, text: Option<&CStr>) {
     }
 }
 
-/// The instruction counts of all paths.
-pub(crate) fn all() -> Result<Vec<Row>, String> {
-    let output = FilePath::new(env!("CARGO_TARGET_TMPDIR")).join("hot_paths.callgrind");
+/// The instruction counts of paths with these names, which this program runs at all widths.
+pub(crate) fn rows(paths: &[(&'static str, Limits)]) -> Result<Vec<Row>, String> {
+    let output = concat!(env!("CARGO_CRATE_NAME"), ".callgrind");
+    let output = FilePath::new(env!("CARGO_TARGET_TMPDIR")).join(output);
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let run = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind", "--collect-atstart=no", "--combine-dumps=yes"])
@@ -99,11 +102,11 @@ pub(crate) fn all() -> Result<Vec<Row>, String> {
         let difference = total(name)?.checked_sub(*total(NOTHING)?)?;
         Some(difference + 1)
     };
-    Path::<Plain, 1>::ALL
+    paths
         .iter()
-        .map(|&Path { name, limits, .. }| {
+        .map(|&(name, limits)| {
             let mut cost = [0; 3];
-            for (cost, width) in cost.iter_mut().zip(shootdown_hot_paths::WIDTHS) {
+            for (cost, width) in cost.iter_mut().zip(WIDTHS) {
                 *cost = count(name, width)
                     .ok_or_else(|| format!("callgrind counted no {name} of {width} words"))?;
             }

@@ -8,7 +8,7 @@ use std::arch::asm;
 
 use shootdown_hot_paths::{Path, Plain};
 
-use crate::prepare;
+use crate::count::prepare;
 use crate::table::Row;
 
 const PATTERN: u8 = 0xa5;
@@ -22,8 +22,8 @@ pub(crate) fn row() -> Row {
 
 fn of<const W: usize>() -> u64 {
     let path = Path::<Plain, W>::FLUSH_AND_WAIT;
-    let own = depth(|_| {}, prepare(&path));
-    depth(path.run, prepare(&path)) - own
+    let own = depth(|_| {}, prepare(&path, 2));
+    depth(path.run, prepare(&path, 2)) - own
 }
 
 /// A function and its argument.

@@ -1,6 +1,7 @@
-//! The printed table.
+//! The printed table, and the verdict.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
 use shootdown_hot_paths::{Limits, WIDTHS, budget};
 
@@ -22,7 +23,7 @@ impl Row {
 
 /// Formats all rows: for each width the cost, the budget, the target, and the factor by which the
 /// cost exceeds the target.
-pub(crate) fn text(rows: &[Row]) -> String {
+fn text(rows: &[Row]) -> String {
     let mut text = format!("{:<38}", "");
     for width in WIDTHS {
         let _ = write!(text, "   {:<29}", format!("up to {} CPUs", width * 64));
@@ -58,4 +59,25 @@ pub(crate) fn text(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// Prints the rows. A cost above its budget is a failure.
+pub(crate) fn report(rows: Result<Vec<Row>, String>) -> ExitCode {
+    let rows = match rows {
+        Ok(rows) => rows,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{}", text(&rows));
+    let over: Vec<_> = rows.iter().filter(|row| row.is_over_budget()).collect();
+    if cfg!(not(panic = "abort")) {
+        println!("budgets not enforced: this code unwinds; try: cargo xtask bench paths");
+    } else if !over.is_empty() {
+        let names: Vec<_> = over.iter().map(|row| row.name).collect();
+        eprintln!("error: above the budget: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

@@ -248,7 +248,8 @@ pub const TABLE: &[Erratum<Cores>] = &[
         cpus: &[Cores::arm("Cortex-A715", 0xd4d)],
         linux: "`mprotect` clears the entry of an executable page and flushes before it stores the \
                 new one",
-        here: "the kernel's duty, by the fact `Workarounds::BREAK_EXECUTABLE`",
+        here: "the kernel's duty, by the fact `Workarounds::BREAK_EXECUTABLE`; `vm` does it with \
+               `ExecuteLoss::BreakBeforeMake`",
         source: "Linux, `ARM64_ERRATUM_2645198`",
         needs: Workarounds::BREAK_EXECUTABLE,
         ..REPEAT

@@ -23,7 +23,7 @@ pub struct Aarch64 {
     pub(super) flush_interrupt: FlushInterrupt,
     broadcasts: Broadcasts,
     /// See [`Self::with_sme_interrupt`].
-    pub(super) interrupt_sme: Option<fn()>,
+    pub(super) interrupt_sme: Option<extern "C" fn()>,
 }
 
 /// The kind of exception by which the kernel takes the flush interrupt.
@@ -148,7 +148,7 @@ impl Aarch64 {
     /// in the kernel: they may mask the interrupt and wait for this one. It does not use the
     /// engine, and may be called with interrupts masked.
     #[must_use]
-    pub const unsafe fn with_sme_interrupt(self, interrupt: fn()) -> Self {
+    pub const unsafe fn with_sme_interrupt(self, interrupt: extern "C" fn()) -> Self {
         Self { interrupt_sme: Some(interrupt), ..self }
     }
 

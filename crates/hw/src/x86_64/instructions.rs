@@ -82,17 +82,22 @@ pub fn detect() -> Features {
 /// - Bits 11 to 0 of CR3 must be 0, because otherwise setting `CR4.PCIDE` faults.
 /// - No other code may change these two bits. If a CPU lost CR4 in a sleep state, call this again.
 pub unsafe fn enable(features: Features) {
-    let mut cr4 = read_cr4() | PGE;
-    if features.has_pcid {
-        cr4 |= PCIDE;
-    }
+    let (cr4, hwcr) = bits_of(features);
     // SAFETY: the caller's promise. The change of PGE drops all entries, so no entry stays that was
     // cached in another mode.
-    unsafe { write_cr4(cr4) };
-    if features.workarounds.contains(Workarounds::NO_FLUSH_FILTER) {
+    unsafe { write_cr4(read_cr4() | cr4) };
+    if hwcr != 0 {
         // SAFETY: K8 has the register (AMD's BKDG 32559), and the bit only costs time.
-        unsafe { wrmsr(HWCR, rdmsr(HWCR) | FFDIS) };
+        unsafe { wrmsr(HWCR, rdmsr(HWCR) | hwcr) };
     }
+}
+
+/// The bits of CR4 and HWCR that [`enable`] sets for the features. 0 leaves HWCR alone: only K8 is
+/// known to have the register.
+const fn bits_of(features: Features) -> (u64, u64) {
+    let filter = features.workarounds.contains(Workarounds::NO_FLUSH_FILTER);
+    let cr4 = if features.has_pcid { PGE | PCIDE } else { PGE };
+    (cr4, if filter { FFDIS } else { 0 })
 }
 
 /// A barrier before the write of an x2APIC register: makes all earlier stores visible before an
@@ -309,5 +314,15 @@ mod tests {
         assert_eq!((PGE, PCIDE), (0x80, 0x2_0000));
         assert_eq!(INVPCID_ALL, 2);
         assert_eq!((HWCR, FFDIS), (0xc001_0015, 0x40));
+    }
+
+    #[test]
+    fn flush_filter_is_switched_off_on_k8() {
+        let bits =
+            |workarounds, has_pcid| bits_of(Features { has_pcid, workarounds, ..Features::NONE });
+        assert_eq!(bits(Workarounds::NO_FLUSH_FILTER, false), (PGE, FFDIS));
+        let others = Workarounds::SECOND_TLBSYNC.with(Workarounds::ONE_PAGE_SIZE);
+        assert_eq!(bits(others, false), (PGE, 0));
+        assert_eq!(bits(Workarounds::NONE, true), (PGE | PCIDE, 0));
     }
 }

@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::error::{FOUND, Failure, INTERRUPTED, UserError, shown};
-use crate::output::print;
+use crate::output::{Output, print};
 use crate::render::grouped;
-use crate::sweep::{
-    Batch, Csv, End, Job, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, emit,
-};
+use crate::sweep::{End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, csv};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +15,6 @@ Examples:
   shootdown sweep docs/sweeps/replay.toml --output rows.jsonl --resume --csv rows.csv
   shootdown sweep docs/sweeps/replay.toml --output rows-1.jsonl --shard 1/2
   shootdown sweep merge rows-1.jsonl rows-2.jsonl --output rows.jsonl
-  shootdown sweep docs/sweeps/check.toml --output rows.jsonl --emit slurm --shards 64 > job.sh
 
 A specification is a TOML file with grids; a list of values makes an axis of its grid:
   [[grid]]
@@ -50,19 +47,12 @@ pub(crate) struct SweepArgs {
     /// Keep the rows in the output, and run only the cells that have none
     #[arg(long)]
     resume: bool,
-    /// Write the rows also to this file, as CSV; it is replaced
+    /// Write the rows also to this file at the end, as CSV; it is replaced
     #[arg(long, value_name = "ROWS.csv")]
     csv: Option<PathBuf>,
     /// The number of cores; 0 means all of them
     #[arg(long, short, value_name = "N", default_value_t = 0)]
     jobs: usize,
-    /// Print a job file that runs shards and merges them, and run nothing
-    #[arg(long, value_enum, conflicts_with_all = ["shard", "resume", "csv", "jobs"])]
-    emit: Option<Batch>,
-    /// With --emit: the number of shards
-    #[arg(long, value_name = "N", default_value_t = 16, requires = "emit",
-          value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    shards: u64,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -137,20 +127,13 @@ impl SweepArgs {
 
     fn sweep(&self, spec: &std::path::Path, output: &std::path::Path) -> Result<u8, Failure> {
         let sweep = Sweep::read(spec)?;
-        if let Some(batch) = self.emit {
-            print(&emit(batch, Job { spec, output, shards: self.shards }))?;
-            return Ok(0);
-        }
         let start = if self.resume { Start::Resume } else { Start::New };
         let mut rows = Rows::open(&sweep, output, start)?;
-        let mut csv = self.csv.as_deref().map(Csv::create).transpose()?;
-        if let Some(csv) = &mut csv {
-            csv.add_all(&mut rows)?;
-        }
+        let csv = self.csv.as_deref().map(|path| Output::page(path, "--csv", &[])).transpose()?;
         let local = Local { sweep: &sweep, shard: self.shard, jobs: self.jobs };
-        let end = local.run(&mut rows, csv.as_mut())?;
-        if let Some(csv) = csv {
-            csv.finish(&mut rows)?;
+        let end = local.run(&mut rows)?;
+        if let Some(csv) = &csv {
+            csv::write(&mut rows, csv)?;
         }
         if let End::Stopped(cells) = end {
             return Err(SweepEnd::Stopped(cells, output.to_owned()).into());

@@ -1,5 +1,5 @@
 //! HTML pages. Each is one file without references to other files. Scripts are only in flame
-//! graphs, which are documents of their own, and on the pages of sweeps.
+//! graphs, which are documents of their own.
 
 use super::grouped;
 use crate::error::shown;

@@ -128,10 +128,8 @@ fn measure(
     let run = |workload: Rc<dyn Workload>, part| {
         let key = ([experiment.workload, part], design, machine.name.clone(), cpus);
         runs.find_or_run(key, || {
-            let run = |make: &dyn Fn(_) -> _| {
-                shootdown_run::run(machine.clone(), settings, Rc::clone(&workload), make)
-            };
-            design.settle(run).map_err(|error| error.to_string())
+            let run = shootdown_run::run(machine.clone(), settings, workload, |sim| design.on(sim));
+            run.map_err(|error| error.to_string())
         })
     };
     let outcome = run(workload, "")?;

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::rows::{Rows, Shard};
-use super::{Csv, Sweep, SweepError};
+use super::{Sweep, SweepError};
 use crate::progress;
 
 /// A run of the cells of a sweep that have no row yet.
@@ -32,10 +32,9 @@ pub(crate) enum End {
 /// The time between two lines of progress, if standard error is not a terminal.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// The files and the progress, which one thread at a time writes.
+/// The file and the progress, which one thread at a time writes.
 struct Written<'r> {
     rows: &'r mut Rows,
-    csv: Option<&'r mut Csv>,
     failure: Option<SweepError>,
     done: usize,
     errors: usize,
@@ -43,12 +42,12 @@ struct Written<'r> {
 }
 
 impl Local<'_> {
-    /// Runs the cells. `rows` and `csv` get each row as soon as its cell is finished.
+    /// Runs the cells. `rows` gets each row as soon as its cell is finished.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written to, or the host cannot start a thread.
-    pub(crate) fn run(&self, rows: &mut Rows, csv: Option<&mut Csv>) -> Result<End, SweepError> {
+    /// If the file cannot be written to, or the host cannot start a thread.
+    pub(crate) fn run(&self, rows: &mut Rows) -> Result<End, SweepError> {
         let pending = rows.missing_of(self.shard);
         let (total, stop) = (pending.len(), stop_flag()?);
         let bar = progress::bar(
@@ -58,7 +57,6 @@ impl Local<'_> {
         bar.enable_steady_tick(progress::PERIOD);
         let written = Mutex::new(Written {
             rows,
-            csv,
             failure: None,
             done: 0,
             errors: 0,
@@ -95,9 +93,6 @@ impl Local<'_> {
 impl Written<'_> {
     fn write(&mut self, cell: u64, row: &str) -> Result<(), SweepError> {
         self.rows.append(cell, row)?;
-        if let Some(csv) = &mut self.csv {
-            csv.add(row)?;
-        }
         self.done += 1;
         // A simulation that fails has this as its last member.
         self.errors += usize::from(row.contains(",\"error\":"));

@@ -73,11 +73,7 @@ impl Merged {
         self.places.len()
     }
 
-    /// Calls `visit` with each row, in the order of cells. Returns the digest.
-    pub(crate) fn each(&self, visit: impl FnMut(&str)) -> Result<String, RowsError> {
-        self.each_of(self.places.iter().copied(), visit)
-    }
-
+    /// Calls `visit` with the row at each place. Returns the digest.
     fn each_of(
         &self,
         places: impl IntoIterator<Item = (usize, Place)>,
@@ -98,7 +94,7 @@ impl Merged {
         let output = Output::new(output, Existing::Keep)?;
         let (mut file, mut failure) = (output.create()?, None);
         let (mut summary, mut buffer) = (Summary::default(), Vec::new());
-        let digest = self.each(|row| {
+        let digest = self.each_of(self.places.iter().copied(), |row| {
             summary.add(row);
             buffer.extend_from_slice(row.as_bytes());
             buffer.push(b'\n');

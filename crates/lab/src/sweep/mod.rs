@@ -13,11 +13,9 @@ mod spec;
 mod rows;
 mod summary;
 mod merge;
-mod csv;
-mod emit;
+pub(crate) mod csv;
 mod local;
 mod describe;
-mod page;
 
 use crate::error::{Failure, UserError};
 
@@ -26,11 +24,8 @@ pub use merge::merge;
 pub use rows::{Rows, Start};
 pub use spec::Sweep;
 
-pub(crate) use csv::Csv;
-pub(crate) use emit::{Batch, Job, emit};
 pub(crate) use local::{End, Local};
 pub(crate) use merge::Merged;
-pub(crate) use page::Plotted;
 pub(crate) use rows::Shard;
 pub(crate) use summary::Summary;
 

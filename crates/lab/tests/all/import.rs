@@ -8,7 +8,9 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{BAD_INPUT, assert_error, command, files, text};
+use crate::common::{
+    BAD_INPUT, assert_error, command, files, text, wait_until_caught, wait_until_not_ignored,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
@@ -108,19 +110,6 @@ fn write_long(path: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// Waits until a process has a handler for a signal. A busy host may not have started it yet.
-fn wait_until_caught(process: u32, signal: Signal) {
-    let is_caught = || {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = u64::from_str_radix(caught.expect("signals").trim(), 16).expect("a mask");
-        caught >> (signal.as_raw() - 1) & 1 == 1
-    };
-    while !is_caught() {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn signals_end_import_without_file() {
     let (directory, _) = importer(&[]);
@@ -131,6 +120,7 @@ fn signals_end_import_without_file() {
         command.current_dir(directory.path()).process_group(0);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.expect("the command runs");
+        wait_until_not_ignored(child.id(), signal);
         if delay_ms > 0 {
             wait_until_caught(child.id(), signal);
         }

@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, files, text};
+use crate::common::{
+    BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, files, text, wait_until_not_ignored,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Owner, Record, SpaceId, TaskId,
@@ -211,6 +213,7 @@ fn ctrl_c_ends_long_replay() {
         let mut command = replayer(&directory, &["r"]);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = command.spawn().expect("the command runs");
+        wait_until_not_ignored(child.id(), Signal::INT);
         thread::sleep(Duration::from_millis(delay_ms));
         kill_process_group(Pid::from_child(&child), Signal::INT).expect("a signal");
         let output = child.wait_with_output().expect("it ends");

@@ -85,14 +85,6 @@ fn digest_is_same_for_cores_shards_and_merge() {
     let csv = fs::read_to_string(directory.path().join("two.csv")).expect("a file");
     assert_eq!(csv.lines().count(), 1 + CELLS);
     assert!(csv.starts_with("cell,command,design,"), "{csv}");
-    let mut report = command();
-    report.args(["report", "--sweep", "one.jsonl"]).current_dir(&directory);
-    let report = report.output().expect("the command runs");
-    assert!(text(&report.stdout).starts_with("28 of 28 rows\n"), "{}", text(&report.stderr));
-    let page = fs::read_to_string(directory.path().join("report.html")).expect("the page");
-    assert!(page.contains(&digest(&one)) && page.contains("\"ipis_sent\""));
-    // The only URL is the namespace of SVG.
-    assert_eq!(page.matches("://").count(), page.matches("http://www.w3.org/2000/svg").count());
     let incomplete =
         sweep(&directory, "merge shard-1.jsonl shard-3.jsonl --output incomplete.jsonl");
     assert_eq!(incomplete.status.code(), Some(FOUND));

@@ -1,7 +1,6 @@
 //! The recordings in `traces/`: `linux-7.0` is close to the recorded kernel, and shootdown is never
 //! worse than `linux-7.0`.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -190,7 +189,7 @@ fn munmap_flushes_ranges_instead_of_space() {
 }
 
 /// Recordings of emulated CPUs, of both kernels, beside those of the README. A table of all is in
-/// `docs/guests.md`.
+/// `docs/data/guests.csv`.
 const GUESTS: [&str; 3] = ["node-6.12-8", "sort-7.0-4", "sqlite3-7.0-8"];
 
 #[test]
@@ -215,38 +214,37 @@ fn replayed(recording: &str, machine: &str, designs: &str) -> serde_json::Value 
     verdict
 }
 
-/// The rows of the README's first table that name a recording: the row's beginning, the recording,
-/// its machine, and the design that the row compares with `linux-7.0`.
-const README_ROWS: [(&str, &str, &str, &str); 9] = [
-    ("PostgreSQL, ", "postgres", "emerald-rapids-kvm", "shootdown"),
-    ("`xz`, recorded on 2", "xz", "emerald-rapids-kvm", "shootdown"),
-    ("`xz`, with the memory", "xz", "emerald-rapids-kvm", "shootdown-alone"),
-    ("Go program, ", "go", "emerald-rapids-kvm", "shootdown"),
-    ("`xz`, recorded on [8", "guests/xz-7.0-8", "xeon-2s", "shootdown"),
-    ("the same, with the memory", "guests/xz-7.0-8", "xeon-2s", "shootdown-alone"),
-    ("memcached, ", "guests/memcached-7.0-32", "xeon-2s", "shootdown"),
-    ("Java program, ", "guests/java-7.0-64", "xeon-2s", "shootdown"),
-    ("node, ", "guests/node-7.0-64", "xeon-2s", "shootdown"),
+/// The rows of the tables in the README and in the chapter on the memory manager that name a
+/// recording: the row's beginning, the recording, and its machine.
+const ROWS: [(&str, &str, &str); 7] = [
+    ("PostgreSQL, ", "postgres", "emerald-rapids-kvm"),
+    ("`xz`, 2", "xz", "emerald-rapids-kvm"),
+    ("Go program, ", "go", "emerald-rapids-kvm"),
+    ("`xz`, 8", "guests/xz-7.0-8", "xeon-2s"),
+    ("memcached, ", "guests/memcached-7.0-32", "xeon-2s"),
+    ("Java program, ", "guests/java-7.0-64", "xeon-2s"),
+    ("node, ", "guests/node-7.0-64", "xeon-2s"),
 ];
 
 #[test]
-fn readme_shows_the_interrupts_of_replays() {
+fn book_and_readme_show_interrupts_of_replays() {
+    const DESIGNS: [&str; 3] = ["linux-7.0", "shootdown-alone", "shootdown"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let mut verdicts = HashMap::new();
-    for (begin, recording, machine, design) in README_ROWS {
-        let designs = "linux-7.0,shootdown,shootdown-alone";
-        let verdict =
-            verdicts.entry(recording).or_insert_with(|| replayed(recording, machine, designs));
+    let shown = [("README.md", 2), ("docs/memory-manager.md", 3)]
+        .map(|(page, columns)| (fs::read_to_string(root.join(page)).unwrap(), page, columns));
+    for (begin, recording, machine) in ROWS {
+        let verdict = replayed(recording, machine, &DESIGNS.join(","));
         let designs = verdict["designs"].as_array().unwrap();
-        let sent = |design: &str| {
+        let sent = DESIGNS.map(|design| {
             let row = designs.iter().find(|row| row["design"] == design).unwrap();
             with_commas(&row["ipis_sent"].to_string())
-        };
-        let row = readme.lines().find(|line| line.starts_with(&format!("| {begin}")));
-        let expected = format!("| {} | {} |", sent("linux-7.0"), sent(design));
-        let row = row.unwrap_or_else(|| panic!("the README has no row {begin}"));
-        assert!(row.ends_with(&expected), "{row}\nshould end with {expected}");
+        });
+        for (text, page, columns) in &shown {
+            let row = text.lines().find(|line| line.starts_with(&format!("| {begin}")));
+            let row = row.unwrap_or_else(|| panic!("{page} has no row {begin}"));
+            let expected = format!(" | {} |", sent[..*columns].join(" | "));
+            assert!(row.ends_with(&expected), "{page}: {row}\nshould end with {expected}");
+        }
     }
 }
 

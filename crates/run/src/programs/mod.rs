@@ -12,8 +12,6 @@ mod powerpc_shoot_lazies;
 mod arc_asid_range;
 mod arm64_skip_broadcast;
 mod x86_batched_unmap;
-mod time_shared;
-mod will_it_scale;
 
 pub use arc_asid_range::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
 pub use arena::ArenaPerThread;
@@ -21,8 +19,6 @@ pub use arm64_skip_broadcast::{MprotectThreaded, SortCompute, TcmallocLargeHeap,
 pub use crowd::{Crowd, MadviseAndCompute};
 pub use loops::{Kind, Loop, Tasks};
 pub use powerpc_shoot_lazies::{ContextSwitches, ExitStorm};
-pub use pressure::{CopyOnWrite, PageMigration, RereadFile};
-pub use time_shared::TimeShared;
-pub use will_it_scale::{Case, WillItScale};
+pub use pressure::{PageMigration, RereadFile};
 pub use x86_batched_unmap::MappedReaders;
 pub use x86_lazy_tlb::{MadviseMigrate, PthreadMmap, Touched};

@@ -1,93 +1,14 @@
-//! Memory that is short, or on the wrong node: copies on write that force reclaim, and pages that
-//! move between nodes while threads use them.
+//! Memory that is short, or on the wrong node: pages that are reclaimed, and pages that move
+//! between nodes while threads use them.
 
 use shootdown_program::operation::{
-    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
+    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
 
 use super::parts::{CHUNK, chunks, head_start, start_all, steps};
 
 fn touch_all(area: AreaId, pages: u64, access: Access) -> impl Iterator<Item = Operation> {
     chunks(pages).map(move |pages| Operation::Touch { area, pages, access })
-}
-
-/// mmtests' `wptlbflush`: a process writes 511 pages and forks children. Each child writes all
-/// pages, starts threads that also write them, and ends. Then the parent reads the words that it
-/// wrote. Another process reads a file at the same time, and has only the remaining memory for its
-/// pages.
-///
-/// A copy without a flush on some CPU shows as a wrong word, in the parent or in a child.
-#[derive(Clone, Copy, Debug)]
-pub struct CopyOnWrite {
-    /// Number of children at a time. Each starts half as many threads.
-    pub children: u32,
-    /// Number of times that the children are forked. `wptlbflush` does so 50 000 times.
-    pub rounds: u64,
-    /// Number of pages; 511 in `wptlbflush`.
-    pub pages: u64,
-    /// Length of the file, in pages.
-    pub file_pages: u64,
-}
-
-impl CopyOnWrite {
-    const PARENT: ProgramId = ProgramId(1);
-    const READER: ProgramId = ProgramId(2);
-    const CHILDREN: u32 = 3;
-
-    /// Returns the program of the child with an index. The child's threads have the next numbers.
-    fn child(&self, index: u32) -> ProgramId {
-        ProgramId(Self::CHILDREN + index * (1 + self.children / 2))
-    }
-
-    fn parent(self) -> impl Iterator<Item = Operation> {
-        let Self { children, rounds, pages, .. } = self;
-        let area = AreaId(0);
-        let round = move |_| {
-            let all = (0..children).map(move |index| self.child(index));
-            let fork = all.clone().map(Operation::Fork);
-            let join = all.map(Operation::Join);
-            let verify = touch_all(area, pages, Access::Read);
-            touch_all(area, pages, Access::Write).chain(fork).chain(join).chain(verify)
-        };
-        [Operation::map_own(area, pages), Operation::Begin]
-            .into_iter()
-            .chain((0..rounds).flat_map(round))
-            .chain([Operation::End { iterations: rounds }])
-    }
-
-    fn child_or_thread(self, program: ProgramId) -> Steps {
-        let writes = touch_all(AreaId(0), self.pages, Access::Write);
-        let threads = self.children / 2;
-        if !(program.0 - Self::CHILDREN).is_multiple_of(1 + threads) {
-            return Box::new(writes);
-        }
-        let all = (1..=threads).map(move |thread| ProgramId(program.0 + thread));
-        let spawn = all.clone().map(Operation::Spawn);
-        steps![writes, spawn, all.map(Operation::Join)]
-    }
-}
-
-impl Workload for CopyOnWrite {
-    fn name(&self) -> String {
-        format!("copy-on-write-{}", self.children)
-    }
-
-    fn processes(&self) -> Vec<Start> {
-        [Self::PARENT, Self::READER].map(|program| Start { program, cpu: None }).into()
-    }
-
-    fn steps(&self, program: ProgramId) -> Steps {
-        let file = AreaId(1);
-        match program {
-            Self::PARENT => Box::new(self.parent()),
-            Self::READER => {
-                let (pages, mapping) = (self.file_pages, Mapping::SharedFile(FileId(0)));
-                let map = Operation::map(file, pages, Permission::ReadWrite, mapping);
-                steps![[map], touch_all(file, pages, Access::Read)]
-            }
-            _ => self.child_or_thread(program),
-        }
-    }
 }
 
 /// Threads of one process that read a mapped file, each from another page on, and each page again

@@ -102,19 +102,15 @@ impl Cell<'_> {
         let settings = self.settings(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
-        let (world, outcome) = self.design.settle(|design| {
-            let (name, code) = (name.clone(), Arc::clone(&code));
-            let world = World::new(name, code, variables.values.clone(), self.seed);
-            let outcome = run(self.machine.clone(), settings, Rc::new(world.clone()), |sim| {
-                world.attach(&sim);
-                design(sim)
-            });
-            if let Some(failure) = world.failure() {
-                return Err(CellError::from(failure));
-            }
-            let outcome = outcome.map_err(|error| located(&world, error))?;
-            Ok((world, outcome))
-        })?;
+        let world = World::new(name, code, variables.values, self.seed);
+        let outcome = run(self.machine.clone(), settings, Rc::new(world.clone()), |sim| {
+            world.attach(&sim);
+            self.design.on(sim)
+        });
+        if let Some(failure) = world.failure() {
+            return Err(CellError::from(failure));
+        }
+        let outcome = outcome.map_err(|error| located(&world, error))?;
         let whole = Reading {
             time: outcome.time,
             counts: outcome.counts,

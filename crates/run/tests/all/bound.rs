@@ -1,4 +1,4 @@
-//! The classes of interrupts, and the design that sends only useful ones.
+//! The classes of interrupts.
 
 use shootdown_designs::Design;
 use shootdown_run::MemoryCosts;
@@ -75,20 +75,4 @@ fn pages_that_nobody_reads_again_interrupt_early() {
     assert!(row.interrupts >= 50, "{row:?}");
     assert_eq!(row.classes.interrupts_useful, 0, "{row:?}");
     assert!(row.classes.interrupts_early * 10 >= row.interrupts * 9, "{row:?}");
-}
-
-#[test]
-fn clairvoyant_sends_few_interrupts_and_is_sound() {
-    // `row` checks that no translation is used after its flush.
-    assert_eq!(row(OWN_PAGES, Design::CLAIRVOYANT).interrupts, 0);
-    assert_eq!(row(FORGOTTEN_PAGES, Design::CLAIRVOYANT).interrupts, 0);
-    let clairvoyant = row(SHARED_PAGE, Design::CLAIRVOYANT);
-    assert!(clairvoyant.interrupts > 20, "{clairvoyant:?}");
-    assert_eq!(clairvoyant.classes.interrupts_in_vain, 0, "{clairvoyant:?}");
-    assert!(clairvoyant.interrupts <= row(SHARED_PAGE, Design::SHOOTDOWN).interrupts);
-}
-
-#[test]
-fn clairvoyant_is_the_same_in_every_run() {
-    assert_eq!(row(SHARED_PAGE, Design::CLAIRVOYANT), row(SHARED_PAGE, Design::CLAIRVOYANT));
 }

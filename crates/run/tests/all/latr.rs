@@ -9,10 +9,12 @@ use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_run::programs::{Case, Tasks, WillItScale};
+use shootdown_run::programs::Tasks;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
+
+use crate::programs::{Case, WillItScale};
 
 const CPUS: usize = 4;
 const SETTINGS: Settings = Settings {

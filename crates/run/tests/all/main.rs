@@ -17,6 +17,7 @@ mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;
 mod process_starts;
+mod programs;
 mod replay;
 mod replay_times;
 mod text;

@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, Riscv};
 use shootdown_program::Workload;
-use shootdown_run::programs::{Case, CopyOnWrite, PageMigration, Tasks, WillItScale};
+use shootdown_run::programs::{PageMigration, Tasks};
 use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
+
+use crate::programs::{Case, CopyOnWrite, WillItScale};
 
 const SETTINGS: Settings = Settings {
     memory: Memory { frames: 2048, nodes: 2, supply: Supply::Reclaimed },

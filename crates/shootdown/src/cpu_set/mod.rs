@@ -195,6 +195,19 @@ impl<B: CpuBits> CpuSet<B> {
         self.word_indices().flat_map(|word| cpus_of_word(word, self.word(word)))
     }
 
+    /// Removes each CPU for which `keeps` returns `false`.
+    #[inline]
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(CpuId) -> bool) {
+        for word in self.word_indices() {
+            let members = self.word(word);
+            let removed = cpus_of_word(word, members).filter(|&cpu| !keeps(cpu));
+            let kept = removed.fold(members, |kept, cpu| kept & !place(cpu).1);
+            if kept != members {
+                self.set_word(word, kept);
+            }
+        }
+    }
+
     /// The first CPU in the set; `None` if the set is empty.
     #[inline]
     pub(crate) fn first(&self) -> Option<CpuId> {

@@ -60,7 +60,11 @@ fn compare_with_model<const WORDS: usize>(steps: &[(CpuId, bool)], others: &[Cpu
             }
             expected.insert(cpu);
         } else {
-            set.remove(cpu);
+            if number % 2 == 0 {
+                set.remove(cpu);
+            } else {
+                set.retain(|other| other != cpu);
+            }
             // Relaxed: there is one thread.
             shared.remove(cpu, Relaxed);
             expected.remove(&cpu);
@@ -185,4 +189,26 @@ fn lent_word_has_exactly_its_members() {
     check::<1>();
     check::<FEW>();
     check::<MANY>();
+}
+
+/// The last CPU of 1, 8, 64, 66 and 1024 words (65,536 CPUs), and the next one.
+#[test]
+fn cpu_beyond_the_words_panics() {
+    fn check<const WORDS: usize>() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        let (last, next) = (CpuId(WORDS as u32 * 64 - 1), CpuId(WORDS as u32 * 64));
+        let mut set = CpuSet::<[u64; WORDS]>::new();
+        set.insert(last);
+        set.retain(|cpu| cpu == last);
+        assert!(set.contains(last) && set.iter().eq([last]));
+        assert!(catch_unwind(AssertUnwindSafe(|| set.contains(next))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| set.insert(next))).is_err());
+        set.retain(|_| false);
+        assert!(set.is_empty());
+    }
+    check::<1>();
+    check::<8>();
+    check::<64>();
+    check::<MANY>();
+    check::<1024>();
 }

@@ -118,7 +118,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         // This CPU runs the space without an ASID, so it reserves none in the next epoch.
-        let epoch = self.choose_none(self.cpu, self.local().tag_epoch.get());
+        let epoch = self.cpu.choose_none(self.machine(), self.local().tag_epoch.get());
         Chosen { tag: Tag::KERNEL, emptied: emptied | self.empty_for(epoch) }
     }
 
@@ -127,21 +127,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn choose_of_epoch(&self, word: AsidWord) -> bool {
         // Relaxed: the exchange confirms it.
         let before = AsidWord(self.cpu.active_tag.load(Relaxed));
-        before.allocated_in() <= word.epoch() && self.cpu.choose(self.machine(), before, word)
+        if before.allocated_in() > word.epoch() {
+            // So that the caller finds an ASID of the epoch for which the word is sealed.
+            self.read_epoch(before.allocated_in());
+            return false;
+        }
+        self.cpu.choose(self.machine(), before, word)
     }
 
-    /// Records that a CPU, this one or one that has stopped, loads no ASID. In its epoch, which is
-    /// the result, it still reserves the ASID that it has reserved.
-    /// The epoch is not before `emptied`, for which the TLB was emptied: the root that has refilled it
-    /// since is still loaded, so its ASID stays reserved in that epoch.
-    fn choose_none(&self, of: &CpuState<M>, emptied: u64) -> u64 {
-        loop {
-            // Relaxed: the exchange confirms it.
-            let before = AsidWord(of.active_tag.load(Relaxed));
-            let epoch = before.allocated_in().max(emptied);
-            if of.choose(self.machine(), before, AsidWord::new(epoch, 0)) {
-                return epoch;
-            }
+    /// Reads the epoch until it is at least `epoch`, which this CPU has found in another word. The
+    /// epoch was written before that word, so there is nothing to wait for but the caches.
+    fn read_epoch(&self, epoch: u64) {
+        // Relaxed: what this CPU does in an epoch comes after a load of the epoch.
+        while self.engine.tags().epoch.load(Relaxed) < epoch {
+            self.machine().spin_hint();
         }
     }
 
@@ -168,9 +167,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         loop {
             let word = space.asid(machine);
             // Relaxed: if this epoch is over, an exchange of the caller fails. The word, which has
-            // been acquired, is not of a later epoch. This CPU's own word may be.
-            let own = AsidWord(self.cpu.active_tag.load(Relaxed));
-            let epoch = tags.epoch.load(Relaxed).max(own.allocated_in());
+            // been acquired, is not of a later epoch.
+            let epoch = tags.epoch.load(Relaxed);
             if word.epoch() == epoch {
                 return Some(word);
             }
@@ -222,11 +220,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 return Some(asid);
             }
             let block = tags.take_block(machine, epoch)?;
-            // Relaxed: a block of a later epoch may be taken before this CPU has read that epoch.
-            // This load comes before ReserveFence in `unavailable`, so that a CPU that is not found
-            // there reads at least the block's epoch.
-            if tags.epoch.load(Relaxed) < block.epoch {
-                continue;
+            // The block may be of an epoch that this CPU has not read. Pairs with OnlineSync, by
+            // ReserveFence in `unavailable`: a CPU that comes online, and is not found there, reads
+            // what this CPU has read. Without: that CPU reads an earlier epoch, in which it loads
+            // an ASID that this CPU hands out.
+            if !machine.breaks(Rule::ReadEpoch) {
+                self.read_epoch(block.epoch);
             }
             let asids = block.asids & !self.unavailable(block.epoch, block.word)?;
             stock.fill(Block { asids, ..block });
@@ -307,7 +306,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn release_asids(&self, of: &CpuState<M>) {
         if self.machine().tagging() == Tagging::Global {
             end_taking(of);
-            self.choose_none(of, 0);
+            of.choose_none(self.machine(), 0);
         }
     }
 

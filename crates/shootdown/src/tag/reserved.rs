@@ -40,6 +40,25 @@ impl<M: Machine> CpuState<M> {
         self.active_tag.compare_exchange(before.0, now.0, release, Relaxed).is_ok()
     }
 
+    /// Records that the CPU loads no ASID. Until the end of an epoch, which is the result, it
+    /// reserves the ASID that it has loaded or reserved. The CPU itself calls this, or one that has
+    /// disconnected it.
+    ///
+    /// The TLB was emptied for the epoch `emptied` at the latest. It may have been refilled since
+    /// from the root that is still loaded, so the result is not before that epoch. Without: in the
+    /// epoch `emptied`, another space gets the ASID of that root, and this CPU goes to this space
+    /// without emptying its TLB again.
+    pub(crate) fn choose_none(&self, machine: &M, emptied: u64) -> u64 {
+        loop {
+            // Relaxed: the exchange confirms it.
+            let before = AsidWord(self.active_tag.load(Relaxed));
+            let epoch = before.allocated_in().max(emptied);
+            if self.choose(machine, before, AsidWord::new(epoch, 0)) {
+                return epoch;
+            }
+        }
+    }
+
     /// The ASID that the CPU reserves in `epoch`; 0 for none, and `None` if the epoch is over.
     fn reserved_in(&self, machine: &M, epoch: u64) -> Option<u64> {
         loop {
@@ -157,5 +176,26 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let mut users = CpuSet::new();
         self.engine.tags().users.read_into(self.machine(), &mut users);
         users
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Plain;
+
+    /// A CPU that is late seals the word for the epoch 4, after this CPU has emptied its TLB for
+    /// the epoch 6. Then this CPU finds no ASID.
+    #[test]
+    fn asid_of_replaced_root_stays_reserved() {
+        let machine = Plain::<2>::with_tags(3);
+        for (emptied, epoch) in [(2, 4), (4, 4), (6, 6)] {
+            let cpu = CpuState::<Plain<2>>::default();
+            assert!(cpu.choose(&machine, AsidWord(0), AsidWord::new(2, 3)));
+            assert_eq!(cpu.reserved_in(&machine, 4), Some(3));
+            assert_eq!(cpu.choose_none(&machine, emptied), epoch);
+            assert_eq!(cpu.reserved_in(&machine, epoch), Some(3));
+            assert_eq!(cpu.reserved_in(&machine, epoch + 2), Some(0));
+        }
     }
 }

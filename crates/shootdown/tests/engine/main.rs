@@ -365,6 +365,42 @@ impl System {
     }
 }
 
+/// Machines that fill their words, with one CPU more, and with one CPU alone.
+#[test]
+#[cfg_attr(miri, ignore = "4097 CPUs are too many for miri")]
+fn flush_and_retire_reach_all_cpus_of_any_machine() {
+    fn check<const WORDS: usize>(cpus: u32) {
+        let config = Config { cpus, tables: 1, pages: 1, tags: 1, ..CONFIG };
+        let system: System<WORDS> = System::new(config);
+        (0..cpus).for_each(|cpu| system.switch(cpu, 0));
+        let others = u64::from(cpus) - 1;
+        system.flush(0, 0, page_at(0));
+        assert_eq!(system.stats(0).interrupts_sent, others, "{cpus} CPUs use the space");
+        let answers = |cpu| system.stats(cpu).answers;
+        assert!((1..cpus).all(|cpu| answers(cpu) == 1) && answers(0) == 0);
+        system.cpu(0).pin().flush_kernel(page_at(0)).waiting().iter().for_each(|cpu| {
+            system.cpu(cpu.0).interrupt_point();
+        });
+        assert!((1..cpus).all(|cpu| answers(cpu) == 2));
+        (0..cpus).for_each(|cpu| system.cpu(cpu).pin().enter_lazy());
+        system.flush(0, 0, page_at(0));
+        assert_eq!(system.stats(0).skipped_lazy, others);
+        // SAFETY: no CPU uses the space, which outlives the engine's use of it.
+        unsafe { system.cpu(0).pin().retire(NonNull::from(&system.spaces[0])) }.wait();
+        let reaping = system.cpu(cpus - 1).pin().reap();
+        (0..cpus).for_each(|cpu| system.cpu(cpu).interrupt_point());
+        reaping.wait();
+        assert!((0..cpus).all(|cpu| system.presence(cpu) == Presence::Out));
+    }
+    check::<1>(1);
+    check::<1>(64);
+    check::<2>(65);
+    check::<8>(512);
+    check::<9>(513);
+    check::<64>(4096);
+    check::<65>(4097);
+}
+
 /// On a machine of 4096 CPUs, a flush probes only CPUs that have run the space; and a CPU that has
 /// long been elsewhere is trimmed from the mask.
 #[test]
@@ -417,10 +453,12 @@ fn sizes_are_as_documented() {
     use shootdown::CpuState;
     use std::mem::{align_of, size_of};
     assert_eq!(size_of::<CpuState<Machine>>(), 640);
+    assert_eq!(size_of::<CpuState<Machine<8>>>(), 640);
     assert_eq!(size_of::<CpuState<Machine<64>>>(), 640);
     assert_eq!(align_of::<CpuState<Machine>>(), 64);
     assert_eq!(size_of::<Space<Machine>>(), 448);
     assert_eq!(size_of::<Space<Machine<3>>>(), 448);
+    assert_eq!(size_of::<Space<Machine<8>>>(), 512);
     assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
     // Some compilers lay these types out in one word less.
     assert!(size_of::<shootdown::Pending<'_, Machine<64>>>() <= 576);

@@ -138,6 +138,7 @@ programs_against! {
     UnpinRelease | UnpinAcquire => unpin_while_flushing,
     ReserveTags => rollover_under_active,
     FlushOnRollover => reuse_an_asid,
+    ReadEpoch => come_online_while_tags_run_out,
     FlushOnWrap => wrap_around,
     CompleteBroadcasts => broadcast_to_active,
     CompleteForOthers => wait_on_another_cpu,
@@ -280,7 +281,7 @@ fn is(program: Program, other: Program) -> bool {
 /// long.
 ///
 /// Otherwise every program and every combination of actions still runs, with fewer preemptions.
-/// `docs/checking.md` lists the searches and their times.
+/// `docs/what-runs-where.md` lists the searches and their times.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }
@@ -371,6 +372,7 @@ fn every_program_passes() {
         if !soaking() {
             // With two preemptions, each of these programs of three CPUs takes minutes.
             let is_slow = is(program, broadcast_while_another_allocates::<1>)
+                || is(program, come_online_while_tags_run_out::<1>)
                 || is(program, allocate_beside_reserved::<1>);
             return Some(Search::Bounded(if is_slow { 1 } else { 2 }));
         }
@@ -381,7 +383,9 @@ fn every_program_passes() {
             // three CPUs do much. The next test runs both.
             return None;
         }
-        if is(program, allocate_beside_reserved::<1>) {
+        if is(program, allocate_beside_reserved::<1>)
+            || is(program, come_online_while_tags_run_out::<1>)
+        {
             return Some(Search::Bounded(2));
         }
         // Unbounded searches of these programs of three CPUs take too long.
@@ -404,6 +408,7 @@ fn every_program_passes_with_witnesses() {
             || is(program, pin_while_tags_run_out::<1>)
             || is(program, unpin_while_tags_run_out::<1>)
             || is(program, rollover_while_choosing::<1>)
+            || is(program, come_online_while_tags_run_out::<1>)
             || is(program, broadcast_while_another_allocates::<1>);
         if is(program, allocate_beside_reserved::<1>) {
             // Its three CPUs take minutes with one preemption. So `cargo xtask soak` alone finds a

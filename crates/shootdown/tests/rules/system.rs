@@ -23,6 +23,11 @@ pub(crate) struct System<const W: usize> {
 
 impl<const W: usize> System<W> {
     pub(crate) fn new(config: Config) -> Arc<Self> {
+        Self::with_cpus(0..config.cpus, config)
+    }
+
+    /// A system with only some of its CPUs online.
+    pub(crate) fn with_cpus(online: impl IntoIterator<Item = u32>, config: Config) -> Arc<Self> {
         let engine = Machine::<W>::engine(config);
         let (a, b) = (engine.space(Root(0)), engine.space(Root(1)));
         let system = Self { engine, a, b, cpus: config.cpus };
@@ -31,7 +36,7 @@ impl<const W: usize> System<W> {
             system.machine().map(&system.b, page);
             system.machine().map_kernel(page);
         }
-        for cpu in 0..config.cpus {
+        for cpu in online {
             system.cpu(cpu).pin().online();
         }
         Arc::new(system)

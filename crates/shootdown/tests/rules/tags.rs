@@ -173,6 +173,37 @@ pub(crate) fn allocate_beside_reserved<const W: usize>(config: Config) {
     [0, 1].into_iter().for_each(|cpu| switch_and_touch(&system.cpu(cpu), &spaces[1]));
 }
 
+/// Tags run out on CPU 0 while CPU 2 takes an ASID. Meanwhile CPU 1 comes online, and runs a space
+/// that has an ASID. No other space may get this ASID.
+pub(crate) fn come_online_while_tags_run_out<const W: usize>(config: Config) {
+    let config = Config { cpus: 3, tags: 6, ..few_tags(config) };
+    let system = System::<W>::with_cpus([0, 2], config);
+    let spaces = other_spaces::<W, 6>(&system);
+    // The second ASID, which CPU 2 is going to take in the new epoch, is that of `a`.
+    let zero = system.cpu(0);
+    roll_over(&zero, &spaces[..1]);
+    switch(&zero, &system.a);
+    roll_over(&zero, &spaces[1..5]);
+    let run = |cpu, run: fn(&System<W>, &Cpu<'_, W>)| {
+        let system = Arc::clone(&system);
+        loom::thread::spawn(move || run(&system, &system.cpu(cpu)))
+    };
+    let others = [
+        run(2, |system, cpu| switch_and_touch(cpu, &system.b)),
+        run(1, |system, cpu| {
+            cpu.pin().online();
+            switch_and_touch(cpu, &system.a);
+        }),
+    ];
+    switch(&zero, &spaces[5]);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    switch_and_touch(&zero, &system.a);
+    let pending = system.unmap(&zero, 0);
+    drop(zero);
+    system.conclude(pending);
+    drop(spaces);
+}
+
 /// Two CPUs unpin ASIDs at the same time. Then three may be pinned, so that each CPU has an ASID.
 pub(crate) fn two_unpin_asids<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { tags: 6, ..few_tags(config) });

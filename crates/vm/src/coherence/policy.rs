@@ -38,6 +38,8 @@ pub struct Policy {
     pub discards: Discards,
     /// The call that makes a private page writable again after a change of protection.
     pub write_grant: WriteGrant,
+    /// The way in which a page loses its permission to execute.
+    pub execute_loss: ExecuteLoss,
     /// The treatment of translations that no CPU has used.
     pub unaccessed: Unaccessed,
     /// Flushes beyond those that correctness needs.
@@ -65,6 +67,7 @@ impl Policy {
             replication: Replication::Never,
             discards: Discards::Immediate,
             write_grant: WriteGrant::AtProtect,
+            execute_loss: ExecuteLoss::InPlace,
             unaccessed: Unaccessed::Flushed,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
@@ -183,6 +186,18 @@ pub enum WriteGrant {
     AtProtect,
     /// The next write, which faults (Linux before).
     AtFault,
+}
+
+/// The way in which a page of user memory loses its permission to execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecuteLoss {
+    /// Its entry is changed, and then flushed.
+    InPlace,
+    /// Its entry is emptied and flushed, and has its new value when no CPU uses the old one. The
+    /// space stays locked meanwhile. Required on Cortex-A715, whose erratum 2645198 otherwise makes
+    /// the registers of the next fault wrong (Linux:
+    /// `ARM64_ERRATUM_2645198`; the crate `shootdown-hw`: `Workarounds::BREAK_EXECUTABLE`).
+    BreakBeforeMake,
 }
 
 /// The treatment of an entry of 4 KiB that is removed or restricted, and was never marked as

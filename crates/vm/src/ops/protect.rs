@@ -1,16 +1,17 @@
 //! Changes of protection. (Linux: `mprotect`.)
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::coherence::{Cause, ExtraFlushes, WriteGrant};
+use crate::coherence::{Cause, ExecuteLoss, ExtraFlushes, WriteGrant};
 use crate::error::RangeError;
-use crate::format::{Format, Leaf};
+use crate::format::{EMPTY, Format, Leaf};
 use crate::gather::Gather;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::{System, WriteGuard};
-use crate::table::{Found, change_leaf};
+use crate::table::{Found, Slot, change_leaf};
 
 impl<S: System> AddressSpace<S> {
     /// Changes the protection of all areas in `range`.
@@ -66,17 +67,34 @@ impl<S: System> AddressSpace<S> {
         self.split_large(&mut areas, &range, is_cut)?;
         let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
+        let mut broken = Vec::new();
         for mut area in areas.cut(&range) {
             area.protection = protection;
-            self.protect_entries(&area, &mut gather);
+            self.protect_entries(&area, &mut gather, &mut broken);
             areas.insert(area);
         }
-        gather.send().wait_and_unlock(areas);
+        let sent = gather.send();
+        if broken.is_empty() {
+            sent.wait_and_unlock(areas);
+            return Ok(());
+        }
+        // The entries are empty, and no fault may find them so: it would map other pages.
+        sent.wait();
+        for (Slot { at, level }, leaf) in broken {
+            self.vm.platform.swap(at, S::Format::leaf_at(leaf, level));
+        }
         Ok(())
     }
 
-    fn protect_entries(&self, area: &Area<S::Platform>, gather: &mut Gather<'_, S>) {
+    /// Changes the entries of an area, or empties them and adds their new values to `broken`.
+    fn protect_entries(
+        &self,
+        area: &Area<S::Platform>,
+        gather: &mut Gather<'_, S>,
+        broken: &mut Vec<(Slot, Leaf)>,
+    ) {
         let platform = &self.vm.platform;
+        let breaks = self.vm.policy.execute_loss == ExecuteLoss::BreakBeforeMake;
         let flushes_gains = self.vm.policy.extra_flushes.contains(ExtraFlushes::PERMISSION_GAINS);
         for Found { address, slot, entry } in
             self.mappings.tables.entries(platform, area.range.clone())
@@ -88,7 +106,7 @@ impl<S: System> AddressSpace<S> {
                 continue;
             }
             let mut allowed = Protection::empty();
-            let mut is_flushed_unchanged = false;
+            let (mut is_flushed_unchanged, mut is_broken) = (false, false);
             // There are no claims, because the lock is held for writing.
             let changed = change_leaf::<S::Format>(platform, slot, entry, |old| {
                 allowed = self.allowed(area, old);
@@ -97,8 +115,15 @@ impl<S: System> AddressSpace<S> {
                     && allowed == old.protection
                     && self.vm.policy.write_grant == WriteGrant::AtFault;
                 let new = Leaf { protection: allowed, ..old };
+                is_broken = breaks && (old.protection - allowed).contains(Protection::EXECUTE);
+                if is_broken {
+                    return Some(EMPTY);
+                }
                 (new != old).then(|| S::Format::leaf_at(new, slot.level))
             });
+            if is_broken && let Some(old) = changed {
+                broken.push((slot, Leaf { protection: allowed, ..old }));
+            }
             match changed {
                 Some(replaced)
                     if !allowed.contains(replaced.protection)

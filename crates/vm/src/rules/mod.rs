@@ -39,6 +39,9 @@
 //! which passes on what B has acquired from A. `ReuseAcquire` also orders B's stores to the slot
 //! after A's: otherwise A's 0 could hide B's range.
 //!
+//! The slots are in [blocks](crate::deferred::in_flight). A block that was made is reached by a
+//! pointer, which is written once ([`BlockRelease`](Rule::BlockRelease)).
+//!
 //! A flush that is deferred is [listed](crate::deferred::ranges) before it leaves this list, and
 //! its end is found in the same way ([`DeferredRelease`](Rule::DeferredRelease)).
 //!
@@ -131,6 +134,12 @@ rules! {
     EndRelease: Kind::Ordering(Release),
     /// The other end of [`EndRelease`](Self::EndRelease) and [`RangeRelease`](Self::RangeRelease).
     ListAcquire: Kind::Ordering(Acquire),
+    /// A block of slots is made before its pointer is written. Pairs with
+    /// [`BlockAcquire`](Self::BlockAcquire). Without: a call that finds the pointer loads words of
+    /// the block as they were before it was made.
+    BlockRelease: Kind::Ordering(Release),
+    /// The other end of [`BlockRelease`](Self::BlockRelease).
+    BlockAcquire: Kind::Ordering(Acquire),
     /// All uses of the old translations come before a deferred range is removed. Pairs with
     /// [`DeferredAcquire`](Self::DeferredAcquire). Without: an address is mapped again while a CPU
     /// still uses its old translation.

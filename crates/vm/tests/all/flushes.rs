@@ -253,6 +253,40 @@ fn full_gather_is_flushed_early() {
     assert_eq!(host.frames_in_use(), 1);
 }
 
+/// One page in each of `count` tables of the last level, unmapped together.
+fn unmap_tables<const EMPTY: u8>(count: u64) -> (Host, Space<EMPTY, AT_WAIT>) {
+    let host = Host::with_addresses(2500, 1, pages(0, 512 * count));
+    let space: Space<EMPTY, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+    let place = Place::Fixed(pages(0, 512 * count));
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    for table in 0..count {
+        access(&space, 0, pages(512 * table, 1).start, Access::Write, 1).unwrap();
+    }
+    host.take_flushes();
+    space.unmap(pages(0, 512 * count)).unwrap();
+    (host, space)
+}
+
+/// Two or three tables of the next level are gathered with those of the last level.
+#[test]
+fn gather_of_too_many_tables_is_flushed_early() {
+    for (count, flushes) in [(506, 1), (507, 2), (1014, 2), (1015, 3)] {
+        let (host, space) = unmap_tables::<RELEASED>(count);
+        assert_eq!(host.take_flushes().len(), flushes, "{count} tables of the last level");
+        space.exit();
+    }
+}
+
+/// Besides the root, there are three tables of the higher levels.
+#[test]
+fn more_than_512_empty_tables_are_freed() {
+    for (count, left) in [(509, 512), (510, 0)] {
+        let (host, space) = unmap_tables::<KEEPING>(count);
+        assert_eq!(host.tables_in_use(), 1 + left, "{count} tables of the last level");
+        space.exit();
+    }
+}
+
 #[test]
 fn equal_neighbours_merge() {
     let host = Host::new(64, 1);

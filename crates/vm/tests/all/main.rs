@@ -3,6 +3,7 @@
 
 mod deferred;
 mod discard;
+mod execute_loss;
 mod extra_flushes;
 mod fault_around;
 mod flushes;

@@ -40,6 +40,7 @@ impl Fixture {
     fn end(self) {
         self.host.check_caches();
         self.space.exit();
+        assert_eq!(self.space.vm().quarantined_tables().now, 0);
         drop(self.space);
         assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }

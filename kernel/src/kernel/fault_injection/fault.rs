@@ -9,6 +9,7 @@ use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
     Refused, Root, Tag, Tagging,
 };
+use shootdown_hw::errata::Workarounds;
 use shootdown_hw::{Processor, forward};
 
 use crate::kernel::arch::{Arch, Architecture};
@@ -157,6 +158,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         fn flush_ceiling() -> usize;
         fn flush_costs() -> FlushCosts;
         fn traps_stale_writes() -> bool;
+        fn workarounds() -> Workarounds;
         fn spin_hint();
     }
 

@@ -1,11 +1,12 @@
 //! The processor on `AArch64`.
 
 use shootdown_hw::Ipi;
-use shootdown_hw::aarch64::{Aarch64, Features, FlushInterrupt, GicIpi};
+use shootdown_hw::aarch64::{Aarch64, Features, GicIpi};
 
 use crate::config::{
     Config, SHOOTDOWN_AARCH64_FIQ, SHOOTDOWN_AARCH64_MIXED_CORES, SHOOTDOWN_NEVER_BROADCAST,
 };
+use crate::errata;
 
 pub(super) type Native = Aarch64;
 
@@ -15,16 +16,9 @@ pub(crate) const FLAGS: u32 =
 
 /// The processor, with the features of this CPU.
 pub(super) fn processor(config: &Config) -> Aarch64 {
-    let has = |flag| config.processor & flag != 0;
-    let features = Features::detect();
-    let features =
-        if has(SHOOTDOWN_AARCH64_MIXED_CORES) { features.for_mixed_cores() } else { features };
-    // SAFETY: `shootdown_online` refuses a CPU that lacks them. The kernel promises the rest in
-    // `shootdown_init`.
-    let processor = unsafe { Aarch64::new(features) };
-    let fiq = processor.notified_by(FlushInterrupt::Fiq);
-    let processor = if has(SHOOTDOWN_AARCH64_FIQ) { fiq } else { processor };
-    if has(SHOOTDOWN_NEVER_BROADCAST) { processor.without_broadcasts() } else { processor }
+    // SAFETY: `shootdown_online` refuses a CPU that lacks the features. The kernel promises the
+    // rest in `shootdown_init`.
+    unsafe { errata::aarch64(Features::detect(), config) }
 }
 
 /// The SGI with this number.

@@ -15,7 +15,7 @@ use shootdown::{
 };
 
 use super::{Config, Fault, Tags};
-use crate::hardware::{PAGES, SLOTS};
+use crate::hardware::{self, PAGES, SLOTS};
 use crate::history::LineKind;
 use crate::machine::{
     CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
@@ -41,10 +41,24 @@ pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     users: Vec<CheckWord>,
     /// The tags that each CPU has broadcast since its last wait, one bit each.
     broadcast_tags: Vec<Cell<u64>>,
+    /// The [answer](Answer) to the next broadcast of each CPU. Only with [`Tags::Refused`].
+    answers: Vec<Cell<Answer>>,
     /// The root of each retired space, and the CPU that retired it.
     retired_by: RefCell<Vec<(usize, usize)>>,
     /// Number of spaces that each CPU has freed.
     freed: Vec<Cell<usize>>,
+}
+
+/// The answer of the hardware or the firmware to a broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Taken,
+    /// It is refused, and reaches no CPU.
+    NoneReached,
+    /// It is refused, and reaches the CPU that issues it.
+    OwnReached,
+    /// It is refused, and reaches all CPUs.
+    AllReached,
 }
 
 pub(super) const HANDOFF: u8 = 0;
@@ -76,6 +90,9 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
         let user = |cpu| CheckWord::named(0, || format!("user mode of CPU {cpu}"));
         let users = (0..config.cpus).filter(|_| are_late).map(user).collect();
         let broadcast_tags = vec![Cell::new(0); config.cpus];
+        let first =
+            if matches!(tags, Tags::Refused(_)) { Answer::NoneReached } else { Answer::Taken };
+        let answers = vec![Cell::new(first); config.cpus];
         let retired_by = RefCell::default();
         Self {
             cpus,
@@ -87,6 +104,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             stages,
             users,
             broadcast_tags,
+            answers,
             retired_by,
             freed,
         }
@@ -130,6 +148,20 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             machine.unmask();
             entries
         })
+    }
+
+    /// The answer to a broadcast of the calling CPU. If some are refused, the answers take turns,
+    /// so that the choice adds no state to a search.
+    fn next_answer(&self) -> Answer {
+        let answer = &self.answers[with_machine(HostileMachine::cpu)];
+        let next = match answer.get() {
+            Answer::NoneReached => Answer::OwnReached,
+            Answer::OwnReached => Answer::AllReached,
+            Answer::Taken if !matches!(self.tags, Tags::Refused(_)) => Answer::Taken,
+            Answer::AllReached => Answer::Taken,
+            Answer::Taken => Answer::NoneReached,
+        };
+        answer.replace(next)
     }
 
     /// Records that `cpu` is about to retire the space with this root.
@@ -189,7 +221,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     fn tagging(&self) -> Tagging {
         match self.tags {
             Tags::PerCpu(_) => Tagging::PerCpu,
-            Tags::Global(_) | Tags::Broadcast(_) => Tagging::Global,
+            Tags::Global(_) | Tags::Broadcast(_) | Tags::Refused(_) => Tagging::Global,
             Tags::Renamed(_) => Tagging::Renamed,
         }
     }
@@ -200,6 +232,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             Tags::PerCpu(count)
             | Tags::Global(count)
             | Tags::Broadcast(count)
+            | Tags::Refused(count)
             | Tags::Renamed(count) => count,
         }
     }
@@ -275,7 +308,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         with_machine(|machine| machine.invalidate_device(root, covered, upper));
     }
     fn broadcaster(&self) -> Option<&Self> {
-        matches!(self.tags, Tags::Broadcast(_)).then_some(self)
+        matches!(self.tags, Tags::Broadcast(_) | Tags::Refused(_)).then_some(self)
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: the engine has given the space back, and spaces live as long as the run.
@@ -317,10 +350,19 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
         extent: Extent,
     ) -> Result<(), Refused> {
         let covered = |page| covers(extent, page);
+        let answer = self.next_answer();
+        let reach = match answer {
+            Answer::NoneReached => return Err(Refused),
+            Answer::OwnReached => hardware::Reach::Own,
+            Answer::Taken | Answer::AllReached => hardware::Reach::Everybody,
+        };
         with_machine(|machine| {
             self.broadcast_tags[machine.cpu()].update(|tags| tags | 1 << tag.0);
-            machine.broadcast_under(tag.0, covered, upper(extent));
+            machine.broadcast_under(reach, tag.0, covered, upper(extent));
         });
+        if answer != Answer::Taken {
+            return Err(Refused);
+        }
         if self.stages == Stages::Two && self.fault != Some(Fault::CombinedKept) {
             if self.fault != Some(Fault::CombinedEarly) {
                 self.wait();
@@ -331,8 +373,11 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
     }
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         let covered = |page| covers(extent, page);
-        with_machine(|machine| machine.broadcast_kernel(covered, upper(extent)));
-        Ok(())
+        let answer = self.next_answer();
+        if matches!(answer, Answer::Taken | Answer::AllReached) {
+            with_machine(|machine| machine.broadcast_kernel(covered, upper(extent)));
+        }
+        if answer == Answer::Taken { Ok(()) } else { Err(Refused) }
     }
     fn complete(&self) -> u64 {
         self.wait();

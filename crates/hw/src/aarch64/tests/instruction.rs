@@ -64,7 +64,7 @@ impl Features {
 }
 
 /// A function of the kernel, for `Aarch64::with_sme_interrupt`.
-pub(crate) fn interrupt_sme() {
+pub(crate) extern "C" fn interrupt_sme() {
     step(Step::InterruptSme);
 }
 

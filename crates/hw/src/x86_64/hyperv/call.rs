@@ -211,6 +211,14 @@ mod tests {
     }
 
     #[test]
+    #[should_panic = "room for 4096 virtual processors"]
+    fn processor_4096_is_refused() {
+        let (_, input) = encode(&[4095], Extent::whole());
+        assert_eq!(input[3..5], [1 << 63, 1 << 63]);
+        encode(&[4096], Extent::whole());
+    }
+
+    #[test]
     fn ranges_cover_every_page_once() {
         let all = |extent| ranges(extent).map(Iterator::collect::<Vec<_>>);
         assert_eq!(all(Extent::pages(0x1000, 1, PageSize::SIZE_4K)), Some([0x1000].to_vec()));

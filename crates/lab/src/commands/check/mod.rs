@@ -17,12 +17,13 @@ use shootdown_check::engine::{BadProgram, Config, Programs, Tags};
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{
     Budget, Campaign, CounterExample, Design, Detail, Found, Profile, Progress, UnknownDesign,
-    Verdict, search, shortest,
+    Verdict,
 };
 
 use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, Failure, UserError, shown};
 use crate::output::{Output, print};
 use crate::progress;
+use crate::selection::parse_time;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +54,7 @@ pub(crate) struct Check {
           value_parser = clap::value_parser!(u64).range(2..=64))]
     cpus: u64,
     /// The time for the search and for shrinking a counter-example: 30s, 5m, 2h
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     budget: Duration,
     /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -241,12 +242,9 @@ impl Check {
         drawing: Option<Output>,
     ) -> Result<(), Failure> {
         print(&text::bug(bug))?;
-        let (scene, design) = (bug.scenario(variant), Design::Bug(bug, variant));
+        let design = Design::Bug(bug, variant);
         let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
-        let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
-        if found.found.is_none() {
-            found = search(&scene, bug.profile, None, budget);
-        }
+        let found = zoo::of_bug(bug, variant, budget);
         match found.found {
             Some(found) => return self.fail(design, &found, None, drawing),
             None => print(&text::program(bug.profile, &found))?,
@@ -333,23 +331,6 @@ fn with_progress(campaign: &Campaign) -> Verdict {
     verdict
 }
 
-/// Parses a duration such as `30s`, `5m` or `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
-    let seconds = match &text[unit.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("expected a number and s, m or h, such as 30s".to_owned()),
-    };
-    let number: u64 =
-        unit.parse().map_err(|_| "expected a whole number and s, m or h".to_owned())?;
-    let total = number.checked_mul(seconds).filter(|&total| total > 0 && total < 1 << 32);
-    total
-        .map(Duration::from_secs)
-        .ok_or_else(|| "expected more than 0s and less than a century".to_owned())
-}
-
 /// Parses a kind and number of tags such as `per-cpu:2`.
 pub(crate) fn tags(text: &str) -> Result<Tags, String> {
     let (kind, count) = text.split_once(':').unwrap_or((text, ""));
@@ -359,11 +340,11 @@ pub(crate) fn tags(text: &str) -> Result<Tags, String> {
         "per-cpu" if count <= 2 => Ok(Tags::PerCpu(count)),
         "global" if count <= 63 => Ok(Tags::Global(count)),
         "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
+        "refused" if count <= 63 => Ok(Tags::Refused(count)),
         "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
-        _ => {
-            Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63 or renamed:0 to 255"
-                .into())
-        }
+        _ => Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, refused:0 to 63 or \
+                 renamed:0 to 255"
+            .into()),
     }
 }
 
@@ -373,6 +354,7 @@ fn tags_text(tags: Tags) -> String {
         Tags::PerCpu(count) => format!("per-cpu:{count}"),
         Tags::Global(count) => format!("global:{count}"),
         Tags::Broadcast(count) => format!("broadcast:{count}"),
+        Tags::Refused(count) => format!("refused:{count}"),
         Tags::Renamed(count) => format!("renamed:{count}"),
     }
 }
@@ -382,19 +364,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duration_requires_unit() {
-        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for bad in ["", "s", "30", "-1s", "1.5m", "0s", "9999999999999999999s", "99999999h", "5 m"]
-        {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn tags_are_parsed_as_printed() {
-        for kind in [Tags::PerCpu(0), Tags::Global(63), Tags::Broadcast(9), Tags::Renamed(3)] {
+        let (broadcast, refused) = (Tags::Broadcast(9), Tags::Refused(63));
+        for kind in [Tags::PerCpu(0), Tags::Global(63), broadcast, refused, Tags::Renamed(3)] {
             assert_eq!(tags(&tags_text(kind)), Ok(kind));
         }
         for bad in ["", "per-cpu", "per-cpu:3", "global:64", "own:1", "global:x"] {

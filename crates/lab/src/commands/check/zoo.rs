@@ -11,7 +11,7 @@ use crate::render::grouped;
 /// The largest number of states of a search, which is bounded by memory.
 pub(super) const STATES_MAX: usize = 50_000_000;
 /// The largest number of changes between CPUs in the counter-example of a known bug.
-pub(crate) const CHANGES_MAX: u32 = 6;
+const CHANGES_MAX: u32 = 6;
 
 /// A known bug and the results of its searches.
 #[derive(Debug)]
@@ -38,6 +38,20 @@ impl Row {
             (None, false) => "INCOMPLETE".to_owned(),
             (None, true) => format!("no violation in {} states", grouped(self.fixed.states as u64)),
         }
+    }
+}
+
+/// Searches for a bug, with few changes between CPUs first, or through all schedules of its fixed
+/// variant.
+pub(crate) fn of_bug(bug: &Bug, variant: Variant, budget: Budget) -> Search {
+    let scene = bug.scenario(variant);
+    let short = match variant {
+        Variant::Faulty => shortest(&scene, bug.profile, CHANGES_MAX, budget),
+        Variant::Fixed => Search::default(),
+    };
+    match short.found {
+        Some(_) => short,
+        None => search(&scene, bug.profile, None, budget),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use clap::{Args, ValueEnum};
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
-use shootdown_recording::record::{FlushReason, Frame, Layer};
+use shootdown_recording::record::FlushReason;
 use shootdown_stacks::{Options, Sample, Sampler, Symbols, Unwinding};
 
 use super::error::RecordError;
@@ -128,9 +128,7 @@ impl CallStacks {
     /// Returns the names of calls that were recorded without, if some are known now: some JIT
     /// compilers write them when the program ends.
     pub(super) fn late_names(&mut self) -> Option<RawEvent> {
-        let names = self.symbols.late_names().into_iter();
-        let names: Vec<_> = names.map(|(call, name)| (recorded(call), recorded(name))).collect();
-        let kind = RawKind::Names { names };
+        let kind = RawKind::Names { names: self.symbols.late_names() };
         // The assembler replaces the time by that of the last event.
         let event = RawEvent { time_ns: 0, cpu: 0, tid: Tid(0), during: During::Interrupt, kind };
         (!matches!(&event.kind, RawKind::Names { names } if names.is_empty())).then_some(event)
@@ -160,7 +158,6 @@ impl CallStacks {
         self.sampling.resize(self.sampling.len().max(cpu + 1), None);
         self.sampling[cpu] = Some(tid);
         let frames = self.symbols.frames(self.sampler.as_ref()?, sample.stack);
-        let frames = frames.into_iter().map(recorded).collect();
         let kind = RawKind::Stack { frames, requests: sample.requests };
         Some(RawEvent { time_ns: at_ns, cpu: event.cpu, tid, during: During::Task, kind })
     }
@@ -184,15 +181,6 @@ impl CallStacks {
         }
         false
     }
-}
-
-fn recorded(frame: shootdown_stacks::Frame) -> Frame {
-    let shootdown_stacks::Frame { layer, function, file, line } = frame;
-    let layer = match layer {
-        shootdown_stacks::Layer::Kernel => Layer::Kernel,
-        shootdown_stacks::Layer::User => Layer::User,
-    };
-    Frame { layer, function, file, line }
 }
 
 #[cfg(test)]

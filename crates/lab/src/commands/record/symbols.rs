@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use shootdown_recording::raw::{CallSite, Function};
+use shootdown_stacks::KernelNames;
 
 /// The functions that flush TLBs on other CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,22 +16,8 @@ impl Symbols {
     /// Parses `/proc/kallsyms`. Returns `None` if the functions are missing or have no addresses,
     /// which the kernel hides from some users.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        // A kernel has 100,000 symbols, and the program waits.
-        let symbols: Vec<_> = text.lines().filter_map(symbol).collect();
-        let mut addresses: Vec<u64> = symbols.iter().map(|(address, _)| *address).collect();
-        addresses.sort_unstable();
-        // A compiler that clones a function appends a dot and a suffix to its name.
-        let ranges = |wanted: &[&str]| -> Vec<Range<u64>> {
-            let is_clone = |rest: &str| rest.is_empty() || rest.starts_with('.');
-            let is_wanted =
-                |name: &str| wanted.iter().any(|it| name.strip_prefix(it).is_some_and(is_clone));
-            let found = symbols.iter().filter(|(address, name)| *address != 0 && is_wanted(name));
-            let range = |(start, _): &(u64, &str)| {
-                let next = addresses.partition_point(|address| address <= start);
-                *start..addresses.get(next).copied().unwrap_or(u64::MAX)
-            };
-            found.map(range).collect()
-        };
+        let names = KernelNames::parse(text);
+        let ranges = |wanted: &[&str]| names.ranges(wanted).collect::<Vec<_>>();
         let flush_space = ranges(&["flush_tlb_func"]);
         let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
         (!flush_space.is_empty() && !call_function.is_empty())
@@ -54,14 +41,6 @@ impl Symbols {
     }
 }
 
-/// Parses a line of `/proc/kallsyms`: an address, a letter and a name, and perhaps a module.
-fn symbol(line: &str) -> Option<(u64, &str)> {
-    let (address, rest) = line.split_once(' ')?;
-    let (_, name) = rest.split_once(' ')?;
-    let name = name.split_once('\t').map_or(name, |(name, _)| name);
-    Some((u64::from_str_radix(address, 16).ok()?, name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +50,7 @@ mod tests {
 0000000000003000 T on_each_cpu_cond_mask
 0000000000002000 t smp_call_function_many_cond
 0000000000003080 T next
-0000000000002800 T __pfx_on_each_cpu\t[module]
+0000000000002800 T another_function\t[module]
 ";
 
     #[test]

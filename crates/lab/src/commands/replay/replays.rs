@@ -10,8 +10,7 @@ use shootdown_designs::Design;
 use shootdown_recording::Header;
 use shootdown_run::replay::{self, Survey};
 use shootdown_run::{Limits, Memory, Outcome, Settings};
-use shootdown_sim::{Machine, Sim};
-use shootdown_vm::ErasedCoherence;
+use shootdown_sim::Machine;
 
 use super::fidelity::Fidelity;
 use super::verdict::{DesignRow, Kernel, Recording, Schedule, Verdict};
@@ -156,17 +155,7 @@ pub(crate) fn once(
     survey: &Survey,
     bar: &ProgressBar,
 ) -> Result<Outcome, Failure> {
-    design.settle(|make| once_under(make, request, design, seed, survey, bar))
-}
-
-fn once_under(
-    make: &dyn Fn(Rc<Sim>) -> ErasedCoherence,
-    request: &Request<'_>,
-    design: Design,
-    seed: u64,
-    survey: &Survey,
-    bar: &ProgressBar,
-) -> Result<Outcome, Failure> {
+    let make = |sim| design.on(sim);
     let (reader, machine) = (open_intact_part(request.recording)?, request.machine.clone());
     bar.set_message(format!("{} under {design}", shown(request.recording)));
     let reported = Cell::new(0);

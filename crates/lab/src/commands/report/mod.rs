@@ -15,9 +15,7 @@ use super::reproduce::{self, Request, violated};
 use crate::error::{Failure, Violations, shown};
 use crate::machines;
 use crate::output::{Output, print};
-use crate::render::grouped;
 use crate::studies::{Curves, Results, Scale};
-use crate::sweep::{Merged, Plotted};
 
 mod sizes;
 
@@ -25,15 +23,12 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown report traces/sort.shootdown traces/node.shootdown
   shootdown report mine.shootdown --output mine.html --machine xeon-2s --quick
-  shootdown report --sweep rows.jsonl --output sweep.html
   shootdown report
 
 The page is one file and needs no network. For a recording, it begins with the causes and call
 sites of the program's shootdowns, advice, a flame graph and the requests over time; then it
 compares what other designs would do. With --quick, that is all. Otherwise, it also contains the
-published measurements, loops on 2 to 128 CPUs, and the known bugs that the checker finds. With
---sweep, it contains plots of the rows of a sweep: lines over CPUs, heat maps and small multiples,
-which the reader chooses.";
+published measurements, loops on 2 to 128 CPUs, and the known bugs that the checker finds.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -55,10 +50,6 @@ pub(crate) struct Report {
     /// larger errors
     #[arg(long)]
     quick: bool,
-    /// Plot the rows of this sweep instead; several files are merged
-    #[arg(long, value_name = "ROWS.jsonl", num_args = 1..,
-          conflicts_with_all = ["recordings", "machine", "seed", "quick"])]
-    sweep: Vec<PathBuf>,
 }
 
 /// The time limit of the search for each known bug. Most searches take milliseconds.
@@ -66,9 +57,6 @@ const ZOO_TIME: Duration = Duration::from_secs(60);
 
 impl Report {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        if !self.sweep.is_empty() {
-            return self.plot_sweep();
-        }
         let page = Output::page(&self.output, "--output", &self.recordings)?;
         let machine = machines::find(&self.machine)?;
         // The recordings come first, because they may be refused and take only seconds.
@@ -116,22 +104,6 @@ impl Report {
         replayed.iter().try_for_each(Comparison::accounted)?;
         Violations::none_in(sizes.iter().map(Curves::violations))?;
         Ok(violated(&results)?)
-    }
-}
-
-impl Report {
-    /// Writes the page of a sweep, which may still run: its finished rows are plotted.
-    fn plot_sweep(&self) -> Result<(), Failure> {
-        let page = Output::page(&self.output, "--output", &self.sweep)?;
-        let (merged, mut plotted) = (Merged::open(&self.sweep)?, Plotted::default());
-        let digest = merged.each(|row| plotted.add(row))?;
-        page.write(&plotted.page(&digest))?;
-        Ok(print(&format!(
-            "{} of {} rows\n\nreport: {}\n",
-            grouped(merged.len() as u64),
-            grouped(merged.cells),
-            shown(page.path())
-        ))?)
     }
 }
 

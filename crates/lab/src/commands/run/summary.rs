@@ -78,15 +78,7 @@ fn summary(rows: &[&Row]) -> Summary {
         operations: mean(|row| row.operations),
         requests: mean(|row| row.requests),
         interrupts: mean(|row| row.interrupts),
-        classes: Classes {
-            interrupts_useful: mean(|row| row.classes.interrupts_useful),
-            interrupts_early: mean(|row| row.classes.interrupts_early),
-            interrupts_in_vain: mean(|row| row.classes.interrupts_in_vain),
-            bound: mean(|row| row.classes.bound),
-            interrupts_touched_2mib: mean(|row| row.classes.interrupts_touched_2mib),
-            interrupts_touched_1gib: mean(|row| row.classes.interrupts_touched_1gib),
-            interrupts_touched_512gib: mean(|row| row.classes.interrupts_touched_512gib),
-        },
+        classes: Classes::means(&rows.iter().map(|row| row.classes).collect::<Vec<_>>()),
         flushes_full: mean(|row| row.flushes_full),
         flushes_ranged: mean(|row| row.flushes_ranged),
         memory_costs: MemoryCosts::mean(

@@ -10,9 +10,7 @@ use serde_json::{Map, Value};
 use shootdown::Rule;
 use shootdown_check::engine::{Config, Programs};
 use shootdown_check::zoo::{Bug, Variant};
-use shootdown_check::{
-    Budget, Campaign, CounterExample, Design, Profile, Search, search, shortest,
-};
+use shootdown_check::{Budget, Campaign, CounterExample, Design, Profile, Search};
 
 use super::{BadParameter, first_seed, object, shootdown};
 use crate::commands::check::{self, CheckError, LifetimeArg};
@@ -185,15 +183,7 @@ impl CheckCell {
 }
 
 fn bug_results(design: Design, bug: &'static Bug, variant: Variant) -> Results {
-    let scene = bug.scenario(variant);
-    let found = match variant {
-        Variant::Faulty => shortest(&scene, bug.profile, check::zoo::CHANGES_MAX, budget()),
-        Variant::Fixed => Search::default(),
-    };
-    let search = match found.found {
-        Some(_) => found,
-        None => search(&scene, bug.profile, None, budget()),
-    };
+    let search = check::zoo::of_bug(bug, variant, budget());
     let text = search.found.as_ref().map(|found| FoundText {
         violation: found.violation.to_string(),
         task: None,

@@ -4,8 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 use shootdown_sim::Machine;
 
 /// The exit status if something was found.
@@ -65,6 +67,29 @@ pub(crate) fn command() -> Command {
     let mut command = Command::new("/usr/bin/env");
     command.args(["--default-signal", env!("CARGO_BIN_EXE_shootdown")]);
     command
+}
+
+/// Returns `true` if a signal is in a set of a process, such as `SigCgt`.
+fn has_signal(process: u32, set: &str, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+    let mask = u64::from_str_radix(mask.expect("signals").trim(), 16).expect("a mask");
+    mask >> (signal.as_raw() - 1) & 1 == 1
+}
+
+/// Waits until a process that [`command`] started does not ignore a signal: a busy host may not
+/// have run it yet.
+pub(crate) fn wait_until_not_ignored(process: u32, signal: Signal) {
+    while has_signal(process, "SigIgn", signal) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until a process has a handler for a signal.
+pub(crate) fn wait_until_caught(process: u32, signal: Signal) {
+    while !has_signal(process, "SigCgt", signal) {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

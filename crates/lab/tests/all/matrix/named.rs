@@ -15,88 +15,79 @@ pub(super) struct Named {
 pub(super) const NAMED: &[Named] = &[
     bad(XEON, 2..=96, &["fork-of-threads"], FORK),
     bad(XEON, 8..=96, &["fork-server"], FORK),
-    bad(XEON, 66..=96, &["process-starts"], UNEXPLAINED),
-    bad(XEON, 64..=64, &["mprotect-threads-x8"], UNEXPLAINED),
-    bad(XEON, 72..=72, &["page-discards step", "file-discards step"], IN_FLIGHT),
-    bad(XEON, 72..=96, &["mprotect-threads-x8", "file-discards"], IN_FLIGHT),
-    bad(XEON, 96..=96, &["madvise-threads-x1"], IN_FLIGHT),
+    bad(XEON, 96..=96, &["process-starts"], NUMBERS),
+    bad(XEON, 64..=64, &["mprotect-threads-x8"], CROWD),
+    bad(XEON, 72..=96, &["mprotect-threads-x8"], CROWD),
     bad(ICE_LAKE, 128..=128, &["fork-of-threads", "fork-server"], FORK),
-    bad(
-        ICE_LAKE,
-        128..=128,
-        &["madvise-threads-x1", "mprotect-threads-x8", "file-discards"],
-        IN_FLIGHT,
-    ),
+    bad(ICE_LAKE, 128..=128, &["mprotect-threads-x8"], CROWD),
     bad(
         AMD,
         32..=128,
         &[
             "madvise-processes-x2",
             "madvise-processes-x8",
+            "mprotect-processes-x2",
             "mprotect-processes-x8",
             "context-switch-processes-x2",
             "context-switch-processes-x8",
+            "process-starts",
         ],
         TAGS,
     ),
     bad(
         AMD,
         128..=128,
-        &[
-            "mmap-processes-x2",
-            "mmap-processes-x8",
-            "mprotect-processes-x1",
-            "mprotect-processes-x2",
-            "context-switch-processes-x1",
-        ],
+        &["mmap-processes-x2", "mmap-processes-x8", "context-switch-processes-x1"],
         TAGS,
     ),
-    bad(AMD, 32..=128, &["pthread-mmap", "file-discards"], UNEXPLAINED),
+    bad(AMD, 32..=128, &["file-discards"], FLUSHES),
+    bad(AMD, 32..=128, &["pthread-mmap"], UNEXPLAINED),
     bad(AMD, 36..=128, &["mprotect-threads-x8"], UNEXPLAINED),
     bad(
         AMD,
         128..=128,
-        &["mprotect-threads-x1", "mprotect-threads-x2", "context-switch-threads-x2"],
+        &[
+            "mprotect-threads-x1",
+            "mprotect-threads-x2",
+            "page-fault-processes-x8",
+            "context-switch-threads-x2",
+        ],
         UNEXPLAINED,
     ),
     bad(AMD, 128..=128, &["fork-server"], FORK),
-    bad(ARM, 128..=128, &["page-fault-processes-x8", "context-switch-processes-x1"], TAGS),
+    bad(ARM, 128..=128, &["context-switch-processes-x1", "process-starts"], TAGS),
     bad(ARM, 128..=128, &["fork-of-threads"], FORK),
     bad(
         ARM,
         128..=128,
         &[
-            "madvise-threads-x1",
             "madvise-threads-x8",
             "mprotect-threads-x2",
             "mprotect-threads-x8",
             "context-switch-threads-x1",
             "context-switch-threads-x2",
             "context-switch-threads-x8",
-            "page-discards",
-            "file-discards",
         ],
         UNEXPLAINED,
     ),
-    bad(RISC_V, 64..=64, &["mprotect-processes-x2"], TAGS),
+    bad(ARM, 128..=128, &["file-discards"], FLUSHES),
+    bad(RISC_V, 64..=64, &["process-starts", "mprotect-processes-x2"], TAGS),
     bad(RISC_V, 64..=64, &["fork-of-threads"], FORK),
-    bad(RISC_V, 64..=64, &["madvise-threads-x2", "file-discards"], UNEXPLAINED),
-    bad(POWER, 192..=192, &["file-discards"], IN_FLIGHT),
+    bad(RISC_V, 64..=64, &["file-discards"], FLUSHES),
+    bad(RISC_V, 64..=64, &["madvise-threads-x2", "madvise-processes-x2"], UNEXPLAINED),
+    bad(POWER, 192..=192, &["process-starts"], NUMBERS),
     bad(
         POWER,
         192..=192,
         &[
             "pthread-mmap",
-            "madvise-processes-x8",
             "mmap-processes-x1",
+            "mprotect-processes-x1",
+            "mprotect-processes-x2",
             "page-fault-processes-x1",
             "page-fault-processes-x2",
-            "page-fault-processes-x8",
             "context-switch-threads-x1",
             "context-switch-threads-x2",
-            "context-switch-processes-x1",
-            "context-switch-processes-x2",
-            "context-switch-processes-x8",
         ],
         UNEXPLAINED,
     ),
@@ -110,10 +101,12 @@ pub(super) const RISC_V: &str = "riscv-64";
 pub(super) const POWER: &str = "power8-16s";
 pub(super) const LAPTOP: &str = "skylake-laptop-kvm";
 
-const IN_FLIGHT: &str =
-    "a space lists 64 flushes in flight; one more makes each of its operations flush again";
+const FLUSHES: &str = "all CPUs flush one space, and each flush writes words of the engine's space";
+const NUMBERS: &str = "all CPUs take the numbers of new spaces from one word of the engine";
+const CROWD: &str =
+    "the threads wait for one lock, and over 256 of them share regions, so replicas are given up";
 const TAGS: &str = "all CPUs spin for the lock of the allocator of shared tags";
-const FORK: &str = "fork copies more page tables: the regions of threads have their own";
+const FORK: &str = "fork copies a page table and locks an area for the region of each thread";
 const UNEXPLAINED: &str = "not explained yet";
 
 const fn bad(

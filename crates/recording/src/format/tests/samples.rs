@@ -1,5 +1,5 @@
-//! Recordings for the tests and for the fuzzer, which includes this file: every name comes from the
-//! parent module.
+//! Recordings for these tests and for `tests/damaged.rs`, which includes this file: every name
+//! comes from the parent module.
 
 use super::{
     Call, Event, FaultCode, FlushReason, Frame, FrameId, Header, Layer, Left, Owner, Record, Rng,

@@ -1,6 +1,5 @@
 //! Flushes in flight, deferred ranges and isolated pages, each found ended by another CPU.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +10,7 @@ use super::machine::Host;
 use super::system::System;
 use super::words::{AtomicU64, run_on, set_cpus};
 use crate::coherence::{Policy, UnmapLock};
-use crate::deferred::in_flight::{FlushInFlight, InFlight};
+use crate::deferred::in_flight::{FlushInFlight, InFlight, SLOTS};
 use crate::deferred::ranges::DeferredRanges;
 use crate::platform::{Frame, FrameUse, Platform};
 use crate::reclaim::rmap::Rmap;
@@ -107,14 +106,40 @@ pub(super) fn reuse_slot_on_another_cpu() {
     other.in_flight.end(next);
 }
 
-pub(super) fn end_without_slot() {
+/// A list whose block is full.
+fn full() -> Arc<List> {
     let list = List::new();
-    let others: Vec<_> = (0..64).map(|_| list.in_flight.begin(&ABOVE)).collect();
+    (0..SLOTS).for_each(|_| _ = list.in_flight.begin(&ABOVE));
+    list
+}
+
+pub(super) fn end_in_another_block() {
+    let list = full();
     let flush = list.in_flight.begin(&RANGE);
     race(&list, |list| list.end(flush));
-    for other in others {
-        list.in_flight.end(other);
-    }
+}
+
+/// Another CPU begins a flush below, in a block that it makes.
+fn make_block_while(zero: fn(&InFlight)) {
+    let list = full();
+    let other = Arc::clone(&list);
+    let running = spawn(move || _ = other.in_flight.begin(&BELOW));
+    zero(&list.in_flight);
+    running.join().unwrap();
+    assert_eq!(list.in_flight.overlapping(&BELOW, None), Some(BELOW.end));
+}
+
+pub(super) fn make_block_while_searching() {
+    make_block_while(|in_flight| _ = in_flight.overlapping(&BELOW, None));
+}
+
+/// Two CPUs make the next block, and both flushes are in the block that stays.
+pub(super) fn make_block_on_two_cpus() {
+    make_block_while(|in_flight| {
+        let flush = in_flight.begin(&RANGE);
+        assert_eq!(in_flight.overlapping(&RANGE, None), Some(RANGE.end));
+        in_flight.end(flush);
+    });
 }
 
 /// The flush is deferred, and complete later.

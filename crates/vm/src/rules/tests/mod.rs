@@ -43,10 +43,13 @@ type Program = fn();
 /// Returns the programs of which one fails for each place that breaks the rule.
 const fn programs_against(rule: Rule) -> &'static [Program] {
     match rule {
-        Rule::EndRelease => &[end_while_searching, end_without_slot],
-        Rule::ListAcquire => &[end_while_searching, end_without_slot, reuse_slot_for_higher_range],
+        Rule::EndRelease => &[end_while_searching, end_in_another_block],
+        Rule::ListAcquire => &[end_while_searching, reuse_slot_for_higher_range],
         Rule::RangeRelease => &[reuse_slot_for_lower_range, reuse_slot_for_higher_range],
         Rule::ReuseAcquire => &[reuse_slot_on_another_cpu],
+        Rule::BlockRelease | Rule::BlockAcquire => {
+            &[make_block_while_searching, make_block_on_two_cpus]
+        }
         Rule::DeferredRelease | Rule::DeferredAcquire => &[complete_deferred_flush],
         Rule::UsedFence => &[
             make_replica_while_discarding,

@@ -2,7 +2,7 @@
 //! operations.
 
 mod collapse;
-mod fixture;
+pub(crate) mod fixture;
 mod folios;
 mod formats;
 mod interruptions;

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use shootdown::{Extent, Root};
 use shootdown_vm::{Access, Change, EntryAt, Frame, Freed};
 
-use super::Host;
 use super::decode::{Cached, Decoded};
+use super::{Host, SkippedClaim};
 
 /// A CPU's caches: of translations, and of the paths to tables of level 0.
 #[derive(Default)]
@@ -173,6 +173,44 @@ impl Host {
     pub fn frame_of(&self, root: Root, address: u64) -> Frame {
         let (shift, page) = self.page_at(root, address);
         Frame(page.frame.0 + ((address - start_of(address, shift)) >> 12))
+    }
+
+    /// Skips a claim, or replaces the claim that was skipped by the entry that it should have
+    /// replaced. Returns the value that the entry must have, and its new value.
+    pub(super) fn skip_claim(&self, at: EntryAt, current: u64, new: u64) -> (u64, u64) {
+        let mut skipped = self.0.skipped_claim.lock();
+        let is_leaf = |entry| matches!((self.0.mmu.decode)(entry, 12), Decoded::Page(_));
+        match *skipped {
+            Some(SkippedClaim::Next) if is_leaf(current) && !is_leaf(new) && new != 0 => {
+                *skipped = Some(SkippedClaim::At(at, new, current));
+                (current, current)
+            }
+            Some(SkippedClaim::At(place, claim, entry)) if place == at && claim == current => {
+                (entry, new)
+            }
+            _ => (current, new),
+        }
+    }
+
+    /// Checks a change of an entry. (Bits of large entries have the same places.)
+    pub(super) fn check_change(&self, from: u64, to: u64) {
+        if !self.0.breaks_executable.load(Relaxed) {
+            return;
+        }
+        if let [Decoded::Page(from), Decoded::Page(to)] =
+            [from, to].map(|entry| (self.0.mmu.decode)(entry, 12))
+        {
+            assert!(
+                !from.executable || to.executable,
+                "a page loses its permission to execute in one step"
+            );
+        }
+    }
+
+    /// Returns `true` if user code has any access to an address.
+    pub fn is_mapped(&self, root: Root, address: u64) -> bool {
+        let (at, shift) = self.last_entry(root, address);
+        matches!((self.0.mmu.decode)(self.read_entry(at), shift), Decoded::Page(_))
     }
 
     /// Returns `true` if an address is in a large page.

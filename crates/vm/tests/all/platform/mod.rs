@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
 use shootdown_vm::{
-    Access, AddressSpace, Change, Coherence, EntryAt, FaultError, FileId, Format, Frame, FrameUse,
-    OutOfMemory, PAGE_BYTES, Platform, Protection, System, Vm, Work, X86_64,
+    Access, AddressSpace, Change, Coherence, EntryAt, ExecuteLoss, FaultError, FileId, Flush,
+    Format, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, System, Vm, Work,
+    X86_64,
 };
 
-use decode::{Decoded, Mmu};
+use decode::Mmu;
 pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
@@ -54,7 +55,8 @@ pub const AT_WAIT: u8 = 1;
 pub const EXCLUSIVE: u8 = 0;
 pub const SHARED: u8 = 1;
 pub const RELEASED: u8 = 2;
-/// As `RELEASED`, with empty page tables kept and writes predicted.
+/// As `RELEASED`, with empty page tables kept and writes predicted, on a machine where executable
+/// entries are broken before they are restricted.
 pub const KEEPING: u8 = 3;
 /// As `EXCLUSIVE`, with the extra flushes of Linux for ARC: per space, or per area.
 pub const PER_SPACE: u8 = 4;
@@ -109,6 +111,8 @@ pub struct Machine {
     takes_pages_for_zero: AtomicBool,
     skipped_claim: Mutex<Option<SkippedClaim>>,
     forgets_sharers: AtomicBool,
+    /// `true` if no executable page may become not executable in one step (Arm's erratum 2645198).
+    breaks_executable: AtomicBool,
     now_ns: AtomicU64,
 }
 
@@ -198,6 +202,7 @@ impl Host {
             takes_pages_for_zero: AtomicBool::new(false),
             skipped_claim: Mutex::default(),
             forgets_sharers: AtomicBool::new(false),
+            breaks_executable: AtomicBool::new(false),
             now_ns: AtomicU64::new(0),
         }))
     }
@@ -288,23 +293,6 @@ impl Host {
     /// Makes the next claim of an entry leave the entry as it is, to check that tests detect this.
     pub fn skip_next_claim(&self) {
         *self.0.skipped_claim.lock() = Some(SkippedClaim::Next);
-    }
-
-    /// Skips a claim, or replaces the claim that was skipped by the entry that it should have
-    /// replaced. Returns the value that the entry must have, and its new value.
-    fn skip_claim(&self, at: EntryAt, current: u64, new: u64) -> (u64, u64) {
-        let mut skipped = self.0.skipped_claim.lock();
-        let is_leaf = |entry| matches!((self.0.mmu.decode)(entry, 12), Decoded::Page(_));
-        match *skipped {
-            Some(SkippedClaim::Next) if is_leaf(current) && !is_leaf(new) && new != 0 => {
-                *skipped = Some(SkippedClaim::At(at, new, current));
-                (current, current)
-            }
-            Some(SkippedClaim::At(place, claim, entry)) if place == at && claim == current => {
-                (entry, new)
-            }
-            _ => (current, new),
-        }
     }
 
     /// Lets allocations take only `count` frames, besides frames that are freed from now on.
@@ -481,7 +469,9 @@ impl Platform for Host {
 
     fn swap(&self, entry: EntryAt, value: u64) -> u64 {
         self.interruption_point();
-        self.entry(entry).swap(value, AcqRel)
+        let from = self.entry(entry).swap(value, AcqRel);
+        self.check_change(from, value);
+        from
     }
 
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
@@ -491,6 +481,7 @@ impl Platform for Host {
         if result.is_err() {
             self.0.failed_exchanges.fetch_add(1, Relaxed);
         } else {
+            self.check_change(current, new);
             let hook = self.0.exchange_hook.lock().take();
             if let Some(hook) = hook {
                 hook();
@@ -568,7 +559,10 @@ pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<TestSystem<Design<
 
 /// Creates a memory manager on a machine.
 pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> OurVm<LOCK, WHEN> {
-    Vm::new(host.clone(), Notifying(host.clone())).expect("memory for a page of zeros")
+    let coherence = Notifying(host.clone());
+    let breaks = coherence.policy().execute_loss == ExecuteLoss::BreakBeforeMake;
+    host.0.breaks_executable.store(breaks, Relaxed);
+    Vm::new(host.clone(), coherence).expect("memory for a page of zeros")
 }
 
 /// Frees pages that were discarded in place, after the time in which they become old. Returns their

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Batching, Change, Discards, EmptyTables, ExtraFlushes, FaultLock, Flush, Lifetimes, Placement,
-    Policy, ReclaimFlush, Refault, Replication, Retired, Unaccessed, UnmapLock, ZeroPage,
+    Batching, Change, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, Flush,
+    Lifetimes, Placement, Policy, ReclaimFlush, Refault, Replication, Retired, Unaccessed,
+    UnmapLock, ZeroPage,
 };
 
 use super::{
@@ -61,6 +62,11 @@ fn policy(lock: u8) -> Policy {
         placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
         replication: if lock == REPLICATED { Replication::Always } else { Replication::Never },
         discards: if discards_in_place(lock) { Discards::InPlace } else { Discards::Immediate },
+        execute_loss: if lock == KEEPING {
+            ExecuteLoss::BreakBeforeMake
+        } else {
+            ExecuteLoss::InPlace
+        },
         unaccessed: if lock == IN_PLACE { Unaccessed::Unflushed } else { Unaccessed::Flushed },
         refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
         extra_flushes,

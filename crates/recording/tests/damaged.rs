@@ -1,21 +1,21 @@
 //! Damages recordings and texts to import at random, reads them, and checks that the result is an
 //! error at worst.
 //!
-//! Run `cargo run -p shootdown-recording --example fuzz -- --seconds 60 --seed 1`, without
-//! `--release`, so that overflows panic.
+//! The test stops after [`RUNS`] damaged inputs, or after the seconds in
+//! `SHOOTDOWN_DAMAGE_SECONDS`. `SHOOTDOWN_DAMAGE_SEED` and `SHOOTDOWN_DAMAGE_RUN` repeat one of
+//! them. The profile detects overflows.
 //!
 //! Half of the files are damaged as a whole; checksums detect this. The other half are damaged in
 //! their parts and reassembled with the right lengths and checksums; the decoder must detect this.
 //! Every accepted file is written again, and must be read as the same. Texts lose and gain lines,
 //! words, numbers and bytes; the result of an import must be a valid recording.
 //!
-//! Limits: the fuzzer has no feedback about the code that it reached, so that it finds a failure
+//! Limits: the test has no feedback about the code that it reached, so that it finds a failure
 //! that needs several unlikely changes by luck alone. It does not run the code that replays a
 //! recording.
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use peak_alloc::PeakAlloc;
@@ -34,82 +34,48 @@ mod samples;
 /// Largest number of bytes that a reader or an importer may have allocated at any time.
 const MEMORY_BYTES_MAX: usize = 4 << 20;
 
-fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(cause) => {
-            eprintln!("error: {cause}");
-            eprintln!("try:   fuzz --seconds 60 --seed 1");
-            return ExitCode::from(2);
-        }
-    };
+/// Number of damaged inputs, unless a variable of the environment gives a time.
+const RUNS: u64 = 40_000;
+
+/// Returns the number in a variable of the environment.
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn damaged_input_is_an_error_at_worst() {
+    let seed = variable("SHOOTDOWN_DAMAGE_SEED").unwrap_or(1);
+    let time = variable("SHOOTDOWN_DAMAGE_SECONDS").map(Duration::from_secs);
     let (seeds, texts) = (seeds(), texts());
-    if !seeds.iter().all(|seed| matches!(check_reader(&seed.file()), Ok(Outcome::Accepted))) {
-        eprintln!("error: an undamaged recording is refused");
-        eprintln!("try:   cargo test -p shootdown-recording format");
-        return ExitCode::FAILURE;
+    for undamaged in &seeds {
+        assert!(matches!(check_reader(&undamaged.file()), Ok(Outcome::Accepted)));
     }
     let start = Instant::now();
-    let (mut runs, mut read, mut imported) = (0_u32, 0, 0);
-    let (first, end) = options.run.map_or((0, u64::MAX), |run| (run, run + 1));
+    let (mut runs, mut read, mut imported) = (0_u64, 0, 0);
+    let one = variable("SHOOTDOWN_DAMAGE_RUN");
+    let (first, end) = one.map_or((0, u64::MAX), |run| (run, run + 1));
     for run in first..end {
-        if options.run.is_none() && start.elapsed() >= options.time {
+        if one.is_none() && time.map_or(runs >= RUNS, |time| start.elapsed() >= time) {
             break;
         }
-        let mut rng = Rng::stream(options.seed, run);
+        let mut rng = Rng::stream(seed, run);
         let is_text = rng.below(2) == 0;
         let once = || {
             if is_text { run_importer(&mut rng, &texts) } else { run_reader(&mut rng, &seeds) }
         };
         let result = catch_unwind(AssertUnwindSafe(once));
-        match result {
-            Ok(Ok(Outcome::Accepted)) if is_text => imported += 1,
-            Ok(Ok(Outcome::Accepted)) => read += 1,
-            Ok(Ok(Outcome::Refused)) => {}
-            Ok(Err(cause)) => return failed(&options, run, &cause),
-            Err(_) => return failed(&options, run, "a panic"),
+        match result.unwrap_or_else(|_| Err("a panic".to_owned())) {
+            Ok(Outcome::Accepted) if is_text => imported += 1,
+            Ok(Outcome::Accepted) => read += 1,
+            Ok(Outcome::Refused) => {}
+            Err(cause) => panic!(
+                "{cause}: repeat with SHOOTDOWN_DAMAGE_SEED={seed} SHOOTDOWN_DAMAGE_RUN={run}"
+            ),
         }
         runs += 1;
     }
-    let each_second = f64::from(runs) / start.elapsed().as_secs_f64();
-    println!(
-        "{each_second:.0} runs a second; {read} recordings and {imported} texts were accepted"
-    );
-    println!("ok: {runs} runs, no failure");
-    ExitCode::SUCCESS
-}
-
-fn failed(options: &Options, run: u64, cause: &str) -> ExitCode {
-    let seed = options.seed;
-    eprintln!("error: run {run} of seed {seed}: {cause}");
-    eprintln!("try:   fuzz --seed {seed} --run {run}");
-    ExitCode::FAILURE
-}
-
-struct Options {
-    time: Duration,
-    seed: u64,
-    run: Option<u64>,
-}
-
-impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self { time: Duration::from_secs(10), seed: 1, run: None };
-        while let Some(name) = arguments.next() {
-            let value = arguments.next().unwrap_or_default();
-            let number: Result<u32, _> = value.parse();
-            match (name.as_str(), number) {
-                ("--seconds", Ok(number)) => options.time = Duration::from_secs(number.into()),
-                ("--seed", Ok(number)) => options.seed = number.into(),
-                ("--run", Ok(number)) => options.run = Some(number.into()),
-                ("--seconds" | "--seed" | "--run", Err(_)) => {
-                    return Err(format!("`{}` is not a number", value.escape_debug()));
-                }
-                _ => return Err(format!("there is no option `{}`", name.escape_debug())),
-            }
-        }
-        Ok(options)
-    }
+    println!("{runs} runs; {read} recordings and {imported} texts were accepted");
+    assert!(one.is_some() || read > 0 && imported > 0, "every input was refused");
 }
 
 enum Outcome {
@@ -281,9 +247,9 @@ impl Parts {
 /// The texts of all three tools about one small program, as lines.
 fn texts() -> [Vec<&'static [u8]>; 3] {
     let texts: [&[u8]; 3] = [
-        include_bytes!("../tests/import/kernel.txt"),
-        include_bytes!("../tests/import/trace-cmd.txt"),
-        include_bytes!("../tests/import/perf.txt"),
+        include_bytes!("import/kernel.txt"),
+        include_bytes!("import/trace-cmd.txt"),
+        include_bytes!("import/perf.txt"),
     ];
     texts.map(|text| text.split_inclusive(|byte| *byte == b'\n').collect())
 }
