@@ -55,7 +55,7 @@ fn held(name: &str) -> &'static str {
     match name {
         "wait_for_all" => "nothing: it polls, and answers other flushes",
         "trim_cpumask" => "the mask's phase; no CPU waits for it",
-        "switch_at_rollover" => "the lock of the ASID allocator",
+        "switch_at_rollover" => "the lock of the list of ASIDs; no switch waits for it",
         _ => "–",
     }
 }

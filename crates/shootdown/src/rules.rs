@@ -186,10 +186,8 @@
 //! ```
 //!
 //! Either the flush names the new ASID, or the CPU walks page tables at least as new as the flush.
-//! So does a third CPU that finds the ASID confirmed ([`AsidAcquire`](Rule::AsidAcquire)).
-//!
-//! No fence keeps two spaces from having one ASID: CPUs that choose and CPUs that allocate in the
-//! next epoch meet in read-modify-writes of one word (`tag/reserved.rs`).
+//! So does a third CPU that finds the ASID confirmed ([`AsidAcquire`](Rule::AsidAcquire)). That two
+//! spaces never have one ASID follows from read-modify-writes (`tag/reserved.rs`).
 //!
 //! A broadcast is complete when its issuer has waited for it
 //! ([`CompleteBroadcasts`](Rule::CompleteBroadcasts)). A CPU that waits for the broadcast of
@@ -575,8 +573,7 @@ rules! {
     ReserveTags: Step,
     /// A CPU empties its TLB before it uses an ASID of the new epoch.
     FlushOnRollover: Step,
-    /// A CPU that takes ASIDs of an epoch has read this epoch before it looks for the CPUs that
-    /// have loaded some.
+    /// A CPU that takes ASIDs of an epoch reads this epoch before it looks for CPUs with ASIDs.
     ReadEpoch: Step,
     /// A CPU empties its TLB when its own count of tags wraps around.
     FlushOnWrap: Step,

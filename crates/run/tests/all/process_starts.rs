@@ -66,8 +66,8 @@ fn rate(row: &Row) -> f64 {
 }
 
 /// The least rate, for 1 of Linux. On `amd-invlpgb`, Linux has tags for each CPU, which do not run
-/// out. There, rollovers cost 1 to 4 % on 64 to 96 CPUs, and 15 % on 128 (docs/tags.md); in short runs,
-/// CPUs that start late cost more.
+/// out. There, rollovers cost 1 to 4 % on 64 to 96 CPUs, and 15 % on 128 (docs/tags.md); in short
+/// runs, CPUs that start late cost more.
 fn least(machine: &str, cpus: usize) -> f64 {
     match (machine, cpus) {
         ("amd-invlpgb", 128) => 0.7,
@@ -103,8 +103,8 @@ fn process_starts_are_not_slower_than_under_linux() {
     }
 }
 
-/// In the 10 ms after a burst of starts, which ends several epochs, each CPU starts as many programs
-/// of 1 ms as without the burst.
+/// In the 10 ms after a burst of starts, which ends several epochs, each CPU starts as many
+/// programs of 1 ms as without the burst.
 #[test]
 fn starts_meet_demand_after_burst() {
     for (name, toml, _) in MACHINES {

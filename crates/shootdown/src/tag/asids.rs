@@ -373,6 +373,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes, and runs no unsafe code that others do not")]
     fn blocks_have_each_asid_once() {
         for count in [1, 63, 64, 65, 130, 255, 1023, 1024, 1100, 4095, 65_535] {
             let machine = Plain::<2048>::with_tags(count);

@@ -26,7 +26,7 @@ use super::Choice;
 use super::asids::{AsidWord, EPOCH};
 use super::slots::{named_by, vacate};
 use super::stock::Block;
-use crate::cpu_set::CpuSet;
+use super::taking::end_taking;
 use crate::cpu_state::CpuState;
 use crate::ids::{CpuId, Tag};
 use crate::machine::{Machine, Tagging};
@@ -40,19 +40,6 @@ struct Chosen {
     tag: Tag,
     /// The TLB was emptied, and so is clean of every flush.
     emptied: bool,
-}
-
-/// Most times that a CPU calls [`Machine::spin_hint`] for each CPU before it ends an epoch. A CPU
-/// that takes an ASID reads a few words of each CPU, which take 0.1 µs each.
-const SPINS_PER_CPU: usize = 256;
-
-/// Records that a CPU, this one or one that has stopped, has chosen the ASID that it took, or gives
-/// it up.
-pub(super) fn end_taking<M: Machine>(cpu: &CpuState<M>) {
-    // Relaxed: for progress only. Most CPUs never write the word: see `may_run_out_early`.
-    if cpu.taking.load(Relaxed) != 0 {
-        cpu.taking.store(0, Relaxed);
-    }
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
@@ -211,10 +198,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// `None` if there are none left in `epoch`, or if it is over.
     fn take_asid(&self, epoch: u64) -> Option<u64> {
         let (machine, tags, stock) = (self.machine(), self.engine.tags(), &self.local().stock);
-        if tags.may_run_out_early(machine) {
-            // Relaxed: for progress only.
-            self.cpu.taking.store(epoch, Relaxed);
-        }
+        self.begin_taking(epoch);
         loop {
             if let Some(asid) = stock.pop(epoch) {
                 return Some(asid);
@@ -258,37 +242,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().rollovers.add_unshared(1);
         }
         true
-    }
-
-    /// Waits until no other CPU is taking an ASID of `epoch`, which this CPU is about to end, if
-    /// CPUs could otherwise end epochs for each other for ever: with `C` CPUs, and fewer than `2C`
-    /// ASIDs that are not pinned.
-    ///
-    /// Then the epoch ends after a CPU has chosen an ASID of it: this CPU has found all blocks
-    /// taken, at least one of them had an ASID to hand out, and the CPU that took it was taking
-    /// until it had chosen. A CPU that is taking waits for none, so there is no deadlock. The wait
-    /// is bounded, for a CPU that its hypervisor has stopped: only progress depends on it.
-    fn await_takers(&self, epoch: u64) {
-        let (machine, tags) = (self.machine(), self.engine.tags());
-        end_taking(self.cpu);
-        if !tags.may_run_out_early(machine) {
-            return;
-        }
-        let mut users = CpuSet::new();
-        tags.users.read_into(machine, &mut users);
-        let mut spins = users.len() * SPINS_PER_CPU;
-        for cpu in users.iter() {
-            // Relaxed: for progress only. A CPU that is found too late loses its ASID.
-            while machine.state(cpu).taking.load(Relaxed) == epoch
-                && tags.epoch.load(Relaxed) == epoch
-            {
-                if spins == 0 {
-                    return;
-                }
-                spins -= 1;
-                machine.spin_hint();
-            }
-        }
     }
 
     /// Enters the CPUs that have ASIDs. The caller then synchronizes, and empties the TLB.

@@ -14,6 +14,7 @@ pub(crate) mod rename;
 mod reserved;
 pub(crate) mod slots;
 pub(crate) mod stock;
+mod taking;
 
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};

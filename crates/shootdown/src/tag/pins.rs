@@ -5,7 +5,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::asids::AsidWord;
-use super::global::end_taking;
+use super::taking::end_taking;
 use crate::ids::Tag;
 use crate::machine::Machine;
 use crate::memory::{Word, fence, order};

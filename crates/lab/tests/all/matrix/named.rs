@@ -20,61 +20,17 @@ pub(super) const NAMED: &[Named] = &[
     bad(XEON, 72..=96, &["mprotect-threads-x8"], CROWD),
     bad(ICE_LAKE, 128..=128, &["fork-of-threads", "fork-server"], FORK),
     bad(ICE_LAKE, 128..=128, &["mprotect-threads-x8"], CROWD),
-    bad(
-        AMD,
-        32..=128,
-        &[
-            "madvise-processes-x2",
-            "madvise-processes-x8",
-            "mprotect-processes-x2",
-            "mprotect-processes-x8",
-            "context-switch-processes-x2",
-            "context-switch-processes-x8",
-            "process-starts",
-        ],
-        TAGS,
-    ),
-    bad(
-        AMD,
-        128..=128,
-        &["mmap-processes-x2", "mmap-processes-x8", "context-switch-processes-x1"],
-        TAGS,
-    ),
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
     bad(AMD, 32..=128, &["pthread-mmap"], UNEXPLAINED),
     bad(AMD, 36..=128, &["mprotect-threads-x8"], UNEXPLAINED),
-    bad(
-        AMD,
-        128..=128,
-        &[
-            "mprotect-threads-x1",
-            "mprotect-threads-x2",
-            "page-fault-processes-x8",
-            "context-switch-threads-x2",
-        ],
-        UNEXPLAINED,
-    ),
-    bad(AMD, 128..=128, &["fork-server"], FORK),
-    bad(ARM, 128..=128, &["context-switch-processes-x1", "process-starts"], TAGS),
+    bad(AMD, 128..=128, &["mprotect-threads-x1", "mprotect-threads-x2"], UNEXPLAINED),
+    bad(AMD, 128..=128, &["mprotect-processes-x2", "process-starts"], ROLLOVERS),
     bad(ARM, 128..=128, &["fork-of-threads"], FORK),
-    bad(
-        ARM,
-        128..=128,
-        &[
-            "madvise-threads-x8",
-            "mprotect-threads-x2",
-            "mprotect-threads-x8",
-            "context-switch-threads-x1",
-            "context-switch-threads-x2",
-            "context-switch-threads-x8",
-        ],
-        UNEXPLAINED,
-    ),
+    bad(ARM, 128..=128, &["mprotect-threads-x8"], UNEXPLAINED),
     bad(ARM, 128..=128, &["file-discards"], FLUSHES),
-    bad(RISC_V, 64..=64, &["process-starts", "mprotect-processes-x2"], TAGS),
     bad(RISC_V, 64..=64, &["fork-of-threads"], FORK),
     bad(RISC_V, 64..=64, &["file-discards"], FLUSHES),
-    bad(RISC_V, 64..=64, &["madvise-threads-x2", "madvise-processes-x2"], UNEXPLAINED),
+    bad(RISC_V, 64..=64, &["madvise-threads-x2", "madvise-threads-x8"], UNEXPLAINED),
     bad(POWER, 192..=192, &["process-starts"], NUMBERS),
     bad(
         POWER,
@@ -105,7 +61,8 @@ const FLUSHES: &str = "all CPUs flush one space, and each flush writes words of 
 const NUMBERS: &str = "all CPUs take the numbers of new spaces from one word of the engine";
 const CROWD: &str =
     "the threads wait for one lock, and over 256 of them share regions, so replicas are given up";
-const TAGS: &str = "all CPUs spin for the lock of the allocator of shared tags";
+const ROLLOVERS: &str = "shared tags run out; then each CPU flushes its TLB and looks at all others, but Linux has tags \
+     for each CPU";
 const FORK: &str = "fork copies a page table and locks an area for the region of each thread";
 const UNEXPLAINED: &str = "not explained yet";
 
