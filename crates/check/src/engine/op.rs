@@ -62,7 +62,8 @@ pub enum Op {
     Stop,
     /// Walks a table of the space that this CPU runs by software, with interrupts masked. A
     /// hypervisor stops the CPU after it has read the pointer to the table, for a while. If the CPU
-    /// runs another space, it does nothing.
+    /// runs another space, it does nothing; if flushes are broadcast, it is stopped, and walks
+    /// nothing.
     StopInWalk(usize, usize),
     /// Makes other CPUs drop their hazards of dead spaces.
     Reap,

@@ -13,7 +13,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::{
-    Entries, Extent, Lifetime, PageSize, PinnedCpu, Quarantine, Root, Shootdown, Space, Word,
+    Entries, Extent, Lifetime, Machine as _, PageSize, PinnedCpu, Quarantine, Root, Shootdown,
+    Space, Word,
 };
 
 use self::free_list::FreeList;
@@ -429,6 +430,11 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     fn stop_in_walk(&self, space: usize, slot: usize) {
         if with_machine(|machine| self.current[machine.cpu()].get()) != Some(space) {
             return;
+        }
+        // No masked interrupt delays a broadcast, so such a kernel walks in another way, which the
+        // engine has no part in: see `begin_walk`.
+        if self.engine.machine().broadcaster().is_some() {
+            return self.stop();
         }
         self.pinned(|pin| {
             let _walk = pin.begin_walk();
