@@ -91,9 +91,9 @@ impl ExtentSet {
         }
         // Most extents are added in order, next to the previous one.
         for known in self.extents[..self.count].iter_mut().rev() {
-            if let Some(joined) = known.joined_with(extent)
-                && joined.page_count() <= known.page_count() + extent.page_count()
-            {
+            let pages = known.page_count() + extent.page_count();
+            let joined = known.joined_with(extent).filter(|joined| joined.page_count() <= pages);
+            if let Some(joined) = joined {
                 *known = joined;
                 return self.check_page_count();
             }
