@@ -7,10 +7,8 @@ mod bench;
 mod book;
 mod boots;
 mod command;
-mod culprits;
 mod demo;
-mod fidelity;
-mod guests;
+mod experiments;
 mod mutants;
 mod page;
 mod parallel;
@@ -27,7 +25,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use command::Failure;
-use guests::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
@@ -75,7 +72,7 @@ cargo xtask soak guests known
 cargo xtask soak guests loops
                             run the loops on Linux, on its model, and on the engine, simulated and
                             booted, and write one table into docs/guests.md: minutes
-cargo xtask soak guests [PROGRAM] KERNEL CPUS
+cargo xtask soak guests [PROGRAM] [KERNEL] [CPUS]
                             record these cells, and write the table
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
@@ -108,15 +105,10 @@ fn main() -> ExitCode {
             soak::parse_minutes(minutes, "cargo xtask soak boots 30")
                 .and_then(|minutes| soak::boots(minutes, only.first().copied()))
         }
-        ["soak", "culprits"] => culprits::soak(),
-        ["soak", "fidelity"] => fidelity::soak(),
-        ["soak", "guests"] => guests::soak(Selection::All),
-        ["soak", "guests", "known"] => guests::soak(Selection::Known),
-        ["soak", "guests", "loops"] => guests::loops::compare(),
-        ["soak", "guests", kernel, cpus] => guests::soak(Selection::Guest { kernel, cpus }),
-        ["soak", "guests", program, kernel, cpus] => {
-            guests::soak(Selection::Cell { program, kernel, cpus })
-        }
+        ["soak", "culprits"] => experiments::culprits::soak(),
+        ["soak", "fidelity"] => experiments::fidelity(),
+        ["soak", "guests", "loops"] => experiments::loops::compare(),
+        ["soak", "guests", ref words @ ..] => experiments::guests(words),
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }
