@@ -41,14 +41,13 @@ cargo xtask bench           count instructions of the hot paths; measure the spe
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds
                             of errata add: seconds
-cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
+cargo xtask port ostd [--arch x86_64|riscv64]
                             build the kernel framework OSTD as published and with the engine,
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
 cargo xtask port ostd --tests
                             run OSTD's own unit tests in both
 cargo xtask port ostd [--arch ARCH] --boots COUNT
-                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a
-                            kernel that hangs is reported with the place of each CPU
+                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
 cargo xtask python          build the Python package, and test it, a cluster of processes, and job
@@ -78,10 +77,8 @@ cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
 cargo xtask mutants [PART]  does a test detect each change of the engine? takes hours; continues
-                            after an interruption; PART: 0/8 to 7/8, or a regular expression of
-                            mutants' names
-cargo xtask mutants deletions [PART]
-                            only try deleted statements; PART: 0/8 to 7/8, or part of their names
+                            after an interruption; PART: 0/8 to 7/8, or a part of mutants' names,
+                            such as `delete statement`
 
 Each command installs what it needs: rustup targets and components, emulators, valgrind, Python.";
 
@@ -115,8 +112,6 @@ fn main() -> ExitCode {
         ["semver"] => publishing::semver::check(None),
         ["semver", "--baseline-rev", revision] => publishing::semver::check(Some(revision)),
         ["mutants"] => mutants::campaign(None),
-        ["mutants", "deletions"] => mutants::deletions(None),
-        ["mutants", "deletions", part] => mutants::deletions(Some(part)),
         ["mutants", part] => mutants::campaign(Some(part)),
         ["python"] => python::test(python::Part::Short),
         ["python", "--all"] => python::test(python::Part::All),

@@ -134,7 +134,10 @@ impl Scratch {
             wait(&mut child, deadline)
         };
         let passed = run().map_err(|error| {
-            Failure::new(format!("{}: {error}", program.display()), "cargo xtask mutants deletions")
+            Failure::new(
+                format!("{}: {error}", program.display()),
+                "cargo xtask mutants 'delete statement'",
+            )
         })?;
         let printed = fs::read(&log).unwrap_or_default();
         let printed = String::from_utf8_lossy(&printed);
