@@ -59,9 +59,7 @@ impl Kernel {
     /// The folder, the name of the program, the options of the build, and the profile.
     const fn build(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
-            Self::Comparison => {
-                ("kernel", "ostd-comparison", "--release --features measure", "release")
-            }
+            Self::Comparison => ("kernel", "ostd-comparison", "--release", "release"),
             Self::Tests => ("tests", "ostd-tests", "", "debug"),
         }
     }
