@@ -136,8 +136,8 @@ fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
     ledger::arguments(&text)
 }
 
-/// Prints the tally of the mutants. Returns a failure if one survives without an argument, or if too
-/// few were killed.
+/// Prints the tally of the mutants. Returns a failure if one survives without an argument, or if
+/// too few were killed.
 fn conclude(
     ledger: &Ledger,
     mutants: &[String],
