@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::cell::{Cell, Place, Recorded, run};
-use crate::command::Failure;
+use crate::command::{Failure, unwritable};
 
 /// The longest time of one program, in seconds. One that hangs must not cost the recordings of the
 /// others.
@@ -35,9 +35,7 @@ pub(super) fn record(
         files.extend(needed);
     }
     let Some(first) = ready.first() else { return Ok(recorded) };
-    fs::write(&script, text(&ready, place, buffer_kib)).map_err(|error| {
-        Failure::new(format!("{}: {error}", script.display()), "free some disk space")
-    })?;
+    fs::write(&script, text(&ready, place, buffer_kib)).map_err(unwritable(&script))?;
     let mut guest = first.guest(place, options);
     for file in &files {
         guest = guest.arg("--file").arg(file);

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::boots::golden;
-use crate::command::{Failure, cargo};
+use crate::command::{Failure, cargo, unwritable};
 use crate::setup;
 use crate::test::builds;
 use cell::{Cell, Counts, HOST, Place, Recorded, Verdict, is_within};
@@ -184,9 +184,7 @@ fn place(lab: PathBuf) -> Result<Place, Failure> {
     let lab = std::path::absolute(&lab).unwrap_or(lab);
     let place =
         Place { lab, work: corpus::work_directory(&root)?, recordings: root.join("recordings") };
-    fs::create_dir_all(&place.recordings).map_err(|error| {
-        Failure::new(format!("{}: {error}", root.display()), "free some disk space")
-    })?;
+    fs::create_dir_all(&place.recordings).map_err(unwritable(&root))?;
     Ok(place)
 }
 

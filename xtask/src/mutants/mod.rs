@@ -16,10 +16,10 @@ mod ledger;
 mod scratch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{fs, iter};
 
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, unwritable};
 use crate::setup;
 use deletions::Deletion;
 use ledger::{Ledger, Verdict};
@@ -127,7 +127,7 @@ pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
 /// Returns the folder in which mutants are built and verdicts kept.
 fn place() -> Result<PathBuf, Failure> {
     let place = crate::output().join("mutants");
-    fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
+    fs::create_dir_all(&place).map_err(unwritable(&place))?;
     Ok(place)
 }
 
@@ -178,13 +178,6 @@ fn is_of_tests(mutant: &str) -> bool {
     mutant.contains(" in tests::")
 }
 
-fn unwritable(place: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(
-        format!("{}: {error}", place.display()),
-        "free some disk space, or set CARGO_TARGET_DIR",
-    )
-}
-
 /// cargo-mutants, and its working folder.
 struct Tool {
     program: PathBuf,
@@ -221,7 +214,7 @@ impl Tool {
         let _ = fs::remove_dir_all(&memory);
         fs::create_dir_all(&memory)
             .and_then(|()| fs::write(memory.join("previously_caught.txt"), text))
-            .map_err(|error| unwritable(&memory, &error))?;
+            .map_err(unwritable(&memory))?;
         let status = self
             .command()
             .args("--iterate --no-shuffle --profile mutants --timeout")
@@ -251,7 +244,7 @@ impl Tool {
                 ledger.note(mutant, verdict);
             }
         }
-        ledger.write().map_err(|error| unwritable(&self.place, &error))
+        ledger.write().map_err(unwritable(&self.place))
     }
 }
 

@@ -5,7 +5,6 @@
 //! take turns on one thread of the host, and two boots give the same rows.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +12,7 @@ use super::boot;
 use super::row::Row;
 use super::source::Variant;
 use super::watch;
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, unwritable};
 use crate::setup::emulators;
 
 /// Starts Bochs with its console on standard output, and discards the screen, which Bochs would
@@ -63,9 +62,7 @@ impl Disc {
             fs::write(files.join("boot/grub/grub.cfg"), grub)?;
             fs::copy(kernel, files.join("kernel"))
         };
-        let laid_out = lay_out().map_err(|error: io::Error| {
-            Failure::new(format!("{}: {error}", files.display()), "free some disk space")
-        });
+        let laid_out = lay_out().map_err(unwritable(&files));
         let make = || Command::new("grub-mkrescue").arg("-o").arg(&disc).arg(&files);
         let made = laid_out.and_then(|_| make().output_or_show());
         let _ = fs::remove_dir_all(&files);

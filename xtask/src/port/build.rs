@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::source::{Arch, Port, Variant};
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, unwritable};
 
 /// Returns the folder of everything that is built.
 fn folder() -> Result<PathBuf, Failure> {
@@ -105,8 +105,6 @@ fn build(
         .output_or_show()?;
     let program = folder.join(format!("{name}-{}", arch.name()));
     let built = target.join(port.target(arch)).join(profile).join(name);
-    fs::copy(&built, &program).map_err(|error| {
-        Failure::new(format!("{}: {error}", built.display()), "free some disk space")
-    })?;
+    fs::copy(&built, &program).map_err(unwritable(&built))?;
     Ok(program)
 }

@@ -12,7 +12,6 @@ mod row;
 mod source;
 mod watch;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -23,7 +22,7 @@ use source::{Arch, Variant};
 use watch::End;
 
 use crate::boots::golden;
-use crate::command::Failure;
+use crate::command::{Failure, read_tracked};
 use crate::parallel;
 use crate::setup::emulators;
 
@@ -205,10 +204,7 @@ pub(crate) fn soak() -> Result<(), Failure> {
 /// Returns the rows of an architecture's golden file.
 fn golden_rows(arch: Arch) -> Result<Vec<Row>, Failure> {
     let (file, _) = golden(arch);
-    let text = fs::read_to_string(crate::root().join(file)).map_err(|error| {
-        Failure::new(format!("{file}: {error}"), format!("git checkout {file}"))
-    })?;
-    Ok(row::of_csv(&text))
+    Ok(row::of_csv(&read_tracked(file)?))
 }
 
 /// Boots ours on machines with these numbers of CPUs, and compares its rows with the golden rows.

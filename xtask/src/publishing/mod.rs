@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
 
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, read_tracked};
 
 /// The crates that are published.
 const PUBLISHED: &[&str] = &[
@@ -25,9 +25,7 @@ const PUBLISHED: &[&str] = &[
 /// documented.
 pub(crate) fn check() -> Result<(), Failure> {
     let metadata = metadata()?;
-    let policy = fs::read_to_string(crate::root().join("deny.toml"))
-        .map_err(|error| Failure::new(format!("deny.toml: {error}"), "git checkout deny.toml"))?;
-    let policy: toml::Table = policy.parse().map_err(|error| {
+    let policy: toml::Table = read_tracked("deny.toml")?.parse().map_err(|error| {
         Failure::new(format!("deny.toml: {error}"), "correct it; cargo-deny documents the format")
     })?;
     let findings = denied(&metadata, &policy)?;

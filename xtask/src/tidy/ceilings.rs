@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::source::{code_lines, without_tests};
-use crate::command::Failure;
+use crate::command::{Failure, read_tracked, unwritable};
 
 /// The file with the ceilings.
 const FILE: &str = "xtask/src/tidy/ceilings.toml";
@@ -60,11 +60,9 @@ pub(super) fn check(
     lines: &BTreeMap<String, usize>,
     findings: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let failed =
-        |error: String| Failure::new(format!("{FILE}: {error}"), format!("correct {FILE}"));
-    let text = fs::read_to_string(crate::root().join(FILE));
-    let text = text.map_err(|error| failed(error.to_string()))?;
-    let ceilings: Ceilings = toml::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let ceilings: Ceilings = toml::from_str(&read_tracked(FILE)?).map_err(|error| {
+        Failure::new(format!("{FILE}: {}", error.message()), format!("correct {FILE}"))
+    })?;
     ceilings.check(lines, findings);
     Ok(())
 }
@@ -82,8 +80,7 @@ pub(super) fn write(lines: &BTreeMap<String, usize>) -> Result<(), Failure> {
         // A string never refuses text.
         let _ = writeln!(text, "\"{part}\" = {count}");
     }
-    fs::write(crate::root().join(FILE), text)
-        .map_err(|error| Failure::new(format!("{FILE}: {error}"), "free some disk space"))
+    fs::write(crate::root().join(FILE), text).map_err(unwritable(FILE))
 }
 
 impl Ceilings {
