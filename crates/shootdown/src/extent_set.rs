@@ -91,11 +91,11 @@ impl ExtentSet {
         }
         // Most extents are added in order, next to the previous one.
         for known in self.extents[..self.count].iter_mut().rev() {
-            let pages = known.page_count() + extent.page_count();
-            let joined = known.joined_with(extent).filter(|joined| joined.page_count() <= pages);
-            if let Some(joined) = joined {
-                *known = joined;
-                return self.check_page_count();
+            if let Some(joined) = known.joined_with(extent) {
+                if joined.page_count() <= known.page_count() + extent.page_count() {
+                    *known = joined;
+                    return self.check_page_count();
+                }
             }
         }
         if self.count < EXTENTS_MAX {
