@@ -1,10 +1,9 @@
 //! Instructions and stack of the hot paths, with their budgets, and the speed of the simulator, the
 //! replays and the checker.
 
-use std::fs;
 use std::ops::RangeInclusive;
 
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, read_tracked};
 use crate::setup;
 use crate::test::{builds, c};
 
@@ -104,8 +103,7 @@ fn hot_paths_boot() -> Result<(), Failure> {
             "shootdown boot --paths --console",
         ));
     }
-    let book = fs::read_to_string(crate::root().join(COSTS))
-        .map_err(|error| Failure::new(format!("{COSTS}: {error}"), "git checkout docs"))?;
+    let book = read_tracked(COSTS)?;
     for line in printed.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let number = |cell: usize| cells.get(cell)?.parse::<f64>().ok();

@@ -48,6 +48,19 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Returns the failure to write a file or a folder.
+pub(crate) fn unwritable(path: impl AsRef<Path>) -> impl Fn(io::Error) -> Failure {
+    const REMEDY: &str = "free some disk space, or set CARGO_TARGET_DIR";
+    move |error| Failure::new(format!("{}: {error}", path.as_ref().display()), REMEDY)
+}
+
+/// Reads a file of the repository.
+pub(crate) fn read_tracked(file: &str) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(crate::root().join(file));
+    let failed = |error| Failure::new(format!("{file}: {error}"), format!("git checkout {file}"));
+    text.map_err(failed)
+}
+
 /// The output and the exit status of a command. The status is `None` if the command was stopped at
 /// its time limit.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, read_tracked};
 use crate::test::builds;
 use crate::{output, root};
 
@@ -59,9 +59,7 @@ fn recordings() -> Result<Vec<PathBuf>, Failure> {
 /// Runs each command that the README shows, and checks the lines that it shows of the output. Of
 /// the demonstration, this is a part that is quick. `cargo xtask soak` runs it whole.
 pub(crate) fn readme() -> Result<(), Failure> {
-    let path = root().join("README.md");
-    let text = fs::read_to_string(&path)
-        .map_err(|error| Failure::new(format!("README.md: {error}"), "git checkout README.md"))?;
+    let text = read_tracked("README.md")?;
     let mut commands = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
         commands += 1;

@@ -7,10 +7,8 @@ mod bench;
 mod book;
 mod boots;
 mod command;
-mod culprits;
 mod demo;
-mod fidelity;
-mod guests;
+mod experiments;
 mod mutants;
 mod page;
 mod parallel;
@@ -27,31 +25,31 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use command::Failure;
-use guests::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            run all of CI: twenty minutes on two cores
 cargo xtask test STEP       run one step of it; a wrong name lists the steps
 cargo xtask book            build the book and the API into target/book
-cargo xtask tidy            check the source: house style, plain words, lines of code, cycles of
-                            modules
+cargo xtask tidy            check the source: house style, plain words, lines of code below their
+                            ceilings, cycles of modules
 cargo xtask tidy --list HABIT
                             list the places of a habit that the house style avoids, such as `say`
+cargo xtask tidy --write-ceilings
+                            make today's lines of code the ceilings: when branches were merged
 cargo xtask boots           boot the kernel; outside of CI, write the results into
                             docs/bare-metal.md, docs/booted-workloads.md and kernel/counts.csv
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds
                             of errata add: seconds
-cargo xtask port ostd [--arch x86_64|riscv64] [--format text|json]
+cargo xtask port ostd [--arch x86_64|riscv64]
                             build the kernel framework OSTD as published and with the engine,
                             boot both on 1, 2, 4 and 8 CPUs, and compare their work: minutes
 cargo xtask port ostd --tests
                             run OSTD's own unit tests in both
 cargo xtask port ostd [--arch ARCH] --boots COUNT
-                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel; a
-                            kernel that hangs is reported with the place of each CPU
+                            boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
 cargo xtask python          build the Python package, and test it, a cluster of processes, and job
@@ -77,16 +75,14 @@ cargo xtask soak guests known
 cargo xtask soak guests loops
                             run the loops on Linux, on its model, and on the engine, simulated and
                             booted, and write docs/data/loops.csv: minutes
-cargo xtask soak guests [PROGRAM] KERNEL CPUS
+cargo xtask soak guests [PROGRAM] [KERNEL] [CPUS]
                             record these cells, and write the table
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
 cargo xtask mutants [PART]  does a test detect each change of the engine? takes hours; continues
-                            after an interruption; PART: 0/8 to 7/8, or a regular expression of
-                            mutants' names
-cargo xtask mutants deletions [PART]
-                            only try deleted statements; PART: 0/8 to 7/8, or part of their names
+                            after an interruption; PART: 0/8 to 7/8, or a part of mutants' names,
+                            such as `delete statement`
 
 Each command installs what it needs: rustup targets and components, emulators, valgrind, Python.";
 
@@ -101,6 +97,7 @@ fn main() -> ExitCode {
         ["book"] => book::build(),
         ["tidy"] => tidy::check(),
         ["tidy", "--list", habit] => tidy::list(habit),
+        ["tidy", "--write-ceilings"] => tidy::write_ceilings(),
         ["boots"] => boots::run(boots::Part::All),
         ["bench"] => bench::all(),
         ["bench", "paths"] => bench::paths(),
@@ -110,23 +107,16 @@ fn main() -> ExitCode {
             soak::parse_minutes(minutes, "cargo xtask soak boots 30")
                 .and_then(|minutes| soak::boots(minutes, only.first().copied()))
         }
-        ["soak", "culprits"] => culprits::soak(),
-        ["soak", "fidelity"] => fidelity::soak(),
-        ["soak", "guests"] => guests::soak(Selection::All),
-        ["soak", "guests", "known"] => guests::soak(Selection::Known),
-        ["soak", "guests", "loops"] => guests::loops::compare(),
-        ["soak", "guests", kernel, cpus] => guests::soak(Selection::Guest { kernel, cpus }),
-        ["soak", "guests", program, kernel, cpus] => {
-            guests::soak(Selection::Cell { program, kernel, cpus })
-        }
+        ["soak", "culprits"] => experiments::culprits::soak(),
+        ["soak", "fidelity"] => experiments::fidelity(),
+        ["soak", "guests", "loops"] => experiments::loops::compare(),
+        ["soak", "guests", ref words @ ..] => experiments::guests(words),
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }
         ["semver"] => publishing::semver::check(None),
         ["semver", "--baseline-rev", revision] => publishing::semver::check(Some(revision)),
         ["mutants"] => mutants::campaign(None),
-        ["mutants", "deletions"] => mutants::deletions(None),
-        ["mutants", "deletions", part] => mutants::deletions(Some(part)),
         ["mutants", part] => mutants::campaign(Some(part)),
         ["python"] => python::test(python::Part::Short),
         ["python", "--all"] => python::test(python::Part::All),

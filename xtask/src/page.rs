@@ -12,11 +12,6 @@ pub(crate) fn check() -> Result<(), Failure> {
     setup::browser()?;
     let lab = builds::lab()?;
     let folder = crate::output().join(format!("selenium-{SELENIUM}"));
-    let python = folder.join("bin/python");
-    if !python.exists() {
-        Command::new("python3").args("-m venv").arg(&folder).run()?;
-    }
-    let package = format!("selenium=={SELENIUM}");
-    Command::new(&python).args("-m pip install --quiet").arg(package).run()?;
+    let python = setup::python(&folder, &format!("selenium=={SELENIUM}"))?;
     Command::new(&python).arg("crates/lab/tests/page.py").arg(lab).run()
 }

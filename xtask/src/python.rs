@@ -15,14 +15,10 @@ pub(crate) enum Part {
 /// Installs the package as a user does, and runs its tests. They also run the job files for
 /// batch systems in `docs/sweeps`.
 pub(crate) fn test(part: Part) -> Result<(), Failure> {
-    setup::python()?;
+    setup::gnu_parallel()?;
     cargo("build --quiet --release -p shootdown-lab").run()?;
-    let (folder, lab) = (crate::output().join("python"), crate::output().join("release/shootdown"));
-    let python = folder.join("bin/python");
-    if !python.exists() {
-        Command::new("python3").args("-m venv").arg(&folder).run()?;
-    }
-    Command::new(&python).args("-m pip install --quiet ./python[test]").run()?;
+    let python = setup::python(&crate::output().join("python"), "./python[test]")?;
+    let lab = crate::output().join("release/shootdown");
     let tests = Command::new(&python).args("-m pytest -q -rs python").env("SHOOTDOWN", lab);
     match part {
         Part::Short => tests.run(),

@@ -225,11 +225,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     #[inline]
     pub(crate) fn complete_broadcasts(&self) {
         let policy = &self.local().policy;
-        if policy.outstanding.get() != 0
-            && let Some(broadcaster) = self.machine().broadcaster()
-        {
-            let took_ns = broadcaster.complete();
-            policy.record_completion(&broadcaster.costs(), took_ns);
+        if policy.outstanding.get() != 0 {
+            if let Some(broadcaster) = self.machine().broadcaster() {
+                let took_ns = broadcaster.complete();
+                policy.record_completion(&broadcaster.costs(), took_ns);
+            }
         }
     }
 }

@@ -48,11 +48,12 @@ impl<M: Machine> PinnedCpu<'_, M> {
             return;
         }
         // An interrupted CPU has nearly always missed exactly one range.
-        if generation == seen + 1
-            && let Some((extent, cause)) = space.log.read(machine, generation)
-            && extent.page_count_within(self.ceiling_at_work().of(cause))
-        {
-            return self.invalidate_one(extent, generation);
+        if generation == seen + 1 {
+            if let Some((extent, cause)) = space.log.read(machine, generation) {
+                if extent.page_count_within(self.ceiling_at_work().of(cause)) {
+                    return self.invalidate_one(extent, generation);
+                }
+            }
         }
         self.catch_up_to(space, generation, self.ceiling_of_several());
     }

@@ -101,8 +101,8 @@ impl Extent {
         if count == 0 {
             return Self::empty();
         }
-        let upper = address.cast_signed() >> 56;
-        if count > Self::MAX_PAGES || (upper != 0 && upper != -1) {
+        let upper = address >> 56;
+        if count > Self::MAX_PAGES || (upper != 0 && upper != 0xff) {
             return Self::whole();
         }
         let first = address & !(size.bytes() - 1);
@@ -189,9 +189,14 @@ impl Extent {
 
     /// Address of the first page; 0 for the whole space.
     #[must_use]
+    #[expect(
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "the functions for it are newer than Rust 1.85"
+    )]
     pub const fn start(self) -> u64 {
         // The shift extends the sign.
-        ((self.0.cast_signed() >> Self::ADDRESS_SHIFT) << 12).cast_unsigned()
+        ((self.0 as i64 >> Self::ADDRESS_SHIFT) << 12) as u64
     }
 
     /// Number of pages; 0 for the whole space and for the empty extent.

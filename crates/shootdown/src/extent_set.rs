@@ -91,11 +91,11 @@ impl ExtentSet {
         }
         // Most extents are added in order, next to the previous one.
         for known in self.extents[..self.count].iter_mut().rev() {
-            if let Some(joined) = known.joined_with(extent)
-                && joined.page_count() <= known.page_count() + extent.page_count()
-            {
-                *known = joined;
-                return self.check_page_count();
+            if let Some(joined) = known.joined_with(extent) {
+                if joined.page_count() <= known.page_count() + extent.page_count() {
+                    *known = joined;
+                    return self.check_page_count();
+                }
             }
         }
         if self.count < EXTENTS_MAX {

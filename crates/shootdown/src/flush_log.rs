@@ -204,12 +204,12 @@ impl<M: Memory> FlushLog<M> {
     /// that an earlier one contains is left out.
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
-        if seen + 1 == now
-            && let Some((extent, cause)) = self.read(machine, now)
-            && !extent.is_unbounded()
-            && extent.page_count() <= ceiling.of(cause)
-        {
-            return Missed::Ranges(Ranges::One(extent));
+        if seen + 1 == now {
+            if let Some((extent, cause)) = self.read(machine, now) {
+                if !extent.is_unbounded() && extent.page_count() <= ceiling.of(cause) {
+                    return Missed::Ranges(Ranges::One(extent));
+                }
+            }
         }
         self.missed_several(machine, seen, now, ceiling)
     }

@@ -323,11 +323,10 @@ impl<M: Machine> Reaping<'_, M> {
             self.cpus.remove(cpu);
             let state = machine.state(cpu);
             let hazard = state.hazard(machine);
-            if hazard.is_orphaned()
-                && state.change_hazard(machine, hazard, Hazard::NOTHING)
-                && let Some(space) = hazard.pointer()
-            {
-                machine.reclaim(space);
+            if hazard.is_orphaned() && state.change_hazard(machine, hazard, Hazard::NOTHING) {
+                if let Some(space) = hazard.pointer() {
+                    machine.reclaim(space);
+                }
             }
         }
     }

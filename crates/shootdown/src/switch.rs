@@ -64,9 +64,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // publishes.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
         let known = self.known_slot(space);
-        if let Some(slot) = known
-            && slot.is_registered_in(space.cpumask.phase(machine))
-        {
+        let registered = known.filter(|slot| slot.is_registered_in(space.cpumask.phase(machine)));
+        if let Some(slot) = registered {
             // Pairs with FlushFence: a flush that is newer than this generation finds the CPU in
             // the cpumask, and Switching. The generation is read before the root is loaded, so that
             // translations cached from then on are at least as new (BumpRelease).
@@ -157,10 +156,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             // Before the presence: a CPU that observes `Lazy` then observes this generation, or a
             // later one. With an older one, it would keep freed tables longer than necessary.
             self.set_seen(self.loaded_slot().generation());
-            if M::LIFETIME == Lifetime::Counted
-                && let Some(space) = self.loaded()
-            {
-                take_lazy_ref(space);
+            if M::LIFETIME == Lifetime::Counted {
+                if let Some(space) = self.loaded() {
+                    take_lazy_ref(space);
+                }
             }
             self.set_presence(active.active_to_lazy());
         }

@@ -9,17 +9,99 @@ use shootdown_vm::PAGE_BYTES;
 
 use crate::kernel::arch::{Arch, Architecture};
 
-/// What the kernel does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Tests the architecture.
-    Smoke,
-    /// Tests the architecture, then whether this machine shows faults in the engine.
-    FaultInjection,
-    /// Counts the instructions of the hot paths, on the first CPU alone.
-    Paths,
-    /// Runs a workload.
-    Workload,
+/// Defines the values of parameters, each with its name in the load, if the load can have it.
+macro_rules! choices {
+    ($($(#[$doc:meta])* $choice:ident {
+        $($(#[$of:meta])* $variant:ident $(= $name:literal)?,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $choice { $($(#[$of])* $variant,)* }
+
+        impl $choice {
+            fn parse(name: &str) -> Option<Self> {
+                match name {
+                    $($($name => Some(Self::$variant),)?)*
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+choices! {
+    /// What the kernel does.
+    Mode {
+        /// Tests the architecture.
+        Smoke = "smoke",
+        /// Tests the architecture, then whether this machine shows faults in the engine.
+        FaultInjection = "trials",
+        /// Counts the instructions of the hot paths, on the first CPU alone.
+        Paths = "paths",
+        /// Runs a workload.
+        Workload = "workload",
+    }
+
+    /// How a flush notifies other CPUs.
+    Notify {
+        /// As the architecture's processor does by default.
+        ByDefault = "default",
+        /// By broadcasts where they cost less than interrupts, if the machine has them.
+        ByBroadcasts = "broadcasts",
+        /// As by default, and CPUs answer before they invalidate pages.
+        WithEarlyAnswers = "early-answers",
+    }
+
+    /// The flushes of pages that the kernel reclaims when memory is short.
+    Reclaim {
+        /// The kernel reclaims nothing, and files stay in memory.
+        Never,
+        /// One flush for each page.
+        PerPage = "per-page",
+        /// One flush for many pages.
+        Batched = "batched",
+        /// No flush, except of the page with the user code: a fault, which must show as wrong
+        /// words.
+        Unflushed = "unflushed",
+    }
+
+    /// The release of pages that `madvise` discards.
+    DiscardMode {
+        /// Later, after one flush and a test for zeros.
+        InPlace = "in-place",
+        /// In the call, which flushes.
+        Immediate = "immediate",
+        /// Later, whether or not the pages are zero: a fault, which must show as wrong words.
+        Untested = "untested",
+        /// Later, without a flush: a fault, which must show as wrong words.
+        Unflushed = "unflushed",
+    }
+
+    /// The page tables that CPUs load.
+    Replicas {
+        /// All CPUs that run a space load the same tables.
+        Never,
+        /// Each CPU loads upper tables of its own where that saves more than it costs.
+        IfWorth = "if-worth",
+        /// Each CPU loads upper tables of its own from its first fault on.
+        Always = "always",
+        /// As `Always`, and flushes leave out the replicas of other CPUs: a fault, which must show
+        /// as wrong words.
+        Unflushed = "unflushed",
+    }
+
+    /// The pages that a fault in a file maps, if they are in memory.
+    FaultAround {
+        /// The page of the fault.
+        Never,
+        /// The neighbours also, marked as accessed.
+        Marked = "marked",
+        /// The neighbours also, not marked. A translation that no CPU has used is not flushed.
+        Unmarked = "unmarked",
+        /// As `Unmarked`, without a record of the pages whose mark reclaim has cleared: a fault,
+        /// which must show as wrong words.
+        Unaged = "unaged",
+    }
 }
 
 /// Address of the user code in every process, below the addresses that workloads use.
@@ -52,17 +134,6 @@ pub(crate) struct Settings {
     pub(crate) notify: Notify,
 }
 
-/// How a flush notifies other CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notify {
-    /// As the architecture's processor does by default.
-    ByDefault,
-    /// By broadcasts where they cost less than interrupts, if the machine has them.
-    ByBroadcasts,
-    /// As by default, and CPUs answer before they invalidate pages.
-    WithEarlyAnswers,
-}
-
 impl Notify {
     /// The processor that notifies other CPUs in this way.
     pub(crate) fn processor(self) -> <Arch as Architecture>::Processor {
@@ -71,60 +142,6 @@ impl Notify {
             Self::ByBroadcasts => Arch::broadcasting_processor(),
         }
     }
-}
-
-/// The flushes of pages that the kernel reclaims when memory is short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reclaim {
-    /// The kernel reclaims nothing, and files stay in memory.
-    Never,
-    /// One flush for each page.
-    PerPage,
-    /// One flush for many pages.
-    Batched,
-    /// No flush, except of the page with the user code: a fault, which must show as wrong words.
-    Unflushed,
-}
-
-/// The release of pages that `madvise` discards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DiscardMode {
-    /// Later, after one flush and a test for zeros.
-    InPlace,
-    /// In the call, which flushes.
-    Immediate,
-    /// Later, whether or not the pages are zero: a fault, which must show as wrong words.
-    Untested,
-    /// Later, without a flush: a fault, which must show as wrong words.
-    Unflushed,
-}
-
-/// The page tables that CPUs load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replicas {
-    /// All CPUs that run a space load the same tables.
-    Never,
-    /// Each CPU loads upper tables of its own where that saves more than it costs.
-    IfWorth,
-    /// Each CPU loads upper tables of its own from its first fault on.
-    Always,
-    /// As `Always`, and flushes leave out the replicas of other CPUs: a fault, which must show as
-    /// wrong words.
-    Unflushed,
-}
-
-/// The pages that a fault in a file maps, if they are in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultAround {
-    /// The page of the fault.
-    Never,
-    /// The neighbours also, marked as accessed.
-    Marked,
-    /// The neighbours also, not marked. A translation that no CPU has used is not flushed.
-    Unmarked,
-    /// As `Unmarked`, without a record of the pages whose mark reclaim has cleared: a fault, which
-    /// must show as wrong words.
-    Unaged,
 }
 
 /// A parsed load.
@@ -188,61 +205,17 @@ impl Load {
         let (name, value) = str::from_utf8(line).ok()?.split_once('=')?;
         let settings = &mut self.settings;
         match name {
-            "mode" => {
-                self.mode = match value {
-                    "smoke" => Mode::Smoke,
-                    "trials" => Mode::FaultInjection,
-                    "paths" => Mode::Paths,
-                    "workload" => Mode::Workload,
-                    _ => return None,
-                }
-            }
+            "mode" => self.mode = Mode::parse(value)?,
             "cpus" => settings.cpus = number(value).filter(|cpus| (1..=64).contains(cpus))?,
             "slice_ns" => settings.slice_ns = number(value).filter(|ns| *ns > 0)?,
             "tick_ns" => settings.tick_ns = number(value).filter(|ns| *ns > 0)?,
             "stall_ns" => settings.stall_ns = number(value).filter(|ns| *ns > 0)?,
             "frames" => settings.frames = number(value)?,
-            "reclaim" => {
-                settings.reclaim = match value {
-                    "per-page" => Reclaim::PerPage,
-                    "batched" => Reclaim::Batched,
-                    "unflushed" => Reclaim::Unflushed,
-                    _ => return None,
-                }
-            }
-            "discards" => {
-                settings.discards = match value {
-                    "in-place" => DiscardMode::InPlace,
-                    "immediate" => DiscardMode::Immediate,
-                    "untested" => DiscardMode::Untested,
-                    "unflushed" => DiscardMode::Unflushed,
-                    _ => return None,
-                }
-            }
-            "replicas" => {
-                settings.replicas = match value {
-                    "if-worth" => Replicas::IfWorth,
-                    "always" => Replicas::Always,
-                    "unflushed" => Replicas::Unflushed,
-                    _ => return None,
-                }
-            }
-            "fault_around" => {
-                settings.fault_around = match value {
-                    "marked" => FaultAround::Marked,
-                    "unmarked" => FaultAround::Unmarked,
-                    "unaged" => FaultAround::Unaged,
-                    _ => return None,
-                }
-            }
-            "notify" => {
-                settings.notify = match value {
-                    "default" => Notify::ByDefault,
-                    "broadcasts" => Notify::ByBroadcasts,
-                    "early-answers" => Notify::WithEarlyAnswers,
-                    _ => return None,
-                }
-            }
+            "reclaim" => settings.reclaim = Reclaim::parse(value)?,
+            "discards" => settings.discards = DiscardMode::parse(value)?,
+            "replicas" => settings.replicas = Replicas::parse(value)?,
+            "fault_around" => settings.fault_around = FaultAround::parse(value)?,
+            "notify" => settings.notify = Notify::parse(value)?,
             "rounds" => self.rounds = number(value)?,
             "refusals" => {
                 self.on_fault = match value {

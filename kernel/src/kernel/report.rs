@@ -4,7 +4,10 @@
 //! Lines with `"cpu"` cover one CPU and the whole run, with the engine's names. The line with
 //! `"memory"` has the memory manager's counts.
 
-use core::fmt::{self, Display as _, Write as _};
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::fmt::Write as _;
 
 use shootdown_program::interpreter::Measurement;
 use shootdown_vm::Lifetimes as _;
@@ -28,32 +31,26 @@ pub(crate) fn finish(executor: &Executor, measured: &Measurement<Reading>, now: 
     // Reclaims the spaces whose page tables other CPUs could still walk.
     Engine.reap();
     executor.vm.free_dead_tables();
-    println!("{}", object(|members| outcome(executor, measured, now, members)));
+    println!("{{{}}}", outcome(executor, measured, now));
     for cpu in 0..cpus {
-        println!("{}", object(|members| of_cpu(cpu, members)));
+        println!("{{{}}}", of_cpu(cpu));
     }
-    println!("{}", object(|members| memory(executor, members)));
+    println!("{{{}}}", memory(executor));
     let is_right = contents::violations() == 0 && frames().stale_writes() == 0;
     end(if is_right { Status::Passed } else { Status::Failed })
 }
 
-fn outcome(
-    executor: &Executor,
-    measured: &Measurement<Reading>,
-    now: &Reading,
-    members: &mut Members<'_, '_>,
-) -> fmt::Result {
+fn outcome(executor: &Executor, measured: &Measurement<Reading>, now: &Reading) -> String {
     let (begin_ns, before) = measured.begin.unwrap_or_default();
     let (end_ns, after) = measured.end.unwrap_or(*now);
     let Totals { engine, counted } = after.since(&before);
-    members.text("workload", executor.stream.name())?;
-    members.text("design", "shootdown")?;
-    members.text("arch", Arch::NAME)?;
+    let texts =
+        [("workload", executor.stream.name()), ("design", "shootdown"), ("arch", Arch::NAME)];
     let [p50, p99, max] = FLUSH_WAITS.quantiles();
     let full = engine.flushes_full - counted.flushes_full_at_switch;
     let ranged = engine.flushes_ranged - counted.flushes_ranged_at_switch;
     let at_switch = counted.flushes_full_at_switch + counted.flushes_ranged_at_switch;
-    members.numbers([
+    let counts = numbers([
         ("cpus", u64::from(executor.settings.cpus)),
         ("time_ns", end_ns - begin_ns),
         ("time_range_ns", end_ns - measured.first_end.map_or(end_ns, |(ns, _)| ns)),
@@ -75,110 +72,83 @@ fn outcome(
         ("broadcasts", engine.broadcasts_sent),
         ("tags_taken", engine.tags_taken),
         ("rollovers", engine.rollovers),
-    ])?;
-    members.object("shootdown_wait_ns", |members| {
-        members.numbers([("p50", p50), ("p99", p99), ("max", max)])
-    })?;
-    members.numbers([
+    ]);
+    let wait = object("shootdown_wait_ns", &numbers([("p50", p50), ("p99", p99), ("max", max)]));
+    let wrong = numbers([
         ("violations", contents::violations() + frames().stale_writes()),
         ("wrong_contents", contents::violations()),
         ("stale_writes", frames().stale_writes()),
-    ])
+    ]);
+    joined(
+        texts
+            .map(|(name, text)| member(name, &quoted(text)))
+            .into_iter()
+            .chain([counts, wait, wrong]),
+    )
 }
 
-fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
+fn of_cpu(cpu: u32) -> String {
     let Totals { engine, counted } = Totals::of(cpu);
-    members.numbers([("cpu", u64::from(cpu))])?;
-    members.object("engine", |members| members.numbers(engine_by_name(&engine)))?;
-    members.object("kernel", |members| members.numbers(counted.by_name()))
+    let engine = object("engine", &numbers(engine_by_name(&engine)));
+    let kernel = object("kernel", &numbers(counted.by_name()));
+    joined([numbers([("cpu", u64::from(cpu))]), engine, kernel])
 }
 
-fn memory(executor: &Executor, members: &mut Members<'_, '_>) -> fmt::Result {
+fn memory(executor: &Executor) -> String {
     let (stats, deferred) = (executor.ended(), executor.vm.quarantined_tables());
     let discards = executor.vm.discard_stats();
-    members.object("memory", |members| {
-        members.numbers([
-            ("flushes", stats.flushes + discards.flushes),
-            ("flushes_for_races", stats.flushes_for_races),
-            ("flushes_avoided", stats.flushes_avoided),
-            ("mapped_around", stats.mapped_around),
-            ("collapsed", stats.collapsed),
-            ("split", stats.split),
-            ("migrated", stats.migrated),
-            ("replicas", stats.replicas),
-            ("replica_tables", stats.replica_tables),
-            ("replica_links", stats.linked),
-            ("replica_link_faults", stats.link_faults),
-            ("held_tables_now", deferred.now),
-            ("held_tables_peak", deferred.peak),
-            ("held_tables_overflows", deferred.overflows),
-            ("pages_discarded_in_place", discards.in_place),
-            ("pages_discarded_freed", discards.freed),
-            ("pages_discarded_used_again", discards.used_again),
-            ("pages_reclaimable_max", discards.peak),
-            ("late_page_ns", discards.late_page_ns),
-            ("frames_in_use", frames().in_use()),
-        ])
-    })
+    let counts = [
+        ("flushes", stats.flushes + discards.flushes),
+        ("flushes_for_races", stats.flushes_for_races),
+        ("flushes_avoided", stats.flushes_avoided),
+        ("mapped_around", stats.mapped_around),
+        ("collapsed", stats.collapsed),
+        ("split", stats.split),
+        ("migrated", stats.migrated),
+        ("replicas", stats.replicas),
+        ("replica_tables", stats.replica_tables),
+        ("replica_links", stats.linked),
+        ("replica_link_faults", stats.link_faults),
+        ("held_tables_now", deferred.now),
+        ("held_tables_peak", deferred.peak),
+        ("held_tables_overflows", deferred.overflows),
+        ("pages_discarded_in_place", discards.in_place),
+        ("pages_discarded_freed", discards.freed),
+        ("pages_discarded_used_again", discards.used_again),
+        ("pages_reclaimable_max", discards.peak),
+        ("late_page_ns", discards.late_page_ns),
+        ("frames_in_use", frames().in_use()),
+    ];
+    object("memory", &numbers(counts))
 }
 
-/// A JSON object, whose members `F` writes.
-struct Object<F>(F);
-
-/// Creates an object. The bound is here so that closures take references of any lifetime.
-fn object<F: Fn(&mut Members<'_, '_>) -> fmt::Result>(members: F) -> Object<F> {
-    Object(members)
+/// Returns the members of a JSON object that are numbers.
+fn numbers(all: impl IntoIterator<Item = (&'static str, u64)>) -> String {
+    joined(all.into_iter().map(|(name, number)| member(name, &number.to_string())))
 }
 
-/// The members of an object, separated by commas.
-struct Members<'a, 'b> {
-    out: &'a mut fmt::Formatter<'b>,
-    is_first: bool,
+/// Returns a member that is an object.
+fn object(name: &str, members: &str) -> String {
+    member(name, &format!("{{{members}}}"))
 }
 
-impl<F: Fn(&mut Members<'_, '_>) -> fmt::Result> fmt::Display for Object<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('{')?;
-        (self.0)(&mut Members { out: &mut *f, is_first: true })?;
-        f.write_char('}')
-    }
+fn member(name: &str, value: &str) -> String {
+    format!("\"{name}\":{value}")
 }
 
-impl Members<'_, '_> {
-    fn begin(&mut self, name: &str) -> fmt::Result {
-        if !core::mem::take(&mut self.is_first) {
-            self.out.write_char(',')?;
-        }
-        write!(self.out, "\"{name}\":")
-    }
+fn joined(members: impl IntoIterator<Item = String>) -> String {
+    members.into_iter().collect::<Vec<_>>().join(",")
+}
 
-    fn numbers(&mut self, all: impl IntoIterator<Item = (&'static str, u64)>) -> fmt::Result {
-        for (name, number) in all {
-            self.begin(name)?;
-            write!(self.out, "{number}")?;
-        }
-        Ok(())
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        // A string never refuses text.
+        let _ = match character {
+            '"' | '\\' => write!(quoted, "\\{character}"),
+            '\0'..='\x1f' => write!(quoted, "\\u{:04x}", character as u32),
+            _ => quoted.write_char(character),
+        };
     }
-
-    fn text(&mut self, name: &str, text: &str) -> fmt::Result {
-        self.begin(name)?;
-        self.out.write_char('"')?;
-        for character in text.chars() {
-            match character {
-                '"' | '\\' => write!(self.out, "\\{character}")?,
-                '\0'..='\x1f' => write!(self.out, "\\u{:04x}", character as u32)?,
-                _ => self.out.write_char(character)?,
-            }
-        }
-        self.out.write_char('"')
-    }
-
-    fn object(
-        &mut self,
-        name: &str,
-        members: impl Fn(&mut Members<'_, '_>) -> fmt::Result,
-    ) -> fmt::Result {
-        self.begin(name)?;
-        Object(members).fmt(self.out)
-    }
+    quoted + "\""
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{BOOK, Built, Part, WORKLOADS, golden, with_workload};
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, read_tracked};
 use crate::parallel;
 
 /// The golden file.
@@ -72,7 +72,7 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
         Part::Sample => all_runs().into_iter().filter(is_in_sample).collect(),
         Part::All => all_runs(),
     };
-    let known = golden::read(COUNTS)?;
+    let known = read_tracked(COUNTS)?;
     let counted = parallel::map(&runs, |run| counted_surely(built, run, &known));
     let counted: String = counted.into_iter().collect::<Result<_, _>>()?;
     println!("{} runs counted", runs.len());
@@ -80,7 +80,7 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
         // The book's table must belong to the file, also where this run counted nothing.
         Part::Sample => {
             golden::has_lines(COUNTS, &counted)?;
-            golden::read(COUNTS)?
+            read_tracked(COUNTS)?
         }
         Part::All => format!("{HEADER}{counted}"),
     };

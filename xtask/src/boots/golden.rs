@@ -3,12 +3,12 @@
 
 use std::fs;
 
-use crate::command::Failure;
+use crate::command::{Failure, read_tracked, unwritable};
 
 /// Compares the part of a file between two marks of this name with `found`, or updates it outside
 /// of CI.
 pub(crate) fn check_part(file: &str, name: &str, found: &str) -> Result<(), Failure> {
-    let text = read(file)?;
+    let text = read_tracked(file)?;
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let parts = text.split_once(&begin).and_then(|(before, rest)| {
         let (old, after) = rest.split_once(&end)?;
@@ -25,7 +25,7 @@ pub(crate) fn check_part(file: &str, name: &str, found: &str) -> Result<(), Fail
 
 /// Checks that a file has each of these lines. Does not update it: they are a part of its lines.
 pub(crate) fn has_lines(file: &str, found: &str) -> Result<(), Failure> {
-    let missing = missing(&read(file)?, found);
+    let missing = missing(&read_tracked(file)?, found);
     for line in &missing {
         println!("+ {line}");
     }
@@ -45,7 +45,7 @@ pub(crate) fn missing<'f>(text: &str, found: &'f str) -> Vec<&'f str> {
 
 /// Compares a whole file with `found`, or updates it outside of CI.
 pub(crate) fn check_file(file: &str, found: &str) -> Result<(), Failure> {
-    let old = if crate::root().join(file).exists() { read(file)? } else { String::new() };
+    let old = if crate::root().join(file).exists() { read_tracked(file)? } else { String::new() };
     compare(file, &old, found, || found.to_owned())
 }
 
@@ -69,16 +69,7 @@ fn compare(
         ));
     }
     println!("{file} is updated");
-    fs::write(crate::root().join(file), new()).map_err(|error| failed(file, &error))
-}
-
-/// Reads a golden file.
-pub(crate) fn read(file: &str) -> Result<String, Failure> {
-    fs::read_to_string(crate::root().join(file)).map_err(|error| failed(file, &error))
-}
-
-fn failed(file: &str, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{file}: {error}"), format!("git checkout {file}"))
+    fs::write(crate::root().join(file), new()).map_err(unwritable(file))
 }
 
 /// Returns the lines that only one of the texts has, in the order of the texts, marked with `-` and

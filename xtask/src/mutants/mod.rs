@@ -1,6 +1,6 @@
-//! Mutants of the engine. There are four kinds: each rule in `rules.rs` (a barrier, an ordering or
-//! a step) broken everywhere; each rule broken at one place alone; each function, operator and
-//! condition changed, by cargo-mutants; and each statement that calls or stores [deleted].
+//! Mutants of the engine: each function, operator and condition changed, by cargo-mutants, and each
+//! statement that calls or stores [deleted]. (The tests of the engine break each of its rules, a
+//! barrier, an ordering or a step, everywhere and at each place.)
 //!
 //! Each mutant must be detected by a test that fails or never ends. A mutant that is not detected
 //! must have an argument in `crates/shootdown/mutants.txt`, or it is a finding.
@@ -13,14 +13,13 @@
 
 mod deletions;
 mod ledger;
-mod listed;
 mod scratch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{fs, iter};
 
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, unwritable};
 use crate::setup;
 use deletions::Deletion;
 use ledger::{Ledger, Verdict};
@@ -86,69 +85,32 @@ const PASSES: &[Pass] = &[
     },
 ];
 
-/// Tries all mutants, or a part of the generated ones: `SHARD/SHARDS`, from `0/8` to `7/8`, or a
-/// regular expression of the names that `cargo mutants --list` shows. An expression excludes
-/// deletions.
+/// Tries all mutants, or a part: `SHARD/SHARDS`, from `0/8` to `7/8`, or those with `part` in their
+/// names.
 pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
     let tool = Tool { program: setup::mutator()?, place: place()? };
-    let (all, deletions) = (tool.list("")?, deletions::all(crate::root())?);
-    let (mut mutants, deletions) = match part.map(|part| shard(part).ok_or(part)) {
-        None => (all.clone(), deletions),
-        Some(Ok(shard)) => (take_shard(all.clone(), shard), take_shard(deletions, shard)),
-        Some(Err(expression)) => (tool.list(expression)?, Vec::new()),
-    };
-    mutants.retain(|mutant| !is_of_tests(mutant));
-    let mut failures = try_all(Some((&tool, &all)), &mutants, &deletions, part.is_none())?;
-    if part.is_none() {
-        failures.extend(listed::each_broken_rule_is_detected(&read_arguments()?)?);
+    let (all, deletions) = (tool.list()?, deletions::all(crate::root())?);
+    let mutants = part_of(all.clone(), part, String::as_str);
+    let deletions = part_of(deletions, part, |deletion: &Deletion| &deletion.name);
+    if mutants.is_empty() && deletions.is_empty() {
+        let remedy = "cargo xtask mutants 'delete statement'";
+        return Err(Failure::new("no mutant has this in its name", remedy));
     }
-    result_of(&failures)
-}
-
-/// Tries only deleted statements: all, `SHARD/SHARDS`, or those with `part` in their names.
-pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
-    let mut deletions = deletions::all(crate::root())?;
-    match part.map(|part| shard(part).ok_or(part)) {
-        None => {}
-        Some(Ok(shard)) => deletions = take_shard(deletions, shard),
-        Some(Err(part)) => deletions.retain(|deletion| deletion.name.contains(part)),
-    }
-    if deletions.is_empty() {
-        return Err(Failure::new(
-            "there is no such statement to delete",
-            "cargo xtask mutants deletions flush.rs",
-        ));
-    }
-    result_of(&try_all(None, &[], &deletions, false)?)
-}
-
-/// Tries mutants and deletions in all passes, and returns the causes of failure. `tool` is
-/// cargo-mutants with the names of all its mutants.
-fn try_all(
-    tool: Option<(&Tool, &[String])>,
-    mutants: &[String],
-    deletions: &[Deletion],
-    are_all: bool,
-) -> Result<Vec<String>, Failure> {
     let place = place()?;
     let mut ledger = Ledger::read(&place.join("verdicts.txt"));
-    if let Some((tool, _)) = tool {
-        tool.note_verdicts(&mut ledger)?;
-    }
+    tool.note_verdicts(&mut ledger)?;
     let (arguments, scratch) = (read_arguments()?, Scratch::new(&place)?);
     let is_left = |pass: &Pass, ledger: &Ledger, name: &str| {
         let is_argued = arguments.contains_key(ledger::without_place(name));
         !ledger.is_flushed(name) && (pass.tries_argued || !is_argued)
     };
     for pass in PASSES {
-        if let Some((tool, all)) = tool {
-            let left = mutants.iter().filter(|mutant| is_left(pass, &ledger, mutant));
-            let left: BTreeSet<&String> = left.collect();
-            println!("\n── {} mutants left: {} ──", left.len(), pass.name);
-            if !left.is_empty() {
-                tool.run(pass, all.iter().filter(|mutant| !left.contains(mutant)))?;
-                tool.note_verdicts(&mut ledger)?;
-            }
+        let left = mutants.iter().filter(|mutant| is_left(pass, &ledger, mutant));
+        let left: BTreeSet<&String> = left.collect();
+        println!("\n── {} mutants left: {} ──", left.len(), pass.name);
+        if !left.is_empty() {
+            tool.run(pass, all.iter().filter(|mutant| !left.contains(mutant)))?;
+            tool.note_verdicts(&mut ledger)?;
         }
         let left = deletions.iter().filter(|deletion| is_left(pass, &ledger, &deletion.name));
         let left: Vec<&Deletion> = left.collect();
@@ -159,13 +121,13 @@ fn try_all(
     }
     let deleted = deletions.iter().map(|deletion| &deletion.name);
     let tried: Vec<String> = mutants.iter().chain(deleted).cloned().collect();
-    Ok(conclude(&ledger, &tried, &arguments, are_all))
+    conclude(&ledger, &tried, &arguments, part.is_none())
 }
 
 /// Returns the folder in which mutants are built and verdicts kept.
 fn place() -> Result<PathBuf, Failure> {
     let place = crate::output().join("mutants");
-    fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
+    fs::create_dir_all(&place).map_err(unwritable(&place))?;
     Ok(place)
 }
 
@@ -174,31 +136,33 @@ fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
     ledger::arguments(&text)
 }
 
-/// Prints the tally of the mutants, and returns the causes of failure.
+/// Prints the tally of the mutants. Returns a failure if one survives without an argument, or if
+/// too few were killed.
 fn conclude(
     ledger: &Ledger,
     mutants: &[String],
     arguments: &BTreeMap<String, usize>,
     are_all: bool,
-) -> Vec<String> {
+) -> Result<(), Failure> {
     let tally = ledger.tally(mutants, arguments);
-    println!("\n{tally}");
-    println!("verdicts: {}", ledger.path().display());
-    let mut failures = Vec::new();
-    if !tally.unargued.is_empty() {
-        failures.push(format!("{} mutants survive without an argument", tally.unargued.len()));
-    }
-    if are_all && tally.killed_percent() < KILLED_PERCENT_MIN {
-        failures.push(format!("less than {KILLED_PERCENT_MIN} % were killed"));
-    }
-    failures
+    println!("\n{tally}\nverdicts: {}", ledger.path().display());
+    let cause = if !tally.unargued.is_empty() {
+        format!("{} mutants survive without an argument", tally.unargued.len())
+    } else if are_all && tally.killed_percent() < KILLED_PERCENT_MIN {
+        format!("less than {KILLED_PERCENT_MIN} % were killed")
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(cause, format!("write a test, or add an argument to {ARGUED}")))
 }
 
-fn result_of(failures: &[String]) -> Result<(), Failure> {
-    if failures.is_empty() {
-        return Ok(());
+/// Returns the items of a part: a shard, or those with the text in their names.
+fn part_of<T>(items: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Vec<T> {
+    match part.map(|part| shard(part).ok_or(part)) {
+        None => items,
+        Some(Ok((shard, shards))) => items.into_iter().skip(shard).step_by(shards).collect(),
+        Some(Err(text)) => items.into_iter().filter(|item| name(item).contains(text)).collect(),
     }
-    Err(Failure::new(failures.join("; "), format!("write a test, or add an argument to {ARGUED}")))
 }
 
 /// Parses `SHARD/SHARDS`.
@@ -208,21 +172,10 @@ fn shard(part: &str) -> Option<(usize, usize)> {
     (shard < shards).then_some((shard, shards))
 }
 
-fn take_shard<T>(items: Vec<T>, (shard, shards): (usize, usize)) -> Vec<T> {
-    items.into_iter().skip(shard).step_by(shards).collect()
-}
-
 /// Returns `true` for a mutant of test code: cargo-mutants lists deleted fields in spite of
 /// `--exclude-re`.
 fn is_of_tests(mutant: &str) -> bool {
     mutant.contains(" in tests::")
-}
-
-fn unwritable(place: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(
-        format!("{}: {error}", place.display()),
-        "free some disk space, or set CARGO_TARGET_DIR",
-    )
 }
 
 /// cargo-mutants, and its working folder.
@@ -242,13 +195,10 @@ impl Tool {
             .arg(&self.place)
     }
 
-    /// Returns the names of all mutants, or of those that match a regular expression.
-    fn list(&self, expression: &str) -> Result<Vec<String>, Failure> {
-        let mut list = self.command().args("--list");
-        if !expression.is_empty() {
-            list = list.arg("--re").arg(expression);
-        }
-        Ok(list.output()?.lines().map(str::to_owned).collect())
+    /// Returns the names of all mutants.
+    fn list(&self) -> Result<Vec<String>, Failure> {
+        let listed = self.command().args("--list").output()?;
+        Ok(listed.lines().filter(|mutant| !is_of_tests(mutant)).map(str::to_owned).collect())
     }
 
     /// Tries all mutants that are not settled.
@@ -264,7 +214,7 @@ impl Tool {
         let _ = fs::remove_dir_all(&memory);
         fs::create_dir_all(&memory)
             .and_then(|()| fs::write(memory.join("previously_caught.txt"), text))
-            .map_err(|error| unwritable(&memory, &error))?;
+            .map_err(unwritable(&memory))?;
         let status = self
             .command()
             .args("--iterate --no-shuffle --profile mutants --timeout")
@@ -294,6 +244,20 @@ impl Tool {
                 ledger.note(mutant, verdict);
             }
         }
-        ledger.write().map_err(|error| unwritable(&self.place, &error))
+        ledger.write().map_err(unwritable(&self.place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_is_a_shard_or_a_name() {
+        let part = |part| part_of(vec!["a", "b", "ab"], part, |name| name);
+        assert_eq!(part(None), ["a", "b", "ab"]);
+        assert_eq!(part(Some("0/2")), ["a", "ab"]);
+        assert_eq!(part(Some("b")), ["b", "ab"]);
+        assert_eq!(part(Some("2/2")), [""; 0]);
     }
 }

@@ -6,10 +6,10 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::Pass;
 use super::deletions::Deletion;
 use super::ledger::{Ledger, Verdict, killing_test};
-use super::{Pass, unwritable};
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, unwritable};
 
 /// Time limit of a mutant, as a multiple of the time without a mutant: enough on a busy host.
 const TIMEOUT_FACTOR: u32 = 10;
@@ -36,7 +36,7 @@ impl Scratch {
             }
             Ok(())
         };
-        copy().map_err(|error| unwritable(&tree, &error))?;
+        copy().map_err(unwritable(&tree))?;
         Ok(Self { place: place.to_owned(), tree })
     }
 
@@ -64,18 +64,17 @@ impl Scratch {
             (start.elapsed() * TIMEOUT_FACTOR).max(Duration::from_secs(pass.timeout_s.into()));
         for (number, deletion) in (1..).zip(deletions) {
             let path = self.tree.join(&deletion.file);
-            let failed = |error| unwritable(&path, &error);
-            let text = fs::read_to_string(&path).map_err(failed)?;
-            fs::write(&path, deletion.apply(&text)).map_err(failed)?;
+            let text = fs::read_to_string(&path).map_err(unwritable(&path))?;
+            fs::write(&path, deletion.apply(&text)).map_err(unwritable(&path))?;
             let verdict = self.build(pass).and_then(|programs| match programs {
                 None => Ok(Verdict::Unviable),
                 Some(programs) => self.test(pass, &programs, Some(timeout)),
             });
-            fs::write(&path, text).map_err(failed)?;
+            fs::write(&path, text).map_err(unwritable(&path))?;
             let verdict = verdict?;
             print!("{number}/{} {}", deletions.len(), verdict.to_line(&deletion.name));
             ledger.note(&deletion.name, verdict);
-            ledger.write().map_err(|error| unwritable(&self.place, &error))?;
+            ledger.write().map_err(unwritable(&self.place))?;
         }
         Ok(())
     }
@@ -134,7 +133,10 @@ impl Scratch {
             wait(&mut child, deadline)
         };
         let passed = run().map_err(|error| {
-            Failure::new(format!("{}: {error}", program.display()), "cargo xtask mutants deletions")
+            Failure::new(
+                format!("{}: {error}", program.display()),
+                "cargo xtask mutants 'delete statement'",
+            )
         })?;
         let printed = fs::read(&log).unwrap_or_default();
         let printed = String::from_utf8_lossy(&printed);

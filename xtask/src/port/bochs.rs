@@ -5,14 +5,14 @@
 //! take turns on one thread of the host, and two boots give the same rows.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::boot;
 use super::row::Row;
 use super::source::Variant;
-use super::watch::{self, Watchdog};
-use crate::command::{Command, Failure};
+use super::watch;
+use crate::command::{Command, Failure, unwritable};
 use crate::setup::emulators;
 
 /// Starts Bochs with its console on standard output, and discards the screen, which Bochs would
@@ -51,7 +51,10 @@ struct Disc(PathBuf);
 impl Disc {
     /// Makes a disc for a kernel with these words on its command line.
     fn new(kernel: &Path, words: &str) -> Result<Self, Failure> {
-        let place = watch::temporary();
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let place = format!("shootdown-port-{}-{number}", std::process::id());
+        let place = std::env::temp_dir().join(place);
         let (files, disc) = (place.with_extension("files"), place.with_extension("iso"));
         let lay_out = || {
             fs::create_dir_all(files.join("boot/grub"))?;
@@ -59,9 +62,7 @@ impl Disc {
             fs::write(files.join("boot/grub/grub.cfg"), grub)?;
             fs::copy(kernel, files.join("kernel"))
         };
-        let laid_out = lay_out().map_err(|error: io::Error| {
-            Failure::new(format!("{}: {error}", files.display()), "free some disk space")
-        });
+        let laid_out = lay_out().map_err(unwritable(&files));
         let make = || Command::new("grub-mkrescue").arg("-o").arg(&disc).arg(&files);
         let made = laid_out.and_then(|_| make().output_or_show());
         let _ = fs::remove_dir_all(&files);
@@ -85,8 +86,7 @@ pub(super) fn rows(kernel: &Path, cpus: u32, words: &str) -> Result<Vec<Row>, Fa
     let command = command
         .arg(format!("ata0-master: type=cdrom, path={}, status=inserted", disc.0.display()))
         .arg(format!("cpu: count={cpus}, {CPU}"));
-    let watchdog = Watchdog { kernel, monitor: None, cpu_ms_max: watch::CPU_MS_MAX };
-    let (output, end) = watchdog.run(command)?;
+    let (output, end) = watch::run(command, watch::CPU_MS_MAX)?;
     boot::judge(kernel, words, &output, end)?;
     boot::parse(&output, Variant::Shootdown, cpus)
 }

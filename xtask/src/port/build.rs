@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::source::{Arch, Port, Variant};
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, unwritable};
 
 /// Returns the folder of everything that is built.
 fn folder() -> Result<PathBuf, Failure> {
@@ -59,9 +59,7 @@ impl Kernel {
     /// The folder, the name of the program, the options of the build, and the profile.
     const fn build(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
-            Self::Comparison => {
-                ("kernel", "ostd-comparison", "--release --features measure", "release")
-            }
+            Self::Comparison => ("kernel", "ostd-comparison", "--release", "release"),
             Self::Tests => ("tests", "ostd-tests", "", "debug"),
         }
     }
@@ -107,8 +105,6 @@ fn build(
         .output_or_show()?;
     let program = folder.join(format!("{name}-{}", arch.name()));
     let built = target.join(port.target(arch)).join(profile).join(name);
-    fs::copy(&built, &program).map_err(|error| {
-        Failure::new(format!("{}: {error}", built.display()), "free some disk space")
-    })?;
+    fs::copy(&built, &program).map_err(unwritable(&built))?;
     Ok(program)
 }

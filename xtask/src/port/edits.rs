@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::command::Failure;
+use crate::command::{Failure, unwritable};
 
 /// The file with the edits of one variant.
 #[derive(Debug, Deserialize)]
@@ -74,9 +74,7 @@ impl Edits {
             ));
         }
         for (file, text) in files {
-            fs::write(folder.join(file), text).map_err(|error| {
-                Failure::new(format!("{file}: {error}"), "free some disk space")
-            })?;
+            fs::write(folder.join(file), text).map_err(unwritable(file))?;
         }
         Ok(())
     }

@@ -23,8 +23,8 @@ pub(super) struct Machine {
     pub(super) clock: Clock,
 }
 
-/// Options for every machine. The monitor is at a socket, which the watchdog uses.
-const COMMON: &str = "-m 512M -no-reboot -display none -serial stdio";
+/// Options for every machine.
+const COMMON: &str = "-m 512M -no-reboot -display none -monitor none -serial stdio";
 
 /// Half of the memory is above 4 GiB: the framework maps memory up to the last usable byte, and
 /// reads the tables of ACPI, which must be below it.
@@ -45,14 +45,12 @@ impl Machine {
     }
 
     /// Returns the command that boots a kernel with these words on its command line.
-    pub(super) fn command(self, kernel: &Path, words: &str, monitor: &Path) -> Command {
+    pub(super) fn command(self, kernel: &Path, words: &str) -> Command {
         let command = Command::new(Self::emulator(self.arch)).args(COMMON);
         let command = match self.arch {
             Arch::X86_64 => command.args(X86_64),
             Arch::Riscv64 => command.args(RISCV64),
         };
-        let monitor = format!("unix:{},server=on,wait=off", monitor.display());
-        let command = command.arg("-monitor").arg(monitor);
         let command = command.arg("-smp").arg(self.cpus.to_string()).arg("-kernel").arg(kernel);
         let (options, words) = match (self.arch, self.clock) {
             // QEMU stops with "Bad icount read" where the timer of its x2APIC is set.

@@ -8,24 +8,21 @@ mod boot;
 mod build;
 mod edits;
 mod machine;
-mod options;
 mod row;
 mod source;
 mod watch;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use build::Kernel;
 use machine::{Clock, Machine};
-use options::{Action, Format};
 use row::{Row, Tolerance};
 use source::{Arch, Variant};
 use watch::End;
 
 use crate::boots::golden;
-use crate::command::Failure;
+use crate::command::{Failure, read_tracked};
 use crate::parallel;
 use crate::setup::emulators;
 
@@ -45,14 +42,50 @@ const STALE_MIN: u64 = 1000;
 
 /// Runs `cargo xtask port` with these arguments.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), Failure> {
-    let Some((&"ostd", rest)) = arguments.split_first() else {
-        return Err(Failure::usage("there is no such port", "cargo xtask port ostd"));
+    let (arch, action) = parse(arguments).ok_or_else(|| {
+        let remedy = "cargo xtask port ostd, with nothing or --boots COUNT, and before that --arch \
+                      x86_64 or --arch riscv64; or with --tests or --bochs";
+        Failure::usage("the arguments are not understood", remedy)
+    })?;
+    match action {
+        Action::Compare => compare(arch),
+        Action::Boots(count) => boots(arch, count),
+        Action::Tests => tests(arch),
+        Action::Bochs => on_bochs(),
+    }
+}
+
+/// The work that is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Compare the framework as published and with the engine.
+    Compare,
+    /// Boot again and again.
+    Boots(usize),
+    /// Run the framework's own tests.
+    Tests,
+    /// Boot on Bochs.
+    Bochs,
+}
+
+fn parse(arguments: &[&str]) -> Option<(Arch, Action)> {
+    let (arch, rest) = match arguments {
+        ["ostd", "--arch", name, rest @ ..] => {
+            (Arch::ALL.into_iter().find(|arch| arch.name() == *name)?, rest)
+        }
+        // Bochs is an x86-64 machine, and the framework's tests are built for x86-64 alone.
+        ["ostd", "--tests"] => return Some((Arch::X86_64, Action::Tests)),
+        ["ostd", "--bochs"] => return Some((Arch::X86_64, Action::Bochs)),
+        ["ostd", rest @ ..] => (Arch::X86_64, rest),
+        _ => return None,
     };
-    match options::parse(rest)? {
-        (arch, Action::Compare(format)) => compare(arch, format),
-        (arch, Action::Tests) => tests(arch),
-        (arch, Action::Boots(count)) => boots(arch, count),
-        (_, Action::Bochs) => on_bochs(),
+    match rest {
+        [] => Some((arch, Action::Compare)),
+        ["--boots", count] => {
+            let count = count.parse().ok().filter(|count| *count > 0)?;
+            Some((arch, Action::Boots(count)))
+        }
+        _ => None,
     }
 }
 
@@ -75,7 +108,7 @@ const fn tolerance(arch: Arch) -> Tolerance {
 }
 
 /// Compares stock and ours on all machines, and updates the golden file.
-fn compare(arch: Arch, format: Format) -> Result<(), Failure> {
+fn compare(arch: Arch) -> Result<(), Failure> {
     has_emulator(arch)?;
     let kernels = build::kernels(Kernel::Comparison, arch, &BOTH)?;
     let rows = count(arch, &CPUS, &kernels, &BOTH)?;
@@ -83,14 +116,8 @@ fn compare(arch: Arch, format: Format) -> Result<(), Failure> {
         let stale = unnotified(arch, kernel, variant)?;
         eprintln!("{}: {stale} stale reads if no CPU is notified", variant.name());
     }
-    match format {
-        Format::Json => println!("{}", row::json(&rows)),
-        Format::Text => print_tables(&rows),
-    }
+    print_tables(&rows);
     check(&rows)?;
-    if format == Format::Json {
-        return Ok(());
-    }
     golden::check_file(golden(arch).0, &row::csv(&rows))?;
     check_book(arch, &rows)
 }
@@ -177,10 +204,7 @@ pub(crate) fn soak() -> Result<(), Failure> {
 /// Returns the rows of an architecture's golden file.
 fn golden_rows(arch: Arch) -> Result<Vec<Row>, Failure> {
     let (file, _) = golden(arch);
-    let text = fs::read_to_string(crate::root().join(file)).map_err(|error| {
-        Failure::new(format!("{file}: {error}"), format!("git checkout {file}"))
-    })?;
-    Ok(row::of_csv(&text))
+    Ok(row::of_csv(&read_tracked(file)?))
 }
 
 /// Boots ours on machines with these numbers of CPUs, and compares its rows with the golden rows.
@@ -295,13 +319,13 @@ fn boots(arch: Arch, count: usize) -> Result<(), Failure> {
 fn detects_hang(arch: Arch, kernel: &Path) -> Result<(), Failure> {
     /// A boot without a fault takes a small part of this.
     const CPU_MS_MAX: u64 = 15_000;
-    let (output, end) = boot::run(kernel, with_threads(arch), "stuck", CPU_MS_MAX)?;
-    match end {
-        End::Hangs { places, .. } if places.contains("CPU 3") => {
+    let command = with_threads(arch).command(kernel, "stuck");
+    match watch::run(command, CPU_MS_MAX)? {
+        (_, End::Hangs { .. }) => {
             eprintln!("the watchdog detects a CPU that does not answer");
             Ok(())
         }
-        other => {
+        (output, other) => {
             eprint!("{output}");
             Err(Failure::new(
                 format!("the watchdog does not detect a CPU that does not answer: {other:?}"),
@@ -371,4 +395,24 @@ fn tests(arch: Arch) -> Result<(), Failure> {
 
 fn ours(arch: Arch) -> Result<PathBuf, Failure> {
     Ok(build::kernels(Kernel::Comparison, arch, &[Variant::Shootdown])?.remove(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_select_architecture_and_action() {
+        let parsed = |arguments: &str| parse(&arguments.split(' ').collect::<Vec<_>>());
+        assert_eq!(parsed("ostd"), Some((Arch::X86_64, Action::Compare)));
+        assert_eq!(
+            parsed("ostd --arch riscv64 --boots 3"),
+            Some((Arch::Riscv64, Action::Boots(3)))
+        );
+        assert_eq!(parsed("ostd --bochs"), Some((Arch::X86_64, Action::Bochs)));
+        for wrong in ["linux", "ostd --boots", "ostd --boots 0", "ostd --arch arm", "ostd --fast"] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+        assert_eq!(command(&["ostd", "--fast"]).unwrap_err().status(), 2);
+    }
 }

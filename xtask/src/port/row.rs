@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
-
 use super::source::Variant;
 
 /// The work of one scenario.
@@ -79,18 +77,6 @@ impl Row {
             self.stale_reads
         )
     }
-
-    fn json(&self) -> Value {
-        json!({
-            "scenario": self.scenario,
-            "cpus": self.cpus,
-            "variant": self.variant.name(),
-            "operations": self.operations,
-            "interrupts": self.interrupts,
-            "instructions": self.instructions,
-            "stale_reads": self.stale_reads,
-        })
-    }
 }
 
 /// Returns the rows as the golden file.
@@ -102,11 +88,6 @@ pub(super) fn csv(rows: &[Row]) -> String {
 /// Parses the golden file.
 pub(super) fn of_csv(text: &str) -> Vec<Row> {
     text.lines().filter_map(Row::of_csv).collect()
-}
-
-/// Returns the rows as one JSON object.
-pub(super) fn json(rows: &[Row]) -> String {
-    json!({ "rows": rows.iter().map(Row::json).collect::<Vec<_>>() }).to_string()
 }
 
 /// A scenario with some CPUs, in stock and with the engine.
@@ -208,15 +189,6 @@ mod tests {
         assert_eq!(rows[0].instructions, 1_103_866);
         assert_eq!(of_csv(&csv(&rows)), rows);
         assert_eq!(Row::of_boot("row idle 200", Variant::Stock, 4), None);
-    }
-
-    #[test]
-    fn json_has_the_documented_keys() {
-        let rows = [row("row idle 200 600 9 8 7 1", Variant::Stock)];
-        let expected = "{\"rows\":[{\"cpus\":4,\"instructions\":9,\"interrupts\":600,\
-                        \"operations\":200,\"scenario\":\"idle\",\"stale_reads\":1,\
-                        \"variant\":\"stock\"}]}";
-        assert_eq!(json(&rows), expected);
     }
 
     #[test]

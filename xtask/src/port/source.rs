@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::edits::Edits;
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, read_tracked, unwritable};
 
 /// The files of the port.
 pub(super) const FOLDER: &str = "ports/ostd";
@@ -78,12 +78,6 @@ pub(super) fn file(name: &str) -> PathBuf {
     crate::root().join(FOLDER).join(name)
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("{}: {error}", path.display()), format!("git checkout {FOLDER}"))
-    })
-}
-
 impl Port {
     /// Returns the compiler's target.
     pub(super) fn target(&self, arch: Arch) -> &str {
@@ -94,7 +88,7 @@ impl Port {
     }
 
     pub(super) fn read() -> Result<Self, Failure> {
-        toml::from_str(&read(&file("port.toml"))?).map_err(|error| {
+        toml::from_str(&read_tracked(&format!("{FOLDER}/port.toml"))?).map_err(|error| {
             Failure::new(format!("port.toml: {}", error.message()), "git checkout ports/ostd")
         })
     }
@@ -159,7 +153,7 @@ impl Port {
     ) -> Result<(), Failure> {
         let fresh = folder.join("fresh");
         let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir_all(&fresh).map_err(|error| failed(&fresh, &error))?;
+        fs::create_dir_all(&fresh).map_err(unwritable(&fresh))?;
         Command::new("tar")
             .args("--extract --gzip --file")
             .arg(archive)
@@ -168,13 +162,12 @@ impl Port {
             .run()?;
         let framework = fresh.join("ostd");
         let unpacked = fresh.join(format!("{}-{}", self.package, self.version));
-        fs::rename(&unpacked, &framework).map_err(|error| failed(&unpacked, &error))?;
+        fs::rename(&unpacked, &framework).map_err(unwritable(&unpacked))?;
         let ours = file(variant.name());
         copy_changed(&ours.join("src"), &framework.join("src"))?;
-        let edits = ours.join("edits.toml");
         let name = format!("{FOLDER}/{}/edits.toml", variant.name());
         let repository = crate::root().display().to_string();
-        Edits::parse(&name, &read(&edits)?)?.apply(&framework, &repository)?;
+        Edits::parse(&name, &read_tracked(&name)?)?.apply(&framework, &repository)?;
         copy_changed(&framework, &folder.join("ostd"))?;
         delete_others(&framework, &folder.join("ostd"))?;
         for kernel in ["kernel", "tests"] {
@@ -182,19 +175,20 @@ impl Port {
             delete_others(&file(kernel), &folder.join(kernel))?;
             patch_manifest(&folder.join(kernel).join("Cargo.toml"))?;
         }
-        fs::remove_dir_all(&fresh).map_err(|error| failed(&fresh, &error))
+        fs::remove_dir_all(&fresh).map_err(unwritable(&fresh))
     }
 }
 
 /// Makes the kernel use the framework beside it.
 fn patch_manifest(manifest: &Path) -> Result<(), Failure> {
     const PATCH: &str = "\n[patch.crates-io]\nostd = { path = \"../ostd\" }\n";
-    write_changed(manifest, (read(manifest)? + PATCH).as_bytes())
+    let text = fs::read_to_string(manifest).map_err(unwritable(manifest))?;
+    write_changed(manifest, (text + PATCH).as_bytes())
 }
 
 /// Copies the files of a folder, except those that have the same contents already.
 fn copy_changed(from: &Path, to: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
+    fs::create_dir_all(to).map_err(unwritable(to))?;
     for path in entries(from)? {
         let Some(name) = path.file_name() else { continue };
         if path.is_dir() {
@@ -202,7 +196,7 @@ fn copy_changed(from: &Path, to: &Path) -> Result<(), Failure> {
                 copy_changed(&path, &to.join(name))?;
             }
         } else {
-            let contents = fs::read(&path).map_err(|error| failed(&path, &error))?;
+            let contents = fs::read(&path).map_err(unwritable(&path))?;
             write_changed(&to.join(name), &contents)?;
         }
     }
@@ -217,33 +211,24 @@ fn delete_others(from: &Path, to: &Path) -> Result<(), Failure> {
         if path.is_dir() && original.is_dir() {
             delete_others(&original, &path)?;
         } else if path.is_dir() {
-            fs::remove_dir_all(&path).map_err(|error| failed(&path, &error))?;
+            fs::remove_dir_all(&path).map_err(unwritable(&path))?;
         } else if !original.is_file() {
-            fs::remove_file(&path).map_err(|error| failed(&path, &error))?;
+            fs::remove_file(&path).map_err(unwritable(&path))?;
         }
     }
     Ok(())
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
-    entries
-        .map(|entry| entry.map(|entry| entry.path()).map_err(|error| failed(folder, &error)))
-        .collect()
+    let entries = fs::read_dir(folder).map_err(unwritable(folder))?;
+    entries.map(|entry| entry.map(|entry| entry.path()).map_err(unwritable(folder))).collect()
 }
 
 fn write_changed(to: &Path, contents: &[u8]) -> Result<(), Failure> {
     if fs::read(to).is_ok_and(|old| old == contents) {
         return Ok(());
     }
-    fs::write(to, contents).map_err(|error| failed(to, &error))
-}
-
-fn failed(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(
-        format!("{}: {error}", path.display()),
-        "free some disk space, or set CARGO_TARGET_DIR",
-    )
+    fs::write(to, contents).map_err(unwritable(to))
 }
 
 #[cfg(test)]

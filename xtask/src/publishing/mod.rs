@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
 
-use crate::command::{Command, Failure, cargo};
+use crate::command::{Command, Failure, cargo, read_tracked};
 
 /// The crates that are published.
 const PUBLISHED: &[&str] = &[
@@ -25,9 +25,7 @@ const PUBLISHED: &[&str] = &[
 /// documented.
 pub(crate) fn check() -> Result<(), Failure> {
     let metadata = metadata()?;
-    let policy = fs::read_to_string(crate::root().join("deny.toml"))
-        .map_err(|error| Failure::new(format!("deny.toml: {error}"), "git checkout deny.toml"))?;
-    let policy: toml::Table = policy.parse().map_err(|error| {
+    let policy: toml::Table = read_tracked("deny.toml")?.parse().map_err(|error| {
         Failure::new(format!("deny.toml: {error}"), "correct it; cargo-deny documents the format")
     })?;
     let findings = denied(&metadata, &policy)?;
@@ -40,6 +38,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
     println!("licences and sources of all dependencies are allowed");
     package()?;
+    compile_with_oldest(&metadata)?;
     PUBLISHED.iter().try_for_each(|name| docs_rs::build(name, package_of(&metadata, name)?))
 }
 
@@ -120,6 +119,33 @@ fn package() -> Result<(), Failure> {
     }
     command.run()?;
     println!("can be published: {}", PUBLISHED.join(", "));
+    Ok(())
+}
+
+/// The oldest compiler for crates that kernels embed.
+const OLDEST: &str = "1.85";
+
+/// Compiles the published crates that promise it with the oldest compiler, which is installed where
+/// it is missing. On this host, it compiles the code of one processor; `tidy` finds conditions that
+/// only newer compilers accept in the code of the others, and clippy functions.
+fn compile_with_oldest(metadata: &Value) -> Result<(), Failure> {
+    let installed = Command::new("rustup").args("toolchain list").output()?;
+    if !installed.lines().any(|line| line.starts_with(OLDEST)) {
+        Command::new("rustup").args("toolchain install --profile minimal").arg(OLDEST).run()?;
+    }
+    const FEATURES: &str = "shootdown/soft,shootdown-capi/processor,shootdown-capi/away,\
+                            shootdown-capi/broadcast,shootdown-capi/trace";
+    let mut command = cargo(&format!("+{OLDEST} check --quiet --features {FEATURES} --target-dir"))
+        .arg(crate::output().join("oldest"));
+    let mut names = Vec::new();
+    for name in PUBLISHED {
+        if package_of(metadata, name)?["rust_version"] == OLDEST {
+            command = command.arg("--package").arg(name);
+            names.push(*name);
+        }
+    }
+    command.run()?;
+    println!("Rust {OLDEST} compiles {}", names.join(", "));
     Ok(())
 }
 

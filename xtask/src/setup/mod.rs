@@ -109,54 +109,48 @@ pub(crate) fn report_recording_tests() {
     }
 }
 
+/// Installs packages of Debian or Ubuntu unless a command succeeds.
+fn need(command: &[&str], packages: &str) -> Result<(), Failure> {
+    let runs = command[1..].iter().fold(Command::new(command[0]), Command::arg);
+    if runs.output().is_ok() { Ok(()) } else { install_from_distribution(packages) }
+}
+
 /// Installs valgrind.
 pub(crate) fn instruction_counter() -> Result<(), Failure> {
-    if Command::new("valgrind").args("--version").output().is_err() {
-        install_from_distribution("valgrind")?;
-    }
-    Ok(())
+    need(&["valgrind", "--version"], "valgrind")
 }
 
 /// Installs a C compiler and the headers of the C library.
 pub(crate) fn c_compiler() -> Result<(), Failure> {
-    if Command::new("gcc").args("--version").output().is_err() {
-        install_from_distribution("gcc libc6-dev")?;
-    }
-    Ok(())
+    need(&["gcc", "--version"], "gcc libc6-dev")
 }
 
 /// Installs a C compiler for RISC-V, which needs no C library.
 pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
-    if Command::new("riscv64-linux-gnu-gcc").args("--version").output().is_err() {
-        install_from_distribution("gcc-riscv64-linux-gnu")?;
-    }
-    Ok(())
+    need(&["riscv64-linux-gnu-gcc", "--version"], "gcc-riscv64-linux-gnu")
 }
 
-/// Installs Python with its environments.
-pub(crate) fn python_environments() -> Result<(), Failure> {
-    if Command::new("python3").args("-c").arg("import venv, ensurepip").output().is_err() {
-        install_from_distribution("python3 python3-venv python3-pip")?;
+/// Installs Python with its environments. Returns the Python of the one in this folder, with the
+/// packages that `pip install` is given.
+pub(crate) fn python(environment: &Path, packages: &str) -> Result<PathBuf, Failure> {
+    let imports = ["python3", "-c", "import venv, ensurepip"];
+    need(&imports, "python3 python3-venv python3-pip")?;
+    let python = environment.join("bin/python");
+    if !python.exists() {
+        Command::new("python3").args("-m venv").arg(environment).run()?;
     }
-    Ok(())
+    Command::new(&python).args("-m pip install --quiet").args(packages).run()?;
+    Ok(python)
 }
 
-/// Installs Python with its environments, and GNU parallel, which runs the shards of sweeps.
-pub(crate) fn python() -> Result<(), Failure> {
-    python_environments()?;
-    if Command::new("parallel").args("--version").output().is_err() {
-        install_from_distribution("parallel")?;
-    }
-    Ok(())
+/// Installs GNU parallel, which runs the shards of sweeps.
+pub(crate) fn gnu_parallel() -> Result<(), Failure> {
+    need(&["parallel", "--version"], "parallel")
 }
 
-/// Installs Chromium with the program that drives it, and Python with its environments.
+/// Installs Chromium with the program that drives it.
 pub(crate) fn browser() -> Result<(), Failure> {
-    if Command::new("chromedriver").args("--version").output().is_err() {
-        install_from_distribution("chromium chromium-driver")?;
-    }
-    python_environments()?;
-    Ok(())
+    need(&["chromedriver", "--version"], "chromium chromium-driver")
 }
 
 /// Installs the programs of the corpus of guests that are small. The corpus leaves out the others
@@ -169,9 +163,7 @@ pub(crate) fn guests() -> Result<(), Failure> {
     for (program, package) in
         [("memcached", "memcached"), ("sqlite3", "sqlite3"), ("xz", "xz-utils")]
     {
-        if Command::new(program).args("--version").output().is_err() {
-            install_from_distribution(package)?;
-        }
+        need(&[program, "--version"], package)?;
     }
     c_compiler()
 }

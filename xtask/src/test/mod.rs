@@ -11,7 +11,7 @@ mod proof;
 mod schedule;
 
 use crate::command::{Failure, cargo};
-use crate::{bench, book, boots, demo, guests, page, port, publishing, setup, soak, tidy};
+use crate::{bench, book, boots, demo, experiments, page, port, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
@@ -40,7 +40,7 @@ const STEPS: &[Step] = &[
     Step::new("port", Cores::One, &["packages", "build"], 80, port::test),
     Step::new("documentation", Cores::One, &["build"], 20, builds::documentation),
     Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
-    Step::new("guests", Cores::One, &["packages", "build"], 30, guests::check),
+    Step::new("guests", Cores::One, &["packages", "build"], 30, experiments::check),
     Step::new("bytes", Cores::One, &["build"], 40, demo::same_bytes),
     Step::new("publishing", Cores::One, &["toolchain"], 15, publishing::check),
     Step::new("page", Cores::One, &["packages", "build"], 20, page::check),

@@ -6,14 +6,9 @@ use crate::setup;
 
 /// Records runs of the engine, and checks the proof, its tests and the runs.
 pub(super) fn check() -> Result<(), Failure> {
-    setup::python_environments()?;
     let folder = crate::output().join("proof");
-    let (venv, runs) = (folder.join("venv"), folder.join("runs.txt"));
-    let python = venv.join("bin/python");
-    if !python.exists() {
-        Command::new("python3").args("-m venv").arg(&venv).run()?;
-    }
-    Command::new(&python).args("-m pip install --quiet -r proof/requirements.txt").run()?;
+    let python = setup::python(&folder.join("venv"), "-r proof/requirements.txt")?;
+    let runs = folder.join("runs.txt");
     cargo("run --quiet --profile ci -p shootdown-check --example steps --").arg(&runs).run()?;
     Command::new(&python).args("-m unittest -q proof.tests").run()?;
     Command::new(&python).args("-m proof --runs").arg(&runs).run()

@@ -38,9 +38,18 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>, indent: usize) {
     }
 }
 
-/// Returns the number of lines that are neither blank nor comments.
-pub(super) fn code_lines(lines: &[&str]) -> usize {
-    let is_code = |line: &&&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+/// Returns the number of lines that are neither blank nor comments, in a file with this extension.
+pub(super) fn code_lines(lines: &[&str], extension: &str) -> usize {
+    let comments: &[&str] = match extension {
+        "rs" => &["//"],
+        "py" => &["#"],
+        "s" | "S" => &["//", "# "],
+        _ => &["//", "/*", "* ", "*/"],
+    };
+    let is_code = |line: &&&str| {
+        let line = line.trim();
+        !line.is_empty() && !comments.iter().any(|comment| line.starts_with(comment))
+    };
     lines.iter().filter(is_code).count()
 }
 
@@ -60,7 +69,8 @@ mod tests {
             ("struct S {\n    #[cfg(test)]\n    a: u8,\n    b: u8,\n}\n", 6),
             ("#[cfg(test)]\nstruct Empty {}\nfn f() {}\n", 4),
         ] {
-            assert_eq!(code_lines(&without_tests(&format!("{before}{text}"))), count, "{before}");
+            let lines = format!("{before}{text}");
+            assert_eq!(code_lines(&without_tests(&lines), "rs"), count, "{before}");
         }
     }
 }

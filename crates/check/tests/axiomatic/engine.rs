@@ -324,7 +324,6 @@ fn each_rule_broken_fails_its_part() {
             let Some(witness) = &found.witness else { continue };
             if UNSEEN_BY_LOOM.contains(&rule) && !killed.contains(&rule) {
                 killed.push(rule);
-                // `cargo xtask mutants` counts these lines.
                 let Enumeration { executions, with_outcome, .. } = found;
                 println!(
                     "killed {rule:?} by {}: {with_outcome} of {executions} executions",

@@ -125,8 +125,7 @@ impl Iterator for Plan {
 /// Number of operations for a range: one for each scale whose digit is not 0, one for an odd
 /// granule, and one for each 32 units of the largest scale.
 fn range_operations(granules: u64) -> u64 {
-    let digits =
-        (0..3).filter(|scale| !(granules / RangeOperand::unit(*scale)).is_multiple_of(32)).count();
+    let digits = (0..3).filter(|scale| granules / RangeOperand::unit(*scale) % 32 != 0).count();
     granules % 2 + digits as u64 + (granules / RangeOperand::unit(3)).div_ceil(32)
 }
 

@@ -44,10 +44,10 @@ impl Aarch64 {
             repeat();
             instruction::complete_shared();
         }
-        if self.needs(Workarounds::SME_INTERRUPT)
-            && let Some(interrupt) = self.interrupt_sme
-        {
-            interrupt();
+        if self.needs(Workarounds::SME_INTERRUPT) {
+            if let Some(interrupt) = self.interrupt_sme {
+                interrupt();
+            }
         }
         self.ns_of(instruction::counter() - start)
     }

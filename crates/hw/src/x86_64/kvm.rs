@@ -104,7 +104,7 @@ impl StealTime {
     /// If the address is not a multiple of 64.
     #[must_use]
     pub const fn msr_value(physical_address: u64) -> u64 {
-        assert!(physical_address.is_multiple_of(64), "KVM needs an alignment to 64 bytes");
+        assert!(physical_address % 64 == 0, "KVM needs an alignment to 64 bytes");
         physical_address | ENABLE
     }
 

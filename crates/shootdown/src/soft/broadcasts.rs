@@ -125,7 +125,7 @@ unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
         let Config { costs, costs_swap_after, .. } = self.config;
         let reads = self.cost_reads.fetch_add(1, Relaxed);
         let swaps = reads.checked_div(costs_swap_after).unwrap_or(0);
-        if swaps.is_multiple_of(2) {
+        if swaps % 2 == 0 {
             return costs;
         }
         let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;

@@ -155,9 +155,8 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             let page = worker.random.index(self.pages);
             let LockedSpace { space, pages, batches, .. } = locked;
             worker.lock(&pages[page]);
-            if let Ok(entry) = batch.space(machine, &space)
-                && machine.try_unmap(space, page)
-            {
+            let entry = batch.space(machine, &space).ok();
+            if let Some(entry) = entry.filter(|_| machine.try_unmap(space, page)) {
                 let extent = Extent::page((page as u64) << 12);
                 let unmapped = entry.unmapped(&worker.cpu.pin(), extent, StaleWrites::Possible);
                 batch.defer_free((locked, page));

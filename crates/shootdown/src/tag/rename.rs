@@ -36,7 +36,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let taken = self.local().renamed_tags.get();
         self.local().renamed_tags.set(taken + 1);
         counters.tags_taken.add_unshared(1);
-        if taken != 0 && taken.is_multiple_of(count) {
+        if taken != 0 && taken % count == 0 {
             counters.rollovers.add_unshared(1);
             counters.flushes_full.add_unshared(1);
             vacate(self.tags());

@@ -14,6 +14,8 @@
 mod contract;
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 mod device_tree;
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+mod high_half;
 #[cfg(not(target_arch = "loongarch64"))]
 mod page_tables;
 mod payload;

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-#[cfg(feature = "measure")]
 use ostd::mm::measure::{Counts, counts};
 use ostd::prelude::println;
 
@@ -13,20 +12,6 @@ static STALE_READS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the clock counts instructions.
 static IS_COUNTED: AtomicBool = AtomicBool::new(false);
-
-/// Without counters in the framework, everything is 0.
-#[cfg(not(feature = "measure"))]
-#[derive(Default)]
-struct Counts {
-    interrupts: u64,
-    pages_invalidated: u64,
-    flushes_full: u64,
-}
-
-#[cfg(not(feature = "measure"))]
-fn counts() -> Counts {
-    Counts::default()
-}
 
 pub fn count_instructions() {
     IS_COUNTED.store(true, SeqCst);

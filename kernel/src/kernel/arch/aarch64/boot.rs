@@ -1,13 +1,11 @@
 //! From `boot.s` to the kernel's entry points.
 
 use core::arch::global_asm;
-use core::ops::Range;
 
-use super::firmware::{self, Conduit};
 use super::register::{read, run, write};
-use super::tables::{self, phys_to_virt};
-use super::{console, gic};
+use super::{console, firmware, gic, tables};
 use crate::kernel::arch::contract::Boot;
+use crate::kernel::arch::high_half::{free_memory, phys_to_virt, virt_to_phys};
 use crate::kernel::arch::{device_tree, payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
@@ -20,15 +18,13 @@ const MEMORY_BYTES: u64 = 512 << 20;
 const MEMORY_BYTES_MAX: u64 = 16 << 30;
 /// Physical address at which `shootdown boot` puts the load.
 const LOAD: u64 = 0x4400_0000;
-const PAGE_BYTES: u64 = 4096;
 
 /// Entry of the first CPU, which comes from `boot.s` on its own stack.
 #[unsafe(no_mangle)]
-extern "C" fn begin_on_first_cpu(came_at_el2: u64) -> ! {
+extern "C" fn begin_on_first_cpu() -> ! {
     // SAFETY: `Aarch64::cpu` reads the CPU's number there.
     unsafe { write!("tpidr_el1", 0) };
     console::set_up();
-    firmware::set_conduit(if came_at_el2 == 0 { Conduit::Hvc } else { Conduit::Smc });
     let marks_entries = read!("id_aa64mmfr1_el1") & 0xf;
     assert!(marks_entries >= 2, "page tables are in a format for FEAT_HAFDBS");
     let memory_end = memory_end();
@@ -36,7 +32,7 @@ extern "C" fn begin_on_first_cpu(came_at_el2: u64) -> ! {
     gic::set_up();
     // SAFETY: the memory is mapped, and is not part of `Boot::memory`.
     let load = unsafe { payload::at(phys_to_virt(LOAD)) };
-    let memory = free_memory(load.len() as u64, memory_end);
+    let memory = free_memory(LOAD, load.len(), memory_end);
     upcalls::main_on_first_cpu(&Boot { memory, load })
 }
 
@@ -64,7 +60,7 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe extern "C" {
         fn start_other();
     }
-    let start = tables::virt_to_phys(start_other as *const ());
+    let start = virt_to_phys(start_other as *const ());
     // Make earlier stores visible to the CPU once its MMU is on.
     run!("dsb ish");
     // `boot.s` branches to `begin_on_other_cpu`.
@@ -76,12 +72,4 @@ fn memory_end() -> u64 {
     let tree = unsafe { device_tree::words(phys_to_virt(MEMORY)) };
     let bytes = tree.and_then(device_tree::memory_bytes);
     MEMORY + bytes.unwrap_or(MEMORY_BYTES).min(MEMORY_BYTES_MAX)
-}
-
-/// The memory above the load. The memory below holds the kernel and its tables; the rest of it is
-/// too small to be worth a second range.
-fn free_memory(load_bytes: u64, end: u64) -> Range<u64> {
-    let start = (LOAD + load_bytes).next_multiple_of(PAGE_BYTES);
-    assert!(start < end, "too little memory: it ends at {end:#x}");
-    start..end
 }

@@ -1,9 +1,8 @@
 // From reset, or from PSCI, to Rust.
 //
-// A CPU enters at its physical address with its MMU and data cache off, at EL1, or at EL2 if the
-// machine has it (`-M virt,virtualization=on`). It continues at EL1 with the MMU on. The boot
-// tables map the first two GiB twice: at their physical addresses (TTBR0) and where the kernel runs
-// (TTBR1). So the instruction after the one that turns the MMU on is mapped.
+// A CPU enters at its physical address with its MMU and data cache off, at EL1, and continues with
+// the MMU on. The boot tables map the first two GiB twice: at their physical addresses (TTBR0) and
+// where the kernel runs (TTBR1). So the instruction after the one that turns the MMU on is mapped.
 //
 // Nothing is stored while the MMU is off: such a store bypasses the caches, and a later load of the
 // word could hit an old cache line. (The first CPU's tables are part of the image.)
@@ -44,13 +43,8 @@ start_other:
 
 begin:
     mrs     x0, currentel
-    cmp     x0, #(3 << 2)
-    b.eq    end_early                   // EL3: there is no firmware here
-    cmp     x0, #(2 << 2)
-    cset    x21, eq                     // 1 if the CPU came at EL2
-    b.ne    1f
-    bl      leave_el2
-1:
+    cmp     x0, #(1 << 2)
+    b.ne    end_early                   // EL2 or EL3: the kernel is not a hypervisor, nor firmware
     msr     daifset, #0xf
     msr     spsel, #1
     adrp    x0, early_vectors
@@ -99,7 +93,6 @@ running_high:
     b.lo    4b
     adrp    x0, boot_stack_end
     mov     sp, x0
-    mov     x0, x21
     mov     x29, xzr
     mov     x30, xzr
     b       begin_on_first_cpu
@@ -108,30 +101,6 @@ running_high:
     mov     x29, xzr
     mov     x30, xzr
     b       begin_on_other_cpu
-
-// Returns from EL2 to EL1 at the address in x30.
-leave_el2:
-    mov     x0, #(1 << 31)              // HCR_EL2.RW: EL1 is AArch64; nothing traps
-    msr     hcr_el2, x0
-    mov     x0, #3                      // CNTHCTL_EL2: the counter and the timer do not trap
-    msr     cnthctl_el2, x0
-    msr     cntvoff_el2, xzr
-    mrs     x0, mpidr_el1
-    msr     vmpidr_el2, x0
-    mrs     x0, midr_el1
-    msr     vpidr_el2, x0
-    mov     x0, #0x33ff                 // CPTR_EL2: its RES1 bits; nothing traps
-    msr     cptr_el2, x0
-    msr     hstr_el2, xzr
-    msr     mdcr_el2, xzr
-    mov     x0, #0xf                    // ICC_SRE_EL2: interrupts by system registers, also at EL1
-    msr     s3_4_c12_c9_5, x0
-    isb
-    msr     s3_4_c12_c11_0, xzr         // ICH_HCR_EL2: no virtual interrupts
-    mov     x0, #0x3c5                  // EL1 with its own stack, everything masked
-    msr     spsr_el2, x0
-    msr     elr_el2, x30
-    eret
 
 // Sets TCR_EL1 as far as the processor supports it: 16 bits of ASID, hardware management of the
 // access flag and of the dirty state, and the full physical address size.

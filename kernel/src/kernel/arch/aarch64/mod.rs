@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`boot`] and `boot.s`, from reset to Rust; [`tables`], the kernel's page
 //! tables; [`firmware`], which starts other CPUs; [`gic`] and
-//! [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`], `user.s` and `switch.s`;
+//! [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`;
 //! [`console`]; [`end`].
 //!
 //! # Starting it
@@ -21,9 +21,9 @@
 //!
 //! `LOAD` is the load, of up to 128 MiB, at 64 MiB above the beginning of memory. Without it, the
 //! kernel runs on one CPU. The kernel reads the size of memory, up to 16 GiB, from the device tree,
-//! which is at the beginning of memory. With `virtualization=on`, the kernel enters at EL2 and goes
-//! down to EL1. At EL3 (`secure=on`) it fails immediately, as on processors without `FEAT_HAFDBS`.
-//! (In QEMU, `cortex-a76` and later processors have it.)
+//! which is at the beginning of memory. At EL2 (`virtualization=on`) or EL3 (`secure=on`) it fails
+//! immediately, as on processors without `FEAT_HAFDBS`. (In QEMU, `cortex-a76` and later processors
+//! have it.)
 //!
 //! # Why no floating point
 //!
@@ -71,6 +71,7 @@ use shootdown::Root;
 use shootdown_hw::aarch64::Features;
 
 use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
+use super::high_half;
 use register::{read, run};
 
 /// The `AArch64` architecture.
@@ -120,7 +121,7 @@ unsafe impl Architecture for Aarch64 {
     }
 
     fn phys_to_virt<T>(address: u64) -> *mut T {
-        tables::phys_to_virt(address)
+        high_half::phys_to_virt(address)
     }
 
     fn processor() -> Self::Processor {

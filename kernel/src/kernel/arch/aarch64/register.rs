@@ -1,6 +1,6 @@
 //! Access to system registers by name, and to registers of devices by address.
 
-use super::tables::phys_to_virt;
+use crate::kernel::arch::high_half::phys_to_virt;
 
 /// Reads a system register. The read is not moved before earlier accesses by the compiler.
 macro_rules! read {

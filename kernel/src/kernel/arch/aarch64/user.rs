@@ -9,7 +9,6 @@ use super::{interrupts, user_half};
 use crate::kernel::arch::contract::{User, UserExit};
 
 global_asm!(include_str!("user.s"));
-global_asm!(include_str!("switch.s"));
 
 unsafe extern "C" {
     fn enter_user(user: *mut User) -> u64;

@@ -1,4 +1,5 @@
-// Entry to and return from user mode, and the code that runs there.
+// Entry to and return from user mode, the code that runs there, and the switch from one thread's
+// stack to another's.
 
 .section .text.user, "ax"
 
@@ -9,16 +10,21 @@
 .set PC, 40
 .set MACHINE, 48
 
+// The registers that a call preserves, at the lower end of the stack.
+.macro callee_saved instruction
+    \instruction x19, x20, [sp, #0]
+    \instruction x21, x22, [sp, #16]
+    \instruction x23, x24, [sp, #32]
+    \instruction x25, x26, [sp, #48]
+    \instruction x27, x28, [sp, #64]
+    \instruction x29, x30, [sp, #80]
+.endm
+
 // enter_user(user: x0) -> the kind of return: x0
 .global enter_user
 enter_user:
     sub     sp, sp, #FRAME
-    stp     x19, x20, [sp]
-    stp     x21, x22, [sp, #16]
-    stp     x23, x24, [sp, #32]
-    stp     x25, x26, [sp, #48]
-    stp     x27, x28, [sp, #64]
-    stp     x29, x30, [sp, #80]
+    callee_saved stp
     str     x0, [sp, #FRAME_USER]
     mov     x7, x0
     ldp     x8, x9, [x7, #PC]
@@ -43,14 +49,29 @@ leave_user:
     str     x5, [x7, #MACHINE + 8]
     msr     daifclr, #4                 // unmask SErrors; the other exceptions stay masked
     mov     x0, x6
-    ldp     x19, x20, [sp]
-    ldp     x21, x22, [sp, #16]
-    ldp     x23, x24, [sp, #32]
-    ldp     x25, x26, [sp, #48]
-    ldp     x27, x28, [sp, #64]
-    ldp     x29, x30, [sp, #80]
+    callee_saved ldp
     add     sp, sp, #FRAME
     ret
+
+// switch_stack(from: x0, to: x1). The caller has saved the registers that a call may change. The
+// others are saved on the stack, and the stack pointer in `from`.
+.global switch_stack
+switch_stack:
+    sub     sp, sp, #96
+    callee_saved stp
+    mov     x2, sp
+    str     x2, [x0]
+    mov     sp, x1
+    callee_saved ldp
+    add     sp, sp, #96
+    ret
+
+// The first code of a new thread: x19 is its entry, x20 its argument.
+.global thread_start
+thread_start:
+    mov     x0, x20
+    mov     x30, xzr
+    br      x19
 
 // The position-independent code of user threads: x0 is the task, x1 the address, x2 the count, x3
 // the stride, x4 the value. x5 is a scratch register, which is also saved.

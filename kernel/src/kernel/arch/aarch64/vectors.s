@@ -42,19 +42,24 @@ vectors:
     vector_to_unexpected 14
     vector_to_unexpected 15
 
+// The registers that a call may change.
+.macro caller_saved instruction
+    \instruction x0, x1, [sp, #0]
+    \instruction x2, x3, [sp, #16]
+    \instruction x4, x5, [sp, #32]
+    \instruction x6, x7, [sp, #48]
+    \instruction x8, x9, [sp, #64]
+    \instruction x10, x11, [sp, #80]
+    \instruction x12, x13, [sp, #96]
+    \instruction x14, x15, [sp, #112]
+    \instruction x16, x17, [sp, #128]
+    \instruction x18, x30, [sp, #144]
+.endm
+
 // Calls Rust on the interrupted stack, and saves the registers that a call may change.
 interrupt_in_kernel:
     sub     sp, sp, #192
-    stp     x0, x1, [sp]
-    stp     x2, x3, [sp, #16]
-    stp     x4, x5, [sp, #32]
-    stp     x6, x7, [sp, #48]
-    stp     x8, x9, [sp, #64]
-    stp     x10, x11, [sp, #80]
-    stp     x12, x13, [sp, #96]
-    stp     x14, x15, [sp, #112]
-    stp     x16, x17, [sp, #128]
-    stp     x18, x30, [sp, #144]
+    caller_saved stp
     mrs     x0, elr_el1
     mrs     x1, spsr_el1
     stp     x0, x1, [sp, #160]
@@ -62,16 +67,7 @@ interrupt_in_kernel:
     ldp     x0, x1, [sp, #160]
     msr     elr_el1, x0
     msr     spsr_el1, x1
-    ldp     x18, x30, [sp, #144]
-    ldp     x16, x17, [sp, #128]
-    ldp     x14, x15, [sp, #112]
-    ldp     x12, x13, [sp, #96]
-    ldp     x10, x11, [sp, #80]
-    ldp     x8, x9, [sp, #64]
-    ldp     x6, x7, [sp, #48]
-    ldp     x4, x5, [sp, #32]
-    ldp     x2, x3, [sp, #16]
-    ldp     x0, x1, [sp]
+    caller_saved ldp
     add     sp, sp, #192
     eret
 

@@ -10,6 +10,44 @@
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
 
+# The registers that a call of Rust may change.
+.macro caller_saved instruction
+    \instruction $ra, $sp, 0
+    \instruction $a0, $sp, 8
+    \instruction $a1, $sp, 16
+    \instruction $a2, $sp, 24
+    \instruction $a3, $sp, 32
+    \instruction $a4, $sp, 40
+    \instruction $a5, $sp, 48
+    \instruction $a6, $sp, 56
+    \instruction $a7, $sp, 64
+    \instruction $t0, $sp, 72
+    \instruction $t1, $sp, 80
+    \instruction $t2, $sp, 88
+    \instruction $t3, $sp, 96
+    \instruction $t4, $sp, 104
+    \instruction $t5, $sp, 112
+    \instruction $t6, $sp, 120
+    \instruction $t7, $sp, 128
+    \instruction $t8, $sp, 136
+.endm
+
+# The registers that a call preserves.
+    .equ KEPT, 96
+.macro kept instruction
+    \instruction $ra, $sp, 0
+    \instruction $fp, $sp, 8
+    \instruction $s0, $sp, 16
+    \instruction $s1, $sp, 24
+    \instruction $s2, $sp, 32
+    \instruction $s3, $sp, 40
+    \instruction $s4, $sp, 48
+    \instruction $s5, $sp, 56
+    \instruction $s6, $sp, 64
+    \instruction $s7, $sp, 72
+    \instruction $s8, $sp, 80
+.endm
+
     .section .text.trap, "ax"
 
 # TLB refills come here in direct address mode, at the physical address in TLBRENTRY. If a table is
@@ -45,24 +83,7 @@ trap_entry:
     bnez    $t0, lost_stack
     addi.d  $sp, $sp, -FRAME
     csrrd   $t0, SAVE0
-    st.d    $ra, $sp, 0
-    st.d    $a0, $sp, 8
-    st.d    $a1, $sp, 16
-    st.d    $a2, $sp, 24
-    st.d    $a3, $sp, 32
-    st.d    $a4, $sp, 40
-    st.d    $a5, $sp, 48
-    st.d    $a6, $sp, 56
-    st.d    $a7, $sp, 64
-    st.d    $t0, $sp, 72
-    st.d    $t1, $sp, 80
-    st.d    $t2, $sp, 88
-    st.d    $t3, $sp, 96
-    st.d    $t4, $sp, 104
-    st.d    $t5, $sp, 112
-    st.d    $t6, $sp, 120
-    st.d    $t7, $sp, 128
-    st.d    $t8, $sp, 136
+    caller_saved st.d
     # A CPU that was about to sleep continues after `idle`: this is the interrupt that it waits for.
     csrrd   $a0, ERA
     la.pcrel $t0, sleep_begin
@@ -80,24 +101,7 @@ trap_entry:
     csrwr   $t0, ERA
     ld.d    $t0, $sp, 152
     csrwr   $t0, PRMD
-    ld.d    $ra, $sp, 0
-    ld.d    $a0, $sp, 8
-    ld.d    $a1, $sp, 16
-    ld.d    $a2, $sp, 24
-    ld.d    $a3, $sp, 32
-    ld.d    $a4, $sp, 40
-    ld.d    $a5, $sp, 48
-    ld.d    $a6, $sp, 56
-    ld.d    $a7, $sp, 64
-    ld.d    $t0, $sp, 72
-    ld.d    $t1, $sp, 80
-    ld.d    $t2, $sp, 88
-    ld.d    $t3, $sp, 96
-    ld.d    $t4, $sp, 104
-    ld.d    $t5, $sp, 112
-    ld.d    $t6, $sp, 120
-    ld.d    $t7, $sp, 128
-    ld.d    $t8, $sp, 136
+    caller_saved ld.d
     addi.d  $sp, $sp, FRAME
     ertn
 
@@ -126,42 +130,12 @@ sleep_end:
     csrxchg $zero, $t0, 0
     ret
 
-# The registers that a call preserves.
-    .equ KEPT, 96
-.macro push_kept
-    addi.d  $sp, $sp, -KEPT
-    st.d    $ra, $sp, 0
-    st.d    $fp, $sp, 8
-    st.d    $s0, $sp, 16
-    st.d    $s1, $sp, 24
-    st.d    $s2, $sp, 32
-    st.d    $s3, $sp, 40
-    st.d    $s4, $sp, 48
-    st.d    $s5, $sp, 56
-    st.d    $s6, $sp, 64
-    st.d    $s7, $sp, 72
-    st.d    $s8, $sp, 80
-.endm
-.macro pop_kept
-    ld.d    $ra, $sp, 0
-    ld.d    $fp, $sp, 8
-    ld.d    $s0, $sp, 16
-    ld.d    $s1, $sp, 24
-    ld.d    $s2, $sp, 32
-    ld.d    $s3, $sp, 40
-    ld.d    $s4, $sp, 48
-    ld.d    $s5, $sp, 56
-    ld.d    $s6, $sp, 64
-    ld.d    $s7, $sp, 72
-    ld.d    $s8, $sp, 80
-    addi.d  $sp, $sp, KEPT
-.endm
-
 # enter_user(user): enters user mode with the registers of a User. Returns when the thread comes
 # back.
     .globl enter_user
 enter_user:
-    push_kept
+    addi.d  $sp, $sp, -KEPT
+    kept    st.d
     move    $t0, $sp
     csrwr   $t0, SAVE2
     move    $t0, $a0
@@ -190,16 +164,19 @@ from_user:
     csrrd   $a0, SAVE0
     st.d    $a0, $t0, 48
     csrrd   $sp, SAVE2
-    pop_kept
+    kept    ld.d
+    addi.d  $sp, $sp, KEPT
     ret
 
 # switch_stack(from, to): saves the calling thread and resumes another.
     .globl switch_stack
 switch_stack:
-    push_kept
+    addi.d  $sp, $sp, -KEPT
+    kept    st.d
     st.d    $sp, $a0, 0
     move    $sp, $a1
-    pop_kept
+    kept    ld.d
+    addi.d  $sp, $sp, KEPT
     ret
 
 # The first code of a new thread: its entry is in s0, the argument in s1.

@@ -1,16 +1,15 @@
 //! From `boot.s` to the kernel's entry points.
 
 use core::arch::global_asm;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shootdown_hw::errata::Workarounds;
 use shootdown_hw::riscv64::Features;
 use shootdown_hw::riscv64::encoding::Mode;
 
-use super::tables::{self, phys_to_virt};
-use super::{firmware, harts, interrupts, timer};
+use super::{firmware, harts, interrupts, tables, timer};
 use crate::kernel::arch::contract::Boot;
+use crate::kernel::arch::high_half::{free_memory, phys_to_virt, virt_to_phys};
 use crate::kernel::arch::{device_tree, payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
@@ -43,10 +42,10 @@ extern "C" fn begin_on_first_cpu(hart: u32, tree: u64) -> ! {
     let bytes = device_tree::memory_bytes(tree_words).expect("the device tree has memory");
     // The firmware puts the tree at the end of memory.
     let memory_end = (MEMORY + bytes.min(MEMORY_BYTES_MAX)).min(tree & !(PAGE_BYTES - 1));
-    tables::set_up(MEMORY..memory_end, LOAD);
+    tables::set_up(memory_end, LOAD);
     // SAFETY: the memory is mapped, and is not part of `Boot::memory`.
     let load = unsafe { payload::at(phys_to_virt(LOAD)) };
-    let memory = free_memory(load.len() as u64, memory_end);
+    let memory = free_memory(LOAD, load.len(), memory_end);
     upcalls::main_on_first_cpu(&Boot { memory, load })
 }
 
@@ -104,15 +103,7 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe extern "C" {
         fn start_other();
     }
-    let start = tables::virt_to_phys(start_other as *const ());
+    let start = virt_to_phys(start_other as *const ());
     // `boot.s` branches to `begin_on_other_cpu`. The call of the firmware orders earlier stores.
     firmware::start_hart(harts::of_cpu(cpu), start, stack_end as u64);
-}
-
-/// The memory above the load. The memory below holds the firmware, the kernel and its tables; the
-/// rest of it is too small to be worth a second range.
-fn free_memory(load_bytes: u64, end: u64) -> Range<u64> {
-    let start = (LOAD + load_bytes).next_multiple_of(PAGE_BYTES);
-    assert!(tables::image_end() < LOAD && start < end, "too little memory: it ends at {end:#x}");
-    start..end
 }

@@ -1,8 +1,8 @@
 //! The console, and the device that ends the emulator.
 
 use super::csr::run;
-use super::tables::phys_to_virt;
 use crate::kernel::arch::contract::Status;
+use crate::kernel::arch::high_half::phys_to_virt;
 
 /// A UART compatible with National's 16550. The firmware has initialised it.
 const UART: u64 = 0x1000_0000;

@@ -54,6 +54,7 @@ use shootdown::Root;
 use shootdown_hw::riscv64::RiscV64 as Processor;
 
 use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
+use super::high_half;
 
 /// The RISC-V architecture.
 #[derive(Debug)]
@@ -107,7 +108,7 @@ unsafe impl Architecture for Riscv64 {
     }
 
     fn phys_to_virt<T>(address: u64) -> *mut T {
-        tables::phys_to_virt(address)
+        high_half::phys_to_virt(address)
     }
 
     fn processor() -> Processor {

@@ -49,7 +49,6 @@ pub fn run(line: &str) {
             "all" => is_all = true,
             "stuck" => stuck::stuck(),
             "counted" => measurement::count_instructions(),
-            #[cfg(feature = "measure")]
             "unnotified" => {
                 NOTIFIES.store(false, SeqCst);
                 ostd::mm::measure::notify_nobody();

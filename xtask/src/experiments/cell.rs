@@ -1,4 +1,4 @@
-//! A cell of the corpus: a program, a kernel and a number of CPUs; its recording, and its replay.
+//! A cell: a program, a kernel and a number of CPUs; its recording, and its replay.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,13 @@ use serde_json::Value;
 use super::corpus::Program;
 use crate::command::{Command, Failure};
 
-/// The machine of the replays. It has enough CPUs for every guest.
+/// The kernel of this host, on which the programs run without a guest.
+pub(super) const HOST: &str = "host";
+
+/// The machines of the replays: one with enough CPUs for every guest, and the host that made the
+/// table in the book.
 const MACHINE: &str = "xeon-2s";
+const MACHINE_OF_HOST: &str = "emerald-rapids-kvm";
 
 /// The directory of the recordings that ship.
 const SHIPPED: &str = "traces/guests";
@@ -33,20 +38,16 @@ pub(super) struct Cell {
     pub(super) cpus: u32,
 }
 
-/// The end of a guest.
-#[derive(Clone, Debug)]
-pub(super) enum Recorded {
-    At(PathBuf),
-    /// The kernel's package, or a tool, is not to be had here.
-    Missing(String),
-}
+/// The path of a recording, or the reason why there is none: the kernel's package or a tool is not
+/// available here, or the program failed.
+pub(super) type Recorded = Result<PathBuf, String>;
 
 /// The status of `shootdown guest` if a tool, a package or the network is missing.
 const MISSING: i32 = 3;
 
 impl Cell {
     /// Returns the file name of the recording.
-    fn file(&self) -> String {
+    pub(super) fn file(&self) -> String {
         let name = self.program.name.replace(' ', "-");
         let Self { kernel, cpus, .. } = self;
         format!("{name}-{kernel}-{cpus}.shootdown")
@@ -63,29 +64,30 @@ impl Cell {
         guest.arg("--kernel").arg(self.kernel).arg("--cpus").arg(self.cpus.to_string())
     }
 
-    /// Boots the guest and records the program.
-    pub(super) fn record(
-        &self,
-        place: &Place,
-        files: &[PathBuf],
-        options: &str,
-    ) -> Result<Recorded, Failure> {
+    /// Records the program on this host.
+    pub(super) fn record_on_host(&self, place: &Place) -> Result<Recorded, Failure> {
         let path = self.recording(place);
-        let mut guest = self.guest(place, options).arg("--output").arg(&path);
-        for file in files {
-            guest = guest.arg("--file").arg(file);
+        if self.program.prepare(&place.work)?.is_none() {
+            return Ok(Err(format!("{} is not installed", self.program.needs)));
         }
-        guest = guest.arg("--");
-        for word in (self.program.command)(self.cpus) {
-            guest = guest.arg(word);
-        }
-        let missing = run(guest.within(&place.work), &self.to_string())?;
-        Ok(missing.map_or(Recorded::At(path), Recorded::Missing))
+        // Others may use this machine: the threads should run at once all the same.
+        let record = Command::new(&place.lab).args("record --quiet --output").arg(&path);
+        let record = record.args("-- nice -n -10").within(&place.work);
+        self.program.command(self.cpus).into_iter().fold(record, Command::arg).output()?;
+        Ok(Ok(path))
     }
 
-    /// Replays the recording on [`MACHINE`], and returns its counts.
+    /// Replays a recording of the cell.
     pub(super) fn replay(&self, place: &Place, path: &Path) -> Result<Counts, Failure> {
-        counts(&place.lab, path, MACHINE)
+        let machine = if self.kernel == HOST { MACHINE_OF_HOST } else { MACHINE };
+        let replay = Command::new(&place.lab).arg("replay").arg(path).arg("--machine").arg(machine);
+        let replay = replay.args("--designs linux-7.0,shootdown --format json").captured()?;
+        // A replay that is not close is a result here.
+        let json = serde_json::from_slice(&replay.stdout).ok();
+        json.as_ref().and_then(Counts::parse).ok_or_else(|| {
+            eprint!("{}", String::from_utf8_lossy(&replay.stderr));
+            Failure::new(format!("{} cannot be replayed", path.display()), "read the error above")
+        })
     }
 
     /// Returns the recording of an earlier run, or else one that ships.
@@ -95,13 +97,6 @@ impl Cell {
             .map(|directory| directory.join(self.file()))
             .into_iter()
             .find(|path| path.is_file())
-    }
-}
-
-impl PartialEq for Cell {
-    fn eq(&self, other: &Self) -> bool {
-        let place = |cell: &Self| (cell.program.name, cell.kernel, cell.cpus);
-        place(self) == place(other)
     }
 }
 
@@ -132,29 +127,17 @@ pub(super) fn run(guest: Command, name: &str) -> Result<Option<String>, Failure>
     }
 }
 
-/// Replays a recording on a machine.
-pub(crate) fn counts(lab: &Path, path: &Path, machine: &str) -> Result<Counts, Failure> {
-    let replay = Command::new(lab).arg("replay").arg(path).arg("--machine").arg(machine);
-    let replay = replay.args("--designs linux-7.0,shootdown --format json").captured()?;
-    // A replay that is not close is a result here.
-    let json = serde_json::from_slice(&replay.stdout).ok();
-    json.as_ref().and_then(Counts::parse).ok_or_else(|| {
-        eprint!("{}", String::from_utf8_lossy(&replay.stderr));
-        Failure::new(format!("{} cannot be replayed", path.display()), "read the error above")
-    })
-}
-
 /// Counts of the kernel and of `linux-7.0`, and of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) requests: (u64, u64),
-    pub(crate) interrupts: (u64, u64),
-    pub(crate) full: (u64, u64),
-    pub(crate) ranged: (u64, u64),
+pub(super) struct Counts {
+    pub(super) requests: (u64, u64),
+    pub(super) interrupts: (u64, u64),
+    pub(super) full: (u64, u64),
+    pub(super) ranged: (u64, u64),
     /// Requests and interrupts of the engine.
-    pub(crate) engine: (u64, u64),
+    pub(super) engine: (u64, u64),
     /// Full and ranged flushes of the engine together.
-    pub(crate) engine_flushes: u64,
+    pub(super) engine_flushes: u64,
 }
 
 impl Counts {
@@ -176,7 +159,7 @@ impl Counts {
     }
 
     /// Returns the verdict: the first reason why the model differs from the kernel, if it does.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> Verdict {
         let all = |(full, ranged): ((u64, u64), (u64, u64))| (full.0 + ranged.0, full.1 + ranged.1);
         if !is_within(REQUESTS, self.requests) {
             Verdict::Requests
@@ -192,7 +175,7 @@ impl Counts {
 
 /// The judgement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// Requests are within 5 %, and full and ranged flushes within 10 %.
     Close,
     /// Requests and the sum of the flushes are, but not how many of them are full.
@@ -204,7 +187,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    pub(crate) const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Close => "close",
             Self::Kinds => "kinds",
@@ -221,7 +204,7 @@ const FLUSHES: u64 = 10;
 const CLOSE_COUNT: u64 = 10;
 
 /// Returns `true` if the model's count is close to the kernel's.
-pub(crate) fn is_within(percent: u64, (kernel, model): (u64, u64)) -> bool {
+pub(super) fn is_within(percent: u64, (kernel, model): (u64, u64)) -> bool {
     let off = kernel.abs_diff(model);
     off <= CLOSE_COUNT || off * 100 <= percent * kernel
 }

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::cell::{Cell, Place, Recorded};
-use super::corpus::{ITERATIONS, PROGRAMS};
+use super::cell::{Cell, Place};
+use super::corpus::CORPUS;
 use super::{CPUS, KERNELS, place, record};
 use crate::boots::golden;
 use crate::command::{Command, Failure, cargo};
@@ -14,6 +14,9 @@ use crate::{output, parallel};
 
 /// The version of Linux.
 const KERNEL: &str = KERNELS[1];
+
+/// The operations of all CPUs together, as in the corpus.
+const ITERATIONS: u32 = 512;
 
 /// The file with the table. The chapter on guests explains it.
 const TABLE: &str = "docs/data/loops.csv";
@@ -46,12 +49,13 @@ pub(crate) fn compare() -> Result<(), Failure> {
 
 /// Returns the recordings of the loops, by loop and number of CPUs.
 fn recorded(place: &Place) -> Result<Vec<(Cell, PathBuf)>, Failure> {
-    let loops = || PROGRAMS.iter().filter(|program| program.name.starts_with("loop "));
+    let all = CORPUS.everywhere.iter();
+    let loops = || all.clone().filter(|program| program.name.starts_with("loop "));
     for cpus in [1].into_iter().chain(CPUS) {
         let cells = loops().map(|program| Cell { program, kernel: KERNEL, cpus });
         let missing: Vec<Cell> = cells.filter(|cell| cell.known(place).is_none()).collect();
-        for (cell, recorded) in record(&missing, place)? {
-            if let Recorded::Missing(why) = recorded {
+        for (cell, recorded) in record(&missing, place) {
+            if let Err(why) = recorded {
                 return Err(Failure::missing(format!("{cell}: {why}"), "read the output above"));
             }
         }
