@@ -23,27 +23,33 @@ impl AsidWord {
     pub(crate) const PINS: u64 = 0xff << 16;
     pub(crate) const EPOCH_SHIFT: u32 = 24;
 
+    #[inline]
     pub(crate) const fn new(epoch: u64, asid: u64) -> Self {
         Self(epoch << Self::EPOCH_SHIFT | asid)
     }
 
+    #[inline]
     pub(crate) const fn asid(self) -> u64 {
         self.0 & Self::ASID
     }
 
+    #[inline]
     pub(crate) const fn tag(self) -> Tag {
         Tag(self.0 as u16)
     }
 
+    #[inline]
     pub(crate) const fn epoch(self) -> u64 {
         self.0 >> Self::EPOCH_SHIFT
     }
 
+    #[inline]
     pub(crate) const fn is_pinned(self) -> bool {
         self.0 & Self::PINS != 0
     }
 
     /// The word without pins, as a CPU that uses the ASID publishes it.
+    #[inline]
     pub(crate) const fn unpinned(self) -> Self {
         Self(self.0 & !Self::PINS)
     }
@@ -70,6 +76,7 @@ pub(crate) struct AsidAllocator<M: Machine> {
 const FIRST: u64 = 1;
 
 /// The lock's word while `cpu` holds it.
+#[inline]
 fn holder(cpu: CpuId) -> u64 {
     u64::from(cpu.0) + 1
 }
