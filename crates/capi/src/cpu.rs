@@ -118,8 +118,8 @@ pub unsafe extern "C" fn shootdown_enter_lazy() {
 pub unsafe extern "C" fn shootdown_resume(id: u64) -> bool {
     // SAFETY: the caller's promise.
     let pin = unsafe { pin() };
-    // An id is compared, and 0 is the id of no space.
-    loaded_id(&pin) == id && id != 0 && pin.resume_loaded().is_some()
+    // 0 if no space is loaded: then there is nothing to resume.
+    loaded_id(&pin) == id && pin.resume_loaded().is_some()
 }
 
 /// Makes the loaded space active again, whichever it is, and returns its id. Returns 0 if no space

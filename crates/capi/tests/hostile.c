@@ -176,11 +176,11 @@ static void expect_flush_waits(void) {
     expect(shootdown_poll(&pending));
 }
 
-static void fill_batch(void) {
-    shootdown_batch_init(&batch);
+static void add_page(void) {
     expect(shootdown_batch_add_space(&batch, &a));
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
 }
+static void fill_batch(void) { shootdown_batch_init(&batch), add_page(); }
 
 /* The beginning of the engine. */
 
@@ -373,9 +373,9 @@ static void batch_polled_after_wait(void) {
     shootdown_batch_poll(&sent);
 }
 static void batch_used_again(void) {
-    share();
+    share(), shootdown_batch_init(&batch);
     for (int i = 0; i < 3; i++) {
-        fill_batch(), expect(shootdown_is_batched(&a));
+        add_page(), expect(shootdown_is_batched(&a));
         shootdown_batch_send(&batch, &sent);
         shootdown_batch_wait(&sent);
         expect(!shootdown_is_batched(&a));
@@ -449,11 +449,12 @@ static void walk_while_away(void) {
 
 /* Broadcasts that complete when their call returns. */
 
-static void start_firmware(void) {
+static void start_broadcasts(uint32_t reach) {
     config.tagging = SHOOTDOWN_TAGS_GLOBAL, config.tag_count = 255;
-    config.broadcast.reach = SHOOTDOWN_REACH_TARGETS;
+    config.broadcast.reach = reach;
     share();
 }
+static void start_firmware(void) { start_broadcasts(SHOOTDOWN_REACH_TARGETS); }
 static void unmasked_wait_for_firmware(void) {
     start_firmware();
     for (int i = 0; i < 100; i++) {
@@ -465,6 +466,14 @@ static void unmasked_wait_for_firmware(void) {
     expect(broadcasts == 100 && self_rings == 0 && !rung[0] && !rung[1]);
 }
 static void refused_by_firmware(void) { refuses = true, start_firmware(), expect_flush_waits(); }
+
+static void kernel_flush_refused(void) {
+    refuses = true, start_broadcasts(SHOOTDOWN_REACH_EVERYONE);
+    shootdown_flush_kernel(PAGE, &pending);
+    expect(!shootdown_poll(&pending));
+    answer();
+    expect(shootdown_poll(&pending));
+}
 
 static const char POINTER[] = "a pointer is null, or not aligned", NESTED[] = "in an operation";
 static const char FOREIGN[] = "another engine's", NO_FLUSH[] = "pending flush is not initialised";
@@ -563,6 +572,7 @@ static const struct {
     RETURNS(walk_while_away),
     RETURNS(unmasked_wait_for_firmware),
     RETURNS(refused_by_firmware),
+    RETURNS(kernel_flush_refused),
 };
 
 /* Runs a case. Returns true if it ended as expected. */

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{Budget, Detail, Search, search, shortest};
 
-const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 2_000_000 };
+const BUDGET: Budget = Budget { time: Duration::from_secs(3600), states: 2_000_000 };
 
 #[test]
 fn each_bug_is_found() {

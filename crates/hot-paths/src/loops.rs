@@ -23,7 +23,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::send_flush,
-            limits: Limits::new([3239, 28_352, 225_019], None),
+            limits: Limits::new([3224, 28_377, 225_455], None),
         },
         // All CPUs have answered.
         Self {
@@ -35,14 +35,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 stage
             },
             run: |stage| stage.sent.as_mut().expect("`prepare` has flushed").wait(),
-            limits: Limits::new([2091, 27_264, 197_083], None),
+            limits: Limits::new([2091, 27_267, 197_087], None),
         },
         // Each other CPU is lazy on the space.
         Self {
             name: "flush_of_none",
             prepare: lazy_everywhere,
             run: Stage::flush,
-            limits: Limits::new([1918, 15_881, 146_128], None),
+            limits: Limits::new([1904, 15_883, 130_182], None),
         },
         // Each other CPU is lazy on the space, and has not seen its tables unhooked.
         Self {

@@ -15,6 +15,7 @@ pub struct FlushCosts {
 impl Default for FlushCosts {
     /// The costs of x86 server cores: about 250 cycles for `INVLPG`, and 500 cycles for a write to
     /// CR3 that discards translations.
+    #[inline]
     fn default() -> Self {
         Self { invalidate_page_ns: 100, full_flush_ns: 200 }
     }
@@ -38,6 +39,7 @@ impl FlushCosts {
     /// ```text
     /// 2 · batch_ceiling · page = 2 · full + refill = full + flush_ceiling · page
     /// ```
+    #[inline]
     pub(crate) fn batch_ceiling(self, flush_ceiling: usize) -> usize {
         let Some(full) = self.full_flush_ns.checked_div(self.invalidate_page_ns) else {
             return flush_ceiling;

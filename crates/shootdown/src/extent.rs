@@ -27,6 +27,7 @@ impl PageSize {
     ///
     /// If `shift` is not within 12 to 43.
     #[must_use]
+    #[inline]
     pub const fn from_shift(shift: u8) -> Self {
         assert!(shift >= 12 && shift <= 43, "page sizes from 4 KiB to 8 TiB");
         Self { shift }
@@ -34,12 +35,14 @@ impl PageSize {
 
     /// The base-2 logarithm of the size in bytes.
     #[must_use]
+    #[inline]
     pub const fn shift(self) -> u8 {
         self.shift
     }
 
     /// The size in bytes.
     #[must_use]
+    #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.shift
     }
@@ -82,6 +85,7 @@ impl Extent {
 
     /// The page of 4 KiB that contains `address`.
     #[must_use]
+    #[inline]
     pub const fn page(address: u64) -> Self {
         Self::pages(address, 1, PageSize::SIZE_4K)
     }
@@ -131,12 +135,14 @@ impl Extent {
 
     /// The whole address space.
     #[must_use]
+    #[inline]
     pub const fn whole() -> Self {
         Self(0)
     }
 
     /// The empty extent: a flush of it does nothing.
     #[must_use]
+    #[inline]
     pub const fn empty() -> Self {
         Self(Self::SIZE)
     }
@@ -156,6 +162,7 @@ impl Extent {
     /// as well, or the tables are [quarantined](crate::PinnedCpu::flush_gathered) until the CPU
     /// cannot walk them.
     #[must_use]
+    #[inline]
     pub const fn freeing_tables(self) -> Self {
         if self.is_empty() { Self(Self::TABLES) } else { Self(self.0 | Self::TABLES) }
     }
@@ -183,6 +190,7 @@ impl Extent {
 
     /// Returns `true` if page tables are about to be freed.
     #[must_use]
+    #[inline]
     pub const fn frees_tables(self) -> bool {
         self.0 & Self::TABLES != 0
     }
@@ -194,6 +202,7 @@ impl Extent {
         clippy::cast_sign_loss,
         reason = "the functions for it are newer than Rust 1.85"
     )]
+    #[inline]
     pub const fn start(self) -> u64 {
         // The shift extends the sign.
         ((self.0 as i64 >> Self::ADDRESS_SHIFT) << 12) as u64
@@ -201,17 +210,20 @@ impl Extent {
 
     /// Number of pages; 0 for the whole space and for the empty extent.
     #[must_use]
+    #[inline]
     pub const fn page_count(self) -> usize {
         (self.0 & Self::PAGES) as usize
     }
 
     /// Size of the pages; 4 KiB for the whole space.
     #[must_use]
+    #[inline]
     pub const fn page_size(self) -> PageSize {
         PageSize { shift: (((self.0 >> Self::SIZE_SHIFT) & 0x1f) as u8) + 12 }
     }
 
     /// The address of each page, in order; none for the whole space.
+    #[inline]
     pub fn addresses(self) -> impl Iterator<Item = u64> {
         let (start, bytes) = (self.start(), self.page_size().bytes());
         // Stop at the top of the address space, and do not wrap around to page 0.

@@ -26,18 +26,21 @@ pub struct ExtentSet {
 impl ExtentSet {
     /// The empty set.
     #[must_use]
+    #[inline]
     pub const fn new() -> Self {
         Self { extents: [Extent::whole(); EXTENTS_MAX], count: 0 }
     }
 
     /// Returns `true` if nothing was added: then no flush is needed.
     #[must_use]
+    #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// The extents.
     #[must_use]
+    #[inline]
     pub fn as_slice(&self) -> &[Extent] {
         &self.extents[..self.count]
     }

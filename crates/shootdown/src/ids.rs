@@ -8,6 +8,7 @@ pub struct CpuId(pub u32);
 impl CpuId {
     /// The number as an index into per-CPU arrays.
     #[must_use]
+    #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -20,6 +21,7 @@ pub struct SpaceId(pub(crate) u64);
 impl SpaceId {
     /// The id as a number: 1 for the first space of the engine, 2 for the second, and so on.
     #[must_use]
+    #[inline]
     pub const fn number(self) -> u64 {
         self.0
     }

@@ -33,16 +33,19 @@ impl Phase {
     const DEVICES: u64 = Self::DEVICES_MAX * Self::DEVICE;
 
     /// Returns `true` if no CPU trims the mask.
+    #[inline]
     pub(crate) const fn is_stable(self) -> bool {
         self.0 & (Self::CLEARING | Self::TRIMMING) == 0
     }
 
     /// Returns `true` if flushes read both sets.
+    #[inline]
     pub(crate) const fn is_trimming(self) -> bool {
         self.0 & Self::TRIMMING != 0
     }
 
     /// Number of devices that use the space.
+    #[inline]
     pub(crate) const fn device_count(self) -> u64 {
         (self.0 & Self::DEVICES) / Self::DEVICE
     }
@@ -50,16 +53,19 @@ impl Phase {
     /// Returns `true` if flushes read one set, and no device uses the space.
     ///
     /// The bits are neighbours, so that each processor tests them with one instruction.
+    #[inline]
     pub(crate) const fn is_plain(self) -> bool {
         self.0 & (Self::TRIMMING | Self::DEVICES) == 0
     }
 
     /// Number of trims that have ended. Its lowest bit selects the set that flushes read.
+    #[inline]
     pub(crate) const fn epoch(self) -> u64 {
         self.0 / Self::EPOCH
     }
 
     /// The epoch in whose set CPUs register: the next one while [`TRIMMING`](Self::TRIMMING).
+    #[inline]
     pub(crate) const fn registered_epoch(self) -> u64 {
         (self.0 + Self::TRIMMING) / Self::EPOCH
     }

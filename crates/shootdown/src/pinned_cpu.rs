@@ -117,13 +117,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     #[track_caller]
     pub(crate) fn begin(&self) -> Operation<'e> {
         let operation = self.begin_nested();
-        if is_checked::<M>() {
-            assert!(
-                operation.before == Activity::Idle,
-                "CPU {} is in an operation of the engine already: an interrupt that uses the \
-                 engine was not masked, or a method of `Machine` called the engine",
-                self.id.0
-            );
+        if is_checked::<M>() && operation.before != Activity::Idle {
+            refuse_operation(self.id);
         }
         operation
     }
@@ -267,6 +262,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn set_presence_then_fence(&self, presence: PresenceWord, rule: Rule) {
         store_then_fence(self.machine(), &self.cpu.presence, presence.0, Rule::LeaveRelease, rule);
     }
+}
+
+/// Panics. Has no reference to the guard, which would then be written to memory in each operation.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn refuse_operation(CpuId(cpu): CpuId) -> ! {
+    panic!(
+        "CPU {cpu} is in an operation of the engine already: an interrupt that uses the engine was \
+         not masked, or a method of `Machine` called the engine"
+    );
 }
 
 /// The time in which a CPU is in one of the engine's operations.

@@ -39,6 +39,7 @@ impl Horizon {
     /// For a kernel that counts the flushes of a space itself, from 1 on, and does not use
     /// [`PinnedCpu::flush_gathered`](crate::PinnedCpu::flush_gathered).
     #[must_use]
+    #[inline]
     pub const fn new(flush: u64, cleared: u64) -> Self {
         Self { space: 0, flush, cleared }
     }
@@ -51,6 +52,7 @@ impl Horizon {
 
     /// Number of the flush, among the flushes of its space.
     #[must_use]
+    #[inline]
     pub const fn flush(self) -> u64 {
         self.flush
     }
@@ -58,6 +60,7 @@ impl Horizon {
     /// Number of the last flush whose unhooked tables no CPU can walk any more. The same holds for
     /// all earlier flushes. 0 if there is none.
     #[must_use]
+    #[inline]
     pub const fn cleared(self) -> u64 {
         self.cleared
     }
@@ -65,6 +68,7 @@ impl Horizon {
     /// Returns `true` if no CPU can walk the tables of this flush itself, so that they can be freed
     /// immediately.
     #[must_use]
+    #[inline]
     pub const fn is_clear(self) -> bool {
         self.cleared != Self::UNKNOWN.cleared && self.cleared >= self.flush
     }

@@ -263,6 +263,7 @@ macro_rules! rules {
 
             /// The kind of the rule.
             #[must_use]
+            #[inline]
             pub const fn kind(self) -> Kind {
                 match self { $(Self::$name => $kind),* }
             }

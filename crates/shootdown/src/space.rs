@@ -147,6 +147,7 @@ impl<M: Machine> fmt::Debug for Space<M> {
 
 /// Returns `true` if these references include those of the space's users. CPUs that were marked may
 /// have dropped theirs before.
+#[inline]
 pub(crate) const fn has_users(refs: u64) -> bool {
     refs > ALIVE / 2
 }

@@ -37,10 +37,12 @@ impl Counter {
         self.0.fetch_add(count, Relaxed) + count
     }
 
+    #[inline]
     pub(crate) fn set(&self, count: u64) {
         self.0.store(count, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Relaxed)
     }

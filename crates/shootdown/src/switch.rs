@@ -317,6 +317,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// # Safety
     ///
     /// As [`Machine::load`].
+    #[inline(never)]
     unsafe fn load_stale(&self, space: &Space<M>, slot: &TagSlot, seen: u64, generation: u64) {
         let (machine, counters) = (self.machine(), self.counters());
         let missed = space.log.missed(machine, seen, generation, self.ceiling_on_return());

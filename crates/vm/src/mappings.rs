@@ -70,10 +70,11 @@ impl<S: System> Mappings<S> {
         sharers
     }
 
-    /// Returns the end of an outstanding flush that overlaps `range`: up to there, a CPU may have
-    /// an old translation. The flush may be in flight or deferred.
-    pub(crate) fn unflushed(&self, range: &Range<u64>) -> Option<u64> {
-        self.in_flight.overlapping(range, None).or_else(|| self.deferred.overlapping(range))
+    /// Returns the end of an outstanding flush other than `own` that overlaps `range`: up to there,
+    /// a CPU may have an old translation, which may allow more than the entry. The flush may be in
+    /// flight or deferred.
+    pub(crate) fn unflushed(&self, range: &Range<u64>, own: Option<&FlushInFlight>) -> Option<u64> {
+        self.in_flight.overlapping(range, own).or_else(|| self.deferred.overlapping(range))
     }
 
     /// Announces that the entry for the page at `address` is about to be cleared, and flushed alone
@@ -95,23 +96,24 @@ impl<S: System> Mappings<S> {
         }))
     }
 
-    /// Adds a page whose entry held `leaf` to the batch, or flushes it. CPUs may have cached it.
-    /// `sharers` are those of the entry's table, read after the entry was cleared and while the
-    /// table was in the tree.
+    /// Adds an announced page whose entry held `leaf` to the batch, or flushes it. CPUs may have
+    /// cached it. `sharers` are those of the entry's table, read after the entry was cleared and
+    /// while the table was in the tree.
     pub(crate) fn unmapped(
         &self,
         coherence: &S::Coherence,
         batch: &mut Batch<S>,
-        address: u64,
-        leaf: Leaf,
+        announced: &Announced,
+        (address, leaf): (u64, Leaf),
         sharers: &Sharers,
     ) {
-        // A CPU can cache only translations that allow some access.
-        if leaf.protection.is_empty() {
-            return;
-        }
-        let stale_writes = if leaf.protection.contains(Protection::WRITE) {
+        let stale_writes = if leaf.protection.contains(Protection::WRITE)
+            || self.unflushed(&(address..address + PAGE_BYTES), announced.0.as_ref()).is_some()
+        {
             StaleWrites::Possible
+        } else if leaf.protection.is_empty() {
+            // No CPU has cached the page.
+            return;
         } else {
             StaleWrites::Impossible
         };

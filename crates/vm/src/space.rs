@@ -105,7 +105,7 @@ impl<S: System> AddressSpace<S> {
 
     /// Returns `true` if no flush of an address in `range` is in flight or deferred.
     pub fn is_flushed(&self, range: &Range<u64>) -> bool {
-        self.mappings.unflushed(range).is_none()
+        self.mappings.unflushed(range, None).is_none()
     }
 
     /// Returns `true` if there is an area at `address`.

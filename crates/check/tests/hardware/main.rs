@@ -15,7 +15,7 @@ use shootdown_check::{
     publish, run, search, with_machine,
 };
 
-const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
+const BUDGET: Budget = Budget { time: Duration::from_secs(3600), states: 1_000_000 };
 
 type Body = fn(&Shared, usize);
 

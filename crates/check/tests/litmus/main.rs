@@ -62,7 +62,7 @@ use shootdown_check::{Budget, Detail, Profile, Search, search};
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::{Instruction, Program, Start};
 
-const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
+const BUDGET: Budget = Budget { time: Duration::from_secs(3600), states: 1_000_000 };
 
 /// A verdict on an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

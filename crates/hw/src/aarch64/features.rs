@@ -274,6 +274,8 @@ pub(crate) mod tests {
         assert_eq!(short.common(V8_4), short);
         assert_eq!(V8_4.common(V8_0), V8_0);
         assert_eq!(V8_0.common(V8_4), V8_0);
+        let large = Features { has_large_leaves: true, ..V8_0 };
+        assert_eq!((V8_0.common(large), large.common(V8_0)), (large, large));
         let apart = Features { workarounds: Workarounds::ASID_APART, ..V8_0 };
         let once = Features { workarounds: Workarounds::ICACHE_AT_SWITCH, ..V8_0 };
         let both = Features { workarounds: apart.workarounds.with(once.workarounds), ..V8_0 };

@@ -10,7 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{INSTANCES, assert_error, can_trace, command, files, has_tracefs, text};
+use crate::common::{
+    INSTANCES, assert_error, can_trace, command, files, has_tracefs, text, wait_until_handled,
+};
 use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
 use shootdown_recording::record::{Event, Record};
 use shootdown_recording::{Ended, Reader, Totals};
@@ -66,8 +68,8 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
 /// Starts a recorder in its own process group, and waits until its program prints `ready`.
 fn begun(options: &[&str], script: &str) -> (TempDir, Child) {
     let (directory, mut command) = recorder(options, &["sh", "-c", script]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().expect("the command runs");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.process_group(0).spawn().expect("the command runs");
     assert_eq!(line(&mut child), "ready\n");
     (directory, child)
 }
@@ -273,6 +275,7 @@ fn second_ctrl_c_ends_recording_but_not_program() {
     let (directory, child) = begun(&[], "trap '' INT; echo ready; exec sleep 100");
     let id = child.id();
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
+    wait_until_handled(id, Signal::INT);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(instances(id).len(), 2, "one Ctrl-C does not end the recording");
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
@@ -373,9 +376,13 @@ fn lost_events_are_reported_and_recorded() {
     }
     // The recorder must be stopped to lose events, because it is fast enough otherwise.
     let work = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
-    let script = format!("echo ready; sleep 0.3; {work}; echo done");
+    let script = format!("echo ready; read go; {work}; echo done");
     let (directory, mut child) = begun(&["--buffer-kib", "4"], &script);
     kill_process(pid(&child), Signal::STOP).expect("a signal");
+    let status = format!("/proc/{}/status", child.id());
+    let status = || fs::read_to_string(&status).expect("it runs");
+    wait_for("the recorder has stopped", || status().contains("State:\tT"));
+    child.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("a reader");
     assert_eq!(line(&mut child), "done\n");
     kill_process(pid(&child), Signal::CONT).expect("a signal");
     let (error, status) = end(child);

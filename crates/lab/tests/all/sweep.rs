@@ -95,8 +95,9 @@ fn digest_is_same_for_cores_shards_and_merge() {
 fn killed_sweep_resumes_without_repeating_or_losing_rows() {
     let directory = directory(GRIDS);
     let whole = digest(&sweep(&directory, "spec.toml --output whole.jsonl"));
-    let mut kills = 0;
-    for round in 0..if is_soak() { 50 } else { 3 } {
+    let (mut kills, mut round) = (0, 0);
+    // On a busy host, a sweep may end before it is killed.
+    while round < if is_soak() { 50 } else { 3 } || kills == 0 {
         let path = directory.path().join("killed.jsonl");
         let _ = fs::remove_file(&path);
         // A multiple of a prime spreads the moments over the time of a sweep.
@@ -118,8 +119,8 @@ fn killed_sweep_resumes_without_repeating_or_losing_rows() {
         assert_eq!(digest(&resumed), whole, "round {round}");
         let rows = rows(path);
         assert_eq!((rows.len(), cells(&rows).len()), (CELLS, CELLS), "round {round}");
+        round += 1;
     }
-    assert!(kills > 0, "no sweep was killed");
 }
 
 #[test]

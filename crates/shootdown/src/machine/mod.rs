@@ -123,8 +123,8 @@ pub unsafe trait Machine: Memory {
     /// promise that is broken then panics with a sentence.
     ///
     /// Builds with debug assertions do most of these checks whatever this is. In other builds,
-    /// `true` costs a flush 7 instructions, a switch to a space that is not loaded 21, and going
-    /// lazy and back 17 (counted in C). The C interface sets it, because C has no types that keep
+    /// `true` costs a flush 7 instructions, a switch to a space that is not loaded 17, and going
+    /// lazy and back 16 (counted in C). The C interface sets it, because C has no types that keep
     /// promises.
     const CHECKS: bool = false;
 

@@ -30,20 +30,24 @@ impl AsidWord {
     const EPOCH_SHIFT: u32 = 24;
     const PROPOSED: u64 = 1 << Self::EPOCH_SHIFT;
 
+    #[inline]
     pub(crate) const fn new(epoch: u64, asid: u64) -> Self {
         Self(epoch << Self::EPOCH_SHIFT | asid)
     }
 
+    #[inline]
     pub(crate) const fn asid(self) -> u64 {
         self.0 & Self::ASID
     }
 
+    #[inline]
     pub(crate) const fn tag(self) -> Tag {
         Tag(self.0 as u16)
     }
 
     /// The epoch in which CPUs may load the ASID; an odd number, which is never the epoch, if the
     /// ASID is proposed.
+    #[inline]
     pub(crate) const fn epoch(self) -> u64 {
         self.0 >> Self::EPOCH_SHIFT
     }
@@ -53,6 +57,7 @@ impl AsidWord {
         self.epoch() & !1
     }
 
+    #[inline]
     pub(crate) const fn is_pinned(self) -> bool {
         self.0 & Self::PINS != 0
     }
@@ -71,6 +76,7 @@ impl AsidWord {
     }
 
     /// The word without pins, as a CPU that uses the ASID publishes it.
+    #[inline]
     pub(crate) const fn unpinned(self) -> Self {
         Self(self.0 & !Self::PINS)
     }
@@ -112,6 +118,7 @@ const BLOCK_BITS: u32 = AsidWord::EPOCH_SHIFT;
 const BLOCK: u64 = (1 << BLOCK_BITS) - 1;
 
 /// The lock's word while `cpu` holds it.
+#[inline]
 fn holder(cpu: CpuId) -> u64 {
     u64::from(cpu.0) + 1
 }

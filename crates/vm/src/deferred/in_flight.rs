@@ -255,6 +255,9 @@ mod tests {
                     assert_eq!(find(count + n, None), Some(page(count + n).end));
                     assert_eq!(blocks(&in_flight), count.div_ceil(SLOTS));
                 }
+                // The last flush, also after blocks that are empty.
+                all.drain(..count - 1).for_each(|flush| in_flight.end(flush));
+                assert_eq!(find(2 * count - 1, None), Some(page(2 * count - 1).end));
             });
         }
     }

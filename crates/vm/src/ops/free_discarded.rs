@@ -26,6 +26,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::PAGE_BYTES;
 use crate::areas::Areas;
 use crate::coherence::Change;
 use crate::discarded::{AGE_MAX_NS, Choice};
@@ -127,8 +128,11 @@ impl<S: System> Vm<S> {
 
     /// Makes all CPUs drop the claimed pages.
     fn flush_claimed(&self, mappings: &Mappings<S>, claimed: &[Claimed]) {
-        // A CPU can cache only translations that allow some access.
-        let cached = claimed.iter().filter(|page| !page.leaf.protection.is_empty());
+        // A CPU can cache only translations that allow some access, or allowed it until a flush.
+        let cached = claimed.iter().filter(|page| {
+            let range = page.address..page.address + PAGE_BYTES;
+            !page.leaf.protection.is_empty() || mappings.unflushed(&range, None).is_some()
+        });
         if let Some(change) = Change::discarded(cached.map(|page| page.address)) {
             self.discards.count_flush();
             let unlinked = Sharers::default();

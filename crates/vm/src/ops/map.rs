@@ -79,7 +79,7 @@ impl<S: System> AddressSpace<S> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
-        let occupied = |range: &Range<u64>| self.mappings.unflushed(range);
+        let occupied = |range: &Range<u64>| self.mappings.unflushed(range, None);
         if self.vm.policy.placement == Placement::PerThread {
             let (thread, bytes) = (self.vm.platform.thread(), S::Format::span(1));
             if let Some(range) = areas.find_room_for(thread, bytes, length, occupied) {
@@ -92,7 +92,7 @@ impl<S: System> AddressSpace<S> {
         // The only gap left may be waiting for a flush. A flush of this call makes it usable: calls
         // that wait for a flush have changed all their entries, because they do so under the lock.
         let limits = areas.limits();
-        if self.mappings.unflushed(&limits).is_none() {
+        if self.mappings.unflushed(&limits, None).is_none() {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
@@ -113,7 +113,7 @@ impl<S: System> AddressSpace<S> {
         let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(range);
         self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
-        if removed.is_empty() && self.mappings.unflushed(range).is_none() {
+        if removed.is_empty() && self.mappings.unflushed(range, None).is_none() {
             return Ok(());
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);

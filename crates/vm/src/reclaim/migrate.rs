@@ -134,7 +134,7 @@ impl<S: System> AddressSpace<S> {
         });
         if let Some(leaf) = claimed.filter(|&leaf| !self.vm.is_uncached(leaf)) {
             let sharers = self.mappings.sharers_of(platform, at.table);
-            self.mappings.unmapped(coherence, batch, address, leaf, &sharers);
+            self.mappings.unmapped(coherence, batch, &flush, (address, leaf), &sharers);
         }
         platform.unlock_table(at.table);
         let Some(leaf) = claimed else {

@@ -307,7 +307,7 @@ impl<S: System> Vm<S> {
                     if !self.is_uncached(leaf) {
                         // A page that is flushed alone is flushed with its table locked
                         // (`ptep_clear_flush`).
-                        space.unmapped(&self.coherence, batch, address, leaf, &sharers);
+                        space.unmapped(&self.coherence, batch, &flush, (address, leaf), &sharers);
                     }
                     self.platform.unlock_table(table);
                     space.end(flush);

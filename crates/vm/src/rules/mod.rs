@@ -109,6 +109,7 @@ macro_rules! rules {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$name),*];
 
+            #[inline]
             const fn kind(self) -> Kind {
                 match self { $(Self::$name => $kind),* }
             }

@@ -202,6 +202,8 @@ fn overlapping_deferred_unmaps_are_tracked() {
     // Most of these pages were never mapped.
     fixture.unmap(0, 8);
     fixture.unmap(0, 40);
+    // The range right below the last one does not contain it.
+    fixture.unmap(2, 1);
     assert!(!fixture.space.is_flushed(&pages(1, 1)));
     assert!(!fixture.space.is_flushed(&pages(7, 1)));
     assert!(fixture.space.is_flushed(&pages(50, 1)));

@@ -115,6 +115,20 @@ fn old_pages_are_freed_with_one_flush() {
 }
 
 #[test]
+fn younger_pages_are_freed_when_they_are_old() {
+    let fixture = Fixture::new();
+    for first in [0, 20] {
+        fixture.write_and_discard(pages(first, 2));
+        fixture.host.advance_ns(AGE_NS / 2);
+    }
+    let free = || fixture.space.vm().free_discarded();
+    assert_eq!((free(), free()), (2, 0));
+    fixture.host.advance_ns(AGE_NS / 2);
+    assert_eq!(free(), 2);
+    fixture.end();
+}
+
+#[test]
 fn page_in_use_again_is_kept_without_flush() {
     let fixture = Fixture::new();
     fixture.write_and_discard(pages(0, 2));
@@ -227,6 +241,36 @@ fn discard_that_clears_a_claim_flushes_the_page() {
     assert!(!fixture.host.hook_is_set(), "the late release did not wait");
     assert_eq!(fixture.read(1, 0), 0);
     fixture.end();
+}
+
+/// The entry allows no access any more, and CPUs may have the page cached until that is flushed.
+#[test]
+fn page_is_kept_until_lost_permission_is_flushed() {
+    let check = |prepare: &dyn Fn(&Fixture), run: fn(&OurSpace)| {
+        let fixture = Fixture::new();
+        fixture.write(pages(0, 1), 7);
+        prepare(&fixture);
+        let (host, other) = (fixture.host.clone(), Arc::clone(&fixture.space));
+        fixture.host.when_waiting(move || {
+            run(&other);
+            let access = host.touch(1, other.root(), pages(0, 1).start, Access::Write, 9);
+            assert_eq!(access, Err(PageFault), "a CPU can use the page that has gone");
+        });
+        fixture.space.protect(pages(0, 1), Protection::empty()).unwrap();
+        assert!(!fixture.host.hook_is_set(), "the permission was not flushed");
+        fixture.end();
+    };
+    let discard = |fixture: &Fixture| fixture.discard(pages(0, 1));
+    check(&discard, |space| assert_eq!(free_old_discarded(space.vm()), 1));
+    check(&|_| {}, |space| {
+        let moved = (0..NODES).map(|node| space.migrate(pages(0, 1), node).unwrap());
+        assert_eq!(moved.sum::<usize>(), 1);
+    });
+    let free = |fixture: &Fixture| {
+        fixture.space.advise(pages(0, 1), Advice::Free).unwrap();
+        fixture.read(1, 0);
+    };
+    check(&free, |space| space.advise(pages(0, 1), Advice::PageOut).unwrap());
 }
 
 #[test]

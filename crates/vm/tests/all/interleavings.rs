@@ -40,6 +40,8 @@ enum Operation {
     Read,
     Write(u64),
     Discard,
+    /// A discard, and a read, which maps the page of zeros.
+    Replace,
     Free,
     /// A read of the next page. It also maps this page, if this page is in memory.
     ReadNext,
@@ -168,8 +170,9 @@ impl<const LOCK: u8> Fixture<LOCK> {
             .map(|cpu| access(&*self.space, cpu, address, Access::Read, 0).unwrap())
             .collect();
         assert!(words.iter().all(|word| *word == words[0]), "CPUs read {words:?}");
-        let discards =
-            [first, second].iter().any(|one| matches!(one, Operation::Discard | Operation::Free));
+        let discards = [first, second]
+            .iter()
+            .any(|one| matches!(one, Operation::Discard | Operation::Replace | Operation::Free));
         let was = match state {
             State::Written | State::Shared | State::Unshared => OLD,
             _ => 0,
@@ -201,6 +204,10 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
     };
     let before = run_on(cpu);
     match operation {
+        Operation::Replace => {
+            perform(space, cpu, Operation::Discard);
+            touch(PAGE, Access::Read, 0);
+        }
         Operation::Read => touch(PAGE, Access::Read, 0),
         Operation::Write(value) => touch(PAGE, Access::Write, value),
         Operation::Discard => space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap(),
@@ -287,6 +294,15 @@ fn no_page_lost_or_leaked_with_discards_in_place() {
 #[test]
 fn no_page_lost_or_leaked_with_replicas() {
     every_point::<REPLICATED>(ReclaimMode::On);
+}
+
+/// The page of zeros must not move, and has no user that could be counted.
+#[test]
+fn migration_leaves_the_page_of_zeros_that_replaces_its_page() {
+    let (first, second) = (Operation::Migrate, Operation::Replace);
+    let interrupts =
+        |&point: &u64| interleave::<SHARED>(ReclaimMode::On, State::Written, first, second, point);
+    assert!((0..).take_while(interrupts).count() > 10);
 }
 
 #[test]

@@ -269,6 +269,25 @@ fn copy_is_unwritable_until_original_is_flushed() {
     end(&host, &space);
 }
 
+/// The other space ends, and CPU 1 still reads the page.
+#[test]
+fn page_is_kept_until_its_copy_is_flushed() {
+    let host = Host::new(256, 2);
+    let space: Arc<Released> = space_with_pages(&host, 1);
+    let child = space.fork().unwrap();
+    assert_eq!(read(&space, 1, 0), Ok(100));
+    run_during_flush(
+        &space,
+        |space| assert_eq!(write(space, 0, 0, 5), Ok(5)),
+        move |space| {
+            child.exit();
+            let host = space.vm().platform();
+            assert_eq!(host.touch(1, space.root(), BASE, Access::Read, 0), Ok(100));
+        },
+    );
+    end(&host, &space);
+}
+
 #[test]
 fn page_discarded_during_copy_is_freed_once() {
     let host = Host::new(256, 2);

@@ -107,3 +107,26 @@ fn space_is_batched_until_its_last_replica_is_flushed() {
     }
     assert_eq!(waits, CPUS, "a batch for each replica");
 }
+
+/// CPU 0 flushes a page of a table that CPU 1 has linked. Then CPU 1 does, and links again if it has
+/// cut the link.
+#[test]
+fn link_is_cut_after_16_flushes_by_others() {
+    for (flushes, links) in [(15, 0), (16, 1)] {
+        let fixture = Fixture::new();
+        let page = pages(0, 1);
+        let flush_on = |cpu| {
+            access(&fixture.space, cpu, page.start, Access::Write, 7).unwrap();
+            run_on(cpu);
+            fixture.space.protect(page.clone(), READ).unwrap();
+            fixture.space.protect(page.clone(), READ_WRITE).unwrap();
+        };
+        (0..flushes).for_each(|_| flush_on(0));
+        flush_on(1);
+        let before = fixture.space.stats().linked;
+        access(&fixture.space, 1, page.start, Access::Read, 0).unwrap();
+        assert_eq!(fixture.space.stats().linked - before, links, "{flushes} flushes");
+        run_on(0);
+        fixture.end();
+    }
+}

@@ -121,8 +121,8 @@ pub(crate) fn with_firmware<R>(firmware: FirmwareState, f: impl FnOnce() -> R) -
     result
 }
 
-/// Firmware that refuses calls for hart 63, although it has not stopped. It has the identity that
-/// [`set_identity`] has set.
+/// Firmware that refuses calls for harts 62 and 63, although they have not stopped, and does not
+/// know the state of hart 63. It has the identity that [`set_identity`] has set.
 pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
     if call.extension == Call::BASE {
         return IDENTITY.get().map(|identity| identity[call.function as usize - 4]).ok_or(-2);
@@ -130,9 +130,9 @@ pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
     record(Step::Firmware(call));
     let (firmware, named) = (FIRMWARE.get(), call.arguments[0]);
     if call.extension == Call::HART_STATES {
-        return Ok(firmware.stopped >> named & 1);
+        return if named == 63 { Err(-2) } else { Ok(firmware.stopped >> named & 1) };
     }
-    let is_refused = named >> 63 == 1 || firmware.is_strict && named & firmware.stopped != 0;
+    let is_refused = named >> 62 != 0 || firmware.is_strict && named & firmware.stopped != 0;
     if is_refused { Err(-3) } else { Ok(0) }
 }
 

@@ -85,6 +85,13 @@ pub(crate) fn wait_until_not_ignored(process: u32, signal: Signal) {
     }
 }
 
+/// Waits until a process has handled a signal that it was sent.
+pub(crate) fn wait_until_handled(process: u32, signal: Signal) {
+    while has_signal(process, "ShdPnd", signal) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Waits until a process has a handler for a signal.
 pub(crate) fn wait_until_caught(process: u32, signal: Signal) {
     while !has_signal(process, "SigCgt", signal) {

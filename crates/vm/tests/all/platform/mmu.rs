@@ -141,6 +141,12 @@ impl Host {
         self.walk(&mut tlb, root, address, Access::Read);
     }
 
+    /// Returns `true` if a CPU has cached a translation that allows writes.
+    pub(super) fn can_write(&self, root: Root, address: u64) -> bool {
+        let cached = |tlb: &Tlb| tlb.find(root, address);
+        self.0.tlbs.iter().any(|tlb| cached(&tlb.lock()).is_some_and(|(_, page)| page.writable))
+    }
+
     /// Checks that every CPU's caches agree with the page tables: no translation is cached that the
     /// tables no longer contain or allow.
     pub fn check_caches(&self) {

@@ -200,7 +200,9 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
         Ok(())
     }
 
-    fn unmapped(&self, batch: &mut UnmappedPages, root: &Root, address: u64, _: StaleWrites) {
+    fn unmapped(&self, batch: &mut UnmappedPages, root: &Root, address: u64, stale: StaleWrites) {
+        let can_write = stale == StaleWrites::Impossible && self.0.can_write(*root, address);
+        assert!(!can_write, "a CPU can still write to {address:#x}");
         let change = Change::reclaimed(address);
         if !batches(LOCK) {
             self.wait(self.flush(root, &change));
