@@ -169,12 +169,12 @@ static void flush(void) {
 }
 
 /* The flush is not done before CPU 1 has answered. */
-static void expect_flush_waits(void) {
-    shootdown_flush(&a, PAGE, &pending);
+static void expect_waits(void) {
     expect(!shootdown_poll(&pending));
     answer();
     expect(shootdown_poll(&pending));
 }
+static void expect_flush_waits(void) { shootdown_flush(&a, PAGE, &pending), expect_waits(); }
 
 static void add_page(void) {
     expect(shootdown_batch_add_space(&batch, &a));
@@ -284,6 +284,10 @@ static void describe_little_room(void) {
 }
 static void describe_number_64(void) { start(), shootdown_describe_unanswered(64, NULL, 0); }
 static void stats_of_number_64(void) { start(), shootdown_cpu_stats(64); }
+static void nmi_on_lazy_cpu(void) {
+    share(), expect(shootdown_nmi_may_touch_user(&a));
+    shootdown_enter_lazy(), expect(!shootdown_nmi_may_touch_user(&a));
+}
 static void unknown_cause(void) { start(), shootdown_because(UINT32_MAX); }
 
 /* Spaces. */
@@ -381,6 +385,16 @@ static void batch_used_again(void) {
         expect(!shootdown_is_batched(&a));
     }
 }
+static void flush_if_batched(void) {
+    share(), shootdown_flush_if_batched(&a, PAGE, &pending);
+    expect(shootdown_poll(&pending));
+    fill_batch(), shootdown_flush_if_batched(&a, PAGE, &pending), expect_waits();
+}
+static void batched_page_that_was_writable(void) {
+    config.traps_stale_writes = false, share(), fill_batch();
+    expect(shootdown_poll(&other));
+    shootdown_batch_unmapped(&batch, &a, PAGE, true, &pending), expect_waits();
+}
 static void zeroed_batch_sent(void) { start(), shootdown_batch_wait(&sent); }
 static void zeroed_batch(void) { start(), expect(shootdown_batch_add_space(&batch, &a)); }
 
@@ -469,10 +483,7 @@ static void refused_by_firmware(void) { refuses = true, start_firmware(), expect
 
 static void kernel_flush_refused(void) {
     refuses = true, start_broadcasts(SHOOTDOWN_REACH_EVERYONE);
-    shootdown_flush_kernel(PAGE, &pending);
-    expect(!shootdown_poll(&pending));
-    answer();
-    expect(shootdown_poll(&pending));
+    shootdown_flush_kernel(PAGE, &pending), expect_waits();
 }
 
 static const char POINTER[] = "a pointer is null, or not aligned", NESTED[] = "in an operation";
@@ -533,6 +544,7 @@ static const struct {
     RETURNS(describe_little_room),
     PANICS(describe_number_64, "there is no CPU 64"),
     PANICS(stats_of_number_64, "there is no CPU 64"),
+    RETURNS(nmi_on_lazy_cpu),
     PANICS(unknown_cause, "there is no cause"),
     PANICS(switch_to_lazy_dead_space, RETIRED),
     PANICS(switch_to_dead_space, RETIRED),
@@ -552,6 +564,8 @@ static const struct {
     PANICS(batch_waited_for_twice, UNSENT),
     PANICS(batch_polled_after_wait, UNSENT),
     RETURNS(batch_used_again),
+    RETURNS(flush_if_batched),
+    RETURNS(batched_page_that_was_writable),
     PANICS(zeroed_batch_sent, UNSENT),
     RETURNS(zeroed_batch),
     RETURNS(joined_with_itself),

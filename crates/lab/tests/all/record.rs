@@ -10,9 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    INSTANCES, assert_error, can_trace, command, files, has_tracefs, text, wait_until_handled,
-};
+use crate::common::{self, INSTANCES, assert_error, can_trace, command, files, has_tracefs, text};
 use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
 use shootdown_recording::record::{Event, Record};
 use shootdown_recording::{Ended, Reader, Totals};
@@ -275,7 +273,7 @@ fn second_ctrl_c_ends_recording_but_not_program() {
     let (directory, child) = begun(&[], "trap '' INT; echo ready; exec sleep 100");
     let id = child.id();
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
-    wait_until_handled(id, Signal::INT);
+    common::wait_until_handled(id, Signal::INT);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(instances(id).len(), 2, "one Ctrl-C does not end the recording");
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
@@ -379,8 +377,7 @@ fn lost_events_are_reported_and_recorded() {
     let script = format!("echo ready; read go; {work}; echo done");
     let (directory, mut child) = begun(&["--buffer-kib", "4"], &script);
     kill_process(pid(&child), Signal::STOP).expect("a signal");
-    let status = format!("/proc/{}/status", child.id());
-    let status = || fs::read_to_string(&status).expect("it runs");
+    let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
     wait_for("the recorder has stopped", || status().contains("State:\tT"));
     child.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("a reader");
     assert_eq!(line(&mut child), "done\n");

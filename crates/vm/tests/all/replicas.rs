@@ -108,8 +108,8 @@ fn space_is_batched_until_its_last_replica_is_flushed() {
     assert_eq!(waits, CPUS, "a batch for each replica");
 }
 
-/// CPU 0 flushes a page of a table that CPU 1 has linked. Then CPU 1 does, and links again if it has
-/// cut the link.
+/// CPU 0 flushes a page of a table that CPU 1 has linked. Then CPU 1 does, and links again if it
+/// has cut the link.
 #[test]
 fn link_is_cut_after_16_flushes_by_others() {
     for (flushes, links) in [(15, 0), (16, 1)] {

@@ -51,7 +51,9 @@ fn collapse_and_split_lose_no_write() {
         });
         let _over = StopOnDrop(&is_complete);
         for round in 0..ROUNDS {
-            assert_eq!(space.collapse(block(1)), Ok(1), "round {round}");
+            // A block does not collapse while reclaim unmaps one of its pages.
+            let is_large = (0..10_000).any(|_| space.collapse(block(1)) == Ok(1));
+            assert!(is_large, "round {round}");
             match round % 4 {
                 0 => {
                     space.protect(at(BLOCK + 100, 10), READ).unwrap();
