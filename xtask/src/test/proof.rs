@@ -1,20 +1,32 @@
 //! The proof: mechanisms of the engine for any number of CPUs, and recorded runs that are held
 //! against them (`proof/`).
 
+use std::path::PathBuf;
+
 use crate::command::{Command, Failure, cargo};
 use crate::setup;
 
-/// Records runs of the engine, and checks the proof, its tests and the runs.
-pub(super) fn check() -> Result<(), Failure> {
+/// The Python of the proof, which has its solvers.
+fn python() -> Result<PathBuf, Failure> {
     setup::python_environments()?;
-    let folder = crate::output().join("proof");
-    let (venv, runs) = (folder.join("venv"), folder.join("runs.txt"));
+    let venv = crate::output().join("proof/venv");
     let python = venv.join("bin/python");
     if !python.exists() {
         Command::new("python3").args("-m venv").arg(&venv).run()?;
     }
     Command::new(&python).args("-m pip install --quiet -r proof/requirements.txt").run()?;
+    Ok(python)
+}
+
+/// Records runs of the engine, and checks the proof, its tests and the runs.
+pub(super) fn check() -> Result<(), Failure> {
+    let (python, runs) = (python()?, crate::output().join("proof/runs.txt"));
     cargo("run --quiet --profile ci -p shootdown-check --example steps --").arg(&runs).run()?;
     Command::new(&python).args("-m unittest -q proof.tests").run()?;
     Command::new(&python).args("-m proof --runs").arg(&runs).run()
+}
+
+/// Proves a part again with another solver, whose proofs are checked.
+pub(crate) fn certify() -> Result<(), Failure> {
+    Command::new(python()?).args("-m proof --certify").run()
 }
