@@ -28,7 +28,7 @@ class Found:
 def explore(system: System, broken: frozenset[str] = frozenset(), seed: int = 1) -> Found:
     """Takes steps at random, those first that were taken least often, until every step was taken."""
     rng, found = random.Random(seed), Found({name: 0 for name in system.steps})
-    routes = [list(route) for route in system.routes for _ in range(2)]
+    routes = [list(route) for route in system.routes]
     for _ in range(RUNS):
         if not found.missing() and found.states >= STATES_MIN:
             break
@@ -42,7 +42,8 @@ def run_once(system: System, found: Found, rng: random.Random, broken: frozenset
     state, run = Concrete(system.fields, system.sizes), []
     for at in range(LENGTH):
         name, args = route[at] if at < len(route) and isinstance(route[at], tuple) else (route[at] if at < len(route) else "", {})
-        steps = [system.steps[name]] if name else sorted(system.steps.values(), key=lambda step: (found.taken[step.name] + 3) * rng.random())
+        steps = [system.steps[name]] if name else sorted(system.steps.values(),
+            key=lambda step: (found.taken[step.name] + 3) * rng.random())
         step = advance(system, state, steps, args, rng, broken, 200 if name else 3)
         if step is None:
             return
@@ -56,7 +57,8 @@ def run_once(system: System, found: Found, rng: random.Random, broken: frozenset
                 return
 
 
-def advance(system: System, state: Concrete, steps: list[Step], args: dict[str, Expr], rng: random.Random, broken: frozenset[str], tries: int) -> Step | None:
+def advance(system: System, state: Concrete, steps: list[Step], args: dict[str, Expr], rng: random.Random, broken: frozenset[str],
+    tries: int) -> Step | None:
     """Takes one of the steps, the first that is possible with some arguments, and returns it."""
     if state.latest() >= HORIZON:
         return None

@@ -67,6 +67,10 @@ def later(one: Expr, other: Expr) -> Expr:
     return If(one >= other, one, other)
 
 
+def within(low: Expr, value: Expr, high: Expr) -> Expr:
+    return And(low <= value, value <= high)
+
+
 def one_of(value: Expr, *values: Expr) -> Expr:
     return Or(*(value == it for it in values))
 
@@ -99,6 +103,10 @@ class State:
     def elements(self, sort: Sort) -> Iterable[Expr] | None:
         """The elements of a sort, or `None` if there is any number of them."""
         raise NotImplementedError
+
+    def sort(self, sort: Sort) -> z3.SortRef:
+        """The solver's sort."""
+        return z3_sort(sort)
 
     def __getattr__(self, name: str) -> Any:
         field = self.__dict__["fields"].get(name)
@@ -152,27 +160,22 @@ class Symbolic(State):
 
     def read(self, field: Field, args: tuple[Expr, ...]) -> Expr:
         if not field.args:
-            return z3.Const(field.name, z3_sort(field.result))
-        function = z3.Function(field.name, *map(z3_sort, field.args), z3_sort(field.result))
-        return function(*args)
+            return z3.Const(field.name, self.sort(field.result))
+        return z3.Function(field.name, *map(self.sort, field.args), self.sort(field.result))(*args)
 
-    def elements(self, sort: Sort) -> None:
+    def elements(self, sort: Sort) -> Iterable[Expr] | None:
         return None
 
 
-class Bounded(State):
+class Bounded(Symbolic):
     """Any state of a few elements of each sort, which are numbers from 0."""
 
     def __init__(self, fields: dict[str, Field], sizes: dict[Sort, int]) -> None:
         super().__init__(fields)
         self.sizes = sizes
 
-    def read(self, field: Field, args: tuple[Expr, ...]) -> Expr:
-        result = z3.BoolSort() if field.result == BOOL else z3.IntSort()
-        if not field.args:
-            return z3.Const(field.name, result)
-        function = z3.Function(field.name, *(z3.IntSort() for _ in field.args), result)
-        return function(*args)
+    def sort(self, sort: Sort) -> z3.SortRef:
+        return z3.BoolSort() if sort == BOOL else z3.IntSort()
 
     def elements(self, sort: Sort) -> Iterable[Expr]:
         return (False, True) if sort == BOOL else range(self.sizes.get(sort, 2))
@@ -183,7 +186,8 @@ class Bounded(State):
         for field in self.fields.values():
             if field.result not in (BOOL, CODE):
                 below = self.sizes[field.result] - (1 if field.result == TIME else 0)
-                found.append(self.forall(lambda *args, f=field, n=below: And(self.read(f, args) >= 0, self.read(f, args) < n), *field.args))
+                found.append(self.forall(lambda *args, f=field, n=below: And(self.read(f, args) >= 0, self.read(f, args) < n),
+                    *field.args))
         return found
 
 
@@ -242,22 +246,27 @@ class Update:
         return condition, lambda: self.value(*free) if callable(self.value) else self.value
 
 
-class After(State):
-    """The state after the updates of a step."""
+def successor(state: State, updates: dict[str, list[Update]]) -> Callable[[Expr], Expr]:
+    """What an expression of the state becomes after the updates of a step: each changed field is replaced by its value then."""
+    pairs = []
+    for name, changes in updates.items():
+        field = state.fields[name]
+        args = tuple(z3.Var(at, state.sort(sort)) for at, sort in enumerate(field.args))
+        before = value = state.read(field, args)
+        for change in changes:
+            condition, new = change.at(args)
+            value = If(condition, new(), value)
+        if not isinstance(value, z3.ExprRef):
+            value = z3.BoolVal(value) if isinstance(value, bool) else z3.IntVal(value)
+        assert not captures(value), name
+        pairs.append((before.decl(), value))
+    return lambda expr: z3.substitute_funs(expr, *pairs) if isinstance(expr, z3.ExprRef) else expr
 
-    def __init__(self, before: State, updates: dict[str, list[Update]]) -> None:
-        super().__init__(before.fields)
-        self.before, self.updates = before, updates
-        self.touched = False
 
-    def read(self, field: Field, args: tuple[Expr, ...]) -> Expr:
-        value = self.before.read(field, args)
-        for update in self.updates.get(field.name, ()):
-            self.touched = True
-            condition, new = update.at(args)
-            if condition is not False:
-                value = If(condition, new(), value)
-        return value
-
-    def elements(self, sort: Sort) -> Iterable[Expr] | None:
-        return self.before.elements(sort)
+def captures(expr: z3.ExprRef, bound: int = 0) -> bool:
+    """Whether a quantifier in the new value of a field has an argument of the field, which it would take for its own."""
+    if z3.is_var(expr):
+        return 0 < bound <= z3.get_var_index(expr)
+    if z3.is_quantifier(expr):
+        return captures(expr.body(), bound + expr.num_vars())
+    return any(captures(child, bound) for child in expr.children())

@@ -18,7 +18,8 @@ from .system import System, Taken
 class Word:
     """A shared word, one for each element of `index`. With no values, its value is the number of its stores."""
 
-    def __init__(self, system: System, name: str, index: tuple[Sort, ...] = (), values: dict[str, Sort] | None = None, carries: tuple[Word, ...] = (), fenced: bool = False) -> None:
+    def __init__(self, system: System, name: str, index: tuple[Sort, ...] = (), values: dict[str, Sort] | None = None,
+        carries: tuple[Word, ...] = (), fenced: bool = False) -> None:
         self.name, self.index, self.values, self.carries, self.fenced = name, index, values or {}, carries, fenced
         system.field(f"{name}_last", index, TIME)
         for value, sort in self.values.items():
@@ -34,6 +35,14 @@ class Word:
     def get(self, x: Taken, value: str, *at: Expr) -> Expr:
         """A value of the message at an index and time."""
         return getattr(x, f"{self.name}_{value}")(*at)
+
+
+def append(x: Taken, word: str, at: tuple[Expr, ...], **values: Expr) -> Expr:
+    """Adds a message without views to a word, and returns its time."""
+    time = getattr(x, f"{word}_last")(*at) + 1 if at else getattr(x, f"{word}_last") + 1
+    x.set(f"{word}_last", *at, to=time)
+    x.put(*at, time, **{f"{word}_{name}": value for name, value in values.items()})
+    return time
 
 
 class Thread:
@@ -58,7 +67,8 @@ class Thread:
     def join(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], time: Expr) -> None:
         for carried in word.carries:
             if carried in self.sees:
-                x.set(f"{self.name}_{carried.name}", me, *(ALL for _ in carried.index), to=lambda *i, w=carried: later(self.view(x, me, w, *i), word.get(x, f"has_{w.name}", *at, time, *i)))
+                x.set(f"{self.name}_{carried.name}", me, *(ALL for _ in carried.index),
+                    to=lambda *i, w=carried: later(self.view(x, me, w, *i), word.get(x, f"has_{w.name}", *at, time, *i)))
 
     def store(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], release: bool, **values: Expr) -> None:
         """Adds a message, after all others."""
@@ -71,14 +81,13 @@ class Thread:
             self.join(x, me, word, at, last)
         self._add(x, me, word, at, release, values, lambda w, i: word.get(x, f"has_{w.name}", *at, last, *i))
 
-    def _add(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], release: bool, values: dict[str, Expr], before: Callable) -> None:
+    def _add(self, x: Taken, me: Expr, word: Word, at: tuple[Expr, ...], release: bool, values: dict[str, Expr],
+        before: Callable) -> None:
         assert set(values) == set(word.values), (word.name, values)
-        time = word.last(x, *at) + 1
-        x.set(f"{word.name}_last", *at, to=time)
-        for name, value in values.items():
-            x.set(f"{word.name}_{name}", *at, time, to=value)
+        time = append(x, word.name, at, **values)
         for carried in word.carries:
-            x.set(f"{word.name}_has_{carried.name}", *at, time, *(ALL for _ in carried.index), to=lambda *i, w=carried: later(before(w, i), self.view(x, me, w, *i)) if release else before(w, i))
+            x.set(f"{word.name}_has_{carried.name}", *at, time, *(ALL for _ in carried.index),
+                to=lambda *i, w=carried: later(before(w, i), self.view(x, me, w, *i)) if release else before(w, i))
         if word in self.sees:
             x.set(f"{self.name}_{word.name}", me, *at, to=time)
 

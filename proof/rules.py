@@ -14,7 +14,8 @@ def kinds() -> dict[str, str]:
     """Each rule of the engine, with its kind: `Fence`, `Step`, or the ordering."""
     text = (ROOT / "crates/shootdown/src/rules.rs").read_text()
     body = text[text.index("\nrules! {") :]
-    return {name: ordering or kind for name, kind, ordering in re.findall(r"^    (\w+): (?:Kind::)?(Fence|Step|Ordering\((\w+)\)),", body, re.M)}
+    return {name: ordering or kind for name, kind,
+        ordering in re.findall(r"^    (\w+): (?:Kind::)?(Fence|Step|Ordering\((\w+)\)),", body, re.M)}
 
 
 @cache

@@ -13,8 +13,8 @@ from .logic import ALL, BOOL, Concrete, Expr, Field, Sort, State, Update
 class Step:
     """A step of a thread, which may happen at any time for any arguments, if what it requires holds."""
 
-    def __init__(self, name: str, params: dict[str, Sort], body: Callable[..., None], sees: str | None) -> None:
-        self.name, self.params, self.body, self.sees = name, params, body, sees
+    def __init__(self, name: str, params: dict[str, Sort], body: Callable[..., None], relies: tuple[str, ...]) -> None:
+        self.name, self.params, self.body, self.relies = name, params, body, relies
 
 
 class Taken:
@@ -43,6 +43,11 @@ class Taken:
         assert len(args) == len(self.before.fields[name].args), (name, args)
         self.updates.setdefault(name, []).append(Update(args, to, where))
 
+    def put(self, *args: Expr, **values: Expr) -> None:
+        """Sets several fields for the same arguments."""
+        for name, value in values.items():
+            self.set(name, *args, to=value)
+
 
 @dataclass
 class System:
@@ -59,22 +64,27 @@ class System:
     """Number of elements of each sort in runs of a finite instance, and in small models."""
     small: dict[Sort, int] = field(default_factory=dict)
     """Fewer elements, where small models need fewer."""
+    basis: tuple[str, ...] = ()
+    """Parts of the invariant that all steps rely on; none if each step may rely on all parts."""
     progress: Any = None
     """What must come to an end, for a mechanism that others wait for."""
     routes: list[list] = field(default_factory=list)
     """Beginnings of runs that reach what random steps rarely reach: names of steps, or names with arguments."""
 
-    def field(self, name: str, args: tuple[Sort, ...], result: Sort) -> None:
-        assert name not in self.fields, name
-        self.fields[name] = Field(name, args, result)
+    def field(self, names: str, args: tuple[Sort, ...], result: Sort) -> None:
+        """Declares fields of one type."""
+        for name in names.split():
+            assert name not in self.fields, name
+            self.fields[name] = Field(name, args, result)
 
-    def step(self, name: str, sees: str | None = None, **params: Sort) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Declares a step. `sees` is how the step appears in a recorded run of the engine."""
+    def step(self, name: str, *relies: str, **params: Sort) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Declares a step. If the system has a basis, the solver gets no more of the invariant than the basis, what the step
+        relies on, and the part that it keeps."""
 
         def add(body: Callable[..., None]) -> Callable[..., None]:
             assert name not in self.steps, name
             assert list(inspect.signature(body).parameters)[1 : len(params) + 1] == list(params), name
-            self.steps[name] = Step(name, params, body, sees)
+            self.steps[name] = Step(name, params, body, relies)
             return body
 
         return add
@@ -91,7 +101,8 @@ class System:
 
         return add
 
-    def follows(self, name: str, *using: str, safety: bool = False) -> Callable[[Callable[[State], Expr]], Callable[[State], Expr]]:
+    def follows(self, name: str, *using: str, safety: bool = False) -> Callable[[Callable[[State], Expr]],
+        Callable[[State], Expr]]:
         """Declares what follows from parts of the invariant, or from all, and so holds in every state. Steps may rely on it."""
 
         def add(body: Callable[[State], Expr]) -> Callable[[State], Expr]:
@@ -120,7 +131,8 @@ class System:
         step.body(taken, **args)
         if not all(taken.requires):
             return False
-        new = [item for name, updates in taken.updates.items() for update in updates for item in self._written(state, name, update)]
+        new = [item for name, updates in taken.updates.items() for update in updates for item in self._written(state, name,
+            update)]
         for place, value in new:
             state.write(place, value)
         return True

@@ -47,7 +47,9 @@ def check(path: Path) -> list[str]:
             if reason is None:
                 kept.add(run.rule)
     share = counts["rejected"] / max(counts["broken"], 1)
-    print(f"bridge: {counts['intact']} runs of the intact engine, with {steps} steps of the models of targeting; {counts['rejected']} of {counts['broken']} runs with a broken rule rejected ({100 * share:.1f} %); accepted: {', '.join(sorted(kept)) or 'none'}")
+    print(f"bridge: {counts['intact']} runs of the intact engine, with {steps} steps of the models of targeting")
+    rejected = f"{counts['rejected']} of {counts['broken']} runs with a broken rule rejected ({100 * share:.1f} %)"
+    print(f"bridge: {rejected}; accepted: {', '.join(sorted(kept)) or 'none'}")
     if not counts["intact"] or share < SHARE_MIN:
         wrong.append(f"the bridge rejects {100 * share:.1f} % of the runs with a broken rule")
     return wrong

@@ -9,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..rules import kinds
+from .duties import Duties
 from .events import Event, Run
 
 Words = str | tuple[str, ...]
 ACCESSES: dict[str, dict[str, Words]] = {
-    "load": {"GenerationAcquire": "generation", "PresenceAcquire": "presence", "WaitAcquire": "acknowledgement", "QuietAcquire": "bell", "PhaseAcquire": "phase", "ScanAcquire": "set", "SeenAcquire": "seen generation", "DropRefAcquire": "references", "RetireAcquire": "references", "AsidAcquire": "ASID", "BroadcastAsidAcquire": "ASID", "UnpinAcquire": "ASID", "ActiveTagAcquire": "active tag", "ChosenTagAcquire": "chosen tag", "ListAcquire": ("listed", "unavailable", "pinned"), "WalkAcquire": "walks", "BatchedAcquire": "batches", "ExtentAcquire": "extent", "StampAcquire": "stamp", "HazardAcquire": "hazard"},
-    "store": {"LeaveRelease": "presence", "AnswerRelease": "acknowledgement", "ExtentRelease": "extent", "StampRelease": "stamp", "ClearRelease": "set", "SeenRelease": "seen generation", "OrphanRelease": "hazard", "TagLockRelease": "ASID lock", "ListRelease": ("listed", "pinned"), "WalkRelease": "walks"},
-    "modify": {"BumpRelease": "generation", "BellAcquire": "bell", "QuietRelease": "bell", "DisconnectRelease": "bell", "DisconnectAcquire": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor", "ReturnAcquire": "hypervisor", "TrimRelease": "phase", "TrimmingRelease": "phase", "HazardRelease": "hazard", "DropRefRelease": "references", "RetireRelease": "references", "TagLockAcquire": "ASID lock", "AsidRelease": "ASID", "UnpinRelease": "ASID", "ActiveTagRelease": "active tag", "BatchedRelease": "batches", "DetachRelease": "phase", "LeaveOnlineRelease": "online set"},
+    "load": {"GenerationAcquire": "generation", "PresenceAcquire": "presence", "WaitAcquire": "acknowledgement",
+        "QuietAcquire": "bell", "PhaseAcquire": "phase", "ScanAcquire": "set", "SeenAcquire": "seen generation",
+        "DropRefAcquire": "references", "RetireAcquire": "references", "AsidAcquire": "ASID", "BroadcastAsidAcquire": "ASID",
+        "UnpinAcquire": "ASID", "ActiveTagAcquire": "active tag", "ChosenTagAcquire": "chosen tag",
+        "ListAcquire": ("listed", "unavailable", "pinned"), "WalkAcquire": "walks", "BatchedAcquire": "batches",
+        "ExtentAcquire": "extent", "StampAcquire": "stamp", "HazardAcquire": "hazard"},
+    "store": {"LeaveRelease": "presence", "AnswerRelease": "acknowledgement", "ExtentRelease": "extent", "StampRelease": "stamp",
+        "ClearRelease": "set", "SeenRelease": "seen generation", "OrphanRelease": "hazard", "TagLockRelease": "ASID lock",
+        "ListRelease": ("listed", "pinned"), "WalkRelease": "walks"},
+    "modify": {"BumpRelease": "generation", "BellAcquire": "bell", "QuietRelease": "bell", "DisconnectRelease": "bell",
+        "DisconnectAcquire": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor",
+        "ReturnAcquire": "hypervisor", "TrimRelease": "phase", "TrimmingRelease": "phase", "HazardRelease": "hazard",
+        "DropRefRelease": "references", "RetireRelease": "references", "TagLockAcquire": "ASID lock", "AsidRelease": "ASID",
+        "UnpinRelease": "ASID", "ActiveTagRelease": "active tag", "BatchedRelease": "batches", "DetachRelease": "phase",
+        "LeaveOnlineRelease": "online set"},
 }
 """The access that each ordering is of: kind, and beginning of the word's name, or beginnings of several."""
-ALWAYS = {("store", "presence"): "LeaveRelease", ("store", "acknowledgement"): "AnswerRelease", ("store", "seen generation"): "SeenRelease", ("store", "extent"): "ExtentRelease", ("store", "stamp"): "StampRelease", ("load", "extent"): "ExtentAcquire", ("load", "acknowledgement"): "WaitAcquire", ("load", "generation"): "GenerationAcquire"}
+ALWAYS = {("store", "presence"): "LeaveRelease", ("store", "acknowledgement"): "AnswerRelease",
+    ("store", "seen generation"): "SeenRelease", ("store", "extent"): "ExtentRelease", ("store", "stamp"): "StampRelease",
+    ("load", "extent"): "ExtentAcquire", ("load", "acknowledgement"): "WaitAcquire", ("load", "generation"): "GenerationAcquire"}
 """Accesses that must always name their rule: the engine has no other reason for them."""
 
 
@@ -28,7 +43,8 @@ VERBS = {"QuietRelease": "exchanges", "BellAcquire": "adds to", "DisconnectRelea
 
 def is_on(event: Event, kind: str, word: Words, rule: str = "") -> bool:
     same = event.kind == kind or kind == "modify" and event.kind == "fail"
-    return same and event.text.startswith(VERBS.get(rule, "")) and (event.word.startswith(word) or word == "set" and event.word.endswith(("online set", "ASID users")))
+    return same and event.text.startswith(VERBS.get(rule,
+        "")) and (event.word.startswith(word) or word == "set" and event.word.endswith(("online set", "ASID users")))
 
 
 def ordering(rule: str) -> tuple[str, Words] | None:
@@ -59,7 +75,8 @@ discards = lambda event: event.kind == "root" and "invalidates" in event.more.ge
 renames = lambda event: event.kind == "root" and "tag" not in event.more
 clears_bell = lambda event: event.text.startswith("clears in bell")
 # An odd epoch: the ASID is the one that the CPU reserves.
-changes_reserved = lambda event: event.kind == "modify" and event.word == "active tag" and bool(event.value >> 24 & 1) and (event.value ^ event.before) & 0xFFFF != 0
+seals = lambda event: event.kind == "modify" and event.word == "active tag" and bool(event.value >> 24 & 1)
+changes_reserved = lambda event: seals(event) and (event.value ^ event.before) & 0xFFFF != 0
 activates = lambda event: is_on(event, "store", "presence") and event.value & 3 == 1
 EFFECTS: dict[str, Test] = {
     "PublishTables": kind("publish"),
@@ -86,6 +103,7 @@ EFFECTS: dict[str, Test] = {
     "DiscardReusedTag": discards,
     "DiscardFreedTables": discards,
     "AnswerTablesLate": not_(on("store", "acknowledgement")),
+    "ReadEpoch": on("load", "ASID epoch"),
     "ReserveTags": not_(changes_reserved),
     "KeepGaps": not_(on("modify", "covered")),
     "RingOnline": on("load", "online set"),
@@ -106,11 +124,7 @@ class Contracts:
         self.orders: dict[int, list[str]] = {cpu: [] for cpu in cpus}
         self.fences: dict[int, list[str]] = {cpu: [] for cpu in cpus}
         self.effects: dict[int, list[str]] = {cpu: [] for cpu in cpus}
-        self.issued = {cpu: False for cpu in cpus}
-        self.marked = {cpu: False for cpu in cpus}
-        self.last_read: dict[int, int | None] = {cpu: None for cpu in cpus}
-        self.owed: dict[int, set[int]] = {cpu: set() for cpu in cpus}
-        self.awaited: dict[int, set[int]] = {cpu: set() for cpu in cpus}
+        self.duties = Duties(run)
 
     def see(self, event: Event) -> str | None:
         """Returns what is wrong with a step, if anything is."""
@@ -121,26 +135,24 @@ class Contracts:
         for rule in event.rules:
             kind_ = kinds()[rule]
             (self.fences if kind_ == "Fence" else self.effects if kind_ == "Step" else self.orders)[cpu].append(rule)
-        if event.kind in ("visible", "send"):
+        if event.kind in ("visible", "user"):
             return None
-        if event.kind in ("user", "other"):
-            return None
+        if event.kind in ("send", "other"):
+            return self.duties.see(event)
         if event.kind in ("claim", "free", "operation"):
-            return self.check_end(event)
-        return self.check_effects(event) or self.check_orders(event) or self.check_fence(event) or self.check_state(event)
+            return self.check_end(event) or self.duties.see(event)
+        return self.check_effects(event) or self.check_orders(event) or self.check_fence(event) or self.duties.see(event)
 
     def finish(self) -> str | None:
         """Checks that nothing is owed at the end of a run that ended well."""
-        ends = (self.check_end(Event(cpu, "operation", "finishes")) for cpu in self.marked)
+        ends = (self.check_end(Event(cpu, "operation", "finishes")) for cpu in self.effects)
         return next((wrong for wrong in ends if wrong), None)
 
     def check_effects(self, event: Event) -> str | None:
         pending, self.effects[event.cpu] = self.effects[event.cpu], []
         for rule in pending:
             if rule in ("RingPresent", "RingSwitching", "InterruptWalkers", "WaitForWalks"):
-                read = self.last_read[event.cpu]
-                if read is not None:
-                    self.owed[event.cpu].add(read)
+                self.duties.notify(event)
             test = EFFECTS.get(rule)
             if rule == "SkipAway" and "stop" not in self.run.program or rule == "DiscardFreedTables" and "Renamed" in self.run.tags:
                 continue
@@ -171,41 +183,8 @@ class Contracts:
             return f"{pending[0]} has no full barrier: CPU {event.cpu} {event.text}"
         return None
 
-    def check_state(self, event: Event) -> str | None:
-        """Effects that depend on what the CPU has done before."""
-        cpu, of = event.cpu, event.of
-        if event.kind == "broadcast":
-            self.issued[cpu] = True
-            self.owed[cpu].clear()
-        elif event.kind == "complete":
-            self.issued[cpu] = False
-        elif self.issued[cpu] and (is_on(event, "store", "acknowledgement") or is_on(event, "modify", "bell") and event.value & 4 and not event.before & 4):
-            return f"CompleteForOthers has no effect: CPU {cpu} {event.text}"
-        if (is_on(event, "load", "presence") or is_on(event, "load", "walks")) and of != cpu:
-            self.last_read[cpu] = of
-        elif of is not None and of != cpu and is_on(event, "modify", "bell"):
-            self.owed[cpu].discard(of)
-            if not event.before & 4:
-                self.awaited[cpu].add(of)
-        elif of is not None and of != cpu and (is_on(event, "load", "bell") or is_on(event, "load", "acknowledgement")):
-            self.awaited[cpu].discard(of)
-        elif of is not None and is_on(event, "modify", "hypervisor") and event.value & 2:
-            self.owed[cpu].discard(of)
-        if is_on(event, "modify", "hazard") and of == cpu and not event.value & 1:
-            self.marked[cpu] = bool(event.before & 1)
-        elif is_on(event, "modify", "references"):
-            self.marked[cpu] = False
-        return None
-
     def check_end(self, event: Event) -> str | None:
-        """At the end of a flush: every CPU that could use the space was rung, and has answered."""
-        cpu, wrong = event.cpu, self.check_effects(event)
-        if wrong:
-            return wrong
-        if self.owed[cpu]:
-            return f"a CPU that must be notified was not: {self.owed[cpu]} by CPU {cpu}"
-        if self.awaited[cpu]:
-            return f"a CPU that was rung was not waited for: {self.awaited[cpu]} by CPU {cpu}"
-        if self.marked[cpu]:
-            return f"CheckMark has no effect: CPU {cpu} {event.text}"
-        return None
+        pending, self.orders[event.cpu] = self.orders[event.cpu], []
+        if pending:
+            return f"{pending[0]} has no access: CPU {event.cpu} {event.text}"
+        return self.check_effects(event) or self.duties.end(event)

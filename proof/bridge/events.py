@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ORDERS = {"Relaxed": frozenset(), "Acquire": frozenset({"Acquire"}), "Release": frozenset({"Release"}), "AcqRel": frozenset({"Acquire", "Release"}), "SeqCst": frozenset({"Acquire", "Release"})}
+ORDERS = {"Relaxed": frozenset(), "Acquire": frozenset({"Acquire"}), "Release": frozenset({"Release"}),
+    "AcqRel": frozenset({"Acquire", "Release"}), "SeqCst": frozenset({"Acquire", "Release"})}
 PATTERNS = (
     ("load", r"reads (?P<word>.+?): (?P<new>.+) \((?P<order>\w+)\)"),
     ("store", r"stores to (?P<word>.+?): (?P<new>.+) \((?P<order>\w+), not visible yet\)"),
@@ -116,7 +117,8 @@ def parse(cpu: int, kind: str, text: str) -> Event:
         found = pattern.fullmatch(text)
         if found:
             more = {key: value for key, value in found.groupdict().items() if value is not None}
-            event = Event(cpu, name, text, new=more.pop("new", ""), old=more.pop("old", ""), order=ORDERS[more.pop("order", "Relaxed")], more=more)
+            event = Event(cpu, name, text, new=more.pop("new", ""), old=more.pop("old", ""),
+                order=ORDERS[more.pop("order", "Relaxed")], more=more)
             place = re.fullmatch(r"(.+) of (?:CPU|space) (\d+)", found.groupdict().get("word") or "")
             if place:
                 event.word, event.of = place[1], int(place[2])

@@ -7,7 +7,6 @@ from ..logic import Concrete, Expr
 from ..mechanisms import bell as b
 from ..mechanisms import targeting as t
 from ..system import System
-from .contracts import is_on
 from .events import Event, Run
 
 FLUSHES = 64
@@ -100,7 +99,8 @@ class Targeting:
     def stores_presence(self, cpu: int, kind: int) -> None:
         pc = self.pc(cpu)
         if kind == t.SWITCHING:
-            self.take({t.AWAY: "switch: publish Switching", t.IDLE: "resume: publish Switching", t.IN: "leave: publish Switching"}.get(pc, "switch: publish Switching"), c=cpu)
+            self.take({t.AWAY: "switch: publish Switching", t.IDLE: "resume: publish Switching",
+                t.IN: "leave: publish Switching"}.get(pc, "switch: publish Switching"), c=cpu)
             self.invalidated[cpu] = False
         elif kind == t.ACTIVE:
             back = self.back(cpu)
@@ -118,7 +118,8 @@ class Targeting:
 
     def is_fresh(self, event: Event) -> bool:
         """Whether a root is loaded under a tag that has no translations: a new one, or one that is emptied."""
-        return event.kind == "root" and "tag" in event.more and ("invalidates" in event.more["how"] or "Renamed" in self.run.tags or event.more["tag"] == "0")
+        is_new = "Renamed" in self.run.tags or event.more.get("tag") == "0"
+        return event.kind == "root" and "tag" in event.more and ("invalidates" in event.more["how"] or is_new)
 
     def generation(self, event: Event) -> None:
         cpu = event.cpu
@@ -208,7 +209,8 @@ class Targeting:
         if event.kind == "store" and cpu == of:
             if self.leaving(cpu):
                 return self.take("go offline: publish", c=cpu)
-            if self.handler(cpu) == b.LOADED and self.pc(cpu) == t.IN and self.handler_got(cpu) != self.slot(cpu) and not self.invalidated[cpu]:
+            is_behind = self.handler(cpu) == b.LOADED and self.pc(cpu) == t.IN and self.handler_got(cpu) != self.slot(cpu)
+            if is_behind and not self.invalidated[cpu]:
                 self.owes[cpu] = True
             self.catches_up(cpu)
             self.take("handler: answer", c=cpu)
@@ -268,5 +270,3 @@ def replay(run: Run, space: int) -> tuple[int, str | None]:
             return model.steps, f"{rejected} (CPU {event.cpu} {event.text})"
     return model.steps, None
 
-
-__all__ = ["Rejected", "Targeting", "is_on", "is_replayed", "replay"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..system import System
-from . import asids, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags, targeting, waiting, walkers
+from . import asids_invariant, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags
+from . import targeting, waiting, walkers
 
 UNMODELLED: dict[str, str] = {}
 """The rules that no mechanism names, each with the reason."""
@@ -11,7 +12,9 @@ UNMODELLED: dict[str, str] = {}
 
 def build_all() -> list[System]:
     return [
-        targeting.build(), bell.build(), waiting.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(), lifetimes.build(), lifetimes.build_list(),
-        online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(), broadcasts.build_gaps(),
-        early.build(), tags.build(), tags.build_renamed(), asids.build(), names.build(), names.build_list(),
+        targeting.build(), bell.build(), waiting.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(),
+        lifetimes.build(), lifetimes.build_list(),
+        online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
+        broadcasts.build_gaps(),
+        early.build(), tags.build(), tags.build_renamed(), asids_invariant.build(), names.build(), names.build_list(),
     ]

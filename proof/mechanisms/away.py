@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
 from ..memory import Thread, Word
 from ..system import System
 from .bell import CPU, FLUSH
@@ -38,7 +38,7 @@ def build() -> System:
 
     @m.step("walk by software: begin, and read the pointer to the table", c=CPU, t=TIME)
     def _(x, c, t):
-        x.require(x.pc(c) == RUNS, Not(walking(x, c)), cpu.view(x, c, tables) <= t, t <= x.tables_last)
+        x.require(x.pc(c) == RUNS, Not(walking(x, c)), within(cpu.view(x, c, tables), t, x.tables_last))
         # No ordering: StopRelease carries the store.
         cpu.store(x, c, walks, (c,), False, on=True)
         x.set("pointer", c, to=t)
@@ -76,16 +76,13 @@ def build() -> System:
     @m.step("hypervisor: empty the TLB", c=CPU)
     def _(x, c):
         x.require(x.pc(c) == RETURNS)
-        x.set("tlb", c, to=later(x.tlb(c), cpu.view(x, c, tables)))
-        x.set("pc", c, to=RUNS)
+        x.put(c, tlb=later(x.tlb(c), cpu.view(x, c, tables)), pc=RUNS)
 
     @m.step("flush: change the tables", f=FLUSH)
     def _(x, f):
         x.require(x.fs(f) == NEW)
         x.set("tables_last", to=x.tables_last + 1)
-        x.set("flush_tables", f, to=x.tables_last + 1)
-        x.set("fv", f, to=x.tables_last + 1)
-        x.set("fs", f, to=CHANGED)
+        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):
@@ -97,33 +94,30 @@ def build() -> System:
         x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD, x.word_away(c, x.word_last(c)))
         if x.obeys("SkipAway"):
             # The fence before the exchange releases.
-            flush.modify(x, f, word, (c,), acquire=x.obeys("DeferAcquire"), release=x.obeys("FlushFence"), away=True, request=True)
+            flush.modify(x, f, word, (c,), acquire=x.obeys("DeferAcquire"), release=x.obeys("FlushFence"), away=True,
+                request=True)
             x.set("about", f, c, to=FOUND)
         else:
-            x.set("found_away", f, c, to=True)
-            x.set("about", f, c, to=RUNG)
+            x.put(f, c, found_away=True, about=RUNG)
 
     @m.step("flush: read whether the CPU walks", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
         x.require(x.about(f, c) == FOUND)
         flush.load(x, f, walks, (c,), t, x.obeys("WalkAcquire"))
         rings = And(x.walks_on(c, t), x.obeys("WaitForWalks"))
-        x.set("found_away", f, c, to=Not(rings))
-        x.set("about", f, c, to=If(rings, RUNG, DEFERRED))
+        x.put(f, c, found_away=Not(rings), about=If(rings, RUNG, DEFERRED))
 
     @m.step("flush: find the CPU running, and ring it", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
-        x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD, Not(x.word_away(c, t)), 0 <= t, t <= x.word_last(c))
+        x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD, Not(x.word_away(c, t)), within(0, t, x.word_last(c)))
         x.set("about", f, c, to=RUNG)
 
     @m.step("handler: invalidate, and answer", f=FLUSH, c=CPU)
     def _(x, f, c):
         # The interrupt is masked within a walk.
         x.require(x.about(f, c) == RUNG, x.pc(c) == RUNS, Not(walking(x, c)))
-        x.set("cpu_tables", c, to=later(x.cpu_tables(c), x.fv(f)))
-        x.set("tlb", c, to=later(x.tlb(c), x.fv(f)))
-        x.set("about", f, c, to=ANSWERED)
-        x.set("flush_uses", f, c, to=later(x.flush_uses(f, c), x.uses_last(c)))
+        x.put(c, cpu_tables=later(x.cpu_tables(c), x.fv(f)), tlb=later(x.tlb(c), x.fv(f)))
+        x.put(f, c, about=ANSWERED, flush_uses=later(x.flush_uses(f, c), x.uses_last(c)))
 
     @m.step("wait: return", f=FLUSH)
     def _(x, f):
@@ -135,16 +129,24 @@ def build() -> System:
         now = lambda name, c: getattr(s, f"word_{name}")(c, s.word_last(c))
         return And(
             s.tables_last >= 0,
-            s.forall(lambda c: And(s.uses_last(c) >= 0, s.word_last(c) >= 0, s.cpu_uses(c, c) >= s.uses_last(c), s.walks_last(c) >= 0, s.cpu_walks(c, c) >= s.walks_last(c), s.tlb(c) <= s.cpu_tables(c), s.tlb(c) <= s.tables_last, s.cpu_tables(c) <= s.tables_last, s.word_has_tables(c, s.word_last(c)) <= s.tables_last, s.pc(c) >= RUNS, s.pc(c) <= RETURNS, now("away", c) == (s.pc(c) == STOPPED), Implies(now("request", c), now("away", c))), CPU),
-            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= CHANGED, And(s.flush_tables(f) >= s.fv(f), s.fv(f) <= s.tables_last, s.flush_tables(f) <= s.tables_last))), FLUSH),
-            s.forall(lambda f, c: And(Implies(s.fs(f) < FENCED, s.about(f, c) == UNREAD), s.stale(f, c) <= s.uses_last(c), Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
+            s.forall(lambda c: And(s.uses_last(c) >= 0, s.word_last(c) >= 0, s.cpu_uses(c, c) >= s.uses_last(c),
+                s.walks_last(c) >= 0, s.cpu_walks(c, c) >= s.walks_last(c), s.tlb(c) <= s.cpu_tables(c),
+                s.tlb(c) <= s.tables_last, s.cpu_tables(c) <= s.tables_last,
+                s.word_has_tables(c, s.word_last(c)) <= s.tables_last, s.pc(c) >= RUNS, s.pc(c) <= RETURNS,
+                now("away", c) == (s.pc(c) == STOPPED), Implies(now("request", c), now("away", c))), CPU),
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= CHANGED, And(s.flush_tables(f) >= s.fv(f),
+                s.fv(f) <= s.tables_last, s.flush_tables(f) <= s.tables_last))), FLUSH),
+            s.forall(lambda f, c: And(Implies(s.fs(f) < FENCED, s.about(f, c) == UNREAD), s.stale(f, c) <= s.uses_last(c),
+                Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
 
     @m.holds("a request carries the tables of its flush, and the last uses are in the view of a flush that leaves it")
     def _(s: State) -> Expr:
         return s.forall(lambda f, c: And(
             Implies(s.pc(c) == STOPPED, s.word_has_uses(c, s.word_last(c), c) >= s.uses_last(c)),
             Implies(s.pc(c) == STOPPED, s.word_has_walks(c, s.word_last(c), c) >= s.walks_last(c)),
-            Implies(one_of(s.about(f, c), FOUND, DEFERRED), Or(s.tlb(c) >= s.fv(f), And(s.pc(c) == RETURNS, s.cpu_tables(c) >= s.fv(f)), And(s.pc(c) == STOPPED, s.word_request(c, s.word_last(c)), s.word_has_tables(c, s.word_last(c)) >= s.fv(f)))),
+            Implies(one_of(s.about(f, c), FOUND, DEFERRED),
+                Or(s.tlb(c) >= s.fv(f), And(s.pc(c) == RETURNS, s.cpu_tables(c) >= s.fv(f)),
+                And(s.pc(c) == STOPPED, s.word_request(c, s.word_last(c)), s.word_has_tables(c, s.word_last(c)) >= s.fv(f)))),
             Implies(s.about(f, c) == ANSWERED, s.tlb(c) >= s.fv(f)),
             Implies(one_of(s.about(f, c), DEFERRED, ANSWERED), s.stale(f, c) <= s.flush_uses(f, c))), FLUSH, CPU)
 
@@ -152,13 +154,18 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             s.forall(lambda f, c: And(
-                Implies(And(s.about(f, c) == FOUND, walking(s, c), s.pointer(c) < s.fv(f)), s.flush_walks(f, c) >= s.walks_last(c)),
+                Implies(And(s.about(f, c) == FOUND, walking(s, c), s.pointer(c) < s.fv(f)),
+                    s.flush_walks(f, c) >= s.walks_last(c)),
                 Implies(And(one_of(s.about(f, c), DEFERRED, ANSWERED), walking(s, c)), s.pointer(c) >= s.fv(f))), FLUSH, CPU),
-            s.forall(lambda f, c, t: Implies(And(s.about(f, c) == FOUND, s.flush_walks(f, c) <= t, t <= s.walks_last(c), Not(s.walks_on(c, t))), Or(s.stale(f, c) <= s.flush_uses(f, c), s.stale(f, c) <= s.walks_has_uses(c, t, c))), FLUSH, CPU, TIME))
+            s.forall(lambda f, c, t: Implies(And(s.about(f, c) == FOUND, within(s.flush_walks(f, c), t, s.walks_last(c)),
+                Not(s.walks_on(c, t))), Or(s.stale(f, c) <= s.flush_uses(f, c), s.stale(f, c) <= s.walks_has_uses(c, t, c))),
+            FLUSH, CPU, TIME))
 
     @m.holds("8: after the wait, no CPU has used a stale translation or pointer without an order, or can", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda f, c: Implies(s.fs(f) == DONE, And(one_of(s.about(f, c), DEFERRED, ANSWERED), s.stale(f, c) <= s.flush_uses(f, c), Implies(s.pc(c) == RUNS, s.tlb(c) >= s.fv(f)), Implies(walking(s, c), s.pointer(c) >= s.fv(f)))), FLUSH, CPU)
+        return s.forall(lambda f, c: Implies(s.fs(f) == DONE, And(one_of(s.about(f, c), DEFERRED, ANSWERED),
+            s.stale(f, c) <= s.flush_uses(f, c), Implies(s.pc(c) == RUNS, s.tlb(c) >= s.fv(f)),
+            Implies(walking(s, c), s.pointer(c) >= s.fv(f)))), FLUSH, CPU)
 
     @m.holds("8: a flush does not wait for a CPU that it finds away, unless within a walk", safety=True)
     def _(s: State) -> Expr:

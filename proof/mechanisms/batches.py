@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..counting import Census
-from ..logic import BOOL, CODE, TIME, And, Expr, Implies, Not, Or, Sort, State
+from ..logic import CODE, TIME, And, Expr, Implies, Sort, State, within
 from ..memory import Thread, Word
 from ..system import System
 
@@ -52,7 +52,8 @@ def build() -> System:
     @m.step("batch: unmark the space", b=BATCH)
     def _(x, b):
         x.require(x.bs(b) == FLUSHED)
-        batch.modify(x, b, batched, (), acquire=False, release=x.obeys("BatchedRelease"), count=x.batched_count(x.batched_last) - 1)
+        batch.modify(x, b, batched, (), acquire=False, release=x.obeys("BatchedRelease"),
+            count=x.batched_count(x.batched_last) - 1)
         census.remove(x, b)
         x.set("bs", b, to=UNMARKED)
 
@@ -61,8 +62,7 @@ def build() -> System:
         x.require(x.rs(r) == NEW, x.entry_last(b) >= 1)
         # The kernel's load of the entry acquires.
         reader.load(x, r, entry, (b,), x.entry_last(b), acquire=True)
-        x.set("of", r, to=b)
-        x.set("rs", r, to=FOUND_CLEAR)
+        x.put(r, of=b, rs=FOUND_CLEAR)
 
     @m.step("find the space unmarked", r=READER, t=TIME)
     def _(x, r, t):
@@ -74,22 +74,28 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             census.invariant(s), s.batched_last >= 0, s.batched_count(s.batched_last) == census.count(s),
-            s.forall(lambda b: And(s.bs(b) >= NEW, s.bs(b) <= UNMARKED, census.has(s, b) == And(s.bs(b) >= MARKED, s.bs(b) <= FLUSHED), s.entry_last(b) >= 0, s.batch_batched(b) <= s.batched_last, s.batched_last >= s.entry_has_batched(b, s.entry_last(b)), Implies(s.bs(b) < CLEARED, s.entry_last(b) == 0)), BATCH),
-            s.forall(lambda r: And(s.rs(r) >= NEW, s.rs(r) <= RELIES, s.reader_batched(r) <= s.batched_last, Implies(s.rs(r) >= FOUND_CLEAR, s.bs(s.of(r)) >= CLEARED)), READER))
+            s.forall(lambda b: And(s.bs(b) >= NEW, s.bs(b) <= UNMARKED, census.has(s, b) == And(s.bs(b) >= MARKED,
+                s.bs(b) <= FLUSHED), s.entry_last(b) >= 0, s.batch_batched(b) <= s.batched_last,
+            s.batched_last >= s.entry_has_batched(b, s.entry_last(b)), Implies(s.bs(b) < CLEARED, s.entry_last(b) == 0)), BATCH),
+            s.forall(lambda r: And(s.rs(r) >= NEW, s.rs(r) <= RELIES, s.reader_batched(r) <= s.batched_last,
+                Implies(s.rs(r) >= FOUND_CLEAR, s.bs(s.of(r)) >= CLEARED)), READER))
 
     @m.holds("an entry carries the mark of its batch")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda b: Implies(s.bs(b) >= MARKED, And(s.batch_batched(b) >= s.marked_at(b), s.marked_at(b) <= s.batched_last)), BATCH),
+            s.forall(lambda b: Implies(s.bs(b) >= MARKED, And(s.batch_batched(b) >= s.marked_at(b),
+                s.marked_at(b) <= s.batched_last)), BATCH),
             s.forall(lambda b: Implies(s.bs(b) >= CLEARED, s.entry_has_batched(b, s.entry_last(b)) >= s.marked_at(b)), BATCH),
-            s.forall(lambda b, t: Implies(And(s.bs(b) >= MARKED, s.bs(b) <= FLUSHED, s.marked_at(b) <= t, t <= s.batched_last), s.batched_count(t) >= 1), BATCH, TIME))
+            s.forall(lambda b, t: Implies(And(s.bs(b) >= MARKED, s.bs(b) <= FLUSHED, within(s.marked_at(b), t, s.batched_last)),
+                s.batched_count(t) >= 1), BATCH, TIME))
 
     @m.holds("a count of 0 carries the flushes of all batches that were marked before")
     def _(s: State) -> Expr:
         return And(
             s.forall(lambda b: Implies(s.bs(b) >= FLUSHED, s.batch_done(b, b) >= 1), BATCH),
             s.forall(lambda b: Implies(s.bs(b) == UNMARKED, s.batched_has_done(s.batched_last, b) >= 1), BATCH),
-            s.forall(lambda b, t: Implies(And(s.bs(b) >= MARKED, s.marked_at(b) <= t, t <= s.batched_last, s.batched_count(t) == 0), s.batched_has_done(t, b) >= 1), BATCH, TIME),
+            s.forall(lambda b, t: Implies(And(s.bs(b) >= MARKED, within(s.marked_at(b), t, s.batched_last),
+                s.batched_count(t) == 0), s.batched_has_done(t, b) >= 1), BATCH, TIME),
             s.forall(lambda r: Implies(s.rs(r) >= FOUND_CLEAR, s.reader_batched(r) >= s.marked_at(s.of(r))), READER))
 
     @m.holds("7: an operation that relies on a clear entry comes after its flush", safety=True)

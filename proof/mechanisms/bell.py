@@ -6,7 +6,7 @@ waiter's ring, or after the CPU was disconnected.
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of, within
 from ..memory import Thread, Word
 from ..system import System, Taken
 
@@ -22,7 +22,8 @@ class Bell:
     """The words of the bells, and the operations on them. `uses` counts what owners have done."""
 
     def __init__(self, m: System, gen: Word | None = None) -> None:
-        self.rung = Word(m, "rung", (CPU,), {"round": TIME, "flag": BOOL, "att": BOOL, "conn": BOOL, "uses": TIME}, carries=(gen,) if gen else ())
+        self.rung = Word(m, "rung", (CPU,), {"round": TIME, "flag": BOOL, "att": BOOL, "conn": BOOL, "uses": TIME},
+            carries=(gen,) if gen else ())
         self.waiter = Thread(m, "waiter", FLUSH, (self.rung,))
         m.field("handler", (CPU,), CODE)
         m.field("uses", (CPU,), TIME)
@@ -40,7 +41,8 @@ class Bell:
         """A value of the newest message."""
         return getattr(x, f"rung_{value}")(c, x.rung_last(c))
 
-    def change(self, x: Taken, thread: Thread, me: Expr, c: Expr, acquire: bool = False, release: bool = False, **changes: Expr) -> None:
+    def change(self, x: Taken, thread: Thread, me: Expr, c: Expr, acquire: bool = False, release: bool = False,
+        **changes: Expr) -> None:
         values = {name: self.now(x, c, name) for name in self.rung.values} | changes
         thread.modify(x, me, self.rung, (c,), acquire, release, **values)
 
@@ -50,14 +52,9 @@ class Bell:
         quiet = Not(Or(self.now(x, c, "flag"), self.now(x, c, "att"), gone))
         self.change(x, thread, me, c, release=True, flag=True)
         at = x.rung_last(c) + 1
-        x.set("waiter_rung", f, c, to=at)
-        x.set("ring_at", f, c, to=at)
-        x.set("ticket", f, c, to=0)
-        x.set("about", f, c, to=If(gone, OBSERVED, RUNG))
-        x.set("begin_at", f, c, to=at)
-        x.set("cover", f, c, to=self.now(x, c, "round"))
-        x.set("answered_uses", f, c, to=If(gone, x.uses(c), 0))
-        x.set("sends", f, c, to=Or(quiet, x.sends(f, c)))
+        x.put(f, c, waiter_rung=at, ring_at=at, ticket=0, about=If(gone, OBSERVED, RUNG), begin_at=at,
+            cover=self.now(x, c, "round"))
+        x.put(f, c, answered_uses=If(gone, x.uses(c), 0), sends=Or(quiet, x.sends(f, c)))
         x.set("sender", c, to=If(quiet, f, x.sender(c)))
         if x.obeys("DisconnectAcquire"):
             x.set("waiter_uses", f, c, to=If(gone, later(x.waiter_uses(f, c), self.now(x, c, "uses")), x.waiter_uses(f, c)))
@@ -81,8 +78,7 @@ class Bell:
     def end(self, x: Taken, c: Expr) -> None:
         """Publishes that the round is over."""
         number = self.now(x, c, "round")
-        x.set("published", c, number, to=True)
-        x.set("published_uses", c, number, to=x.uses(c) if x.obeys("AnswerRelease") else 0)
+        x.put(c, number, published=True, published_uses=x.uses(c) if x.obeys("AnswerRelease") else 0)
         self.answer(x, c, lambda f: x.about(f, c) == IN_ROUND)
         x.set("handler", c, to=ENDED)
 
@@ -97,8 +93,7 @@ class Bell:
             x.require(Not(flag))
         uses = later(self.now(x, c, "uses"), x.uses(c)) if x.obeys("QuietRelease") else self.now(x, c, "uses")
         self.change(x, thread, c, c, att=False, flag=False, uses=uses)
-        x.set("handler", c, to=NONE)
-        x.set("polling", c, to=False)
+        x.put(c, handler=NONE, polling=False)
 
     def hang_up(self, x: Taken, thread: Thread, c: Expr) -> None:
         """After three rounds, stops attending in any case, and interrupts itself if a CPU has rung."""
@@ -117,16 +112,12 @@ class Bell:
         x.set("begin_at", ALL, c, to=at, where=rang)
         x.set("cover", ALL, c, to=number, where=rang)
         self.answer(x, c, lambda f: one_of(x.about(f, c), RUNG, IN_ROUND))
-        x.set("leaving", c, to=True)
-        x.set("handler", c, to=NONE)
-        x.set("polling", c, to=False)
-        x.set("self_send", c, to=False)
+        x.put(c, leaving=True, handler=NONE, polling=False, self_send=False)
 
     def publish_leaving(self, x: Taken, c: Expr) -> None:
         number = self.now(x, c, "round")
         x.require(x.leaving(c))
-        x.set("published", c, number, to=True)
-        x.set("published_uses", c, number, to=x.uses(c) if x.obeys("AnswerRelease") else 0)
+        x.put(c, number, published=True, published_uses=x.uses(c) if x.obeys("AnswerRelease") else 0)
         x.set("leaving", c, to=False)
 
     def connect(self, x: Taken, thread: Thread, c: Expr) -> None:
@@ -138,8 +129,7 @@ class Bell:
         x.require(one_of(x.about(f, c), RUNG, IN_ROUND, ANSWERED))
         self.waiter.load(x, f, self.rung, (c,), t, False)
         done = Or(Not(x.rung_conn(c, t)), Not(Or(x.rung_flag(c, t), x.rung_att(c, t))))
-        x.set("about", f, c, to=If(done, OBSERVED, x.about(f, c)))
-        x.set("ticket", f, c, to=x.rung_round(c, t) + If(x.rung_flag(c, t), 1, 0))
+        x.put(f, c, about=If(done, OBSERVED, x.about(f, c)), ticket=x.rung_round(c, t) + If(x.rung_flag(c, t), 1, 0))
         if x.obeys("QuietAcquire"):
             x.set("waiter_uses", f, c, to=If(done, later(x.waiter_uses(f, c), x.rung_uses(c, t)), x.waiter_uses(f, c)))
 
@@ -157,54 +147,71 @@ class Bell:
         def _(s: State) -> Expr:
             return And(
                 s.forall(lambda c: And(
-                    s.rung_last(c) >= 0, now(s, c, "round") >= 0, s.uses(c) >= 0, 0 <= s.handler(c), s.handler(c) <= FLUSHING,
-                    Implies(one_of(s.handler(c), BEGUN, LOADED, CAUGHT_UP), And(now(s, c, "att"), now(s, c, "conn"), Not(s.published(c, now(s, c, "round"))))),
+                    s.rung_last(c) >= 0, now(s, c, "round") >= 0, s.uses(c) >= 0, within(0, s.handler(c), FLUSHING),
+                    Implies(one_of(s.handler(c), BEGUN, LOADED, CAUGHT_UP), And(now(s, c, "att"), now(s, c, "conn"),
+                        Not(s.published(c, now(s, c, "round"))))),
                     Implies(s.handler(c) == ENDED, And(now(s, c, "conn"), now(s, c, "att"))),
                     Implies(s.leaving(c), And(Not(now(s, c, "conn")), Not(s.published(c, now(s, c, "round"))))),
                     Implies(Not(now(s, c, "conn")), And(Not(now(s, c, "att"))))), CPU),
-                s.forall(lambda c, t: Implies(And(t >= 0, t <= s.rung_last(c)), And(s.rung_round(c, t) <= now(s, c, "round"), s.rung_uses(c, t) <= s.uses(c), Or(s.rung_conn(c, t), Not(s.rung_att(c, t))))), CPU, TIME),
+                s.forall(lambda c, t: Implies(And(t >= 0, t <= s.rung_last(c)), And(s.rung_round(c, t) <= now(s, c, "round"),
+                    s.rung_uses(c, t) <= s.uses(c), Or(s.rung_conn(c, t), Not(s.rung_att(c, t))))), CPU, TIME),
                 s.forall(lambda c, n: Implies(s.published(c, n), n <= now(s, c, "round")), CPU, TIME),
-                s.forall(lambda f, c: And(s.about(f, c) >= 0, s.about(f, c) <= OBSERVED, s.waiter_uses(f, c) >= 0, s.answered_uses(f, c) <= s.uses(c),
-                    Implies(s.about(f, c) >= RUNG, And(s.ring_at(f, c) >= 0, s.ring_at(f, c) <= s.waiter_rung(f, c), s.waiter_rung(f, c) <= s.rung_last(c), s.ring_at(f, c) <= s.begin_at(f, c)))), FLUSH, CPU))
+                s.forall(lambda f, c: And(s.about(f, c) >= 0, s.about(f, c) <= OBSERVED, s.waiter_uses(f, c) >= 0,
+                    s.answered_uses(f, c) <= s.uses(c),
+                    Implies(s.about(f, c) >= RUNG, And(s.ring_at(f, c) >= 0, within(s.ring_at(f, c), s.waiter_rung(f, c),
+                        s.rung_last(c)), s.ring_at(f, c) <= s.begin_at(f, c)))), FLUSH, CPU))
 
         @m.holds("bell: a ring stays in the bell until a round begins")
         def _(s: State) -> Expr:
             return And(
-                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == RUNG, s.ring_at(f, c) <= t, t <= s.rung_last(c)),
+                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == RUNG, within(s.ring_at(f, c), t, s.rung_last(c))),
                     And(s.rung_flag(c, t), s.rung_conn(c, t), s.rung_round(c, t) == now(s, c, "round"))), FLUSH, CPU, TIME),
-                s.forall(lambda f, c: Implies(And(s.about(f, c) == RUNG, s.ticket(f, c) > 0), s.ticket(f, c) > now(s, c, "round")), FLUSH, CPU))
+                s.forall(lambda f, c: Implies(And(s.about(f, c) == RUNG, s.ticket(f, c) > 0),
+                    s.ticket(f, c) > now(s, c, "round")), FLUSH, CPU))
 
         @m.holds("bell: a round covers all rings before its begin")
         def _(s: State) -> Expr:
             return And(
-                s.forall(lambda f, c, t: Implies(And(one_of(s.about(f, c), IN_ROUND, ANSWERED), s.ring_at(f, c) <= t, t <= s.rung_last(c)),
-                    And(Implies(t < s.begin_at(f, c), And(s.rung_flag(c, t), s.rung_conn(c, t), s.rung_round(c, t) + 1 >= s.cover(f, c))), Implies(t >= s.begin_at(f, c), s.rung_round(c, t) >= s.cover(f, c)))), FLUSH, CPU, TIME),
-                s.forall(lambda f, c: Implies(one_of(s.about(f, c), IN_ROUND, ANSWERED), And(s.begin_at(f, c) <= s.rung_last(c), s.cover(f, c) <= now(s, c, "round"), Implies(s.ticket(f, c) > 0, s.ticket(f, c) >= s.cover(f, c)))), FLUSH, CPU))
+                s.forall(lambda f, c, t: Implies(And(one_of(s.about(f, c), IN_ROUND, ANSWERED),
+                    within(s.ring_at(f, c), t, s.rung_last(c))),
+                    And(Implies(t < s.begin_at(f, c), And(s.rung_flag(c, t), s.rung_conn(c, t),
+                        s.rung_round(c, t) + 1 >= s.cover(f, c))), Implies(t >= s.begin_at(f, c), s.rung_round(c, t) >= s.cover(f,
+                        c)))), FLUSH, CPU, TIME),
+                s.forall(lambda f, c: Implies(one_of(s.about(f, c), IN_ROUND, ANSWERED), And(s.begin_at(f, c) <= s.rung_last(c),
+                    s.cover(f, c) <= now(s, c, "round"), Implies(s.ticket(f, c) > 0, s.ticket(f, c) >= s.cover(f, c)))), FLUSH,
+                CPU))
 
         @m.holds("bell: no end of a round is published, and the bell is not quiet, before the covering round has ended")
         def _(s: State) -> Expr:
             return And(
-                s.forall(lambda f, c: Implies(s.about(f, c) == IN_ROUND, And(s.cover(f, c) == now(s, c, "round"), one_of(s.handler(c), BEGUN, LOADED, CAUGHT_UP))), FLUSH, CPU),
-                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == IN_ROUND, s.begin_at(f, c) <= t, t <= s.rung_last(c)), And(s.rung_att(c, t), s.rung_conn(c, t))), FLUSH, CPU, TIME),
-                s.forall(lambda f, c, n: Implies(And(s.about(f, c) == IN_ROUND, n >= s.cover(f, c)), Not(s.published(c, n))), FLUSH, CPU, TIME))
+                s.forall(lambda f, c: Implies(s.about(f, c) == IN_ROUND, And(s.cover(f, c) == now(s, c, "round"),
+                    one_of(s.handler(c), BEGUN, LOADED, CAUGHT_UP))), FLUSH, CPU),
+                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == IN_ROUND, within(s.begin_at(f, c), t, s.rung_last(c))),
+                    And(s.rung_att(c, t), s.rung_conn(c, t))), FLUSH, CPU, TIME),
+                s.forall(lambda f, c, n: Implies(And(s.about(f, c) == IN_ROUND, n >= s.cover(f, c)), Not(s.published(c, n))),
+                    FLUSH, CPU, TIME))
 
         @m.holds("bell: whoever observes the end comes after it")
         def _(s: State) -> Expr:
             quiet = lambda c, t: Or(Not(s.rung_conn(c, t)), Not(Or(s.rung_flag(c, t), s.rung_att(c, t))))
             return And(
-                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == ANSWERED, s.begin_at(f, c) <= t, t <= s.rung_last(c), quiet(c, t)), s.rung_uses(c, t) >= s.answered_uses(f, c)), FLUSH, CPU, TIME),
-                s.forall(lambda f, c, n: Implies(And(s.about(f, c) == ANSWERED, n >= s.cover(f, c), s.published(c, n)), s.published_uses(c, n) >= s.answered_uses(f, c)), FLUSH, CPU, TIME),
+                s.forall(lambda f, c, t: Implies(And(s.about(f, c) == ANSWERED, within(s.begin_at(f, c), t, s.rung_last(c)),
+                    quiet(c, t)), s.rung_uses(c, t) >= s.answered_uses(f, c)), FLUSH, CPU, TIME),
+                s.forall(lambda f, c, n: Implies(And(s.about(f, c) == ANSWERED, n >= s.cover(f, c), s.published(c, n)),
+                    s.published_uses(c, n) >= s.answered_uses(f, c)), FLUSH, CPU, TIME),
                 s.forall(lambda c: Implies(Not(now(s, c, "conn")), now(s, c, "uses") >= s.uses(c)), CPU),
                 s.forall(lambda c, f: Implies(Not(now(s, c, "conn")), Not(one_of(s.about(f, c), RUNG, IN_ROUND))), CPU, FLUSH))
 
         @m.holds("bell: a waiter that stops comes after a round that began after its ring", safety=True)
         def _(s: State) -> Expr:
-            return s.forall(lambda f, c: Implies(s.about(f, c) == OBSERVED, s.waiter_uses(f, c) >= s.answered_uses(f, c)), FLUSH, CPU)
+            return s.forall(lambda f, c: Implies(s.about(f, c) == OBSERVED, s.waiter_uses(f, c) >= s.answered_uses(f, c)), FLUSH,
+                CPU)
 
         @m.holds("bell: a bell that is rung and not attended has an interrupt on its way", safety=True)
         def _(s: State) -> Expr:
             return s.forall(lambda c: And(
-                Implies(And(now(s, c, "flag"), Not(now(s, c, "att")), now(s, c, "conn")), Or(s.irq(c), s.self_send(c), s.sends(s.sender(c), c)))), CPU)
+                Implies(And(now(s, c, "flag"), Not(now(s, c, "att")), now(s, c, "conn")),
+                    Or(s.irq(c), s.self_send(c), s.sends(s.sender(c), c)))), CPU)
 
 
 def build() -> System:
@@ -225,8 +232,7 @@ def build() -> System:
     @m.step("interrupt itself", c=CPU)
     def _(x, c):
         x.require(x.self_send(c))
-        x.set("self_send", c, to=False)
-        x.set("irq", c, to=True)
+        x.put(c, self_send=False, irq=True)
 
     @m.step("handler: take the interrupt, and find the bell rung", c=CPU)
     def _(x, c):

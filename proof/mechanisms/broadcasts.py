@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, one_of, within
 from ..system import System
 from .bell import CPU, FLUSH
 
@@ -14,7 +14,8 @@ def build() -> System:
     m = System("broadcasts", sizes={CPU: 2, FLUSH: 2, TIME: 3})
     m.routes = [
         ["issue a broadcast", *["hardware: a broadcast reaches a CPU"] * 6, "wait on the issuer: complete"],
-        ["issue a broadcast that is refused", *["handler: invalidate, and answer the flush that was refused"] * 6, "wait: return, after a refusal"]]
+        ["issue a broadcast that is refused", *["handler: invalidate, and answer the flush that was refused"] * 6,
+            "wait: return, after a refusal"]]
     m.field("fs", (FLUSH,), CODE)
     m.field("on", (FLUSH,), CPU)
     m.field("reached", (FLUSH, CPU), BOOL)
@@ -23,13 +24,13 @@ def build() -> System:
 
     def complete(x, c: Expr) -> None:
         """Waits for the hardware: all broadcasts that the CPU has issued have reached all CPUs."""
-        x.require(x.before.forall(lambda f, d: Implies(And(x.fs(f) >= ISSUED, x.on(f) == c, Not(x.refused(f))), x.reached(f, d)), FLUSH, CPU))
+        x.require(x.before.forall(lambda f, d: Implies(And(x.fs(f) >= ISSUED, x.on(f) == c, Not(x.refused(f))), x.reached(f, d)),
+            FLUSH, CPU))
 
     @m.step("issue a broadcast", f=FLUSH, c=CPU)
     def _(x, f, c):
         x.require(x.fs(f) == NEW, Not(x.offline(c)))
-        x.set("on", f, to=c)
-        x.set("fs", f, to=ISSUED)
+        x.put(f, on=c, fs=ISSUED)
 
     @m.step("hardware: a broadcast reaches a CPU", f=FLUSH, c=CPU)
     def _(x, f, c):
@@ -39,9 +40,7 @@ def build() -> System:
     @m.step("issue a broadcast that is refused", f=FLUSH, c=CPU)
     def _(x, f, c):
         x.require(x.fs(f) == NEW, Not(x.offline(c)))
-        x.set("on", f, to=c)
-        x.set("refused", f, to=True)
-        x.set("fs", f, to=RUNG if x.obeys("RingIfRefused") else ISSUED)
+        x.put(f, on=c, refused=True, fs=RUNG if x.obeys("RingIfRefused") else ISSUED)
 
     @m.step("handler: invalidate, and answer the flush that was refused", f=FLUSH, c=CPU)
     def _(x, f, c):
@@ -94,7 +93,8 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= RUNG, Implies(s.refused(f), one_of(s.fs(f), RUNG, DONE))), FLUSH),
-            s.forall(lambda f, d: Implies(Or(s.fs(f) == ANSWERED, And(one_of(s.fs(f), ISSUED, RANG_ISSUER), s.offline(s.on(f)))), s.reached(f, d)), FLUSH, CPU))
+            s.forall(lambda f, d: Implies(Or(s.fs(f) == ANSWERED, And(one_of(s.fs(f), ISSUED, RANG_ISSUER), s.offline(s.on(f)))),
+                s.reached(f, d)), FLUSH, CPU))
 
     @m.holds("1: after the wait for a broadcast, it has reached every CPU, or an interrupt has", safety=True)
     def _(s: State) -> Expr:
@@ -120,7 +120,7 @@ def build_gaps() -> System:
 
     @m.step("flush: broadcast", n=TIME)
     def _(x, n):
-        x.require(1 <= n, n <= x.gen_last)
+        x.require(within(1, n, x.gen_last))
         x.set("issued", n, to=True)
 
     @m.step("hardware: a broadcast reaches a CPU", n=TIME, c=CPU)
@@ -143,15 +143,15 @@ def build_gaps() -> System:
     @m.step("flush: drop the whole tag everywhere, complete, and note it", n=TIME)
     def _(x, n):
         x.require(x.covered_last < n, n <= x.gen_last)
-        x.set("clean", ALL, ALL, to=True, where=lambda c, k: And(1 <= k, k <= n))
-        x.set("issued", ALL, to=True, where=lambda k: And(1 <= k, k <= n))
-        x.set("complete", ALL, to=True, where=lambda k: And(1 <= k, k <= n))
+        x.set("clean", ALL, ALL, to=True, where=lambda c, k: within(1, k, n))
+        x.set("issued", ALL, to=True, where=lambda k: within(1, k, n))
+        x.set("complete", ALL, to=True, where=lambda k: within(1, k, n))
         x.set("covered_last", to=n)
 
     @m.step("catch up from what is covered", c=CPU, n=TIME, k=TIME)
     def _(x, c, n, k):
         # `k` is the covered generation that the CPU loads, which may be an old one.
-        x.require(x.slot(c) <= n, n <= x.gen_last, 0 <= k, k <= x.covered_last)
+        x.require(within(x.slot(c), n, x.gen_last), within(0, k, x.covered_last))
         seen = If(k >= x.slot(c), k, x.slot(c))
         x.set("clean", c, ALL, to=True, where=lambda i: And(seen < i, i <= n))
         x.set("slot", c, to=If(seen >= n, seen, n))
@@ -159,12 +159,15 @@ def build_gaps() -> System:
     @m.holds("every generation that is covered was broadcast")
     def _(s: State) -> Expr:
         return And(
-            s.gen_last >= 0, s.covered_last >= 0, s.covered_last <= s.gen_last, s.forall(lambda c: And(0 <= s.slot(c), s.slot(c) <= s.gen_last), CPU),
-            s.forall(lambda n: And(Implies(And(1 <= n, n <= s.covered_last), s.issued(n)), Implies(s.issued(n), n <= s.gen_last)), TIME),
+            s.gen_last >= 0, s.covered_last >= 0, s.covered_last <= s.gen_last,
+            s.forall(lambda c: within(0, s.slot(c), s.gen_last), CPU),
+            s.forall(lambda n: And(Implies(within(1, n, s.covered_last), s.issued(n)), Implies(s.issued(n), n <= s.gen_last)),
+                TIME),
             s.forall(lambda c, n: Implies(s.complete(n), s.clean(c, n)), CPU, TIME))
 
     @m.holds("1: a CPU that has caught up holds nothing that a complete flush covered", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda c, n: Implies(And(1 <= n, n <= s.slot(c)), Or(s.clean(c, n), And(s.issued(n), Not(s.complete(n))))), CPU, TIME)
+        return s.forall(lambda c, n: Implies(within(1, n, s.slot(c)), Or(s.clean(c, n), And(s.issued(n), Not(s.complete(n))))),
+            CPU, TIME)
 
     return m

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..counting import Census
-from ..logic import ALL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of
+from ..logic import ALL, CODE, TIME, And, Expr, Implies, Or, Sort, State, later, within
 from ..memory import Thread, Word
 from ..rules import kinds
 from ..system import System
@@ -45,8 +45,7 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
         x.require(x.pc(d) == DETACHED)
         device.modify(x, d, phase, (), acquire=False, release=False, devices=x.phase_devices(x.phase_last) + 1)
         attached.add(x, d)
-        x.set("since", d, to=x.phase_last + 1)
-        x.set("pc", d, to=COUNTED)
+        x.put(d, since=x.phase_last + 1, pc=COUNTED)
 
     @m.step("attach: fence, and begin to walk", d=DEVICE)
     def _(x, d):
@@ -68,7 +67,8 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
     @m.step("detach", d=DEVICE)
     def _(x, d):
         x.require(x.pc(d) == ATTACHED)
-        device.modify(x, d, phase, (), acquire=False, release=release is None or x.obeys(release), devices=x.phase_devices(x.phase_last) - 1)
+        device.modify(x, d, phase, (), acquire=False, release=release is None or x.obeys(release),
+            devices=x.phase_devices(x.phase_last) - 1)
         attached.remove(x, d)
         x.set("pc", d, to=DETACHED)
 
@@ -76,9 +76,7 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
     def _(x, f):
         x.require(x.fs(f) == NEW)
         x.set("tables_last", to=x.tables_last + 1)
-        x.set("flush_tables", f, to=x.tables_last + 1)
-        x.set("fv", f, to=x.tables_last + 1)
-        x.set("fs", f, to=CHANGED)
+        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):
@@ -91,8 +89,7 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
     def _(x, f, t):
         x.require(x.fs(f) == FENCED)
         flush.load(x, f, phase, (), t, acquire is not None and x.obeys(acquire))
-        x.set("read_at", f, to=t)
-        x.set("fs", f, to=LOADED)
+        x.put(f, read_at=t, fs=LOADED)
 
     @m.step("flush: invalidate on devices, and return", f=FLUSH)
     def _(x, f):
@@ -101,37 +98,55 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
         if x.obeys(invalidates):
             found = x.phase_devices(x.read_at(f)) > 0
             x.set("tlb", ALL, to=lambda d: later(x.tlb(d), x.fv(f)), where=lambda d: And(found, x.pc(d) == ATTACHED))
-            x.set("device_tables", ALL, to=lambda d: later(x.device_tables(d), x.fv(f)), where=lambda d: And(found, x.pc(d) != DETACHED))
+            x.set("device_tables", ALL, to=lambda d: later(x.device_tables(d), x.fv(f)),
+                where=lambda d: And(found, x.pc(d) != DETACHED))
             # The command completes after the devices' uses.
             x.set("flush_uses", f, ALL, to=lambda d: later(x.flush_uses(f, d), x.uses_last(d)), where=lambda d: found)
 
     @m.holds("the phase counts the devices")
     def _(s: State) -> Expr:
         return And(
-            attached.invariant(s), s.phase_last >= 0, s.phase_devices(s.phase_last) == attached.count(s), s.S_phase >= 0, s.S_phase <= s.phase_last, s.S_tables <= s.tables_last,
-            s.forall(lambda d: And(s.pc(d) >= DETACHED, s.pc(d) <= ATTACHED, attached.has(s, d) == (s.pc(d) != DETACHED), s.uses_last(d) >= 0, s.device_uses(d, d) >= s.uses_last(d), s.since(d) <= s.phase_last, s.device_tables(d) <= s.tables_last, s.device_phase(d) <= s.phase_last, s.device_phase(d) >= 0, Or(s.pc(d) == ATTACHED, s.phase_has_uses(s.phase_last, d) >= s.uses_last(d)), Implies(s.pc(d) != DETACHED, s.device_phase(d) >= s.since(d))), DEVICE),
-            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, s.flush_phase(f) >= 0, s.flush_phase(f) <= s.phase_last, Implies(s.fs(f) >= CHANGED, And(s.fv(f) <= s.flush_tables(f), s.fv(f) <= s.tables_last, s.flush_tables(f) <= s.tables_last)), Implies(s.fs(f) >= FENCED, s.S_tables >= s.fv(f)), Implies(s.fs(f) >= LOADED, And(s.read_at(f) == s.flush_phase(f)))), FLUSH),
-            s.forall(lambda f, d: And(s.stale(f, d) <= s.uses_last(d), Implies(s.fs(f) == NEW, s.stale(f, d) == 0)), FLUSH, DEVICE))
+            attached.invariant(s), s.phase_last >= 0, s.phase_devices(s.phase_last) == attached.count(s), s.S_phase >= 0,
+            s.S_phase <= s.phase_last, s.S_tables <= s.tables_last,
+            s.forall(lambda d: And(s.pc(d) >= DETACHED, s.pc(d) <= ATTACHED, attached.has(s, d) == (s.pc(d) != DETACHED),
+                s.uses_last(d) >= 0, s.device_uses(d, d) >= s.uses_last(d), s.since(d) <= s.phase_last,
+                s.device_tables(d) <= s.tables_last, s.device_phase(d) <= s.phase_last, s.device_phase(d) >= 0,
+                Or(s.pc(d) == ATTACHED, s.phase_has_uses(s.phase_last, d) >= s.uses_last(d)),
+                Implies(s.pc(d) != DETACHED, s.device_phase(d) >= s.since(d))), DEVICE),
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, s.flush_phase(f) >= 0, s.flush_phase(f) <= s.phase_last,
+                Implies(s.fs(f) >= CHANGED, And(s.fv(f) <= s.flush_tables(f), s.fv(f) <= s.tables_last,
+                s.flush_tables(f) <= s.tables_last)), Implies(s.fs(f) >= FENCED, s.S_tables >= s.fv(f)),
+            Implies(s.fs(f) >= LOADED, And(s.read_at(f) == s.flush_phase(f)))), FLUSH),
+            s.forall(lambda f, d: And(s.stale(f, d) <= s.uses_last(d), Implies(s.fs(f) == NEW, s.stale(f, d) == 0)), FLUSH,
+                DEVICE))
 
     @m.holds("an attached device is counted in all that others may read since")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda d, t: Implies(And(s.pc(d) != DETACHED, s.since(d) <= t, t <= s.phase_last), s.phase_devices(t) >= 1), DEVICE, TIME),
+            s.forall(lambda d, t: Implies(And(s.pc(d) != DETACHED, within(s.since(d), t, s.phase_last)), s.phase_devices(t) >= 1),
+                DEVICE, TIME),
             s.forall(lambda d: Implies(s.pc(d) == ATTACHED, s.S_phase >= s.since(d)), DEVICE))
 
     @m.holds("no use follows an absence that a later fence shows")
     def _(s: State) -> Expr:
-        return s.forall(lambda d, t: Implies(And(s.S_phase <= t, t <= s.phase_last, s.phase_devices(t) <= 0), s.phase_has_uses(t, d) >= s.uses_last(d)), DEVICE, TIME)
+        return s.forall(lambda d, t: Implies(And(within(s.S_phase, t, s.phase_last), s.phase_devices(t) <= 0),
+            s.phase_has_uses(t, d) >= s.uses_last(d)), DEVICE, TIME)
 
     @m.holds("a flush and a device do not miss each other")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda f, d: Implies(And(s.fs(f) >= FENCED, s.pc(d) == ATTACHED), Or(s.flush_phase(f) >= s.since(d), s.tlb(d) >= s.fv(f))), FLUSH, DEVICE),
-            s.forall(lambda f, d, t: Implies(And(orders, s.fs(f) >= FENCED, s.fs(f) < DONE, s.flush_phase(f) <= t, t <= s.phase_last, s.phase_devices(t) <= 0), s.stale(f, d) <= s.phase_has_uses(t, d)), FLUSH, DEVICE, TIME),
-            s.forall(lambda f, d: Implies(And(orders, s.fs(f) == LOADED, s.phase_devices(s.read_at(f)) <= 0), s.stale(f, d) <= s.flush_uses(f, d)), FLUSH, DEVICE))
+            s.forall(lambda f, d: Implies(And(s.fs(f) >= FENCED, s.pc(d) == ATTACHED), Or(s.flush_phase(f) >= s.since(d),
+                s.tlb(d) >= s.fv(f))), FLUSH, DEVICE),
+            s.forall(lambda f, d, t: Implies(And(orders, s.fs(f) >= FENCED, s.fs(f) < DONE,
+                within(s.flush_phase(f), t, s.phase_last), s.phase_devices(t) <= 0), s.stale(f, d) <= s.phase_has_uses(t, d)),
+            FLUSH, DEVICE, TIME),
+            s.forall(lambda f, d: Implies(And(orders, s.fs(f) == LOADED, s.phase_devices(s.read_at(f)) <= 0),
+                s.stale(f, d) <= s.flush_uses(f, d)), FLUSH, DEVICE))
 
     @m.holds("1: after the flush, no device has used a stale translation without an order, or can", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda f, d: Implies(s.fs(f) == DONE, And(Or(not orders, s.stale(f, d) <= s.flush_uses(f, d)), Implies(s.pc(d) == ATTACHED, s.tlb(d) >= s.fv(f)), Implies(s.pc(d) == COUNTED, Or(s.S_tables >= s.fv(f))))), FLUSH, DEVICE)
+        return s.forall(lambda f, d: Implies(s.fs(f) == DONE, And(Or(not orders, s.stale(f, d) <= s.flush_uses(f, d)),
+            Implies(s.pc(d) == ATTACHED, s.tlb(d) >= s.fv(f)), Implies(s.pc(d) == COUNTED, Or(s.S_tables >= s.fv(f))))), FLUSH,
+        DEVICE)
 
     return m

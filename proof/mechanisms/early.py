@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, Implies, Not, Or, State, within
 from ..system import System
 from .bell import CPU, FLUSH
 
@@ -42,9 +42,7 @@ def build() -> System:
     @m.step("handler: begin a round, and load the generation", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == QUIET)
-        x.set("got", c, to=x.gen_last)
-        x.set("attended", c, to=True)
-        x.set("handler", c, to=BEGUN)
+        x.put(c, got=x.gen_last, attended=True, handler=BEGUN)
 
     def answer(x, c: Expr) -> None:
         x.set("rung", ALL, c, to=False, where=lambda f: x.fg(f) <= x.got(c))
@@ -60,23 +58,19 @@ def build() -> System:
     @m.step("handler: invalidate after the answer", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == ANSWERED_EARLY)
-        x.set("clean", c, to=x.got(c))
-        x.set("walks_clean", c, to=x.got(c))
-        x.set("handler", c, to=ENDED)
+        x.put(c, clean=x.got(c), walks_clean=x.got(c), handler=ENDED)
 
     @m.step("handler: catch up, and answer", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == BEGUN)
-        x.set("clean", c, to=x.got(c))
-        x.set("walks_clean", c, to=x.got(c))
+        x.put(c, clean=x.got(c), walks_clean=x.got(c))
         answer(x, c)
         x.set("handler", c, to=ENDED)
 
     @m.step("handler: leave the bell", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == ENDED)
-        x.set("attended", c, to=False)
-        x.set("handler", c, to=QUIET)
+        x.put(c, attended=False, handler=QUIET)
 
     def dead(x, c: Expr, clean: Expr, frees: bool) -> Expr:
         return x.before.exists(lambda f: And(x.fs(f) == DONE, x.fg(f) > clean, Or(not frees, x.frees(x.fg(f)))), FLUSH)
@@ -100,10 +94,15 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             s.gen_last >= 0,
-            s.forall(lambda c: And(s.handler(c) >= QUIET, s.handler(c) <= ENDED, s.attended(c) == (s.handler(c) != QUIET), s.clean(c) <= s.gen_last, s.walks_clean(c) == s.clean(c), s.clean(c) >= 0, Implies(s.handler(c) != QUIET, And(s.got(c) >= s.clean(c), s.got(c) <= s.gen_last)), Implies(s.handler(c) == ANSWERED_EARLY, And(s.got(c) == s.clean(c) + 1, Not(s.frees(s.got(c)))))), CPU),
-            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= RUNG, And(1 <= s.fg(f), s.fg(f) <= s.gen_last))), FLUSH),
+            s.forall(lambda c: And(s.handler(c) >= QUIET, s.handler(c) <= ENDED, s.attended(c) == (s.handler(c) != QUIET),
+                s.clean(c) <= s.gen_last, s.walks_clean(c) == s.clean(c), s.clean(c) >= 0, Implies(s.handler(c) != QUIET,
+                And(s.got(c) >= s.clean(c), s.got(c) <= s.gen_last)), Implies(s.handler(c) == ANSWERED_EARLY,
+                And(s.got(c) == s.clean(c) + 1, Not(s.frees(s.got(c)))))), CPU),
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, Implies(s.fs(f) >= RUNG, within(1, s.fg(f), s.gen_last))),
+                FLUSH),
             s.forall(lambda f, c: Implies(And(s.fs(f) == DONE), Not(s.rung(f, c))), FLUSH, CPU),
-            s.forall(lambda f, c: Implies(And(s.fs(f) >= RUNG, Not(s.rung(f, c)), s.fg(f) > s.clean(c)), And(s.handler(c) == ANSWERED_EARLY, s.fg(f) == s.got(c))), FLUSH, CPU))
+            s.forall(lambda f, c: Implies(And(s.fs(f) >= RUNG, Not(s.rung(f, c)), s.fg(f) > s.clean(c)),
+                And(s.handler(c) == ANSWERED_EARLY, s.fg(f) == s.got(c))), FLUSH, CPU))
 
     @m.holds("1, 2: no program, NMI or walk uses what a flush that is done covered", safety=True)
     def _(s: State) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, Implies, Not, Or, Sort, State, later, within
 from ..memory import Thread, Word
 from ..system import System
 
@@ -43,19 +43,14 @@ def build() -> System:
         last = x.stamp_last
         x.require(x.ws(w) == STARTED, Not(x.stamp_writing(last)), x.stamp_gen(last) < x.number(w))
         writer.modify(x, w, stamp, (), acquire=x.obeys("StampClaim"), release=False, gen=x.number(w), writing=True, by=w)
-        x.set("claimed_at", w, to=last + 1)
-        x.set("ws", w, to=CLAIMED)
+        x.put(w, claimed_at=last + 1, ws=CLAIMED)
 
     @m.step("log: store the extent", w=WRITER, t=TIME)
     def _(x, w, t):
         x.require(x.ws(w) == CLAIMED, t > x.writer_extent(w), Not(x.extent_used(t)))
-        x.set("extent_used", t, to=True)
-        x.set("extent_by", t, to=w)
-        x.set("extent_has_stamp", t, to=x.writer_stamp(w) if x.obeys("ExtentRelease") else 0)
+        x.put(t, extent_used=True, extent_by=w, extent_has_stamp=x.writer_stamp(w) if x.obeys("ExtentRelease") else 0)
         x.set("extent_last", to=later(x.extent_last, t))
-        x.set("writer_extent", w, to=t)
-        x.set("written_at", w, to=t)
-        x.set("ws", w, to=WRITTEN)
+        x.put(w, writer_extent=t, written_at=t, ws=WRITTEN)
 
     @m.step("log: complete the entry", w=WRITER)
     def _(x, w):
@@ -67,17 +62,15 @@ def build() -> System:
     def _(x, r, t, n):
         x.require(x.rs(r) == NEW, n >= 1, x.stamp_gen(t) == n, Not(x.stamp_writing(t)))
         reader.load(x, r, stamp, (), t, x.obeys("StampAcquire"))
-        x.set("wanted", r, to=n)
-        x.set("found_at", r, to=t)
-        x.set("rs", r, to=FOUND)
+        x.put(r, wanted=n, found_at=t, rs=FOUND)
 
     @m.step("read: load the extent", r=READER, t=TIME)
     def _(x, r, t):
         x.require(x.rs(r) == FOUND, t >= x.reader_extent(r), Or(x.extent_used(t), t == 0))
-        x.set("reader_extent", r, to=t)
-        x.set("reader_stamp", r, to=later(x.reader_stamp(r), x.extent_has_stamp(t)) if x.obeys("ExtentAcquire") else x.reader_stamp(r))
-        x.set("read_at", r, to=t)
-        x.set("rs", r, to=READ)
+        x.put(r, reader_extent=t)
+        x.put(r, reader_stamp=later(x.reader_stamp(r), x.extent_has_stamp(t)) if x.obeys("ExtentAcquire") else x.reader_stamp(r),
+            read_at=t)
+        x.put(r, rs=READ)
 
     @m.step("read: find the stamp unchanged", r=READER, t=TIME)
     def _(x, r, t):
@@ -89,46 +82,66 @@ def build() -> System:
     def _(s: State) -> Expr:
         return And(
             s.stamp_last >= 0, s.stamp_gen(0) == 0, Not(s.stamp_writing(0)),
-            s.forall(lambda w: And(s.ws(w) >= NEW, s.ws(w) <= COMPLETE, Implies(s.ws(w) >= STARTED, And(s.number(w) >= 1, s.taken(s.number(w)))), s.writer_stamp(w) >= 0, s.writer_stamp(w) <= s.stamp_last, s.writer_extent(w) >= 0), WRITER),
-            s.forall(lambda w, v: Implies(And(s.ws(w) >= STARTED, s.ws(v) >= STARTED, s.number(w) == s.number(v)), w == v), WRITER, WRITER),
-            s.forall(lambda r: And(s.rs(r) >= NEW, s.rs(r) <= RETURNED, s.reader_stamp(r) >= 0, s.reader_stamp(r) <= s.stamp_last, s.reader_extent(r) >= 0), READER))
+            s.forall(lambda w: And(s.ws(w) >= NEW, s.ws(w) <= COMPLETE,
+                Implies(s.ws(w) >= STARTED, And(s.number(w) >= 1, s.taken(s.number(w)))), s.writer_stamp(w) >= 0,
+                s.writer_stamp(w) <= s.stamp_last, s.writer_extent(w) >= 0), WRITER),
+            s.forall(lambda w, v: Implies(And(s.ws(w) >= STARTED, s.ws(v) >= STARTED, s.number(w) == s.number(v)), w == v),
+                WRITER, WRITER),
+            s.forall(lambda r: And(s.rs(r) >= NEW, s.rs(r) <= RETURNED, s.reader_stamp(r) >= 0, s.reader_stamp(r) <= s.stamp_last,
+                s.reader_extent(r) >= 0), READER))
 
     @m.holds("stamps grow, and each is its writer's")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda t: Implies(And(1 <= t, t <= s.stamp_last), And(s.ws(s.stamp_by(t)) >= CLAIMED, s.number(s.stamp_by(t)) == s.stamp_gen(t), Or(s.stamp_writing(t), s.ws(s.stamp_by(t)) == COMPLETE), s.claimed_at(s.stamp_by(t)) <= t)), TIME),
-            s.forall(lambda t, u: Implies(And(0 <= t, t <= u, u <= s.stamp_last), s.stamp_gen(t) <= s.stamp_gen(u)), TIME, TIME),
-            s.forall(lambda w: Implies(s.ws(w) >= CLAIMED, And(1 <= s.claimed_at(w), s.claimed_at(w) <= s.stamp_last, s.stamp_gen(s.claimed_at(w)) == s.number(w))), WRITER),
-            s.forall(lambda w: Implies(Or(s.ws(w) == CLAIMED, s.ws(w) == WRITTEN), And(s.claimed_at(w) == s.stamp_last, s.stamp_writing(s.stamp_last), s.stamp_by(s.stamp_last) == w, s.writer_stamp(w) == s.stamp_last)), WRITER))
+            s.forall(lambda t: Implies(within(1, t, s.stamp_last), And(s.ws(s.stamp_by(t)) >= CLAIMED,
+                s.number(s.stamp_by(t)) == s.stamp_gen(t), Or(s.stamp_writing(t), s.ws(s.stamp_by(t)) == COMPLETE),
+                s.claimed_at(s.stamp_by(t)) <= t)), TIME),
+            s.forall(lambda t, u: Implies(And(within(0, t, u), u <= s.stamp_last), s.stamp_gen(t) <= s.stamp_gen(u)), TIME, TIME),
+            s.forall(lambda w: Implies(s.ws(w) >= CLAIMED, And(within(1, s.claimed_at(w), s.stamp_last),
+                s.stamp_gen(s.claimed_at(w)) == s.number(w))), WRITER),
+            s.forall(lambda w: Implies(Or(s.ws(w) == CLAIMED, s.ws(w) == WRITTEN), And(s.claimed_at(w) == s.stamp_last,
+                s.stamp_writing(s.stamp_last), s.stamp_by(s.stamp_last) == w, s.writer_stamp(w) == s.stamp_last)), WRITER))
 
     @m.holds("each extent is its writer's, and comes after the claim")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda t: Implies(s.extent_used(t), And(t >= 1, s.ws(s.extent_by(t)) >= WRITTEN, s.written_at(s.extent_by(t)) == t, s.extent_has_stamp(t) >= s.claimed_at(s.extent_by(t)), s.extent_has_stamp(t) <= s.stamp_last)), TIME),
-            s.forall(lambda w: Implies(s.ws(w) >= WRITTEN, And(s.extent_used(s.written_at(w)), s.extent_by(s.written_at(w)) == w)), WRITER),
+            s.forall(lambda t: Implies(s.extent_used(t), And(t >= 1, s.ws(s.extent_by(t)) >= WRITTEN,
+                s.written_at(s.extent_by(t)) == t, s.extent_has_stamp(t) >= s.claimed_at(s.extent_by(t)),
+                s.extent_has_stamp(t) <= s.stamp_last)), TIME),
+            s.forall(lambda w: Implies(s.ws(w) >= WRITTEN, And(s.extent_used(s.written_at(w)),
+                s.extent_by(s.written_at(w)) == w)), WRITER),
             s.forall(lambda w: Implies(s.ws(w) == WRITTEN, s.writer_extent(w) >= s.written_at(w)), WRITER))
 
     @m.holds("a complete stamp carries the extents of all writers up to it")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda w, t: Implies(And(s.ws(w) >= WRITTEN, s.claimed_at(w) <= t, t <= s.stamp_last, Not(s.stamp_writing(t))), s.stamp_has_extent(t) >= s.written_at(w)), WRITER, TIME),
-            s.forall(lambda w, v: Implies(And(s.ws(v) >= CLAIMED, s.ws(v) < COMPLETE, s.ws(w) >= WRITTEN, s.number(w) < s.number(v)), s.writer_extent(v) >= s.written_at(w)), WRITER, WRITER),
-            s.forall(lambda w, v: Implies(And(s.ws(w) >= CLAIMED, s.ws(v) >= CLAIMED, s.claimed_at(w) < s.claimed_at(v)), And(s.number(w) < s.number(v), s.ws(w) == COMPLETE)), WRITER, WRITER))
+            s.forall(lambda w, t: Implies(And(s.ws(w) >= WRITTEN, within(s.claimed_at(w), t, s.stamp_last),
+                Not(s.stamp_writing(t))), s.stamp_has_extent(t) >= s.written_at(w)), WRITER, TIME),
+            s.forall(lambda w, v: Implies(And(s.ws(v) >= CLAIMED, s.ws(v) < COMPLETE, s.ws(w) >= WRITTEN,
+                s.number(w) < s.number(v)), s.writer_extent(v) >= s.written_at(w)), WRITER, WRITER),
+            s.forall(lambda w, v: Implies(And(s.ws(w) >= CLAIMED, s.ws(v) >= CLAIMED, s.claimed_at(w) < s.claimed_at(v)),
+                And(s.number(w) < s.number(v), s.ws(w) == COMPLETE)), WRITER, WRITER))
 
     @m.holds("extents are in the order of their generations")
     def _(s: State) -> Expr:
-        return s.forall(lambda w, v: Implies(And(s.ws(w) >= WRITTEN, s.ws(v) >= WRITTEN, s.number(w) < s.number(v)), s.written_at(w) < s.written_at(v)), WRITER, WRITER)
+        return s.forall(lambda w, v: Implies(And(s.ws(w) >= WRITTEN, s.ws(v) >= WRITTEN, s.number(w) < s.number(v)),
+            s.written_at(w) < s.written_at(v)), WRITER, WRITER)
 
     @m.holds("a reader's extent is not older than its stamp")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda r: Implies(s.rs(r) >= FOUND, And(1 <= s.found_at(r), s.found_at(r) <= s.stamp_last, s.stamp_gen(s.found_at(r)) == s.wanted(r), Not(s.stamp_writing(s.found_at(r))), s.reader_extent(r) >= s.written_at(s.stamp_by(s.found_at(r))))), READER),
-            s.forall(lambda r: Implies(s.rs(r) >= READ, And(s.read_at(r) == s.reader_extent(r), s.extent_used(s.read_at(r)))), READER),
-            s.forall(lambda r: Implies(s.rs(r) == READ, And(s.reader_stamp(r) >= s.claimed_at(s.extent_by(s.read_at(r))), s.number(s.extent_by(s.read_at(r))) >= s.wanted(r))), READER))
+            s.forall(lambda r: Implies(s.rs(r) >= FOUND, And(within(1, s.found_at(r), s.stamp_last),
+                s.stamp_gen(s.found_at(r)) == s.wanted(r), Not(s.stamp_writing(s.found_at(r))),
+                s.reader_extent(r) >= s.written_at(s.stamp_by(s.found_at(r))))), READER),
+            s.forall(lambda r: Implies(s.rs(r) >= READ, And(s.read_at(r) == s.reader_extent(r), s.extent_used(s.read_at(r)))),
+                READER),
+            s.forall(lambda r: Implies(s.rs(r) == READ, And(s.reader_stamp(r) >= s.claimed_at(s.extent_by(s.read_at(r))),
+                s.number(s.extent_by(s.read_at(r))) >= s.wanted(r))), READER))
 
     @m.holds("5: a range that is read is the range of that generation", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda r: Implies(s.rs(r) == RETURNED, And(s.extent_used(s.read_at(r)), s.number(s.extent_by(s.read_at(r))) == s.wanted(r))), READER)
+        return s.forall(lambda r: Implies(s.rs(r) == RETURNED, And(s.extent_used(s.read_at(r)),
+            s.number(s.extent_by(s.read_at(r))) == s.wanted(r))), READER)
 
     return m
 
@@ -159,10 +172,7 @@ def build_ranges() -> System:
     @m.step("catch up: begin", c=CPU, n=TIME)
     def _(x, c, n):
         x.require(Not(x.busy(c)), x.slot(c) < n, n <= x.gen_last)
-        x.set("busy", c, to=True)
-        x.set("got", c, to=n)
-        x.set("position", c, to=x.slot(c))
-        x.set("everything", c, to=False)
+        x.put(c, busy=True, got=n, position=x.slot(c), everything=False)
         x.set("listed", c, ALL, to=False)
 
     @m.step("catch up: read the range of a generation", c=CPU)
@@ -188,15 +198,16 @@ def build_ranges() -> System:
     def _(x, c):
         x.require(x.busy(c), Or(x.everything(c), x.position(c) == x.got(c)))
         x.set("clean", c, ALL, to=x.got(c), where=lambda p: Or(x.everything(c), x.listed(c, p)))
-        x.set("slot", c, to=x.got(c))
-        x.set("busy", c, to=False)
+        x.put(c, slot=x.got(c), busy=False)
 
     @m.holds("the ranges that were read are listed")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c: And(s.slot(c) >= 0, s.slot(c) <= s.gen_last, Implies(s.busy(c), And(s.slot(c) <= s.position(c), s.position(c) <= s.got(c), s.got(c) <= s.gen_last))), CPU),
+            s.forall(lambda c: And(s.slot(c) >= 0, s.slot(c) <= s.gen_last,
+                Implies(s.busy(c), And(within(s.slot(c), s.position(c), s.got(c)), s.got(c) <= s.gen_last))), CPU),
             s.forall(lambda c, p: s.clean(c, p) <= s.slot(c), CPU, PAGE),
-            s.forall(lambda c, p, n: Implies(And(s.busy(c), s.slot(c) < n, n <= s.position(c), s.covers(n, p)), Or(s.everything(c), s.listed(c, p))), CPU, PAGE, TIME))
+            s.forall(lambda c, p, n: Implies(And(s.busy(c), s.slot(c) < n, n <= s.position(c), s.covers(n, p)),
+                Or(s.everything(c), s.listed(c, p))), CPU, PAGE, TIME))
 
     @m.holds("5: a CPU that has caught up holds nothing that a flush up to there covered", safety=True)
     def _(s: State) -> Expr:

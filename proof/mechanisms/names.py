@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of
-from ..memory import Thread, Word
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
+from ..memory import Thread, Word, append
 from ..system import System
 from .bell import CPU, FLUSH
 from .tags import TAG
@@ -22,15 +22,18 @@ def build() -> System:
     tables = Word(m, "tables", fenced=True)
     pres = Word(m, "pres", (CPU,), {"on": BOOL, "visit": TIME})
     tag = Word(m, "tag", values={"name": TIME, "epoch": TIME, "proposed": BOOL}, carries=(tables, pres), fenced=True)
+    Word(m, "chosen", (CPU,), {"on": BOOL, "pres": TIME})
     cpu = Thread(m, "cpu", CPU, (tables, pres, tag))
     flush = Thread(m, "flush", FLUSH, (tables, pres, tag))
     for name, args, result in (
-        ("pc", (CPU,), CODE), ("at", (CPU,), TIME), ("visit", (CPU,), TIME), ("off_at", (CPU,), TIME), ("name", (CPU,), TIME), ("root", (CPU,), BOOL), ("tlb", (CPU,), TIME),
+        ("pc", (CPU,), CODE), ("at", (CPU,), TIME), ("visit", (CPU,), TIME), ("off_at", (CPU,), TIME), ("name", (CPU,), TIME),
+        ("root", (CPU,), BOOL), ("tlb", (CPU,), TIME),
         # `active_tag`: whether it names this space's ASID, its epoch, and what it carries; `chosen_tag`.
-        ("active_on", (CPU,), BOOL), ("active_epoch", (CPU,), TIME), ("active_pres", (CPU,), TIME), ("active_chosen", (CPU,), TIME),
-        ("chosen_last", (CPU,), TIME), ("chosen_on", (CPU, TIME), BOOL), ("chosen_pres", (CPU, TIME), TIME),
+        ("active_on", (CPU,), BOOL), ("active_epoch", (CPU,), TIME), ("active_pres", (CPU,), TIME),
+        ("active_chosen", (CPU,), TIME),
         ("new_epoch", (CPU,), TIME), ("scanned", (CPU, CPU), BOOL), ("proposed_at", (TIME,), TIME),
-        ("fs", (FLUSH,), CODE), ("fv", (FLUSH,), TIME), ("named", (FLUSH,), TIME), ("about", (FLUSH, CPU), CODE), ("read_visit", (FLUSH, CPU), TIME),
+        ("fs", (FLUSH,), CODE), ("fv", (FLUSH,), TIME), ("named", (FLUSH,), TIME), ("about", (FLUSH, CPU), CODE),
+        ("read_visit", (FLUSH, CPU), TIME),
     ):
         m.field(name, args, result)
     word = lambda x, c, value: getattr(x, f"tag_{value}")(x.at(c))
@@ -41,9 +44,7 @@ def build() -> System:
 
     def choose(x, c, is_on: bool) -> None:
         """Stores `chosen_tag`. The barrier before has released the presence."""
-        x.set("chosen_last", c, to=x.chosen_last(c) + 1)
-        x.set("chosen_on", c, x.chosen_last(c) + 1, to=is_on)
-        x.set("chosen_pres", c, x.chosen_last(c) + 1, to=x.cpu_pres(c, c))
+        append(x, "chosen", (c,), on=is_on, pres=x.cpu_pres(c, c))
 
     @m.step("switch: publish Switching, and fence", c=CPU)
     def _(x, c):
@@ -56,9 +57,7 @@ def build() -> System:
     def _(x, c, t, is_over):
         x.require(x.pc(c) == CAME)
         cpu.load(x, c, tag, (), t, x.obeys("AsidAcquire"))
-        x.set("at", c, to=t)
-        x.set("pc", c, to=If(Or(is_over, x.tag_name(t) == 0), ALLOCATES, If(x.tag_proposed(t), PROPOSED, CONFIRMED)))
-        x.set("new_epoch", c, to=0)
+        x.put(c, at=t, pc=If(Or(is_over, x.tag_name(t) == 0), ALLOCATES, If(x.tag_proposed(t), PROPOSED, CONFIRMED)), new_epoch=0)
         x.set("scanned", c, ALL, to=False)
 
     @m.step("switch: fence before it confirms", c=CPU)
@@ -107,7 +106,8 @@ def build() -> System:
     @m.step("allocate: propose a new ASID", c=CPU)
     def _(x, c):
         x.require(x.pc(c) == ALLOCATES, x.new_epoch(c) > 0, same(x, c), x.before.forall(lambda d: x.scanned(c, d), CPU))
-        cpu.modify(x, c, tag, (), acquire=False, release=x.obeys("AsidRelease"), name=x.new_epoch(c), epoch=x.new_epoch(c), proposed=True)
+        cpu.modify(x, c, tag, (), acquire=False, release=x.obeys("AsidRelease"), name=x.new_epoch(c), epoch=x.new_epoch(c),
+            proposed=True)
         x.set("proposed_at", x.new_epoch(c), to=x.tag_last + 1)
         x.set("pc", c, to=CAME)
 
@@ -121,20 +121,16 @@ def build() -> System:
     def _(x, c):
         x.require(x.pc(c) == CONFIRMED, x.active_epoch(c) <= word(x, c, "epoch"))
         choose(x, c, True)
-        x.set("active_on", c, to=True)
-        x.set("active_epoch", c, to=word(x, c, "epoch"))
+        x.put(c, active_on=True, active_epoch=word(x, c, "epoch"))
         if x.obeys("ActiveTagRelease"):
-            x.set("active_pres", c, to=x.cpu_pres(c, c))
-            x.set("active_chosen", c, to=x.chosen_last(c) + 1)
+            x.put(c, active_pres=x.cpu_pres(c, c), active_chosen=x.chosen_last(c) + 1)
         x.set("pc", c, to=CHOSE)
 
     @m.step("switch: load the root", c=CPU)
     def _(x, c):
         x.require(x.pc(c) == CHOSE)
-        x.set("tlb", c, to=If(x.name(c) == word(x, c, "name"), x.tlb(c), x.cpu_tables(c)))
-        x.set("name", c, to=word(x, c, "name"))
-        x.set("root", c, to=True)
-        x.set("pc", c, to=LOADED)
+        x.put(c, tlb=If(x.name(c) == word(x, c, "name"), x.tlb(c), x.cpu_tables(c)), name=word(x, c, "name"), root=True,
+            pc=LOADED)
 
     @m.step("switch: publish Active", c=CPU)
     def _(x, c):
@@ -146,8 +142,7 @@ def build() -> System:
     def _(x, c):
         x.require(x.pc(c) == ON)
         publish(x, c, False)
-        x.set("off_at", c, to=x.pres_last(c) + 1)
-        x.set("pc", c, to=LEAVES)
+        x.put(c, off_at=x.pres_last(c) + 1, pc=LEAVES)
 
     @m.step("leave: store that it has chosen another ASID", c=CPU)
     def _(x, c):
@@ -158,26 +153,21 @@ def build() -> System:
     @m.step("leave: exchange its own word", c=CPU, e=TIME)
     def _(x, c, e):
         x.require(x.pc(c) == STORED, e >= x.active_epoch(c))
-        x.set("active_on", c, to=False)
-        x.set("active_epoch", c, to=e)
+        x.put(c, active_on=False, active_epoch=e)
         if x.obeys("ActiveTagRelease"):
-            x.set("active_pres", c, to=x.cpu_pres(c, c))
-            x.set("active_chosen", c, to=x.chosen_last(c))
+            x.put(c, active_pres=x.cpu_pres(c, c), active_chosen=x.chosen_last(c))
         x.set("pc", c, to=LEFT)
 
     @m.step("leave: load another root", c=CPU)
     def _(x, c):
         x.require(x.pc(c) == LEFT)
-        x.set("root", c, to=False)
-        x.set("pc", c, to=AWAY)
+        x.put(c, root=False, pc=AWAY)
 
     @m.step("flush: change the tables", f=FLUSH)
     def _(x, f):
         x.require(x.fs(f) == NEW)
         x.set("tables_last", to=x.tables_last + 1)
-        x.set("flush_tables", f, to=x.tables_last + 1)
-        x.set("fv", f, to=x.tables_last + 1)
-        x.set("fs", f, to=CHANGED)
+        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):
@@ -190,15 +180,13 @@ def build() -> System:
     def _(x, f, t):
         x.require(x.fs(f) == ORDERED)
         flush.load(x, f, tag, (), t, x.obeys("BroadcastAsidAcquire"))
-        x.set("named", f, to=x.tag_name(t))
-        x.set("fs", f, to=NAMED)
+        x.put(f, named=x.tag_name(t), fs=NAMED)
 
     @m.step("flush: read a CPU's presence", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
         x.require(x.fs(f) == NAMED, x.about(f, c) == UNREAD)
         flush.load(x, f, pres, (c,), t, False)
-        x.set("about", f, c, to=If(x.pres_on(c, t), COVERED, LEAVING))
-        x.set("read_visit", f, c, to=x.pres_visit(c, t))
+        x.put(f, c, about=If(x.pres_on(c, t), COVERED, LEAVING), read_visit=x.pres_visit(c, t))
 
     @m.step("flush: broadcast, and wait", f=FLUSH)
     def _(x, f):
@@ -214,70 +202,114 @@ def build() -> System:
     @m.holds("ranges")
     def _(s: State) -> Expr:
         return And(
-            s.tables_last >= 0, 0 <= s.S_tables, s.S_tables <= s.tables_last, s.tag_last >= 0, 0 <= s.S_tag, s.S_tag <= s.tag_last,
-            s.forall(lambda c: And(AWAY <= s.pc(c), s.pc(c) <= LEFT, s.visit(c) >= 0, s.pres_last(c) >= 0, s.chosen_last(c) >= 0, s.cpu_pres(c, c) == s.pres_last(c), 0 <= s.cpu_tables(c), s.cpu_tables(c) <= s.tables_last, 0 <= s.cpu_tag(c), s.cpu_tag(c) <= s.tag_last,
-                0 <= s.at(c), s.at(c) <= s.cpu_tag(c), s.new_epoch(c) >= 0, 0 <= s.tlb(c), s.tlb(c) <= s.cpu_tables(c), 0 <= s.name(c), s.active_epoch(c) >= 0, 0 <= s.active_chosen(c), s.active_chosen(c) <= s.chosen_last(c), 0 <= s.active_pres(c), s.active_pres(c) <= s.pres_last(c),
-                s.root(c) == (s.pc(c) >= LOADED), s.active_on(c) == And(s.pc(c) >= CHOSE, s.pc(c) <= STORED), s.off_at(c) <= s.pres_last(c)), CPU),
-            s.forall(lambda t: Implies(And(0 <= t, t <= s.tag_last), And(0 <= s.tag_name(t), s.tag_name(t) <= s.tag_epoch(t), s.tag_name(t) <= s.tag_name(s.tag_last), s.tag_epoch(t) <= s.tag_epoch(s.tag_last), s.tag_has_tables(t) <= s.tables_last, Implies(s.tag_proposed(t), And(s.tag_name(t) > 0, s.tag_name(t) == s.tag_epoch(t))),
-                0 <= s.proposed_at(s.tag_name(t)), s.proposed_at(s.tag_name(t)) <= t, Implies(s.tag_name(t) > 0, s.tag_name(s.proposed_at(s.tag_name(t))) == s.tag_name(t)))), TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.chosen_last(c)), s.chosen_pres(c, t) <= s.pres_last(c)), CPU, TIME),
-            s.forall(lambda f: And(NEW <= s.fs(f), s.fs(f) <= DONE, 0 <= s.flush_tag(f), s.flush_tag(f) <= s.tag_last, s.flush_tables(f) <= s.tables_last, Implies(s.fs(f) >= CHANGED, And(0 < s.fv(f), s.fv(f) <= s.flush_tables(f))), Implies(s.fs(f) >= ORDERED, s.fv(f) <= s.S_tables)), FLUSH),
-            s.forall(lambda t, c: Implies(And(0 <= t, t <= s.tag_last), s.tag_has_pres(t, c) <= s.pres_last(c)), TIME, CPU), s.forall(lambda c, d: s.cpu_pres(c, d) <= s.pres_last(d), CPU, CPU),
-            s.forall(lambda f, c: And(0 <= s.flush_pres(f, c), s.flush_pres(f, c) <= s.pres_last(c), Implies(s.fs(f) < NAMED, s.about(f, c) == UNREAD)), FLUSH, CPU))
+            s.tables_last >= 0, within(0, s.S_tables, s.tables_last), s.tag_last >= 0, within(0, s.S_tag, s.tag_last),
+            s.forall(lambda c: And(AWAY <= s.pc(c), s.pc(c) <= LEFT, s.visit(c) >= 0, s.pres_last(c) >= 0, s.chosen_last(c) >= 0,
+                s.cpu_pres(c, c) == s.pres_last(c), 0 <= s.cpu_tables(c), s.cpu_tables(c) <= s.tables_last, 0 <= s.cpu_tag(c),
+                s.cpu_tag(c) <= s.tag_last,
+                within(0, s.at(c), s.cpu_tag(c)), s.new_epoch(c) >= 0, within(0, s.tlb(c), s.cpu_tables(c)), 0 <= s.name(c),
+                s.active_epoch(c) >= 0, within(0, s.active_chosen(c), s.chosen_last(c)),
+                within(0, s.active_pres(c), s.pres_last(c)),
+                s.root(c) == (s.pc(c) >= LOADED), s.active_on(c) == And(s.pc(c) >= CHOSE, s.pc(c) <= STORED),
+                s.off_at(c) <= s.pres_last(c)), CPU),
+            s.forall(lambda t: Implies(within(0, t, s.tag_last), And(0 <= s.tag_name(t), s.tag_name(t) <= s.tag_epoch(t),
+                s.tag_name(t) <= s.tag_name(s.tag_last), s.tag_epoch(t) <= s.tag_epoch(s.tag_last),
+                s.tag_has_tables(t) <= s.tables_last,
+                Implies(s.tag_proposed(t), And(s.tag_name(t) > 0, s.tag_name(t) == s.tag_epoch(t))),
+                within(0, s.proposed_at(s.tag_name(t)), t),
+                Implies(s.tag_name(t) > 0, s.tag_name(s.proposed_at(s.tag_name(t))) == s.tag_name(t)))), TIME),
+            s.forall(lambda c, t: Implies(within(0, t, s.chosen_last(c)), s.chosen_pres(c, t) <= s.pres_last(c)), CPU, TIME),
+            s.forall(lambda f: And(within(NEW, s.fs(f), DONE), within(0, s.flush_tag(f), s.tag_last),
+                s.flush_tables(f) <= s.tables_last, Implies(s.fs(f) >= CHANGED, And(0 < s.fv(f), s.fv(f) <= s.flush_tables(f))),
+                Implies(s.fs(f) >= ORDERED, s.fv(f) <= s.S_tables)), FLUSH),
+            s.forall(lambda t, c: Implies(within(0, t, s.tag_last), s.tag_has_pres(t, c) <= s.pres_last(c)), TIME, CPU),
+            s.forall(lambda c, d: s.cpu_pres(c, d) <= s.pres_last(d), CPU, CPU),
+            s.forall(lambda f, c: And(within(0, s.flush_pres(f, c), s.pres_last(c)),
+                Implies(s.fs(f) < NAMED, s.about(f, c) == UNREAD)), FLUSH, CPU))
 
     @m.holds("names grow")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda t, u: Implies(And(0 <= t, t <= u, u <= s.tag_last), And(s.tag_name(t) <= s.tag_name(u), s.tag_epoch(t) <= s.tag_epoch(u),
-                Implies(s.tag_name(u) > s.tag_name(t), s.tag_name(u) > s.tag_epoch(t)), Implies(And(s.tag_epoch(u) == s.tag_epoch(t), s.tag_proposed(u)), s.tag_proposed(t)))), TIME, TIME),
-            s.forall(lambda t, u: Implies(And(0 <= t, t <= s.tag_last, 0 <= u, u <= s.tag_last, s.tag_name(t) > 0, u >= s.proposed_at(s.tag_name(t))), s.tag_name(u) >= s.tag_name(t)), TIME, TIME),
+            s.forall(lambda t, u: Implies(And(within(0, t, u), u <= s.tag_last), And(s.tag_name(t) <= s.tag_name(u),
+                s.tag_epoch(t) <= s.tag_epoch(u),
+                Implies(s.tag_name(u) > s.tag_name(t), s.tag_name(u) > s.tag_epoch(t)),
+                Implies(And(s.tag_epoch(u) == s.tag_epoch(t), s.tag_proposed(u)), s.tag_proposed(t)))), TIME, TIME),
+            s.forall(lambda t, u: Implies(And(within(0, t, s.tag_last), within(0, u, s.tag_last), s.tag_name(t) > 0,
+                u >= s.proposed_at(s.tag_name(t))), s.tag_name(u) >= s.tag_name(t)), TIME, TIME),
             s.forall(lambda c: And(
-                Implies(one_of(s.pc(c), PROPOSED, FENCED, CONFIRMED, CHOSE), word(s, c, "name") > 0), Implies(one_of(s.pc(c), PROPOSED, FENCED), word(s, c, "proposed")), Implies(one_of(s.pc(c), CONFIRMED, CHOSE), Not(word(s, c, "proposed"))),
+                Implies(one_of(s.pc(c), PROPOSED, FENCED, CONFIRMED, CHOSE), word(s, c, "name") > 0),
+                Implies(one_of(s.pc(c), PROPOSED, FENCED), word(s, c, "proposed")), Implies(one_of(s.pc(c), CONFIRMED, CHOSE),
+                    Not(word(s, c, "proposed"))),
                 Implies(And(s.pc(c) == ALLOCATES, s.new_epoch(c) > 0), s.new_epoch(c) > word(s, c, "epoch")),
-                s.name(c) <= s.tag_name(s.tag_last), Implies(s.name(c) > 0, And(s.tag_name(s.proposed_at(s.name(c))) == s.name(c), s.proposed_at(s.name(c)) <= s.S_tag, s.proposed_at(s.name(c)) >= 0)), Implies(s.root(c), s.name(c) > 0)), CPU))
+                s.name(c) <= s.tag_name(s.tag_last), Implies(s.name(c) > 0, And(s.tag_name(s.proposed_at(s.name(c))) == s.name(c),
+                    s.proposed_at(s.name(c)) <= s.S_tag, s.proposed_at(s.name(c)) >= 0)), Implies(s.root(c), s.name(c) > 0)),
+                CPU))
 
     @m.holds("a flush names an ASID, or all that use it come after the flush's barrier")
     def _(s: State) -> Expr:
         knows = lambda f, n, view: Implies(s.fs(f) >= ORDERED, Or(s.flush_tag(f) >= s.proposed_at(n), view >= s.fv(f)))
         return And(
-            s.forall(lambda t: Implies(And(0 <= t, t <= s.tag_last, Not(s.tag_proposed(t)), s.tag_name(t) > 0), s.S_tag >= s.proposed_at(s.tag_name(t))), TIME),
-            s.forall(lambda f, t: Implies(And(0 <= t, t <= s.tag_last, Not(s.tag_proposed(t)), s.tag_name(t) > 0), knows(f, s.tag_name(t), s.tag_has_tables(t))), FLUSH, TIME),
+            s.forall(lambda t: Implies(And(within(0, t, s.tag_last), Not(s.tag_proposed(t)), s.tag_name(t) > 0),
+                s.S_tag >= s.proposed_at(s.tag_name(t))), TIME),
+            s.forall(lambda f, t: Implies(And(within(0, t, s.tag_last), Not(s.tag_proposed(t)), s.tag_name(t) > 0),
+                knows(f, s.tag_name(t), s.tag_has_tables(t))), FLUSH, TIME),
             s.forall(lambda c: Implies(s.pc(c) == FENCED, s.S_tag >= s.proposed_at(word(s, c, "name"))), CPU),
-            s.forall(lambda f, c: And(Implies(one_of(s.pc(c), FENCED, CONFIRMED, CHOSE), knows(f, word(s, c, "name"), s.cpu_tables(c))), Implies(s.name(c) > 0, knows(f, s.name(c), s.tlb(c)))), FLUSH, CPU))
+            s.forall(lambda f, c: And(Implies(one_of(s.pc(c), FENCED, CONFIRMED, CHOSE),
+                knows(f, word(s, c, "name"), s.cpu_tables(c))), Implies(s.name(c) > 0, knows(f, s.name(c), s.tlb(c)))), FLUSH,
+            CPU))
 
     @m.holds("a CPU's presence")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.pres_last(c)), And(s.pres_visit(c, t) <= s.visit(c), Implies(And(s.pc(c) >= LEAVES, t >= s.off_at(c)), Not(s.pres_on(c, t))), Implies(And(s.pres_on(c, t), s.pres_visit(c, t) == s.visit(c)), Or(s.pc(c) >= ON, s.pc(c) == AWAY)))), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(on_it(s, c), s.active_chosen(c) <= t, t <= s.chosen_last(c), Not(s.chosen_on(c, t))), And(left(s, c), s.pc(c) >= STORED, s.chosen_pres(c, t) >= s.off_at(c))), CPU, TIME),
+            s.forall(lambda c, t: Implies(within(0, t, s.pres_last(c)), And(s.pres_visit(c, t) <= s.visit(c),
+                Implies(And(s.pc(c) >= LEAVES, t >= s.off_at(c)), Not(s.pres_on(c, t))),
+                Implies(And(s.pres_on(c, t), s.pres_visit(c, t) == s.visit(c)), Or(s.pc(c) >= ON, s.pc(c) == AWAY)))), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(on_it(s, c), within(s.active_chosen(c), t, s.chosen_last(c)),
+                Not(s.chosen_on(c, t))), And(left(s, c), s.pc(c) >= STORED, s.chosen_pres(c, t) >= s.off_at(c))), CPU, TIME),
             s.forall(lambda c: Implies(s.pc(c) == LEFT, s.active_pres(c) >= s.off_at(c)), CPU),
-            s.forall(lambda c: Implies(s.pc(c) == STORED, And(Not(s.chosen_on(c, s.chosen_last(c))), s.chosen_pres(c, s.chosen_last(c)) >= s.off_at(c))), CPU))
+            s.forall(lambda c: Implies(s.pc(c) == STORED, And(Not(s.chosen_on(c, s.chosen_last(c))),
+                s.chosen_pres(c, s.chosen_last(c)) >= s.off_at(c))), CPU))
 
     @m.holds("an ASID that replaces another one carries the presence of the CPUs that leave")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, t: Implies(And(on_it(s, c), 0 <= t, t <= s.tag_last, s.tag_name(t) > of(s, c)), And(left(s, c), s.tag_has_pres(t, c) >= s.off_at(c))), CPU, TIME),
-            s.forall(lambda c, d: Implies(And(s.pc(c) == ALLOCATES, s.scanned(c, d)), And(s.new_epoch(c) > 0, s.active_epoch(d) >= s.new_epoch(c), Implies(And(on_it(s, d), same(s, c)), And(left(s, d), s.cpu_pres(c, d) >= s.off_at(d))))), CPU, CPU),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.tag_last, s.tag_name(t) > s.active_epoch(c)), s.tag_name(t) == 0), CPU, TIME))
+            s.forall(lambda c, t: Implies(And(on_it(s, c), within(0, t, s.tag_last), s.tag_name(t) > of(s, c)),
+                And(left(s, c), s.tag_has_pres(t, c) >= s.off_at(c))), CPU, TIME),
+            s.forall(lambda c, d: Implies(And(s.pc(c) == ALLOCATES, s.scanned(c, d)),
+                And(s.new_epoch(c) > 0, s.active_epoch(d) >= s.new_epoch(c), Implies(And(on_it(s, d), same(s, c)),
+                And(left(s, d), s.cpu_pres(c, d) >= s.off_at(d))))), CPU, CPU),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.tag_last), s.tag_name(t) > s.active_epoch(c)), s.tag_name(t) == 0),
+                CPU, TIME))
 
     @m.holds("a flush that names another ASID finds the CPU leaving")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda f, c: Implies(And(s.fs(f) >= NAMED, s.fs(f) < DONE, s.root(c)), Or(s.named(f) == s.name(c), s.tlb(c) >= s.fv(f), And(left(s, c), s.flush_pres(f, c) >= s.off_at(c)))), FLUSH, CPU),
+            s.forall(lambda f, c: Implies(And(s.fs(f) >= NAMED, s.fs(f) < DONE, s.root(c)),
+                Or(s.named(f) == s.name(c), s.tlb(c) >= s.fv(f), And(left(s, c), s.flush_pres(f, c) >= s.off_at(c)))), FLUSH,
+            CPU),
             s.forall(lambda f: Implies(s.fs(f) >= NAMED, s.named(f) == s.tag_name(s.flush_tag(f))), FLUSH),
-            s.forall(lambda f, c: Implies(s.about(f, c) == COVERED, And(Implies(s.read_visit(f, c) == s.visit(c), Or(s.pc(c) >= ON, s.pc(c) == AWAY)), s.read_visit(f, c) <= s.visit(c), Implies(And(s.root(c), s.read_visit(f, c) == s.visit(c), s.fs(f) < DONE), Or(s.named(f) == s.name(c), s.tlb(c) >= s.fv(f))))), FLUSH, CPU))
+            s.forall(lambda f, c: Implies(s.about(f, c) == COVERED,
+                And(Implies(s.read_visit(f, c) == s.visit(c), Or(s.pc(c) >= ON, s.pc(c) == AWAY)),
+                s.read_visit(f, c) <= s.visit(c), Implies(And(s.root(c), s.read_visit(f, c) == s.visit(c), s.fs(f) < DONE),
+                Or(s.named(f) == s.name(c), s.tlb(c) >= s.fv(f))))), FLUSH, CPU))
 
     @m.holds("1: a broadcast reaches all that a CPU that it finds on the space has cached", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda f, c: Implies(And(s.fs(f) == DONE, s.about(f, c) == COVERED, s.root(c), s.read_visit(f, c) == s.visit(c)), s.tlb(c) >= s.fv(f)), FLUSH, CPU)
+        return s.forall(lambda f, c: Implies(And(s.fs(f) == DONE, s.about(f, c) == COVERED, s.root(c),
+            s.read_visit(f, c) == s.visit(c)), s.tlb(c) >= s.fv(f)), FLUSH, CPU)
 
     own = {"c": 0}
     seal = lambda d: ("allocate: seal the word of a CPU that has another ASID", {"d": d})
     load = lambda t: ("switch: load the space's ASID", {"t": t, "is_over": False})
     m.routes.append([
-        ("switch: publish Switching, and fence", own), ("switch: load the space's ASID", {"t": 0}), ("allocate: begin, in a later epoch", {"e": 1}), seal(0), seal(1), "allocate: propose a new ASID", load(1), "switch: fence before it confirms", "switch: confirm the ASID", load(2),
-        "choose: exchange its own word", "switch: load the root", "switch: publish Active", "leave: publish Switching, and fence", "leave: store that it has chosen another ASID",
-        ("switch: publish Switching, and fence", {"c": 1}), ("switch: load the space's ASID", {"t": 2, "is_over": True}), ("allocate: begin, in a later epoch", {"e": 2}), ("allocate: seal the word of a CPU that has this ASID, and has chosen another", {"d": 0}), seal(1), "allocate: propose a new ASID"])
+        ("switch: publish Switching, and fence", own), ("switch: load the space's ASID", {"t": 0}),
+        ("allocate: begin, in a later epoch", {"e": 1}), seal(0), seal(1), "allocate: propose a new ASID", load(1),
+        "switch: fence before it confirms", "switch: confirm the ASID", load(2),
+        "choose: exchange its own word", "switch: load the root", "switch: publish Active", "leave: publish Switching, and fence",
+        "leave: store that it has chosen another ASID",
+        ("switch: publish Switching, and fence", {"c": 1}), ("switch: load the space's ASID", {"t": 2, "is_over": True}),
+        ("allocate: begin, in a later epoch", {"e": 2}),
+        ("allocate: seal the word of a CPU that has this ASID, and has chosen another", {"d": 0}), seal(1),
+        "allocate: propose a new ASID"])
     return m
 
 
@@ -291,8 +323,11 @@ def build_list() -> System:
     bit = Word(m, "bit", (TAG,), {"in": BOOL}, carries=(listed,))
     cpu = Thread(m, "cpu", CPU, (listed, bit))
     for name, args, result in (
-        ("reserved", (TIME, TAG), BOOL), ("begun", (TIME,), BOOL), ("listed_bit", (TIME, TAG), TIME), ("writer", (), CODE), ("by", (), CPU), ("e", (), TIME), ("top", (), TIME), ("zero", (), TIME), ("cleared", (TAG,), BOOL), ("done", (TAG,), BOOL),
-        ("reader", (CPU,), CODE), ("of", (CPU,), TIME), ("at", (CPU,), TIME), ("wanted", (CPU,), TAG), ("read_at", (CPU,), TIME), ("saw", (CPU,), BOOL),
+        ("reserved", (TIME, TAG), BOOL), ("begun", (TIME,), BOOL), ("listed_bit", (TIME, TAG), TIME), ("writer", (), CODE),
+        ("by", (), CPU), ("e", (), TIME), ("top", (), TIME), ("zero", (), TIME), ("cleared", (TAG,), BOOL),
+        ("done", (TAG,), BOOL),
+        ("reader", (CPU,), CODE), ("of", (CPU,), TIME), ("at", (CPU,), TIME), ("wanted", (CPU,), TAG), ("read_at", (CPU,), TIME),
+        ("saw", (CPU,), BOOL),
     ):
         m.field(name, args, result)
 
@@ -320,8 +355,7 @@ def build_list() -> System:
     def _(x, a):
         x.require(x.writer == 1, Not(x.cleared(a)))
         write(x, a, False)
-        x.set("cleared", a, to=True)
-        x.set("done", a, to=Not(x.reserved(x.e, a)))
+        x.put(a, cleared=True, done=Not(x.reserved(x.e, a)))
 
     @m.step("list: set an ASID", a=TAG)
     def _(x, a):
@@ -335,8 +369,7 @@ def build_list() -> System:
         cpu.store(x, x.by, listed, (), False, epoch=x.e)
         releases = x.obeys("ListRelease")
         x.set("listed_bit", x.listed_last + 1, ALL, to=lambda a: x.cpu_bit(x.by, a) if releases else 0)
-        x.set("top", to=x.e)
-        x.set("writer", to=0)
+        x.put(top=x.e, writer=0)
 
     @m.step("list: find the epoch over")
     def _(x):
@@ -345,7 +378,7 @@ def build_list() -> System:
 
     @m.step("read: find the list complete", c=CPU, a=TAG, t=TIME)
     def _(x, c, a, t):
-        x.require(x.reader(c) == 0, x.listed_epoch(t) > 0, x.cpu_listed(c) <= t, t <= x.listed_last)
+        x.require(x.reader(c) == 0, x.listed_epoch(t) > 0, within(x.cpu_listed(c), t, x.listed_last))
         x.set("cpu_listed", c, to=t)
         if x.obeys("ListAcquire"):
             x.set("cpu_bit", c, ALL, to=lambda b: later(x.cpu_bit(c, b), x.listed_bit(t, b)))
@@ -373,22 +406,34 @@ def build_list() -> System:
     @m.holds("lists are complete in the order of their epochs")
     def _(s: State) -> Expr:
         return And(
-            s.listed_last >= 0, s.top >= 0, one_of(s.writer, 0, 1), Implies(s.writer == 1, And(s.e > s.top, s.zero == s.listed_last, s.zero > 0, s.listed_epoch(s.zero) == 0, s.begun(s.e), s.cpu_listed(s.by) >= s.zero)),
-            s.forall(lambda t: Implies(And(0 <= t, t <= s.listed_last), And(0 <= s.listed_epoch(t), s.listed_epoch(t) <= s.top)), TIME),
-            s.forall(lambda t, u: Implies(And(0 <= t, t < u, u <= s.listed_last, s.listed_epoch(t) > 0, s.listed_epoch(u) > 0), s.listed_epoch(t) < s.listed_epoch(u)), TIME, TIME),
-            s.forall(lambda t: Implies(And(0 <= t, t <= s.listed_last, s.listed_epoch(t) > 0), s.begun(s.listed_epoch(t))), TIME),
-            s.forall(lambda c: And(0 <= s.cpu_listed(c), s.cpu_listed(c) <= s.listed_last, 0 <= s.reader(c), s.reader(c) <= 3, Implies(s.reader(c) > 0, And(0 <= s.at(c), s.at(c) <= s.cpu_listed(c), s.of(c) > 0, s.listed_epoch(s.at(c)) == s.of(c)))), CPU),
-            s.forall(lambda a: s.bit_last(a) >= 0, TAG), s.forall(lambda c, a: And(0 <= s.cpu_bit(c, a), s.cpu_bit(c, a) <= s.bit_last(a)), CPU, TAG))
+            s.listed_last >= 0, s.top >= 0, one_of(s.writer, 0, 1),
+            Implies(s.writer == 1, And(s.e > s.top, s.zero == s.listed_last, s.zero > 0, s.listed_epoch(s.zero) == 0,
+                s.begun(s.e), s.cpu_listed(s.by) >= s.zero)),
+            s.forall(lambda t: Implies(within(0, t, s.listed_last), within(0, s.listed_epoch(t), s.top)), TIME),
+            s.forall(lambda t, u: Implies(And(0 <= t, t < u, u <= s.listed_last, s.listed_epoch(t) > 0, s.listed_epoch(u) > 0),
+                s.listed_epoch(t) < s.listed_epoch(u)), TIME, TIME),
+            s.forall(lambda t: Implies(And(within(0, t, s.listed_last), s.listed_epoch(t) > 0), s.begun(s.listed_epoch(t))),
+                TIME),
+            s.forall(lambda c: And(within(0, s.cpu_listed(c), s.listed_last), within(0, s.reader(c), 3),
+                Implies(s.reader(c) > 0, And(within(0, s.at(c), s.cpu_listed(c)), s.of(c) > 0,
+                s.listed_epoch(s.at(c)) == s.of(c)))), CPU),
+            s.forall(lambda a: s.bit_last(a) >= 0, TAG), s.forall(lambda c, a: within(0, s.cpu_bit(c, a), s.bit_last(a)), CPU,
+                TAG))
 
     @m.holds("a word that a list does not carry carries that the list is over")
     def _(s: State) -> Expr:
         over = lambda t, a, u: Or(s.bit_has_listed(a, u) > t, Implies(s.reserved(s.listed_epoch(t), a), s.bit_in(a, u)))
         return And(
-            s.forall(lambda t, a: Implies(And(0 <= t, t <= s.listed_last), And(0 <= s.listed_bit(t, a), s.listed_bit(t, a) <= s.bit_last(a))), TIME, TAG),
-            s.forall(lambda a, u: Implies(And(0 <= u, u <= s.bit_last(a)), s.bit_has_listed(a, u) <= s.listed_last), TAG, TIME),
-            s.forall(lambda a: And(Implies(And(s.writer == 1, s.done(a), s.reserved(s.e, a)), And(s.bit_in(a, s.bit_last(a)))), Implies(And(s.writer == 1, s.cleared(a)), And(s.cpu_bit(s.by, a) == s.bit_last(a))), Implies(And(s.writer == 1, s.cleared(a), Not(s.done(a))), s.reserved(s.e, a)), Implies(And(s.writer == 1, s.done(a)), s.cleared(a))), TAG),
-            s.forall(lambda t, a, u: Implies(And(0 <= t, t <= s.listed_last, s.listed_epoch(t) > 0, s.listed_bit(t, a) <= u, u <= s.bit_last(a)), over(t, a, u)), TIME, TAG, TIME),
-            s.forall(lambda c: And(Implies(s.reader(c) == 1, s.cpu_bit(c, s.wanted(c)) >= s.listed_bit(s.at(c), s.wanted(c))), Implies(And(s.reader(c) == 2, s.cpu_listed(c) <= s.at(c), s.reserved(s.of(c), s.wanted(c))), s.saw(c))), CPU))
+            s.forall(lambda t, a: Implies(within(0, t, s.listed_last), within(0, s.listed_bit(t, a), s.bit_last(a))), TIME, TAG),
+            s.forall(lambda a, u: Implies(within(0, u, s.bit_last(a)), s.bit_has_listed(a, u) <= s.listed_last), TAG, TIME),
+            s.forall(lambda a: And(Implies(And(s.writer == 1, s.done(a), s.reserved(s.e, a)), And(s.bit_in(a, s.bit_last(a)))),
+                Implies(And(s.writer == 1, s.cleared(a)), And(s.cpu_bit(s.by, a) == s.bit_last(a))),
+                Implies(And(s.writer == 1, s.cleared(a), Not(s.done(a))), s.reserved(s.e, a)),
+                Implies(And(s.writer == 1, s.done(a)), s.cleared(a))), TAG),
+            s.forall(lambda t, a, u: Implies(And(within(0, t, s.listed_last), s.listed_epoch(t) > 0,
+                within(s.listed_bit(t, a), u, s.bit_last(a))), over(t, a, u)), TIME, TAG, TIME),
+            s.forall(lambda c: And(Implies(s.reader(c) == 1, s.cpu_bit(c, s.wanted(c)) >= s.listed_bit(s.at(c), s.wanted(c))),
+                Implies(And(s.reader(c) == 2, s.cpu_listed(c) <= s.at(c), s.reserved(s.of(c), s.wanted(c))), s.saw(c))), CPU))
 
     @m.holds("6: a CPU that finds the list complete finds each ASID that is reserved", safety=True)
     def _(s: State) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
 from ..memory import Thread, Word
 from ..system import System
 from .bell import ANSWERED, BEGUN, CAUGHT_UP, CHOSEN, CPU, ENDED, FLUSH, IN_ROUND, LOADED, NONE, OBSERVED, RUNG, SKIPPED, UNREAD, Bell
@@ -41,15 +41,13 @@ def build() -> System:
     def _(x, c):
         x.require(x.pc(c) == CONNECTED)
         cpu.modify(x, c, online, (c,), acquire=False, release=False, **{"in": True, "uses": x.online_uses(c, x.online_last(c))})
-        x.set("since", c, to=x.online_last(c) + 1)
-        x.set("pc", c, to=INSERTED)
+        x.put(c, since=x.online_last(c) + 1, pc=INSERTED)
 
     @m.step("online: load the kernel's generation", c=CPU, n=TIME)
     def _(x, c, n):
         x.require(x.pc(c) == INSERTED)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.set("got", c, to=n)
-        x.set("pc", c, to=COUNTED)
+        x.put(c, got=n, pc=COUNTED)
 
     @m.step("online: synchronize", c=CPU)
     def _(x, c):
@@ -64,8 +62,7 @@ def build() -> System:
         x.require(x.pc(c) == SYNCHRONIZED)
         if x.obeys("FlushOnOnline"):
             x.set("tlb", c, to=cpu.view(x, c, tables))
-        x.set("slot", c, to=x.got(c))
-        x.set("pc", c, to=ON)
+        x.put(c, slot=x.got(c), pc=ON)
 
     @m.step("use a kernel page", c=CPU)
     def _(x, c):
@@ -77,7 +74,8 @@ def build() -> System:
     def _(x, c):
         x.require(x.pc(c) == ON, x.handler(c) == NONE)
         before = x.online_uses(c, x.online_last(c))
-        cpu.modify(x, c, online, (c,), acquire=False, release=False, **{"in": False, "uses": later(before, x.uses(c)) if x.obeys("LeaveOnlineRelease") else before})
+        cpu.modify(x, c, online, (c,), acquire=False, release=False,
+            **{"in": False, "uses": later(before, x.uses(c)) if x.obeys("LeaveOnlineRelease") else before})
         x.set("pc", c, to=REMOVED)
 
     @m.step("offline: disconnect the bell", c=CPU)
@@ -99,16 +97,13 @@ def build() -> System:
     def _(x, c, n):
         x.require(x.handler(c) == BEGUN)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.set("handler_got", c, to=n)
-        x.set("handler", c, to=LOADED)
+        x.put(c, handler_got=n, handler=LOADED)
 
     @m.step("handler: catch up with the kernel", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == LOADED)
         behind = x.handler_got(c) != x.slot(c)
-        x.set("tlb", c, to=If(behind, cpu.view(x, c, tables), x.tlb(c)))
-        x.set("slot", c, to=x.handler_got(c))
-        x.set("handler", c, to=CAUGHT_UP)
+        x.put(c, tlb=If(behind, cpu.view(x, c, tables), x.tlb(c)), slot=x.handler_got(c), handler=CAUGHT_UP)
 
     @m.step("handler: answer", c=CPU)
     def _(x, c):
@@ -124,8 +119,7 @@ def build() -> System:
     def _(x, f):
         x.require(x.fs(f) == NEW)
         x.set("tables_last", to=x.tables_last + 1)
-        x.set("fv", f, to=x.tables_last + 1)
-        x.set("fs", f, to=CHANGED)
+        x.put(f, fv=x.tables_last + 1, fs=CHANGED)
 
     @m.step("flush: publish the tables", f=FLUSH)
     def _(x, f):
@@ -138,8 +132,7 @@ def build() -> System:
     def _(x, f):
         x.require(x.fs(f) == PUBLISHED)
         flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.set("fg", f, to=x.gen_last + 1)
-        x.set("fs", f, to=BUMPED)
+        x.put(f, fg=x.gen_last + 1, fs=BUMPED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):
@@ -154,8 +147,7 @@ def build() -> System:
         flush.load(x, f, online, (c,), t, False)
         if x.obeys("ScanAcquire"):
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.online_uses(c, t)))
-        x.set("read_at", f, c, to=t)
-        x.set("about", f, c, to=If(And(x.online_in(c, t), x.obeys("RingOnline")), CHOSEN, SKIPPED))
+        x.put(f, c, read_at=t, about=If(And(x.online_in(c, t), x.obeys("RingOnline")), CHOSEN, SKIPPED))
 
     @m.step("flush: ring a CPU", f=FLUSH, c=CPU)
     def _(x, f, c):
@@ -183,26 +175,37 @@ def build() -> System:
         return And(
             s.gen_last >= 0, s.tables_last >= 0, s.S_gen <= s.gen_last, s.S_tables >= 0, s.S_tables <= s.tables_last,
             s.forall(lambda c: And(
-                s.pc(c) >= OFF, s.pc(c) <= REMOVED, 0 <= s.slot(c), s.slot(c) <= s.cpu_gen(c), s.cpu_gen(c) <= s.gen_last, 0 <= s.S_online(c), s.S_online(c) <= s.online_last(c), s.since(c) >= 0,
+                s.pc(c) >= OFF, s.pc(c) <= REMOVED, within(0, s.slot(c), s.cpu_gen(c)), s.cpu_gen(c) <= s.gen_last,
+                within(0, s.S_online(c), s.online_last(c)), s.since(c) >= 0,
                 s.cpu_tables(c) >= 0, s.cpu_tables(c) <= s.tables_last, s.cpu_tables(c) >= s.gen_has_tables(s.slot(c)),
-                Implies(And(s.pc(c) >= INSERTED, s.pc(c) <= ON), And(s.since(c) <= s.online_last(c), inside(s, c))), Implies(s.pc(c) == CONNECTED, Not(inside(s, c))), Implies(one_of(s.pc(c), OFF, REMOVED), Not(inside(s, c))),
+                Implies(And(s.pc(c) >= INSERTED, s.pc(c) <= ON), And(s.since(c) <= s.online_last(c), inside(s, c))),
+                Implies(s.pc(c) == CONNECTED, Not(inside(s, c))), Implies(one_of(s.pc(c), OFF, REMOVED), Not(inside(s, c))),
                 s.rung_conn(c, s.rung_last(c)) == (s.pc(c) != OFF), Implies(s.handler(c) != NONE, s.pc(c) == ON)), CPU),
-            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, s.flush_gen(f) >= 0, s.flush_gen(f) <= s.gen_last, s.flush_tables(f) >= 0, s.flush_tables(f) <= s.tables_last,
-                Implies(s.fs(f) >= BUMPED, And(1 <= s.fg(f), s.fg(f) <= s.gen_last)), Implies(s.fs(f) >= CHANGED, s.fv(f) <= s.tables_last)), FLUSH),
-            s.forall(lambda f, c: And(0 <= s.flush_online(f, c), s.flush_online(f, c) <= s.online_last(c), s.stale(f, c) >= 0, s.stale(f, c) <= s.uses(c), Implies(s.fs(f) < FENCED, s.about(f, c) == UNREAD), Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
+            s.forall(lambda f: And(s.fs(f) >= NEW, s.fs(f) <= DONE, s.flush_gen(f) >= 0, s.flush_gen(f) <= s.gen_last,
+                s.flush_tables(f) >= 0, s.flush_tables(f) <= s.tables_last,
+                Implies(s.fs(f) >= BUMPED, within(1, s.fg(f), s.gen_last)),
+                Implies(s.fs(f) >= CHANGED, s.fv(f) <= s.tables_last)), FLUSH),
+            s.forall(lambda f, c: And(within(0, s.flush_online(f, c), s.online_last(c)), s.stale(f, c) >= 0,
+                s.stale(f, c) <= s.uses(c), Implies(s.fs(f) < FENCED, s.about(f, c) == UNREAD),
+                Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
 
     @m.holds("a generation carries the tables of its flush")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda f: And(Implies(s.fs(f) >= PUBLISHED, s.flush_tables(f) >= s.fv(f)), Implies(s.fs(f) >= BUMPED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.flush_gen(f) >= s.fg(f))), Implies(s.fs(f) >= FENCED, And(s.S_tables >= s.fv(f), s.S_gen >= s.fg(f)))), FLUSH),
-            s.forall(lambda n, k: Implies(And(0 <= n, n <= k, k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k), s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
+            s.forall(lambda f: And(Implies(s.fs(f) >= PUBLISHED, s.flush_tables(f) >= s.fv(f)),
+                Implies(s.fs(f) >= BUMPED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.flush_gen(f) >= s.fg(f))),
+                Implies(s.fs(f) >= FENCED, And(s.S_tables >= s.fv(f), s.S_gen >= s.fg(f)))), FLUSH),
+            s.forall(lambda n, k: Implies(And(within(0, n, k), k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k),
+                s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
 
     @m.holds("a CPU's views are those of the generation that it has loaded")
     def _(s: State) -> Expr:
         return s.forall(lambda c: And(
             Implies(s.pc(c) == ON, And(s.tlb(c) >= s.gen_has_tables(s.slot(c)), s.tlb(c) <= s.cpu_tables(c))),
-            Implies(And(s.pc(c) >= COUNTED, s.pc(c) <= SYNCHRONIZED), And(s.got(c) >= s.slot(c), s.got(c) <= s.cpu_gen(c), s.cpu_tables(c) >= s.gen_has_tables(s.got(c)))),
-            Implies(s.handler(c) == LOADED, And(s.handler_got(c) <= s.cpu_gen(c), s.handler_got(c) >= s.slot(c), s.cpu_tables(c) >= s.gen_has_tables(s.handler_got(c)))),
+            Implies(And(s.pc(c) >= COUNTED, s.pc(c) <= SYNCHRONIZED), And(s.got(c) >= s.slot(c), s.got(c) <= s.cpu_gen(c),
+                s.cpu_tables(c) >= s.gen_has_tables(s.got(c)))),
+            Implies(s.handler(c) == LOADED, And(s.handler_got(c) <= s.cpu_gen(c), s.handler_got(c) >= s.slot(c),
+                s.cpu_tables(c) >= s.gen_has_tables(s.handler_got(c)))),
             ), CPU)
 
     def clean(s: State, f: Expr, c: Expr) -> Expr:
@@ -211,35 +214,45 @@ def build() -> System:
     @m.holds("a CPU that is online is in the set in all that others may read since")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, t: Implies(And(s.pc(c) >= INSERTED, s.pc(c) <= ON, s.since(c) <= t, t <= s.online_last(c)), s.online_in(c, t)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(s.pc(c) >= INSERTED, s.pc(c) <= ON, within(s.since(c), t, s.online_last(c))),
+                s.online_in(c, t)), CPU, TIME),
             s.forall(lambda c: Implies(synced(s, c), s.S_online(c) >= s.since(c)), CPU))
 
     @m.holds("no use follows an absence that a later fence shows")
     def _(s: State) -> Expr:
-        return s.forall(lambda c, t: Implies(And(s.S_online(c) <= t, t <= s.online_last(c), Not(s.online_in(c, t))), s.online_uses(c, t) >= s.uses(c)), CPU, TIME)
+        return s.forall(lambda c, t: Implies(And(within(s.S_online(c), t, s.online_last(c)), Not(s.online_in(c, t))),
+            s.online_uses(c, t) >= s.uses(c)), CPU, TIME)
 
     @m.holds("a flush and a CPU that comes online do not miss each other")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda f, c: Implies(And(s.fs(f) >= FENCED, synced(s, c)), Or(s.flush_online(f, c) >= s.since(c), clean(s, f, c))), FLUSH, CPU),
-            s.forall(lambda f, c, t: Implies(And(s.fs(f) >= FENCED, s.flush_online(f, c) <= t, t <= s.online_last(c), Not(s.online_in(c, t))), s.stale(f, c) <= s.online_uses(c, t)), FLUSH, CPU, TIME))
+            s.forall(lambda f, c: Implies(And(s.fs(f) >= FENCED, synced(s, c)), Or(s.flush_online(f, c) >= s.since(c),
+                clean(s, f, c))), FLUSH, CPU),
+            s.forall(lambda f, c, t: Implies(And(s.fs(f) >= FENCED, within(s.flush_online(f, c), t, s.online_last(c)),
+                Not(s.online_in(c, t))), s.stale(f, c) <= s.online_uses(c, t)), FLUSH, CPU, TIME))
 
     @m.holds("a CPU that is skipped has used no stale translation since")
     def _(s: State) -> Expr:
-        return s.forall(lambda f, c: Implies(s.about(f, c) == SKIPPED, And(s.flush_online(f, c) == s.read_at(f, c), Not(s.online_in(c, s.read_at(f, c))), s.stale(f, c) <= s.waiter_uses(f, c))), FLUSH, CPU)
+        return s.forall(lambda f, c: Implies(s.about(f, c) == SKIPPED, And(s.flush_online(f, c) == s.read_at(f, c),
+            Not(s.online_in(c, s.read_at(f, c))), s.stale(f, c) <= s.waiter_uses(f, c))), FLUSH, CPU)
 
     @m.holds("a ring carries the flush's generation, and its round catches up")
     def _(s: State) -> Expr:
         return s.forall(lambda f, c: And(
-            Implies(s.about(f, c) == RUNG, s.rung_has_gen(c, s.rung_last(c)) >= s.fg(f)), s.rung_has_gen(c, s.rung_last(c)) <= s.gen_last,
-            Implies(s.about(f, c) == IN_ROUND, And(s.cpu_gen(c) >= s.fg(f), Implies(s.handler(c) == LOADED, s.handler_got(c) >= s.fg(f)), Implies(s.handler(c) == CAUGHT_UP, And(s.pc(c) == ON, s.tlb(c) >= s.fv(f)))))), FLUSH, CPU)
+            Implies(s.about(f, c) == RUNG, s.rung_has_gen(c, s.rung_last(c)) >= s.fg(f)),
+            s.rung_has_gen(c, s.rung_last(c)) <= s.gen_last,
+            Implies(s.about(f, c) == IN_ROUND, And(s.cpu_gen(c) >= s.fg(f), Implies(s.handler(c) == LOADED,
+                s.handler_got(c) >= s.fg(f)), Implies(s.handler(c) == CAUGHT_UP, And(s.pc(c) == ON, s.tlb(c) >= s.fv(f)))))),
+            FLUSH, CPU)
 
     @m.holds("a CPU that has answered uses nothing stale")
     def _(s: State) -> Expr:
-        return s.forall(lambda f, c: Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), And(s.stale(f, c) <= s.answered_uses(f, c), Or(clean(s, f, c), s.flush_online(f, c) < s.since(c)))), FLUSH, CPU)
+        return s.forall(lambda f, c: Implies(one_of(s.about(f, c), ANSWERED, OBSERVED),
+            And(s.stale(f, c) <= s.answered_uses(f, c), Or(clean(s, f, c), s.flush_online(f, c) < s.since(c)))), FLUSH, CPU)
 
     @m.holds("1, 8: after the wait, no CPU has used a stale kernel translation without an order, or can", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda f, c: Implies(s.fs(f) == DONE, And(one_of(s.about(f, c), SKIPPED, OBSERVED), s.stale(f, c) <= s.waiter_uses(f, c), Implies(s.pc(c) == ON, s.tlb(c) >= s.fv(f)))), FLUSH, CPU)
+        return s.forall(lambda f, c: Implies(s.fs(f) == DONE, And(one_of(s.about(f, c), SKIPPED, OBSERVED),
+            s.stale(f, c) <= s.waiter_uses(f, c), Implies(s.pc(c) == ON, s.tlb(c) >= s.fv(f)))), FLUSH, CPU)
 
     return m

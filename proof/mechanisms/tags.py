@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, TIME, And, Expr, If, Implies, Not, Or, Sort, State
+from ..logic import ALL, BOOL, TIME, And, Expr, Implies, Not, Or, Sort, State, within
 from ..system import System
 
 SPACE, TAG = Sort("Space"), Sort("Tag")
@@ -20,16 +20,13 @@ def build() -> System:
     @m.step("switch to a space that has a slot", g=TAG)
     def _(x, g):
         x.require(x.owned(g))
-        x.set("tag", to=g)
-        x.set("is_loaded", to=True)
+        x.put(tag=g, is_loaded=True)
 
     @m.step("switch to a space that takes over a slot", g=TAG, p=SPACE)
     def _(x, g, p):
         x.require(x.before.forall(lambda h: Not(And(x.owned(h), x.owner(h) == p)), TAG))
-        x.set("owned", g, to=True)
-        x.set("owner", g, to=p)
-        x.set("tag", to=g)
-        x.set("is_loaded", to=True)
+        x.put(g, owned=True, owner=p)
+        x.put(tag=g, is_loaded=True)
         if x.obeys("DiscardReusedTag"):
             x.set("holds", g, ALL, to=False)
 
@@ -49,7 +46,8 @@ def build() -> System:
 
     @m.holds("the loaded tag has a slot, and each space has one slot")
     def _(s: State) -> Expr:
-        return And(Implies(s.is_loaded, s.owned(s.tag)), s.forall(lambda g, h: Implies(And(s.owned(g), s.owned(h), s.owner(g) == s.owner(h)), g == h), TAG, TAG))
+        return And(Implies(s.is_loaded, s.owned(s.tag)),
+            s.forall(lambda g, h: Implies(And(s.owned(g), s.owned(h), s.owner(g) == s.owner(h)), g == h), TAG, TAG))
 
     @m.holds("6: under a tag that has a slot, the TLB holds translations of its space only", safety=True)
     def _(s: State) -> Expr:
@@ -78,12 +76,9 @@ def build_renamed() -> System:
     @m.step("give a space the next tag", p=SPACE)
     def _(x, p):
         x.require(x.taken <= x.count_less_one)
-        x.set("taken", to=x.taken + 1)
-        x.set("tag", to=x.taken + 1)
-        x.set("known", p, to=True)
-        x.set("slot_tag", p, to=x.taken + 1)
-        x.set("space", to=p)
-        x.set("is_loaded", to=True)
+        x.put(taken=x.taken + 1, tag=x.taken + 1)
+        x.put(p, known=True, slot_tag=x.taken + 1)
+        x.put(space=p, is_loaded=True)
 
     @m.step("give a space the first tag, when the count wraps around", p=SPACE)
     def _(x, p):
@@ -91,19 +86,13 @@ def build_renamed() -> System:
         if x.obeys("FlushOnWrap"):
             x.set("holds", ALL, ALL, to=False)
         x.set("known", ALL, to=False)
-        x.set("known", p, to=True)
-        x.set("slot_tag", p, to=1)
-        x.set("taken", to=1)
-        x.set("tag", to=1)
-        x.set("space", to=p)
-        x.set("is_loaded", to=True)
+        x.put(p, known=True, slot_tag=1)
+        x.put(taken=1, tag=1, space=p, is_loaded=True)
 
     @m.step("switch to a space that has a tag", p=SPACE)
     def _(x, p):
         x.require(x.known(p))
-        x.set("tag", to=x.slot_tag(p))
-        x.set("space", to=p)
-        x.set("is_loaded", to=True)
+        x.put(tag=x.slot_tag(p), space=p, is_loaded=True)
 
     @m.step("another space takes the slot", p=SPACE)
     def _(x, p):
@@ -119,7 +108,7 @@ def build_renamed() -> System:
     def _(s: State) -> Expr:
         return And(
             s.taken >= 0, s.count_less_one >= 0, Implies(s.is_loaded, And(s.known(s.space), s.slot_tag(s.space) == s.tag)),
-            s.forall(lambda p: Implies(s.known(p), And(1 <= s.slot_tag(p), s.slot_tag(p) <= s.taken)), SPACE),
+            s.forall(lambda p: Implies(s.known(p), within(1, s.slot_tag(p), s.taken)), SPACE),
             s.forall(lambda p, q: Implies(And(s.known(p), s.known(q), s.slot_tag(p) == s.slot_tag(q)), p == q), SPACE, SPACE),
             s.forall(lambda g, p: Implies(g > s.taken, Not(s.holds(g, p))), TIME, SPACE))
 

@@ -5,7 +5,7 @@ Other spaces appear as `ELSEWHERE`. The bells are those of `bell.py`, with all t
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
 from ..memory import Thread, Word
 from ..system import System, Taken
 from .bell import ANSWERED, BEGUN, CAUGHT_UP, CHOSEN, CPU, ENDED, FLUSH, FLUSHING, IN_ROUND, LOADED, NONE, OBSERVED, RUNG, SKIPPED, UNREAD, Bell
@@ -58,9 +58,7 @@ def build() -> System:
             own(x, c, start)
             x.require(bell.now(x, c, "conn"))
             publish(x, c, SWITCHING)
-            x.set("since", c, to=x.pres_last(c) + 1)
-            x.set("pc", c, to=STORED)
-            x.set("back", c, to=back)
+            x.put(c, since=x.pres_last(c) + 1, pc=STORED, back=back)
 
         @m.step(f"{name}: fence", c=CPU)
         def _(x, c, back=back, rule=fence_rule):
@@ -76,8 +74,7 @@ def build() -> System:
             own(x, c, FENCED)
             x.require(x.back(c) == back)
             cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-            x.set("got", c, to=n)
-            x.set("pc", c, to=READ)
+            x.put(c, got=n, pc=READ)
 
         @m.step(f"{name}: catch up, publish Active", c=CPU)
         def _(x, c, back=back, rule=catch_up_rule):
@@ -122,16 +119,14 @@ def build() -> System:
     def _(x, c, n):
         x.require(one_of(x.handler(c), BEGUN, LOADED))
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.set("handler_got", c, to=n)
-        x.set("handler", c, to=LOADED)
+        x.put(c, handler_got=n, handler=LOADED)
 
     @m.step("handler: catch up, if active", c=CPU)
     def _(x, c):
         x.require(x.handler(c) == LOADED)
         x.set("handler", c, to=CAUGHT_UP)
         catches = And(x.pc(c) == IN, x.handler_got(c) != x.slot(c))
-        x.set("tlb", c, to=If(catches, walk_view(x, c), x.tlb(c)))
-        x.set("slot", c, to=If(catches, x.handler_got(c), x.slot(c)))
+        x.put(c, tlb=If(catches, walk_view(x, c), x.tlb(c)), slot=If(catches, x.handler_got(c), x.slot(c)))
 
     @m.step("handler: leave the space, if lazy", c=CPU)
     def _(x, c):
@@ -181,8 +176,7 @@ def build() -> System:
         x.require(x.fs(f) == NEW)
         x.set("on", f, to=c)
         x.set("tables_last", to=x.tables_last + 1)
-        x.set("fv", f, to=x.tables_last + 1)
-        x.set("fs", f, to=CHANGED)
+        x.put(f, fv=x.tables_last + 1, fs=CHANGED)
 
     @m.step("flush: publish the tables", f=FLUSH)
     def _(x, f):
@@ -195,8 +189,7 @@ def build() -> System:
     def _(x, f):
         x.require(x.fs(f) == PUBLISHED)
         cpu.modify(x, x.on(f), gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.set("fg", f, to=x.gen_last + 1)
-        x.set("fs", f, to=COUNTED)
+        x.put(f, fg=x.gen_last + 1, fs=COUNTED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):
@@ -214,8 +207,7 @@ def build() -> System:
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.pres_uses(c, t)))
         kind = x.pres_kind(c, t)
         rings = Or(And(kind == ACTIVE, x.obeys("RingPresent")), And(kind == SWITCHING, x.obeys("RingSwitching")))
-        x.set("about", f, c, to=If(rings, CHOSEN, SKIPPED))
-        x.set("read_at", f, c, to=t)
+        x.put(f, c, about=If(rings, CHOSEN, SKIPPED), read_at=t)
 
     @m.step("flush: ring a CPU", f=FLUSH, c=CPU)
     def _(x, f, c):
@@ -234,8 +226,7 @@ def build() -> System:
         own(x, c, IN, IDLE)
         x.set("fs", f, to=FLUSHED_HERE)
         if x.obeys("FlushLocally"):
-            x.set("tlb", c, to=walk_view(x, c))
-            x.set("slot", c, to=x.fg(f))
+            x.put(c, tlb=walk_view(x, c), slot=x.fg(f))
 
     @m.step("flush: leave the invalidation to its CPU's return", f=FLUSH)
     def _(x, f):
@@ -248,8 +239,7 @@ def build() -> System:
         x.require(x.fs(f) == SCANNING)
         own(x, x.on(f), AWAY, IN, IDLE)
         cpu.load(x, x.on(f), gen, (), n, x.obeys("GenerationAcquire"))
-        x.set("handler_got", x.on(f), to=n)
-        x.set("handler", x.on(f), to=FLUSHING)
+        x.put(x.on(f), handler_got=n, handler=FLUSHING)
         x.set("fs", f, to=HERE)
 
     @m.step("flush: catch up here, if loaded", f=FLUSH)
@@ -260,8 +250,7 @@ def build() -> System:
         x.set("handler", c, to=NONE)
         if x.obeys("FlushLocally"):
             behind = And(x.pc(c) != AWAY, x.slot(c) != x.handler_got(c))
-            x.set("tlb", c, to=If(behind, walk_view(x, c), x.tlb(c)))
-            x.set("slot", c, to=If(behind, x.handler_got(c), x.slot(c)))
+            x.put(c, tlb=If(behind, walk_view(x, c), x.tlb(c)), slot=If(behind, x.handler_got(c), x.slot(c)))
 
     @m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
@@ -277,7 +266,8 @@ def build() -> System:
     def _(x, f):
         x.require(x.fs(f) == FLUSHED_HERE)
         waits = x.obeys("Wait")
-        x.require(x.before.forall(lambda c: Or(x.on(f) == c, one_of(x.about(f, c), SKIPPED, OBSERVED), Not(waits) if waits else x.about(f, c) >= RUNG), CPU))
+        x.require(x.before.forall(lambda c: Or(x.on(f) == c, one_of(x.about(f, c), SKIPPED, OBSERVED),
+            Not(waits) if waits else x.about(f, c) >= RUNG), CPU))
         x.set("fs", f, to=DONE)
     bell.invariant(m)
     invariant(m)
@@ -289,45 +279,58 @@ def invariant(m: System) -> None:
 
     def clean(s: State, f: Expr, c: Expr) -> Expr:
         """The CPU has caught up with the flush, or will before it uses a translation."""
-        return And(s.cpu_gen(c) >= s.fg(f), Implies(s.pc(c) == READ, s.got(c) >= s.fg(f)), Implies(s.pc(c) == IN, s.slot(c) >= s.fg(f)))
+        return And(s.cpu_gen(c) >= s.fg(f), Implies(s.pc(c) == READ, s.got(c) >= s.fg(f)),
+            Implies(s.pc(c) == IN, s.slot(c) >= s.fg(f)))
 
     @m.holds("ranges")
     def _(s: State):
         return And(
             s.gen_last >= 0, s.tables_last >= 0,
             s.forall(lambda c: And(
-                0 <= s.pc(c), s.pc(c) <= IDLE, 
-                0 <= s.slot(c), s.slot(c) <= s.cpu_gen(c), s.cpu_gen(c) <= s.gen_last,
-                0 <= s.S_pres(c), s.S_pres(c) <= s.pres_last(c), 0 <= s.since(c), s.since(c) <= s.pres_last(c),
-                s.cpu_gen(c) >= 0, s.cpu_tables(c) >= s.gen_has_tables(s.slot(c)), s.cpu_tables(c) <= s.tables_last, 0 <= s.cpu_tables(c),
+                within(0, s.pc(c), IDLE), 
+                within(0, s.slot(c), s.cpu_gen(c)), s.cpu_gen(c) <= s.gen_last,
+                within(0, s.S_pres(c), s.pres_last(c)), within(0, s.since(c), s.pres_last(c)),
+                s.cpu_gen(c) >= 0, s.cpu_tables(c) >= s.gen_has_tables(s.slot(c)), s.cpu_tables(c) <= s.tables_last,
+                0 <= s.cpu_tables(c),
                 0 <= s.slot(c), Or(s.handler(c) == NONE, one_of(s.pc(c), AWAY, IN, IDLE))), CPU),
-            s.forall(lambda f: And(0 <= s.fs(f), s.fs(f) <= DONE, Implies(s.fs(f) >= COUNTED, And(s.fg(f) <= s.gen_last, s.fg(f) >= 1)), Implies(s.fs(f) >= CHANGED, s.fv(f) <= s.tables_last)), FLUSH),
-            s.forall(lambda f, c: And(0 <= s.flush_pres(f, c), s.flush_pres(f, c) <= s.pres_last(c), s.stale(f, c) >= 0, s.stale(f, c) <= s.uses(c),
-                Implies(s.fs(f) < SCANNING, And(s.about(f, c) == UNREAD)), Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
+            s.forall(lambda f: And(within(0, s.fs(f), DONE),
+                Implies(s.fs(f) >= COUNTED, And(s.fg(f) <= s.gen_last, s.fg(f) >= 1)),
+                Implies(s.fs(f) >= CHANGED, s.fv(f) <= s.tables_last)), FLUSH),
+            s.forall(lambda f, c: And(0 <= s.flush_pres(f, c), s.flush_pres(f, c) <= s.pres_last(c), s.stale(f, c) >= 0,
+                s.stale(f, c) <= s.uses(c),
+                Implies(s.fs(f) < SCANNING, And(s.about(f, c) == UNREAD)), Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH,
+                CPU))
 
     @m.holds("a generation carries the tables of its flush")
     def _(s: State):
         return And(
             s.forall(lambda f: Implies(s.fs(f) >= PUBLISHED, s.cpu_tables(s.on(f)) >= s.fv(f)), FLUSH),
-            s.forall(lambda f: Implies(s.fs(f) >= COUNTED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.gen_has_tables(s.fg(f)) <= later(s.gen_has_tables(s.fg(f) - 1), s.cpu_tables(s.on(f))), s.cpu_gen(s.on(f)) >= s.fg(f))), FLUSH),
-            s.forall(lambda n, k: Implies(And(0 <= n, n <= k, k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k), s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
+            s.forall(lambda f: Implies(s.fs(f) >= COUNTED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f),
+                s.gen_has_tables(s.fg(f)) <= later(s.gen_has_tables(s.fg(f) - 1), s.cpu_tables(s.on(f))),
+                s.cpu_gen(s.on(f)) >= s.fg(f))), FLUSH),
+            s.forall(lambda n, k: Implies(And(within(0, n, k), k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k),
+                s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
 
     @m.holds("a CPU's views are those of the generation that it has loaded")
     def _(s: State):
         return s.forall(lambda c: And(
             s.tlb(c) >= s.gen_has_tables(s.slot(c)),
-            Implies(s.pc(c) == READ, And(s.got(c) <= s.cpu_gen(c), s.got(c) >= s.slot(c), s.cpu_tables(c) >= s.gen_has_tables(s.got(c)))),
-            Implies(one_of(s.handler(c), LOADED, FLUSHING), And(s.handler_got(c) <= s.cpu_gen(c), s.handler_got(c) >= s.slot(c), s.cpu_tables(c) >= s.gen_has_tables(s.handler_got(c)))),
+            Implies(s.pc(c) == READ, And(s.got(c) <= s.cpu_gen(c), s.got(c) >= s.slot(c),
+                s.cpu_tables(c) >= s.gen_has_tables(s.got(c)))),
+            Implies(one_of(s.handler(c), LOADED, FLUSHING), And(s.handler_got(c) <= s.cpu_gen(c), s.handler_got(c) >= s.slot(c),
+                s.cpu_tables(c) >= s.gen_has_tables(s.handler_got(c)))),
             ), CPU)
 
     @m.holds("a CPU on its way in, or in, is present in all that others may read since")
     def _(s: State):
-        return s.forall(lambda c: Implies(And(s.pc(c) >= STORED, s.pc(c) <= IN), s.forall(lambda t: Implies(And(s.since(c) <= t, t <= s.pres_last(c)), present(s.pres_kind(c, t))), TIME)), CPU)
+        return s.forall(lambda c: Implies(And(s.pc(c) >= STORED, s.pc(c) <= IN),
+            s.forall(lambda t: Implies(within(s.since(c), t, s.pres_last(c)), present(s.pres_kind(c, t))), TIME)), CPU)
 
     @m.holds("no use follows an absence that a later fence shows")
     def _(s: State):
         return And(
-            s.forall(lambda c, t: Implies(And(s.S_pres(c) <= t, t <= s.pres_last(c), Not(present(s.pres_kind(c, t)))), s.pres_uses(c, t) >= s.uses(c)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(within(s.S_pres(c), t, s.pres_last(c)), Not(present(s.pres_kind(c, t)))),
+                s.pres_uses(c, t) >= s.uses(c)), CPU, TIME),
             s.forall(lambda c: Implies(And(s.pc(c) >= FENCED, s.pc(c) <= IN), s.S_pres(c) >= s.since(c)), CPU))
 
     @m.holds("a flush and a CPU on its way in do not miss each other")
@@ -341,7 +344,8 @@ def invariant(m: System) -> None:
     @m.holds("no stale use follows an absence that a flush may read")
     def _(s: State):
         return And(
-            s.forall(lambda f, c, t: Implies(And(s.fs(f) >= SCANNING, s.on(f) != c, s.flush_pres(f, c) <= t, t <= s.pres_last(c), Not(present(s.pres_kind(c, t)))), s.stale(f, c) <= s.pres_uses(c, t)), FLUSH, CPU, TIME))
+            s.forall(lambda f, c, t: Implies(And(s.fs(f) >= SCANNING, s.on(f) != c, within(s.flush_pres(f, c), t, s.pres_last(c)),
+                Not(present(s.pres_kind(c, t)))), s.stale(f, c) <= s.pres_uses(c, t)), FLUSH, CPU, TIME))
 
     @m.holds("a CPU that is skipped has used no stale translation since")
     def _(s: State):
@@ -369,12 +373,14 @@ def invariant(m: System) -> None:
     @m.holds("a CPU that has answered uses nothing stale, and the waiter comes after its uses")
     def _(s: State):
         return s.forall(lambda f, c: And(
-            Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), Or(clean(s, f, c), And(s.flush_pres(f, c) < s.since(c)), s.pc(c) == AWAY)),
+            Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), Or(clean(s, f, c), And(s.flush_pres(f, c) < s.since(c)),
+                s.pc(c) == AWAY)),
             Implies(one_of(s.about(f, c), ANSWERED, OBSERVED), s.stale(f, c) <= s.answered_uses(f, c))), FLUSH, CPU)
 
     @m.holds("the flush's own CPU uses nothing stale")
     def _(s: State):
-        return And(s.forall(lambda f: Implies(s.fs(f) == HERE, And(s.handler(s.on(f)) == FLUSHING, s.handler_got(s.on(f)) >= s.fg(f))), FLUSH),
+        return And(s.forall(lambda f: Implies(s.fs(f) == HERE, And(s.handler(s.on(f)) == FLUSHING,
+            s.handler_got(s.on(f)) >= s.fg(f))), FLUSH),
             s.forall(lambda f, g: Implies(And(s.fs(f) == HERE, s.fs(g) == HERE, s.on(f) == s.on(g)), f == g), FLUSH, FLUSH),
             s.forall(lambda f: Implies(s.fs(f) >= FLUSHED_HERE, clean(s, f, s.on(f))), FLUSH))
 

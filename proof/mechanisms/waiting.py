@@ -5,7 +5,7 @@ The bell's flags are those of `bell.py`; here are interrupts, masking, and CPUs 
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, one_of, within
 from ..queries import Helpful, Progress
 from ..system import System, Taken
 from .bell import CPU, FLUSH
@@ -27,11 +27,9 @@ def build() -> System:
     m.field("about", (FLUSH, CPU), CODE)
 
     def begin(x: Taken, c: Expr) -> None:
-        x.set("flag", c, to=False)
-        x.set("attended", c, to=True)
+        x.put(c, flag=False, attended=True)
         x.set("about", ALL, c, to=IN_ROUND, where=lambda f: x.about(f, c) == RUNG)
-        x.set("mode", c, to=ROUND)
-        x.set("rounds", c, to=x.rounds(c) + 1)
+        x.put(c, mode=ROUND, rounds=x.rounds(c) + 1)
 
     @m.step("ring", f=FLUSH, c=CPU)
     def _(x, f, c):
@@ -51,8 +49,7 @@ def build() -> System:
     @m.step("hardware: the interrupt arrives", c=CPU)
     def _(x, c):
         x.require(x.sent(c))
-        x.set("sent", c, to=False)
-        x.set("pending", c, to=True)
+        x.put(c, sent=False, pending=True)
 
     @m.step("take the interrupt, and begin a round", c=CPU)
     def _(x, c):
@@ -81,8 +78,7 @@ def build() -> System:
         x.require(x.mode(c) == OPERATION)
         x.set("mode", c, to=WAIT)
         if x.obeys("AnswerWhileWaiting"):
-            x.set("attended", c, to=True)
-            x.set("polls", c, to=True)
+            x.put(c, attended=True, polls=True)
 
     @m.step("poll its own bell", c=CPU)
     def _(x, c):
@@ -93,9 +89,7 @@ def build() -> System:
     @m.step("end to wait", c=CPU)
     def _(x, c):
         x.require(x.mode(c) == WAIT, Not(x.flag(c)))
-        x.set("attended", c, to=False)
-        x.set("polls", c, to=False)
-        x.set("mode", c, to=USER)
+        x.put(c, attended=False, polls=False, mode=USER)
 
     @m.step("handler: catch up, and answer", c=CPU)
     def _(x, c):
@@ -106,8 +100,7 @@ def build() -> System:
     @m.step("handler: return to the wait", c=CPU)
     def _(x, c):
         x.require(x.mode(c) == ENDED, x.polls(c))
-        x.set("rounds", c, to=0)
-        x.set("mode", c, to=WAIT)
+        x.put(c, rounds=0, mode=WAIT)
 
     @m.step("handler: begin again", c=CPU)
     def _(x, c):
@@ -119,32 +112,30 @@ def build() -> System:
         x.require(x.mode(c) == ENDED, Not(x.polls(c)))
         if x.obeys("RecheckBell"):
             x.require(Not(x.flag(c)))
-        x.set("flag", c, to=False)
-        x.set("attended", c, to=False)
-        x.set("rounds", c, to=0)
-        x.set("mode", c, to=USER)
+        x.put(c, flag=False, attended=False, rounds=0, mode=USER)
 
     @m.step("handler: hang up, and interrupt itself", c=CPU)
     def _(x, c):
         x.require(x.mode(c) == ENDED, Not(x.polls(c)), x.rounds(c) >= ROUNDS_MAX)
-        x.set("pending", c, to=Or(x.pending(c), x.flag(c)))
-        x.set("attended", c, to=False)
-        x.set("rounds", c, to=0)
-        x.set("mode", c, to=USER)
+        x.put(c, pending=Or(x.pending(c), x.flag(c)), attended=False, rounds=0, mode=USER)
 
     @m.holds("a bell is attended in a round, and in a wait")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c: And(s.mode(c) >= USER, s.mode(c) <= ENDED, s.attended(c) == (s.mode(c) >= WAIT), Implies(s.mode(c) == WAIT, s.polls(c)), Implies(s.polls(c), s.mode(c) >= WAIT)), CPU),
-            s.forall(lambda f, c: And(s.about(f, c) >= IDLE, s.about(f, c) <= IN_ROUND, Implies(s.about(f, c) == RUNG, s.flag(c)), Implies(s.about(f, c) == IN_ROUND, s.mode(c) == ROUND)), FLUSH, CPU))
+            s.forall(lambda c: And(s.mode(c) >= USER, s.mode(c) <= ENDED, s.attended(c) == (s.mode(c) >= WAIT),
+                Implies(s.mode(c) == WAIT, s.polls(c)), Implies(s.polls(c), s.mode(c) >= WAIT)), CPU),
+            s.forall(lambda f, c: And(s.about(f, c) >= IDLE, s.about(f, c) <= IN_ROUND, Implies(s.about(f, c) == RUNG, s.flag(c)),
+                Implies(s.about(f, c) == IN_ROUND, s.mode(c) == ROUND)), FLUSH, CPU))
 
     @m.holds("3: the handler is bounded", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda c: And(0 <= s.rounds(c), s.rounds(c) <= ROUNDS_MAX, Implies(one_of(s.mode(c), USER, OPERATION, WAIT), s.rounds(c) == 0)), CPU)
+        return s.forall(lambda c: And(within(0, s.rounds(c), ROUNDS_MAX), Implies(one_of(s.mode(c), USER, OPERATION, WAIT),
+            s.rounds(c) == 0)), CPU)
 
     @m.holds("3: a bell that is rung and not attended has an interrupt on its way", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda c: Implies(And(s.flag(c), Not(s.attended(c))), Or(s.pending(c), s.sent(c), s.sends(s.sender(c), c))), CPU)
+        return s.forall(lambda c: Implies(And(s.flag(c), Not(s.attended(c))),
+            Or(s.pending(c), s.sent(c), s.sends(s.sender(c), c))), CPU)
 
     m.progress = progress()
     return m
@@ -170,7 +161,9 @@ def progress() -> Progress:
         Helpful("handler: hang up, and interrupt itself", lambda s, f, c: And(ended(s, c), s.rounds(c) >= ROUNDS_MAX), here),
         Helpful("poll its own bell", lambda s, f, c: s.mode(c) == WAIT, here),
         Helpful("end an operation", lambda s, f, c: And(rung(s, f, c), s.pending(c), s.mode(c) == OPERATION), here),
-        Helpful("take the interrupt, and begin a round", lambda s, f, c: And(rung(s, f, c), s.pending(c), s.mode(c) == USER), here),
+        Helpful("take the interrupt, and begin a round", lambda s, f, c: And(rung(s, f, c), s.pending(c), s.mode(c) == USER),
+            here),
         Helpful("hardware: the interrupt arrives", lambda s, f, c: And(rung(s, f, c), Not(s.pending(c)), s.sent(c)), here),
-        Helpful("send the interrupt", lambda s, f, c: And(rung(s, f, c), Not(s.pending(c)), Not(s.sent(c))), lambda s, f, c: {"f": s.sender(c), "c": c}),
+        Helpful("send the interrupt", lambda s, f, c: And(rung(s, f, c), Not(s.pending(c)), Not(s.sent(c))),
+            lambda s, f, c: {"f": s.sender(c), "c": c}),
     ])

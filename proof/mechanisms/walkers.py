@@ -6,7 +6,7 @@ clean up to a generation, `path`. A walk is stale for a generation if the path w
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Sort, State, later, one_of, within
 from ..memory import Thread, Word
 from ..system import System, Taken
 from .bell import CPU
@@ -53,7 +53,8 @@ def build() -> System:
     def publish(x: Taken, c: Expr, kind: int, stint: Expr) -> None:
         releases = x.obeys("LeaveRelease")
         of = lambda time: time if releases else 0
-        cpu.store(x, c, pres, (c,), False, kind=kind, hazard=of(x.hazard_last(c)), seen=of(x.seen_last(c)), walks=of(x.walks(c)), stint=stint)
+        cpu.store(x, c, pres, (c,), False, kind=kind, hazard=of(x.hazard_last(c)), seen=of(x.seen_last(c)), walks=of(x.walks(c)),
+            stint=stint)
 
     def publish_seen(x: Taken, c: Expr, to: Expr) -> None:
         cpu.store(x, c, seen, (c,), False, to=to, walks=x.walks(c) if x.obeys("SeenRelease") else 0, stint=x.stint(c))
@@ -61,15 +62,14 @@ def build() -> System:
     def publish_hazard(x: Taken, c: Expr, on: bool) -> None:
         releases, last = x.obeys("HazardRelease"), x.hazard_last(c)
         of = lambda time, before: later(time, before) if releases else before
-        cpu.modify(x, c, hazard, (c,), False, False, on=on, seen=of(x.seen_last(c), x.hazard_seen(c, last)), walks=of(x.walks(c), x.hazard_walks(c, last)), stint=x.stint(c))
+        cpu.modify(x, c, hazard, (c,), False, False, on=on, seen=of(x.seen_last(c), x.hazard_seen(c, last)),
+            walks=of(x.walks(c), x.hazard_walks(c, last)), stint=x.stint(c))
 
     @m.step("switch: publish Switching", c=CPU)
     def _(x, c):
         at(x, c, AWAY)
         publish(x, c, SWITCHING, x.stint(c) + 1)
-        x.set("stint", c, to=x.stint(c) + 1)
-        x.set("since", c, to=x.pres_last(c) + 1)
-        x.set("pc", c, to=STORED)
+        x.put(c, stint=x.stint(c) + 1, since=x.pres_last(c) + 1, pc=STORED)
 
     @m.step("switch: fence", c=CPU)
     def _(x, c):
@@ -83,15 +83,12 @@ def build() -> System:
     def _(x, c, n):
         at(x, c, FENCED)
         cpu.load(x, c, gen, (), n, False)
-        x.set("got", c, to=n)
-        x.set("pc", c, to=READ)
+        x.put(c, got=n, pc=READ)
 
     @m.step("switch: load the root", c=CPU)
     def _(x, c):
         at(x, c, READ)
-        x.set("path", c, to=x.got(c) if x.obeys("DiscardFreedTables") else x.slot(c))
-        x.set("slot", c, to=x.got(c))
-        x.set("pc", c, to=ROOT)
+        x.put(c, path=x.got(c) if x.obeys("DiscardFreedTables") else x.slot(c), slot=x.got(c), pc=ROOT)
 
     @m.step("switch: publish what it has seen", c=CPU)
     def _(x, c):
@@ -143,9 +140,7 @@ def build() -> System:
     def _(x, c, n):
         at(x, c, RESUMES)
         cpu.load(x, c, gen, (), n, False)
-        x.set("path", c, to=n)
-        x.set("slot", c, to=n)
-        x.set("pc", c, to=RESUMED)
+        x.put(c, path=n, slot=n, pc=RESUMED)
 
     @m.step("switch away: publish another space", c=CPU)
     def _(x, c):
@@ -172,7 +167,8 @@ def build() -> System:
 
     @m.step("leave: load the kernel's root", c=CPU)
     def _(x, c):
-        x.require(Or(And(Not(x.handler(c)), one_of(x.pc(c), IN, IDLE)), And(x.handler(c), x.pc(c) == IDLE, x.slot(c) < x.handler_got(c))))
+        x.require(Or(And(Not(x.handler(c)), one_of(x.pc(c), IN, IDLE)), And(x.handler(c), x.pc(c) == IDLE,
+            x.slot(c) < x.handler_got(c))))
         x.set("pc", c, to=QUITS)
 
     @m.step("leave: clear the hazard pointer", c=CPU)
@@ -191,17 +187,15 @@ def build() -> System:
     def _(x, c, n):
         at(x, c, AWAY, IN, IDLE)
         last = x.bell_last(c)
-        x.require(later(x.cpu_gen(c), x.bell_has_gen(c, last)) <= n, n <= x.gen_last)
-        x.set("cpu_gen", c, to=n)
-        x.set("handler_got", c, to=n)
+        x.require(within(later(x.cpu_gen(c), x.bell_has_gen(c, last)), n, x.gen_last))
+        x.put(c, cpu_gen=n, handler_got=n)
         x.set("about", ALL, c, to=IN_ROUND, where=lambda k: x.about(k, c) == RUNG)
         x.set("handler", c, to=True)
 
     @m.step("handler: catch up, if active", c=CPU)
     def _(x, c):
         x.require(x.handler(c), x.pc(c) == IN)
-        x.set("path", c, to=x.handler_got(c))
-        x.set("slot", c, to=x.handler_got(c))
+        x.put(c, path=x.handler_got(c), slot=x.handler_got(c))
 
     @m.step("handler: answer", c=CPU)
     def _(x, c):
@@ -214,19 +208,13 @@ def build() -> System:
     def _(x, k, defers):
         x.require(x.ks(k) == NEW)
         clearer.modify(x, k, gen, (), False, False)
-        x.set("policy", k, to=If(defers, DEFER, INTERRUPT))
-        x.set("kg", k, to=x.gen_last + 1)
-        x.set("clears", k, to=x.gen_last + 1)
-        x.set("ks", k, to=COUNTED)
+        x.put(k, policy=If(defers, DEFER, INTERRUPT), kg=x.gen_last + 1, clears=x.gen_last + 1, ks=COUNTED)
 
     @m.step("flush walkers: load the generation", k=CLEARER, n=TIME)
     def _(x, k, n):
         x.require(x.ks(k) == NEW)
         clearer.load(x, k, gen, (), n, False)
-        x.set("policy", k, to=WALKERS)
-        x.set("kg", k, to=n)
-        x.set("clears", k, to=n)
-        x.set("ks", k, to=COUNTED)
+        x.put(k, policy=WALKERS, kg=n, clears=n, ks=COUNTED)
 
     for name, rule, own in (("flush", "FlushFence", False), ("flush walkers", "FlushWalkersFence", True)):
         @m.step(f"{name}: fence", k=CLEARER)
@@ -241,26 +229,26 @@ def build() -> System:
         x.require(x.ks(k) == SCANNING, x.about(k, c) == UNREAD)
         clearer.load(x, k, pres, (c,), t, False)
         if x.obeys("PresenceAcquire"):
-            x.set("clearer_hazard", k, c, to=later(x.clearer_hazard(k, c), x.pres_hazard(c, t)))
-            x.set("clearer_seen", k, c, to=later(x.clearer_seen(k, c), x.pres_seen(c, t)))
-            x.set("clearer_walks", k, c, to=later(x.clearer_walks(k, c), x.pres_walks(c, t)))
+            x.put(k, c, clearer_hazard=later(x.clearer_hazard(k, c), x.pres_hazard(c, t)))
+            x.put(k, c, clearer_seen=later(x.clearer_seen(k, c), x.pres_seen(c, t)))
+            x.put(k, c, clearer_walks=later(x.clearer_walks(k, c), x.pres_walks(c, t)))
         kind = x.pres_kind(c, t)
-        rings = Or(And(kind == SWITCHING, x.obeys("RingSwitching"), Or(x.policy(k) != WALKERS, x.obeys("InterruptWalkers"))), And(kind == ACTIVE, x.policy(k) != WALKERS))
-        x.set("read_kind", k, c, to=kind)
-        x.set("about", k, c, to=If(rings, CHOSEN, PRESENCE))
+        rings = Or(And(kind == SWITCHING, x.obeys("RingSwitching"), Or(x.policy(k) != WALKERS, x.obeys("InterruptWalkers"))),
+            And(kind == ACTIVE, x.policy(k) != WALKERS))
+        x.put(k, c, read_kind=kind, about=If(rings, CHOSEN, PRESENCE))
 
     @m.step("scan: read a hazard pointer", k=CLEARER, c=CPU, t=TIME)
     def _(x, k, c, t):
         x.require(x.about(k, c) == PRESENCE)
         clearer.load(x, k, hazard, (c,), t, False)
         if x.obeys("HazardAcquire"):
-            x.set("clearer_seen", k, c, to=later(x.clearer_seen(k, c), x.hazard_seen(c, t)))
-            x.set("clearer_walks", k, c, to=later(x.clearer_walks(k, c), x.hazard_walks(c, t)))
+            x.put(k, c, clearer_seen=later(x.clearer_seen(k, c), x.hazard_seen(c, t)))
+            x.put(k, c, clearer_walks=later(x.clearer_walks(k, c), x.hazard_walks(c, t)))
         lazy = x.read_kind(k, c) == LAZY
         rings = And(x.policy(k) == INTERRUPT, Or(And(lazy, x.obeys("RingLazy")), And(Not(lazy), x.obeys("RingLeaving"))))
         waits = Or(x.policy(k) == WALKERS, And(x.policy(k) == DEFER, x.obeys("QuarantineTables")))
-        x.set("about", k, c, to=If(x.hazard_on(c, t), If(rings, CHOSEN, If(waits, HAZARD, SKIPPED)), SKIPPED))
-        x.set("read_stint", k, c, to=x.hazard_stint(c, t))
+        x.put(k, c, about=If(x.hazard_on(c, t), If(rings, CHOSEN, If(waits, HAZARD, SKIPPED)), SKIPPED),
+            read_stint=x.hazard_stint(c, t))
 
     @m.step("scan: read what a CPU has seen", k=CLEARER, c=CPU, t=TIME)
     def _(x, k, c, t):
@@ -270,8 +258,8 @@ def build() -> System:
             x.set("clearer_walks", k, c, to=later(x.clearer_walks(k, c), x.seen_walks(c, t)))
         to, walks = x.seen_to(c, t), x.policy(k) == WALKERS
         x.set("clears", k, to=If(And(Not(walks), to < x.clears(k)), to, x.clears(k)))
-        x.set("about", k, c, to=If(And(walks, to < x.kg(k), x.obeys("InterruptWalkers")), CHOSEN, SKIPPED))
-        x.set("read_stint", k, c, to=x.seen_stint(c, t))
+        x.put(k, c, about=If(And(walks, to < x.kg(k), x.obeys("InterruptWalkers")), CHOSEN, SKIPPED),
+            read_stint=x.seen_stint(c, t))
 
     @m.step("scan: ring a CPU", k=CLEARER, c=CPU)
     def _(x, k, c):
@@ -282,8 +270,7 @@ def build() -> System:
     @m.step("wait: observe an answer", k=CLEARER, c=CPU)
     def _(x, k, c):
         x.require(x.about(k, c) == ANSWERED)
-        x.set("about", k, c, to=OBSERVED)
-        x.set("clearer_walks", k, c, to=later(x.clearer_walks(k, c), x.answered_walks(k, c)))
+        x.put(k, c, about=OBSERVED, clearer_walks=later(x.clearer_walks(k, c), x.answered_walks(k, c)))
 
     @m.step("wait: return", k=CLEARER)
     def _(x, k):
@@ -308,80 +295,123 @@ def invariant(m: System) -> None:
         return And(
             s.gen_last >= 0, s.S_gen >= 0, s.S_gen <= s.gen_last,
             s.forall(lambda c: And(
-                s.pc(c) >= AWAY, s.pc(c) <= CLEARED, Implies(s.handler(c), one_of(s.pc(c), AWAY, IN, IDLE, QUITS, CLEARED)), s.cpu_gen(c) <= s.gen_last, s.cpu_gen(c) >= 0, s.slot(c) >= 0, s.slot(c) <= s.cpu_gen(c), s.path(c) <= s.slot(c), s.walks(c) >= 0,
-                s.stint(c) >= 0, s.pres_last(c) >= 0, s.hazard_last(c) >= 0, s.seen_last(c) >= 0, s.S_pres(c) >= 0, s.S_pres(c) <= s.pres_last(c), s.since(c) >= 0, s.since(c) <= s.pres_last(c),
-                Implies(s.pc(c) == READ, And(s.got(c) <= s.cpu_gen(c), s.got(c) >= s.slot(c))), Implies(And(walking(s, c), s.pc(c) != ROOT), s.path(c) == s.slot(c)), Implies(s.handler(c), s.handler_got(c) <= s.cpu_gen(c)), Implies(And(s.handler(c), one_of(s.pc(c), IN, IDLE)), s.handler_got(c) >= s.slot(c)),
+                s.pc(c) >= AWAY, s.pc(c) <= CLEARED, Implies(s.handler(c), one_of(s.pc(c), AWAY, IN, IDLE, QUITS, CLEARED)),
+                s.cpu_gen(c) <= s.gen_last, s.cpu_gen(c) >= 0, s.slot(c) >= 0, s.slot(c) <= s.cpu_gen(c), s.path(c) <= s.slot(c),
+                s.walks(c) >= 0,
+                s.stint(c) >= 0, s.pres_last(c) >= 0, s.hazard_last(c) >= 0, s.seen_last(c) >= 0, s.S_pres(c) >= 0,
+                s.S_pres(c) <= s.pres_last(c), s.since(c) >= 0, s.since(c) <= s.pres_last(c),
+                Implies(s.pc(c) == READ, And(s.got(c) <= s.cpu_gen(c), s.got(c) >= s.slot(c))),
+                Implies(And(walking(s, c), s.pc(c) != ROOT), s.path(c) == s.slot(c)),
+                Implies(s.handler(c), s.handler_got(c) <= s.cpu_gen(c)), Implies(And(s.handler(c), one_of(s.pc(c), IN, IDLE)),
+                    s.handler_got(c) >= s.slot(c)),
                 s.bell_last(c) >= 0, s.bell_has_gen(c, s.bell_last(c)) <= s.gen_last), CPU),
-            s.forall(lambda k: And(s.ks(k) >= NEW, s.ks(k) <= DONE, s.policy(k) >= INTERRUPT, s.policy(k) <= WALKERS, s.clearer_gen(k) <= s.gen_last, s.clearer_gen(k) >= 0, Implies(s.ks(k) >= COUNTED, And(s.kg(k) <= s.clearer_gen(k), s.kg(k) >= 0, s.clears(k) <= s.kg(k))), Implies(s.ks(k) >= SCANNING, s.S_gen >= s.kg(k))), CLEARER),
-            s.forall(lambda k, c: And(s.about(k, c) >= UNREAD, s.about(k, c) <= OBSERVED, Implies(s.ks(k) < SCANNING, s.about(k, c) == UNREAD), s.clearer_pres(k, c) >= 0, s.clearer_pres(k, c) <= s.pres_last(c), s.clearer_hazard(k, c) >= 0, s.clearer_hazard(k, c) <= s.hazard_last(c), s.clearer_seen(k, c) >= 0, s.clearer_seen(k, c) <= s.seen_last(c)), CLEARER, CPU))
+            s.forall(lambda k: And(s.ks(k) >= NEW, s.ks(k) <= DONE, s.policy(k) >= INTERRUPT, s.policy(k) <= WALKERS,
+                s.clearer_gen(k) <= s.gen_last, s.clearer_gen(k) >= 0,
+                Implies(s.ks(k) >= COUNTED, And(s.kg(k) <= s.clearer_gen(k), s.kg(k) >= 0, s.clears(k) <= s.kg(k))),
+                Implies(s.ks(k) >= SCANNING, s.S_gen >= s.kg(k))), CLEARER),
+            s.forall(lambda k, c: And(s.about(k, c) >= UNREAD, s.about(k, c) <= OBSERVED,
+                Implies(s.ks(k) < SCANNING, s.about(k, c) == UNREAD), s.clearer_pres(k, c) >= 0,
+                s.clearer_pres(k, c) <= s.pres_last(c), s.clearer_hazard(k, c) >= 0, s.clearer_hazard(k, c) <= s.hazard_last(c),
+                s.clearer_seen(k, c) >= 0, s.clearer_seen(k, c) <= s.seen_last(c)), CLEARER, CPU))
 
     @m.holds("stale walks: those of an older path are stale for more generations")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, n: And(s.stale(c, n) >= 0, s.stale(c, n) <= s.walks(c), s.stale_stint(c, n) >= 0, s.stale_stint(c, n) <= s.stint(c)), CPU, TIME),
-            s.forall(lambda c, n, k: Implies(n <= k, And(s.stale(c, n) <= s.stale(c, k), s.stale_stint(c, n) <= s.stale_stint(c, k))), CPU, TIME, TIME))
+            s.forall(lambda c, n: And(s.stale(c, n) >= 0, s.stale(c, n) <= s.walks(c), s.stale_stint(c, n) >= 0,
+                s.stale_stint(c, n) <= s.stint(c)), CPU, TIME),
+            s.forall(lambda c, n, k: Implies(n <= k, And(s.stale(c, n) <= s.stale(c, k), s.stale_stint(c, n) <= s.stale_stint(c,
+                k))), CPU, TIME, TIME))
 
     @m.holds("messages are of their stints, in order")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c: And(s.pres_stint(c, s.pres_last(c)) <= s.stint(c), s.hazard_stint(c, s.hazard_last(c)) <= s.stint(c), s.seen_stint(c, s.seen_last(c)) <= s.stint(c), Implies(in_stint(s, c), s.pres_stint(c, s.since(c)) == s.stint(c)), Implies(And(s.pc(c) >= STORED), s.pres_stint(c, s.pres_last(c)) == s.stint(c)), s.pres_stint(c, 0) == 0, s.hazard_stint(c, 0) == 0, s.seen_stint(c, 0) == 0), CPU),
-            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.pres_last(c)), s.pres_stint(c, t) <= s.pres_stint(c, u)), CPU, TIME, TIME),
-            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.hazard_last(c)), s.hazard_stint(c, t) <= s.hazard_stint(c, u)), CPU, TIME, TIME),
-            s.forall(lambda c, t, u: Implies(And(0 <= t, t <= u, u <= s.seen_last(c)), s.seen_stint(c, t) <= s.seen_stint(c, u)), CPU, TIME, TIME))
+            s.forall(lambda c: And(s.pres_stint(c, s.pres_last(c)) <= s.stint(c),
+                s.hazard_stint(c, s.hazard_last(c)) <= s.stint(c), s.seen_stint(c, s.seen_last(c)) <= s.stint(c),
+                Implies(in_stint(s, c), s.pres_stint(c, s.since(c)) == s.stint(c)), Implies(And(s.pc(c) >= STORED),
+                s.pres_stint(c, s.pres_last(c)) == s.stint(c)), s.pres_stint(c, 0) == 0, s.hazard_stint(c, 0) == 0,
+            s.seen_stint(c, 0) == 0), CPU),
+            s.forall(lambda c, t, u: Implies(And(within(0, t, u), u <= s.pres_last(c)), s.pres_stint(c, t) <= s.pres_stint(c, u)),
+                CPU, TIME, TIME),
+            s.forall(lambda c, t, u: Implies(And(within(0, t, u), u <= s.hazard_last(c)),
+                s.hazard_stint(c, t) <= s.hazard_stint(c, u)), CPU, TIME, TIME),
+            s.forall(lambda c, t, u: Implies(And(within(0, t, u), u <= s.seen_last(c)), s.seen_stint(c, t) <= s.seen_stint(c, u)),
+                CPU, TIME, TIME))
 
     @m.holds("presence other than Switching carries the stint's hazard pointer, and that what the CPU has seen")
     def _(s: State) -> Expr:
         return And(
             s.forall(lambda c: And(
-                Implies(And(s.pc(c) >= SEEN), And(s.seen_stint(c, s.first_seen(c, s.stint(c))) == s.stint(c), 0 <= s.first_seen(c, s.stint(c)), s.first_seen(c, s.stint(c)) <= s.seen_last(c))),
-                Implies(And(s.pc(c) >= ON_HAZARD), And(s.hazard_stint(c, s.first_hazard(c, s.stint(c))) == s.stint(c), 0 <= s.first_hazard(c, s.stint(c)), s.first_hazard(c, s.stint(c)) <= s.hazard_last(c)))), CPU),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.pres_last(c), s.pres_kind(c, t) != SWITCHING, s.pres_stint(c, t) >= 1), s.hazard_stint(c, s.pres_hazard(c, t)) >= s.pres_stint(c, t)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.pres_last(c)), And(0 <= s.pres_hazard(c, t), s.pres_hazard(c, t) <= s.hazard_last(c), 0 <= s.pres_seen(c, t), s.pres_seen(c, t) <= s.seen_last(c))), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.hazard_last(c)), And(0 <= s.hazard_seen(c, t), s.hazard_seen(c, t) <= s.seen_last(c))), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.hazard_last(c), s.hazard_stint(c, t) >= 1), s.seen_stint(c, s.hazard_seen(c, t)) >= s.hazard_stint(c, t)), CPU, TIME))
+                Implies(And(s.pc(c) >= SEEN), And(s.seen_stint(c, s.first_seen(c, s.stint(c))) == s.stint(c),
+                    within(0, s.first_seen(c, s.stint(c)), s.seen_last(c)))),
+                Implies(And(s.pc(c) >= ON_HAZARD), And(s.hazard_stint(c, s.first_hazard(c, s.stint(c))) == s.stint(c),
+                    within(0, s.first_hazard(c, s.stint(c)), s.hazard_last(c))))), CPU),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.pres_last(c)), s.pres_kind(c, t) != SWITCHING,
+                s.pres_stint(c, t) >= 1), s.hazard_stint(c, s.pres_hazard(c, t)) >= s.pres_stint(c, t)), CPU, TIME),
+            s.forall(lambda c, t: Implies(within(0, t, s.pres_last(c)), And(within(0, s.pres_hazard(c, t), s.hazard_last(c)),
+                within(0, s.pres_seen(c, t), s.seen_last(c)))), CPU, TIME),
+            s.forall(lambda c, t: Implies(within(0, t, s.hazard_last(c)), within(0, s.hazard_seen(c, t), s.seen_last(c))), CPU,
+                TIME),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.hazard_last(c)), s.hazard_stint(c, t) >= 1),
+                s.seen_stint(c, s.hazard_seen(c, t)) >= s.hazard_stint(c, t)), CPU, TIME))
 
     @m.holds("a hazard pointer elsewhere carries all walks of its stint and before")
     def _(s: State) -> Expr:
-        return s.forall(lambda c, n, t: Implies(And(0 <= t, t <= s.hazard_last(c), Not(s.hazard_on(c, t)), s.stale_stint(c, n) <= s.hazard_stint(c, t)), s.stale(c, n) <= s.hazard_walks(c, t)), CPU, TIME, TIME)
+        return s.forall(lambda c, n, t: Implies(And(within(0, t, s.hazard_last(c)), Not(s.hazard_on(c, t)),
+            s.stale_stint(c, n) <= s.hazard_stint(c, t)), s.stale(c, n) <= s.hazard_walks(c, t)), CPU, TIME, TIME)
 
     @m.holds("what a CPU has seen carries all walks that are stale for it")
     def _(s: State) -> Expr:
         return And(
-            s.forall(lambda c, n, t: Implies(And(0 <= t, t <= s.seen_last(c), n <= s.seen_to(c, t), s.stale_stint(c, n) <= s.seen_stint(c, t)), s.stale(c, n) <= s.seen_walks(c, t)), CPU, TIME, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.seen_last(c), s.seen_stint(c, t) == s.stint(c), walking(s, c), s.pc(c) >= SEEN), s.seen_to(c, t) <= s.path(c)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.seen_last(c), s.pc(c) >= STORED, s.pc(c) <= ROOT), s.seen_stint(c, t) < s.stint(c)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.hazard_last(c), s.pc(c) >= STORED, s.pc(c) <= SEEN), s.hazard_stint(c, t) < s.stint(c)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(0 <= t, t <= s.hazard_last(c), s.hazard_stint(c, t) == s.stint(c), s.pc(c) >= ON_HAZARD, s.pc(c) <= QUITS), s.hazard_on(c, t)), CPU, TIME),
-            s.forall(lambda c, t: Implies(And(s.since(c) <= t, t <= s.pres_last(c), s.pc(c) >= STORED, s.pc(c) <= ON_HAZARD), s.pres_kind(c, t) == SWITCHING), CPU, TIME))
+            s.forall(lambda c, n, t: Implies(And(within(0, t, s.seen_last(c)), n <= s.seen_to(c, t),
+                s.stale_stint(c, n) <= s.seen_stint(c, t)), s.stale(c, n) <= s.seen_walks(c, t)), CPU, TIME, TIME),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.seen_last(c)), s.seen_stint(c, t) == s.stint(c), walking(s, c),
+                s.pc(c) >= SEEN), s.seen_to(c, t) <= s.path(c)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.seen_last(c)), s.pc(c) >= STORED, s.pc(c) <= ROOT),
+                s.seen_stint(c, t) < s.stint(c)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.hazard_last(c)), s.pc(c) >= STORED, s.pc(c) <= SEEN),
+                s.hazard_stint(c, t) < s.stint(c)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(within(0, t, s.hazard_last(c)), s.hazard_stint(c, t) == s.stint(c),
+                s.pc(c) >= ON_HAZARD, s.pc(c) <= QUITS), s.hazard_on(c, t)), CPU, TIME),
+            s.forall(lambda c, t: Implies(And(within(s.since(c), t, s.pres_last(c)), s.pc(c) >= STORED, s.pc(c) <= ON_HAZARD),
+                s.pres_kind(c, t) == SWITCHING), CPU, TIME))
 
     @m.holds("a clearer and a CPU on its way in do not miss each other")
     def _(s: State) -> Expr:
         return And(
             s.forall(lambda c: Implies(past_fence(s, c), s.S_pres(c) >= s.since(c)), CPU),
-            s.forall(lambda k, c: Implies(And(s.ks(k) >= SCANNING, past_fence(s, c)), Or(s.clearer_pres(k, c) >= s.since(c), clean(s, c, s.kg(k)))), CLEARER, CPU),
-            s.forall(lambda c, t, n: Implies(And(s.S_pres(c) <= t, t <= s.pres_last(c)), s.stale_stint(c, n) <= s.pres_stint(c, t)), CPU, TIME, TIME),
-            s.forall(lambda k, c, t: Implies(And(s.ks(k) >= SCANNING, s.clearer_pres(k, c) <= t, t <= s.pres_last(c)), s.stale_stint(c, s.kg(k)) <= s.pres_stint(c, t)), CLEARER, CPU, TIME))
+            s.forall(lambda k, c: Implies(And(s.ks(k) >= SCANNING, past_fence(s, c)), Or(s.clearer_pres(k, c) >= s.since(c),
+                clean(s, c, s.kg(k)))), CLEARER, CPU),
+            s.forall(lambda c, t, n: Implies(within(s.S_pres(c), t, s.pres_last(c)), s.stale_stint(c, n) <= s.pres_stint(c, t)),
+                CPU, TIME, TIME),
+            s.forall(lambda k, c, t: Implies(And(s.ks(k) >= SCANNING, within(s.clearer_pres(k, c), t, s.pres_last(c))),
+                s.stale_stint(c, s.kg(k)) <= s.pres_stint(c, t)), CLEARER, CPU, TIME))
 
     @m.holds("a clearer reads hazard pointers and generations that are not older than the presence it has read")
     def _(s: State) -> Expr:
         stint = lambda k, c: s.pres_stint(c, s.clearer_pres(k, c))
         return And(
-            s.forall(lambda k, c: Implies(one_of(s.about(k, c), PRESENCE, HAZARD), And(s.read_kind(k, c) == s.pres_kind(c, s.clearer_pres(k, c)), s.read_kind(k, c) != SWITCHING, s.hazard_stint(c, s.clearer_hazard(k, c)) >= stint(k, c))), CLEARER, CPU),
-            s.forall(lambda k, c: Implies(s.about(k, c) == HAZARD, And(s.read_stint(k, c) >= stint(k, c), s.seen_stint(c, s.clearer_seen(k, c)) >= s.read_stint(k, c))), CLEARER, CPU),
+            s.forall(lambda k, c: Implies(one_of(s.about(k, c), PRESENCE, HAZARD),
+                And(s.read_kind(k, c) == s.pres_kind(c, s.clearer_pres(k, c)), s.read_kind(k, c) != SWITCHING,
+                s.hazard_stint(c, s.clearer_hazard(k, c)) >= stint(k, c))), CLEARER, CPU),
+            s.forall(lambda k, c: Implies(s.about(k, c) == HAZARD, And(s.read_stint(k, c) >= stint(k, c),
+                s.seen_stint(c, s.clearer_seen(k, c)) >= s.read_stint(k, c))), CLEARER, CPU),
             s.forall(lambda k, c: Implies(s.about(k, c) == SKIPPED, s.read_stint(k, c) >= stint(k, c)), CLEARER, CPU))
 
     @m.holds("a CPU that is skipped has walked, and will walk, nothing that is cleared")
     def _(s: State) -> Expr:
-        return s.forall(lambda k, c: Implies(s.about(k, c) == SKIPPED, And(s.stale(c, s.clears(k)) <= s.clearer_walks(k, c), Implies(past_fence(s, c), clean(s, c, s.clears(k))))), CLEARER, CPU)
+        return s.forall(lambda k, c: Implies(s.about(k, c) == SKIPPED, And(s.stale(c, s.clears(k)) <= s.clearer_walks(k, c),
+            Implies(past_fence(s, c), clean(s, c, s.clears(k))))), CLEARER, CPU)
 
     @m.holds("a ring carries the clearer's generation, and its round catches up or leaves")
     def _(s: State) -> Expr:
         return s.forall(lambda k, c: And(
             Implies(s.about(k, c) == RUNG, s.bell_has_gen(c, s.bell_last(c)) >= s.kg(k)),
             Implies(s.about(k, c) == IN_ROUND, And(s.handler(c), s.handler_got(c) >= s.kg(k))),
-            Implies(one_of(s.about(k, c), ANSWERED, OBSERVED), And(s.stale(c, s.kg(k)) <= s.answered_walks(k, c), s.cpu_gen(c) >= s.kg(k), Implies(past_fence(s, c), clean(s, c, s.kg(k))))),
+            Implies(one_of(s.about(k, c), ANSWERED, OBSERVED), And(s.stale(c, s.kg(k)) <= s.answered_walks(k, c),
+                s.cpu_gen(c) >= s.kg(k), Implies(past_fence(s, c), clean(s, c, s.kg(k))))),
             Implies(s.about(k, c) == OBSERVED, s.answered_walks(k, c) <= s.clearer_walks(k, c))), CLEARER, CPU)
 
     @m.holds("2: after the wait, no CPU has walked what is cleared without an order, or can", safety=True)
     def _(s: State) -> Expr:
-        return s.forall(lambda k, c: Implies(s.ks(k) == DONE, And(one_of(s.about(k, c), SKIPPED, OBSERVED), s.stale(c, s.clears(k)) <= s.clearer_walks(k, c), Implies(walking(s, c), s.path(c) >= s.clears(k)))), CLEARER, CPU)
+        return s.forall(lambda k, c: Implies(s.ks(k) == DONE, And(one_of(s.about(k, c), SKIPPED, OBSERVED),
+            s.stale(c, s.clears(k)) <= s.clearer_walks(k, c), Implies(walking(s, c), s.path(c) >= s.clears(k)))), CLEARER, CPU)

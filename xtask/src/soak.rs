@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::command::{Failure, cargo};
-use crate::test::builds;
+use crate::test::{builds, proof};
 use crate::{boots, demo, port, python, setup};
 
 /// Runs the stress example.
@@ -102,6 +102,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
     python::test(python::Part::All)?;
+    proof::certify()?;
     demo::run(demo::Studies::Full)?;
     // These are the checker's programs that CI leaves out.
     cargo("test --release -p shootdown-check --test engine --test processors")

@@ -7,7 +7,7 @@ mod binaries;
 pub(crate) mod builds;
 pub(crate) mod c;
 mod c_kernel;
-mod proof;
+pub(crate) mod proof;
 mod schedule;
 
 use crate::command::{Failure, cargo};
