@@ -14,7 +14,8 @@ use crate::storage::{SpaceStorage, Storage};
 ///
 /// # Safety
 ///
-/// `space` must be valid for writes, and no CPU may use it yet.
+/// `space` must be valid for writes, and no CPU may use it yet. The state of this CPU was
+/// initialised by `shootdown_cpu_init`; the CPU may be offline.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u64) {
     let value = engine().space(Root(root));
@@ -22,7 +23,8 @@ pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u6
     unsafe { SpaceStorage::init(space, value) };
 }
 
-/// Returns the id of a space: 1 for the first one, 2 for the second, and so on. Ids are not reused.
+/// Returns the id of a space: 1 for the first one. A CPU gives its spaces 64 ids in a row, and then
+/// those of another block. Ids are not reused.
 ///
 /// # Safety
 ///

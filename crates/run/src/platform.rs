@@ -170,6 +170,9 @@ impl Platform for SimPlatform {
         self.wake_reclaimer(self.sim.node());
         frame.map(Frame).ok_or(OutOfMemory)
     }
+    fn request_record(&self, page: Frame) {
+        self.sim.request_page_record(page.0);
+    }
     fn share(&self, page: Frame) {
         self.accounting.change_users(page.0);
         self.sim.share(page.0);

@@ -35,7 +35,8 @@ use crate::trace_event::FlushCause;
 /// 640 bytes with six tags, for any number of CPUs. Other CPUs read and write only the first three
 /// cache lines:
 ///
-/// - presence and hazard pointer, which this CPU writes when it switches, and flushes read;
+/// - presence and hazard pointer, which this CPU writes when it switches, and flushes read, and the
+///   last id of a space, which it writes when a process starts;
 /// - the bell's word, which ringing CPUs write;
 /// - the last answer, which waiters read.
 ///
@@ -63,6 +64,8 @@ pub struct CpuState<M: Machine> {
     pub(crate) taking: M::Word,
     /// Number of walks by software that the CPU is within. Read where the CPU is away.
     pub(crate) walks: M::Word,
+    /// The last [id](crate::space_ids::next_id) that a thread on this CPU has given to a space.
+    pub(crate) last_space: M::Word,
     /// The doorbell, in two cache lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
@@ -151,6 +154,7 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             chosen_tag: AtomicU64::new(0),
             taking: AtomicU64::new(0),
             walks: AtomicU64::new(0),
+            last_space: AtomicU64::new(0),
             bell: Bell::new(),
             local: Local::new(),
         }
@@ -237,6 +241,7 @@ impl<M: Machine> Default for CpuState<M> {
             chosen_tag: M::Word::new(0),
             taking: M::Word::new(0),
             walks: M::Word::new(0),
+            last_space: M::Word::new(0),
             bell: Bell::default(),
             local: Local::new(),
         }

@@ -15,6 +15,7 @@ use crate::ids::{CpuId, Root, SpaceId};
 use crate::machine::Machine;
 use crate::memory::Word;
 use crate::space::Space;
+use crate::space_ids::next_id;
 use crate::tag::asids::AsidAllocator;
 
 /// The engine. A kernel has one, usually as a static.
@@ -23,7 +24,7 @@ use crate::tag::asids::AsidAllocator;
 /// which [`pin`](Shootdown::pin) returns.
 ///
 /// The fields that CPUs read at each answer, that they write when they go online and offline, and
-/// that are written for each new space, have separate cache lines.
+/// that are written for many new spaces, have separate cache lines.
 pub struct Shootdown<M: Machine> {
     pub(crate) machine: M,
     /// The id that distinguishes this engine from others in the program (tests have many); 0 until
@@ -31,7 +32,8 @@ pub struct Shootdown<M: Machine> {
     id: AtomicU32,
     kernel: CachePadded<FlushLog<M>>,
     online: CachePadded<SharedCpuSet<M, M::CpuBits>>,
-    last_space: CachePadded<M::Word>,
+    /// Number of blocks of [ids](next_id) that CPUs have taken.
+    id_blocks: CachePadded<M::Word>,
     tags: CachePadded<AsidAllocator<M>>,
 }
 
@@ -48,7 +50,7 @@ impl<M: Machine<Word = AtomicU64>> Shootdown<M> {
             id: AtomicU32::new(0),
             kernel: CachePadded(FlushLog::new()),
             online: CachePadded(SharedCpuSet::new()),
-            last_space: CachePadded(AtomicU64::new(0)),
+            id_blocks: CachePadded(AtomicU64::new(0)),
             tags: CachePadded(AsidAllocator::new()),
         }
     }
@@ -77,7 +79,7 @@ impl<M: Machine> From<M> for Shootdown<M> {
             id: AtomicU32::new(0),
             kernel: CachePadded(FlushLog::default()),
             online: CachePadded(SharedCpuSet::default()),
-            last_space: CachePadded(M::Word::new(0)),
+            id_blocks: CachePadded(M::Word::new(0)),
             tags: CachePadded(AsidAllocator::default()),
         }
     }
@@ -113,12 +115,13 @@ impl<M: Machine> Shootdown<M> {
     /// The root must be initialised before this call, which [publishes](Machine::publish) its
     /// entries. Without: a CPU that loads the root walks what the memory contained before.
     ///
-    /// The space may be moved until the first CPU switches to it.
+    /// The space may be moved until the first CPU switches to it. The id of the space is from a
+    /// block of the caller's CPU, whose [state](Machine::state) must exist. The CPU may be offline,
+    /// and the caller may be moved to another CPU during the call.
     pub fn space(&self, root: Root) -> Space<M> {
         self.machine.publish();
-        // Relaxed: ids must differ, and order nothing.
-        let before = self.last_space.0.fetch_add(1, Relaxed);
-        Space::new(self.id_or_new(), SpaceId(before + 1), root)
+        let last = &self.cpu(self.machine.cpu()).last_space;
+        Space::new(self.id_or_new(), next_id(&self.id_blocks.0, last), root)
     }
 
     /// Returns `true` if this engine made the space. Another engine would look for the space's id

@@ -19,7 +19,8 @@ impl CpuId {
 pub struct SpaceId(pub(crate) u64);
 
 impl SpaceId {
-    /// The id as a number: 1 for the first space of the engine, 2 for the second, and so on.
+    /// The id as a number: 1 for the first space of the engine. A CPU gives its spaces 64 numbers
+    /// in a row, and then those of another block.
     #[must_use]
     #[inline]
     pub const fn number(self) -> u64 {

@@ -222,6 +222,7 @@ mod broadcaster;
 mod machine;
 mod vcpu;
 mod space;
+mod space_ids;
 mod cpu_state;
 mod stall;
 mod tag;

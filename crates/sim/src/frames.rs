@@ -98,6 +98,15 @@ impl Sim {
         }
     }
 
+    /// Requests the line of the record of a frame, which is used soon, without waiting for it.
+    pub fn request_page_record(&self, frame: FrameNumber) {
+        if self.is_in_context() {
+            let (cpu, now) = (self.cpu(), self.now());
+            let time = self.lines.borrow_mut().request_page_record(frame, cpu, now);
+            self.spend(time);
+        }
+    }
+
     /// Locks a page table, as Linux does when it changes entries (`pte_offset_map_lock`). Spins as
     /// long as another CPU has the lock.
     pub fn lock_table(&self, table: FrameNumber) {

@@ -151,19 +151,39 @@ impl Lines {
     /// Time until `cpu` has the line of the record of a frame, which it writes.
     #[inline]
     pub(crate) fn use_page_record(&mut self, frame: u64, cpu: usize, now: Time) -> Time {
+        let transfer = self.take_page_record(frame, cpu);
+        let free_at = &mut self.page_records[frame as usize].free_at;
+        if let Some(transfer) = transfer {
+            *free_at = now.max(*free_at) + transfer;
+        }
+        // The CPU's own line may be on its way.
+        free_at.saturating_sub(now)
+    }
+
+    /// Starts a transfer of the line of the record of a frame to `cpu`, which writes it soon.
+    /// Returns the time of the request.
+    pub(crate) fn request_page_record(&mut self, frame: u64, cpu: usize, now: Time) -> Time {
+        let Some(transfer) = self.take_page_record(frame, cpu) else { return Time::ZERO };
+        let mut free_at = self.page_records[frame as usize].free_at;
+        let wait = self.request(cpu, now, transfer, &mut free_at);
+        self.page_records[frame as usize].free_at = free_at;
+        self.requested(wait).busy
+    }
+
+    /// Makes `cpu` the owner of the record of a frame. Returns the time of the transfer, if it was
+    /// not the owner.
+    #[inline]
+    fn take_page_record(&mut self, frame: u64, cpu: usize) -> Option<Time> {
         let frame = frame as usize;
         if frame >= self.page_records.len() {
             self.page_records.resize(frame + 1, PageRecord::default());
         }
-        let PageRecord { owner, free_at } = self.page_records[frame];
-        let transfer = match owner {
-            Some(owner) if usize::from(owner) == cpu => return Time::ZERO,
+        let transfer = match self.page_records[frame].owner.replace(cpu as u16) {
+            Some(owner) if usize::from(owner) == cpu => return None,
             Some(owner) => self.between(cpu, owner.into()),
             None => self.cost.memory,
         };
-        let free_at = now.max(free_at) + transfer;
-        self.page_records[frame] = PageRecord { owner: Some(cpu as u16), free_at };
-        free_at - now
+        Some(transfer)
     }
 
     /// The cost of an access by `cpu`, which has the line afterwards.
@@ -461,8 +481,26 @@ pub(crate) mod tests {
         assert_eq!(busy(&mut lines, 6, Access::Load, 500), 200);
         assert_eq!(busy(&mut lines, 2, Access::Load, 800), 200);
         assert_eq!(busy(&mut lines, 6, Access::Atomic, 1100), 300 + 8);
-        let time = |lines: &mut Lines, cpu| lines.use_page_record(7, cpu, Time::from_ns(0)).ns();
-        assert_eq!([0, 0, 4].map(|cpu| time(&mut lines, cpu)), [80, 0, 80 + 300]);
+        let mut time = |cpu, now| lines.use_page_record(7, cpu, Time::from_ns(now)).ns();
+        assert_eq!([time(0, 0), time(0, 80), time(4, 70)], [80, 0, 10 + 300]);
+    }
+
+    #[test]
+    fn requested_page_records_travel_in_parallel() {
+        let mut lines = lines();
+        (0..11).for_each(|frame| _ = lines.use_page_record(frame, 8, Time::ZERO));
+        let mut now = Time::from_ns(5000);
+        for frame in 0..11 {
+            now += lines.request_page_record(frame, 0, now);
+        }
+        // The eleventh waits until the first has arrived.
+        assert_eq!(now.ns(), 5000 + 200 + 2);
+        assert_eq!(lines.request_page_record(10, 0, now), Time::ZERO, "it is on its way");
+        now += lines.use_page_record(9, 0, now);
+        assert_eq!(now.ns(), 5000 + 9 * 2 + 200);
+        now += lines.use_page_record(10, 0, now);
+        assert_eq!(now.ns(), 5000 + 200 + 200);
+        assert_eq!(lines.use_page_record(0, 8, now).ns(), 200, "it goes back");
     }
 
     #[test]

@@ -17,6 +17,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -56,6 +57,11 @@ impl<P: Platform> AreaIndex<P> {
     /// Returns the slot of the area that begins at `start`.
     pub(crate) fn slot_at(&self, start: u64) -> Option<Arc<Slot<P>>> {
         self.slots.read().get(&start).cloned()
+    }
+
+    /// Removes all slots. No fault may be in progress.
+    pub(crate) fn clear(&self) {
+        drop(mem::take(&mut *self.slots.write()));
     }
 
     /// Attaches the areas that begin at the given addresses. Removes the slots of addresses at

@@ -64,11 +64,13 @@ impl<P: Platform> Areas<P> {
         self.attach();
     }
 
-    /// Removes all areas, and allows no area from now on. `None` if this was done before.
+    /// Removes all areas, and allows no area from now on. `None` if this was done before. No other
+    /// call may be in progress, so no fault has an area locked, and none is detached.
     pub(crate) fn close(&mut self) -> Option<Self> {
-        self.detach(&self.limits());
-        let mut empty = Self::new(0..0, self.index.take());
-        empty.detached = mem::take(&mut self.detached);
+        if let Some(index) = &self.index {
+            index.clear();
+        }
+        let empty = Self::new(0..0, self.index.take());
         let closed = mem::replace(self, empty);
         (!closed.limits.is_empty()).then_some(closed)
     }

@@ -106,6 +106,13 @@ pub trait Platform: Clone {
         Err(OutOfMemory)
     }
 
+    /// Requests the kernel's record of a frame, in which [`share`](Self::share) and
+    /// [`release`](Self::release) count its users, for a write that follows soon. A hint: the CPU
+    /// does not wait. (x86: `PREFETCHW`.)
+    fn request_record(&self, page: Frame) {
+        let _ = page;
+    }
+
     /// Counts one more user of a page.
     fn share(&self, page: Frame);
 

@@ -27,7 +27,7 @@ use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
 use crate::replicas::Replicas;
 use crate::sharers::Sharers;
 use crate::system::{Coherent, Deferred, System};
-use crate::table::{PageTables, Slot};
+use crate::table::{Found, PageTables, Slot};
 use crate::vm::Vm;
 
 /// An address space: its areas, its page tables, and the lock that guards the areas. (Linux:
@@ -152,6 +152,15 @@ impl<S: System> AddressSpace<S> {
             Later::Sent(pending) => Later::Sent(Flushing::new(pending)),
             Later::Deferred(deferred) => Later::Deferred(deferred),
         }
+    }
+
+    /// The entries for `range` that are not empty. The caller writes the record of each page.
+    pub(crate) fn entries_with_records(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = Found> + use<'_, S> {
+        let entries = self.mappings.tables.entries(&self.vm.platform, range);
+        entries.with_records(self.vm.policy.page_records, self.vm.zero_page)
     }
 
     /// Accounts for a change of the number of mapped pages.

@@ -20,8 +20,8 @@ use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
     Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed,
-    Lifetimes, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, Unaccessed,
-    UnmapLock, ZeroPage,
+    Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling,
+    Unaccessed, UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -93,7 +93,8 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
 /// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
 /// stay, the first read of a page that will probably be written does not map the zero page, a few
 /// private pages are discarded in place, and CPUs load upper page tables of their own where that is
-/// worth its cost. Threads map memory in regions of their own. Faults lock areas, as in Linux.
+/// worth its cost. Threads map memory in regions of their own. Fork and exit request the records of
+/// pages ahead. Faults lock areas, as in Linux.
 pub const POLICY: Policy = Policy {
     fault_lock: FaultLock::Area,
     empty_tables: EmptyTables::Kept,
@@ -103,6 +104,7 @@ pub const POLICY: Policy = Policy {
     placement: Placement::PerThread,
     replication: Replication::IfWorth,
     discards: Discards::InPlace,
+    page_records: PageRecords::Ahead,
     ..Policy::new(UnmapLock::Released)
 };
 

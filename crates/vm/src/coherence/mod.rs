@@ -10,9 +10,9 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX, Placement,
-    Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, Unaccessed, UnmapLock, WriteGrant,
-    ZeroPage,
+    Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX,
+    PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, Unaccessed,
+    UnmapLock, WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

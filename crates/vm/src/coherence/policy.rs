@@ -42,6 +42,8 @@ pub struct Policy {
     pub execute_loss: ExecuteLoss,
     /// The treatment of translations that no CPU has used.
     pub unaccessed: Unaccessed,
+    /// The time at which fork and exit request the records of pages.
+    pub page_records: PageRecords,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
     /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
@@ -69,6 +71,7 @@ impl Policy {
             write_grant: WriteGrant::AtProtect,
             execute_loss: ExecuteLoss::InPlace,
             unaccessed: Unaccessed::Flushed,
+            page_records: PageRecords::AtUse,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
         }
@@ -220,6 +223,16 @@ pub enum Unaccessed {
     /// ([`AGED`](crate::Marks::AGED)) is flushed, because a CPU may have cached it before. Formats
     /// without a bit for that flush all translations.
     Unflushed,
+}
+
+/// The time at which a loop that counts a user more or less of many pages requests their records,
+/// which other CPUs may have written last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageRecords {
+    /// When it writes them, one by one (Linux).
+    AtUse,
+    /// Up to 16 entries earlier, so that the transfers overlap.
+    Ahead,
 }
 
 bitflags::bitflags! {

@@ -31,7 +31,7 @@ impl<S: System> AddressSpace<S> {
         let Some(mut areas) = self.mappings.areas.write().close() else { return };
         for area in areas.iter() {
             let mut page_count = 0;
-            for found in self.mappings.tables.entries(platform, area.range.clone()) {
+            for found in self.entries_with_records(area.range.clone()) {
                 let Some(leaf) = found.leaf::<S::Format>() else { continue };
                 if found.slot.level > 0 && area.large_pages() == LargePages::Folios {
                     self.vm.release(leaf.frame);

@@ -75,7 +75,7 @@ impl<S: System> AddressSpace<S> {
         let platform = &self.vm.platform;
         let mut copied = 0;
         let mut table = None;
-        for found in self.mappings.tables.entries(platform, area.range.clone()) {
+        for found in self.entries_with_records(area.range.clone()) {
             let Found { address, slot: Slot { at, level }, entry } = found;
             if level > 0 {
                 // A folio. Faults of the child map it again.

@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use super::{Found, PageTables, Slot, WalkEnd, next_boundary};
 use crate::PAGE_BYTES;
+use crate::coherence::PageRecords;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, Platform, Work};
 
@@ -17,7 +18,19 @@ pub(crate) struct Entries<'t, P: Platform, F: Format> {
     pub(super) table: Option<Frame>,
     /// Number of entries that were examined, and not yet accounted for.
     pub(super) examined: usize,
+    pub(super) ahead: Option<Ahead>,
 }
+
+/// The requests for records of pages.
+pub(super) struct Ahead {
+    /// The address up to which the records were requested.
+    requested_to: u64,
+    /// The page of zeros, whose record is not written.
+    zero_page: Frame,
+}
+
+/// The addresses whose entries share a cache line: 32 KiB.
+const LINE_SPAN: u64 = 64 / 8 * PAGE_BYTES;
 
 impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
     type Item = Found;
@@ -45,6 +58,7 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
                     }
                 },
             };
+            self.request_records(table);
             let at = EntryAt { table, index: F::index(address, 0) };
             let entry = self.platform.load(at);
             self.examined += 1;
@@ -62,6 +76,34 @@ impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
 }
 
 impl<P: Platform, F: Format> Entries<'_, P, F> {
+    /// [Requests](Platform::request_record) the records of pages ahead, if the policy says so: the
+    /// caller is about to write them.
+    pub(crate) fn with_records(mut self, page_records: PageRecords, zero_page: Frame) -> Self {
+        let is_ahead = page_records == PageRecords::Ahead;
+        self.ahead = is_ahead.then_some(Ahead { requested_to: 0, zero_page });
+        self
+    }
+
+    /// Requests the records for this line of entries and the next one: the transfers overlap, and
+    /// those of the next line overlap with the work on this one.
+    fn request_records(&mut self, table: Frame) {
+        let Some(ahead) = &mut self.ahead else { return };
+        let start = self.range.start;
+        let line_end = next_boundary(start, LINE_SPAN);
+        if line_end < ahead.requested_to {
+            return;
+        }
+        let end = (line_end + LINE_SPAN).min(next_boundary(start, F::span(1))).min(self.range.end);
+        for address in (start.max(ahead.requested_to)..end).step_by(PAGE_BYTES as usize) {
+            let at = EntryAt { table, index: F::index(address, 0) };
+            let leaf = F::as_leaf(self.platform.load(at));
+            if let Some(leaf) = leaf.filter(|leaf| leaf.frame != ahead.zero_page) {
+                self.platform.request_record(leaf.frame);
+            }
+        }
+        ahead.requested_to = end;
+    }
+
     fn report(&mut self) {
         if self.examined != 0 {
             self.platform.work(Work::Entry, self.examined);

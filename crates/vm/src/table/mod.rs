@@ -153,7 +153,7 @@ impl<F: Format> PageTables<F> {
         platform: &'t P,
         range: Range<u64>,
     ) -> Entries<'t, P, F> {
-        Entries { tables: self, platform, range, table: None, examined: 0 }
+        Entries { tables: self, platform, range, table: None, examined: 0, ahead: None }
     }
 
     /// Returns the first address of each table of level 0 that `range` overlaps.

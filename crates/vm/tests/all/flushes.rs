@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::platform::*;
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, File, Freed, PAGE_BYTES, Place, Protection, RangeError,
-    Sharing,
+    Access, AddressSpace, Advice, Backing, FaultError, File, Freed, PAGE_BYTES, Place, Protection,
+    RangeError, Sharing,
 };
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
@@ -229,6 +229,19 @@ fn exit_retires_once_and_flushes_nothing() {
     assert!(space.map(place, READ, Sharing::Private, Backing::Anonymous).is_err());
     assert!(space.fault(BASE, Access::Read).is_err());
     assert!(space.unmap(pages(0, 1)).is_err());
+}
+
+/// Faults find areas in the index first.
+#[test]
+fn ended_space_has_no_areas_in_its_index() {
+    let host = Host::new(64, 2);
+    let space: Space<SHARED, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+    let place = Place::Fixed(pages(0, 8));
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    space.fault(BASE, Access::Write).unwrap();
+    space.exit();
+    assert_eq!(space.fault(BASE, Access::Write), Err(FaultError::NoArea));
+    assert_eq!(host.frames_in_use(), 1);
 }
 
 /// Linux gathers the same number of pages: 8 + 19 * 510.

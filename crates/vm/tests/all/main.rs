@@ -11,6 +11,7 @@ mod interleavings;
 mod large;
 mod memory;
 mod model;
+mod page_records;
 mod placement;
 mod platform;
 mod quarantine;

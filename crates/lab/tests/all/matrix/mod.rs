@@ -62,7 +62,8 @@ impl Place {
             "page-discards" => is_tagged_by_cpu,
             "file-discards" => is_tagged_by_cpu && matches!(self.cpus, 64 | 66 | 72),
             "process-starts" => !is_tagged_by_cpu || self.cpus == 96,
-            "thread-starts" => self.cpus == 32,
+            "thread-starts" | "fork-server" => self.cpus == 32,
+            "fork-of-threads" => matches!(self.cpus, 64 | 128),
             _ => false,
         }
     }

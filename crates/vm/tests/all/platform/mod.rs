@@ -11,6 +11,7 @@ pub mod lock;
 mod mmu;
 pub mod deferring;
 mod notifying;
+mod observed;
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -33,6 +34,7 @@ pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
 pub(crate) use notifying::{discards_in_place, empty_tables, unmap_lock, unused};
+pub use observed::RecordUse;
 
 pub const READ: Protection = Protection::READ;
 pub const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
@@ -107,6 +109,8 @@ pub struct Machine {
     /// Called once, after the next exchange of an entry that succeeds.
     exchange_hook: Mutex<Option<Hook>>,
     failed_exchanges: AtomicUsize,
+    /// The uses of records, in order, if a test asks for them.
+    records: Mutex<Option<Vec<(RecordUse, Frame)>>>,
     drops_flushes: AtomicBool,
     takes_pages_for_zero: AtomicBool,
     skipped_claim: Mutex<Option<SkippedClaim>>,
@@ -198,6 +202,7 @@ impl Host {
             interrupts: AtomicBool::new(false),
             exchange_hook: Mutex::default(),
             failed_exchanges: AtomicUsize::new(0),
+            records: Mutex::new(None),
             drops_flushes: AtomicBool::new(false),
             takes_pages_for_zero: AtomicBool::new(false),
             skipped_claim: Mutex::default(),
@@ -251,11 +256,6 @@ impl Host {
         self.0.exchange_hook.lock().is_some()
     }
 
-    /// Number of exchanges that found another entry than they expected.
-    pub fn failed_exchanges(&self) -> usize {
-        self.0.failed_exchanges.load(Relaxed)
-    }
-
     /// A point at which other CPUs may act.
     fn interruption_point(&self) {
         if !self.0.interrupts.load(Relaxed) || lock::is_locked_here() {
@@ -303,15 +303,6 @@ impl Host {
     /// Lets time pass.
     pub fn advance_ns(&self, ns: u64) {
         self.0.now_ns.fetch_add(ns, Relaxed);
-    }
-
-    /// Number of frames that are not free.
-    pub fn frames_in_use(&self) -> usize {
-        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) != FREE).count()
-    }
-
-    pub fn tables_in_use(&self) -> usize {
-        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) == TABLE).count()
     }
 
     /// Returns the flushes since the last call.
@@ -437,7 +428,13 @@ impl Platform for Host {
         self.0.stored.lock().insert((file, number), word);
     }
 
+    fn request_record(&self, page: Frame) {
+        assert_ne!(page, ZERO_PAGE, "no user of the page of zeros is counted");
+        self.use_record(RecordUse::Request, page);
+    }
+
     fn share(&self, page: Frame) {
+        self.use_record(RecordUse::Count, page);
         self.interruption_point();
         let before = self.state(page, PAGE).users.fetch_add(1, AcqRel);
         assert_ne!(before, 0, "{page:?} is shared without a user");
@@ -449,6 +446,7 @@ impl Platform for Host {
     }
 
     fn release(&self, page: Frame) {
+        self.use_record(RecordUse::Count, page);
         self.interruption_point();
         let before = self.state(page, PAGE).users.fetch_sub(1, AcqRel);
         assert_ne!(before, 0, "{page:?} is released without a user");

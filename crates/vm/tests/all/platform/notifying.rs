@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
     Batching, Change, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, Flush,
-    Lifetimes, Placement, Policy, ReclaimFlush, Refault, Replication, Retired, Unaccessed,
-    UnmapLock, ZeroPage,
+    Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Refault, Replication, Retired,
+    Unaccessed, UnmapLock, ZeroPage,
 };
 
 use super::{
@@ -62,6 +62,7 @@ fn policy(lock: u8) -> Policy {
         placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
         replication: if lock == REPLICATED { Replication::Always } else { Replication::Never },
         discards: if discards_in_place(lock) { Discards::InPlace } else { Discards::Immediate },
+        page_records: if discards_in_place(lock) { PageRecords::Ahead } else { PageRecords::AtUse },
         execute_loss: if lock == KEEPING {
             ExecuteLoss::BreakBeforeMake
         } else {
