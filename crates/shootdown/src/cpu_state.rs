@@ -35,8 +35,7 @@ use crate::trace_event::FlushCause;
 /// 640 bytes with six tags, for any number of CPUs. Other CPUs read and write only the first three
 /// cache lines:
 ///
-/// - presence and hazard pointer, which this CPU writes when it switches, and flushes read, and the
-///   last id of a space, which it writes when a process starts;
+/// - presence and hazard pointer, which this CPU writes when it switches, and flushes read;
 /// - the bell's word, which ringing CPUs write;
 /// - the last answer, which waiters read.
 ///
@@ -60,12 +59,10 @@ pub struct CpuState<M: Machine> {
     /// chosen it. Only the CPU itself writes it.
     pub(crate) chosen_tag: M::Word,
     /// The epoch in which the CPU is taking a global tag that it has not chosen yet; 0 if none. See
-    /// `await_takers` in `tag/global.rs`.
+    /// `await_takers` in `tag/taking.rs`.
     pub(crate) taking: M::Word,
     /// Number of walks by software that the CPU is within. Read where the CPU is away.
     pub(crate) walks: M::Word,
-    /// The last [id](crate::space_ids::next_id) that a thread on this CPU has given to a space.
-    pub(crate) last_space: M::Word,
     /// The doorbell, in two cache lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
@@ -93,6 +90,9 @@ pub(crate) struct Local<M: Machine> {
     pub(crate) tag_epoch: Cell<u64>,
     /// The global tags that this CPU has taken for its next spaces.
     pub(crate) stock: Stock,
+    /// The last [id](crate::space_ids::next_id) that a thread on this CPU has given to a space. A
+    /// thread that has been moved since may write it from another CPU.
+    pub(crate) last_space: M::Word,
     pub(crate) policy: NotifyPolicy,
     pub(crate) counters: CpuCounters,
     /// The slot of a loaded space that has no tag of its own.
@@ -109,17 +109,17 @@ pub(crate) enum Activity {
     Hint,
 }
 
-// SAFETY: `local` is the only part that is not `Sync`. Only methods of `PinnedCpu` access it, and
-// the caller of `pin` promises to be pinned to this CPU, with every handler masked that could call
-// such a method. So only one thread of execution accesses the cells at a time.
+// SAFETY: the cells in `local` are the only part that is not `Sync`. Only methods of `PinnedCpu`
+// access them, and the caller of `pin` promises to be pinned to this CPU, with every handler masked
+// that could call such a method. So only one thread of execution accesses the cells at a time.
 unsafe impl<M: Machine> Sync for CpuState<M> {}
 // SAFETY: a `CpuState` that is being moved is not borrowed, and only `PinnedCpu` follows its
 // pointer to a space.
 unsafe impl<M: Machine> Send for CpuState<M> {}
 
 impl<M: Machine> Local<M> {
-    /// The part of a CPU that is offline.
-    const fn new() -> Self {
+    /// The part of a CPU that is offline, and has given no id: `last_space` is 0.
+    const fn new(last_space: M::Word) -> Self {
         Self {
             loaded: Cell::new(ptr::null()),
             slot: Cell::new(ptr::null()),
@@ -130,6 +130,7 @@ impl<M: Machine> Local<M> {
             renamed_tags: Cell::new(0),
             tag_epoch: Cell::new(0),
             stock: Stock::new(),
+            last_space,
             policy: NotifyPolicy::new(),
             counters: CpuCounters::new(),
             spare: TagSlot::VACANT,
@@ -154,9 +155,8 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             chosen_tag: AtomicU64::new(0),
             taking: AtomicU64::new(0),
             walks: AtomicU64::new(0),
-            last_space: AtomicU64::new(0),
             bell: Bell::new(),
-            local: Local::new(),
+            local: Local::new(AtomicU64::new(0)),
         }
     }
 }
@@ -241,9 +241,8 @@ impl<M: Machine> Default for CpuState<M> {
             chosen_tag: M::Word::new(0),
             taking: M::Word::new(0),
             walks: M::Word::new(0),
-            last_space: M::Word::new(0),
             bell: Bell::default(),
-            local: Local::new(),
+            local: Local::new(M::Word::new(0)),
         }
     }
 }

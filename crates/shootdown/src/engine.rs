@@ -120,7 +120,7 @@ impl<M: Machine> Shootdown<M> {
     /// and the caller may be moved to another CPU during the call.
     pub fn space(&self, root: Root) -> Space<M> {
         self.machine.publish();
-        let last = &self.cpu(self.machine.cpu()).last_space;
+        let last = &self.cpu(self.machine.cpu()).local.last_space;
         Space::new(self.id_or_new(), next_id(&self.id_blocks.0, last), root)
     }
 

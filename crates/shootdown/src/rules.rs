@@ -14,9 +14,8 @@
 //!   [`ChosenTagAcquire`](Rule::ChosenTagAcquire) and [`ListFence`](Rule::ListFence). For these, an
 //!   axiomatic checker enumerates all executions of C++20's memory model, of a reduced part of the
 //!   engine (`crates/check/tests/axiomatic`);
-//! - one is about page tables, which C++'s memory model does not have:
-//!   [`PublishTables`](Rule::PublishTables). The hostile machine shows the need for it
-//!   (`crates/check/tests/engine.rs`).
+//! - C++'s memory model has no page tables, which [`PublishTables`](Rule::PublishTables) is about.
+//!   The hostile machine shows the need for it (`crates/check/tests/engine.rs`).
 //!
 //! # The handshake
 //!

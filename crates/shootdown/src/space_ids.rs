@@ -21,7 +21,7 @@ const BLOCK: u64 = 64;
 pub(crate) fn next_id<W: Word>(blocks: &W, last: &W) -> SpaceId {
     // Relaxed: ids must differ, and order nothing.
     let mut id = last.load(Relaxed);
-    while !id.is_multiple_of(BLOCK) {
+    while id % BLOCK != 0 {
         // Relaxed: the same. Without the comparison, two threads would take one id.
         match last.compare_exchange(id, id + 1, Relaxed, Relaxed) {
             Ok(_) => return SpaceId(id + 1),

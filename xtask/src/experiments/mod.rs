@@ -68,9 +68,9 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 /// Records the cells of the corpus that have all these words: a program, a kernel, a number of
-/// CPUs. Those of one kernel and number of CPUs are recorded in one or two guests. Writes the tables
-/// of verdicts. Cells that were recorded before are only replayed, so an interrupted
-/// run continues. With the word `known`, only writes the table.
+/// CPUs. Those of one kernel and number of CPUs are recorded in one or two guests. Writes the
+/// tables of verdicts. Cells that were recorded before are only replayed, so an interrupted run
+/// continues. With the word `known`, only writes the tables.
 pub(crate) fn guests(words: &[&str]) -> Result<(), Failure> {
     let programs = || CORPUS.everywhere.iter();
     let cell = |(kernel, cpus)| programs().map(move |program| Cell { program, kernel, cpus });

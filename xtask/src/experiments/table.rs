@@ -1,4 +1,5 @@
-//! The tables of verdicts on the model: a file with all cells, and for guests a summary in the book.
+//! The tables of verdicts on the model: a file with all cells, and for guests a summary in the
+//! book.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -18,24 +18,29 @@ pub(crate) struct Block {
 
 /// A CPU's stock of ASIDs, which is what is left of a block. Only the CPU itself accesses it.
 pub(crate) struct Stock {
-    epoch: Cell<u64>,
-    word: Cell<usize>,
+    /// The epoch, of 40 bits, and the word's index, in the low 16 bits.
+    place: Cell<u64>,
     asids: Cell<u64>,
 }
 
+/// Number of bits for the index of a word.
+const WORD_BITS: u32 = 16;
+
 impl Stock {
     pub(crate) const fn new() -> Self {
-        Self { epoch: Cell::new(0), word: Cell::new(0), asids: Cell::new(0) }
+        Self { place: Cell::new(0), asids: Cell::new(0) }
     }
 
     /// Takes an ASID for a space; `None` if there is none for this epoch.
     pub(crate) fn pop(&self, epoch: u64) -> Option<u64> {
         let asids = self.asids.get();
-        if self.epoch.get() != epoch || asids == 0 {
+        let place = self.place.get();
+        if place >> WORD_BITS != epoch || asids == 0 {
             return None;
         }
         self.asids.set(asids & (asids - 1));
-        Some(self.word.get() as u64 * 64 + u64::from(asids.trailing_zeros()))
+        let word = place & ((1 << WORD_BITS) - 1);
+        Some(word * 64 + u64::from(asids.trailing_zeros()))
     }
 
     /// Puts an ASID back that no space has got.
@@ -45,8 +50,7 @@ impl Stock {
 
     /// Fills the stock, which is empty, or of an earlier epoch.
     pub(crate) fn fill(&self, block: Block) {
-        self.epoch.set(block.epoch);
-        self.word.set(block.word);
+        self.place.set(block.epoch << WORD_BITS | block.word as u64);
         self.asids.set(block.asids);
     }
 }
@@ -64,7 +68,8 @@ mod tests {
         assert_eq!([stock.pop(4), stock.pop(2), stock.pop(2)], [None, Some(66), Some(127)]);
         stock.put_back(66);
         assert_eq!([stock.pop(2), stock.pop(2)], [Some(66), None]);
-        stock.fill(Block { epoch: 4, word: 0, asids: 2 });
-        assert_eq!([stock.pop(2), stock.pop(4)], [None, Some(1)]);
+        let last = Block { epoch: (1 << 40) - 2, word: 1023, asids: 1 << 62 };
+        stock.fill(last);
+        assert_eq!([stock.pop(2), stock.pop(last.epoch)], [None, Some(65_534)]);
     }
 }

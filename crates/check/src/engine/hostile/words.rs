@@ -44,7 +44,7 @@ const SPACE_WORDS: [&str; 9] = [
 const ENGINE_WORDS: [&str; 13] = [
     "top of the online set",
     "online set",
-    "last space",
+    "blocks of space ids",
     "ASID epoch",
     "listed epoch",
     "top of the ASID users",
@@ -57,7 +57,7 @@ const ENGINE_WORDS: [&str; 13] = [
     "pinned ASIDs",
 ];
 
-const CPU_WORDS: [&str; 10] = [
+const CPU_WORDS: [&str; 11] = [
     "presence",
     "hazard",
     "seen generation",
@@ -68,4 +68,5 @@ const CPU_WORDS: [&str; 10] = [
     "walks",
     "bell",
     "acknowledgement",
+    "last space id",
 ];
