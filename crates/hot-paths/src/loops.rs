@@ -117,7 +117,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([6294, 31_001, 226_867], None),
+            limits: Limits::new([6300, 30_470, 218_718], None),
         },
     ];
 }
