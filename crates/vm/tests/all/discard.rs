@@ -170,6 +170,23 @@ fn write_is_lost_without_the_test_for_zeros() {
     assert_eq!(write_during_flush(Host::take_pages_for_zero), 0);
 }
 
+/// Because of earlier advice, reclaim discards the page if it is not marked as dirty.
+#[test]
+fn page_written_before_the_flush_is_dirty() {
+    let fixture = Fixture::new();
+    fixture.write(pages(0, 1), 7);
+    fixture.space.advise(pages(0, 1), Advice::Free).unwrap();
+    fixture.write_and_discard(pages(0, 1));
+    let (host, root) = (fixture.host.clone(), fixture.space.root());
+    fixture.host.when_waiting(move || {
+        assert_eq!(host.touch(1, root, pages(0, 1).start, Access::Write, 5), Ok(5));
+    });
+    assert_eq!(fixture.free_old(), 0);
+    (0..NODES).for_each(|node| assert_eq!(fixture.space.vm().reclaim(node, 9).freed, 0));
+    assert_eq!(fixture.read(1, 0), 5);
+    fixture.end();
+}
+
 /// The same write, after the test for zeros: the flush must have come before.
 #[test]
 #[should_panic(expected = "is used as another kind")]

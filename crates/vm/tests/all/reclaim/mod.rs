@@ -188,6 +188,31 @@ fn freed_pages_are_discarded_in_batches() {
     freed_pages_are_discarded_unless_written::<BATCHING>();
 }
 
+/// The advice concerns one of the two spaces, or came before there were two.
+#[test]
+fn freed_page_of_two_spaces_is_kept() {
+    for is_forked_first in [true, false] {
+        let fixture = Fixture::<BATCHING>::new();
+        let advise = || fixture.space.advise(pages(0, 1), Advice::Free).unwrap();
+        fixture.map_anonymous(0, 1);
+        write(&fixture.space, 1, 0, 7).unwrap();
+        if !is_forked_first {
+            advise();
+        }
+        let child = fixture.space.fork().unwrap();
+        if is_forked_first {
+            advise();
+        }
+        assert_eq!(fixture.reclaim(), 0);
+        assert_eq!((read(&fixture.space, 0, 0), read(&child, 2, 0)), (Ok(7), Ok(7)));
+        child.exit();
+        advise();
+        assert_eq!(fixture.reclaim(), 1, "one space has the page now");
+        fixture.host.check_caches();
+        fixture.end();
+    }
+}
+
 /// Only pages that are stored in a file can be reclaimed, even by explicit advice.
 #[test]
 fn page_out_affects_stored_pages_only() {
