@@ -65,6 +65,15 @@ fn check_unused(space: &OurSpace, range: Range<u64>) {
     }
 }
 
+/// Neither the replica of the CPU that unmaps nor any other.
+#[test]
+fn no_replica_has_link_to_freed_table() {
+    let fixture = Fixture::new();
+    fixture.space.unmap(pages(0, COUNT)).unwrap();
+    check_unused(&fixture.space, pages(0, 1));
+    fixture.end();
+}
+
 /// The first call has unhooked the table, so the second one finds no sharers of it.
 #[test]
 fn unmap_during_unmap_flushes_all_replicas() {
