@@ -88,6 +88,20 @@ fn unmap_during_unmap_flushes_all_replicas() {
     fixture.end();
 }
 
+/// A page that is flushed alone is announced until that flush, which leaves out the replicas.
+#[test]
+fn reclaim_page_by_page_excludes_replicas() {
+    let vm: OurVm<REPLICATED_PER_PAGE, AT_WAIT> = system(&Host::new(64, 2));
+    for (vm, has_replica) in [(vm.clone(), true), (vm.with_reclaim(), false)] {
+        let space = AddressSpace::new(&vm).unwrap();
+        let place = Place::Fixed(pages(0, 1));
+        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+        access(&space, 0, pages(0, 1).start, Access::Write, 7).unwrap();
+        assert_eq!(space.root_on(0) != space.root(), has_replica);
+        space.exit();
+    }
+}
+
 /// A batch has room for the space and one replica, so the replicas of a page need several. Until
 /// the last of them is flushed, a discard that finds the entry empty must flush the page.
 #[test]

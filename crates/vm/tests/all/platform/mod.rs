@@ -71,6 +71,9 @@ pub const IN_PLACE: u8 = 7;
 /// As `IN_PLACE`, with upper page tables for each CPU.
 pub const REPLICATED: u8 = 8;
 
+/// As `RELEASED`, with upper page tables for each CPU, and reclaimed pages flushed one by one.
+pub const REPLICATED_PER_PAGE: u8 = 9;
+
 /// Frames alternate between two nodes.
 pub const NODES: usize = 2;
 /// Maximum number of spaces in a batch.

@@ -285,6 +285,16 @@ fn allocation_without_reclaimable_pages_fails() {
     fixture.end();
 }
 
+#[test]
+fn page_written_by_ended_space_is_written_out() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    write(&fixture.space, 1, 0, 5).unwrap();
+    fixture.space.exit();
+    assert_eq!((fixture.reclaim(), fixture.host.stored(FILE, 0)), (1, 5));
+    fixture.end();
+}
+
 /// There are more spaces than a batch can hold. The batch is flushed in between, and no space is
 /// skipped.
 #[test]
