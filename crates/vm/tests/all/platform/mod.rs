@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
+use shootdown::Root;
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EntryAt, ExecuteLoss, FaultError, FileId, Flush,
     Format, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, System, Vm, Work,
@@ -121,6 +122,8 @@ pub struct Machine {
     /// `true` if no executable page may become not executable in one step (Arm's erratum 2645198).
     breaks_executable: AtomicBool,
     now_ns: AtomicU64,
+    /// Number of mapped pages of each space, as far as the memory manager counts them.
+    resident: Mutex<HashMap<Frame, isize>>,
 }
 
 thread_local! {
@@ -212,6 +215,7 @@ impl Host {
             forgets_sharers: AtomicBool::new(false),
             breaks_executable: AtomicBool::new(false),
             now_ns: AtomicU64::new(0),
+            resident: Mutex::default(),
         }))
     }
 
@@ -316,6 +320,11 @@ impl Host {
     /// Returns the word of a page on the disk.
     pub fn stored(&self, file: FileId, number: u64) -> u64 {
         self.0.stored.lock().get(&(file, number)).copied().unwrap_or(0)
+    }
+
+    /// Number of mapped pages of a space, as far as the memory manager counts them.
+    pub fn resident(&self, root: Root) -> isize {
+        self.0.resident.lock().get(&Frame(root.0 >> 12)).copied().unwrap_or(0)
     }
 
     pub fn retired(&self) -> usize {
@@ -489,6 +498,10 @@ impl Platform for Host {
             }
         }
         result
+    }
+
+    fn count_resident(&self, root: Frame, change: isize) {
+        *self.0.resident.lock().entry(root).or_default() += change;
     }
 
     fn clear_page(&self, page: Frame) {
