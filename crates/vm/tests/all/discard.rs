@@ -456,8 +456,10 @@ fn page_of(table: u64, number: u64) -> Range<u64> {
     start..start + PAGE_BYTES
 }
 
-/// Each CPU has a replica with a link to one of the tables.
-fn with_table_per_cpu(tables: [u64; CPUS]) -> (Host, Space<REPLICATED, AT_WAIT>) {
+/// The first CPUs have replicas, each with a link to one of the tables.
+fn with_table_per_cpu<const COUNT: usize>(
+    tables: [u64; COUNT],
+) -> (Host, Space<REPLICATED, AT_WAIT>) {
     let host = Host::with_addresses(2048, CPUS, TABLE..32 * TABLE);
     let space = AddressSpace::new(&system(&host).with_reclaim()).unwrap();
     let place = Place::Fixed(TABLE..32 * TABLE);
@@ -508,6 +510,18 @@ fn full_list_makes_room_with_pages_of_its_table() {
     for (cpu, table) in tables.into_iter().enumerate() {
         assert_eq!(access(&space, cpu, page_of(table, 39).start, Access::Read, 0), Ok(0));
     }
+    space.exit();
+}
+
+/// From the third replica on, there are several lists.
+#[test]
+fn third_replica_frees_list_used_alone() {
+    let (_, space) = with_table_per_cpu([1, 2]);
+    discard_each(&space, 0, 1, 3);
+    access(&space, 2, page_of(3, 100).start, Access::Write, 7).unwrap();
+    discard_each(&space, 2, 3, 1);
+    let stats = space.vm().discard_stats();
+    assert_eq!((stats.freed, stats.now), (3, 1), "{stats:?}");
     space.exit();
 }
 
