@@ -321,16 +321,6 @@ fn gather_of_too_many_tables_is_flushed_early() {
     }
 }
 
-/// No table in the tree shows any more that the CPU's replica had links to those gathered.
-#[test]
-fn early_flush_of_tables_includes_replicas() {
-    let (host, space) = unmap_tables::<REPLICATED>(507);
-    assert_ne!(space.root_on(0), space.root());
-    assert_eq!(host.take_flushes().len(), 2);
-    host.check_caches();
-    space.exit();
-}
-
 /// Besides the root, there are three tables of the higher levels.
 #[test]
 fn more_than_512_empty_tables_are_freed() {

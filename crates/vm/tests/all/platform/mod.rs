@@ -23,7 +23,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
-use shootdown::Root;
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EntryAt, ExecuteLoss, FaultError, FileId, Flush,
     Format, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, System, Vm, Work,
@@ -71,7 +70,6 @@ pub const BATCHING: u8 = 6;
 pub const IN_PLACE: u8 = 7;
 /// As `IN_PLACE`, with upper page tables for each CPU.
 pub const REPLICATED: u8 = 8;
-
 /// As `RELEASED`, with upper page tables for each CPU, and reclaimed pages flushed one by one.
 pub const REPLICATED_PER_PAGE: u8 = 9;
 
@@ -122,7 +120,6 @@ pub struct Machine {
     /// `true` if no executable page may become not executable in one step (Arm's erratum 2645198).
     breaks_executable: AtomicBool,
     now_ns: AtomicU64,
-    /// Number of mapped pages of each space, as far as the memory manager counts them.
     resident: Mutex<HashMap<Frame, isize>>,
 }
 
@@ -320,11 +317,6 @@ impl Host {
     /// Returns the word of a page on the disk.
     pub fn stored(&self, file: FileId, number: u64) -> u64 {
         self.0.stored.lock().get(&(file, number)).copied().unwrap_or(0)
-    }
-
-    /// Number of mapped pages of a space, as far as the memory manager counts them.
-    pub fn resident(&self, root: Root) -> isize {
-        self.0.resident.lock().get(&Frame(root.0 >> 12)).copied().unwrap_or(0)
     }
 
     pub fn retired(&self) -> usize {
