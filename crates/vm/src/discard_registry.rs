@@ -154,7 +154,8 @@ impl<S: System> DiscardRegistry<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tests::system::System;
+    use crate::coherence::Replication;
+    use crate::rules::tests::system::{Process, System};
 
     #[test]
     fn pages_taken_before_they_are_counted_leave_no_count() {
@@ -165,5 +166,17 @@ mod tests {
         assert_eq!(registry.stats().peak, 0);
         registry.count_added(Added { new: 3, late_page_ns: 0 }, 0);
         assert_eq!((registry.stats().now, registry.stats().peak), (3, 3));
+    }
+
+    #[test]
+    fn space_is_registered_until_its_end() {
+        loom::model(|| {
+            let space = Process::new(1, Replication::Never, |vm| vm).space;
+            let registry = &space.vm.discards;
+            registry.register(&space.mappings);
+            assert_eq!(registry.spaces().len(), 1);
+            space.exit();
+            assert_eq!(registry.spaces().len(), 0);
+        });
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_of_different_lengths_are_united() {
+    fn sets_are_united() {
         let mut short = Sharers { words: alloc::vec![0b101], is_everyone: false };
         let long = Sharers { words: alloc::vec![0b1, 0b10], is_everyone: false };
         short.add_all(&long);
@@ -84,5 +84,8 @@ mod tests {
         assert_eq!((short.count_without(2), short.count_without(3)), (2, 3));
         short.add_everyone();
         assert_eq!(cpus(&short), None);
+        let mut united = long;
+        united.add_all(&short);
+        assert_eq!(cpus(&united), None);
     }
 }

@@ -209,3 +209,13 @@ fn overlapping_deferred_unmaps_are_tracked() {
     assert!(fixture.space.is_flushed(&pages(50, 1)));
     fixture.end();
 }
+
+#[test]
+fn long_deferred_unmap_is_found_after_short() {
+    let fixture = Fixture::new(64, 8);
+    fixture.unmap(0, 6);
+    fixture.unmap(7, 1);
+    assert!(!fixture.space.is_flushed(&pages(5, 1)));
+    assert!(fixture.space.is_flushed(&pages(6, 1)));
+    fixture.end();
+}

@@ -170,6 +170,23 @@ fn write_is_lost_without_the_test_for_zeros() {
     assert_eq!(write_during_flush(Host::take_pages_for_zero), 0);
 }
 
+/// Because of earlier advice, reclaim discards the page if it is not marked as dirty.
+#[test]
+fn page_written_before_the_flush_is_dirty() {
+    let fixture = Fixture::new();
+    fixture.write(pages(0, 1), 7);
+    fixture.space.advise(pages(0, 1), Advice::Free).unwrap();
+    fixture.write_and_discard(pages(0, 1));
+    let (host, root) = (fixture.host.clone(), fixture.space.root());
+    fixture.host.when_waiting(move || {
+        assert_eq!(host.touch(1, root, pages(0, 1).start, Access::Write, 5), Ok(5));
+    });
+    assert_eq!(fixture.free_old(), 0);
+    (0..NODES).for_each(|node| assert_eq!(fixture.space.vm().reclaim(node, 9).freed, 0));
+    assert_eq!(fixture.read(1, 0), 5);
+    fixture.end();
+}
+
 /// The same write, after the test for zeros: the flush must have come before.
 #[test]
 #[should_panic(expected = "is used as another kind")]
@@ -431,45 +448,106 @@ fn list_is_bounded() {
     fixture.end();
 }
 
+const TABLE: u64 = 2 << 20;
+
+/// The addresses of a page in a table of the last level.
+fn page_of(table: u64, number: u64) -> Range<u64> {
+    let start = table * TABLE + number * PAGE_BYTES;
+    start..start + PAGE_BYTES
+}
+
+/// The first CPUs have replicas, each with a link to one of the tables.
+fn with_table_per_cpu<const COUNT: usize>(
+    tables: [u64; COUNT],
+) -> (Host, Space<REPLICATED, AT_WAIT>) {
+    let host = Host::with_addresses(2048, CPUS, TABLE..32 * TABLE);
+    let space = AddressSpace::new(&system(&host).with_reclaim()).unwrap();
+    let place = Place::Fixed(TABLE..32 * TABLE);
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    for (cpu, table) in tables.into_iter().enumerate() {
+        // A CPU gets its replica at its first fault.
+        access(&space, cpu, page_of(table, 100 + cpu as u64).start, Access::Write, 7).unwrap();
+    }
+    run_on(0);
+    (host, space)
+}
+
+/// Writes to some pages of a table on a CPU, and discards each.
+fn discard_each(space: &Space<REPLICATED, AT_WAIT>, cpu: usize, table: u64, count: u64) {
+    for number in 0..count {
+        access(space, cpu, page_of(table, number).start, Access::Write, 7).unwrap();
+        space.advise(page_of(table, number), Advice::DontNeed).unwrap();
+        space.vm().platform().advance_ns(1);
+    }
+}
+
+/// Checks that there was one flush, of pages of a table.
+fn assert_flushed_only(host: &Host, table: u64) {
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 1);
+    let starts = flushes[0].extents.as_slice().iter().map(|extent| extent.start() / TABLE);
+    assert!(starts.clone().all(|start| start == table), "{flushes:x?}");
+}
+
 /// With replicas, the pages of each page table are on a list of their own, as long as there are
 /// enough lists.
 #[test]
 fn full_list_makes_room_with_pages_of_its_table() {
-    const TABLE: u64 = 2 << 20;
     const LISTED_MAX: u64 = 32;
-    let (host, pages_each) = (Host::with_addresses(2048, CPUS, TABLE..8 * TABLE), 40);
-    let space: Space<REPLICATED, AT_WAIT> =
-        AddressSpace::new(&system(&host).with_reclaim()).unwrap();
+    let pages_each = 40;
     // The last table first: the pages of several lists must be freed in order nevertheless.
-    let tables: Vec<u64> = (1..=CPUS as u64).map(|table| table * TABLE).rev().collect();
-    let page = |table: u64, number: u64| {
-        let start = table + number * PAGE_BYTES;
-        start..start + PAGE_BYTES
-    };
-    for (cpu, &table) in tables.iter().enumerate() {
-        let place = Place::Fixed(table..table + TABLE);
-        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
-        access(&space, cpu, page(table, 100).start, Access::Write, 7).unwrap();
-    }
-    for (cpu, &table) in tables.iter().enumerate() {
-        host.take_flushes();
-        for number in 0..pages_each {
-            access(&space, cpu, page(table, number).start, Access::Write, 7).unwrap();
-            space.advise(page(table, number), Advice::DontNeed).unwrap();
-            host.advance_ns(1);
-        }
-        let flushes = host.take_flushes();
-        assert_eq!(flushes.len(), 1);
-        let extents = flushes.iter().flat_map(|change| change.extents.as_slice());
-        assert!(extents.clone().all(|extent| (table..table + TABLE).contains(&extent.start())));
+    let tables = [3, 2, 1];
+    let (host, space) = with_table_per_cpu(tables);
+    for (cpu, table) in tables.into_iter().enumerate() {
+        discard_each(&space, cpu, table, pages_each);
+        assert_flushed_only(&host, table);
     }
     let (in_place, freed) = (CPUS as u64 * pages_each, CPUS as u64 * (LISTED_MAX / 2 + 1));
     let stats = space.vm().discard_stats();
     assert_eq!((stats.in_place, stats.freed), (in_place, freed), "{stats:?}");
     assert_eq!(free_old_discarded(space.vm()) as u64, in_place - freed);
     assert_eq!(host.take_flushes().len(), 1);
-    for (cpu, &table) in tables.iter().enumerate() {
-        assert_eq!(access(&space, cpu, page(table, 39).start, Access::Read, 0), Ok(0));
+    for (cpu, table) in tables.into_iter().enumerate() {
+        assert_eq!(access(&space, cpu, page_of(table, 39).start, Access::Read, 0), Ok(0));
     }
     space.exit();
+}
+
+/// From the third replica on, there are several lists.
+#[test]
+fn third_replica_frees_list_used_alone() {
+    let (_, space) = with_table_per_cpu([1, 2]);
+    discard_each(&space, 0, 1, 3);
+    access(&space, 2, page_of(3, 100).start, Access::Write, 7).unwrap();
+    discard_each(&space, 2, 3, 1);
+    let stats = space.vm().discard_stats();
+    assert_eq!((stats.freed, stats.now), (3, 1), "{stats:?}");
+    space.exit();
+}
+
+/// The pages of tables that are 16 apart are on one list.
+#[test]
+fn full_list_keeps_pages_of_other_tables() {
+    let (host, space) = with_table_per_cpu([1, 17, 2]);
+    discard_each(&space, 0, 1, 20);
+    host.take_flushes();
+    discard_each(&space, 1, 17, 16);
+    assert_flushed_only(&host, 17);
+    space.exit();
+}
+
+/// The other two CPUs' replicas have links to the table.
+#[test]
+fn sharers_count_as_notifications() {
+    let zeroed_max = 2 * ZEROED_MAX;
+    for (count, in_place) in [(zeroed_max, zeroed_max), (zeroed_max + 1, 0)] {
+        let (_, space) = with_table_per_cpu([1, 1, 1]);
+        let pages = page_of(1, 0).start..page_of(1, count).start;
+        for page in pages.clone().step_by(PAGE_BYTES as usize) {
+            access(&space, 0, page, Access::Write, 7).unwrap();
+        }
+        space.advise(pages, Advice::DontNeed).unwrap();
+        assert_eq!(space.vm().discard_stats().in_place, in_place);
+        space.exit();
+    }
 }

@@ -56,6 +56,17 @@ fn read(space: &OurSpace, page: u64) -> u64 {
 }
 
 #[test]
+fn pages_after_area_are_not_mapped() {
+    let host = Host::new(256, 2);
+    let file = file(&host, 8);
+    let space = space_of(&host, 8 * PAGE_BYTES, &file, 0, 6, Sharing::Private);
+    assert_eq!(read(&space, 1), 101);
+    let is_mapped = |page: &u64| host.is_mapped(space.root(), pages(*page, 1).start);
+    assert_eq!((0..8).filter(is_mapped).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    end(&host, &space, file);
+}
+
+#[test]
 fn read_maps_resident_pages_of_window() {
     let host = Host::new(256, 2);
     let file = file(&host, 20);

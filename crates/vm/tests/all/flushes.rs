@@ -105,6 +105,38 @@ fn lost_permission_is_flushed_gained_is_not() {
 }
 
 #[test]
+fn protect_grants_no_write_to_shared_page() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 1);
+    write(&space, 0, 7);
+    let child = space.fork().unwrap();
+    for protection in [READ, READ_WRITE] {
+        space.protect(pages(0, 1), protection).unwrap();
+    }
+    write(&space, 0, 8);
+    assert_eq!((read(&space, 1, 0), read(&child, 1, 0)), (8, 7));
+    child.exit();
+}
+
+#[test]
+fn only_page_of_one_space_is_cooled() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 2);
+    write(&space, 0, 7);
+    let child = space.fork().unwrap();
+    // The second page is the page of zeros.
+    assert_eq!((read(&space, 1, 0), read(&space, 1, 1)), (7, 0));
+    host.take_flushes();
+    space.advise(pages(0, 2), Advice::Cold).unwrap();
+    assert_eq!(host.take_flushes(), []);
+    child.exit();
+    space.advise(pages(0, 2), Advice::Cold).unwrap();
+    assert_eq!(host.take_flushes()[0].range, Some(pages(0, 1)));
+}
+
+#[test]
 fn protect_existing_ignores_holes() {
     let host = Host::new(64, 2);
     let space = new_space(&host);

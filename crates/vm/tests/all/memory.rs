@@ -86,6 +86,29 @@ fn failed_allocation_loses_nothing() {
 }
 
 #[test]
+fn mapped_pages_are_counted_without_page_of_zeros() {
+    let host = Host::new(64, 1);
+    let space: OurSpace = AddressSpace::new(&system(&host)).unwrap();
+    let place = Place::Fixed(pages(0, 4));
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    for (page, how) in [(0, Access::Write), (1, Access::Write), (2, Access::Read)] {
+        touch(&space, page, how, 7).unwrap();
+    }
+    let child = space.fork().unwrap();
+    let counts = || [&space, &child].map(|space| host.resident(space.root()));
+    assert_eq!(counts(), [2, 2]);
+    for page in [0, 2] {
+        touch(&child, page, Access::Write, 8).unwrap();
+    }
+    space.advise(pages(0, 1), Advice::DontNeed).unwrap();
+    assert_eq!(counts(), [1, 3]);
+    space.remap(pages(0, 4), pages(20, 2)).unwrap();
+    child.unmap(pages(0, 4)).unwrap();
+    assert_eq!(counts(), [1, 0]);
+    child.exit();
+}
+
+#[test]
 fn space_without_memory_for_root_fails() {
     let host = Host::new(64, 1);
     let vm = system::<RELEASED, AT_WAIT>(&host);

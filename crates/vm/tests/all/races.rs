@@ -309,6 +309,19 @@ fn page_discarded_during_copy_is_freed_once() {
     end(&host, &space);
 }
 
+/// The page has one user, and would be made writable without a copy.
+#[test]
+fn page_discarded_after_claim_for_reuse_is_freed() {
+    let host = Host::new(64, 2);
+    let space: Arc<Released> = space_with_pages(&host, 1);
+    space.fork().unwrap().exit();
+    let other = Arc::clone(&space);
+    host.after_exchange(move || other.advise(pages(0, 1), Advice::DontNeed).unwrap());
+    assert_eq!(write(&space, 0, 0, 5), Ok(5));
+    assert_eq!(read(&space, 1, 0), Ok(5));
+    end(&host, &space);
+}
+
 /// The claim of a copy-on-write hides the page from a discard, which therefore flushes nothing of
 /// its own. It must find the copy-on-write in flight from the claim on.
 #[test]

@@ -44,6 +44,16 @@ fn fault_reads_window_within_area() {
 }
 
 #[test]
+fn unstored_file_is_not_read_ahead() {
+    let host = Host::new(256, 2);
+    let file = Arc::new(File::new(host.clone()));
+    let space = space_of(&host, &file, 16, 0, 32);
+    read(&space, 5);
+    assert_eq!(file.resident_pages(), 1);
+    space.exit();
+}
+
+#[test]
 fn page_read_ahead_is_not_read_again() {
     let host = Host::new(256, 2);
     let file = stored(&host);

@@ -65,6 +65,15 @@ fn check_unused(space: &OurSpace, range: Range<u64>) {
     }
 }
 
+/// Neither the replica of the CPU that unmaps nor any other.
+#[test]
+fn no_replica_has_link_to_freed_table() {
+    let fixture = Fixture::new();
+    fixture.space.unmap(pages(0, COUNT)).unwrap();
+    check_unused(&fixture.space, pages(0, 1));
+    fixture.end();
+}
+
 /// The first call has unhooked the table, so the second one finds no sharers of it.
 #[test]
 fn unmap_during_unmap_flushes_all_replicas() {
@@ -77,6 +86,20 @@ fn unmap_during_unmap_flushes_all_replicas() {
     fixture.space.unmap(pages(0, COUNT)).unwrap();
     assert!(!fixture.host.hook_is_set(), "the call did not wait");
     fixture.end();
+}
+
+/// A page that is flushed alone is announced until that flush, which leaves out the replicas.
+#[test]
+fn reclaim_page_by_page_excludes_replicas() {
+    let vm: OurVm<REPLICATED_PER_PAGE, AT_WAIT> = system(&Host::new(64, 2));
+    for (vm, has_replica) in [(vm.clone(), true), (vm.with_reclaim(), false)] {
+        let space = AddressSpace::new(&vm).unwrap();
+        let place = Place::Fixed(pages(0, 1));
+        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+        access(&space, 0, pages(0, 1).start, Access::Write, 7).unwrap();
+        assert_eq!(space.root_on(0) != space.root(), has_replica);
+        space.exit();
+    }
 }
 
 /// A batch has room for the space and one replica, so the replicas of a page need several. Until

@@ -22,9 +22,9 @@ pub(super) const OTHER_PAGE: u64 = 7 << 21;
 
 /// A space with a page at [`PAGE`] and at [`OTHER_PAGE`], which CPU 0 has mapped.
 #[derive(Clone)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pub(super) host: Host,
-    pub(super) space: Arc<AddressSpace<System>>,
+    pub(crate) space: Arc<AddressSpace<System>>,
 }
 
 pub(super) fn page(start: u64) -> Range<u64> {
@@ -33,7 +33,7 @@ pub(super) fn page(start: u64) -> Range<u64> {
 
 impl Process {
     /// `configure` completes the memory manager.
-    pub(super) fn new(
+    pub(crate) fn new(
         cpus: usize,
         replication: Replication,
         configure: impl FnOnce(Vm<System>) -> Vm<System>,

@@ -25,6 +25,7 @@ fn collapse_keeps_contents() {
     let small = Extent::pages(block(1).start, 512, PageSize::SIZE_4K);
     assert_eq!(flush.extents.as_slice(), [small.freeing_tables()]);
     assert!(fixture.is_large(1));
+    assert!(fixture.host.is_dirty(fixture.space.root(), block(1).start));
     let now = (fixture.host.frames_in_use(), fixture.host.tables_in_use());
     assert_eq!(now, (frames - 1, tables - 1), "one table less, the same number of pages");
     fixture.check(BLOCK..2 * BLOCK);

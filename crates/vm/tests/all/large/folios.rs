@@ -218,6 +218,23 @@ fn anonymous_areas_have_no_folios() {
     fixture.end();
 }
 
+/// The second call finds the entry empty, and the first one's flush not complete.
+#[test]
+fn discard_during_split_revokes_access() {
+    let fixture = with_folio(Sharing::Shared, Folios::Large);
+    let other = Arc::clone(&fixture.space);
+    fixture.host.when_waiting(move || {
+        let find = || touch(&other, 1, BLOCK + 300, Access::Read, 0);
+        assert_eq!(find(), Ok(BLOCK + 300), "the CPU was not notified yet");
+        other.advise(at(BLOCK + 300, 1), Advice::DontNeed).unwrap();
+        assert_eq!(find(), Err(PageFault));
+    });
+    fixture.space.advise(at(BLOCK + 7, 1), Advice::DontNeed).unwrap();
+    assert!(!fixture.host.hook_is_set(), "the split did not wait");
+    fixture.check(BLOCK..2 * BLOCK);
+    fixture.end();
+}
+
 /// CPUs read and write a folio while other CPUs discard parts of it.
 #[test]
 fn concurrent_faults_and_splits_keep_contents() {

@@ -70,6 +70,8 @@ pub const BATCHING: u8 = 6;
 pub const IN_PLACE: u8 = 7;
 /// As `IN_PLACE`, with upper page tables for each CPU.
 pub const REPLICATED: u8 = 8;
+/// As `RELEASED`, with upper page tables for each CPU, and reclaimed pages flushed one by one.
+pub const REPLICATED_PER_PAGE: u8 = 9;
 
 /// Frames alternate between two nodes.
 pub const NODES: usize = 2;
@@ -118,6 +120,7 @@ pub struct Machine {
     /// `true` if no executable page may become not executable in one step (Arm's erratum 2645198).
     breaks_executable: AtomicBool,
     now_ns: AtomicU64,
+    resident: Mutex<HashMap<Frame, isize>>,
 }
 
 thread_local! {
@@ -209,6 +212,7 @@ impl Host {
             forgets_sharers: AtomicBool::new(false),
             breaks_executable: AtomicBool::new(false),
             now_ns: AtomicU64::new(0),
+            resident: Mutex::default(),
         }))
     }
 
@@ -486,6 +490,10 @@ impl Platform for Host {
             }
         }
         result
+    }
+
+    fn count_resident(&self, root: Frame, change: isize) {
+        *self.0.resident.lock().entry(root).or_default() += change;
     }
 
     fn clear_page(&self, page: Frame) {

@@ -11,7 +11,7 @@ use shootdown_vm::{
 
 use super::{
     AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, IN_PLACE, KEEPING, PER_AREA,
-    PER_SPACE, REPLICATED, SHARED,
+    PER_SPACE, REPLICATED, REPLICATED_PER_PAGE, SHARED,
 };
 
 pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
@@ -60,7 +60,10 @@ fn policy(lock: u8) -> Policy {
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
         reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
         placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
-        replication: if lock == REPLICATED { Replication::Always } else { Replication::Never },
+        replication: match lock {
+            REPLICATED | REPLICATED_PER_PAGE => Replication::Always,
+            _ => Replication::Never,
+        },
         discards: if discards_in_place(lock) { Discards::InPlace } else { Discards::Immediate },
         page_records: if discards_in_place(lock) { PageRecords::Ahead } else { PageRecords::AtUse },
         execute_loss: if lock == KEEPING {

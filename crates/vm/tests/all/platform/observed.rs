@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use shootdown::Root;
 use shootdown_vm::Frame;
 
 use super::{FREE, Host, TABLE};
@@ -22,6 +23,11 @@ impl Host {
 
     pub fn tables_in_use(&self) -> usize {
         self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) == TABLE).count()
+    }
+
+    /// Number of mapped pages of a space, as far as the memory manager counts them.
+    pub fn resident(&self, root: Root) -> isize {
+        self.0.resident.lock().get(&Frame(root.0 >> 12)).copied().unwrap_or(0)
     }
 
     /// Number of exchanges that found another entry than they expected.

@@ -65,6 +65,34 @@ fn migration_loses_no_write() {
     fixture.end();
 }
 
+/// The page's record has taken over the mark of an entry that was cleared.
+#[test]
+fn written_page_stays_dirty_when_it_moves() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    write(&fixture.space, 1, 0, 5).unwrap();
+    fixture.space.advise(pages(0, 1), Advice::DontNeed).unwrap();
+    read(&fixture.space, 1, 0).unwrap();
+    let node = 1 - node_of(&fixture.space, 0);
+    assert_eq!(fixture.space.migrate(pages(0, 1), node), Ok(1));
+    assert_eq!((fixture.reclaim(), fixture.host.stored(FILE, 0)), (1, 5));
+    fixture.end();
+}
+
+/// The discard finds a claim in the place of the entry that was marked.
+#[test]
+fn written_page_discarded_during_migration_stays_dirty() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    write(&fixture.space, 1, 0, 5).unwrap();
+    let node = 1 - node_of(&fixture.space, 0);
+    let other = Arc::clone(&fixture.space);
+    fixture.host.when_waiting(move || other.advise(pages(0, 1), Advice::DontNeed).unwrap());
+    assert_eq!(fixture.space.migrate(pages(0, 1), node), Ok(1));
+    assert_eq!((fixture.reclaim(), fixture.host.stored(FILE, 0)), (1, 5));
+    fixture.end();
+}
+
 #[test]
 fn page_discarded_during_migration_is_freed() {
     let fixture = Fixture::<BATCHING>::new();

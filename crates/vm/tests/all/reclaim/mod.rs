@@ -188,6 +188,31 @@ fn freed_pages_are_discarded_in_batches() {
     freed_pages_are_discarded_unless_written::<BATCHING>();
 }
 
+/// The advice concerns one of the two spaces, or came before there were two.
+#[test]
+fn freed_page_of_two_spaces_is_kept() {
+    for is_forked_first in [true, false] {
+        let fixture = Fixture::<BATCHING>::new();
+        let advise = || fixture.space.advise(pages(0, 1), Advice::Free).unwrap();
+        fixture.map_anonymous(0, 1);
+        write(&fixture.space, 1, 0, 7).unwrap();
+        if !is_forked_first {
+            advise();
+        }
+        let child = fixture.space.fork().unwrap();
+        if is_forked_first {
+            advise();
+        }
+        assert_eq!(fixture.reclaim(), 0);
+        assert_eq!((read(&fixture.space, 0, 0), read(&child, 2, 0)), (Ok(7), Ok(7)));
+        child.exit();
+        advise();
+        assert_eq!(fixture.reclaim(), 1, "one space has the page now");
+        fixture.host.check_caches();
+        fixture.end();
+    }
+}
+
 /// Only pages that are stored in a file can be reclaimed, even by explicit advice.
 #[test]
 fn page_out_affects_stored_pages_only() {
@@ -257,6 +282,16 @@ fn allocation_without_reclaimable_pages_fails() {
     assert!((0..full).all(|page| read(&fixture.space, 1, page) == Ok(page)));
     fixture.space.unmap(pages(0, 1)).unwrap();
     assert_eq!(write(&fixture.space, 0, full, full), Ok(full));
+    fixture.end();
+}
+
+#[test]
+fn page_written_by_ended_space_is_written_out() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    write(&fixture.space, 1, 0, 5).unwrap();
+    fixture.space.exit();
+    assert_eq!((fixture.reclaim(), fixture.host.stored(FILE, 0)), (1, 5));
     fixture.end();
 }
 
