@@ -79,11 +79,13 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "miri cannot run loom")]
     fn ids_differ_on_one_cpu() {
         ids_differ(1);
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "miri cannot run loom")]
     fn ids_differ_at_the_end_of_a_block() {
         ids_differ(BLOCK - 1);
         ids_differ(BLOCK);

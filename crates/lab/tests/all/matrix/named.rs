@@ -15,6 +15,7 @@ pub(super) struct Named {
 pub(super) const NAMED: &[Named] = &[
     bad(XEON, 2..=2, &["fork-of-threads"], FORK),
     bad(XEON, 16..=96, &["fork-of-threads"], FORK),
+    bad(XEON, 32..=32, &["madvise-threads-x8"], UNEXPLAINED),
     bad(XEON, 64..=64, &["mprotect-threads-x8"], CROWD),
     bad(XEON, 65..=66, &["page-discards step"], START),
     bad(XEON, 72..=96, &["mprotect-threads-x8"], CROWD),
