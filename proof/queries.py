@@ -218,10 +218,14 @@ def without(system: System, rule: str, names: list[str], asker: Asker, state: Bo
         asker.assume(taken.requires)
         args = zip(constants(step, state).values(), step.params.values(), strict=True)
         asker.assume([And(arg >= 0, arg < state.sizes[sort]) for arg, sort in args if sort != BOOL])
-        result, model = asker.ask(And(*(goal for _, goal in changed)), name)
+        found = asker.ask(And(*(goal for _, goal in changed)), name)[0] == "sat"
+        # The first part that the step can break: the solver's first model may break any.
+        for part, group in itertools.groupby(changed if found else [], lambda it: it[0]):
+            result, model = asker.ask(And(*(goal for _, goal in group)), name)
+            if model:
+                break
         asker.solver.pop()
-        if model:
-            part = next(part for part, goal in changed if z3.is_false(model.eval(goal, model_completion=True)))
+        if found:
             return Failure(name, part, result, describe(state, step, taken, model))
     return None
 

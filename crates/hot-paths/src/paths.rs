@@ -124,7 +124,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "flush_batch_alone",
             prepare: Stage::with_batch,
             run: |stage| stage.send_batch(),
-            limits: Limits::new([210, 282, 360], Some([250, 250, 250])),
+            limits: Limits::new([219, 281, 355], Some([250, 250, 250])),
         },
     ];
 

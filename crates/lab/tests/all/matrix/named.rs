@@ -17,7 +17,7 @@ pub(super) const NAMED: &[Named] = &[
     bad(XEON, 16..=96, &["fork-of-threads"], FORK),
     bad(XEON, 32..=32, &["madvise-threads-x8"], UNEXPLAINED),
     bad(XEON, 64..=64, &["mprotect-threads-x8"], CROWD),
-    bad(XEON, 65..=66, &["page-discards step"], START),
+    bad(XEON, 65..=65, &["page-discards step"], START),
     bad(XEON, 72..=96, &["mprotect-threads-x8"], CROWD),
     bad(ICE_LAKE, 128..=128, &["mprotect-threads-x8"], CROWD),
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
@@ -30,6 +30,7 @@ pub(super) const NAMED: &[Named] = &[
     bad(RISC_V, 64..=64, &["fork-of-threads"], FORK),
     bad(RISC_V, 64..=64, &["file-discards", "madvise-threads-x2", "madvise-threads-x8"], FLUSHES),
     bad(POWER, 192..=192, &["pthread-mmap"], LOCK),
+    bad(POWER, 192..=192, &["process-starts"], UNEXPLAINED),
     bad(POWER, 192..=192, &["context-switch-threads-x1", "context-switch-threads-x2"], MASK),
     bad(
         POWER,
