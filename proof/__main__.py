@@ -18,7 +18,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from . import report
 from .bridge import check as bridge
 from .explore import explore
-from .mechanisms import UNMODELLED, build_all
+from .mechanisms import build_all
 from .queries import Effort, Failure, advance, begin, induct, without_each
 from .rules import kinds
 from .system import System
@@ -59,9 +59,8 @@ def alone(name: str, seed: int) -> Proved:
 
 def check_rules(systems: list[System], needed: dict[str, list[tuple[str, Failure]]]) -> list[str]:
     named = {rule for system in systems for rule in system.rules()}
-    wrong = [f"{rule} is not a rule of the engine" for rule in sorted((named | set(UNMODELLED)) - set(kinds()))]
-    wrong += [f"{rule} is neither modelled nor listed with a reason" for rule in kinds() if rule not in named | set(UNMODELLED)]
-    wrong += [f"{rule} is modelled, and listed as not modelled" for rule in sorted(named & set(UNMODELLED))]
+    wrong = [f"{rule} is not a rule of the engine" for rule in sorted(named - set(kinds()))]
+    wrong += [f"{rule} is not modelled" for rule in kinds() if rule not in named]
     return wrong + [f"no step fails without {rule}" for rule in sorted(named) if not needed.get(rule)]
 
 

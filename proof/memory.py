@@ -45,11 +45,21 @@ def append(x: Taken, word: str, at: tuple[Expr, ...], **values: Expr) -> Expr:
     return time
 
 
+def changes_tables(m: System, flush: Sort, new: int, changed: int) -> None:
+    """Declares the first step of a flush, which changes the page tables."""
+
+    @m.step("flush: change the tables", f=flush)
+    def _(x: Taken, f: Expr) -> None:
+        x.require(x.fs(f) == new)
+        x.set("tables_last", to=x.tables_last + 1)
+        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=changed)
+
+
 class Thread:
     """The threads of a sort, with their views of words."""
 
     def __init__(self, system: System, name: str, sort: Sort, sees: tuple[Word, ...]) -> None:
-        self.name, self.sees = name, sees
+        self.name, self.sort, self.sees = name, sort, sees
         for word in sees:
             system.field(f"{name}_{word.name}", (sort, *word.index), TIME)
 
@@ -90,6 +100,17 @@ class Thread:
                 to=lambda *i, w=carried: later(before(w, i), self.view(x, me, w, *i)) if release else before(w, i))
         if word in self.sees:
             x.set(f"{self.name}_{word.name}", me, *at, to=time)
+
+    def fence_step(self, m: System, name: str, rule: str, step: tuple[str, int, int], *relies: str) -> None:
+        """Declares a step that is a full fence by a rule, from one place of the thread to the next."""
+        place, before, after = step
+
+        @m.step(name, *relies, me=self.sort)
+        def _(x: Taken, me: Expr) -> None:
+            x.require(getattr(x, place)(me) == before)
+            x.set(place, me, to=after)
+            if x.obeys(rule):
+                self.fence(x, me)
 
     def fence(self, x: Taken, me: Expr) -> None:
         """A full fence."""

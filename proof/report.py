@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .mechanisms import UNMODELLED
 from .queries import Failure
 from .rules import ROOT, axiomatic, hostile, kinds, loom
 from .system import System
@@ -28,7 +27,6 @@ def table(systems: list[System], needed: dict[str, list[tuple[str, Failure]]], w
         proof = "; ".join(f"{mechanism}: *{failure.step}* breaks “{failure.part}”" for mechanism, failure in places[:1])
         others = sorted({mechanism for mechanism, _ in places[1:]})
         proof += f" (also in {', '.join(others)})" if others else ""
-        proof = proof or f"not modelled: {UNMODELLED.get(rule, '')}"
         program = f"`{loom()[rule]}`" if rule in loom() else "axiomatic checker" if rule in axiomatic() else "–"
         rows.append(f"| `{rule}` | {proof} | {program} | {hostile().get(rule, '–')} |")
     modelled = len({rule for system in systems for rule in system.rules()})

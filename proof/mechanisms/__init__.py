@@ -6,9 +6,6 @@ from ..system import System
 from . import asids_invariant, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags
 from . import targeting, waiting, walkers
 
-UNMODELLED: dict[str, str] = {}
-"""The rules that no mechanism names, each with the reason."""
-
 
 def build_all() -> list[System]:
     return [

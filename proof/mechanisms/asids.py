@@ -332,12 +332,7 @@ def steps_of_stock(m: System, cpu: Thread, epoch: Word, users: Word, pins: Word,
         x.set("taken", x.stock_epoch(c), a, to=True)
         x.set("mine", c, a, to=True)
 
-    @m.step("stock: fence", BLOCK_EPOCH, UNIQUE, PINNED, c=CPU)
-    def _(x, c):
-        x.require(x.stock(c) == BLOCK)
-        x.set("stock", c, to=SCAN)
-        if x.obeys("ReserveFence"):
-            cpu.fence(x, c)
+    cpu.fence_step(m, "stock: fence", "ReserveFence", ("stock", BLOCK, SCAN), BLOCK_EPOCH, UNIQUE, PINNED)
 
     @m.step("stock: read whether an ASID is pinned", c=CPU, a=TAG, t=TIME)
     def _(x, c, a, t):
@@ -455,12 +450,7 @@ def steps_of_pins(m: System, cpu: Thread, pins: Word, tag: Word) -> None:
         x.set("since", word(x, c, "asid"), to=x.pins_last(word(x, c, "asid")) + 1)
         x.set("pc", c, to=PINS)
 
-    @m.step("pin: fence", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == PINS)
-        x.set("pc", c, to=PIN_FENCED)
-        if x.obeys("PinFence"):
-            cpu.fence(x, c)
+    cpu.fence_step(m, "pin: fence", "PinFence", ("pc", PINS, PIN_FENCED))
 
     @m.step("pin: find the epoch the same, and pin", PIN_VIEWS, c=CPU)
     def _(x, c):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word
+from ..memory import Thread, Word, changes_tables
 from ..system import System
 from .bell import CPU, FLUSH
 
@@ -78,11 +78,7 @@ def build() -> System:
         x.require(x.pc(c) == RETURNS)
         x.put(c, tlb=later(x.tlb(c), cpu.view(x, c, tables)), pc=RUNS)
 
-    @m.step("flush: change the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
+    changes_tables(m, FLUSH, NEW, CHANGED)
 
     @m.step("flush: fence", f=FLUSH)
     def _(x, f):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..counting import Census
 from ..logic import ALL, CODE, TIME, And, Expr, Implies, Or, Sort, State, later, within
-from ..memory import Thread, Word
+from ..memory import Thread, Word, changes_tables
 from ..rules import kinds
 from ..system import System
 from .bell import FLUSH
@@ -72,18 +72,9 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
         attached.remove(x, d)
         x.set("pc", d, to=DETACHED)
 
-    @m.step("flush: change the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
+    changes_tables(m, FLUSH, NEW, CHANGED)
 
-    @m.step("flush: fence", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=FENCED)
-        if x.obeys("FlushFence"):
-            flush.fence(x, f)
+    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", CHANGED, FENCED))
 
     @m.step("flush: load the number of devices", f=FLUSH, t=TIME)
     def _(x, f, t):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word, append
+from ..memory import Thread, Word, append, changes_tables
 from ..system import System
 from .bell import CPU, FLUSH
 from .tags import TAG
@@ -60,12 +60,7 @@ def build() -> System:
         x.put(c, at=t, pc=If(Or(is_over, x.tag_name(t) == 0), ALLOCATES, If(x.tag_proposed(t), PROPOSED, CONFIRMED)), new_epoch=0)
         x.set("scanned", c, ALL, to=False)
 
-    @m.step("switch: fence before it confirms", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == PROPOSED)
-        x.set("pc", c, to=FENCED)
-        if x.obeys("NewAsidFence"):
-            cpu.fence(x, c)
+    cpu.fence_step(m, "switch: fence before it confirms", "NewAsidFence", ("pc", PROPOSED, FENCED))
 
     @m.step("switch: confirm the ASID", c=CPU)
     def _(x, c):
@@ -163,18 +158,9 @@ def build() -> System:
         x.require(x.pc(c) == LEFT)
         x.put(c, root=False, pc=AWAY)
 
-    @m.step("flush: change the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=CHANGED)
+    changes_tables(m, FLUSH, NEW, CHANGED)
 
-    @m.step("flush: fence", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=ORDERED)
-        if x.obeys("FlushFence"):
-            flush.fence(x, f)
+    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", CHANGED, ORDERED))
 
     @m.step("flush: load the space's ASID", f=FLUSH, t=TIME)
     def _(x, f, t):

@@ -134,12 +134,7 @@ def build() -> System:
         flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
         x.put(f, fg=x.gen_last + 1, fs=BUMPED)
 
-    @m.step("flush: fence", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == BUMPED)
-        x.set("fs", f, to=FENCED)
-        if x.obeys("FlushFence"):
-            flush.fence(x, f)
+    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", BUMPED, FENCED))
 
     @m.step("flush: read whether a CPU is online", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
