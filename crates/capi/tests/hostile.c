@@ -207,6 +207,11 @@ static void ceiling_of_everything(void) {
 }
 static void online_before_init(void) { shootdown_online(); }
 static void space_before_init(void) { shootdown_space_init(&a, 0xa000); }
+static void spaces_on_zeroed_cpu(void) {
+    shootdown_init(&config);
+    shootdown_space_init(&a, 0xa000), shootdown_space_init(&b, 0xb000);
+    expect(shootdown_space_id(&a) != shootdown_space_id(&b));
+}
 static void handler_before_init(void) { shootdown_handle_flush_ipi(); }
 static void handler_before_online(void) {
     start(), on(7), shootdown_handle_flush_ipi();
@@ -515,6 +520,7 @@ static const struct {
     RETURNS(ceiling_of_everything),
     PANICS(online_before_init, BEFORE_INIT),
     PANICS(space_before_init, BEFORE_INIT),
+    RETURNS(spaces_on_zeroed_cpu),
     RETURNS(handler_before_init),
     RETURNS(handler_before_online),
     RETURNS(kernel_flush_before_init),

@@ -68,7 +68,7 @@ pub struct CpuState<M: Machine> {
     pub(crate) local: Local<M>,
 }
 
-/// The part of a CPU's state that only the CPU itself accesses.
+/// The part of a CPU's state that only the CPU itself accesses, but for `last_space`.
 #[repr(align(64))]
 pub(crate) struct Local<M: Machine> {
     /// The space that is loaded; null for the kernel's own page table.
