@@ -1,7 +1,7 @@
 //! The allocator of ASIDs, which are tags that mean the same space on every CPU.
 //!
 //! Each engine has one allocator. CPUs take blocks of ASIDs from it (`stock.rs`), without a lock:
-//! one compare-and-swap of `next` takes a block. `global.rs` has the use by CPUs, and `reserved.rs`
+//! one atomic operation on `next` takes a block. `global.rs` has the use by CPUs, and `reserved.rs`
 //! the ASIDs that stay allocated in a new epoch.
 
 use core::sync::atomic::AtomicU64;
