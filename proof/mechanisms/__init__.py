@@ -13,5 +13,5 @@ def build_all() -> list[System]:
         lifetimes.build(), lifetimes.build_list(),
         online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
         broadcasts.build_gaps(),
-        early.build(), tags.build(), tags.build_renamed(), asids_invariant.build(), names.build(), names.build_list(),
+        early.build(), tags.build(), tags.build_renamed(), tags.build_recycled(), asids_invariant.build(), names.build(), names.build_list(),
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, TIME, And, Expr, Implies, Not, Or, Sort, State, within
-from ..system import System
+from ..system import System, Taken
+from .bell import CPU
 
 SPACE, TAG = Sort("Space"), Sort("Tag")
 
@@ -115,5 +116,95 @@ def build_renamed() -> System:
     @m.holds("6: under a space's tag, the TLB holds translations of that space only", safety=True)
     def _(s: State) -> Expr:
         return s.forall(lambda p, q: Implies(And(s.known(p), s.holds(s.slot_tag(p), q)), p == q), SPACE, SPACE)
+
+    return m
+
+
+def build_recycled() -> System:
+    """An ASID that goes from a dead space to the next one in one epoch. `asids` has these spaces as one.
+
+    The cpumask of a dead space is read after all its registrations (contract of `retire`), so `ran` needs no views.
+    """
+    m = System("recycled", sizes={CPU: 3, SPACE: 3})
+    for name, args, sort in (("ran", (CPU, SPACE), BOOL), ("holds", (CPU, SPACE), BOOL), ("has_had", (SPACE,), BOOL),
+        ("is_loaded", (CPU,), BOOL), ("loaded", (CPU,), SPACE), ("is_owned", (), BOOL), ("is_dead", (), BOOL),
+        ("owner", (), SPACE), ("is_stocked", (), BOOL), ("needs_discard", (), BOOL), ("keeper", (), CPU)):
+        m.field(name, args, sort)
+
+    def give(x: Taken, p: Expr) -> None:
+        x.require(Not(x.has_had(p)))
+        x.set("has_had", p, to=True)
+        x.put(is_owned=True, is_dead=False, owner=p)
+
+    @m.step("take the ASID from a block", p=SPACE)
+    def _(x, p):
+        x.require(Not(x.is_owned), Not(x.is_stocked))
+        give(x, p)
+
+    @m.step("load the space", c=CPU)
+    def _(x, c):
+        x.require(x.is_owned, Not(x.is_dead))
+        x.set("ran", c, x.owner, to=True)
+        discards = And(x.needs_discard, x.keeper == c)
+        if x.obeys("DiscardReusedTag"):
+            x.set("holds", c, ALL, to=False, where=lambda p: discards)
+        x.put(c, is_loaded=True, loaded=x.owner)
+        x.put(needs_discard=And(x.needs_discard, Not(discards)))
+
+    @m.step("pin the space: empty the TLB")
+    def _(x):
+        x.require(x.needs_discard)
+        x.set("holds", x.keeper, ALL, to=False)
+        x.put(needs_discard=False)
+
+    @m.step("hardware: cache a translation of the loaded space", c=CPU)
+    def _(x, c):
+        x.require(x.is_loaded(c))
+        x.set("holds", c, x.loaded(c), to=True)
+
+    @m.step("load another root", c=CPU)
+    def _(x, c):
+        x.set("is_loaded", c, to=False)
+
+    @m.step("retire the space")
+    def _(x):
+        # A CPU that has taken the ASID for the space loads the space, pins it, or finds the epoch over; until then, it uses
+        # the space.
+        x.require(x.is_owned, Not(x.needs_discard))
+        x.put(is_dead=True)
+
+    @m.step("recycle the ASID of the dead space", c=CPU)
+    def _(x, c):
+        x.require(x.is_owned, x.is_dead, Not(x.is_loaded(c)))
+        if x.obeys("RecycleOwnTag"):
+            x.require(x.before.forall(lambda d: Or(d == c, Not(x.ran(d, x.owner))), CPU))
+        x.put(is_owned=False, is_stocked=True, keeper=c)
+
+    @m.step("give the ASID to the next space", p=SPACE)
+    def _(x, p):
+        x.require(x.is_stocked)
+        give(x, p)
+        x.put(is_stocked=False, needs_discard=True)
+
+    @m.holds("a space has the ASID once, and a CPU holds translations of what it ran")
+    def _(s: State) -> Expr:
+        return And(
+            Implies(s.is_owned, And(s.has_had(s.owner), Not(s.is_stocked))), Implies(s.needs_discard, And(s.is_owned,
+            Not(s.is_dead))), Implies(s.is_dead, s.has_had(s.owner)),
+            s.forall(lambda c, p: And(Implies(s.ran(c, p), s.has_had(p)), Implies(s.holds(c, p), s.ran(c, p))), CPU, SPACE),
+            s.forall(lambda c: Implies(s.is_loaded(c), And(s.is_owned, s.loaded(c) == s.owner, s.ran(c, s.owner))), CPU))
+
+    @m.holds("what a TLB holds of a dead space, it drops before it loads the next one")
+    def _(s: State) -> Expr:
+        return And(
+            Implies(Not(Or(s.is_owned, s.is_stocked)), s.forall(lambda c, p: Not(s.holds(c, p)), CPU, SPACE)),
+            s.forall(lambda c, p: Implies(And(s.is_owned, s.holds(c, p), p != s.owner), And(s.needs_discard, s.keeper == c)), CPU,
+                SPACE),
+            s.forall(lambda c, p: Implies(And(s.is_stocked, s.holds(c, p)), s.keeper == c), CPU, SPACE),
+            s.forall(lambda c: Implies(And(s.needs_discard, s.keeper == c), Not(s.is_loaded(c))), CPU))
+
+    @m.holds("6: under a recycled ASID, the TLB holds translations of the loaded space only", safety=True)
+    def _(s: State) -> Expr:
+        return s.forall(lambda c, p: Implies(And(s.is_loaded(c), s.holds(c, p)), p == s.loaded(c)), CPU, SPACE)
 
     return m

@@ -107,6 +107,11 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         Others::PerhapsCpus
     }
 
+    /// Returns `true` if no CPU but `cpu` has ever registered. Call this for a dead space.
+    pub(crate) fn has_had_only(&self, machine: &M, cpu: CpuId) -> bool {
+        self.phase(machine) == Phase::FIRST && self.set(0).has_only(machine, cpu)
+    }
+
     /// Adds the CPUs that may be present to `members`.
     #[inline]
     pub(crate) fn read_into(&self, machine: &M, members: &mut CpuSet<B>) {

@@ -85,6 +85,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 self.end_trace(began_ns, FlushCause::Exit, scope, Some(0), &mut pending);
             }
         }
+        // SAFETY: as above.
+        self.recycle_asid(unsafe { space.as_ref() });
         let mut retiring = Retiring { undropped: Some((space, marked)), pending };
         if retiring.pending.waiting().is_empty() {
             retiring.drop_initial_refs();
@@ -200,6 +202,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let Some(space) = hazard.pointer() else { return };
         if hazard.is_orphaned() || drop_ref(self.machine(), space) {
             self.counters().spaces_reclaimed.add_unshared(1);
+            // SAFETY: after the last reference, only this CPU accesses the space, until it is
+            // reclaimed.
+            self.recycle_asid(unsafe { space.as_ref() });
             self.machine().reclaim(space);
         }
     }

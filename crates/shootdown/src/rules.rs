@@ -575,6 +575,8 @@ rules! {
     FlushOnRollover: Step,
     /// A CPU that takes ASIDs of an epoch reads this epoch before it looks for CPUs with ASIDs.
     ReadEpoch: Step,
+    /// A CPU takes back the ASID of a dead space only if no other CPU has run the space.
+    RecycleOwnTag: Step,
     /// A CPU empties its TLB when its own count of tags wraps around.
     FlushOnWrap: Step,
     /// A flush that was broadcast is done only when its issuer has completed the broadcast.

@@ -38,30 +38,41 @@ use crate::space::Space;
 /// Result of choosing an ASID.
 struct Chosen {
     tag: Tag,
-    /// The TLB was emptied, and so is clean of every flush.
-    emptied: bool,
+    cached: Cached,
+}
+
+/// What this CPU's TLB may hold under an ASID.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cached {
+    /// Nothing: the TLB was emptied, and so is clean of every flush.
+    Nothing,
+    /// Translations of the space.
+    OfSpace,
+    /// Translations of a dead space.
+    OfDead,
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Chooses the tag of `space`, which is at `generation`.
     #[inline]
     pub(crate) fn choose_global_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
-        let Chosen { tag, emptied } = self.choose_asid(space);
+        let Chosen { tag, cached } = self.choose_asid(space);
         // The ASID determines the slot, and is the same on all CPUs. So each space keeps its slot
         // while this CPU has enough slots for its spaces.
         let slot = (tag != Tag::KERNEL).then(|| named_by(self.tags(), tag)).flatten();
         let slot = slot.unwrap_or(self.spare_slot().0);
         let known = slot.is_of(space.id()).then(|| slot.generation());
         slot.give_to(space.id(), tag);
-        let clean = if tag == Tag::KERNEL {
-            None
-        } else if emptied {
-            Some(generation)
-        } else {
-            // Every broadcast has reached this CPU. It has missed every other flush that it has not
-            // observed.
-            let clean = space.clean_everywhere();
-            Some(known.map_or(clean, |seen| seen.max(clean)))
+        let clean = match cached {
+            Cached::OfDead => None,
+            _ if tag == Tag::KERNEL => None,
+            Cached::Nothing => Some(generation),
+            Cached::OfSpace => {
+                // Every broadcast has reached this CPU. It has missed every other flush that it has
+                // not observed.
+                let clean = space.clean_everywhere();
+                Some(known.map_or(clean, |seen| seen.max(clean)))
+            }
         };
         Choice { slot, generation: clean }
     }
@@ -80,7 +91,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             && before.epoch() == epoch
             && self.cpu.choose(machine, before, word.unpinned())
         {
-            return Chosen { tag: word.tag(), emptied: false };
+            return Chosen { tag: word.tag(), cached: Cached::OfSpace };
         }
         self.choose_slow(space)
     }
@@ -89,15 +100,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// in this epoch, and empties the TLB if this CPU has not done so since the rollover.
     #[inline(never)]
     fn choose_slow(&self, space: &Space<M>) -> Chosen {
-        let mut emptied = false;
+        let mut cached = Cached::OfSpace;
         if self.engine.tags().count(self.machine()) == 0 {
-            return Chosen { tag: Tag::KERNEL, emptied };
+            return Chosen { tag: Tag::KERNEL, cached };
         }
         while let Some(word) = self.current_asid(space) {
-            emptied |= self.empty_for(word.epoch());
+            if self.empty_for(word.epoch()) {
+                cached = Cached::Nothing;
+            }
             if self.choose_of_epoch(word.unpinned()) {
                 end_taking(self.cpu);
-                return Chosen { tag: word.tag(), emptied };
+                if self.local().stock.needs_discard(word.asid()) && cached == Cached::OfSpace {
+                    cached = Cached::OfDead;
+                }
+                return Chosen { tag: word.tag(), cached };
             }
             // Where a CPU may go without, it does not compete for ASIDs again and again.
             if !self.engine.tags().covers_all_cpus(self.machine()) {
@@ -106,7 +122,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         // This CPU runs the space without an ASID, so it reserves none in the next epoch.
         let epoch = self.cpu.choose_none(self.machine(), self.local().tag_epoch.get());
-        Chosen { tag: Tag::KERNEL, emptied: emptied | self.empty_for(epoch) }
+        self.empty_for(epoch);
+        Chosen { tag: Tag::KERNEL, cached }
     }
 
     /// Records that this CPU is going to load an ASID. Returns `false` if its epoch is over, or if
@@ -137,6 +154,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return false;
         }
         self.local().tag_epoch.set(epoch);
+        self.empty_tlb();
+        true
+    }
+
+    /// Empties the TLB.
+    pub(super) fn empty_tlb(&self) {
         if !self.machine().breaks(Rule::FlushOnRollover) {
             // The CPU may refill the TLB from the root that is still loaded. The ASID of that root
             // is reserved, so no other space gets it in this epoch.
@@ -144,7 +167,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         self.counters().flushes_full.add_unshared(1);
         vacate(self.tags());
-        true
     }
 
     /// The space's ASID in this epoch, allocated if it has none; `None` if none is free.

@@ -11,6 +11,7 @@ pub(crate) mod asids;
 pub(crate) mod global;
 mod pins;
 pub(crate) mod rename;
+mod recycling;
 mod reserved;
 pub(crate) mod slots;
 pub(crate) mod stock;

@@ -46,6 +46,10 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         loop {
             let word = self.current_asid(space)?;
+            if self.local().stock.needs_discard(word.asid()) {
+                // The ASID is not loaded here, and no method names one that is not.
+                self.empty_tlb();
+            }
             // Relaxed: under the lock (TagLockAcquire).
             let pinned = tags.pinned.load(Relaxed);
             let for_devices = tags.count(machine).saturating_sub(machine.cpu_limit() as u64 + 1);

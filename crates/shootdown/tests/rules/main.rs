@@ -139,6 +139,7 @@ programs_against! {
     ReserveTags => rollover_under_active,
     FlushOnRollover => reuse_an_asid,
     ReadEpoch => come_online_while_tags_run_out,
+    RecycleOwnTag => end_space_of_two_cpus,
     FlushOnWrap => wrap_around,
     CompleteBroadcasts => broadcast_to_active,
     CompleteForOthers => wait_on_another_cpu,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use shootdown::soft::{Config, Touch};
 use shootdown::{Entries, Machine as _, Root, Space, Tagging};
 
+use crate::ends::retire;
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
 /// Number of tags: enough for two CPUs, and few enough to run out soon.
@@ -110,6 +111,19 @@ pub(crate) fn reuse_an_asid<const W: usize>(config: Config) {
     let cpu = system.cpu(1);
     switch(&cpu, &spaces[2]);
     assert_eq!(cpu.touch(0), Touch::Ok);
+}
+
+/// CPU 0 ends a space that CPU 1 has run as well, and runs two other spaces. CPU 1 then runs the
+/// second one of these.
+pub(crate) fn end_space_of_two_cpus<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    switch(&system.cpu(1), &system.b);
+    let spaces = other_spaces::<W, 3>(&system);
+    let cpu = system.cpu(0);
+    [&spaces[0], &system.a, &spaces[0]].into_iter().for_each(|space| switch(&cpu, space));
+    retire(&system, &cpu);
+    switch_and_touch(&cpu, &spaces[1]);
+    switch_and_touch(&system.cpu(1), &spaces[1]);
 }
 
 /// Tags run out while CPU 1 goes back to a space. Then CPU 0 also runs the space, and flushes it.

@@ -356,6 +356,12 @@ impl<const WORDS: usize> System<WORDS> {
         unsafe { self.pin(cpu).switch(&self.spaces[space]) };
     }
 
+    /// Ends a space, which no other CPU uses.
+    pub(crate) fn retire(&self, cpu: u32, space: usize) {
+        // SAFETY: the spaces live as long as the machine, and do not move. No CPU uses this one.
+        drop(unsafe { self.pin(cpu).retire(NonNull::from(&self.spaces[space])) });
+    }
+
     /// Sets a hook, which runs once at the next such point.
     pub(crate) fn before_next(&self, point: HookPoint, hook: impl FnOnce() + Send + 'static) {
         *lock(&self.machine().hook) = Some((point, Box::new(hook)));

@@ -1,7 +1,7 @@
 //! Random programs with many spaces and few tags.
 
 use proptest::prelude::*;
-use shootdown::{Extent, PageSize, Reach, Tagging};
+use shootdown::{Extent, PageSize, Reach, Rule, Tagging};
 
 use crate::hardware::{Size, System};
 use crate::page;
@@ -18,7 +18,8 @@ impl Random {
     }
 }
 
-/// CPUs switch to old and new spaces, flush them, go lazy, leave, and go offline at random.
+/// CPUs switch to old and new spaces, flush and end them, go lazy, leave, and go offline at random.
+/// Half of the spaces take the places of those that end.
 ///
 /// The machine fails if two CPUs use one tag for two spaces, or if a space has a translation of
 /// another space under its tag. This function fails if a CPU uses a freed page. A third of all
@@ -26,6 +27,8 @@ impl Random {
 fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORDS> {
     let system = System::<WORDS>::new(size);
     let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let mut unborn = size.spaces / 2..size.spaces;
+    let mut living: Vec<usize> = (0..unborn.start).collect();
     let mut used = vec![None; size.cpus as usize];
     let mut recent = [0; 8];
     let mut onlines = vec![1; size.cpus as usize];
@@ -37,10 +40,10 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
                 let again = random.below(3) == 0;
                 let space = match again {
                     true => recent[random.below(8) as usize],
-                    false => random.below(size.spaces as u64) as usize,
+                    false => random.below(living.len() as u64) as usize,
                 };
                 recent[random.below(8) as usize] = space;
-                system.switch(cpu, space);
+                system.switch(cpu, living[space]);
                 *current = Some(space);
             }
             16..=18 => {
@@ -55,8 +58,8 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
                 system.pin(cpu).offline();
                 // Other CPUs switch while this one is offline.
                 for other in (0..size.cpus).filter(|&other| other != cpu).take(2) {
-                    let space = random.below(size.spaces as u64) as usize;
-                    system.switch(other, space);
+                    let space = random.below(living.len() as u64) as usize;
+                    system.switch(other, living[space]);
                     used[other as usize] = Some(space);
                 }
                 system.pin(cpu).online();
@@ -71,12 +74,24 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
                     2 => Extent::pages(0, 40, PageSize::SIZE_4K),
                     _ => page(),
                 };
-                system.flush(cpu, space, extent);
+                system.flush(cpu, living[space], extent);
             }
             26 => {
-                system.pin(cpu).trim_cpumask(&system.spaces[recent[0]]);
+                system.pin(cpu).trim_cpumask(&system.spaces[living[recent[0]]]);
             }
             27 => system.speculate(cpu),
+            28 => {
+                let space = current.take().unwrap_or(recent[0]);
+                if !used.contains(&Some(space))
+                    && let Some(next) = unborn.next()
+                {
+                    system.retire(cpu, living[space]);
+                    living[space] = next;
+                } else {
+                    // Other CPUs use the space.
+                    system.pin(cpu).enter_lazy();
+                }
+            }
             _ if current.is_some() => system.touch(cpu),
             _ => {}
         }
@@ -129,6 +144,36 @@ fn ten_thousand_spaces_share_enough_tags() {
             assert!(stats.rollovers > 100, "{stats:?}");
             assert_eq!(stats.broadcasts_sent > 0, broadcast.is_some() && cpus > 1);
         }
+    }
+}
+
+/// Each broken rule lets a CPU use translations of a dead space.
+#[test]
+fn asid_of_dead_space_is_not_reused_without_the_rules() {
+    for broken in [None, Some(Rule::RecycleOwnTag), Some(Rule::DiscardReusedTag)] {
+        let size = Size { cpus: 3, spaces: 60, tags: 60, broadcast: None, broken, ..STORM };
+        let fails =
+            |&seed: &u64| std::panic::catch_unwind(|| storm::<2>(size, 1000, seed)).is_err();
+        let seed = (0..if cfg!(miri) { 1 } else { 100 }).find(fails);
+        assert!(seed.is_some() == broken.is_some() || cfg!(miri), "{broken:?}: {seed:?}");
+    }
+}
+
+/// On each CPU, two programs run at a time, as after `fork` and before `exec`.
+#[test]
+fn programs_of_one_cpu_never_run_out_of_asids() {
+    for tags in [12, 15, 255] {
+        let system = System::<8>::new(Size { spaces: 4000, tags, broadcast: None, ..Size::SMALL });
+        for next in (0..4000).step_by(4) {
+            for (cpu, space) in (0..4).zip(next..) {
+                system.switch(cpu, space);
+                system.touch(cpu);
+                if space >= 4 {
+                    system.retire(cpu, space - 4);
+                }
+            }
+        }
+        assert_eq!(system.total_stats().rollovers, 0, "{tags} ASIDs");
     }
 }
 
@@ -261,7 +306,7 @@ proptest! {
             Just(Tagging::Global), Just(Tagging::Renamed), Just(Tagging::PerCpu)
         ],
     ) {
-        let size = Size { cpus, spaces: 12, tags, tagging, broadcast: reach, broken: None };
+        let size = Size { cpus, spaces: 24, tags, tagging, broadcast: reach, broken: None };
         storm::<2>(size, 1000, seed);
     }
 }
