@@ -23,6 +23,8 @@ use crate::machine::ipi;
 /// | RISC-V | firmware (SBI) | 0 | numbers of harts |
 /// | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 384.
+///
 /// # Safety
 ///
 /// `targets` has `count` numbers. Each CPU has its controller set up as in the table, and has a
@@ -42,6 +44,8 @@ pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64,
 /// Call this before `shootdown_handle_flush_ipi`: a CPU that rings in the meantime then causes
 /// another interrupt.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// In the handler of the interrupt. On AArch64, the handler has read the number from
@@ -54,6 +58,8 @@ pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u32) {
 
 /// The duties that errata of the processor leave to the kernel: flags `SHOOTDOWN_DUTY_…`; 0 if
 /// there are none.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -69,6 +75,8 @@ pub unsafe extern "C" fn shootdown_duties() -> u32 {
 /// tried again. No flush follows a change that only makes more accesses valid, so a CPU that caches
 /// refused accesses (Arm, RISC-V and LoongArch do) would fault again and again.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 256.
+///
 /// # Safety
 ///
 /// Masked.
@@ -83,6 +91,8 @@ pub unsafe extern "C" fn shootdown_forget_refused(address: u64) {
 /// Before another CPU uses the pages, it must observe that they are mapped, by an acquiring load
 /// for instance. On RISC-V and LoongArch, which cache missing pages, that CPU must also call this
 /// function.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
