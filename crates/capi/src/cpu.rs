@@ -102,6 +102,47 @@ pub unsafe extern "C" fn shootdown_switch(space: *mut SpaceStorage) {
     unsafe { pin().switch(SpaceStorage::get(space)) };
 }
 
+/// The root and the tag of the space that a CPU has loaded.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LoadedRoot {
+    /// The id of the space; 0 if the kernel's own page table is loaded, and then all is 0.
+    pub space: u64,
+    /// Physical address of the root.
+    pub root: u64,
+    /// The tag of the space. If it is 0, the machine has no tags, or no other was left: drop
+    /// everything after each load of a root, the kernel's included.
+    pub tag: u16,
+    /// True if this CPU may access user memory; false if it is lazy.
+    pub is_active: bool,
+}
+
+/// Returns the root and the tag that this CPU has loaded.
+///
+/// In a kernel whose exit path loads roots (`SHOOTDOWN_RISCV64_KERNEL_LOADS`, or a
+/// `shootdown_mmu_load` that loads nothing), the exit path loads this root under this tag. The
+/// order is: mask; `shootdown_switch` or `shootdown_resume`; this function; the load; user mode. No
+/// other function of the library is called in between. On the way in, the kernel's root is loaded
+/// before the library is called.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// Masked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_loaded() -> LoadedRoot {
+    // SAFETY: the caller's promise.
+    let loaded = unsafe { pin() }.loaded_root();
+    let none = LoadedRoot { space: 0, root: 0, tag: 0, is_active: false };
+    loaded.map_or(none, |it| LoadedRoot {
+        space: it.space.number(),
+        root: it.root.0,
+        tag: it.tag.0,
+        is_active: it.is_active,
+    })
+}
+
 /// Publishes that this CPU keeps its space loaded, but accesses no user memory: it idles, or runs a
 /// kernel thread. From now on flushes do not interrupt it. It catches up at `shootdown_switch`.
 ///

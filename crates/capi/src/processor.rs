@@ -21,9 +21,14 @@ use crate::machine::ipi;
 /// | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
 /// | AArch64 | GICv3 or later, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
 /// | RISC-V | firmware (SBI) | 0 | numbers of harts |
+/// | RISC-V | ACLINT's SSWI | address of `SETSSIP` of hart 0 | indices of harts |
+/// | RISC-V | CLINT, or ACLINT's MSWI | address of `MSIP` of hart 0 | indices of harts |
 /// | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
 ///
 /// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 384.
+///
+/// The store to `MSIP` interrupts M-mode, whose handler stores 0 to the register and then sets
+/// `mip.SSIP`. The address is one at which each root maps the registers on which the kernel runs.
 ///
 /// # Safety
 ///
@@ -35,7 +40,7 @@ use crate::machine::ipi;
 ///
 /// If `interrupt` is out of range, or if the firmware refuses.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64, count: usize) {
+pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u64, targets: *const u64, count: usize) {
     // SAFETY: the caller's promises.
     unsafe { ipi(interrupt).send(slice::from_raw_parts(targets, count).iter().copied()) };
 }
@@ -51,7 +56,7 @@ pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64,
 /// In the handler of the interrupt. On AArch64, the handler has read the number from
 /// `ICC_IAR1_EL1`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u32) {
+pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u64) {
     // SAFETY: the caller's promise.
     unsafe { ipi(interrupt) }.acknowledge();
 }

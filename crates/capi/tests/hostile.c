@@ -272,6 +272,7 @@ static void calls_before_online(void) {
     shootdown_batch_wait(&sent);
     shootdown_enter_lazy(), shootdown_leave_space(), shootdown_offline();
     expect(!shootdown_resume(1) && shootdown_resume_loaded() == 0);
+    expect(shootdown_loaded().space == 0);
     shootdown_begin_walk(), shootdown_end_walk();
     expect(!shootdown_nmi_may_touch_user(&a) && shootdown_trim_cpumask(&a));
     expect(shootdown_describe_unanswered(1, line, sizeof line) != 0);

@@ -51,6 +51,17 @@ fn entries_are_discarded_before_root_is_loaded() {
     assert_eq!(load(&PROMPT, 2, 2, Entries::Keep), [loaded]);
 }
 
+/// The exit path writes `satp`. Which tag it had loaded before is not known.
+#[test]
+fn root_that_kernel_loads_is_only_prepared() {
+    // SAFETY: the instructions are only recorded.
+    let by_kernel = |processor: RiscV64| unsafe { processor.loaded_by_kernel() };
+    for (entries, expected) in [(Entries::Keep, &[][..]), (Entries::Discard, &[DropAsid(2)])] {
+        assert_eq!(load(&by_kernel(PROMPT), 0, 2, entries), expected);
+        assert_eq!(load(&by_kernel(STRICT), 0, 2, entries), [DropAll]);
+    }
+}
+
 /// A walk that began at the old root may go on until a fence of its ASID.
 #[test]
 fn departure_ends_walks_unless_satp_does() {
