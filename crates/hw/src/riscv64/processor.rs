@@ -34,6 +34,8 @@ pub struct RiscV64 {
     leaves_walks_running: bool,
     /// `true` if the kernel's exit path loads roots: see [`Self::loaded_by_kernel`].
     is_loaded_by_kernel: bool,
+    /// `false` if there is no firmware to ask for the identity of a hart.
+    has_firmware: bool,
     /// The number of a CPU's hart, if remote fences are used.
     harts: Option<fn(CpuId) -> u64>,
 }
@@ -67,6 +69,7 @@ impl RiscV64 {
             costs: COSTS,
             leaves_walks_running: true,
             is_loaded_by_kernel: false,
+            has_firmware: true,
             harts: None,
         }
     }
@@ -122,6 +125,17 @@ impl RiscV64 {
     #[must_use]
     pub const unsafe fn loaded_by_kernel(self) -> Self {
         Self { is_loaded_by_kernel: true, ..self }
+    }
+
+    /// Declares that there is no firmware (SBI). [`set_up_cpu`](Processor::set_up_cpu) then does not
+    /// ask for the identity of a hart; use [`Features::detect_as`] for the features.
+    ///
+    /// # Safety
+    ///
+    /// The features have each workaround that a hart needs.
+    #[must_use]
+    pub const unsafe fn without_firmware(self) -> Self {
+        Self { has_firmware: false, ..self }
     }
 
     /// The value of `satp` for a root and its tag.
@@ -210,7 +224,13 @@ unsafe impl Processor for RiscV64 {
     ///
     /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
     unsafe fn set_up_cpu(&self) {
-        let cpu = Features { has_svinval: self.features.has_svinval, ..Features::detect() };
+        let detected = if self.has_firmware {
+            Features::detect()
+        } else {
+            let workarounds = self.features.workarounds;
+            Features { workarounds, ..Features::detect_as(None) }
+        };
+        let cpu = Features { has_svinval: self.features.has_svinval, ..detected };
         assert!(
             self.features.common(cpu) == self.features && cpu.mode == self.features.mode,
             "the engine's features are not right on this CPU: the engine uses {:?}, and the CPU \

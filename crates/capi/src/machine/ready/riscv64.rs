@@ -1,11 +1,12 @@
 //! The processor on RISC-V with 64 bits.
 
 use shootdown_hw::Ipi;
+use shootdown_hw::riscv64::errata::Identity;
 use shootdown_hw::riscv64::{ClintIpi, Features, RiscV64, SbiIpi};
 
 use crate::config::{
     Config, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_RISCV64_KERNEL_LOADS,
-    SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
+    SHOOTDOWN_RISCV64_NO_FIRMWARE, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
 };
 
 pub(super) type Native = RiscV64;
@@ -14,18 +15,29 @@ pub(super) type Native = RiscV64;
 pub(crate) const FLAGS: u32 = SHOOTDOWN_RISCV64_SVINVAL
     | SHOOTDOWN_RISCV64_SATP_ENDS_WALKS
     | SHOOTDOWN_RISCV64_KERNEL_LOADS
+    | SHOOTDOWN_RISCV64_NO_FIRMWARE
     | SHOOTDOWN_NEVER_BROADCAST;
 
 /// The processor, with the features of this CPU.
 pub(super) fn processor(config: &Config) -> RiscV64 {
     let has = |flag| config.processor & flag != 0;
-    let features = Features { has_svinval: has(SHOOTDOWN_RISCV64_SVINVAL), ..Features::detect() };
+    let detected = if has(SHOOTDOWN_RISCV64_NO_FIRMWARE) {
+        // A hart that needs no workaround, as the flag promises.
+        Features::detect_as(Some(Identity { vendor: 0, architecture: 0, implementation: 0 }))
+    } else {
+        Features::detect()
+    };
+    let features = Features { has_svinval: has(SHOOTDOWN_RISCV64_SVINVAL), ..detected };
     // SAFETY: `shootdown_online` refuses a CPU that lacks the features. The kernel promises the
     // rest in `shootdown_init`.
     let mut processor = unsafe { RiscV64::new(features) };
     if has(SHOOTDOWN_RISCV64_SATP_ENDS_WALKS) {
         // SAFETY: the kernel promises it by the flag.
         processor = unsafe { processor.assuming_satp_ends_walks() };
+    }
+    if has(SHOOTDOWN_RISCV64_NO_FIRMWARE) {
+        // SAFETY: as above.
+        processor = unsafe { processor.without_firmware() };
     }
     if has(SHOOTDOWN_RISCV64_KERNEL_LOADS) {
         // SAFETY: as above.
