@@ -43,8 +43,8 @@ pub const SHOOTDOWN_NEVER_BROADCAST: u32 = 1 << 5;
 /// but those of pages that all page tables map alike. `shootdown_switch` writes no `satp`.
 pub const SHOOTDOWN_RISCV64_KERNEL_LOADS: u32 = 1 << 6;
 
-/// `processor`, on RISC-V: there is no firmware (SBI) to call, as under QEMU's `-bios none`. No hart
-/// needs a workaround of the library for errata (SiFive's FU540 and FU740 do).
+/// `processor`, on RISC-V: there is no firmware (SBI) to call, as under QEMU's `-bios none`. No
+/// hart needs a workaround of the library for errata (SiFive's FU540 and FU740 do).
 pub const SHOOTDOWN_RISCV64_NO_FIRMWARE: u32 = 1 << 7;
 
 /// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,

@@ -51,9 +51,11 @@ pub unsafe extern "C" fn shootdown_space_root(space: *const SpaceStorage) -> u64
     unsafe { SpaceStorage::get(space) }.root().0
 }
 
-/// Ends a space. The pages that it mapped may be freed when this returns, without a flush. The
-/// space itself and its page tables may be freed when `shootdown_os_reclaim` gets it: during this
-/// call if no CPU can walk its tables, otherwise when the last CPU drops it.
+/// Ends a space. The pages that it mapped may be freed without a flush, before this call (after
+/// `shootdown_enter_lazy`, if this CPU uses the space) or after it. To find them by walking the
+/// tables, free them before. The space itself and its page tables may be freed when
+/// `shootdown_os_reclaim` gets it: during this call if no CPU can walk its tables, otherwise when
+/// the last CPU drops it.
 ///
 /// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 256.
 ///

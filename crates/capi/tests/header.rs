@@ -154,7 +154,8 @@ fn effects_table(header: &str, engine: &Path) -> String {
         row.1 = row.1.max(stack.parse().unwrap());
     }
     let mut table = String::from(
-        "| functions | interrupts CPUs | waits for CPUs | reclaims spaces | callable | stack, bytes |\n\
+        "| functions | interrupts CPUs | waits for CPUs | reclaims spaces | callable | \
+         stack, bytes |\n\
          |---|---|---|---|---|---|\n",
     );
     for (effects, (names, stack)) in rows {

@@ -175,8 +175,8 @@
 //!   outside of the CPUs.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
-//!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`; [`flush`](PinnedCpu::flush);
-//!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
+//!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`;
+//!   [`flush`](PinnedCpu::flush); [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
 //!   [`disconnect`](PinnedCpu::disconnect) for CPUs that have stopped in a crash. The last module,

@@ -12,7 +12,10 @@ use crate::riscv64::instructions as run;
 /// | registers | the store of 1 | M-mode |
 /// |---|---|---|
 /// | ACLINT's SSWI, `SETSSIP` | sets `sip.SSIP` of the hart | does nothing |
-/// | CLINT's, or ACLINT's MSWI, `MSIP` | interrupts the hart in M-mode | its handler stores 0 to the hart's register, and sets `mip.SSIP`, in this order |
+/// | CLINT's, or ACLINT's MSWI, `MSIP` | interrupts the hart in M-mode | forwards |
+///
+/// To forward, the handler in M-mode stores 0 to the register of its hart, and then sets
+/// `mip.SSIP`.
 ///
 /// If the kernel's timer ticks set `sip.SSIP` as well, its handler calls
 /// [`acknowledge`](Ipi::acknowledge), then handles the flush, whatever the cause was, and then

@@ -5,9 +5,9 @@
 //!
 //! In reading order: [`encoding`], the fields of `satp` and the addresses to name; [`errata`], the
 //! harts with their errata; [`features`], the processor's features; [`sbi`], the firmware calls;
-//! `clint`, interrupts without firmware; `detection`, which asks the CPU for its features; and `processor`, the implementation of
-//! [`Processor`](crate::Processor). All is tested on any host, where instructions are recorded
-//! instead of executed.
+//! `clint`, interrupts without firmware; `detection`, which asks the CPU for its features; and
+//! `processor`, the implementation of [`Processor`](crate::Processor). All is tested on any host,
+//! where instructions are recorded instead of executed.
 //!
 //! # Invalidation
 //!

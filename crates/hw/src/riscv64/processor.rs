@@ -107,7 +107,8 @@ impl RiscV64 {
     }
 
     /// Leaves the loads of `satp` to the kernel, whose user roots do not map it (xv6): a trampoline
-    /// loads the root of [`PinnedCpu::loaded_root`](shootdown::PinnedCpu::loaded_root), by [`satp`].
+    /// loads the root of [`PinnedCpu::loaded_root`](shootdown::PinnedCpu::loaded_root), as
+    /// [`satp`].
     ///
     /// A switch then only drops what must not be found under the tag. Without
     /// [`assuming_satp_ends_walks`](Self::assuming_satp_ends_walks), it drops everything, because
@@ -127,8 +128,8 @@ impl RiscV64 {
         Self { is_loaded_by_kernel: true, ..self }
     }
 
-    /// Declares that there is no firmware (SBI). [`set_up_cpu`](Processor::set_up_cpu) then does not
-    /// ask for the identity of a hart; use [`Features::detect_as`] for the features.
+    /// Declares that there is no firmware (SBI). [`set_up_cpu`](Processor::set_up_cpu) then does
+    /// not ask for the identity of a hart; use [`Features::detect_as`] for the features.
     ///
     /// # Safety
     ///
