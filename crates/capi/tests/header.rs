@@ -86,6 +86,13 @@ fn generated() -> String {
 }
 
 #[test]
+fn package_has_the_version_of_the_crate() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("shootdown.pc");
+    let version = concat!("Version: ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(std::fs::read_to_string(package).unwrap().contains(version));
+}
+
+#[test]
 fn header_is_generated_from_this_source() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/shootdown.h");
     let generated = generated();
