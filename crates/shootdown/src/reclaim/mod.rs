@@ -336,9 +336,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Flushes the unmapped extents of several spaces, and rings each CPU at most once.
-    ///
-    /// Not inlined, so that its caller has no second copy of the `Pending` on the stack.
-    #[inline(never)]
     fn flush_spaces<S>(&self, spaces: &[Option<BatchedSpace<S>>]) -> Pending<'e, M>
     where
         S: Deref<Target = Space<M>>,
