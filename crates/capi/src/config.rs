@@ -38,6 +38,15 @@ pub const SHOOTDOWN_AARCH64_FIQ: u32 = 1 << 4;
 /// interrupts, and none by broadcasts.
 pub const SHOOTDOWN_NEVER_BROADCAST: u32 = 1 << 5;
 
+/// `processor`, on RISC-V: the kernel's exit path loads roots, which need not map the kernel: see
+/// `shootdown_loaded`. The kernel runs on a page table of its own under ASID 0, and no entry has G
+/// but those of pages that all page tables map alike. `shootdown_switch` writes no `satp`.
+pub const SHOOTDOWN_RISCV64_KERNEL_LOADS: u32 = 1 << 6;
+
+/// `processor`, on RISC-V: there is no firmware (SBI) to call, as under QEMU's `-bios none`. No
+/// hart needs a workaround of the library for errata (SiFive's FU540 and FU740 do).
+pub const SHOOTDOWN_RISCV64_NO_FIRMWARE: u32 = 1 << 7;
+
 /// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,
 /// wait, and then store the new entry (Arm's erratum 2645198).
 pub const SHOOTDOWN_DUTY_BREAK_EXECUTABLE: u32 = 1 << 0;

@@ -12,17 +12,21 @@ use crate::storage::{CpuStorage, SpaceStorage, Storage};
 /// Initialises the state of a CPU that is offline. Call this before the CPU comes online, and
 /// before `shootdown_os_cpu` returns the state. May be called before `shootdown_init`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// `cpu` must be valid for writes, and stay in place as long as the engine is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
     // SAFETY: the caller's promise.
-    unsafe { CpuStorage::init(cpu, CpuState::new()) };
+    CpuState::init(unsafe { CpuStorage::uninit(cpu) });
 }
 
 /// Brings this CPU online: from now on, flushes interrupt it. Empties its TLB. Call this as the
 /// last step before the CPU runs threads, when its flush interrupt is set up.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1024.
 ///
 /// # Safety
 ///
@@ -49,6 +53,8 @@ pub unsafe extern "C" fn shootdown_online() {
 /// Takes this CPU offline: it leaves its space, and no other CPU interrupts it or waits for it
 /// until it comes back online. Until then, it may use only kernel pages that are never flushed.
 ///
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 1152.
+///
 /// # Safety
 ///
 /// Masked, and the interrupt stays masked until `shootdown_online`.
@@ -66,6 +72,8 @@ pub unsafe extern "C" fn shootdown_offline() {
 /// Also call it in loops that wait for a lock with the interrupt masked, because the holder may be
 /// waiting for this CPU.
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 1664.
+///
 /// # Safety
 ///
 /// Masked. May also be called in `shootdown_os_ring`, `shootdown_os_wait_hint` and
@@ -81,6 +89,8 @@ pub unsafe extern "C" fn shootdown_handle_flush_ipi() {
 /// Makes `space` active on this CPU: call this before it runs a thread of the space. Cheap if the
 /// space is still loaded, as after `shootdown_enter_lazy`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: when the CPU is online. Stack: 1536.
+///
 /// # Safety
 ///
 /// Masked, and this CPU is online. `space` is initialised, and not retired. From now on until
@@ -92,8 +102,51 @@ pub unsafe extern "C" fn shootdown_switch(space: *mut SpaceStorage) {
     unsafe { pin().switch(SpaceStorage::get(space)) };
 }
 
+/// The root and the tag of the space that a CPU has loaded.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LoadedRoot {
+    /// The id of the space; 0 if the kernel's own page table is loaded, and then all is 0.
+    pub space: u64,
+    /// Physical address of the root.
+    pub root: u64,
+    /// The tag of the space. If it is 0, the machine has no tags, or no other was left: drop
+    /// everything after each load of a root, the kernel's included.
+    pub tag: u16,
+    /// True if this CPU may access user memory; false if it is lazy.
+    pub is_active: bool,
+}
+
+/// Returns the root and the tag that this CPU has loaded.
+///
+/// In a kernel whose exit path loads roots (`SHOOTDOWN_RISCV64_KERNEL_LOADS`, or a
+/// `shootdown_mmu_load` that loads nothing), the exit path loads this root under this tag. The
+/// order is: mask; `shootdown_switch` or `shootdown_resume`; this function; the load; user mode. No
+/// other function of the library is called in between. On the way in, the kernel's root is loaded
+/// before the library is called.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// Masked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_loaded() -> LoadedRoot {
+    // SAFETY: the caller's promise.
+    let loaded = unsafe { pin() }.loaded_root();
+    let none = LoadedRoot { space: 0, root: 0, tag: 0, is_active: false };
+    loaded.map_or(none, |it| LoadedRoot {
+        space: it.space.number(),
+        root: it.root.0,
+        tag: it.tag.0,
+        is_active: it.is_active,
+    })
+}
+
 /// Publishes that this CPU keeps its space loaded, but accesses no user memory: it idles, or runs a
 /// kernel thread. From now on flushes do not interrupt it. It catches up at `shootdown_switch`.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -111,6 +164,8 @@ pub unsafe extern "C" fn shootdown_enter_lazy() {
 /// For a kernel thread that borrows the loaded space. It must not call `shootdown_switch`, because
 /// the space may be dead.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1280.
+///
 /// # Safety
 ///
 /// Masked, and this CPU is online. No other CPU is within `shootdown_retire` for this space.
@@ -125,6 +180,8 @@ pub unsafe extern "C" fn shootdown_resume(id: u64) -> bool {
 /// Makes the loaded space active again, whichever it is, and returns its id. Returns 0 if no space
 /// is loaded, or if it is retired. For a kernel that enters lazy where it does not have the space
 /// at hand, such as around the idle loop's halt.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1280.
 ///
 /// # Safety
 ///
@@ -147,6 +204,8 @@ fn loaded_id(pin: &PinnedCpu<'_, Machine>) -> u64 {
 /// Loads the kernel's own page table. Call this on a CPU that enters a deep idle state, so that it
 /// keeps no dead space's page tables allocated.
 ///
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 1024.
+///
 /// # Safety
 ///
 /// Masked.
@@ -162,6 +221,8 @@ pub unsafe extern "C" fn shootdown_leave_space() {
 ///
 /// Only a kernel that defines `shootdown_os_is_away` has to call this. Walks may nest.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// Masked, until `shootdown_end_walk`.
@@ -172,6 +233,8 @@ pub unsafe extern "C" fn shootdown_begin_walk() {
 }
 
 /// Ends a walk of page tables by software.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -185,6 +248,8 @@ pub unsafe extern "C" fn shootdown_end_walk() {
 /// Returns true if a handler that cannot be masked, such as that of an NMI, may access user memory
 /// of `space` on this CPU until it returns. The handler must not call any other function of the
 /// library.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

@@ -20,6 +20,8 @@ use crate::text::Text;
 /// In builds with debug assertions, the library writes such a line by itself after a wait of some
 /// seconds, and calls `shootdown_os_panic`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 512.
+///
 /// # Safety
 ///
 /// `line` is valid for writes of `size` bytes. The CPU's state is initialised.
@@ -52,6 +54,8 @@ pub unsafe extern "C" fn shootdown_describe_unanswered(
 /// this on a surviving CPU, also within `shootdown_os_wait_hint`. The stopped CPU may call
 /// `shootdown_online` again after a reset.
 ///
+/// Interrupts: yes. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 512.
+///
 /// # Safety
 ///
 /// Masked. All of this must hold:
@@ -79,6 +83,8 @@ pub unsafe extern "C" fn shootdown_disconnect(cpu: u32) {
 
 /// Waits for the broadcasts that this CPU has issued, for the handler that stops it before
 /// `shootdown_disconnect`. Does nothing on a machine that does not broadcast.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 256.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_complete_broadcasts() {
     use shootdown::{Broadcaster as _, Machine as _};

@@ -14,6 +14,8 @@ pub(crate) static ENGINE: EngineCell<Machine> = EngineCell::new();
 /// before any other function of the library except `shootdown_cpu_init`. Flushes of kernel pages
 /// before it do nothing: no CPU is online, and a CPU that comes online empties its TLB.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 512.
+///
 /// # Safety
 ///
 /// `config` must be valid. No other call of the library may run at the same time. All functions

@@ -27,6 +27,8 @@ impl From<Extent> for ExtentWord {
 }
 
 /// Returns the page of 4 KiB that contains `address`.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_page(address: u64) -> ExtentWord {
     Extent::page(address).into()
@@ -35,6 +37,8 @@ pub extern "C" fn shootdown_page(address: u64) -> ExtentWord {
 /// Returns `count` pages of 2^`page_shift` bytes, beginning with the page that contains `address`.
 /// `page_shift` must be that of the smallest page that may be cached for these addresses. The
 /// result is empty for a `count` of 0, and the whole space if there are more than 4095 pages.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
 ///
 /// # Panics
 ///
@@ -47,6 +51,8 @@ pub extern "C" fn shootdown_pages(address: u64, count: usize, page_shift: u8) ->
 /// Returns the pages of 2^`page_shift` bytes that overlap the addresses from `start` to before
 /// `end`; the whole space if there are more than 4095.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Panics
 ///
 /// If `page_shift` is not within 12 to 43.
@@ -56,6 +62,8 @@ pub extern "C" fn shootdown_range(start: u64, end: u64, page_shift: u8) -> Exten
 }
 
 /// Returns the whole address space.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_whole() -> ExtentWord {
     Extent::whole().into()
@@ -63,6 +71,8 @@ pub extern "C" fn shootdown_whole() -> ExtentWord {
 
 /// Returns `extent`, with page tables above it unhooked and about to be freed: CPUs then drop the
 /// upper levels that they cache as well.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_freeing_tables(extent: ExtentWord) -> ExtentWord {
     extent.extent().freeing_tables().into()

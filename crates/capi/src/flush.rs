@@ -22,6 +22,8 @@ use crate::storage::{PendingStorage, SpaceStorage, Storage};
 /// handler of page faults calls `shootdown_forget_refused` where CPUs cache such an entry (Arm,
 /// RISC-V, LoongArch).
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+///
 /// # Safety
 ///
 /// Masked. `space` is initialised, and not retired. `pending` is valid for writes, and has nothing
@@ -41,6 +43,8 @@ pub unsafe extern "C" fn shootdown_flush(
 
 /// Flushes `extent` of `space` before an entry of another size replaces its entries (Arm's
 /// break-before-make). Wait for it before you write the new entry.
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
 ///
 /// # Safety
 ///
@@ -63,6 +67,8 @@ pub unsafe extern "C" fn shootdown_flush_for_resize(
 /// Does nothing before `shootdown_init`, so that code of the kernel that also runs early in the
 /// boot can call it. If such code relies on the flush on its own CPU, it must invalidate by itself.
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 1664.
+///
 /// # Safety
 ///
 /// Masked. `pending` as for `shootdown_flush`.
@@ -75,6 +81,8 @@ pub unsafe extern "C" fn shootdown_flush_kernel(extent: ExtentWord, pending: *mu
 }
 
 /// Initialises `pending` as a flush that is done, to which others can be joined.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
 ///
 /// # Safety
 ///
@@ -92,6 +100,8 @@ pub unsafe extern "C" fn shootdown_pending_init(pending: *mut PendingStorage) {
 /// waiter then answers other CPUs itself. Unmasked, the thread may be moved while it waits. There
 /// is no timeout.
 ///
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_init. Stack: 1664.
+///
 /// # Safety
 ///
 /// `pending` is initialised. The caller holds no lock for which another CPU waits masked, unless
@@ -106,6 +116,8 @@ pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
 }
 
 /// Returns true if the flush is done, without waiting for other CPUs.
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 512.
 ///
 /// # Safety
 ///
@@ -140,6 +152,8 @@ fn find(pending: &mut Option<Flush>) -> Option<&mut Flush> {
 
 /// Adds the flush `other` to `pending`, which is then done when both are. `other` has nothing left
 /// to wait for afterwards.
+///
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_init. Stack: 1920.
 ///
 /// # Safety
 ///

@@ -23,6 +23,8 @@ pub struct HorizonNumbers {
 
 /// Initialises an empty set of extents.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// `extents` must be valid for writes.
@@ -35,6 +37,8 @@ pub unsafe extern "C" fn shootdown_extents_init(extents: *mut ExtentsStorage) {
 /// Adds an extent. Adjacent extents are joined. A set of more than four joins the closest ones, so
 /// it may cover more than was added, and never less. For each unhooked page table, add a page below
 /// it: `shootdown_freeing_tables(shootdown_page(address))`.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
 ///
 /// # Safety
 ///
@@ -50,6 +54,8 @@ pub unsafe extern "C" fn shootdown_extents_add(extents: *mut ExtentsStorage, ext
 /// As `shootdown_flush`, except where page tables were unhooked: CPUs that are lazy on the space
 /// are not interrupted, and may still walk these tables when the flush is done. `shootdown_horizon`
 /// tells which tables can be freed then.
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 2048.
 ///
 /// # Safety
 ///
@@ -71,6 +77,8 @@ pub unsafe extern "C" fn shootdown_flush_gathered(
 /// Flushes all extents of the kernel's own pages in one flush, which interrupts each CPU once;
 /// nothing if there are none. For a kernel that collects the ranges that it unmaps.
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 1664.
+///
 /// # Safety
 ///
 /// As `shootdown_flush_kernel`. `extents` must be initialised.
@@ -89,6 +97,8 @@ pub unsafe extern "C" fn shootdown_flush_kernel_gathered(
 /// Notifies every CPU that could still walk unhooked page tables of `space`. When `pending` is
 /// done, the tables of every earlier flush can be freed. For a kernel that keeps too many of them.
 ///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1664.
+///
 /// # Safety
 ///
 /// As `shootdown_flush`.
@@ -105,6 +115,8 @@ pub unsafe extern "C" fn shootdown_flush_walkers(
 
 /// Returns which page tables no CPU can walk any more when `pending` is done.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// `pending` must be the result of `shootdown_flush_gathered`, `shootdown_flush_walkers`, or of a
@@ -118,6 +130,8 @@ pub unsafe extern "C" fn shootdown_horizon(pending: *const PendingStorage) -> Ho
 }
 
 /// Returns true if the tables of this flush itself can be freed when it is done.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_tables_are_clear(horizon: HorizonNumbers) -> bool {
     Horizon::new(horizon.flush, horizon.cleared).is_clear()

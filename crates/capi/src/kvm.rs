@@ -30,6 +30,8 @@ impl Source for Cpuid {
 /// Returns true if this is a guest of a KVM that empties the TLBs of preempted CPUs on request. If
 /// false, `shootdown_os_is_away` must always return false. On x86-64, in a library with the feature
 /// `processor`, like all functions below.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_kvm_can_defer_flushes() -> bool {
     const HAS_HYPERVISOR: u32 = 1 << 31;
@@ -37,6 +39,8 @@ pub extern "C" fn shootdown_kvm_can_defer_flushes() -> bool {
 }
 
 /// Initialises the record of a CPU, which KVM does not write yet.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 256.
 ///
 /// # Safety
 ///
@@ -50,6 +54,8 @@ pub unsafe extern "C" fn shootdown_kvm_init(record: *mut StealTimeStorage) {
 /// Returns the value with which a CPU registers its record at this physical address, by a write of
 /// the register 0x4b564d03 (`MSR_KVM_STEAL_TIME`). 0 in the register ends it.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.
+///
 /// # Panics
 ///
 /// If the address is not a multiple of 64.
@@ -60,6 +66,8 @@ pub extern "C" fn shootdown_kvm_msr_value(physical_address: u64) -> u64 {
 
 /// Requests that KVM empties the CPU's TLB before it runs the CPU again. Returns false if the CPU
 /// runs: then there is no request. For `shootdown_os_is_away`.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

@@ -9,6 +9,8 @@ use crate::storage::{LazyPredictorStorage, Storage};
 /// Initialises the predictor of a CPU, for a kernel whose threads access no user address while they
 /// are in the kernel. May be called before `shootdown_init`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// `predictor` must be valid for writes. Only its CPU calls the functions below for it, in
@@ -22,6 +24,8 @@ pub unsafe extern "C" fn shootdown_lazy_init(predictor: *mut LazyPredictorStorag
 /// Records that the CPU has switched to a space, whose thread is in the kernel. Returns true if the
 /// CPU should enter lazy.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// `predictor` is initialised, and is that of this CPU.
@@ -32,6 +36,8 @@ pub unsafe extern "C" fn shootdown_lazy_switched(predictor: *mut LazyPredictorSt
 }
 
 /// Records that the thread enters the kernel. Returns true if the CPU should enter lazy.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
 ///
 /// # Safety
 ///
@@ -46,6 +52,8 @@ pub unsafe extern "C" fn shootdown_lazy_entered_kernel(
 
 /// Records that the thread returns to user mode. If the CPU is lazy, first call `shootdown_resume`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// As `shootdown_lazy_switched`.
@@ -58,6 +66,8 @@ pub unsafe extern "C" fn shootdown_lazy_returned_to_user(predictor: *mut LazyPre
 /// Records that the CPU caught up with a flush on its way to user mode: `caught_up` in its counters
 /// has grown. To enter lazy has then saved an interrupt.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// As `shootdown_lazy_switched`.
@@ -68,6 +78,8 @@ pub unsafe extern "C" fn shootdown_lazy_caught_up(predictor: *mut LazyPredictorS
 }
 
 /// Records that the flush interrupt has arrived. Call this in its handler.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
 ///
 /// # Safety
 ///

@@ -90,15 +90,16 @@ pub use config::{
     BroadcastConfig, Config, NotifyCosts, SHOOTDOWN_AARCH64_FIQ, SHOOTDOWN_AARCH64_MIXED_CORES,
     SHOOTDOWN_DUTY_BREAK_EXECUTABLE, SHOOTDOWN_DUTY_IGNORE_LATE_MARKS,
     SHOOTDOWN_DUTY_NO_DIRTY_MARKS, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_REACH_EVERYONE,
-    SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS,
-    SHOOTDOWN_RISCV64_SVINVAL, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU,
-    SHOOTDOWN_TAGS_RENAMED, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+    SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_KERNEL_LOADS,
+    SHOOTDOWN_RISCV64_NO_FIRMWARE, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
+    SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
+    SHOOTDOWN_X86_64_GLOBAL_KERNEL,
 };
 pub use cpu::{
-    shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
-    shootdown_handle_flush_ipi, shootdown_leave_space, shootdown_nmi_may_touch_user,
-    shootdown_offline, shootdown_online, shootdown_resume, shootdown_resume_loaded,
-    shootdown_switch,
+    LoadedRoot, shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
+    shootdown_handle_flush_ipi, shootdown_leave_space, shootdown_loaded,
+    shootdown_nmi_may_touch_user, shootdown_offline, shootdown_online, shootdown_resume,
+    shootdown_resume_loaded, shootdown_switch,
 };
 pub use crash::{
     shootdown_complete_broadcasts, shootdown_describe_unanswered, shootdown_disconnect,

@@ -112,7 +112,13 @@ unsafe extern "C" {
     /// gone.
     ///
     /// Like all functions below, it must have taken full effect when it returns: no later access
-    /// and no speculative walk uses what it drops.
+    /// and no speculative walk uses what it drops. It also ends the walks of the root that was
+    /// loaded before: where a load does not (RISC-V's manual promises nothing), drop the old tag's
+    /// entries after it.
+    ///
+    /// In a kernel whose user roots do not map the kernel, it loads nothing, and only drops what
+    /// `keeps_entries` demands: the exit path loads what `shootdown_loaded` returns. The functions
+    /// below then drop entries under a tag that is not loaded, so they must name it.
     pub fn shootdown_mmu_load(root: u64, tag: u16, keeps_entries: bool);
 
     /// Defined by the kernel: makes the kernel's own page table current, under tag 0. If the

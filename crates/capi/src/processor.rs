@@ -21,7 +21,14 @@ use crate::machine::ipi;
 /// | x86-64 | local APIC in x2APIC mode | vector, 16 to 255 | x2APIC IDs |
 /// | AArch64 | GICv3 or later, EOImode 0 | SGI, 0 to 15 | affinities, as in MPIDR_EL1 |
 /// | RISC-V | firmware (SBI) | 0 | numbers of harts |
+/// | RISC-V | ACLINT's SSWI | address of `SETSSIP` of hart 0 | indices of harts |
+/// | RISC-V | CLINT, or ACLINT's MSWI | address of `MSIP` of hart 0 | indices of harts |
 /// | LoongArch64 | IOCSR | 0 to 31 | numbers of cores |
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 384.
+///
+/// The store to `MSIP` interrupts M-mode, whose handler stores 0 to the register and then sets
+/// `mip.SSIP`. The address is one at which each root maps the registers on which the kernel runs.
 ///
 /// # Safety
 ///
@@ -33,7 +40,7 @@ use crate::machine::ipi;
 ///
 /// If `interrupt` is out of range, or if the firmware refuses.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64, count: usize) {
+pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u64, targets: *const u64, count: usize) {
     // SAFETY: the caller's promises.
     unsafe { ipi(interrupt).send(slice::from_raw_parts(targets, count).iter().copied()) };
 }
@@ -42,18 +49,22 @@ pub unsafe extern "C" fn shootdown_send_ipi(interrupt: u32, targets: *const u64,
 /// Call this before `shootdown_handle_flush_ipi`: a CPU that rings in the meantime then causes
 /// another interrupt.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
 /// # Safety
 ///
 /// In the handler of the interrupt. On AArch64, the handler has read the number from
 /// `ICC_IAR1_EL1`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u32) {
+pub unsafe extern "C" fn shootdown_acknowledge_ipi(interrupt: u64) {
     // SAFETY: the caller's promise.
     unsafe { ipi(interrupt) }.acknowledge();
 }
 
 /// The duties that errata of the processor leave to the kernel: flags `SHOOTDOWN_DUTY_…`; 0 if
 /// there are none.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -69,6 +80,8 @@ pub unsafe extern "C" fn shootdown_duties() -> u32 {
 /// tried again. No flush follows a change that only makes more accesses valid, so a CPU that caches
 /// refused accesses (Arm, RISC-V and LoongArch do) would fault again and again.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 256.
+///
 /// # Safety
 ///
 /// Masked.
@@ -83,6 +96,8 @@ pub unsafe extern "C" fn shootdown_forget_refused(address: u64) {
 /// Before another CPU uses the pages, it must observe that they are mapped, by an acquiring load
 /// for instance. On RISC-V and LoongArch, which cache missing pages, that CPU must also call this
 /// function.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

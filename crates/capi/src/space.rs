@@ -12,19 +12,22 @@ use crate::storage::{SpaceStorage, Storage};
 /// Initialises a space whose page tables start at the physical address `root`. The root must be
 /// initialised before.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// `space` must be valid for writes, and no CPU may use it yet. The state of this CPU was
 /// initialised by `shootdown_cpu_init`; the CPU may be offline.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u64) {
-    let value = engine().space(Root(root));
     // SAFETY: the caller's promise.
-    unsafe { SpaceStorage::init(space, value) };
+    engine().init_space(unsafe { SpaceStorage::uninit(space) }, Root(root));
 }
 
 /// Returns the id of a space: 1 for the first one. A CPU gives its spaces 64 ids in a row, and then
 /// those of another block. Ids are not reused.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -37,6 +40,8 @@ pub unsafe extern "C" fn shootdown_space_id(space: *const SpaceStorage) -> u64 {
 
 /// Returns the physical address of the root of a space.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// `space` must be initialised, and not reclaimed.
@@ -46,9 +51,13 @@ pub unsafe extern "C" fn shootdown_space_root(space: *const SpaceStorage) -> u64
     unsafe { SpaceStorage::get(space) }.root().0
 }
 
-/// Ends a space. The pages that it mapped may be freed when this returns, without a flush. The
-/// space itself and its page tables may be freed when `shootdown_os_reclaim` gets it: during this
-/// call if no CPU can walk its tables, otherwise when the last CPU drops it.
+/// Ends a space. The pages that it mapped may be freed without a flush, before this call (after
+/// `shootdown_enter_lazy`, if this CPU uses the space) or after it. To find them by walking the
+/// tables, free them before. The space itself and its page tables may be freed when
+/// `shootdown_os_reclaim` gets it: during this call if no CPU can walk its tables, otherwise when
+/// the last CPU drops it.
+///
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 256.
 ///
 /// # Safety
 ///
@@ -68,6 +77,8 @@ pub unsafe extern "C" fn shootdown_retire(space: NonNull<SpaceStorage>) {
 /// Interrupts every CPU that keeps a retired space from being reclaimed, and waits until it has
 /// dropped the space. For a kernel that is short of memory.
 ///
+/// Interrupts: yes. Waits: yes. Reclaims: yes. Callable: before shootdown_online. Stack: 2176.
+///
 /// # Safety
 ///
 /// Masked.
@@ -82,6 +93,8 @@ pub unsafe extern "C" fn shootdown_reap() {
 ///
 /// Flushes do this by themselves, when the mask has cost them too many probes. Call this if the
 /// kernel detects earlier that the mask is stale: a process has become single-threaded.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

@@ -65,6 +65,8 @@ pub struct SpaceCounts {
 /// Returns the counters of a CPU. May be called on any CPU, at any time after `shootdown_cpu_init`
 /// and `shootdown_init`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 384.
+///
 /// # Panics
 ///
 /// If `cpu` is not below `SHOOTDOWN_CPUS_MAX`.
@@ -94,6 +96,8 @@ pub extern "C" fn shootdown_cpu_stats(cpu: u32) -> CpuCounts {
 }
 
 /// Returns the counters of a space. May be called on any CPU.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

@@ -9,6 +9,8 @@ use crate::storage::{SpaceStorage, Storage};
 /// the CPUs' broadcasts. Returns the tag; 0 if the machine has no global tags, cannot broadcast, or
 /// has none left.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 768.
+///
 /// # Safety
 ///
 /// Masked. `space` is initialised, and not retired.
@@ -19,6 +21,8 @@ pub unsafe extern "C" fn shootdown_pin_tag(space: *const SpaceStorage) -> u16 {
 }
 
 /// Undoes one `shootdown_pin_tag`. Call this before the space is retired.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 256.
 ///
 /// # Safety
 ///

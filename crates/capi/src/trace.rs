@@ -92,6 +92,8 @@ impl From<&WaitTrace> for WaitEvent {
 /// Names the cause of the next flush on this CPU, one of `SHOOTDOWN_CAUSE_…`, for
 /// `shootdown_os_trace_flush`. Does nothing in a library without the feature `trace`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// Masked, until the flush.

@@ -9,6 +9,8 @@ use crate::storage::{Storage, VcpuStorage};
 
 /// Initialises the word of a virtual CPU that runs. May be called before `shootdown_init`.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// `vcpu` must be valid for writes.
@@ -19,6 +21,8 @@ pub unsafe extern "C" fn shootdown_vcpu_init(vcpu: *mut VcpuStorage) {
 }
 
 /// Records that a virtual CPU has stopped. May be called again before the CPU runs.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///
@@ -33,6 +37,8 @@ pub unsafe extern "C" fn shootdown_vcpu_stop(vcpu: *mut VcpuStorage) {
 /// Records that a virtual CPU is about to run. The hypervisor calls this before the CPU's first
 /// access.
 ///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
 /// # Safety
 ///
 /// `vcpu` is initialised. If the result is true, the caller drops all translations of the CPU,
@@ -46,6 +52,8 @@ pub unsafe extern "C" fn shootdown_vcpu_resume(vcpu: *mut VcpuStorage) -> bool {
 /// Requests that a virtual CPU's TLB is emptied before the CPU runs again. Returns false if the CPU
 /// is not away: then there is no request. For `shootdown_os_is_away`, which is called after the
 /// flush's stores.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
 /// # Safety
 ///

@@ -227,6 +227,65 @@ static void wait_for_zeroed(void) {
     expect(shootdown_poll(&pending));
 }
 
+/* Each function whose comment says "Callable: before shootdown_init", but `shootdown_init`. */
+static void calls_before_init(void) {
+    struct shootdown_extents extents;
+    struct shootdown_lazy_predictor predictor;
+    shootdown_cpu_init(&cpus[0]);
+    shootdown_handle_flush_ipi();
+    shootdown_flush_kernel(shootdown_page(0), &pending);
+    shootdown_extents_init(&extents);
+    shootdown_extents_add(&extents, shootdown_freeing_tables(shootdown_range(0, 9, 12)));
+    shootdown_extents_add(&extents, shootdown_pages(0, 9, 12));
+    shootdown_extents_add(&extents, shootdown_whole());
+    shootdown_flush_kernel_gathered(&extents, &pending);
+    shootdown_pending_init(&other);
+    shootdown_join(&pending, &other);
+    expect(shootdown_poll(&pending) && !shootdown_tables_are_clear(shootdown_horizon(&pending)));
+    shootdown_wait(&pending);
+    shootdown_batch_init(&batch);
+    shootdown_lazy_init(&predictor);
+    shootdown_lazy_switched(&predictor), shootdown_lazy_entered_kernel(&predictor);
+    shootdown_lazy_caught_up(&predictor), shootdown_lazy_interrupted(&predictor);
+    shootdown_lazy_returned_to_user(&predictor);
+}
+
+/* Each function whose comment says "Callable: before shootdown_online". */
+static void calls_before_online(void) {
+    struct shootdown_extents extents;
+    char line[9];
+    start(), on(5), shootdown_extents_init(&extents), shootdown_extents_add(&extents, PAGE);
+    shootdown_space_init(&many[0], 0xd000);
+    expect(shootdown_space_id(&many[0]) != 0 && shootdown_space_root(&many[0]) == 0xd000);
+    on(1), shootdown_switch(&a), on(5);
+    shootdown_flush(&a, PAGE, &pending), expect_waits();
+    shootdown_because(SHOOTDOWN_CAUSE_PROTECT);
+    shootdown_flush_for_resize(&a, PAGE, &pending), expect_waits();
+    shootdown_flush_gathered(&a, &extents, &pending), expect_waits();
+    shootdown_flush_walkers(&a, &pending), expect_waits();
+    shootdown_batch_init(&batch), shootdown_batch_add_space(&batch, &a);
+    shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
+    expect(shootdown_is_batched(&a));
+    shootdown_flush_if_batched(&a, PAGE, &pending), expect_waits();
+    shootdown_batch_send(&batch, &sent);
+    expect(!shootdown_batch_poll(&sent));
+    shootdown_batch_wait(&sent);
+    shootdown_enter_lazy(), shootdown_leave_space(), shootdown_offline();
+    expect(!shootdown_resume(1) && shootdown_resume_loaded() == 0);
+    expect(shootdown_loaded().space == 0);
+    shootdown_begin_walk(), shootdown_end_walk();
+    expect(!shootdown_nmi_may_touch_user(&a) && shootdown_trim_cpumask(&a));
+    expect(shootdown_describe_unanswered(1, line, sizeof line) != 0);
+    expect(shootdown_cpu_stats(5).switches == 0 && shootdown_space_stats(&a).flushes_full == 0);
+    expect(shootdown_pin_tag(&a) == 0), shootdown_complete_broadcasts();
+    shootdown_vcpu_init(&vcpu), shootdown_vcpu_defer_flush(&vcpu);
+    shootdown_vcpu_stop(&vcpu), shootdown_vcpu_resume(&vcpu);
+    shootdown_retire(&b), shootdown_reap();
+    expect(reclaimed == 1);
+    shootdown_disconnect(1);
+    shootdown_online();
+}
+
 /* Pointers and memory. */
 
 static void wait_for_garbage(void) {
@@ -518,6 +577,8 @@ static const struct {
     PANICS(processor_flags, "without the feature"),
     PANICS(cpu_above_limit, "the limit is 1"),
     RETURNS(ceiling_of_everything),
+    RETURNS(calls_before_init),
+    RETURNS(calls_before_online),
     PANICS(online_before_init, BEFORE_INIT),
     PANICS(space_before_init, BEFORE_INIT),
     RETURNS(spaces_on_zeroed_cpu),

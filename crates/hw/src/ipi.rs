@@ -4,8 +4,9 @@
 
 /// An interrupt that a CPU can send to other CPUs: an inter-processor interrupt (IPI).
 ///
-/// Each architecture has one for its usual interrupt controller: `x86_64::X2ApicIpi`,
-/// `aarch64::GicIpi`, `riscv64::SbiIpi`, `loongarch64::IocsrIpi`. A kernel that has its own driver
+/// Each architecture has one for its usual interrupt controllers: `x86_64::X2ApicIpi` and
+/// `x86_64::XApicIpi`, `aarch64::GicIpi`, `riscv64::SbiIpi` and `riscv64::ClintIpi`,
+/// `loongarch64::IocsrIpi`. A kernel that has its own driver
 /// of the controller implements [`Kernel::ring`](crate::Kernel::ring) by that.
 ///
 /// # Safety

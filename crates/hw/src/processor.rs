@@ -108,9 +108,11 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// Invalidates all entries of this CPU, global ones included.
     fn invalidate_all(&self);
 
-    /// Makes this CPU forget that an access to `address` was refused, under every tag or the loaded
-    /// one. Call this in the handler of page faults, on the CPU that took the fault, before the
-    /// access is tried again. (Linux: `flush_tlb_fix_spurious_fault`.)
+    /// Drops what this CPU has cached of `address`, so that the next access finds an entry that has
+    /// become valid or more permissive, under every tag or the loaded one. A *local relaxation*: no
+    /// other CPU is notified, and each that still has the old entry takes a fault of its own. Call
+    /// this in the handler of page faults, on the CPU that took the fault, before the access is
+    /// tried again. (Linux: `flush_tlb_fix_spurious_fault`.)
     ///
     /// No flush follows a change that only makes more accesses valid. So a CPU that caches refused
     /// accesses (Arm: missing permissions; RISC-V and LoongArch: missing pages) would fault again

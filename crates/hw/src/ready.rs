@@ -166,6 +166,17 @@ impl<P: Platform, const CPUS: usize> ReadyEngine<P, CPUS> {
         // one masks the interrupt.
         unsafe { self.pin() }.handle_flush_ipi();
     }
+
+    /// Drops what this CPU has cached of `address` with fewer permissions than the entry has by
+    /// now: see [`Processor::forget_refused`]. For the handler of page faults, which finds the
+    /// access allowed. No other CPU is concerned.
+    ///
+    /// # Panics
+    ///
+    /// Before [`init`](Self::init).
+    pub fn forget_refused(&self, address: u64) {
+        self.machine().processor().forget_refused(address);
+    }
 }
 
 impl<P: Platform, const CPUS: usize> Default for ReadyEngine<P, CPUS> {
@@ -250,6 +261,8 @@ mod tests {
         });
         // The end of the interrupt comes first: see `Ipi::acknowledge`.
         assert_eq!(handled, [WriteIocsr(0x100c, 2), CompleteAll, Invtlb(5, 1, 0x5000)]);
+        // One page, on this CPU alone.
+        assert_eq!(steps_of(|| ENGINE.forget_refused(0x7000)), [Invtlb(5, 1, 0x7000)]);
         on(0);
         flush.expect("CPU 0 flushes").wait();
 

@@ -8,6 +8,7 @@
 
 use core::cell::Cell;
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -158,6 +159,12 @@ impl<M: Machine<Word = AtomicU64>> CpuState<M> {
             bell: Bell::new(),
             local: Local::new(AtomicU64::new(0)),
         }
+    }
+
+    /// Makes the state of a CPU that is offline in `place`, from a constant: a state of 2 KiB does
+    /// not fit on the stacks on which some kernels boot.
+    pub fn init(place: &mut MaybeUninit<Self>) -> &mut Self {
+        place.write(const { Self::new() })
     }
 }
 

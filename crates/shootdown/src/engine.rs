@@ -67,6 +67,16 @@ impl<M: Machine<Word = AtomicU64>> Shootdown<M> {
             place.assume_init_mut()
         }
     }
+
+    /// Makes a new address space in `place`, as [`space`](Self::space) does, without a copy on the
+    /// stack.
+    pub fn init_space<'s>(
+        &self,
+        place: &'s mut MaybeUninit<Space<M>>,
+        root: Root,
+    ) -> &'s mut Space<M> {
+        Space::init(place, self.id_or_new(), self.publish_for_space(), root)
+    }
 }
 
 impl<M: Machine> From<M> for Shootdown<M> {
@@ -119,9 +129,13 @@ impl<M: Machine> Shootdown<M> {
     /// block of the caller's CPU, whose [state](Machine::state) must exist. The CPU may be offline,
     /// and the caller may be moved to another CPU during the call.
     pub fn space(&self, root: Root) -> Space<M> {
+        Space::new(self.id_or_new(), self.publish_for_space(), root)
+    }
+
+    /// Publishes the root of a new space, and returns the id of the space.
+    fn publish_for_space(&self) -> SpaceId {
         self.machine.publish();
-        let last = &self.cpu(self.machine.cpu()).local.last_space;
-        Space::new(self.id_or_new(), next_id(&self.id_blocks.0, last), root)
+        next_id(&self.id_blocks.0, &self.cpu(self.machine.cpu()).local.last_space)
     }
 
     /// Returns `true` if this engine made the space. Another engine would look for the space's id

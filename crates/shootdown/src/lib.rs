@@ -175,8 +175,8 @@
 //!   outside of the CPUs.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
 //!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
-//!   [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
-//!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
+//!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`;
+//!   [`flush`](PinnedCpu::flush); [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
 //!   [`disconnect`](PinnedCpu::disconnect) for CPUs that have stopped in a crash. The last module,
@@ -237,6 +237,7 @@ mod trace;
 mod broadcast;
 mod catch_up;
 mod switch;
+mod loaded;
 mod notify;
 mod flush;
 mod flush_ipi;
@@ -265,6 +266,7 @@ pub use extent_set::ExtentSet;
 pub use gather::{Flushed, Gather, Sent};
 pub use ids::{CpuId, Root, SpaceId, Tag};
 pub use lazy_entry::LazyEntryPredictor;
+pub use loaded::LoadedRoot;
 pub use machine::{Entries, Lifetime, Machine, Tagging};
 pub use memory::{Memory, TagWords, Word};
 pub use parked::{Parked, ParkedFlush};

@@ -19,6 +19,7 @@
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
 use core::fmt;
+use core::mem;
 use core::ptr::NonNull;
 
 use crate::cpu_set::CpuSet;
@@ -249,8 +250,15 @@ pub struct Retiring<'e, M: Machine> {
 }
 
 impl<M: Machine> Retiring<'_, M> {
-    /// Returns when every interrupted CPU has dropped the space. Waits as [`Pending::wait`] does.
-    pub fn wait(self) {}
+    /// Returns when every interrupted CPU has dropped the space. Waits as [`Pending::wait`] does,
+    /// with [`Lifetime::Shoot`]; otherwise, no CPU was interrupted, and it returns at once.
+    pub fn wait(self) {
+        if M::LIFETIME != Lifetime::Shoot {
+            debug_assert!(self.undropped.is_none(), "done when `retire` returned");
+            // Not a wait in machine code either: `retire` may be called under a lock.
+            mem::forget(self);
+        }
+    }
 
     /// Returns `true` if every interrupted CPU has dropped the space, without waiting. See
     /// [`Pending::poll`].

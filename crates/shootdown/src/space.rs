@@ -4,6 +4,7 @@
 
 use core::fmt;
 use core::marker::PhantomPinned;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -87,6 +88,18 @@ impl<M: Machine<Word = AtomicU64>> Space<M> {
             batched: AtomicU64::new(0),
             _pinned: PhantomPinned,
         }
+    }
+
+    /// Makes a space in `place`, from a constant, without a copy on the stack.
+    pub(crate) fn init(
+        place: &mut MaybeUninit<Self>,
+        engine: u32,
+        id: SpaceId,
+        root: Root,
+    ) -> &mut Self {
+        let space = place.write(const { Self::vacant() });
+        (space.engine, space.id, space.root) = (engine, id, root);
+        space
     }
 }
 

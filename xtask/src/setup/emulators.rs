@@ -133,7 +133,7 @@ fn version(emulator: &str) -> Option<u32> {
 }
 
 /// Installs a prebuilt `core`, or the source to build it from: not every mirror has all targets.
-fn core_for(target: &str) -> Result<(), Failure> {
+pub(crate) fn core_for(target: &str) -> Result<(), Failure> {
     if has_core(target)? || Command::new("rustup").args("target add").arg(target).output().is_ok() {
         return Ok(());
     }

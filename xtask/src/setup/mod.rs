@@ -122,11 +122,13 @@ pub(crate) fn instruction_counter() -> Result<(), Failure> {
 
 /// Installs a C compiler and the headers of the C library.
 pub(crate) fn c_compiler() -> Result<(), Failure> {
-    need(&["gcc", "--version"], "gcc libc6-dev")
+    need(&["g++", "--version"], "g++ libc6-dev")
 }
 
-/// Installs a C compiler for RISC-V, which needs no C library.
+/// Installs a C compiler for RISC-V, which needs no C library, and the tools of its build.
 pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
+    need(&["make", "--version"], "make")?;
+    need(&["pkg-config", "--version"], "pkgconf")?;
     need(&["riscv64-linux-gnu-gcc", "--version"], "gcc-riscv64-linux-gnu")
 }
 

@@ -22,6 +22,7 @@ pub(super) fn check() -> Result<(), Failure> {
         return Ok(());
     };
     setup::c_compiler()?;
+    check_header_in_cpp()?;
     let library = build_library(target, "ci", FEATURES)?;
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
     check_hostile_calls(&library, "ci")?;
@@ -63,6 +64,14 @@ pub(crate) fn build_library(
         .arg(target)
         .run()?;
     Ok(crate::output().join(target).join(profile).join("libshootdown_capi.a"))
+}
+
+/// Compiles the header as C++, with calls of a kernel.
+fn check_header_in_cpp() -> Result<(), Failure> {
+    Command::new("g++")
+        .args("-std=c++17 -Wall -Wextra -Werror -pedantic -fsyntax-only -I crates/capi/include")
+        .arg("crates/capi/tests/kernel.cpp")
+        .run()
 }
 
 /// Runs calls that break a contract. The library must report each that it can know to be wrong.

@@ -7,6 +7,7 @@ mod binaries;
 pub(crate) mod builds;
 pub(crate) mod c;
 mod c_kernel;
+mod effects;
 pub(crate) mod proof;
 mod schedule;
 
@@ -32,7 +33,8 @@ const STEPS: &[Step] = &[
     Step::new("build", Cores::One, &["toolchain"], 220, builds::tests).after("clippy"),
     Step::new("miri", Cores::One, &["packages"], 140, || soak::miri(Miri::Sample)),
     Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
-    Step::new("c", Cores::One, &["packages"], 25, || c::check().and_then(|()| c_kernel::check())),
+    Step::new("c", Cores::One, &["packages"], 40, || c::check().and_then(|()| c_kernel::check())),
+    Step::new("effects", Cores::One, &["toolchain"], 40, effects::check),
     Step::new("tests", Cores::One, &["build"], 180, binaries::run),
     Step::new("proof", Cores::One, &["build"], 60, proof::check),
     Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample)),

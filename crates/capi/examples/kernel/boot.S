@@ -1,12 +1,13 @@
 /*
  * From the firmware to C, traps, and an access that may fault.
  *
- * OpenSBI enters each CPU in S-mode at its physical address, without translation and with interrupts
+ * OpenSBI (or machine.S) enters each CPU in S-mode at its physical address, without translation and with interrupts
  * masked. The kernel is mapped where it is loaded, so that enabling translation moves nothing. tp
  * has the number of the CPU.
  */
 
-.set STACK_SHIFT, 14
+/* 4 KiB: the stack of a CPU also has its handlers. */
+.set STACK_SHIFT, 12
 .set CPUS, 4
 
 .section .text.boot, "ax"
@@ -42,6 +43,7 @@ begin:
 /* A trap. C is called with the cause, the program counter and the address of a fault, and returns
  * the program counter at which to go on. The registers that C keeps are not saved. */
 .balign 4
+.global trap_entry
 trap_entry:
     addi    sp, sp, -128
     sd      ra, 0(sp)

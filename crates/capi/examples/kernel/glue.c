@@ -12,8 +12,7 @@ struct shootdown_cpu *shootdown_os_cpu(uint32_t number) { return &cpus[number]; 
 
 uint32_t shootdown_os_this_cpu(void) { return this_cpu(); }
 
-/* On RISC-V there is one interrupt between CPUs, and CPUs have the numbers of their harts. */
-enum { INTERRUPT = 0 };
+/* On RISC-V there is one interrupt between CPUs. INTERRUPT is the sender: 0 for the firmware. */
 
 void shootdown_os_ring(const uint32_t *numbers, size_t count) {
     uint64_t targets[CPUS];
@@ -51,6 +50,7 @@ void start_engine(void) {
         .layout = SHOOTDOWN_LAYOUT,
         .cpu_limit = CPUS,
         .kernel_root = (uint64_t)kernel_root,
+        .processor = PROCESSOR,
     };
     shootdown_init(&config);
 }

@@ -10,13 +10,6 @@
 
 enum { ROUNDS = 30, READS_PER_ROUND = 256, STALE_READS_EXPECTED = 1000 };
 
-/* In a page that is mapped, and in one that is freed. */
-enum { MAPPED = 1, FREED = 2 };
-
-struct reader {
-    uint64_t reads, stale_reads;
-} __attribute__((aligned(64)));
-
 static uint64_t frames[2][PAGES][PAGE_BYTES / 8] __attribute__((aligned(4096)));
 static struct address_space with_engine, without_notification;
 static struct reader readers[CPUS];
@@ -30,7 +23,7 @@ static uint32_t online, reading;
 
 void print(const char *text) {
     for (; *text != 0; text++)
-        sbi(SBI_PUT_CHARACTER, (uint64_t)*text, 0, 0);
+        *(volatile char *)SERIAL = *text;
 }
 
 static void print_number(uint64_t number) {
@@ -69,18 +62,13 @@ static void wait_for(const uint32_t *counter, uint32_t cpus) {
 }
 
 /* Runs with interrupts enabled, as a thread does. */
-static void read_pages(struct reader *reader, struct address_space *space) {
+static void read_space_until_it_ends(struct reader *reader, struct address_space *space) {
     mask_interrupts();
     run_space(space);
     unmask_interrupts();
     add(reading, 1);
-    for (unsigned page = 0; load(read_space) == space; page = (page + 1) % PAGES) {
-        uint64_t value;
-        if (load_user(USER + page * PAGE_BYTES, &value)) {
-            reader->stale_reads += value != MAPPED;
-            store(reader->reads, reader->reads + 1);
-        }
-    }
+    while (load(read_space) == space)
+        read_pages(reader, space);
     mask_interrupts();
     idle();
     unmask_interrupts();
@@ -101,7 +89,7 @@ void other_cpu(void) {
     for (;;) {
         struct address_space *space = load(read_space);
         if (space != NULL)
-            read_pages(&readers[this_cpu()], space);
+            read_space_until_it_ends(&readers[this_cpu()], space);
     }
 }
 
@@ -175,17 +163,17 @@ static uint64_t unmap_under_readers(struct address_space *space, bool notifies) 
 
 /* On the first CPU. */
 void first_cpu(uint64_t hart) {
-    map_kernel(kernel_root);
+    map_kernel_root();
     set_up_cpu();
     harts[0] = hart;
     start_engine();
     join_engine();
-    /* The firmware chooses the first hart. */
+    /* Firmware chooses the first hart. */
     for (uint64_t next = 0, cpu = 1; cpu < CPUS; next++) {
         if (next == hart)
             continue;
         harts[cpu] = next;
-        if (sbi(SBI_HARTS, next, (uint64_t)start_other, cpu++) != 0)
+        if (start_hart(next, cpu++) != 0)
             stop(false);
     }
     unmask_interrupts();

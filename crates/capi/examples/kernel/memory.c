@@ -1,28 +1,14 @@
-/* Page tables in the format Sv39. The kernel is mapped in every space, where it is loaded. */
+/* Page tables in the format Sv39. The kernel is mapped where it is loaded. */
 #include "kernel.h"
 #include "riscv.h"
 
-enum {
-    VALID = 1 << 0,
-    READ = 1 << 1,
-    WRITE = 1 << 2,
-    EXECUTE = 1 << 3,
-    USER_PAGE = 1 << 4,
-    GLOBAL = 1 << 5,
-    ACCESSED = 1 << 6,
-    DIRTY = 1 << 7,
-};
-
-#define SV39 (8ull << 60)
-#define RAM 0x80000000ull
-
 uint64_t kernel_root[512] __attribute__((aligned(4096)));
 
-static uint64_t entry_of(const void *page) { return (uint64_t)page >> 12 << 10; }
+uint64_t entry_of(const void *page) { return (uint64_t)page >> 12 << 10; }
 
 /* An entry of a root maps 1 GiB: one for devices, and one for the RAM of this machine and more. */
-void map_kernel(uint64_t root[512]) {
-    const uint64_t data = DIRTY | ACCESSED | GLOBAL | WRITE | READ | VALID;
+void map_kernel(uint64_t root[512], uint64_t bits) {
+    const uint64_t data = bits | DIRTY | ACCESSED | WRITE | READ | VALID;
     root[0] = data;
     root[RAM >> 30] = entry_of((void *)RAM) | EXECUTE | data;
 }
@@ -33,7 +19,7 @@ void load_kernel_root(void) {
 }
 
 void create_tables(struct address_space *space) {
-    map_kernel(space->root);
+    map_kernel_in(space);
     space->root[USER >> 30] = entry_of(space->middle) | VALID;
     space->middle[0] = entry_of(space->entries) | VALID;
 }

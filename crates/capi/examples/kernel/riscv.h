@@ -10,8 +10,24 @@ enum {
     SIE_SSIE = 1 << 1,     /* the software interrupt is enabled */
 };
 
+/* Bits of an entry of a page table. */
+enum {
+    VALID = 1 << 0,
+    READ = 1 << 1,
+    WRITE = 1 << 2,
+    EXECUTE = 1 << 3,
+    USER_PAGE = 1 << 4,
+    GLOBAL = 1 << 5,
+    ACCESSED = 1 << 6,
+    DIRTY = 1 << 7,
+};
+
+#define SV39 (8ull << 60)
+#define RAM 0x80000000ull
+
 #define SOFTWARE_INTERRUPT (1ull << 63 | 1)
 #define LOAD_PAGE_FAULT 13ull
+#define CALL_OF_USER_MODE 8ull
 
 #define csr_write(name, value) \
     __asm__ volatile("csrw " #name ", %0" : : "r"((uint64_t)(value)) : "memory")
@@ -28,6 +44,12 @@ static inline void drop_page(uint64_t address) {
     __asm__ volatile("sfence.vma %0" : : "r"(address) : "memory");
 }
 
+static inline uint64_t fault_address(void) {
+    uint64_t address;
+    __asm__ volatile("csrr %0, stval" : "=r"(address));
+    return address;
+}
+
 static inline uint32_t this_cpu(void) {
     uint64_t number;
     __asm__ volatile("mv %0, tp" : "=r"(number));
@@ -35,8 +57,10 @@ static inline uint32_t this_cpu(void) {
 }
 
 /* Extensions of the firmware. */
-#define SBI_PUT_CHARACTER 0x01
 #define SBI_HARTS 0x48534d
+
+/* The register of the serial port that sends a character. */
+#define SERIAL 0x10000000
 
 /* The device by which QEMU's machine `virt` ends, with status 0 or 1. */
 #define TEST_DEVICE 0x100000

@@ -55,9 +55,25 @@ pub(crate) trait Storage: Sized {
     #[inline]
     #[track_caller]
     unsafe fn init(place: *mut Self, value: Self::Value) {
+        // SAFETY: the caller promises the same.
+        unsafe { Self::uninit(place).as_mut_ptr().write(value) }
+    }
+
+    /// The place of a first value.
+    ///
+    /// # Safety
+    ///
+    /// As [`init`](Self::init).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    #[inline]
+    #[track_caller]
+    unsafe fn uninit<'a>(place: *mut Self) -> &'a mut MaybeUninit<Self::Value> {
         check(place);
         // SAFETY: `Self` has the size and at least the alignment of the value.
-        unsafe { place.cast::<Self::Value>().write(value) }
+        unsafe { &mut *place.cast() }
     }
 
     /// The value.

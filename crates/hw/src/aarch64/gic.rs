@@ -11,6 +11,7 @@ use crate::ipi::for_each_group;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GicIpi {
     number: u8,
+    ends_interrupt: bool,
 }
 
 impl GicIpi {
@@ -24,7 +25,15 @@ impl GicIpi {
     #[must_use]
     pub const unsafe fn new(number: u8) -> Self {
         debug_assert!(number < 16, "SGIs have numbers below 16");
-        Self { number }
+        Self { number, ends_interrupt: true }
+    }
+
+    /// The same interrupt, in a kernel whose driver of the GIC ends each interrupt before it calls
+    /// the handler: [`acknowledge`](Ipi::acknowledge) does not end it once more, which would end
+    /// another active interrupt.
+    #[must_use]
+    pub const fn ended_by_driver(self) -> Self {
+        Self { ends_interrupt: false, ..self }
     }
 }
 
@@ -51,9 +60,11 @@ unsafe impl Ipi for GicIpi {
         // Complete the read of the number, and observe the sender's stores from before the
         // interrupt. (Linux: `gic_read_iar`.)
         instruction::complete_system();
-        // SAFETY: ends the interrupt that is being handled.
-        unsafe { instruction::set_eoir1(u64::from(self.number)) };
-        instruction::synchronize();
+        if self.ends_interrupt {
+            // SAFETY: ends the interrupt that is being handled.
+            unsafe { instruction::set_eoir1(u64::from(self.number)) };
+            instruction::synchronize();
+        }
     }
 }
 
@@ -106,5 +117,6 @@ mod tests {
         // SAFETY: instructions are only recorded.
         let ipi = unsafe { GicIpi::new(7) };
         assert_eq!(steps_of(|| ipi.acknowledge()), [CompleteSystem, SetEoir1(7), Synchronize]);
+        assert_eq!(steps_of(|| ipi.ended_by_driver().acknowledge()), [CompleteSystem]);
     }
 }

@@ -10,13 +10,25 @@ use crate::riscv64::sbi;
 
 impl Features {
     /// Detects the format of page tables and the length of ASIDs on this CPU, which must have a
-    /// root loaded. Extensions are [added](Features::with_extensions).
+    /// root loaded. The firmware tells the identity of the hart. Extensions are
+    /// [added](Features::with_extensions).
     ///
     /// # Panics
     ///
     /// If `satp` has no format of page tables.
     #[must_use]
     pub fn detect() -> Self {
+        Self::detect_as(identity())
+    }
+
+    /// As [`detect`](Self::detect), for a hart of this identity, which M-mode has read: calls no
+    /// firmware.
+    ///
+    /// # Panics
+    ///
+    /// If `satp` has no format of page tables.
+    #[must_use]
+    pub fn detect_as(identity: Option<Identity>) -> Self {
         let satp = run::satp();
         let mode = Mode::of(satp).expect("addresses are translated");
         // SAFETY: the root stays the same, so this code stays mapped. What is cached under the
@@ -28,7 +40,7 @@ impl Features {
             probed
         };
         run::drop_all();
-        let workarounds = errata::needed_by(identity());
+        let workarounds = errata::needed_by(identity);
         Self { mode, asid_bits: asid_bits(probed), has_svinval: false, workarounds }
     }
 }

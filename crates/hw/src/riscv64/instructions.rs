@@ -117,6 +117,19 @@ pub(crate) fn fence_all() {
     run!("fence iorw, iorw");
 }
 
+/// Stores to a register of a device, after all earlier accesses in program order.
+///
+/// # Safety
+///
+/// The register must exist, and the effect of the value must be safe.
+#[inline(always)]
+pub(crate) unsafe fn store_to_device(address: usize, value: u32) {
+    // SAFETY: the caller's promise. Any access of a pointer may follow from the block.
+    unsafe {
+        asm!("sw {}, ({})", in(reg) value, in(reg) address, options(nostack, preserves_flags));
+    }
+}
+
 /// Clears `sip.SSIP`.
 #[inline(always)]
 pub(crate) fn clear_software_interrupt() {

@@ -5,9 +5,9 @@
 //!
 //! In reading order: [`encoding`], the fields of `satp` and the addresses to name; [`errata`], the
 //! harts with their errata; [`features`], the processor's features; [`sbi`], the firmware calls;
-//! `detection`, which asks the CPU for its features; and `processor`, the implementation of
-//! [`Processor`](crate::Processor). All is tested on any host, where instructions are recorded
-//! instead of executed.
+//! `clint`, interrupts without firmware; `detection`, which asks the CPU for its features; and
+//! `processor`, the implementation of [`Processor`](crate::Processor). All is tested on any host,
+//! where instructions are recorded instead of executed.
 //!
 //! # Invalidation
 //!
@@ -51,6 +51,7 @@
 //!   by software walks page tables, so it must not run on a CPU that others notify by remote
 //!   fences: its masked interrupts do not delay those.
 //! - `FENCE.I` is not executed: a kernel that writes code makes it visible itself.
+//! - Interrupts by an IMSIC (AIA) are not here: a kernel with one sends them by its own driver.
 //! - The hypervisor extension's second stage (`HFENCE.GVMA`) is not used.
 
 pub mod encoding;
@@ -66,8 +67,12 @@ pub(crate) mod instructions;
 #[cfg(any(target_arch = "riscv64", test))]
 mod detection;
 #[cfg(any(target_arch = "riscv64", test))]
+mod clint;
+#[cfg(any(target_arch = "riscv64", test))]
 mod processor;
 
+#[cfg(any(target_arch = "riscv64", test))]
+pub use clint::ClintIpi;
 pub use features::Features;
 #[cfg(any(target_arch = "riscv64", test))]
 pub use processor::RiscV64;

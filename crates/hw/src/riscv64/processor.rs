@@ -32,6 +32,10 @@ pub struct RiscV64 {
     /// `true` if a walk may go on after `satp` was overwritten: see
     /// [`Self::assuming_satp_ends_walks`].
     leaves_walks_running: bool,
+    /// `true` if the kernel's exit path loads roots: see [`Self::loaded_by_kernel`].
+    is_loaded_by_kernel: bool,
+    /// `false` if there is no firmware to ask for the identity of a hart.
+    has_firmware: bool,
     /// The number of a CPU's hart, if remote fences are used.
     harts: Option<fn(CpuId) -> u64>,
 }
@@ -60,7 +64,14 @@ impl RiscV64 {
     /// - The kernel keeps the [requirements](Self#requirements-for-the-kernel).
     #[must_use]
     pub const unsafe fn new(features: Features) -> Self {
-        Self { features, costs: COSTS, leaves_walks_running: true, harts: None }
+        Self {
+            features,
+            costs: COSTS,
+            leaves_walks_running: true,
+            is_loaded_by_kernel: false,
+            has_firmware: true,
+            harts: None,
+        }
     }
 
     /// Lets the engine notify CPUs by SBI's remote fences, where they cost less than interrupts.
@@ -93,6 +104,54 @@ impl RiscV64 {
     #[must_use]
     pub const unsafe fn assuming_satp_ends_walks(self) -> Self {
         Self { leaves_walks_running: false, ..self }
+    }
+
+    /// Leaves the loads of `satp` to the kernel, whose user roots do not map it (xv6): a trampoline
+    /// loads the root of [`PinnedCpu::loaded_root`](shootdown::PinnedCpu::loaded_root), as
+    /// [`satp`].
+    ///
+    /// A switch then only drops what must not be found under the tag. Without
+    /// [`assuming_satp_ends_walks`](Self::assuming_satp_ends_walks), it drops everything, because
+    /// `satp` does not show the tag whose walks may go on.
+    ///
+    /// # Safety
+    ///
+    /// - The kernel runs on its own root under ASID 0, and calls the engine on no other.
+    /// - Its exit path keeps the [rule](shootdown::LoadedRoot), and if the tag is 0, executes
+    ///   `sfence.vma` for everything after both of its writes of `satp`.
+    /// - No entry has G, except those of pages that each root maps alike. (This replaces the
+    ///   requirement that every root maps the kernel.)
+    ///
+    /// [`satp`]: Self::satp
+    #[must_use]
+    pub const unsafe fn loaded_by_kernel(self) -> Self {
+        Self { is_loaded_by_kernel: true, ..self }
+    }
+
+    /// Declares that there is no firmware (SBI). [`set_up_cpu`](Processor::set_up_cpu) then does
+    /// not ask for the identity of a hart; use [`Features::detect_as`] for the features.
+    ///
+    /// # Safety
+    ///
+    /// The features have each workaround that a hart needs.
+    #[must_use]
+    pub const unsafe fn without_firmware(self) -> Self {
+        Self { has_firmware: false, ..self }
+    }
+
+    /// The value of `satp` for a root and its tag.
+    #[must_use]
+    pub const fn satp(&self, root: Root, tag: Tag) -> u64 {
+        self.features.mode.satp(root, tag)
+    }
+
+    /// Prepares a tag for a root that the kernel loads later. No user root is loaded now.
+    fn prepare(&self, tag: Tag, entries: Entries) {
+        if self.leaves_walks_running {
+            run::drop_all();
+        } else if entries == Entries::Discard {
+            self.drop_tag(tag);
+        }
     }
 
     /// Sets the measured costs of notification.
@@ -166,7 +225,13 @@ unsafe impl Processor for RiscV64 {
     ///
     /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
     unsafe fn set_up_cpu(&self) {
-        let cpu = Features { has_svinval: self.features.has_svinval, ..Features::detect() };
+        let detected = if self.has_firmware {
+            Features::detect()
+        } else {
+            let workarounds = self.features.workarounds;
+            Features { workarounds, ..Features::detect_as(None) }
+        };
+        let cpu = Features { has_svinval: self.features.has_svinval, ..detected };
         assert!(
             self.features.common(cpu) == self.features && cpu.mode == self.features.mode,
             "the engine's features are not right on this CPU: the engine uses {:?}, and the CPU \
@@ -222,6 +287,9 @@ unsafe impl Processor for RiscV64 {
     /// are dropped afterwards: until then, they are entries of a root that is still valid.
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        if self.is_loaded_by_kernel {
+            return self.prepare(tag, entries);
+        }
         let old = asid_of(run::satp());
         let is_loaded = old == tag;
         if entries == Entries::Discard && !is_loaded {
@@ -229,7 +297,7 @@ unsafe impl Processor for RiscV64 {
         }
         // SAFETY: the caller promises that the root is valid. The engine promises that the entries
         // under the tag are those of the root.
-        unsafe { run::set_satp(self.features.mode.satp(root, tag)) };
+        unsafe { run::set_satp(self.satp(root, tag)) };
         if is_loaded && entries == Entries::Discard {
             self.drop_tag(tag);
         } else if !is_loaded && old != Tag::KERNEL && self.leaves_walks_running {

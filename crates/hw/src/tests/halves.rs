@@ -1,4 +1,5 @@
-//! The engine on processors with two tags for each space, against a model of TLBs with tags.
+//! The engine on processors whose user mode runs on a root that the kernel's exit path loads: two
+//! tags for each space, or a trampoline. Against a model of TLBs with tags.
 //!
 //! One thread plays all CPUs. Recorded instructions act on a model of each CPU's TLB, which keeps
 //! everything that no instruction drops, and fills itself at each access. Random programs switch
@@ -17,7 +18,7 @@ use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-use shootdown::{CpuId, CpuSet, CpuState, Extent, PageSize, Root, Shootdown, Space};
+use shootdown::{CpuId, CpuSet, CpuState, Extent, LoadedRoot, PageSize, Root, Shootdown, Space};
 
 use crate::{Bare, Kernel, Processor};
 
@@ -55,7 +56,7 @@ trait Isa: Sized {
     /// What `f` drops.
     fn drops(f: &mut dyn FnMut()) -> Vec<Dropped>;
     /// The values to load before and after user mode.
-    fn halves(processor: &Self::Processor) -> [u64; 2];
+    fn halves(processor: &Self::Processor, loaded: LoadedRoot) -> [u64; 2];
     fn load(value: u64);
     /// Number of other spaces that get their tags after half of the spaces of the programs.
     const OTHER_SPACES: u64 = 0;
@@ -64,7 +65,7 @@ trait Isa: Sized {
 }
 
 mod x86_64 {
-    use super::{CPU, CPUS, Cell, Dropped, Isa, Root, SPACES};
+    use super::{CPU, CPUS, Cell, Dropped, Isa, LoadedRoot, Root, SPACES};
     use crate::x86_64::hyperv::call::InputPage;
     use crate::x86_64::hyperv::{HyperV, Hypercalls};
     use crate::x86_64::recorded::{Step, read_cr3, set_cr3, steps_of, write_cr3};
@@ -129,7 +130,7 @@ mod x86_64 {
             }
             drops
         }
-        fn halves(processor: &Kpti) -> [u64; 2] {
+        fn halves(processor: &Kpti, _: LoadedRoot) -> [u64; 2] {
             let root = cr3::parts(read_cr3()).0.0 | USER_ROOT;
             // SAFETY: the caller loads the value at once.
             let halves = unsafe { processor.halves(Root(root)) };
@@ -189,8 +190,8 @@ mod x86_64 {
         fn drops(f: &mut dyn FnMut()) -> Vec<Dropped> {
             Pcids::drops(f)
         }
-        fn halves(processor: &Self::Processor) -> [u64; 2] {
-            Pcids::halves(processor.processor())
+        fn halves(processor: &Self::Processor, loaded: LoadedRoot) -> [u64; 2] {
+            Pcids::halves(processor.processor(), loaded)
         }
         fn load(value: u64) {
             Pcids::load(value);
@@ -202,7 +203,7 @@ mod x86_64 {
 }
 
 mod aarch64 {
-    use super::{Dropped, Isa};
+    use super::{Dropped, Isa, LoadedRoot};
     use crate::aarch64::features::tests::V8_0;
     use crate::aarch64::instruction::{Step, set_ttbr0, steps_of, ttbr0};
     use crate::aarch64::operation::{Domain, Operation, Scope};
@@ -245,13 +246,78 @@ mod aarch64 {
             };
             steps_of(f).into_iter().filter_map(dropped).collect()
         }
-        fn halves(_: &Kpti) -> [u64; 2] {
+        fn halves(_: &Kpti, _: LoadedRoot) -> [u64; 2] {
             let halves = Kpti::halves();
             [halves.user, halves.kernel]
         }
         fn load(value: u64) {
             // SAFETY: the instruction is only recorded.
             unsafe { set_ttbr0(value) };
+        }
+    }
+}
+
+mod riscv64 {
+    use super::{Dropped, Isa, LoadedRoot};
+    use crate::errata::Workarounds;
+    use crate::riscv64::encoding::{Mode, asid_of};
+    use crate::riscv64::instructions::{Step, satp, set_satp, set_up, steps_of};
+    use crate::riscv64::{Features, RiscV64};
+    use shootdown::{Root, Tag};
+    use std::vec::Vec;
+
+    /// Fewer ASIDs than spaces: a switch may give a space another one.
+    const ASID_BITS: u32 = 3;
+    const KERNEL: u64 = Mode::Sv39.satp(Root(0), Tag(0));
+
+    pub(super) struct Trampoline;
+
+    impl Isa for Trampoline {
+        type Processor = RiscV64;
+        fn processor() -> RiscV64 {
+            let features = Features {
+                mode: Mode::Sv39,
+                asid_bits: ASID_BITS,
+                has_svinval: false,
+                workarounds: Workarounds::NONE,
+            };
+            // SAFETY: instructions are only recorded, and there are no walks.
+            unsafe { RiscV64::new(features).assuming_satp_ends_walks().loaded_by_kernel() }
+        }
+        fn set_register(value: u64) {
+            set_up(ASID_BITS, if value == 0 { KERNEL } else { value });
+        }
+        fn register() -> u64 {
+            satp()
+        }
+        fn tag(register: u64) -> u16 {
+            asid_of(register).0
+        }
+        fn space(register: u64) -> u64 {
+            register << 20 >> 8
+        }
+        fn is_user(tag: u16) -> bool {
+            tag != 0
+        }
+        fn drops(f: &mut dyn FnMut()) -> Vec<Dropped> {
+            let dropped = |step| {
+                let (tag, page) = match step {
+                    Step::DropAll => (None, None),
+                    Step::DropAsid(tag) => (Some(tag), None),
+                    Step::DropPage(page, tag) => (tag, Some(page)),
+                    _ => return None,
+                };
+                Some(Dropped { tag: tag.map(|tag| tag as u16), page, is_shared: false })
+            };
+            steps_of(f).into_iter().filter_map(dropped).collect()
+        }
+        fn halves(processor: &RiscV64, LoadedRoot { root, tag, .. }: LoadedRoot) -> [u64; 2] {
+            assert_eq!(satp(), KERNEL, "a switch loads no root");
+            [processor.satp(root, tag), KERNEL]
+        }
+        fn load(value: u64) {
+            // SAFETY: the instruction is only recorded.
+            unsafe { set_satp(value) };
         }
     }
 }
@@ -289,6 +355,8 @@ enum Work {
     Switch,
     Flush,
     ReturnToUser,
+    /// Breaks the rule of the exit path: it loads what it has read before the last switch.
+    ReadLoaded,
 }
 
 /// The TLBs and the page tables.
@@ -301,6 +369,8 @@ struct World<I: Isa> {
     /// The word that each page of a space has.
     pages: BTreeMap<(u64, u64), u64>,
     active: [bool; CPUS as usize],
+    /// What each CPU loads for user mode.
+    loaded: [Option<LoadedRoot>; CPUS as usize],
     /// The work in which the user half is not invalidated.
     fault: Option<Work>,
 }
@@ -317,7 +387,8 @@ impl<I: Isa> World<I> {
         let spaces = (0..all).map(|space| engine.space(Root(root(space)))).collect();
         let (registers, tlbs) = ([0; CPUS as usize], [const { BTreeMap::new() }; CPUS as usize]);
         let (pages, active) = (BTreeMap::new(), [false; CPUS as usize]);
-        let mut world = Self { engine, spaces, registers, tlbs, pages, active, fault };
+        let loaded = [None; CPUS as usize];
+        let mut world = Self { engine, spaces, registers, tlbs, pages, active, loaded, fault };
         for cpu in 0..CPUS {
             // SAFETY: the thread plays this CPU until it plays another.
             world.on(cpu, Work::Switch, |world| unsafe { world.engine.pin() }.online());
@@ -365,8 +436,13 @@ impl<I: Isa> World<I> {
     }
 
     fn reads_current_in_user_mode(&mut self, cpu: u32, page: u64) -> bool {
+        if self.fault != Some(Work::ReadLoaded) {
+            self.read_loaded(cpu);
+        }
+        // With the fault, there is nothing before the first switch.
+        let Some(loaded) = self.loaded[cpu as usize] else { return true };
         let enter = |world: &Self| {
-            let [user, kernel] = I::halves(world.engine.machine().processor());
+            let [user, kernel] = I::halves(world.engine.machine().processor(), loaded);
             I::load(user);
             kernel
         };
@@ -376,7 +452,14 @@ impl<I: Isa> World<I> {
         is_current
     }
 
+    fn read_loaded(&mut self, cpu: u32) {
+        // SAFETY: the thread plays this CPU.
+        let read = |world: &Self| unsafe { world.engine.pin() }.loaded_root();
+        self.loaded[cpu as usize] = self.on(cpu, Work::ReadLoaded, read);
+    }
+
     fn switch(&mut self, cpu: u32, space: u64) {
+        self.read_loaded(cpu);
         self.on(cpu, Work::Switch, |world| {
             // SAFETY: the thread plays this CPU. Spaces stay in place, and none is retired.
             unsafe { world.engine.pin().switch(&world.spaces[space as usize]) };
@@ -477,4 +560,9 @@ fn pcid_pairs_stay_coherent_under_hypervisor() {
 #[test]
 fn asid_pairs_stay_coherent_and_faults_show() {
     check::<aarch64::Asids>(&[Work::Switch, Work::Flush]);
+}
+
+#[test]
+fn trampoline_stays_coherent_and_faults_show() {
+    check::<riscv64::Trampoline>(&[Work::Switch, Work::Flush, Work::ReadLoaded]);
 }

@@ -162,9 +162,34 @@ pub(crate) fn interrupts_masked() -> bool {
     flags & INTERRUPTS == 0
 }
 
-/// Calls `f` with interrupts masked, to read and write back a control register.
+/// Loads from a register of a device.
+///
+/// # Safety
+///
+/// The register must exist, and reading it must have no effect.
 #[inline]
-fn masked<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) unsafe fn load_from_device(address: usize) -> u32 {
+    let value;
+    // SAFETY: the caller's promise.
+    unsafe { asm!("mov {:e}, [{}]", out(reg) value, in(reg) address, options(nostack)) };
+    value
+}
+
+/// Stores to a register of a device, after all earlier stores.
+///
+/// # Safety
+///
+/// The register must exist, and the effect of the value must be safe.
+#[inline]
+pub(crate) unsafe fn store_to_device(address: usize, value: u32) {
+    // SAFETY: the caller's promise. Earlier accesses are not moved after the instruction, because
+    // it may access memory as far as the compiler knows.
+    unsafe { asm!("mov [{}], {:e}", in(reg) address, in(reg) value, options(nostack)) };
+}
+
+/// Calls `f` with interrupts masked, for registers that are accessed in two steps.
+#[inline]
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
     let were_masked = interrupts_masked();
     if !were_masked {
         // SAFETY: interrupts are unmasked below. The compiler moves no memory access across,

@@ -41,6 +41,8 @@ mod processor;
 pub mod kpti;
 #[cfg(any(target_arch = "x86_64", test))]
 mod x2apic;
+#[cfg(any(target_arch = "x86_64", test))]
+mod xapic;
 #[cfg(test)]
 #[path = "tests/instructions.rs"]
 pub(crate) mod recorded;
@@ -55,3 +57,5 @@ pub use kpti::{Halves, Kpti, UserMarks};
 pub use processor::{KernelPages, X86_64};
 #[cfg(any(target_arch = "x86_64", test))]
 pub use x2apic::X2ApicIpi;
+#[cfg(any(target_arch = "x86_64", test))]
+pub use xapic::XApicIpi;

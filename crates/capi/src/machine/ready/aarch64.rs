@@ -30,7 +30,7 @@ pub(super) fn processor(config: &Config) -> Aarch64 {
 /// # Panics
 ///
 /// If there is no such SGI.
-pub(crate) unsafe fn ipi(number: u32) -> impl Ipi {
+pub(crate) unsafe fn ipi(number: u64) -> impl Ipi {
     assert!(number < 16, "shootdown_send_ipi: there is no SGI {number}");
     // SAFETY: the caller's promise.
     unsafe { GicIpi::new(number as u8) }

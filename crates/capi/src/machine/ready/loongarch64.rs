@@ -24,7 +24,7 @@ pub(super) fn processor(_: &Config) -> LoongArch64 {
 /// # Panics
 ///
 /// If there is no such interrupt.
-pub(crate) unsafe fn ipi(number: u32) -> impl Ipi {
+pub(crate) unsafe fn ipi(number: u64) -> impl Ipi {
     assert!(number < 32, "shootdown_send_ipi: there is no interrupt {number}");
     // SAFETY: the caller's promise.
     unsafe { IocsrIpi::new(number as u8) }

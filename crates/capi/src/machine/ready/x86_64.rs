@@ -34,7 +34,7 @@ pub(super) fn processor(config: &Config) -> X86_64 {
 /// # Panics
 ///
 /// If there is no such vector.
-pub(crate) unsafe fn ipi(vector: u32) -> impl Ipi {
+pub(crate) unsafe fn ipi(vector: u64) -> impl Ipi {
     assert!((16..256).contains(&vector), "shootdown_send_ipi: there is no vector {vector}");
     // SAFETY: the caller's promise.
     unsafe { X2ApicIpi::new(vector as u8) }

@@ -20,6 +20,8 @@ pub(crate) enum Step {
     FenceMemory,
     FenceAll,
     Firmware(Call),
+    /// The address and the value.
+    StoreToDevice(usize, u32),
     /// Clears `sip.SSIP`.
     ClearSoftwareInterrupt,
 }
@@ -140,6 +142,11 @@ pub(crate) fn call_firmware(call: Call) -> Result<u64, i64> {
 /// firmware does not tell.
 pub(crate) fn set_identity(identity: Option<[u64; 3]>) {
     IDENTITY.set(identity);
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn store_to_device(address: usize, value: u32) {
+    record(Step::StoreToDevice(address, value));
 }
 
 pub(crate) fn clear_software_interrupt() {

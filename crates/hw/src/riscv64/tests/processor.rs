@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::riscv64::encoding::Mode;
+use crate::riscv64::errata::Identity;
 use crate::riscv64::instructions::Step::{
     self, BeginInvalidations, DropAll, DropAsid, DropPage, EndInvalidations, FenceAll, FenceMemory,
     FenceStores, Firmware, InvalidatePage, SetSatp,
@@ -49,6 +50,33 @@ fn entries_are_discarded_before_root_is_loaded() {
     // The loaded tag is discarded afterwards, because walks would fill the TLB again.
     assert_eq!(load(&PROMPT, 2, 2, Entries::Discard), [loaded, DropAsid(2)]);
     assert_eq!(load(&PROMPT, 2, 2, Entries::Keep), [loaded]);
+}
+
+/// The exit path writes `satp`. Which tag it had loaded before is not known.
+#[test]
+fn root_that_kernel_loads_is_only_prepared() {
+    // SAFETY: the instructions are only recorded.
+    let by_kernel = |processor: RiscV64| unsafe { processor.loaded_by_kernel() };
+    for (entries, expected) in [(Entries::Keep, &[][..]), (Entries::Discard, &[DropAsid(2)])] {
+        assert_eq!(load(&by_kernel(PROMPT), 0, 2, entries), expected);
+        assert_eq!(load(&by_kernel(STRICT), 0, 2, entries), [DropAll]);
+    }
+}
+
+/// Without firmware, a call of it would trap to the kernel itself.
+#[test]
+fn processor_without_firmware_calls_none() {
+    set_up(16, satp(0x1000, 0));
+    // SAFETY: the instructions are only recorded.
+    let bare = unsafe { STRICT.without_firmware() };
+    let identity = Identity { vendor: 0x489, architecture: 1, implementation: 0 };
+    set_identity(None);
+    let mut features = FEATURES;
+    // SAFETY: as above.
+    steps_of(|| unsafe { bare.set_up_cpu() });
+    steps_of(|| features = Features::detect_as(Some(identity)));
+    assert_eq!(features.workarounds, Workarounds::WHOLE_FENCES);
+    set_identity(Some([0; 3]));
 }
 
 /// A walk that began at the old root may go on until a fence of its ASID.

@@ -28,6 +28,12 @@ pub(crate) enum Step {
     Enable(Features),
     /// The register and the value.
     Wrmsr(u32, u64),
+    LoadFromDevice(usize),
+    /// The address and the value.
+    StoreToDevice(usize, u32),
+    /// Begin and end of a part with interrupts masked.
+    Masked,
+    Unmasked,
 }
 
 std::thread_local! {
@@ -140,4 +146,23 @@ pub(crate) unsafe fn wrmsr(register: u32, value: u64) {
 #[expect(unsafe_code, reason = "as unsafe as the instructions")]
 pub(crate) unsafe fn enable(features: Features) {
     record(Step::Enable(features));
+}
+
+/// A device whose registers are 0.
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn load_from_device(address: usize) -> u32 {
+    record(Step::LoadFromDevice(address));
+    0
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn store_to_device(address: usize, value: u32) {
+    record(Step::StoreToDevice(address, value));
+}
+
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
+    record(Step::Masked);
+    let result = f();
+    record(Step::Unmasked);
+    result
 }
