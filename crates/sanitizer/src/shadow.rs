@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::invalidation::{Invalidation, Pages, Pointers};
-use crate::report::{Act, Change, Moment};
+use crate::report::{Act, Change, Deed, Moment};
 use crate::translation::{Access, Kind, Slot, Tag, Translation};
 
 /// An entry.
@@ -209,9 +209,13 @@ impl Tlb {
                         continue;
                     }
                     is_named = true;
-                    if entry.act.is_none()
+                    let is_reused =
+                        entry.act.is_some_and(|act| matches!(act.deed, Deed::Reused(_)));
+                    if !is_reused
+                        && !entry.is_reported
                         && let Some(act) = act(tag, slot, entry)
                     {
+                        pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
                         entry.act = Some(act);
                         pending[slot.kind as usize] += usize::from(entry.is_pending(slot));
                         marked += 1;
