@@ -128,7 +128,6 @@ functions! {
     new_scoreboard = c"qemu_plugin_scoreboard_new": fn(usize) -> Opaque;
     scoreboard_of = c"qemu_plugin_scoreboard_find": fn(Opaque, c_uint) -> *mut u64;
     new_bytes = c"g_byte_array_new": fn() -> *mut Array;
-    free_bytes = c"g_byte_array_free": fn(*mut Array, c_int) -> *mut u8;
     free_array = c"g_array_free": fn(*mut Array, c_int) -> *mut u8;
 }
 

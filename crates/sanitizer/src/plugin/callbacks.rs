@@ -23,7 +23,7 @@ use crate::sanitizer::{CPUS_MAX, Event, Host as _, Sanitizer};
 /// The version of the interface that the plugin was written for. QEMU refuses the plugin if its own
 /// oldest version is a later one.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "QEMU looks for this name")]
+#[allow(non_upper_case_globals, unreachable_pub, reason = "QEMU looks for this name")]
 pub static qemu_plugin_version: c_int = 4;
 
 /// All state of the plugin.
@@ -42,6 +42,7 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 ///
 /// QEMU calls it once, with strings of C.
 #[unsafe(no_mangle)]
+#[allow(unreachable_pub, reason = "QEMU looks for this name")]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: Id,
     info: *const Info,
@@ -229,8 +230,6 @@ extern "C" fn access_by_kernel(cpu: c_uint, info: MemoryInfo, address: u64, pc: 
 #[inline]
 fn access(cpu: c_uint, info: MemoryInfo, address: u64, pc: u64, in_user_mode: bool) {
     let Some(Plugin { sanitizer, .. }) = PLUGIN.get() else { return };
-    // Bit 17 is that of a store, as `qemu_plugin_mem_is_store` has it: bits of this word are QEMU's
-    // own, so the function is asked.
     // SAFETY: the word is QEMU's.
     let is_store = unsafe { (sanitizer.host().api.is_store)(info) };
     let wanted = if is_store { Use::Store } else { Use::Load };

@@ -40,6 +40,8 @@ pub(crate) enum BootError {
     /// The kernel passed, but did not print the counts of the workload.
     #[error("the kernel did not report the counts of the workload")]
     NoReport,
+    #[error("in {}, the sanitizer has found {has}", shown(.scenario))]
+    Sanitizer { scenario: String, has: &'static str },
     /// The kernel reports a failure.
     #[error("{}", shown(.cause))]
     Failed { cause: String },
@@ -48,9 +50,11 @@ pub(crate) enum BootError {
 impl UserError for BootError {
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Silent { .. } | Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
-                FOUND
-            }
+            Self::Silent { .. }
+            | Self::Crashed { .. }
+            | Self::NoReport
+            | Self::Sanitizer { .. }
+            | Self::Failed { .. } => FOUND,
             Self::NotOnBochs { .. }
             | Self::NoReplicas
             | Self::NoAgedMark
@@ -87,6 +91,9 @@ impl UserError for BootError {
             }
             Self::Silent { .. } => {
                 "--console to show all lines, or --patience SECONDS to wait longer".to_owned()
+            }
+            Self::Sanitizer { .. } => {
+                "shootdown sanitize --preset shootdown, which prints each fault".to_owned()
             }
             Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
                 "add --console, which shows every line that the kernel prints".to_owned()

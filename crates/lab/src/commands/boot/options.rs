@@ -186,6 +186,9 @@ pub(crate) struct Boot {
     /// Show every line that the kernel prints
     #[arg(long)]
     pub(super) console: bool,
+    /// Keep a TLB that never forgets beside QEMU's, and show which faults it finds
+    #[arg(long, conflicts_with_all = ["workload", "paths"])]
+    pub(super) sanitize: bool,
     /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]
     pub(super) kernel: Option<PathBuf>,
