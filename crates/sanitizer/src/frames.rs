@@ -71,6 +71,14 @@ impl Frames {
             && word.fetch_or(TABLE, Ordering::SeqCst) & TABLE == 0
     }
 
+    /// Records that the frame is an ordinary one again, unless a CPU holds something.
+    pub fn is_no_table(&self, address: u64) {
+        if let Some(word) = self.word(address) {
+            // If a CPU has set its bit meanwhile, the frame stays a table.
+            let _ = word.compare_exchange(TABLE, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
     /// Returns `true` if the frame was a page table when a CPU walked it last.
     pub fn is_table(&self, address: u64) -> bool {
         self.word(address).is_some_and(|word| word.load(Ordering::SeqCst) & TABLE != 0)

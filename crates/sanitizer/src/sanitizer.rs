@@ -160,37 +160,26 @@ impl<H: Host> Sanitizer<H> {
         self.cpu(cpu).is_none_or(|cpu| cpu.is_fast(address, wanted))
     }
 
-    /// A load or store that was executed. `physical` is the address that the emulator has used, if
-    /// it was memory.
-    pub fn access(
-        &self,
-        event: Event,
-        address: u64,
-        bytes: u64,
-        wanted: Use,
-        physical: impl FnOnce() -> Option<u64>,
-    ) {
+    /// A load or store of this many bytes that was executed.
+    ///
+    /// The page tables are read after the access. If another CPU has changed them in between, the
+    /// entry is the new one, which the CPU may hold as well.
+    pub fn access(&self, event: Event, address: u64, bytes: u64, wanted: Use) {
         let Some(cpu) = self.cpu(event.cpu) else { return };
         let address = self.arch.canonical(address);
         let mut state = cpu.lock();
         if !state.context.is_on {
             return;
         }
-        let is_held = self.use_held(event, cpu, &mut state, address, wanted);
-        if is_held && (wanted != Use::Store || cpu.is_fast(address, wanted)) {
-            return;
-        }
-        let Some(physical) = physical() else { return };
-        let new_tables = if is_held {
-            false
-        } else {
-            self.fill(event, cpu, &mut state, address, wanted, Some(physical))
-        };
+        let (physical, new_tables) = self.use_entry(event, cpu, &mut state, address, wanted);
         drop(state);
         if new_tables {
             self.clear_all_fast();
         }
-        if wanted == Use::Store && self.frames.is_table(physical) {
+        if let Some(physical) = physical
+            && wanted == Use::Store
+            && self.frames.is_table(physical)
+        {
             self.store_into_table(event, physical, bytes);
         }
     }
@@ -214,17 +203,29 @@ impl<H: Host> Sanitizer<H> {
         if attends {
             self.report_possible(event, cpu, &mut state);
         }
-        let is_held = self.use_held(event, cpu, &mut state, address, Use::Fetch);
-        let new_tables =
-            !is_held && self.fill(event, cpu, &mut state, address, Use::Fetch, None);
+        let (_, new_tables) = self.use_entry(event, cpu, &mut state, address, Use::Fetch);
         drop(state);
         if new_tables {
             self.clear_all_fast();
         }
     }
 
-    /// Uses an entry that the CPU holds. Returns `false` if there is none. An entry that does not
-    /// allow the use is removed: the CPU has walked again, since the access was executed.
+    /// Uses the entry for an address, or fills it. Returns the physical address, and `true` if a
+    /// frame is now known to be a page table.
+    fn use_entry(
+        &self,
+        event: Event,
+        cpu: &Cpu,
+        state: &mut State,
+        address: u64,
+        wanted: Use,
+    ) -> (Option<u64>, bool) {
+        let held = self.use_held(event, cpu, state, address, wanted);
+        if held.is_some() { (held, false) } else { self.fill(event, cpu, state, address, wanted) }
+    }
+
+    /// Uses an entry that the CPU holds. An entry that does not allow the use is removed: the CPU
+    /// has walked again, since the access was executed.
     fn use_held(
         &self,
         event: Event,
@@ -232,12 +233,11 @@ impl<H: Host> Sanitizer<H> {
         state: &mut State,
         address: u64,
         wanted: Use,
-    ) -> bool {
-        let context = state.context;
-        let Some((tag, slot, entry)) = state.tlb.find(context.tag, address) else { return false };
+    ) -> Option<u64> {
+        let (tag, slot, entry) = state.tlb.find(state.context.tag, address)?;
         if !entry.access.has(wanted.needs()) {
             state.tlb.remove(tag, &slot);
-            return false;
+            return None;
         }
         let found = *entry;
         if let Some(act) = found.act {
@@ -247,10 +247,17 @@ impl<H: Host> Sanitizer<H> {
                 let place = (event.cpu, at, event.in_user_mode, true);
                 self.report(state.report(place, (tag, &slot, &found, act)));
             }
-        } else if wanted != Use::Store || !self.frames.has_table(found.frame, slot.bytes()) {
+        } else {
+            self.allow_fast(cpu, address, wanted, &slot, found.frame);
+        }
+        Some(found.frame + (address - slot.start))
+    }
+
+    /// Lets later uses of the address pass without an event, except stores into page tables.
+    fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, slot: &Slot, frame: u64) {
+        if wanted != Use::Store || !self.frames.has_table(frame, slot.bytes()) {
             cpu.set_fast(address, wanted);
         }
-        true
     }
 
     /// Reports the marked entries that the CPU could use now: in user mode the pages of user mode,
@@ -271,8 +278,7 @@ impl<H: Host> Sanitizer<H> {
         cpu.attention.store(state.tlb.pending() != 0, Ordering::SeqCst);
     }
 
-    /// Keeps the translation of an address, as the page tables have it now. Returns `true` if a
-    /// frame is now known to be a page table.
+    /// Keeps the translation of an address, as the page tables have it now.
     fn fill(
         &self,
         event: Event,
@@ -280,35 +286,27 @@ impl<H: Host> Sanitizer<H> {
         state: &mut State,
         address: u64,
         wanted: Use,
-        physical: Option<u64>,
-    ) -> bool {
+    ) -> (Option<u64>, bool) {
         let read = |address| self.host.read(address);
         let context = state.context;
-        let found = self.arch.walk(&context, address, &read).filter(|found| {
-            let offset = address & ((1 << found.shift) - 1);
-            let is_it = |physical| (found.frame + offset) / PAGE_BYTES == physical / PAGE_BYTES;
-            found.access.has(wanted.needs()) && physical.is_none_or(is_it)
-        });
-        // Another CPU has changed the tables since the access. The emulator has an entry that the
-        // shadow does not have, until this CPU invalidates it.
-        let Some(found) = found else {
-            state.counts.not_in_tables += u64::from(physical.is_some());
-            return false;
+        let found = self.arch.walk(&context, address, &read);
+        let Some(found) = found.filter(|found| found.access.has(wanted.needs())) else {
+            // Another CPU has removed the translation since the access.
+            state.counts.not_in_tables += 1;
+            return (None, false);
         };
         state.counts.fills += 1;
         state.tlb.fill(context.tag, address, &found, self.now(event.pc));
         let is_new = self.hold(event.cpu, &context, address, &found);
+        let slot = Slot::covering(Kind::Page, found.shift, address);
         // A store into the tables after the walk may have found no bit of this CPU.
         if self.arch.walk(&context, address, &read) != Some(found) {
-            let slot = Slot::covering(Kind::Page, found.shift, address);
             state.tlb.remove(found.tag, &slot);
             state.counts.not_in_tables += 1;
-        } else if wanted != Use::Store
-            || !self.frames.has_table(found.frame, 1 << found.shift)
-        {
-            cpu.set_fast(address, wanted);
+            return (None, is_new);
         }
-        is_new
+        self.allow_fast(cpu, address, wanted, &slot, found.frame);
+        (Some(found.frame + (address - slot.start)), is_new)
     }
 
     /// Records the frames that a translation names and was read from.
@@ -318,13 +316,16 @@ impl<H: Host> Sanitizer<H> {
         if bytes == PAGE_BYTES || is_user && bytes <= LISTED_MAX {
             self.frames.hold(cpu, found.frame, bytes);
         }
-        let mut is_new = self.frames.becomes_table(context.halves[(address >> 63) as usize].root);
         for pointer in found.pointers() {
             self.frames.hold(cpu, pointer.table, PAGE_BYTES);
             self.frames.hold(cpu, pointer.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
-            is_new |= self.frames.becomes_table(pointer.table);
         }
         self.frames.hold(cpu, found.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
+        // After the bits of this CPU: see `store_into_table`.
+        let mut is_new = self.frames.becomes_table(context.halves[(address >> 63) as usize].root);
+        for pointer in found.pointers() {
+            is_new |= self.frames.becomes_table(pointer.table);
+        }
         is_new
     }
 
@@ -341,9 +342,14 @@ impl<H: Host> Sanitizer<H> {
         let at = self.now(event.pc);
         let change = Change { at, cpu: event.cpu };
         let mut changed = Vec::new();
+        let table = physical & !(PAGE_BYTES - 1);
         for index in self.frames.holders(physical, self.count()) {
             let Some(cpu) = self.cpu(index) else { continue };
             let mut state = cpu.lock();
+            if !state.tlb.uses_table(table) {
+                self.frames.release(index, table, self.count());
+                continue;
+            }
             let context = state.context;
             for source in (physical & !7..physical + bytes).step_by(8) {
                 let Some(value) = self.host.read(source) else { continue };
@@ -358,6 +364,8 @@ impl<H: Host> Sanitizer<H> {
                 });
             }
         }
+        // Without entries, the frame may have become anything.
+        self.frames.is_no_table(table);
         if let Some(cpu) = self.cpu(event.cpu) {
             let mut state = cpu.lock();
             state.counts.table_stores += 1;

@@ -8,6 +8,9 @@ use crate::invalidation::{Invalidation, Pages, Pointers};
 use crate::report::{Act, Change, Deed, Moment};
 use crate::translation::{Access, Kind, Slot, Tag, Translation};
 
+/// The bits of an entry's address that are its table's.
+const TABLE_MASK: u64 = !0xfff;
+
 /// An entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -43,6 +46,8 @@ struct Held {
     entries: HashMap<Slot, Entry>,
     by_frame: HashMap<u64, SmallVec<[Slot; 1]>>,
     by_source: HashMap<u64, SmallVec<[Slot; 1]>>,
+    /// Number of entries that were read from each page table.
+    tables: HashMap<u64, u32>,
     /// Number of pages and of tables for each number of address bits. A zero saves a search.
     counts: [[u32; 64]; 2],
     /// Number of pages and of tables that are [pending](Entry::is_pending).
@@ -55,6 +60,7 @@ impl Default for Held {
             entries: HashMap::new(),
             by_frame: HashMap::new(),
             by_source: HashMap::new(),
+            tables: HashMap::new(),
             counts: [[0; 64]; 2],
             pending: [0; 2],
         }
@@ -76,6 +82,7 @@ impl Held {
         self.entries.insert(slot, entry);
         self.by_frame.entry(entry.frame).or_default().push(slot);
         self.by_source.entry(entry.source).or_default().push(slot);
+        *self.tables.entry(entry.source & TABLE_MASK).or_default() += 1;
         self.counts[slot.kind as usize][usize::from(slot.shift)] += 1;
     }
 
@@ -83,6 +90,13 @@ impl Held {
         let Some(entry) = self.entries.remove(slot) else { return false };
         remove_from(&mut self.by_frame, entry.frame, slot);
         remove_from(&mut self.by_source, entry.source, slot);
+        let table = entry.source & TABLE_MASK;
+        if let Some(count) = self.tables.get_mut(&table) {
+            *count -= 1;
+            if *count == 0 {
+                self.tables.remove(&table);
+            }
+        }
         self.counts[slot.kind as usize][usize::from(slot.shift)] -= 1;
         self.pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
         true
@@ -93,6 +107,7 @@ impl Held {
         self.entries.clear();
         self.by_frame.clear();
         self.by_source.clear();
+        self.tables.clear();
         self.counts = [[0; 64]; 2];
         self.pending = [0; 2];
         count
@@ -205,7 +220,11 @@ impl Tlb {
             for first in [frame, frame >> 21 << 21, frame >> 30 << 30] {
                 for slot in by_frame.get(&first).into_iter().flatten() {
                     let Some(entry) = entries.get_mut(slot) else { continue };
-                    if frame - first >= slot.bytes() && slot.kind == Kind::Page {
+                    let is_within = match slot.kind {
+                        Kind::Page => frame - first < slot.bytes(),
+                        Kind::Table => frame == first,
+                    };
+                    if !is_within {
                         continue;
                     }
                     is_named = true;
@@ -246,6 +265,14 @@ impl Tlb {
             }
         }
         found
+    }
+
+    /// Returns `true` if an entry was read from this table, or points to it.
+    pub fn uses_table(&self, table: u64) -> bool {
+        self.spaces.values().any(|held| {
+            let mut named = held.by_frame.get(&table).into_iter().flatten();
+            held.tables.contains_key(&table) || named.any(|slot| slot.kind == Kind::Table)
+        })
     }
 
     /// Marks one entry, if it is still held and was changed at `change`.

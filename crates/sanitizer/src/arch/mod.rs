@@ -131,6 +131,11 @@ pub trait Architecture: Sync + std::fmt::Debug {
     /// The page tables that these registers select.
     fn context(&self, registers: &[u64]) -> Context;
 
+    /// QEMU's name of the program counter.
+    fn pc_register(&self) -> &'static str {
+        "pc"
+    }
+
     /// QEMU's name of the register that has the privilege.
     fn privilege_register(&self) -> &'static str;
 

@@ -149,6 +149,10 @@ impl Architecture for X86_64 {
         Context { is_on, tag, halves: [half; 2], control: [cr0, cr4] }
     }
 
+    fn pc_register(&self) -> &'static str {
+        "rip"
+    }
+
     fn privilege_register(&self) -> &'static str {
         "cs"
     }

@@ -119,9 +119,6 @@ functions! {
         fn(Opaque, MemoryCallback, c_int, c_int, Opaque);
     is_store = c"qemu_plugin_mem_is_store": fn(MemoryInfo) -> bool;
     size_shift = c"qemu_plugin_mem_size_shift": fn(MemoryInfo) -> c_uint;
-    hardware_address = c"qemu_plugin_get_hwaddr": fn(MemoryInfo, u64) -> Opaque;
-    is_io = c"qemu_plugin_hwaddr_is_io": fn(Opaque) -> bool;
-    physical_address = c"qemu_plugin_hwaddr_phys_addr": fn(Opaque) -> u64;
     registers = c"qemu_plugin_get_registers": fn() -> *mut Array;
     read_register = c"qemu_plugin_read_register": fn(Opaque, *mut Array) -> c_int;
     read_virtual = c"qemu_plugin_read_memory_vaddr": fn(u64, *mut Array, usize) -> bool;

@@ -14,6 +14,7 @@ use super::api::{
     Id, Info, MemoryInfo, NO_REGISTERS, NOT_EQUAL, Opaque, READ_WRITE, READS_REGISTERS,
 };
 use super::options::{self, Hook, Options, Unit};
+use super::places::Places;
 use super::qemu::Qemu;
 use crate::arch::{self, Instruction, Privilege};
 use crate::cpu::Use;
@@ -30,8 +31,15 @@ pub static qemu_plugin_version: c_int = 4;
 struct Plugin {
     sanitizer: Sanitizer<Qemu>,
     hooks: HashMap<u64, Vec<(usize, Hook)>>,
-    /// `true` for a CPU whose registers must be read before its next block.
-    has_selected: Box<[AtomicBool]>,
+    cpus: Box<[PerCpu]>,
+}
+
+/// State of a CPU of its own thread.
+#[derive(Debug, Default)]
+struct PerCpu {
+    /// `true` if the registers must be read before the next block. The first time, they must.
+    has_selected: AtomicBool,
+    places: Places,
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
@@ -87,7 +95,7 @@ fn install(id: Id, info: &Info, target: &str, arguments: &[String]) -> Result<()
     let plugin = Plugin {
         sanitizer: Sanitizer::new(arch, qemu, options.core),
         hooks,
-        has_selected: (0..CPUS_MAX).map(|_| AtomicBool::new(true)).collect(),
+        cpus: (0..CPUS_MAX).map(|_| PerCpu::default()).collect(),
     };
     let Plugin { sanitizer, .. } = PLUGIN.get_or_init(|| plugin);
     let api = &sanitizer.host().api;
@@ -109,7 +117,8 @@ fn install(id: Id, info: &Info, target: &str, arguments: &[String]) -> Result<()
 }
 
 extern "C" fn begin_cpu(_: Id, cpu: c_uint) {
-    let Some(Plugin { sanitizer, .. }) = PLUGIN.get() else { return };
+    let Some(plugin) = PLUGIN.get() else { return };
+    let sanitizer = &plugin.sanitizer;
     let (cpu, host) = (cpu as usize, sanitizer.host());
     if cpu >= CPUS_MAX {
         let cause = format!("there are more than {CPUS_MAX} CPUs");
@@ -120,7 +129,7 @@ extern "C" fn begin_cpu(_: Id, cpu: c_uint) {
         return host.print(&Line::Refused { cause });
     }
     sanitizer.add_cpu(cpu);
-    host.attend(cpu);
+    plugin.select(cpu);
 }
 
 /// A CPU continues after it has halted, perhaps from a reset.
@@ -229,7 +238,8 @@ extern "C" fn access_by_kernel(cpu: c_uint, info: MemoryInfo, address: u64, pc: 
 
 #[inline]
 fn access(cpu: c_uint, info: MemoryInfo, address: u64, pc: u64, in_user_mode: bool) {
-    let Some(Plugin { sanitizer, .. }) = PLUGIN.get() else { return };
+    let Some(plugin) = PLUGIN.get() else { return };
+    let sanitizer = &plugin.sanitizer;
     // SAFETY: the word is QEMU's.
     let is_store = unsafe { (sanitizer.host().api.is_store)(info) };
     let wanted = if is_store { Use::Store } else { Use::Load };
@@ -238,15 +248,9 @@ fn access(cpu: c_uint, info: MemoryInfo, address: u64, pc: u64, in_user_mode: bo
         return;
     }
     CPU.set(cpu);
-    let api = &sanitizer.host().api;
     // SAFETY: as above.
-    let bytes = 1 << unsafe { (api.size_shift)(info) };
-    // SAFETY: this is the callback of the access.
-    let physical = || unsafe {
-        let found = (api.hardware_address)(info, address);
-        (!found.is_null() && !(api.is_io)(found)).then(|| (api.physical_address)(found))
-    };
-    sanitizer.access(Event { cpu, pc, in_user_mode }, address, bytes, wanted, physical);
+    let bytes = 1 << unsafe { (sanitizer.host().api.size_shift)(info) };
+    sanitizer.access(plugin.event(cpu, pc, in_user_mode), address, bytes, wanted);
 }
 
 extern "C" fn fetch_by_user(cpu: c_uint, pc: Opaque) {
@@ -274,7 +278,7 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let context = sanitizer.context(cpu);
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
     if let Some(invalidation) = effect.invalidation {
-        let event = Event { cpu, pc: *pc, in_user_mode: *in_user_mode };
+        let event = plugin.event(cpu, *pc, *in_user_mode);
         sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
     }
     if effect.selects_tables {
@@ -289,30 +293,41 @@ extern "C" fn call_hooks(cpu: c_uint, data: Opaque) {
     let cpu = cpu as usize;
     CPU.set(cpu);
     for (index, hook) in *hooks {
-        plugin.call_hook(Event { cpu, pc: *pc, in_user_mode: false }, *index, hook);
+        plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook);
     }
 }
 
 impl Plugin {
     /// Has the registers of the CPU read before its next block.
     fn select(&self, cpu: usize) {
-        if let Some(flag) = self.has_selected.get(cpu) {
-            flag.store(true, Ordering::SeqCst);
+        if let Some(of_cpu) = self.cpus.get(cpu) {
+            of_cpu.has_selected.store(true, Ordering::SeqCst);
             self.sanitizer.host().attend(cpu);
         }
+    }
+
+    /// An event at an instruction that was translated at `pc`, in the CPU's last block.
+    fn event(&self, cpu: usize, pc: u64, in_user_mode: bool) -> Event {
+        let pc = self.cpus.get(cpu).map_or(pc, |of_cpu| of_cpu.places.within(pc));
+        Event { cpu, pc, in_user_mode }
     }
 
     fn fetch(&self, cpu: usize, pc: u64, in_user_mode: bool) {
         CPU.set(cpu);
         let host = self.sanitizer.host();
+        let Some(of_cpu) = self.cpus.get(cpu) else { return };
         if let Some(page) = host.page_of(cpu) {
             // See `Qemu::attend`.
             page.store(pc >> 12 << 1 | u64::from(in_user_mode), Ordering::SeqCst);
         }
-        if self.has_selected.get(cpu).is_some_and(|flag| flag.swap(false, Ordering::SeqCst)) {
+        if of_cpu.has_selected.load(Ordering::Relaxed)
+            && of_cpu.has_selected.swap(false, Ordering::SeqCst)
+        {
             let arch = self.sanitizer.arch();
             self.sanitizer.select_tables(cpu, host.context(cpu, arch));
+            of_cpu.places.clear();
         }
+        let pc = of_cpu.places.at(pc, || host.pc(cpu));
         self.sanitizer.fetch(Event { cpu, pc, in_user_mode });
     }
 

@@ -22,6 +22,7 @@ const NOWHERE: u64 = u64::MAX;
 struct Registers {
     general: Vec<usize>,
     context: Vec<usize>,
+    pc: usize,
     privilege: usize,
     segments: [usize; 2],
 }
@@ -102,6 +103,7 @@ impl Qemu {
             Ok(Registers {
                 general: all(arch.general_registers())?,
                 context: all(arch.context_registers())?,
+                pc: find(arch.pc_register())?,
                 privilege: find(arch.privilege_register())?,
                 segments: SEGMENTS.map(|name| find(name).unwrap_or(0)),
             })
@@ -192,6 +194,12 @@ impl Qemu {
         let registers = self.registers.get(cpu).and_then(OnceLock::get);
         let value = registers.and_then(|registers| self.register(registers.privilege));
         value.map_or(Privilege::Other, |value| arch.privilege(value))
+    }
+
+    /// The program counter of the CPU of this thread, at the start of a block.
+    pub(super) fn pc(&self, cpu: usize) -> Option<u64> {
+        let registers = self.registers.get(cpu).and_then(OnceLock::get)?;
+        self.register(registers.pc)
     }
 
     /// Reads a word of virtual memory of the CPU of this thread.
