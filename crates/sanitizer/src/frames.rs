@@ -84,12 +84,6 @@ impl Frames {
         self.word(address).is_some_and(|word| word.load(Ordering::SeqCst) & TABLE != 0)
     }
 
-    /// Returns `true` if any frame of the page is a page table.
-    pub fn has_table(&self, address: u64, bytes: u64) -> bool {
-        let mut frames = (address..address + bytes).step_by(1 << FRAME_SHIFT);
-        bytes > 1 << 21 || frames.any(|frame| self.is_table(frame))
-    }
-
     /// The CPUs below `cpu_count` that may hold a translation to the frame, or from it.
     pub fn holders(&self, address: u64, cpu_count: usize) -> impl Iterator<Item = usize> + use<> {
         let word = self.word(address).map_or(0, |word| word.load(Ordering::SeqCst));

@@ -240,6 +240,7 @@ impl<H: Host> Sanitizer<H> {
             return None;
         }
         let found = *entry;
+        let physical = found.frame + (address - slot.start);
         if let Some(act) = found.act {
             if !found.is_reported {
                 state.tlb.set_reported(tag, &slot);
@@ -248,14 +249,14 @@ impl<H: Host> Sanitizer<H> {
                 self.report(state.report(place, (tag, &slot, &found, act)));
             }
         } else {
-            self.allow_fast(cpu, address, wanted, &slot, found.frame);
+            self.allow_fast(cpu, address, wanted, physical);
         }
-        Some(found.frame + (address - slot.start))
+        Some(physical)
     }
 
-    /// Lets later uses of the address pass without an event, except stores into page tables.
-    fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, slot: &Slot, frame: u64) {
-        if wanted != Use::Store || !self.frames.has_table(frame, slot.bytes()) {
+    /// Lets later uses of the address's 4 KiB pass without an event, except stores into page tables.
+    fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, physical: u64) {
+        if wanted != Use::Store || !self.frames.is_table(physical) {
             cpu.set_fast(address, wanted);
         }
     }
@@ -305,8 +306,9 @@ impl<H: Host> Sanitizer<H> {
             state.counts.not_in_tables += 1;
             return (None, is_new);
         }
-        self.allow_fast(cpu, address, wanted, &slot, found.frame);
-        (Some(found.frame + (address - slot.start)), is_new)
+        let physical = found.frame + (address - slot.start);
+        self.allow_fast(cpu, address, wanted, physical);
+        (Some(physical), is_new)
     }
 
     /// Records the frames that a translation names and was read from.
