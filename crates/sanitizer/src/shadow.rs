@@ -131,7 +131,11 @@ impl Held {
                     dropped.extend(of_kind.filter(|slot| slot.kind == kind && slot.shift == shift));
                 } else {
                     let numbers = first >> shift..=last >> shift;
-                    dropped.extend(numbers.map(|number| Slot { kind, shift, start: number << shift }));
+                    dropped.extend(numbers.map(|number| Slot {
+                        kind,
+                        shift,
+                        start: number << shift,
+                    }));
                 }
             }
         }

@@ -77,7 +77,8 @@ fn hinted_shift(ttl: u64) -> Option<u8> {
 
 /// "TLB range maintenance instructions".
 fn range(operand: u64, page_shift: u8) -> Option<(u64, u64)> {
-    let [number, scale, granule] = [(39, 31), (44, 3), (46, 3)].map(|(at, mask)| operand >> at & mask);
+    let [number, scale, granule] =
+        [(39, 31), (44, 3), (46, 3)].map(|(at, mask)| operand >> at & mask);
     let shift = granule_shift(granule).unwrap_or(page_shift);
     let first = sign_extended((operand & ((1 << 37) - 1)) << shift, 37 + shift);
     let bytes = ((number + 1) << (5 * scale + 1)) << shift;
@@ -109,9 +110,9 @@ impl Architecture for Aarch64 {
 
     fn general_registers(&self) -> &'static [&'static str] {
         &[
-            "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12",
-            "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24",
-            "x25", "x26", "x27", "x28", "x29", "x30",
+            "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13",
+            "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25",
+            "x26", "x27", "x28", "x29", "x30",
         ]
     }
 
@@ -138,7 +139,12 @@ impl Architecture for Aarch64 {
         ];
         let tagged = if tcr >> 22 & 1 != 0 { ttbr1 } else { ttbr0 };
         let mask = if tcr >> 36 & 1 != 0 { 0xffff } else { 0xff };
-        Context { is_on: sctlr & 1 != 0, tag: (tagged >> 48 & mask) as u32, halves, control: [0; 2] }
+        Context {
+            is_on: sctlr & 1 != 0,
+            tag: (tagged >> 48 & mask) as u32,
+            halves,
+            control: [0; 2],
+        }
     }
 
     fn privilege_register(&self) -> &'static str {
@@ -155,15 +161,17 @@ impl Architecture for Aarch64 {
 
     fn decode(&self, bytes: &[u8], _: u64) -> Option<Instruction> {
         let word = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
-        let [op1, crn, crm, op2] = [(16, 7), (12, 15), (8, 15), (5, 7)]
-            .map(|(at, mask)| word >> at & mask);
+        let [op1, crn, crm, op2] =
+            [(16, 7), (12, 15), (8, 15), (5, 7)].map(|(at, mask)| word >> at & mask);
         let register = (word & 31) as u8;
         let operand = if register == 31 { Operand::Zero } else { Operand::Register(register) };
         let operation = match word >> 19 {
             // SYS.
             0b1_1010_1010_0001 if matches!(crn, 8 | 9) => Operation::Tlbi(tlbi(op1, crm, op2)?),
             // MSR to SCTLR_EL1, TTBR0_EL1, TTBR1_EL1 or TCR_EL1.
-            0b1_1010_1010_0011 if op1 == 0 && matches!((crn, crm, op2), (1 | 2, 0, 0) | (2, 0, 1 | 2)) => {
+            0b1_1010_1010_0011
+                if op1 == 0 && matches!((crn, crm, op2), (1 | 2, 0, 0) | (2, 0, 1 | 2)) =>
+            {
                 Operation::SelectTables
             }
             _ => return None,

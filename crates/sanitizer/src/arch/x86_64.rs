@@ -50,9 +50,7 @@ fn write_control(number: u8, value: u64, context: &Context) -> Option<Invalidati
             LoadsWithoutTags::Drop => Some(Invalidation::whole(Tags::AllButGlobal)),
             LoadsWithoutTags::Keep => None,
         },
-        3 if value & NO_FLUSH == 0 => {
-            Some(Invalidation::whole(Tags::One((value & PCID) as u32)))
-        }
+        3 if value & NO_FLUSH == 0 => Some(Invalidation::whole(Tags::One((value & PCID) as u32))),
         4 => {
             let (changed, set) = (cr4 ^ value, value & !cr4);
             let cleared = cr4 & !value;
@@ -238,4 +236,3 @@ impl Architecture for X86_64 {
         Step::Page { frame, access: access(value), is_global: value & GLOBAL != 0 }
     }
 }
-

@@ -182,7 +182,15 @@ extern "C" fn translate(_: Id, block: Opaque) {
         if watches {
             let callback = fetched as extern "C" fn(c_uint, Opaque);
             let pc = first as Opaque;
-            (api.on_block_if)(block, callback, READS_REGISTERS, NOT_EQUAL, host.page, key(first), pc);
+            (api.on_block_if)(
+                block,
+                callback,
+                READS_REGISTERS,
+                NOT_EQUAL,
+                host.page,
+                key(first),
+                pc,
+            );
         }
         let mut last_page = first >> 12;
         for index in 0..(api.block_len)(block) {

@@ -118,10 +118,7 @@ impl Qemu {
     }
 
     /// Calls `fill` with an empty buffer of glib, and returns the first words that it has filled in.
-    fn bytes<const N: usize>(
-        &self,
-        fill: impl FnOnce(*mut Array) -> bool,
-    ) -> Option<[u8; N]> {
+    fn bytes<const N: usize>(&self, fill: impl FnOnce(*mut Array) -> bool) -> Option<[u8; N]> {
         let mut buffer = BUFFER.get() as *mut Array;
         if buffer.is_null() {
             // SAFETY: it has no conditions.
@@ -168,9 +165,9 @@ impl Qemu {
                 let index = index.map_or(0, |(number, scale)| general(number) << scale);
                 let place = SEGMENTS.iter().position(|name| Some(*name) == segment);
                 let registers = self.registers.get(cpu).and_then(OnceLock::get);
-                let segment = place.zip(registers).and_then(|(place, registers)| {
-                    self.register(registers.segments[place])
-                });
+                let segment = place
+                    .zip(registers)
+                    .and_then(|(place, registers)| self.register(registers.segments[place]));
                 base.map_or(0, general)
                     .wrapping_add(index)
                     .wrapping_add_signed(displacement)

@@ -26,8 +26,8 @@ pub(crate) use options::Boot;
 
 use bochs::Disc;
 use console::{Console, Line};
-use emulator::Emulator;
 pub(crate) use emulator::Architecture;
+use emulator::Emulator;
 use error::BootError;
 use load::Load;
 use options::{FaultAround, Replicas};

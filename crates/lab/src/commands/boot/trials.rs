@@ -62,7 +62,8 @@ impl Report {
     ///
     /// If it has not.
     pub(crate) fn check_sanitizer(&self, faults: Option<&[Fault]>) -> Result<(), BootError> {
-        let of_no_trial = |fault: &&Fault| (fault.mark as usize).wrapping_sub(1) >= self.trials.len();
+        let of_no_trial =
+            |fault: &&Fault| (fault.mark as usize).wrapping_sub(1) >= self.trials.len();
         if faults.unwrap_or_default().iter().any(|fault| of_no_trial(&fault)) {
             return Err(BootError::Sanitizer { scenario: "a storm".to_owned(), has: "a fault" });
         }
@@ -110,10 +111,7 @@ impl Printed for Report {
         for scenario in scenarios {
             let cell = |fault: &&str| {
                 let is_cell = |trial: &&Trial| trial.scenario == scenario && trial.fault == **fault;
-                self.trials
-                    .iter()
-                    .find(is_cell)
-                    .map_or(String::new(), Trial::cell)
+                self.trials.iter().find(is_cell).map_or(String::new(), Trial::cell)
             };
             let name = scenario.replace('-', " ");
             table.row([name].into_iter().chain(faults.iter().map(cell)));

@@ -65,7 +65,8 @@ impl FromStr for Hook {
             ["virtual" | "physical" | "number"] => true,
             ["descriptor", base, bytes] => [base, bytes].iter().all(|number| {
                 let digits = number.strip_prefix("0x");
-                digits.map_or(number.parse().ok(), |digits| u64::from_str_radix(digits, 16).ok())
+                digits
+                    .map_or(number.parse().ok(), |digits| u64::from_str_radix(digits, 16).ok())
                     .is_some_and(|number| number != 0)
             }),
             _ => false,

@@ -271,7 +271,8 @@ mod tests {
     #[test]
     fn run_that_shows_nothing_is_error() {
         let hooks = ["f:1".parse::<Hook>().expect("a hook")];
-        let shows = Totals { cpus: 4, cpus_in_user_mode: 2, fills: 9, reused: 1, ..Totals::default() };
+        let shows =
+            Totals { cpus: 4, cpus_in_user_mode: 2, fills: 9, reused: 1, ..Totals::default() };
         assert!(judge(&shows, &hooks).is_ok());
         let without = [
             Totals { fills: 0, ..shows.clone() },

@@ -54,7 +54,8 @@ impl Plugin {
     ) -> Result<Self, SanitizeError> {
         for hook in hooks {
             let address = symbols.address(hook.symbol());
-            let address = address.ok_or_else(|| SanitizeError::NoSymbol(hook.symbol().to_owned()))?;
+            let address =
+                address.ok_or_else(|| SanitizeError::NoSymbol(hook.symbol().to_owned()))?;
             self.arguments += &format!(",{}", hook.argument(address));
             self.hooks.push(hook.symbol().to_owned());
         }

@@ -26,8 +26,7 @@ impl Symbols {
     ///
     /// If the file has no symbols.
     pub(crate) fn read(path: &Path) -> Result<Self, SanitizeError> {
-        let failed =
-            |error: String| SanitizeError::Symbols { path: path.to_owned(), error };
+        let failed = |error: String| SanitizeError::Symbols { path: path.to_owned(), error };
         let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
         let found = if bytes.starts_with(b"\x7fELF") {
             let file = object::File::parse(&*bytes).map_err(|error| failed(error.to_string()))?;

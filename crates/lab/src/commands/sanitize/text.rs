@@ -9,12 +9,7 @@ use super::symbols::Symbols;
 use crate::render::grouped;
 
 /// A fault, in a few lines.
-pub(super) fn fault(
-    report: &Report,
-    number: usize,
-    symbols: &Symbols,
-    plugin: &Plugin,
-) -> String {
+pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &Plugin) -> String {
     let Report { mode, cpu, page, frame, at, filled, act, .. } = report;
     let place = |pc: u64| symbols.place(pc);
     let (what, may) = match mode {
@@ -81,7 +76,9 @@ pub(super) fn summary(totals: &Totals, printed: usize) -> String {
     }
     let _ = match totals.faults {
         0 => writeln!(text, "nothing was found"),
-        faults => writeln!(text, "{faults} distinct faults ({} reports), {printed} above", totals.reports),
+        faults => {
+            writeln!(text, "{faults} distinct faults ({} reports), {printed} above", totals.reports)
+        }
     };
     text
 }
