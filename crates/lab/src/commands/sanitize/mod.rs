@@ -130,12 +130,12 @@ impl Sanitize {
             json.write(&lines.map(|line| line.json() + "\n").collect::<String>())?;
         }
         let totals = outcome.totals.ok_or(SanitizeError::NoPlugins { program })?;
-        print(&text::summary(&totals, outcome.faults.len()))?;
-        if !outcome.faults.is_empty() {
-            return Ok(FOUND);
+        let is_found = !outcome.faults.is_empty();
+        if !is_found {
+            judge(&totals, &hooks)?;
         }
-        judge(&totals, &hooks)?;
-        Ok(0)
+        print(&text::summary(&totals, outcome.faults.len()))?;
+        Ok(if is_found { FOUND } else { 0 })
     }
 
     /// QEMU's program, and the options that the user gave for it.

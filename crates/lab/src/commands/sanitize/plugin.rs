@@ -35,7 +35,9 @@ impl Plugin {
         let directory = directory.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         let beside = [directory.join(NAME), directory.join("deps").join(NAME)];
         let candidates = path.map_or(beside.to_vec(), |path| vec![path.to_owned()]);
-        let found = candidates.iter().find(|path| path.is_file());
+        // Cargo leaves the plugin at either place. The newer is that of the last build.
+        let built = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+        let found = candidates.iter().filter(|path| path.is_file()).max_by_key(built);
         let path = found.cloned().ok_or_else(|| SanitizeError::NoPlugin(candidates[0].clone()))?;
         // QEMU takes a name without a directory for that of a library.
         let path = std::path::absolute(&path).unwrap_or(path);

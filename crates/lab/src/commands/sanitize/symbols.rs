@@ -1,4 +1,5 @@
-//! The symbols of a kernel: from its ELF file, from `System.map`, or from `/proc/kallsyms`.
+//! The symbols of a kernel: from its ELF file, from `System.map`, or from `/proc/kallsyms`. Names of
+//! Rust are paths.
 
 use std::collections::HashMap;
 use std::fs;
@@ -36,7 +37,9 @@ impl Symbols {
             });
             symbols
                 .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.to_owned())))
-                .filter(|(_, name)| !name.is_empty())
+                // Labels within functions, and marks of code and data.
+                .filter(|(_, name)| !name.is_empty() && !name.starts_with(['.', '$']))
+                .map(|(address, name)| (address, format!("{:#}", rustc_demangle::demangle(&name))))
                 .collect()
         } else {
             lines(&String::from_utf8_lossy(&bytes))
