@@ -14,7 +14,7 @@ const FRAME_SHIFT: u32 = 12;
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 1 << 17;
 
-type Chunk = Box<[AtomicU64; CHUNK]>;
+type Chunk = Box<[AtomicU64]>;
 
 /// The words of all frames.
 ///
@@ -39,7 +39,7 @@ impl Frames {
     fn word(&self, address: u64) -> Option<&AtomicU64> {
         let number = (address >> FRAME_SHIFT) as usize;
         let chunk = self.0.get(number / CHUNK)?;
-        let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
         Some(&chunk[number % CHUNK])
     }
 

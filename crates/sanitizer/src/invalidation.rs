@@ -118,11 +118,10 @@ impl Invalidation {
             (Kind::Table, Pointers::All) => Ok(()),
             (Kind::Table, Pointers::Kept) => Err(Left::LastLevelOnly),
             _ if !overlaps => Err(Left::OtherPages),
-            (Kind::Table, Pointers::OnTheWay) => Ok(()),
             (Kind::Page, _) if self.only_shift.is_some_and(|shift| shift != slot.shift) => {
                 Err(Left::OtherSize)
             }
-            (Kind::Page, _) => Ok(()),
+            (Kind::Page, _) | (Kind::Table, Pointers::OnTheWay) => Ok(()),
         }
     }
 }

@@ -186,8 +186,8 @@ impl Line {
     }
 }
 
-/// What makes faults distinct: the mode, the store that changed the page table, the instruction that
-/// made the entry a fault, the CPU's privilege, and the guest's mark.
+/// Faults with an equal identity are one: the mode, the store that changed the page table, the
+/// instruction that made the entry a fault, the CPU's privilege, and the guest's mark.
 type Identity = (Mode, Option<u64>, u64, bool, u64);
 
 /// The reports so far.

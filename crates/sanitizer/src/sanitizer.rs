@@ -184,8 +184,8 @@ impl<H: Host> Sanitizer<H> {
         }
     }
 
-    /// Before a CPU executes a block: on another page than the last block, in another mode, or after
-    /// [`Host::attend`].
+    /// Before a CPU executes a block: on another page than the last block, in another mode, or
+    /// after [`Host::attend`].
     pub fn fetch(&self, event: Event) {
         let Some(cpu) = self.cpu(event.cpu) else { return };
         let attends = cpu.attention.load(Ordering::SeqCst);
@@ -254,7 +254,7 @@ impl<H: Host> Sanitizer<H> {
         Some(physical)
     }
 
-    /// Lets later uses of the address's 4 KiB pass without an event, except stores into page tables.
+    /// Lets later uses of the address's 4 KiB pass, except stores into page tables.
     fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, physical: u64) {
         if wanted != Use::Store || !self.frames.is_table(physical) {
             cpu.set_fast(address, wanted);

@@ -1,5 +1,5 @@
-//! The shadow TLB of one CPU: all entries that the CPU may still hold. It grows, and forgets nothing
-//! but what is invalidated.
+//! The shadow TLB of one CPU: all entries that the CPU may still hold. It grows, and forgets
+//! nothing but what is invalidated.
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;

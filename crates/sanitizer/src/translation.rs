@@ -26,6 +26,7 @@ impl Access {
     }
 
     /// Returns these accesses without those of `other`.
+    #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }

@@ -7,16 +7,25 @@ use std::process::Output;
 
 use crate::common::{BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, text};
 
-const TOTALS: &str = r#""cpus":4,"fills":90,"held":9,"invalidations":3,"root_loads":2,"table_stores":5,"settled":0,"dropped_in_time":1,"not_in_tables":0,"reports":0,"#;
+const TOTALS: &str = concat!(
+    r#""cpus":4,"fills":90,"held":9,"invalidations":3,"root_loads":2,"table_stores":5,"#,
+    r#""settled":0,"dropped_in_time":1,"not_in_tables":0,"reports":0,"#,
+);
 
 /// A fault: CPU 1 has missed an invalidation.
-const FAULT: &str = r#"{"event":"fault","mode":"reuse","cpu":1,"in_user_mode":true,"is_used":false,"at":{"time":9,"pc":4096},"page":8192,"bytes":4096,"tag":3,"frame":65536,"is_writable":true,"filled":{"time":2,"pc":4096},"change":{"at":{"time":4,"pc":36},"cpu":0},"act":{"deed":{"reused":0},"at":{"time":7,"pc":32},"cpu":0},"later":[{"at":{"time":5,"pc":33},"by":1,"left":"other-tag"}],"mark":0}"#;
+const FAULT: &str = concat!(
+    r#"{"event":"fault","mode":"reuse","cpu":1,"in_user_mode":true,"is_used":false,"#,
+    r#""at":{"time":9,"pc":4096},"page":8192,"bytes":4096,"tag":3,"frame":65536,"#,
+    r#""is_writable":true,"filled":{"time":2,"pc":4096},"#,
+    r#""change":{"at":{"time":4,"pc":36},"cpu":0},"#,
+    r#""act":{"deed":{"reused":0},"at":{"time":7,"pc":32},"cpu":0},"#,
+    r#""later":[{"at":{"time":5,"pc":33},"by":1,"left":"other-tag"}],"mark":0}"#,
+);
 
 /// The last line, with these numbers.
 fn ended(in_user_mode: u32, reused: u32, faults: u32) -> String {
-    format!(
-        r#"{{"event":"ended","cpus_in_user_mode":{in_user_mode},{TOTALS}"reused":{reused},"faults":{faults}}}"#
-    )
+    let start = format!(r#"{{"event":"ended","cpus_in_user_mode":{in_user_mode},{TOTALS}"#);
+    format!(r#"{start}"reused":{reused},"faults":{faults}}}"#)
 }
 
 /// Instead of a line: QEMU prints its arguments.

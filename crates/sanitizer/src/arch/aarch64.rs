@@ -67,7 +67,7 @@ const fn granule_shift(field: u64) -> Option<u8> {
     }
 }
 
-/// The page size that a level hint (FEAT_TTL) names.
+/// The page size that a level hint (`FEAT_TTL`) names.
 fn hinted_shift(ttl: u64) -> Option<u8> {
     let page_shift = granule_shift(ttl >> 2)?;
     let above = 3 - (ttl & 3) as u8;

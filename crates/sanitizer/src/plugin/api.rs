@@ -42,7 +42,7 @@ pub(super) struct RegisterDescription {
 /// An array of glib.
 #[repr(C)]
 pub(super) struct Array {
-    pub(super) data: *mut u8,
+    pub(super) data: *mut c_void,
     pub(super) len: c_uint,
 }
 
@@ -88,11 +88,24 @@ macro_rules! functions {
                             >(found)
                         }
                     },)*
-                    // SAFETY: the types have not changed since QEMU 5.0, and since version 5.
-                    physical_memory: symbol(c"cpu_physical_memory_rw")
-                        .map(|found| unsafe { mem::transmute(found) }),
-                    read_memory_hwaddr: symbol(c"qemu_plugin_read_memory_hwaddr")
-                        .map(|found| unsafe { mem::transmute(found) }),
+                    physical_memory: symbol(c"cpu_physical_memory_rw").map(|found| {
+                        // SAFETY: the type has not changed since QEMU 5.0.
+                        unsafe {
+                            mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn(u64, *mut u8, u64, bool),
+                            >(found)
+                        }
+                    }),
+                    read_memory_hwaddr: symbol(c"qemu_plugin_read_memory_hwaddr").map(|found| {
+                        // SAFETY: the type is that of version 5.
+                        unsafe {
+                            mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn(u64, *mut Array, usize) -> c_int,
+                            >(found)
+                        }
+                    }),
                 })
             }
         }

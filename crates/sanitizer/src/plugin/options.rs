@@ -19,8 +19,8 @@ pub(super) enum Unit {
 /// What happens where a hook is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A frame gets a new owner: the number of the argument (from 0 on), its unit, and the number of
-    /// the argument with the logarithm of the number of frames.
+    /// A frame gets a new owner: the number of the argument (from 0 on), its unit, and the number
+    /// of the argument with the logarithm of the number of frames.
     Reuse(usize, Unit, Option<usize>),
     /// The changes of page tables by this CPU are settled.
     Settle,

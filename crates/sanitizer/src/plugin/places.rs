@@ -1,5 +1,5 @@
-//! Where a CPU executes a block. QEMU translates a block of a physical page once, and executes it at
-//! each address at which the page is mapped: the address of the translation is not the program
+//! Where a CPU executes a block. QEMU translates a block of a physical page once, and executes it
+//! at each address at which the page is mapped: the address of the translation is not the program
 //! counter of every execution.
 
 use std::sync::atomic::{AtomicU64, Ordering};

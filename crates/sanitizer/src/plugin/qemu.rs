@@ -117,7 +117,7 @@ impl Qemu {
         Ok(())
     }
 
-    /// Calls `fill` with an empty buffer of glib, and returns the first words that it has filled in.
+    /// Calls `fill` with an empty buffer of glib, and returns the first bytes that it filled in.
     fn bytes<const N: usize>(&self, fill: impl FnOnce(*mut Array) -> bool) -> Option<[u8; N]> {
         let mut buffer = BUFFER.get() as *mut Array;
         if buffer.is_null() {
@@ -132,7 +132,9 @@ impl Qemu {
             return None;
         }
         // SAFETY: glib keeps `len` valid bytes at `data`.
-        let filled = unsafe { std::slice::from_raw_parts((*buffer).data, (*buffer).len as usize) };
+        let filled = unsafe {
+            std::slice::from_raw_parts((*buffer).data.cast::<u8>(), (*buffer).len as usize)
+        };
         let mut bytes = [0; N];
         let len = filled.len().min(N);
         bytes[..len].copy_from_slice(&filled[..len]);

@@ -1,9 +1,9 @@
 //! `shootdown sanitize`: runs any kernel under QEMU with a TLB that never forgets, and reports CPUs
 //! that can use translations which they must not use any more.
 //!
-//! In reading order: `symbols` finds addresses, `hooks` are the places where the kernel gives frames
-//! to new owners, `plugin` is the plugin of QEMU and its output, and `text` the output of the
-//! command.
+//! In reading order: `symbols` finds addresses, `hooks` are the places where the kernel gives
+//! frames to new owners, `plugin` is the plugin of QEMU and its output, and `text` the output of
+//! the command.
 
 mod error;
 mod hooks;
@@ -47,9 +47,9 @@ the kernel calls SYMBOL, the frame in the argument with this number (from 1 on) 
 unit is `virtual` (an address that maps the frame), `physical`, `number`, or `descriptor/BASE/BYTES`
 (an element of an array); ORDER is the argument with the logarithm of the number of frames.
 
-Exits with status 0 if nothing was found, with 1 if something was, with 2 for bad input or a run that
-shows nothing: fewer than two CPUs ran user code, or no frame was reused; and with 3 if QEMU or the
-plugin cannot run.";
+Exits with status 0 if nothing was found, with 1 if something was, with 2 for bad input or a run
+that shows nothing: fewer than two CPUs ran user code, or no frame was reused; and with 3 if QEMU or
+the plugin cannot run.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Sanitize {

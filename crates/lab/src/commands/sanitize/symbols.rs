@@ -1,5 +1,5 @@
-//! The symbols of a kernel: from its ELF file, from `System.map`, or from `/proc/kallsyms`. Names of
-//! Rust are paths.
+//! The symbols of a kernel: from its ELF file, from `System.map`, or from `/proc/kallsyms`. Names
+//! of Rust are paths.
 
 use std::collections::HashMap;
 use std::fs;

@@ -22,8 +22,8 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
     let writable = if report.is_writable && *mode != Mode::Tables { ", writable" } else { "" };
     let tag = report.tag.map_or("global".to_owned(), |tag| format!("tag {tag}"));
     let mut text = format!(
-        "fault {number} ({}): CPU {cpu} {verb} an old entry in {privilege}, at {}\n  entry     {} of \
-         {} for {page:#x} ({tag}{writable}), which {may}: {what} {frame:#x}\n",
+        "fault {number} ({}): CPU {cpu} {verb} an old entry in {privilege}, at {}\n  \
+         entry     {} of {} for {page:#x} ({tag}{writable}), which {may}: {what} {frame:#x}\n",
         mode.name(),
         place(at.pc),
         if *mode == Mode::Tables { "pointer" } else { "translation" },
