@@ -136,6 +136,8 @@ impl Cpu {
         by: usize,
         invalidation: &Invalidation,
     ) {
+        // Before the invalidation, which may drop the last large page.
+        let has_large_pages = state.tlb.has_large_pages();
         let before = state.tlb.pending();
         state.tlb.invalidate(invalidation);
         state.counts.dropped_in_time += (before - state.tlb.pending()) as u64;
@@ -146,7 +148,7 @@ impl Cpu {
         state.recent.push_back((at, by, *invalidation));
         match invalidation.pages {
             // Pages are mostly small ones, and a larger one covers all slots.
-            Pages::Range(first, last) if first == last && !state.tlb.has_large_pages() => {
+            Pages::Range(first, last) if first == last && !has_large_pages => {
                 self.fast_slot(first >> 12).store(0, Ordering::Relaxed);
             }
             _ => self.clear_fast(),

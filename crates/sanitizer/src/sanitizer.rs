@@ -126,7 +126,6 @@ impl<H: Host> Sanitizer<H> {
         state.counts.root_loads += u64::from(state.context.halves != context.halves);
         state.context = context;
         cpu.clear_fast();
-        cpu.attention.store(state.tlb.pending() != 0, Ordering::SeqCst);
     }
 
     /// The tables that a CPU uses.
@@ -188,8 +187,7 @@ impl<H: Host> Sanitizer<H> {
     /// after [`Host::attend`].
     pub fn fetch(&self, event: Event) {
         let Some(cpu) = self.cpu(event.cpu) else { return };
-        let attends = cpu.attention.load(Ordering::SeqCst);
-        if !attends && cpu.is_fast(event.pc, Use::Fetch) {
+        if cpu.is_fast(event.pc, Use::Fetch) {
             return;
         }
         let address = self.arch.canonical(event.pc);
@@ -200,7 +198,7 @@ impl<H: Host> Sanitizer<H> {
         if event.in_user_mode {
             cpu.ran_user_code.store(true, Ordering::Relaxed);
         }
-        if attends {
+        if cpu.attention.load(Ordering::SeqCst) {
             self.report_possible(event, cpu, &mut state);
         }
         let (_, new_tables) = self.use_entry(event, cpu, &mut state, address, Use::Fetch);

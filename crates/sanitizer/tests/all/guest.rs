@@ -52,6 +52,8 @@ pub(crate) const TABLES: [u64; 3] = [0x2000, 0x3000, 0x4000];
 pub(crate) const PAGE: u64 = 0x40_0000;
 pub(crate) const FRAME: u64 = 0x10_0000;
 pub(crate) const OTHER: u64 = 0x20_0000;
+/// A page of the kernel, which [`Guest::map_kernel_page`] maps.
+pub(crate) const KERNEL_PAGE: u64 = 0xffff_c900_0000_0000;
 /// The address of the entry of [`PAGE`].
 pub(crate) const ENTRY: u64 = TABLES[2];
 /// The address of the entry that points to the last table.
@@ -84,6 +86,15 @@ impl Guest {
             guest.load_root(cpu, ROOT);
         }
         guest
+    }
+
+    /// The kernel maps a page of its own, beside the mapping of all memory.
+    pub(crate) fn map_kernel_page(&self, frame: u64) {
+        let memory = self.sanitizer.host();
+        memory.write(ROOT + (KERNEL_PAGE >> 39 & 511) * 8, 0x6000 | 3);
+        for (table, next) in [(0x6000, 0x7000), (0x7000, 0x8000), (0x8000, frame)] {
+            memory.write(table, next | 3);
+        }
     }
 
     /// The CPU's registers select a root, without an invalidation.

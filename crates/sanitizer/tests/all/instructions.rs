@@ -2,6 +2,7 @@
 
 use shootdown_sanitizer::arch::{Context, Effect, Operand, Operation, named};
 use shootdown_sanitizer::invalidation::{Invalidation, Pages, Pointers, Tags};
+use shootdown_sanitizer::translation::Tag;
 
 /// Decodes an instruction, and executes it with these operands.
 fn effect(arch: &str, bytes: &[u8], operands: [u64; 2], context: &Context) -> Option<Effect> {
@@ -45,6 +46,15 @@ fn x86_forms_invalidate_what_sdm_says() {
     for other in [&[0x90][..], &[0x0f, 0x01, 0xf8], &[0x0f, 0x20, 0xd8]] {
         assert_eq!(x86(other, [0, 0], 0), None);
     }
+}
+
+#[test]
+fn tags_include_global_entries_by_form() {
+    let of = |tags: Tags| [Tag::Global, Tag::Space(3), Tag::Space(4)].map(|tag| tags.include(tag));
+    assert_eq!(of(Tags::All), [true, true, true]);
+    assert_eq!(of(Tags::AllButGlobal), [false, true, true]);
+    assert_eq!(of(Tags::One(3)), [false, true, false]);
+    assert_eq!(of(Tags::OneAndGlobal(3)), [true, true, false]);
 }
 
 #[test]

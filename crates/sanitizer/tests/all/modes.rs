@@ -5,8 +5,8 @@ use shootdown_sanitizer::invalidation::{Left, Tags};
 use shootdown_sanitizer::report::Mode;
 
 use crate::guest::{
-    ENTRY, FRAME, GLOBAL, Guest, MAPPED, OTHER, PAGE, READ_ONLY, ROOT, TABLES, UPPER, last_level,
-    whole,
+    ENTRY, FRAME, GLOBAL, Guest, KERNEL_PAGE, MAPPED, OTHER, PAGE, READ_ONLY, ROOT, TABLES, UPPER,
+    last_level, whole,
 };
 
 /// CPU 1 uses the page; CPU 0 unmaps it, invalidates it on itself, and gives the frame away.
@@ -86,7 +86,10 @@ fn report_explains_why_invalidations_left_entry() {
 fn removed_permission_is_reported_after_settling() {
     let guest = Guest::new(&[Mode::Permission]);
     guest.access(1, PAGE, Use::Store);
-    guest.store(0, ENTRY, FRAME | READ_ONLY);
+    // Each store is an event, also the later ones into the same table.
+    for bits in [MAPPED, READ_ONLY, MAPPED, READ_ONLY] {
+        guest.store(0, ENTRY, FRAME | bits);
+    }
     guest.run(1, true);
     assert_eq!(guest.faults(), [], "the flush may still come");
     guest.settle(0);
@@ -130,6 +133,33 @@ fn freed_table_is_reported_in_kernel() {
 }
 
 #[test]
+fn old_pointer_stays_beside_new_pages() {
+    let guest = Guest::new(&[Mode::Tables]);
+    guest.access(1, PAGE, Use::Load);
+    let memory = guest.sanitizer.host();
+    memory.write(OTHER + 8, FRAME | MAPPED);
+    guest.store(0, UPPER, OTHER | MAPPED);
+    guest.access(1, PAGE + 0x1000, Use::Load);
+    guest.reuse(0, TABLES[2]);
+    guest.run(1, false);
+    assert_eq!(guest.faults()[0].frame, TABLES[2]);
+}
+
+#[test]
+fn store_before_first_walk_is_seen_after_it() {
+    // CPU 0 stores into a frame that becomes a table only when CPU 1 walks it.
+    let guest = Guest::new(&[Mode::Permission]);
+    for _ in 0..2 {
+        guest.store(0, ENTRY, FRAME | MAPPED);
+    }
+    guest.access(1, PAGE, Use::Store);
+    guest.store(0, ENTRY, 0);
+    guest.settle(0);
+    guest.run(1, true);
+    assert_eq!(guest.faults().len(), 1);
+}
+
+#[test]
 fn freed_table_without_pointer_is_no_fault() {
     let guest = Guest::new(&[Mode::Tables]);
     guest.access(1, PAGE, Use::Load);
@@ -152,6 +182,10 @@ fn other_frame_of_two_mib_is_no_table() {
     let table = OTHER;
     at_boundary.sanitizer.host().write(UPPER, table | MAPPED);
     at_boundary.sanitizer.host().write(table, FRAME | MAPPED);
+    // The CPU has used the other frame, and does not any more.
+    at_boundary.sanitizer.host().write(table + 8, (table + 0x3000) | MAPPED);
+    at_boundary.access(1, PAGE + 0x1000, Use::Load);
+    at_boundary.invalidate_page(1, PAGE + 0x1000);
     at_boundary.access(1, PAGE, Use::Load);
     at_boundary.reuse(0, table + 0x3000);
     at_boundary.run(1, true);
@@ -161,29 +195,27 @@ fn other_frame_of_two_mib_is_no_table() {
 #[test]
 fn kernel_page_is_reported_when_used() {
     // The kernel unmaps a page of its own, frees the frame, and flushes later.
-    let page = 0xffff_c900_0000_0000_u64;
     let guest = Guest::new(&[Mode::Reuse]);
-    let memory = guest.sanitizer.host();
-    memory.write(ROOT + (page >> 39 & 511) * 8, 0x6000 | 3);
-    for (table, next) in [(0x6000, 0x7000), (0x7000, 0x8000), (0x8000, OTHER)] {
-        memory.write(table, next | 3);
-    }
-    guest.access(1, page, Use::Load);
+    guest.map_kernel_page(OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
     guest.store(0, 0x8000, 0);
     guest.reuse(0, OTHER);
     guest.run(1, false);
     guest.run(1, true);
     assert_eq!(guest.faults(), [], "nobody uses the page");
-    guest.access(1, page, Use::Load);
+    guest.access(1, KERNEL_PAGE, Use::Load);
     assert!(guest.faults()[0].is_used);
 }
 
 #[test]
 fn frames_that_kernel_keeps_mapped_are_no_faults() {
     let guest = Guest::new(&Mode::ALL);
+    guest.map_kernel_page(OTHER);
     guest.store(1, OTHER, 1);
+    guest.access(1, KERNEL_PAGE, Use::Load);
     guest.reuse(0, OTHER);
     guest.store(1, OTHER, 2);
+    guest.access(1, KERNEL_PAGE, Use::Load);
     guest.run(1, true);
     assert_eq!(guest.faults(), []);
 }

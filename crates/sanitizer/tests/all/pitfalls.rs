@@ -22,6 +22,18 @@ fn one_invalidation_drops_whole_large_page() {
 }
 
 #[test]
+fn no_part_of_dropped_large_page_is_known() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.sanitizer.host().write(UPPER, OTHER | MAPPED | LARGE);
+    for _ in 0..2 {
+        guest.access(1, PAGE + 0x3000, Use::Store);
+    }
+    guest.invalidate_page(1, PAGE);
+    guest.access(1, PAGE + 0x3000, Use::Store);
+    assert_eq!(guest.sanitizer.totals().fills, 2);
+}
+
+#[test]
 fn any_frame_of_large_page_is_reported() {
     let guest = Guest::new(&[Mode::Reuse]);
     guest.sanitizer.host().write(UPPER, OTHER | MAPPED | LARGE);
@@ -74,6 +86,18 @@ fn refused_access_walks_again() {
     guest.store(1, ENTRY, OTHER | MAPPED);
     guest.access(1, PAGE, Use::Store);
     guest.reuse(1, FRAME);
+    guest.run(1, true);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
+fn refused_access_drops_large_page() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.sanitizer.host().write(UPPER, OTHER | 5 | LARGE);
+    guest.access(1, PAGE, Use::Load);
+    guest.store(1, UPPER, TABLES[2] | MAPPED);
+    guest.access(1, PAGE, Use::Store);
+    guest.reuse(1, OTHER);
     guest.run(1, true);
     assert_eq!(guest.faults(), []);
 }
