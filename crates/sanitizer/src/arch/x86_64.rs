@@ -81,8 +81,8 @@ fn invalidate_pcid(kind: u64, descriptor: u64, read: Read<'_>) -> Option<Invalid
     }
 }
 
-/// The memory operand after the opcode: `ModRM`, SIB and displacement. `rest` begins with `ModRM`, and
-/// `next` is the address of the next instruction.
+/// The memory operand after the opcode: `ModRM`, SIB and displacement. `rest` begins with `ModRM`,
+/// and `next` is the address of the next instruction.
 fn memory(rest: &[u8], rex: u8, segment: Option<&'static str>, next: u64) -> Option<Operand> {
     let modrm = *rest.first()?;
     let (mode, rm) = (modrm >> 6, modrm & 7);

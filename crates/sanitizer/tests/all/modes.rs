@@ -87,7 +87,7 @@ fn removed_permission_is_reported_after_settling() {
     let guest = Guest::new(&[Mode::Permission]);
     guest.access(1, PAGE, Use::Store);
     // Each store is an event, also the later ones into the same table.
-    for bits in [MAPPED, READ_ONLY, MAPPED, READ_ONLY] {
+    for bits in [MAPPED, MAPPED, READ_ONLY] {
         guest.store(0, ENTRY, FRAME | bits);
     }
     guest.run(1, true);
