@@ -17,6 +17,8 @@ pub(crate) enum BootError {
     NotOnBochs { option: &'static str },
     #[error("AArch64 has no replicas, because its broadcasts interrupt no CPU")]
     NoReplicas,
+    #[error("the sanitizer does not support {0}")]
+    NoSanitizer(&'static str),
     #[error("page-table entries of this architecture do not record marks that were cleared")]
     NoAgedMark,
     /// The disc that Bochs boots from could not be made.
@@ -58,6 +60,7 @@ impl UserError for BootError {
             Self::NotOnBochs { .. }
             | Self::NoReplicas
             | Self::NoAgedMark
+            | Self::NoSanitizer(_)
             | Self::UnknownWorkload { .. } => BAD_INPUT,
             _ => CANNOT_RUN,
         }
@@ -73,6 +76,7 @@ impl UserError for BootError {
             }
             Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
             Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
+            Self::NoSanitizer(_) => "use QEMU, and another --arch than loongarch64".to_owned(),
             Self::NoAgedMark => "use --fault-around marked, or --arch x86_64".to_owned(),
             Self::Disc(_) => {
                 "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"

@@ -52,6 +52,9 @@ impl Boot {
                 paths::Report::new(options, &lines).in_format(self.format)
             }
             None => {
+                if self.sanitize && (self.arch == Architecture::Loongarch64 || !self.is_qemu()) {
+                    return Err(BootError::NoSanitizer(self.machine_name()).into());
+                }
                 let values = [("mode", "trials".to_owned()), ("rounds", self.rounds.to_string())];
                 let booted = run(self, &values, &[])?;
                 let faults = booted.faults.as_deref();

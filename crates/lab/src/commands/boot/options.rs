@@ -195,6 +195,10 @@ pub(crate) struct Boot {
 }
 
 impl Boot {
+    pub(super) fn is_qemu(&self) -> bool {
+        self.emulator == Emulator::Qemu
+    }
+
     /// Returns the name of the emulated machine, in one word.
     pub(super) const fn machine_name(&self) -> &'static str {
         match self.emulator {
