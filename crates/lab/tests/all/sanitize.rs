@@ -72,6 +72,7 @@ fn fault_is_explained_and_found() {
         "{errors}"
     );
     assert!(errors.contains("changed   at time 4, by CPU 0 at frame_free+0x4"), "{errors}");
+    assert!(errors.contains("new owner at time 7, by CPU 0 in frame_free"), "{errors}");
     assert!(errors.contains("frame_free+0x1: another tag"), "{errors}");
     assert!(text(&output.stdout).contains("1 distinct faults"));
 }
@@ -103,6 +104,8 @@ fn run_that_shows_nothing_is_refused() {
 fn missing_hooks_and_symbols_are_explained() {
     let with = |arguments: &[&str]| sanitize(&[], arguments);
     assert_error(&with(&HOOKED[..2]), BAD_INPUT, &["neither a program of QEMU", "--arch"]);
+    let counts = sanitize(&[], &[&HOOKED[..], &["--", "-icount", "shift=0"]].concat());
+    assert_error(&counts, BAD_INPUT, &["with -icount", "remove -icount"]);
     let no_hooks = with(&["--symbols", "System.map", "--arch", "riscv64"]);
     assert_error(&no_hooks, BAD_INPUT, &["there is no hook", "--preset"]);
     let unknown = [&HOOKED[..3], &["gone:1"], &HOOKED[4..]].concat();

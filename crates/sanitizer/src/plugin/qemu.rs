@@ -208,8 +208,10 @@ impl Qemu {
         self.bytes(read).map(u64::from_le_bytes)
     }
 
-    /// The word of a CPU that its blocks compare.
+    /// The word of a CPU that its blocks compare; `None` before the CPU has begun.
     pub(super) fn page_of(&self, cpu: usize) -> Option<&AtomicU64> {
+        // QEMU ends if it is asked for a CPU that has not begun, and resumes some before that.
+        self.registers.get(cpu).and_then(OnceLock::get)?;
         // SAFETY: QEMU keeps the scoreboard, and moves it only while no CPU runs.
         unsafe {
             let place = (self.api.scoreboard_of)(self.page.scoreboard, cpu as u32);

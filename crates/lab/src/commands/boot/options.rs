@@ -187,7 +187,7 @@ pub(crate) struct Boot {
     #[arg(long)]
     pub(super) console: bool,
     /// Keep a TLB that never forgets beside QEMU's, and show which faults it finds
-    #[arg(long, conflicts_with_all = ["workload", "paths"])]
+    #[arg(long, conflicts_with_all = ["workload", "paths", "counts"])]
     pub(super) sanitize: bool,
     /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]

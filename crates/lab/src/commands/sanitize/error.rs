@@ -11,6 +11,9 @@ use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
 pub(crate) enum SanitizeError {
     #[error("there is neither a program of QEMU nor an architecture")]
     NoProgram,
+    /// QEMU 10.0 executes blocks with conditional callbacks wrongly then, also empty ones.
+    #[error("with -icount, QEMU does not execute the plugin's callbacks as it must")]
+    Counts,
     #[error("there is no hook, so no frame would get a new owner")]
     NoHooks,
     #[error("the symbols have none of the functions of the preset {preset}")]
@@ -59,6 +62,7 @@ impl UserError for SanitizeError {
     fn remedy(&self) -> String {
         match self {
             Self::NoProgram => "add -- qemu-system-… with its options, or --arch".to_owned(),
+            Self::Counts => "remove -icount; runs are then not the same each time".to_owned(),
             Self::NoHooks => "add --preset, or --reuse SYMBOL:ARGUMENT with a function that the \
                               kernel calls to free or to clear a frame"
                 .to_owned(),

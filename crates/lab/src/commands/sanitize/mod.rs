@@ -112,6 +112,9 @@ struct Outcome {
 impl Sanitize {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let (program, options) = self.program()?;
+        if options.iter().any(|option| option == "-icount") {
+            return Err(SanitizeError::Counts.into());
+        }
         let (symbols, hooks) = self.hooks()?;
         let json = self.json.as_ref().map(|path| Output::page(path, "--json", &[])).transpose()?;
         let plugin = Plugin::find(self.plugin.as_deref())?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use shootdown_sanitizer::report::{Mode, Report, Totals};
+use shootdown_sanitizer::report::{Deed, Mode, Report, Totals};
 
 use super::plugin::Plugin;
 use super::symbols::Symbols;
@@ -38,7 +38,11 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
         None => text += "  changed   not seen: the page table is as it was\n",
     }
     let (time, by, hook) = (act.at.time, act.cpu, plugin.hook(act.deed));
-    let _ = writeln!(text, "  {hook}   at time {time}, by CPU {by}");
+    let event = match act.deed {
+        Deed::Reused(_) => "new owner",
+        Deed::Settled(_) => "settled  ",
+    };
+    let _ = writeln!(text, "  {event} at time {time}, by CPU {by} in {hook}");
     if report.later.is_empty() {
         text += "  since     no invalidation on this CPU\n";
     }
