@@ -71,7 +71,7 @@
 )]
 
 // In reading order.
-mod profile;
+use shootdown_profile as profile;
 mod sometimes;
 mod hash;
 mod history;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     boot, calibrate, check, explain, guest, import, machines, record, replay, report, reproduce,
-    run, sweep, top,
+    run, sanitize, sweep, top,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -28,6 +28,8 @@ recordings of real programs and for published measurements.
   shootdown check                                        search the engine for bugs, for 30 s
   shootdown check --design zoo                           find the known bugs
   shootdown boot                                         boot a kernel with the engine under QEMU
+  shootdown sanitize --preset linux --symbols System.map -- qemu-system-x86_64 -kernel bzImage
+                                                         find missing flushes of any kernel
 
   shootdown machines                                     list the machine models
   shootdown machines my-server.toml                      show every number of a machine file
@@ -106,6 +108,9 @@ enum Command {
     /// Boot a kernel that contains the engine on an emulated machine
     #[command(after_help = boot::EXAMPLES)]
     Boot(boot::Boot),
+    /// Find missing TLB flushes of any kernel, under QEMU with a TLB that never forgets
+    #[command(after_help = sanitize::EXAMPLES)]
+    Sanitize(sanitize::Sanitize),
     /// Compare published measurements with the simulator's predictions and with shootdown
     #[command(after_help = reproduce::EXAMPLES)]
     Reproduce(reproduce::Reproduce),
@@ -132,6 +137,7 @@ impl Cli {
             Some(Command::Run(run)) => run.run()?,
             Some(Command::Check(check)) => check.run()?,
             Some(Command::Boot(boot)) => boot.run()?,
+            Some(Command::Sanitize(sanitize)) => return sanitize.run(),
             Some(Command::Reproduce(reproduce)) => reproduce.run()?,
             Some(Command::Sweep(sweep)) => return sweep.run(),
         }
@@ -156,6 +162,7 @@ mod tests {
             AFTER_HELP,
             check::EXAMPLES,
             boot::EXAMPLES,
+            sanitize::EXAMPLES,
             machines::EXAMPLES,
             calibrate::EXAMPLES,
             record::EXAMPLES,

@@ -12,5 +12,6 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod reproduce;
 pub(crate) mod run;
+pub(crate) mod sanitize;
 pub(crate) mod sweep;
 pub(crate) mod top;

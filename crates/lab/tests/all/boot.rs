@@ -138,6 +138,14 @@ fn replicas_are_refused_where_they_do_nothing() {
 }
 
 #[test]
+fn sanitizer_is_refused_where_it_sees_nothing() {
+    for machine in [["--arch", "loongarch64"], ["--emulator", "bochs"]] {
+        let output = boot("exit 1", &[&machine[..], &["--sanitize"]].concat());
+        assert_error(&output, BAD_INPUT, &["the sanitizer does not support", "--arch"]);
+    }
+}
+
+#[test]
 fn unmarked_neighbours_are_refused_where_cleared_marks_are_lost() {
     for (arch, pages) in
         [("aarch64", "unmarked"), ("riscv64", "unaged"), ("loongarch64", "unmarked")]

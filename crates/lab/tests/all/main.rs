@@ -16,6 +16,7 @@ mod record;
 mod replay;
 mod report;
 mod run;
+mod sanitize;
 mod sweep;
 mod tags;
 mod top;

@@ -10,6 +10,7 @@
 // In reading order.
 mod fault;
 mod engine;
+mod observed;
 mod stop;
 mod user;
 mod scenarios;
@@ -54,9 +55,11 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
     });
     engine::with_pinned(PinnedCpu::online);
     user::wait_until(|| ONLINE.load(Ordering::Acquire) == cpus - 1);
-    let mut wrong = 0;
+    let (mut wrong, mut number) = (0, 0);
     for scenario in SCENARIOS {
         let mut run = |fault, visibility| {
+            number += 1;
+            observed::shootdown_trial(number);
             wrong += usize::from(!is_right(memory, scenario, fault, visibility));
         };
         run(Fault::None, Visibility::Detected);
@@ -64,6 +67,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
             run(fault, on_this_machine(visibilities));
         }
     }
+    observed::shootdown_trial(number + 1);
     storms::run(memory, cpus, load.rounds);
     engine::print_causes();
     end(if wrong == 0 { Status::Passed } else { Status::Failed });
@@ -114,7 +118,7 @@ fn is_right(
         let verdict = (scenario.run)(memory);
         fault::remove();
         // The next scenario begins with an empty TLB.
-        user::execute(Command::Leave);
+        user::execute(Command::Empty);
         stale += usize::from(verdict == Verdict::Stale);
         let times = engine::disturbances() - before;
         if scenario.is_quiet && times != 0 {

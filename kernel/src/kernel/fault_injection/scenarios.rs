@@ -17,6 +17,7 @@ use crate::kernel::fault_injection::fault::{
     self,
     Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
 };
+use crate::kernel::fault_injection::observed::{shootdown_freed, shootdown_settled};
 use crate::kernel::fault_injection::stop;
 use crate::kernel::fault_injection::user::{self, CODE, Command, Found, begin, execute};
 use crate::kernel::memory::page;
@@ -244,6 +245,7 @@ impl Scene {
         engine().machine().processor().publish();
         let cause = FlushCause::Unmap;
         with_pinned(|pin| pin.because(cause).flush(self.space, extent)).wait();
+        shootdown_settled();
     }
 
     /// A scene whose page is cached as the kernel's pages are: once, under every tag. The other CPU
@@ -270,6 +272,7 @@ impl Scene {
     fn replace_as_kernel(&self, memory: &mut BootMemory) {
         self.unmap(memory);
         flush_kernel_page();
+        shootdown_freed(self.old.address());
         self.map_as_kernel(memory, self.new);
     }
 
@@ -277,6 +280,7 @@ impl Scene {
     fn replace(&self, memory: &mut BootMemory) {
         self.unmap(memory);
         self.flush(changed_page());
+        shootdown_freed(self.old.address());
         self.map(memory, self.new, READ_WRITE);
         engine().machine().processor().publish();
     }
@@ -371,6 +375,7 @@ fn unmap_during(memory: &mut BootMemory, accesses: Command, access: Access) -> V
     begin(accesses);
     scene.unmap(memory);
     scene.flush(changed_page());
+    shootdown_freed(scene.old.address());
     refused(user::end(), access)
 }
 
@@ -437,6 +442,7 @@ fn is_given_the_tag_of_another(memory: &mut BootMemory) -> Verdict {
         scene.map(memory, scene.old, READ_WRITE);
         scene.flush(changed_page());
         execute(Command::Read(PAGE));
+        shootdown_freed(scene.old.address());
     }
     verdict
 }
@@ -448,6 +454,7 @@ fn read_below_freed_table(memory: &mut BootMemory, address: usize) -> Verdict {
     let table = memory.last_table(scene.root, PAGE);
     set_entry(upper_table(scene.root), PAGE, 1, EMPTY);
     scene.flush(changed_page().freeing_tables());
+    shootdown_freed(table.address());
     let leaf = Leaf { frame: scene.new, protection: READ_WRITE, marks: Marks::empty() };
     for address in [PAGE, SIBLING] {
         set_entry(table, address, 0, Tables::leaf(leaf));

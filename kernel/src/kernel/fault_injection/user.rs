@@ -5,10 +5,11 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shootdown::{PinnedCpu, Space};
+use shootdown_hw::Processor as _;
 use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::kernel::fault_injection::engine::{Machine, with_pinned};
+use crate::kernel::fault_injection::engine::{Machine, engine, with_pinned};
 use crate::kernel::fault_injection::stop;
 use crate::kernel::sync::Mutex;
 
@@ -34,6 +35,9 @@ pub(crate) enum Command {
     Idle,
     /// Leaves the space, and halts.
     Leave,
+    /// Leaves the space, and invalidates everything: entries that a fault has left would be used by
+    /// the next scenario that is given their tag.
+    Empty,
     /// Stops as in a crash, wherever it is, until it is [disconnected](super::stop).
     Stop,
     /// Sleeps so deeply that flushes must not wake it: leaves the space, goes offline, and halts.
@@ -108,6 +112,10 @@ fn perform(command: Command) -> Found {
         Command::Run(space) => with_pinned(|pin| unsafe { pin.switch(space) }),
         Command::Idle => with_pinned(PinnedCpu::enter_lazy),
         Command::Leave => with_pinned(PinnedCpu::leave_space),
+        Command::Empty => with_pinned(|pin| {
+            pin.leave_space();
+            engine().machine().processor().invalidate_all();
+        }),
         Command::Stop => stop::stop(),
         Command::Sleep => with_pinned(|pin| {
             pin.leave_space();

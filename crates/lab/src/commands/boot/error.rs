@@ -17,6 +17,8 @@ pub(crate) enum BootError {
     NotOnBochs { option: &'static str },
     #[error("AArch64 has no replicas, because its broadcasts interrupt no CPU")]
     NoReplicas,
+    #[error("the sanitizer does not support {0}")]
+    NoSanitizer(&'static str),
     #[error("page-table entries of this architecture do not record marks that were cleared")]
     NoAgedMark,
     /// The disc that Bochs boots from could not be made.
@@ -40,6 +42,8 @@ pub(crate) enum BootError {
     /// The kernel passed, but did not print the counts of the workload.
     #[error("the kernel did not report the counts of the workload")]
     NoReport,
+    #[error("in {}, the sanitizer has found {has}", shown(.scenario))]
+    Sanitizer { scenario: String, has: &'static str },
     /// The kernel reports a failure.
     #[error("{}", shown(.cause))]
     Failed { cause: String },
@@ -48,12 +52,15 @@ pub(crate) enum BootError {
 impl UserError for BootError {
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Silent { .. } | Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
-                FOUND
-            }
+            Self::Silent { .. }
+            | Self::Crashed { .. }
+            | Self::NoReport
+            | Self::Sanitizer { .. }
+            | Self::Failed { .. } => FOUND,
             Self::NotOnBochs { .. }
             | Self::NoReplicas
             | Self::NoAgedMark
+            | Self::NoSanitizer(_)
             | Self::UnknownWorkload { .. } => BAD_INPUT,
             _ => CANNOT_RUN,
         }
@@ -69,6 +76,7 @@ impl UserError for BootError {
             }
             Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
             Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
+            Self::NoSanitizer(_) => "use QEMU, and another --arch than loongarch64".to_owned(),
             Self::NoAgedMark => "use --fault-around marked, or --arch x86_64".to_owned(),
             Self::Disc(_) => {
                 "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"
@@ -87,6 +95,9 @@ impl UserError for BootError {
             }
             Self::Silent { .. } => {
                 "--console to show all lines, or --patience SECONDS to wait longer".to_owned()
+            }
+            Self::Sanitizer { .. } => {
+                "shootdown sanitize --preset shootdown, which prints each fault".to_owned()
             }
             Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
                 "add --console, which shows every line that the kernel prints".to_owned()

@@ -12,8 +12,12 @@ mod paths;
 mod trials;
 mod workload;
 
+use std::path::Path;
 use std::time::Duration;
 
+use shootdown_sanitizer::report::{Line as PluginLine, Report as Fault};
+
+use crate::commands::sanitize::{Plugin, Preset, Symbols, judge};
 use crate::error::Failure;
 use crate::output::print;
 use crate::render::Printed as _;
@@ -22,7 +26,8 @@ pub(crate) use options::Boot;
 
 use bochs::Disc;
 use console::{Console, Line};
-use emulator::{Architecture, Emulator};
+pub(crate) use emulator::Architecture;
+use emulator::Emulator;
 use error::BootError;
 use load::Load;
 use options::{FaultAround, Replicas};
@@ -43,13 +48,19 @@ impl Boot {
             None if self.paths => {
                 let options = &Self { cpus: 1, counts: true, ..self.clone() };
                 let values = [("mode", "paths".to_owned()), ("rounds", self.rounds.to_string())];
-                let lines = run(options, &values, &[])?;
+                let lines = run(options, &values, &[])?.lines;
                 paths::Report::new(options, &lines).in_format(self.format)
             }
             None => {
+                if self.sanitize && (self.arch == Architecture::Loongarch64 || !self.is_qemu()) {
+                    return Err(BootError::NoSanitizer(self.machine_name()).into());
+                }
                 let values = [("mode", "trials".to_owned()), ("rounds", self.rounds.to_string())];
-                let lines = run(self, &values, &[])?;
-                trials::Report::new(self, &lines).in_format(self.format)
+                let booted = run(self, &values, &[])?;
+                let faults = booted.faults.as_deref();
+                let report = trials::Report::new(self, &booted.lines, faults);
+                print(&report.in_format(self.format))?;
+                return Ok(report.check_sanitizer(faults)?);
             }
             Some(name) => {
                 let workload = workload::find(name, self)?;
@@ -74,7 +85,7 @@ impl Boot {
                     }
                     values.push(("fault_around", self.fault_around.name().to_owned()));
                 }
-                let lines = run(self, &values, workload.bytes())?;
+                let lines = run(self, &values, workload.bytes())?.lines;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
             }
         };
@@ -82,8 +93,16 @@ impl Boot {
     }
 }
 
-/// Boots the kernel and returns the lines of its console.
-fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<Line>, BootError> {
+/// The result of a boot.
+struct Booted {
+    /// The lines of the console.
+    lines: Vec<Line>,
+    /// The faults that the sanitizer found, if there was one.
+    faults: Option<Vec<Fault>>,
+}
+
+/// Boots the kernel.
+fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Booted, Failure> {
     let Boot { arch, cpus, emulator, .. } = *options;
     let checked = match emulator {
         Emulator::Qemu => arch.check_emulator(),
@@ -98,14 +117,42 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<
     let values = [&[("cpus", cpus.to_string()), notify], values].concat();
     let load = Load::new(&values, payload).map_err(BootError::Start)?;
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
-    match emulator {
+    let lines = match emulator {
         Emulator::Qemu => {
             let mut command = arch.command(&kernel, &load.path(), cpus, options.counts);
+            if options.sanitize {
+                let plugin = plugin(&kernel)?;
+                command.args(plugin.arguments());
+                let lines = console.watch(&mut command, arch.passed_status())?;
+                return Ok(Booted { lines, faults: Some(faults(&plugin)?) });
+            }
             console.watch(&mut command, arch.passed_status())
         }
         Emulator::Bochs => {
             let disc = Disc::new(&kernel, &load)?;
             console.watch(&mut disc.command(cpus), bochs::PASSED_STATUS)
         }
+    };
+    Ok(Booted { lines: lines?, faults: None })
+}
+
+/// The sanitizer's plugin with the hooks of the kernel.
+fn plugin(kernel: &Path) -> Result<Plugin, Failure> {
+    let symbols = Symbols::read(kernel)?;
+    let plugin = Plugin::find(None)?.with_hooks(&Preset::Shootdown.hooks(), &symbols)?;
+    Ok(plugin.with(&[], u64::MAX))
+}
+
+/// The faults that the plugin has found.
+fn faults(plugin: &Plugin) -> Result<Vec<Fault>, Failure> {
+    let (mut faults, mut totals) = (Vec::new(), None);
+    for line in plugin.lines()?.read()? {
+        match line {
+            PluginLine::Fault(fault) => faults.push(*fault),
+            PluginLine::Ended(ended) => totals = Some(ended),
+            _ => {}
+        }
     }
+    judge(&totals.unwrap_or_default(), &Preset::Shootdown.hooks())?;
+    Ok(faults)
 }

@@ -186,12 +186,19 @@ pub(crate) struct Boot {
     /// Show every line that the kernel prints
     #[arg(long)]
     pub(super) console: bool,
+    /// Keep a TLB that never forgets beside QEMU's, and show which faults it finds
+    #[arg(long, conflicts_with_all = ["workload", "paths", "counts"])]
+    pub(super) sanitize: bool,
     /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]
     pub(super) kernel: Option<PathBuf>,
 }
 
 impl Boot {
+    pub(super) fn is_qemu(&self) -> bool {
+        self.emulator == Emulator::Qemu
+    }
+
     /// Returns the name of the emulated machine, in one word.
     pub(super) const fn machine_name(&self) -> &'static str {
         match self.emulator {

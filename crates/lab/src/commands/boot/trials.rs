@@ -1,10 +1,13 @@
 //! The kernel's results of fault injection. `kernel/src/kernel/fault_injection` makes them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use shootdown_sanitizer::report::Report as Fault;
 
 use super::console::Line;
+use super::error::BootError;
 use super::options::Boot;
 use crate::render::Printed;
 use crate::render::table::Table;
@@ -20,6 +23,9 @@ struct Trial {
     verdict: String,
     /// The reason, if the trial gives no information about the engine.
     why: String,
+    /// The modes of the sanitizer that found the fault, if there was a sanitizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sanitizer: Option<String>,
 }
 
 /// All trials on one machine.
@@ -36,23 +42,54 @@ pub(crate) struct Report {
 const INTACT: &str = "none";
 
 impl Report {
-    pub(crate) fn new(options: &Boot, lines: &[Line]) -> Self {
+    /// The report of these lines of the kernel, and of these faults that the sanitizer has found.
+    pub(crate) fn new(options: &Boot, lines: &[Line], faults: Option<&[Fault]>) -> Self {
         let after = |start| lines.iter().filter_map(move |line| line.0.strip_prefix(start));
         let storms = after("storm ").filter(|line| value(line, "verdict") == "over");
         Self {
             arch: options.machine_name(),
             cpus: options.cpus,
-            trials: after("trial ").map(trial).collect(),
+            trials: (1..).zip(after("trial ")).map(|(n, line)| trial(line, n, faults)).collect(),
             storms: storms.map(|line| value(line, "name").to_owned()).collect(),
         }
     }
 }
 
+impl Report {
+    /// Checks that the sanitizer has found every injected fault, and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// If it has not.
+    pub(crate) fn check_sanitizer(&self, faults: Option<&[Fault]>) -> Result<(), BootError> {
+        let of_no_trial =
+            |fault: &&Fault| (fault.mark as usize).wrapping_sub(1) >= self.trials.len();
+        if faults.unwrap_or_default().iter().any(|fault| of_no_trial(&fault)) {
+            return Err(BootError::Sanitizer { scenario: "a storm".to_owned(), has: "a fault" });
+        }
+        for Trial { scenario, fault, sanitizer, .. } in &self.trials {
+            let has = match (fault.as_str(), sanitizer.as_deref()) {
+                (INTACT, Some(NOTHING)) | (_, None | Some(ABSENT)) => continue,
+                (INTACT, _) => "a fault",
+                (_, Some(NOTHING)) => "nothing",
+                _ => continue,
+            };
+            let scenario = format!("{scenario} with {fault}");
+            return Err(BootError::Sanitizer { scenario, has });
+        }
+        Ok(())
+    }
+}
+
 impl Printed for Report {
     fn csv(&self) -> String {
-        let mut table = Table::default().left(["arch", "scenario", "fault", "verdict"]);
-        for Trial { scenario, fault, verdict, .. } in &self.trials {
-            table.row([self.arch, scenario, fault, verdict]);
+        let has_sanitizer = self.trials.iter().any(|trial| trial.sanitizer.is_some());
+        let last = has_sanitizer.then_some("sanitizer");
+        let mut table =
+            Table::default().left(["arch", "scenario", "fault", "verdict"].into_iter().chain(last));
+        for Trial { scenario, fault, verdict, sanitizer, .. } in &self.trials {
+            let cells = [self.arch, scenario, fault, verdict].into_iter();
+            table.row(cells.chain(sanitizer.as_deref()));
         }
         table.csv()
     }
@@ -74,10 +111,7 @@ impl Printed for Report {
         for scenario in scenarios {
             let cell = |fault: &&str| {
                 let is_cell = |trial: &&Trial| trial.scenario == scenario && trial.fault == **fault;
-                self.trials
-                    .iter()
-                    .find(is_cell)
-                    .map_or(String::new(), |trial| trial.verdict.clone())
+                self.trials.iter().find(is_cell).map_or(String::new(), Trial::cell)
             };
             let name = scenario.replace('-', " ");
             table.row([name].into_iter().chain(faults.iter().map(cell)));
@@ -89,7 +123,7 @@ impl Printed for Report {
         if !reasons.is_empty() {
             text.push('\n');
         }
-        for Trial { scenario, fault, verdict, why } in reasons {
+        for Trial { scenario, fault, verdict, why, .. } in reasons {
             let _ = writeln!(text, "{verdict}: {}, {fault}: {why}", scenario.replace('-', " "));
         }
         if !self.storms.is_empty() {
@@ -99,10 +133,36 @@ impl Printed for Report {
     }
 }
 
-fn trial(line: &str) -> Trial {
+impl Trial {
+    /// The verdict, and what the sanitizer has found.
+    fn cell(&self) -> String {
+        match self.sanitizer.as_deref() {
+            None | Some(ABSENT | NOTHING) => self.verdict.clone(),
+            Some(found) => format!("{} ({found})", self.verdict),
+        }
+    }
+}
+
+/// The sanitizer's result for a trial that was not run.
+const ABSENT: &str = "absent";
+/// The sanitizer's result if it has found nothing.
+const NOTHING: &str = "nothing";
+
+/// The trial of a line, which is the one with this number.
+fn trial(line: &str, number: u64, faults: Option<&[Fault]>) -> Trial {
     let of = |name| value(line, name).to_owned();
     let why = line.split_once("why=").map_or("", |(_, why)| why).to_owned();
-    Trial { scenario: of("way"), fault: of("fault"), verdict: of("verdict"), why }
+    let verdict = of("verdict");
+    let sanitizer = faults.map(|faults| {
+        let of_trial = faults.iter().filter(|fault| fault.mark == number);
+        let modes: BTreeSet<&str> = of_trial.map(|fault| fault.mode.name()).collect();
+        match (verdict.as_str(), modes.is_empty()) {
+            ("absent", true) => ABSENT.to_owned(),
+            (_, true) => NOTHING.to_owned(),
+            (_, false) => Vec::from_iter(modes).join(" and "),
+        }
+    });
+    Trial { scenario: of("way"), fault: of("fault"), verdict, why, sanitizer }
 }
 
 /// Returns the word after `name=`, or an empty string.
@@ -118,7 +178,7 @@ mod tests {
     #[test]
     fn trial_line_is_parsed() {
         let line = "way=reads-all fault=none verdict=masked right=yes why=all is dropped, always";
-        let trial = trial(line);
+        let trial = trial(line, 1, None);
         assert_eq!((trial.scenario.as_str(), trial.fault.as_str()), ("reads-all", "none"));
         assert_eq!((trial.verdict.as_str(), &*trial.why), ("masked", "all is dropped, always"));
     }

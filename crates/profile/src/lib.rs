@@ -1,4 +1,6 @@
-//! The guarantees of each architecture, as far as the checker depends on them: one profile each.
+//! The guarantees of each architecture, as far as the checker and the sanitizer depend on them: one
+//! profile each.
+//!
 //! Sources are sections of a manual by title, because section numbers change from issue to issue.
 //!
 //! Differences from real hardware, and the side on which each errs (too lenient means that bugs
@@ -15,7 +17,7 @@
 //!   depends on every earlier load. An invalidation that lacks its dependency is therefore not
 //!   detected elsewhere: too lenient.
 //! - Translations in flight follow Arm's rules, and are tracked only for programs that
-//!   [ask](crate::HostileMachine::track_in_flight). All checked kernels return from user mode by an
+//!   ask (`HostileMachine::track_in_flight`). All checked kernels return from user mode by an
 //!   exception, which ends these translations.
 //! - TLBs that hold invalid entries are modelled for the kernel's pages only. In a space, such an
 //!   entry causes a spurious fault, which every kernel must handle.
@@ -44,7 +46,7 @@ pub struct Profile {
     pub upper_levels: UpperLevels,
     /// `true` if a CPU that holds a clean entry reads the entry again before it writes through it.
     pub traps_stale_writes: bool,
-    /// `true` if the engine [answers early](shootdown::Machine::answers_early).
+    /// `true` if the engine answers early (`Machine::answers_early`).
     pub answers_early: bool,
     /// The effect of loading a root under tag 0.
     pub loads_without_tags: LoadsWithoutTags,
@@ -92,9 +94,9 @@ pub enum Invalidations {
     /// An invalidation comes after all earlier accesses.
     InOrder,
     /// An invalidation may come before earlier writes of its CPU to page tables, unless they were
-    /// [published](crate::publish): a walker then reads the old entry again. If a CPU that is not
+    /// published (`publish`): a walker then reads the old entry again. If a CPU that is not
     /// online yet invalidates everything, the invalidation may also come before earlier loads,
-    /// unless they are [complete](crate::complete_accesses).
+    /// unless they are complete (`complete_accesses`).
     Early,
 }
 

@@ -1,0 +1,201 @@
+//! One CPU: its shadow TLB behind a lock, and in front of it a cache that its own accesses read
+//! without a lock.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::arch::Context;
+use crate::invalidation::{Invalidation, Pages};
+use crate::report::{Act, Change, Later, Mode, Moment, Report};
+use crate::shadow::{Entry, Tlb};
+use crate::translation::{Access, Kind, Slot, Tag};
+
+/// Slots of the cache: 2 MiB of pages.
+const FAST: usize = 512;
+/// Invalidations that are remembered for reports.
+const RECENT: usize = 16;
+
+/// A kind of access, as the cache records it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A load.
+    Load = 1,
+    /// A store.
+    Store = 2,
+    /// An instruction fetch.
+    Fetch = 4,
+}
+
+impl Use {
+    /// The access that an entry must allow.
+    pub(crate) const fn needs(self) -> Access {
+        match self {
+            Self::Load => Access::READ,
+            Self::Store => Access::WRITE,
+            Self::Fetch => Access::EXECUTE,
+        }
+    }
+}
+
+/// An entry of another CPU that a store of this CPU has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed {
+    pub(crate) cpu: usize,
+    pub(crate) tag: Tag,
+    pub(crate) slot: Slot,
+    pub(crate) change: Change,
+}
+
+/// Counts of a CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) fills: u64,
+    pub(crate) invalidations: u64,
+    pub(crate) root_loads: u64,
+    pub(crate) table_stores: u64,
+    pub(crate) dropped_in_time: u64,
+    pub(crate) not_in_tables: u64,
+}
+
+/// The state of a CPU that its lock protects.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) tlb: Tlb,
+    pub(crate) context: Context,
+    /// The last invalidations: when, by which CPU.
+    recent: VecDeque<(Moment, usize, Invalidation)>,
+    /// Entries that this CPU's stores have changed since the last settling.
+    pub(crate) changed: Vec<Changed>,
+    pub(crate) counts: Counts,
+}
+
+/// A CPU. Other CPUs take its lock where an event of theirs concerns its entries.
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    /// Pages that the CPU may access without an event: the page's number, and the uses. The CPU
+    /// itself writes a slot, under the lock; any CPU clears slots, under the lock. The CPU reads
+    /// without the lock: if it observes a clear late, it behaves as if the access had come before.
+    fast: Box<[AtomicU64; FAST]>,
+    /// `true` if an entry is marked and not reported.
+    pub(crate) attention: AtomicBool,
+    /// `true` if the CPU has run user code with translation on.
+    pub(crate) ran_user_code: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self {
+            fast: Box::new([const { AtomicU64::new(0) }; FAST]),
+            attention: AtomicBool::new(false),
+            ran_user_code: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+}
+
+impl Cpu {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fast_slot(&self, page: u64) -> &AtomicU64 {
+        &self.fast[page as usize % FAST]
+    }
+
+    /// Returns `true` if this use of the address is known to be no event.
+    #[inline]
+    pub(crate) fn is_fast(&self, address: u64, wanted: Use) -> bool {
+        let page = address >> 12;
+        let found = self.fast_slot(page).load(Ordering::Relaxed);
+        found >> 3 == page & (u64::MAX >> 3) && found & wanted as u64 != 0
+    }
+
+    /// Records that a use of the address is no event. The caller has the lock.
+    pub(crate) fn set_fast(&self, address: u64, allowed: Use) {
+        let page = address >> 12;
+        let slot = self.fast_slot(page);
+        let found = slot.load(Ordering::Relaxed);
+        let others = if found >> 3 == page { found & 7 } else { 0 };
+        slot.store(page << 3 | others | allowed as u64, Ordering::Relaxed);
+    }
+
+    /// Makes the next use of every address an event. The caller has the lock.
+    pub(crate) fn clear_fast(&self) {
+        for slot in self.fast.iter() {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Executes an invalidation. The caller has the lock.
+    pub(crate) fn invalidate(
+        &self,
+        state: &mut State,
+        at: Moment,
+        by: usize,
+        invalidation: &Invalidation,
+    ) {
+        // Before the invalidation, which may drop the last large page.
+        let has_large_pages = state.tlb.has_large_pages();
+        let before = state.tlb.pending();
+        state.tlb.invalidate(invalidation);
+        state.counts.dropped_in_time += (before - state.tlb.pending()) as u64;
+        state.counts.invalidations += 1;
+        if state.recent.len() == RECENT {
+            state.recent.pop_front();
+        }
+        state.recent.push_back((at, by, *invalidation));
+        match invalidation.pages {
+            // Pages are mostly small ones, and a larger one covers all slots.
+            Pages::Range(first, last) if first == last && !has_large_pages => {
+                self.fast_slot(first >> 12).store(0, Ordering::Relaxed);
+            }
+            _ => self.clear_fast(),
+        }
+    }
+}
+
+impl State {
+    /// The report of an entry with an act.
+    pub(crate) fn report(
+        &self,
+        (cpu, at, in_user_mode, is_used): (usize, Moment, bool, bool),
+        (tag, slot, entry, act): (Tag, &Slot, &Entry, Act),
+    ) -> Report {
+        let since = entry.change.map_or(entry.filled.time, |change| change.at.time);
+        let later = self.recent.iter().filter(|(at, ..)| at.time > since);
+        let later = later.filter_map(|&(at, by, invalidation)| {
+            Some(Later { at, by, left: invalidation.drops(tag, slot).err()? })
+        });
+        Report {
+            mode: mode(slot, act),
+            cpu,
+            in_user_mode,
+            is_used,
+            at,
+            page: slot.start,
+            bytes: slot.bytes(),
+            tag: match tag {
+                Tag::Global => None,
+                Tag::Space(tag) => Some(tag),
+            },
+            frame: entry.frame,
+            is_writable: entry.access.has(Access::WRITE),
+            filled: entry.filled,
+            change: entry.change,
+            act,
+            later: later.collect(),
+            mark: 0,
+        }
+    }
+}
+
+/// The mode that reports an entry with an act.
+pub(crate) fn mode(slot: &Slot, act: Act) -> Mode {
+    match (slot.kind, act.deed) {
+        (Kind::Table, _) => Mode::Tables,
+        (_, crate::report::Deed::Reused(_)) => Mode::Reuse,
+        (_, crate::report::Deed::Settled(_)) => Mode::Permission,
+    }
+}

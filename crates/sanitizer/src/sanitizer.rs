@@ -1,0 +1,484 @@
+//! The events of a guest, and what each means for the shadow TLBs.
+//!
+//! No function has the locks of two CPUs. An event that concerns several CPUs takes their locks one
+//! after the other.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::arch::{Architecture, Context, Step};
+use crate::cpu::{Changed, Cpu, State, Use, mode};
+use crate::frames::Frames;
+use crate::invalidation::Invalidation;
+use crate::report::{Act, Change, Deed, Line, Mode, Moment, Report, Reports, Totals};
+use crate::shadow::Entry;
+use crate::translation::{Access, Kind, Slot, Translation};
+
+/// The largest number of CPUs.
+pub const CPUS_MAX: usize = 512;
+const PAGE_BYTES: u64 = 4096;
+/// User pages up to this size are listed by frame. So are small kernel pages, and no larger ones:
+/// they map all of memory.
+const LISTED_MAX: u64 = 1 << 30;
+
+/// The emulator, as the sanitizer sees it.
+pub trait Host: Sync + Send {
+    /// Reads a word of physical memory, if there is memory.
+    fn read(&self, address: u64) -> Option<u64>;
+
+    /// Makes a CPU call [`Sanitizer::fetch`] before it executes its next block.
+    fn attend(&self, cpu: usize);
+
+    /// Prints a line.
+    fn print(&self, line: &Line);
+}
+
+/// What to look for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The modes.
+    pub modes: Vec<Mode>,
+    /// The largest number of distinct faults that are printed.
+    pub limit: u64,
+    /// `true` if there is a hook that settles changes.
+    pub settles: bool,
+}
+
+/// An access of a CPU, or a fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// The CPU.
+    pub cpu: usize,
+    /// The program counter.
+    pub pc: u64,
+    /// `true` in user mode.
+    pub in_user_mode: bool,
+}
+
+/// The state of all CPUs of a guest.
+#[derive(Debug)]
+pub struct Sanitizer<H> {
+    arch: &'static dyn Architecture,
+    host: H,
+    options: Options,
+    cpus: Box<[OnceLock<Cpu>]>,
+    cpu_count: AtomicUsize,
+    frames: Frames,
+    clock: AtomicU64,
+    mark: AtomicU64,
+    reused: AtomicU64,
+    settled: AtomicU64,
+    reports: Mutex<Reports>,
+}
+
+impl<H: Host> Sanitizer<H> {
+    /// A sanitizer without CPUs.
+    pub fn new(arch: &'static dyn Architecture, host: H, options: Options) -> Self {
+        Self {
+            arch,
+            host,
+            options,
+            cpus: (0..CPUS_MAX).map(|_| OnceLock::new()).collect(),
+            cpu_count: AtomicUsize::new(0),
+            frames: Frames::default(),
+            clock: AtomicU64::new(1),
+            mark: AtomicU64::new(0),
+            reused: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            reports: Mutex::default(),
+        }
+    }
+
+    /// The architecture.
+    pub fn arch(&self) -> &'static dyn Architecture {
+        self.arch
+    }
+
+    /// The emulator.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Adds a CPU. Numbers from [`CPUS_MAX`] on are ignored.
+    pub fn add_cpu(&self, cpu: usize) {
+        if let Some(place) = self.cpus.get(cpu) {
+            place.get_or_init(Cpu::default);
+            self.cpu_count.fetch_max(cpu + 1, Ordering::SeqCst);
+        }
+    }
+
+    fn cpu(&self, cpu: usize) -> Option<&Cpu> {
+        self.cpus.get(cpu)?.get()
+    }
+
+    fn count(&self) -> usize {
+        self.cpu_count.load(Ordering::SeqCst)
+    }
+
+    fn now(&self, pc: u64) -> Moment {
+        Moment { time: self.clock.fetch_add(1, Ordering::Relaxed), pc }
+    }
+
+    /// Records the registers that select page tables, when they have changed.
+    pub fn select_tables(&self, cpu: usize, context: Context) {
+        let Some(cpu) = self.cpu(cpu) else { return };
+        let mut state = cpu.lock();
+        state.counts.root_loads += u64::from(state.context.halves != context.halves);
+        state.context = context;
+        cpu.clear_fast();
+    }
+
+    /// The tables that a CPU uses.
+    pub fn context(&self, cpu: usize) -> Context {
+        self.cpu(cpu).map_or_else(Context::default, |cpu| cpu.lock().context)
+    }
+
+    /// Translates an address as the page tables of a CPU have it now.
+    pub fn translate(&self, cpu: usize, address: u64) -> Option<u64> {
+        let found = self.arch.walk(&self.context(cpu), address, &|at| self.host.read(at))?;
+        Some(found.frame + (address & ((1 << found.shift) - 1)))
+    }
+
+    /// Executes an invalidation, on one CPU or on all.
+    pub fn invalidate(&self, event: Event, invalidation: &Invalidation, is_broadcast: bool) {
+        let at = self.now(event.pc);
+        let only = (!is_broadcast).then_some(event.cpu);
+        for (index, cpu) in self.cpus[..self.count()].iter().enumerate() {
+            if only.is_none_or(|only| only == index)
+                && let Some(cpu) = cpu.get()
+            {
+                cpu.invalidate(&mut cpu.lock(), at, event.cpu, invalidation);
+                self.host.attend(index);
+            }
+        }
+    }
+
+    /// Returns `true` if this use of the address needs no call of [`access`](Self::access).
+    #[inline]
+    pub fn is_fast(&self, cpu: usize, address: u64, wanted: Use) -> bool {
+        self.cpu(cpu).is_none_or(|cpu| cpu.is_fast(address, wanted))
+    }
+
+    /// A load or store of this many bytes that was executed.
+    ///
+    /// The page tables are read after the access. If another CPU has changed them in between, the
+    /// entry is the new one, which the CPU may hold as well.
+    pub fn access(&self, event: Event, address: u64, bytes: u64, wanted: Use) {
+        let Some(cpu) = self.cpu(event.cpu) else { return };
+        let address = self.arch.canonical(address);
+        let mut state = cpu.lock();
+        if !state.context.is_on {
+            return;
+        }
+        let (physical, new_tables) = self.use_entry(event, cpu, &mut state, address, wanted);
+        drop(state);
+        if new_tables {
+            self.clear_all_fast();
+        }
+        if let Some(physical) = physical
+            && wanted == Use::Store
+            && self.frames.is_table(physical)
+        {
+            self.store_into_table(event, physical, bytes);
+        }
+    }
+
+    /// Before a CPU executes a block: on another page than the last block, in another mode, or
+    /// after [`Host::attend`].
+    pub fn fetch(&self, event: Event) {
+        let Some(cpu) = self.cpu(event.cpu) else { return };
+        if cpu.is_fast(event.pc, Use::Fetch) {
+            return;
+        }
+        let address = self.arch.canonical(event.pc);
+        let mut state = cpu.lock();
+        if !state.context.is_on {
+            return;
+        }
+        if event.in_user_mode {
+            cpu.ran_user_code.store(true, Ordering::Relaxed);
+        }
+        if cpu.attention.load(Ordering::SeqCst) {
+            self.report_possible(event, cpu, &mut state);
+        }
+        let (_, new_tables) = self.use_entry(event, cpu, &mut state, address, Use::Fetch);
+        drop(state);
+        if new_tables {
+            self.clear_all_fast();
+        }
+    }
+
+    /// Uses the entry for an address, or fills it. Returns the physical address, and `true` if a
+    /// frame is now known to be a page table.
+    fn use_entry(
+        &self,
+        event: Event,
+        cpu: &Cpu,
+        state: &mut State,
+        address: u64,
+        wanted: Use,
+    ) -> (Option<u64>, bool) {
+        let held = self.use_held(event, cpu, state, address, wanted);
+        if held.is_some() { (held, false) } else { self.fill(event, cpu, state, address, wanted) }
+    }
+
+    /// Uses an entry that the CPU holds. An entry that does not allow the use is removed: the CPU
+    /// has walked again, since the access was executed.
+    fn use_held(
+        &self,
+        event: Event,
+        cpu: &Cpu,
+        state: &mut State,
+        address: u64,
+        wanted: Use,
+    ) -> Option<u64> {
+        let (tag, slot, entry) = state.tlb.find(state.context.tag, address)?;
+        if !entry.access.has(wanted.needs()) {
+            state.tlb.remove(tag, &slot);
+            return None;
+        }
+        let found = *entry;
+        let physical = found.frame + (address - slot.start);
+        if let Some(act) = found.act {
+            if !found.is_reported {
+                state.tlb.set_reported(tag, &slot);
+                let at = self.now(event.pc);
+                let place = (event.cpu, at, event.in_user_mode, true);
+                self.report(state.report(place, (tag, &slot, &found, act)));
+            }
+        } else {
+            self.allow_fast(cpu, address, wanted, physical);
+        }
+        Some(physical)
+    }
+
+    /// Lets later uses of the address's 4 KiB pass, except stores into page tables.
+    fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, physical: u64) {
+        if wanted != Use::Store || !self.frames.is_table(physical) {
+            cpu.set_fast(address, wanted);
+        }
+    }
+
+    /// Reports the marked entries that the CPU could use now: in user mode the pages of user mode,
+    /// and in any mode pointers to tables of user addresses, which the CPU may follow by itself.
+    fn report_possible(&self, event: Event, cpu: &Cpu, state: &mut State) {
+        let at = self.now(event.pc);
+        let kinds: &[Kind] =
+            if event.in_user_mode { &[Kind::Table, Kind::Page] } else { &[Kind::Table] };
+        let mut found = Vec::new();
+        let tag = state.context.tag;
+        state.tlb.report_pending(tag, kinds, |tag, slot, entry| {
+            found.extend(entry.act.map(|act| (tag, *slot, *entry, act)));
+        });
+        for (tag, slot, entry, act) in &found {
+            let place = (event.cpu, at, event.in_user_mode, false);
+            self.report(state.report(place, (*tag, slot, entry, *act)));
+        }
+        cpu.attention.store(state.tlb.pending() != 0, Ordering::SeqCst);
+    }
+
+    /// Keeps the translation of an address, as the page tables have it now.
+    fn fill(
+        &self,
+        event: Event,
+        cpu: &Cpu,
+        state: &mut State,
+        address: u64,
+        wanted: Use,
+    ) -> (Option<u64>, bool) {
+        let read = |address| self.host.read(address);
+        let context = state.context;
+        let found = self.arch.walk(&context, address, &read);
+        let Some(found) = found.filter(|found| found.access.has(wanted.needs())) else {
+            // Another CPU has removed the translation since the access.
+            state.counts.not_in_tables += 1;
+            return (None, false);
+        };
+        state.counts.fills += 1;
+        state.tlb.fill(context.tag, address, &found, self.now(event.pc));
+        let is_new = self.hold(event.cpu, &context, address, &found);
+        let slot = Slot::covering(Kind::Page, found.shift, address);
+        // A store into the tables after the walk may have found no bit of this CPU.
+        if self.arch.walk(&context, address, &read) != Some(found) {
+            state.tlb.remove(found.tag, &slot);
+            state.counts.not_in_tables += 1;
+            return (None, is_new);
+        }
+        let physical = found.frame + (address - slot.start);
+        self.allow_fast(cpu, address, wanted, physical);
+        (Some(physical), is_new)
+    }
+
+    /// Records the frames that a translation names and was read from.
+    fn hold(&self, cpu: usize, context: &Context, address: u64, found: &Translation) -> bool {
+        let bytes = 1 << found.shift;
+        let is_user = found.access.has(Access::USER);
+        if bytes == PAGE_BYTES || is_user && bytes <= LISTED_MAX {
+            self.frames.hold(cpu, found.frame, bytes);
+        }
+        for pointer in found.pointers() {
+            self.frames.hold(cpu, pointer.table, PAGE_BYTES);
+            self.frames.hold(cpu, pointer.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
+        }
+        self.frames.hold(cpu, found.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
+        // After the bits of this CPU: see `store_into_table`.
+        let mut is_new = self.frames.becomes_table(context.halves[(address >> 63) as usize].root);
+        for pointer in found.pointers() {
+            is_new |= self.frames.becomes_table(pointer.table);
+        }
+        is_new
+    }
+
+    /// Makes the next store of every CPU an event: it may be one into a page table.
+    fn clear_all_fast(&self) {
+        for cpu in self.cpus[..self.count()].iter().filter_map(OnceLock::get) {
+            let _state = cpu.lock();
+            cpu.clear_fast();
+        }
+    }
+
+    /// A store into a page table: entries that were read from its words may be old now.
+    fn store_into_table(&self, event: Event, physical: u64, bytes: u64) {
+        let at = self.now(event.pc);
+        let change = Change { at, cpu: event.cpu };
+        let mut changed = Vec::new();
+        let table = physical & !(PAGE_BYTES - 1);
+        for index in self.frames.holders(physical, self.count()) {
+            let Some(cpu) = self.cpu(index) else { continue };
+            let mut state = cpu.lock();
+            if !state.tlb.uses_table(table) {
+                self.frames.release(index, table, self.count());
+                continue;
+            }
+            let context = state.context;
+            for source in (physical & !7..physical + bytes).step_by(8) {
+                let Some(value) = self.host.read(source) else { continue };
+                state.tlb.change_source(source, |tag, slot, entry| {
+                    let is_old = !self.still_has(&context, slot, entry, value);
+                    if is_old && entry.change.is_none() {
+                        entry.change = Some(change);
+                        changed.push(Changed { cpu: index, tag, slot: *slot, change });
+                    } else if !is_old && entry.act.is_none() {
+                        entry.change = None;
+                    }
+                });
+            }
+        }
+        // Without entries, the frame may have become anything.
+        self.frames.is_no_table(table);
+        if let Some(cpu) = self.cpu(event.cpu) {
+            let mut state = cpu.lock();
+            state.counts.table_stores += 1;
+            if self.options.settles {
+                state.changed.append(&mut changed);
+            }
+        }
+    }
+
+    /// Returns `true` if a page-table entry with this value still allows all that the TLB's entry
+    /// allows.
+    fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry, value: u64) -> bool {
+        let half = &context.halves[(slot.start >> 63) as usize];
+        match (self.arch.step(value, slot.shift, half), slot.kind) {
+            (Step::Page { frame, access, .. }, Kind::Page) => {
+                frame == entry.frame && access.has(entry.access)
+            }
+            (Step::Table { table, .. }, Kind::Table) => table == entry.frame,
+            _ => false,
+        }
+    }
+
+    /// Frames get a new owner. A page of the kernel is concerned if its page table has changed: the
+    /// kernel keeps all of memory mapped.
+    pub fn reuse(&self, event: Event, first: u64, frames: u64, hook: usize) {
+        let act = Act { deed: Deed::Reused(hook), at: self.now(event.pc), cpu: event.cpu };
+        self.reused.fetch_add(frames, Ordering::Relaxed);
+        let first = first & !(PAGE_BYTES - 1);
+        for frame in (0..frames).map(|number| first + number * PAGE_BYTES) {
+            for index in self.frames.holders(frame, self.count()) {
+                let Some(cpu) = self.cpu(index) else { continue };
+                let mut state = cpu.lock();
+                let marked = state.tlb.mark_frame(frame, |_, slot, entry| {
+                    let is_user = entry.access.has(Access::USER) && slot.start >> 63 == 0;
+                    let is_concerned = match slot.kind {
+                        Kind::Page => is_user || entry.change.is_some(),
+                        Kind::Table => slot.start >> 63 == 0,
+                    };
+                    (is_concerned && self.is_wanted(slot, act)).then_some(act)
+                });
+                match marked {
+                    // The bit may also stand for entries that were read from the frame.
+                    None if !self.frames.is_table(frame) => {
+                        self.frames.release(index, frame, self.count());
+                    }
+                    None | Some(0) => {}
+                    Some(_) => self.attend(index, cpu),
+                }
+            }
+        }
+    }
+
+    fn is_wanted(&self, slot: &Slot, act: Act) -> bool {
+        self.options.modes.contains(&mode(slot, act))
+    }
+
+    fn attend(&self, index: usize, cpu: &Cpu) {
+        cpu.attention.store(true, Ordering::SeqCst);
+        cpu.clear_fast();
+        self.host.attend(index);
+    }
+
+    /// The kernel relies on all changes of page tables that this CPU has made: their flushes are
+    /// complete.
+    pub fn settle(&self, event: Event, hook: usize) {
+        let act = Act { deed: Deed::Settled(hook), at: self.now(event.pc), cpu: event.cpu };
+        self.settled.fetch_add(1, Ordering::Relaxed);
+        let Some(cpu) = self.cpu(event.cpu) else { return };
+        let changed = std::mem::take(&mut cpu.lock().changed);
+        for Changed { cpu: index, tag, slot, change } in changed {
+            let Some(cpu) = self.cpu(index) else { continue };
+            let mut state = cpu.lock();
+            if self.is_wanted(&slot, act) && state.tlb.mark(tag, &slot, &change, act) {
+                self.attend(index, cpu);
+            }
+        }
+    }
+
+    /// Sets the number that later reports have.
+    pub fn mark(&self, mark: u64) {
+        self.mark.store(mark, Ordering::SeqCst);
+    }
+
+    fn report(&self, mut report: Report) {
+        report.mark = self.mark.load(Ordering::SeqCst);
+        let (is_new, faults) = {
+            let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            (reports.add(&report), reports.totals().1)
+        };
+        if is_new && faults <= self.options.limit {
+            self.host.print(&Line::Fault(Box::new(report)));
+        }
+    }
+
+    /// The totals so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals { cpus: self.count(), ..Totals::default() };
+        for cpu in self.cpus[..self.count()].iter().filter_map(OnceLock::get) {
+            let state = cpu.lock();
+            let counts = state.counts;
+            totals.cpus_in_user_mode += usize::from(cpu.ran_user_code.load(Ordering::Relaxed));
+            totals.held += state.tlb.len();
+            totals.fills += counts.fills;
+            totals.invalidations += counts.invalidations;
+            totals.root_loads += counts.root_loads;
+            totals.table_stores += counts.table_stores;
+            totals.dropped_in_time += counts.dropped_in_time;
+            totals.not_in_tables += counts.not_in_tables;
+        }
+        totals.reused = self.reused.load(Ordering::Relaxed);
+        totals.settled = self.settled.load(Ordering::Relaxed);
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        (totals.reports, totals.faults) = reports.totals();
+        totals
+    }
+}

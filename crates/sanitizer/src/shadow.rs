@@ -1,0 +1,338 @@
+//! The shadow TLB of one CPU: all entries that the CPU may still hold. It grows, and forgets
+//! nothing but what is invalidated.
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::invalidation::{Invalidation, Pages, Pointers};
+use crate::report::{Act, Change, Deed, Moment};
+use crate::translation::{Access, Kind, Slot, Tag, Translation};
+
+/// The bits of an entry's address that are its table's.
+const TABLE_MASK: u64 = !0xfff;
+
+/// An entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Physical address of the page or of the table.
+    pub frame: u64,
+    /// The allowed accesses; all for a table.
+    pub access: Access,
+    /// Physical address of the page-table entry that it was read from.
+    pub source: u64,
+    /// When the CPU used it first.
+    pub filled: Moment,
+    /// The first change of the page-table entry since then.
+    pub change: Option<Change>,
+    /// The use of the frame by a new owner, if there was one. The CPU must not use the entry.
+    pub act: Option<Act>,
+    /// `true` if the fault was reported.
+    pub is_reported: bool,
+}
+
+impl Entry {
+    /// Returns `true` if the entry is a fault as soon as the CPU could use it. A page of the kernel
+    /// is one only when it is used: kernels unmap their pages long before they flush them.
+    fn is_pending(&self, slot: &Slot) -> bool {
+        let is_possible = slot.kind == Kind::Table || self.access.has(Access::USER);
+        self.act.is_some() && !self.is_reported && is_possible
+    }
+}
+
+/// The entries of one tag, and two indices: which entries name a frame, and which were read from a
+/// page-table entry.
+#[derive(Debug)]
+struct Held {
+    entries: HashMap<Slot, Entry>,
+    by_frame: HashMap<u64, SmallVec<[Slot; 1]>>,
+    by_source: HashMap<u64, SmallVec<[Slot; 1]>>,
+    /// Number of entries that were read from each page table.
+    tables: HashMap<u64, u32>,
+    /// Number of pages and of tables for each number of address bits. A zero saves a search.
+    counts: [[u32; 64]; 2],
+    /// Number of pages and of tables that are [pending](Entry::is_pending).
+    pending: [usize; 2],
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            by_frame: HashMap::new(),
+            by_source: HashMap::new(),
+            tables: HashMap::new(),
+            counts: [[0; 64]; 2],
+            pending: [0; 2],
+        }
+    }
+}
+
+fn remove_from(index: &mut HashMap<u64, SmallVec<[Slot; 1]>>, key: u64, slot: &Slot) {
+    if let Some(slots) = index.get_mut(&key) {
+        slots.retain(|other| other != slot);
+        if slots.is_empty() {
+            index.remove(&key);
+        }
+    }
+}
+
+impl Held {
+    fn insert(&mut self, slot: Slot, entry: Entry) {
+        self.remove(&slot);
+        self.entries.insert(slot, entry);
+        self.by_frame.entry(entry.frame).or_default().push(slot);
+        self.by_source.entry(entry.source).or_default().push(slot);
+        *self.tables.entry(entry.source & TABLE_MASK).or_default() += 1;
+        self.counts[slot.kind as usize][usize::from(slot.shift)] += 1;
+    }
+
+    fn remove(&mut self, slot: &Slot) -> bool {
+        let Some(entry) = self.entries.remove(slot) else { return false };
+        remove_from(&mut self.by_frame, entry.frame, slot);
+        remove_from(&mut self.by_source, entry.source, slot);
+        let table = entry.source & TABLE_MASK;
+        if let Some(count) = self.tables.get_mut(&table) {
+            *count -= 1;
+            if *count == 0 {
+                self.tables.remove(&table);
+            }
+        }
+        self.counts[slot.kind as usize][usize::from(slot.shift)] -= 1;
+        self.pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
+        true
+    }
+
+    fn clear(&mut self) -> usize {
+        let count = self.entries.len();
+        self.entries.clear();
+        self.by_frame.clear();
+        self.by_source.clear();
+        self.tables.clear();
+        self.counts = [[0; 64]; 2];
+        self.pending = [0; 2];
+        count
+    }
+
+    fn shifts(&self, kind: Kind) -> impl Iterator<Item = u8> + use<> {
+        let counts = self.counts[kind as usize];
+        (0..64).filter(move |&shift| counts[usize::from(shift)] != 0)
+    }
+
+    /// Removes what the invalidation drops, and returns the number of these entries.
+    fn invalidate(&mut self, tag: Tag, invalidation: &Invalidation) -> usize {
+        let Pages::Range(first, last) = invalidation.pages else { return self.clear() };
+        let all_pointers = invalidation.pointers == Pointers::All;
+        let mut dropped: SmallVec<[Slot; 8]> = SmallVec::new();
+        for kind in [Kind::Page, Kind::Table] {
+            for shift in self.shifts(kind) {
+                let count = (last >> shift) - (first >> shift) + 1;
+                if count > self.entries.len() as u64 || kind == Kind::Table && all_pointers {
+                    let of_kind = self.entries.keys().copied();
+                    dropped.extend(of_kind.filter(|slot| slot.kind == kind && slot.shift == shift));
+                } else {
+                    let numbers = first >> shift..=last >> shift;
+                    dropped.extend(numbers.map(|number| Slot {
+                        kind,
+                        shift,
+                        start: number << shift,
+                    }));
+                }
+            }
+        }
+        dropped.retain(|slot| invalidation.drops(tag, slot).is_ok());
+        dropped.iter().filter(|slot| self.remove(slot)).count()
+    }
+}
+
+/// The shadow TLB of one CPU.
+#[derive(Debug, Default)]
+pub struct Tlb {
+    spaces: HashMap<Tag, Held>,
+}
+
+impl Tlb {
+    /// Returns the page that translates `address` under the tag, or a global one.
+    pub fn find(&mut self, tag: u32, address: u64) -> Option<(Tag, Slot, &mut Entry)> {
+        let tags = [Tag::Space(tag), Tag::Global];
+        let (tag, slot) = tags.into_iter().find_map(|tag| {
+            let held = self.spaces.get(&tag)?;
+            let slots = held.shifts(Kind::Page);
+            let mut slots = slots.map(|shift| Slot::covering(Kind::Page, shift, address));
+            Some((tag, slots.find(|slot| held.entries.contains_key(slot))?))
+        })?;
+        Some((tag, slot, self.spaces.get_mut(&tag)?.entries.get_mut(&slot)?))
+    }
+
+    /// Keeps a page that the CPU has used at `address`, and the pointers to page tables on the way
+    /// to it. A pointer that is already there stays as it is.
+    pub fn fill(&mut self, tag: u32, address: u64, found: &Translation, filled: Moment) {
+        let entry = |frame, access, source| Entry {
+            frame,
+            access,
+            source,
+            filled,
+            change: None,
+            act: None,
+            is_reported: false,
+        };
+        let slot = Slot::covering(Kind::Page, found.shift, address);
+        let page = entry(found.frame, found.access, found.entry);
+        self.spaces.entry(found.tag).or_default().insert(slot, page);
+        let held = self.spaces.entry(Tag::Space(tag)).or_default();
+        for pointer in found.pointers() {
+            let slot = Slot::covering(Kind::Table, pointer.shift, address);
+            if !held.entries.contains_key(&slot) {
+                held.insert(slot, entry(pointer.table, Access::ALL, pointer.entry));
+            }
+        }
+    }
+
+    /// Executes an invalidation, and returns the number of entries that it dropped.
+    pub fn invalidate(&mut self, invalidation: &Invalidation) -> usize {
+        let spaces = self.spaces.iter_mut();
+        let spaces = spaces.filter(|(tag, _)| invalidation.tags.include(**tag));
+        spaces.map(|(tag, held)| held.invalidate(*tag, invalidation)).sum()
+    }
+
+    /// Removes one entry.
+    pub fn remove(&mut self, tag: Tag, slot: &Slot) {
+        if let Some(held) = self.spaces.get_mut(&tag) {
+            held.remove(slot);
+        }
+    }
+
+    /// Records that the fault of a marked entry was reported.
+    pub fn set_reported(&mut self, tag: Tag, slot: &Slot) {
+        if let Some(held) = self.spaces.get_mut(&tag)
+            && let Some(entry) = held.entries.get_mut(slot)
+        {
+            held.pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
+            entry.is_reported = true;
+        }
+    }
+
+    /// Calls `act` for each entry that names the frame, and marks those for which it returns an
+    /// act. Returns the number of marked entries, or `None` if no entry names the frame.
+    pub fn mark_frame(
+        &mut self,
+        frame: u64,
+        mut act: impl FnMut(Tag, &Slot, &Entry) -> Option<Act>,
+    ) -> Option<usize> {
+        let (mut marked, mut is_named) = (0, false);
+        for (&tag, Held { entries, by_frame, pending, .. }) in &mut self.spaces {
+            // A large page is listed under its first frame.
+            for first in [frame, frame >> 21 << 21, frame >> 30 << 30] {
+                for slot in by_frame.get(&first).into_iter().flatten() {
+                    let Some(entry) = entries.get_mut(slot) else { continue };
+                    let is_within = match slot.kind {
+                        Kind::Page => frame - first < slot.bytes(),
+                        Kind::Table => frame == first,
+                    };
+                    if !is_within {
+                        continue;
+                    }
+                    is_named = true;
+                    let is_reused =
+                        entry.act.is_some_and(|act| matches!(act.deed, Deed::Reused(_)));
+                    if !is_reused
+                        && !entry.is_reported
+                        && let Some(act) = act(tag, slot, entry)
+                    {
+                        pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
+                        entry.act = Some(act);
+                        pending[slot.kind as usize] += usize::from(entry.is_pending(slot));
+                        marked += 1;
+                    }
+                }
+                if first == 0 {
+                    break;
+                }
+            }
+        }
+        is_named.then_some(marked)
+    }
+
+    /// Calls `change` for each entry that was read from the page-table entry at `source`. Returns
+    /// `None` if there is none.
+    pub fn change_source(
+        &mut self,
+        source: u64,
+        mut change: impl FnMut(Tag, &Slot, &mut Entry),
+    ) -> Option<()> {
+        let mut found = None;
+        for (&tag, Held { entries, by_source, .. }) in &mut self.spaces {
+            for slot in by_source.get(&source).into_iter().flatten() {
+                if let Some(entry) = entries.get_mut(slot) {
+                    found = Some(());
+                    change(tag, slot, entry);
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns `true` if an entry was read from this table, or points to it.
+    pub fn uses_table(&self, table: u64) -> bool {
+        self.spaces.values().any(|held| {
+            let mut named = held.by_frame.get(&table).into_iter().flatten();
+            held.tables.contains_key(&table) || named.any(|slot| slot.kind == Kind::Table)
+        })
+    }
+
+    /// Marks one entry, if it is still held and was changed at `change`.
+    pub fn mark(&mut self, tag: Tag, slot: &Slot, change: &Change, act: Act) -> bool {
+        let Some(held) = self.spaces.get_mut(&tag) else { return false };
+        let Some(entry) = held.entries.get_mut(slot) else { return false };
+        let is_it = entry.change == Some(*change) && entry.act.is_none();
+        if is_it {
+            entry.act = Some(act);
+            held.pending[slot.kind as usize] += usize::from(entry.is_pending(slot));
+        }
+        is_it
+    }
+
+    /// Calls `report` for each pending entry of these kinds that the CPU could use under the tag.
+    /// Each entry is reported once.
+    pub fn report_pending(
+        &mut self,
+        tag: u32,
+        kinds: &[Kind],
+        mut report: impl FnMut(Tag, &Slot, &Entry),
+    ) {
+        for tag in [Tag::Space(tag), Tag::Global] {
+            let Some(held) = self.spaces.get_mut(&tag) else { continue };
+            for &kind in kinds {
+                if held.pending[kind as usize] == 0 {
+                    continue;
+                }
+                for (slot, entry) in &mut held.entries {
+                    if slot.kind == kind && entry.is_pending(slot) {
+                        report(tag, slot, entry);
+                        entry.is_reported = true;
+                    }
+                }
+                held.pending[kind as usize] = 0;
+            }
+        }
+    }
+
+    /// Number of pending entries under any tag.
+    pub fn pending(&self) -> usize {
+        self.spaces.values().map(|held| held.pending.iter().sum::<usize>()).sum()
+    }
+
+    /// Returns `true` if there is a page of more than 4 KiB.
+    pub fn has_large_pages(&self) -> bool {
+        self.spaces.values().any(|held| held.counts[Kind::Page as usize][13..] != [0; 51])
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.spaces.values().map(|held| held.entries.len()).sum()
+    }
+
+    /// Returns `true` if there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

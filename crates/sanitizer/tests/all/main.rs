@@ -1,0 +1,7 @@
+//! The core of the sanitizer on memory that a test writes, without QEMU.
+
+mod guest;
+mod instructions;
+mod modes;
+mod pitfalls;
+mod walks;
