@@ -14,7 +14,7 @@ use std::io;
 
 use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
-use super::record::{Event, FlushReason, Frame, Left, Record, TaskId, Waker};
+use super::record::{Event, FlushReason, Frame, Layer, Left, Record, TaskId, Waker};
 use calls::{Calls, Evidence};
 use frames::Frames;
 use tasks::Tasks;
@@ -104,6 +104,8 @@ impl fmt::Debug for Observer {
 struct Cpu {
     /// The thread that runs according to the recording.
     running: Option<Running>,
+    /// The name of that thread, if it was switched to since the recording began.
+    name: String,
     /// The previous thread, from a switch until an event of the next thread.
     previous: Option<Tid>,
     /// The predicted switch of an idle CPU: its time, and the next thread.
@@ -270,7 +272,9 @@ impl<W: io::Write> Assembler<W> {
         let of_task = during == During::Task;
         match kind {
             RawKind::Switch { left, next, next_name } => {
-                self.switch(cpu, tid, left, next, &next_name)
+                self.switch(cpu, tid, left, next, &next_name)?;
+                self.cpus[cpu as usize].name = next_name;
+                Ok(())
             }
             RawKind::Waking { tid: woken } => self.wake(cpu, tid, during, woken),
             RawKind::Queued { tid: queued, target } => {
@@ -321,16 +325,28 @@ impl<W: io::Write> Assembler<W> {
                     Ok(())
                 }
             }
-            RawKind::Stack { frames, requests } if self.tasks.is_recorded(tid) => {
+            RawKind::Stack { mut frames, requests } => {
+                if !self.tasks.is_recorded(tid) {
+                    self.keep_kernel(cpu, &mut frames);
+                }
                 self.stack(cpu, frames, requests)
             }
             RawKind::Enter(_)
-            | RawKind::Stack { .. }
             | RawKind::Return { .. }
             | RawKind::Fault { .. }
             | RawKind::Names { .. }
             | RawKind::Counted { .. }
             | RawKind::Lost { .. } => Ok(()),
+        }
+    }
+
+    /// Leaves of a stack of another program or of the kernel the functions of the kernel. The name
+    /// of the thread that runs on the CPU stands for the others.
+    fn keep_kernel(&self, cpu: u32, frames: &mut Vec<Frame>) {
+        frames.retain(|frame| frame.layer == Layer::Kernel);
+        let function = self.cpus[cpu as usize].name.clone();
+        if !function.is_empty() {
+            frames.push(Frame { layer: Layer::User, function, file: String::new(), line: 0 });
         }
     }
 

@@ -6,8 +6,8 @@
 //! `target` selects programs that already run. `capture` runs a `session`, which traces the
 //! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
-//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `stacks`
-//! has the call stacks of flush requests, and `counted` the kernel's own counters. `write` makes
+//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
+//! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own counters. `write` makes
 //! the recording, in `files` whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
@@ -24,6 +24,7 @@ mod follow;
 mod guard;
 mod helper;
 mod layout;
+mod matching;
 mod merge;
 mod page;
 mod priority;
@@ -326,6 +327,7 @@ fn record(
     mut user: User,
     watch: Option<&mut dyn Watch>,
 ) -> Result<Recorded, RecordError> {
+    tasks::refuse_namespace()?;
     let tracefs = Tracefs::find()?;
     let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
