@@ -11,6 +11,8 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -200,7 +202,33 @@ static const struct {
     {"install_filter", filters, install_filter},
 };
 
+// A program whose pages its parent reclaims. Prints the number of the process, and ends when its
+// standard input does.
+static int reclaimed(void) {
+    on_disk();
+    munmap(area, LENGTH);
+    int child = fork();
+    if (child < 0) return UNAVAILABLE;
+    if (child == 0) {
+        mmap(area, LENGTH, PROT_READ, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+        pin(1);
+        dprintf(1, "%d\n", getpid());
+        for (;;) {
+            for (volatile char *at = area; at < area + LENGTH; at += PAGE) (void)*at;
+        }
+    }
+    pin(0);
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    int descriptor = syscall(SYS_pidfd_open, child, 0);
+    struct iovec range = {area, LENGTH};
+    for (char end; read(0, &end, 1) != 0; usleep(2000))
+        syscall(SYS_process_madvise, descriptor, &range, 1, MADV_PAGEOUT, 0);
+    kill(child, SIGKILL);
+    return 0;
+}
+
 int main(int count, char **arguments) {
+    if (count == 2 && !strcmp(arguments[1], "reclaimed")) return reclaimed();
     for (unsigned long i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (count != 2 || strcmp(cases[i].name, arguments[1])) continue;
         cases[i].prepare();

@@ -29,7 +29,7 @@ pub(super) struct Findings {
     pub(super) recording: About,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Total {
     /// Number of times that a CPU was asked to flush.
     pub(super) requests: u64,

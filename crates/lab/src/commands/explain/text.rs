@@ -229,7 +229,7 @@ fn notes(findings: &Findings) -> String {
     if *lost > 0 {
         text += &format!("warning: {} events were lost, so counts are too small\n", grouped(*lost));
     }
-    if overhead.stacks == 0 {
+    if overhead.stacks == 0 && total.requests > 0 {
         text += "try:   record again with call stacks: shootdown explain -- COMMAND\n";
     }
     text

@@ -194,6 +194,7 @@ mod tests {
             assert_eq!(matching.unmatched, unmatched);
         }
         let interrupt = RawEvent { during: During::Interrupt, ..event(300, RawKind::Exit) };
+        matching.place(&request(240));
         matching.add(sample(250, 7));
         assert_eq!(matching.place(&interrupt), Matched::default(), "it may interrupt the sampling");
         assert!(matching.place(&event(400, RawKind::Exit)).before.is_some());

@@ -159,6 +159,8 @@ pub(crate) struct Record {
     quiet: bool,
     #[arg(skip)]
     purpose: Purpose,
+    #[arg(skip)]
+    program_output: ProgramOutput,
     /// The program to record, and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -174,6 +176,15 @@ pub(crate) enum Purpose {
     /// needs. The side that follows a command is chosen by the load of the machine, if it is not
     /// given.
     Explain(Option<Follow>),
+}
+
+/// The place of a recorded command's standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProgramOutput {
+    #[default]
+    Inherited,
+    /// The recorder's standard error: its standard output is for another program.
+    Errors,
 }
 
 impl Purpose {
@@ -219,6 +230,7 @@ impl Record {
             stacks: stacks.clone(),
             quiet: true,
             purpose: Purpose::Keep,
+            program_output: ProgramOutput::Inherited,
             command: Vec::new(),
         }
     }
@@ -262,11 +274,12 @@ pub(crate) fn to_file(
     existing: Existing,
     selection: &Selection,
     command: &[OsString],
-    (stacks, purpose): (&StackOptions, Purpose),
+    (stacks, purpose, program_output): (&StackOptions, Purpose, ProgramOutput),
 ) -> Result<Live, Failure> {
     let options = Record {
         force: existing == Existing::Replace,
         purpose,
+        program_output,
         command: command.to_vec(),
         ..Record::quiet(path, selection, stacks)
     };
