@@ -74,6 +74,7 @@ pub struct Suffered {
     pub is_kernel: bool,
     /// The sums of the flushes.
     pub sum: Sum,
+    pub(crate) key: Key,
 }
 
 /// A call site: a cause, and the number of a chain of functions. Without a chain, no stack of the
@@ -144,6 +145,22 @@ impl Explanation {
         Self { total, causes, sites, suffered, site_of, of_operation }
     }
 
+    /// Returns the site of a flush of the program; `None` of another one.
+    #[must_use]
+    pub fn site_of(&self, analysis: &Analysis, flush: usize) -> Option<&Site> {
+        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_some())?;
+        let key = self.site_of[flush].unwrap_or((of.cause, None));
+        self.sites.iter().find(|site| site.key == key)
+    }
+
+    /// Returns the name of the thread that requested a flush for another program or the kernel.
+    #[must_use]
+    pub fn sender_of(&self, analysis: &Analysis, flush: usize) -> Option<&str> {
+        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_none())?;
+        let key = self.site_of[flush].unwrap_or((of.cause, None));
+        self.suffered.iter().find(|row| row.key == key)?.sender.as_deref()
+    }
+
     /// Returns each flush of the program that asked a CPU, with the index of its site in `sites`.
     pub fn flushes<'a>(
         &'a self,
@@ -174,7 +191,7 @@ fn suffered(analysis: &Analysis, site_of: &[Option<Key>], costs: Costs) -> Vec<S
         .into_iter()
         .map(|((key, is_kernel), sum)| {
             let sender = senders.get(&key).cloned().flatten();
-            Suffered { cause: key.0, sender, is_kernel, sum }
+            Suffered { cause: key.0, sender, is_kernel, sum, key }
         })
         .collect();
     suffered.sort_by(|one, other| {

@@ -3,11 +3,12 @@
 //!
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
 //! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
-//! limits, and `compare` against that of another recording. `page` is a part of the page of
+//! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a part of the page of
 //! `shootdown report`.
 
 mod budget;
 mod compare;
+mod cpu;
 mod findings;
 mod flamegraph;
 mod folded;
@@ -31,6 +32,7 @@ use crate::selection::Selection;
 
 use budget::Budget;
 use compare::Comparison;
+use cpu::{Beside, Interrupts, OfCpu};
 use findings::{Findings, Overhead};
 pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
@@ -42,6 +44,7 @@ Examples:
   shootdown explain server.shootdown
   shootdown explain server.shootdown --format json
   shootdown explain server.shootdown --format flamegraph > server.svg
+  shootdown explain --all --cpu 3 --duration 10s
   shootdown explain --compare before.shootdown after.shootdown
   shootdown explain --budget 'requests<=1000,cpu<=0.1%' -- ./server
 
@@ -75,6 +78,9 @@ pub(crate) struct Explain {
     /// Exit with 1 if a number is larger: requests<=N, interrupts<=N, cpu<=P%, separated by commas
     #[arg(long, value_name = "LIMITS", conflicts_with = "compare")]
     budget: Option<Budget>,
+    /// Explain the interrupts of this CPU: the programs, causes and calls that ask it to flush
+    #[arg(long, value_name = "N", conflicts_with_all = ["compare", "budget"])]
+    cpu: Option<u32>,
     /// Keep the recording of a command or of running programs as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "recording")]
     output: Option<PathBuf>,
@@ -107,7 +113,7 @@ impl Explain {
     /// Explains a recording, or records a command first.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         if let Some(recording) = &self.recording {
-            return self.explain(recording, Overhead::default());
+            return self.explain(recording, Overhead::default(), None);
         }
         let directory = tempfile::tempdir().map_err(NoDirectory)?;
         let path = match &self.output {
@@ -123,6 +129,7 @@ impl Explain {
             _ => ProgramOutput::Errors,
         };
         let how = (&self.stacks, purpose, program_output);
+        let before = Interrupts::now();
         let live = record::to_file(&path, Existing::Keep, &self.selection, &self.command, how)?;
         let overhead = Overhead {
             stacks_lost: Some(live.stacks_lost),
@@ -130,11 +137,22 @@ impl Explain {
             recorder_cpu_ns: Some(live.recorder_cpu_ns),
             ..Overhead::default()
         };
-        self.explain(&path, overhead)
+        let beside = Beside { calls: live.other_calls, before, after: Interrupts::now() };
+        self.explain(&path, overhead, Some(&beside))
     }
 
-    fn explain(&self, path: &Path, overhead: Overhead) -> Result<(), Failure> {
+    fn explain(
+        &self,
+        path: &Path,
+        overhead: Overhead,
+        beside: Option<&Beside>,
+    ) -> Result<(), Failure> {
         let (analysis, explanation) = analysed(path)?;
+        if let Some(cpu) = self.cpu {
+            let of_cpu = OfCpu::of(cpu, &analysis, &explanation, beside);
+            let is_json = self.format == Format::Json;
+            return Ok(print(&if is_json { json(&of_cpu) } else { of_cpu.text(self.sites) })?);
+        }
         match self.format {
             Format::Folded => print(&folded::stacks(&analysis, &explanation))?,
             Format::Timeline => print(&timeline::events(&analysis, &explanation))?,

@@ -68,6 +68,7 @@ pub(crate) use stacks::StackOptions;
 use account::Account;
 use capture::{Capture, MIB};
 use decode::Decoder;
+pub(crate) use decode::OtherCall;
 use files::{AtLimit, Files, Outputs};
 use follow::Load;
 use guard::Guard;
@@ -254,12 +255,14 @@ impl Helper {
 }
 
 /// A recording that another command asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Live {
     /// Number of call stacks that were sampled and lost.
     pub(crate) stacks_lost: u64,
     /// CPU time of this process while it recorded.
     pub(crate) recorder_cpu_ns: u64,
+    /// The calls by interrupts that flush no pages of a program.
+    pub(crate) other_calls: Vec<OtherCall>,
 }
 
 /// Records the selected programs, or `command`, as `path`, which replaces an existing file only if
@@ -285,7 +288,8 @@ pub(crate) fn to_file(
     };
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
     let recorder_cpu_ns = process_time().as_nanos() as u64;
-    Ok(Live { stacks_lost: recorded.written.stacks_lost, recorder_cpu_ns })
+    let Recorded { written, other_calls, .. } = recorded;
+    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls })
 }
 
 /// The thread that observes a recording, and stops it.
@@ -387,6 +391,7 @@ fn record(
         buffer_kib,
         limit_mib: options.limit_mib,
         left: captured.left,
+        other_calls: decoder.other_calls(),
         loudness: options.loudness(),
     };
     match extent {

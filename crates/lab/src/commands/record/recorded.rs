@@ -8,6 +8,7 @@ use std::time::Duration;
 use indicatif::{HumanBytes, HumanCount};
 use shootdown_recording::Ended;
 
+use super::decode::OtherCall;
 use crate::error::{INTERRUPTED, shown};
 
 /// The largest size of a buffer, which exceeds the memory of most machines.
@@ -62,6 +63,8 @@ pub(crate) struct Recorded {
     pub(super) limit_mib: u64,
     /// Number of tasks of the programs that still live.
     pub(super) left: usize,
+    /// The calls by interrupts that flush no pages of a program.
+    pub(super) other_calls: Vec<OtherCall>,
     pub(super) loudness: Loudness,
 }
 
