@@ -158,12 +158,12 @@ impl Running {
 }
 
 impl Analysis {
-    /// Reads a whole recording.
+    /// Reads a recording to its end, or to the end of its intact part.
     ///
     /// # Errors
     ///
     /// Fails if the recording is damaged, or cannot be read.
-    pub fn of(mut reader: Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
+    pub fn of(reader: &mut Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
         let mut analyst = Analyst::new(reader.header().clone(), costs);
         while let Some(record) = reader.next_record()? {
             analyst.record(&record);

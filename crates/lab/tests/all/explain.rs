@@ -131,6 +131,18 @@ fn explain_in(directory: &TempDir, words: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
+fn part_of_a_killed_recorder_is_explained_with_a_note() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = recording();
+    fs::write(directory.path().join("r.part"), &file[..file.len() - 20]).expect("a file");
+    let mut command = command();
+    let output = command.args(["explain", "r.part"]).current_dir(directory.path()).output();
+    let output = output.expect("the command runs");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("note: only the intact part is explained: "));
+}
+
+#[test]
 fn small_cost_gets_no_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     for (long_ns, is_small) in [(0, false), (10_000_000_000, true)] {

@@ -18,6 +18,7 @@ mod text;
 mod timeline;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -26,7 +27,7 @@ use shootdown_explain::{Analysis, Costs, Explanation};
 use super::record::{self, Follow, ProgramOutput, Purpose, StackOptions};
 use crate::error::{Failure, UserError};
 use crate::output::{Existing, print};
-use crate::recordings::{open, refused};
+use crate::recordings::{open_intact_part, refused};
 use crate::render::json;
 use crate::selection::Selection;
 
@@ -191,7 +192,12 @@ impl Explain {
 /// Reads a recording, and sums its flushes.
 fn analysed(path: &Path) -> Result<(Analysis, Explanation), Failure> {
     let costs = Costs::MODEL;
-    let analysis = Analysis::of(open(path)?, costs).map_err(|error| refused(path, error))?;
+    let mut reader = open_intact_part(path)?;
+    let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
+    if let Some(cut) = reader.cut() {
+        // If standard error is closed, only the note is lost.
+        let _ = writeln!(io::stderr(), "note: only the intact part is explained: {cut}");
+    }
     let explanation = Explanation::of(&analysis, costs);
     Ok((analysis, explanation))
 }

@@ -38,8 +38,8 @@ impl Program {
     /// If the recording cannot be read.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, Failure> {
         let costs = Costs::MODEL;
-        let reader = open_intact_part(path)?;
-        let analysis = Analysis::of(reader, costs).map_err(|error| refused(path, error))?;
+        let mut reader = open_intact_part(path)?;
+        let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
         let explanation = Explanation::of(&analysis, costs);
         if explanation.total.requests == 0 {
             return Ok(None);
