@@ -12,8 +12,9 @@ use crate::counters::{Balance, Counters};
 use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
 
-/// A flush that was requested from at least one other CPU, or whose call stack was sampled. Of other
-/// programs and of threads of the kernel, only requests to CPUs that ran the program count.
+/// A flush that was requested from at least one other CPU, or whose call stack was sampled.
+///
+/// Of other programs and threads of the kernel, only requests to CPUs that ran the program count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The task that requested it; [`TaskId::KERNEL`] for a thread of the kernel.

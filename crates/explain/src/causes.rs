@@ -19,7 +19,7 @@ pub(crate) const EXIT: &str = "exit";
 pub(crate) const SHARED_WRITE: &str = "first write to a clean page of a shared file";
 pub(crate) const PAGE_FAULT: &str = "page fault";
 /// The cause of a flush outside any recorded call or fault, whose stack is not known either. The
-/// end of a fault is not recorded, and a fault on a page that was not mapped flushes nothing itself.
+/// end of a fault is not recorded, and one on a page that was not mapped flushes nothing itself.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// What the names of the functions that begin a system call begin with.

@@ -325,10 +325,8 @@ impl<W: io::Write> Assembler<W> {
                     Ok(())
                 }
             }
-            RawKind::Stack { mut frames, requests } => {
-                if !self.tasks.is_recorded(tid) {
-                    self.keep_kernel(cpu, &mut frames);
-                }
+            RawKind::Stack { frames, requests } => {
+                let frames = self.kept_frames(cpu, tid, frames);
                 self.stack(cpu, frames, requests)
             }
             RawKind::Enter(_)
@@ -340,14 +338,18 @@ impl<W: io::Write> Assembler<W> {
         }
     }
 
-    /// Leaves of a stack of another program or of the kernel the functions of the kernel. The name
-    /// of the thread that runs on the CPU stands for the others.
-    fn keep_kernel(&self, cpu: u32, frames: &mut Vec<Frame>) {
+    /// Returns the calls of a stack that are recorded: of another program and of the kernel, only
+    /// functions of the kernel. The name of the thread, which runs on the CPU, stands for the rest.
+    fn kept_frames(&self, cpu: u32, tid: Tid, mut frames: Vec<Frame>) -> Vec<Frame> {
+        if self.tasks.is_recorded(tid) {
+            return frames;
+        }
         frames.retain(|frame| frame.layer == Layer::Kernel);
         let function = self.cpus[cpu as usize].name.clone();
         if !function.is_empty() {
             frames.push(Frame { layer: Layer::User, function, file: String::new(), line: 0 });
         }
+        frames
     }
 
     fn stack(&mut self, cpu: u32, frames: Vec<Frame>, requests: u64) -> io::Result<()> {

@@ -87,7 +87,7 @@ impl ImportError {
             Self::LongLine { .. } => "give the text of `trace-cmd report` or `perf script`",
             Self::OtherFile { remedy, .. } => remedy,
             Self::Malformed { .. } => {
-                "turn options off that change how events are printed (ftrace's `fields` and `raw`), \
+                "turn off options that change how events are printed (ftrace's `fields`, `raw`), \
                  or use a newer version of the tool"
             }
             Self::Unresolved { .. } => {

@@ -13,8 +13,9 @@
 //! does so without `-t`. The text of perf and that of older versions of trace-cmd do not mark
 //! events in interrupts. Such events are then attributed to the thread.
 //!
-//! In reading order: `kind` recognises other files, `lines` reads lines, `head` parses the start of each line, `fields` parses the
-//! fields of an event, `stack` the calls below it, and `survey` collects the data that the recording's header needs.
+//! In reading order: `kind` recognises other files, `lines` reads lines, `head` parses the start of
+//! each line, `fields` parses the fields of an event, `stack` the calls below it, and `survey`
+//! collects the data that the recording's header needs.
 
 mod error;
 mod fields;

@@ -1,5 +1,5 @@
-//! The interrupts of one CPU: its flush requests by cause and caller, how long they take, how far they
-//! are apart, and the interrupts that are no flushes of a program.
+//! The interrupts of one CPU: its flush requests by cause and caller, the times that they take and
+//! that lie between them, and the interrupts that do not flush pages of a program.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Sum};
+use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suffered, Sum};
 use shootdown_recording::record::Frame;
 
 /// The causes and call sites of a program's shootdowns.
@@ -163,12 +163,9 @@ impl Findings {
         advice: Vec<Vec<Advice>>,
         overhead: Overhead,
     ) -> Self {
-        let Explanation { total, causes, sites, suffered, .. } = explanation;
+        let Explanation { total, causes, sites, .. } = explanation;
         let share = |sum: &Sum| sum.cpu_ns as f64 / total.cpu_ns.max(1) as f64;
         let name = |cause| analysis.causes.name(cause).to_owned();
-        let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
-        let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
-        let attributed = total.requests - unknown;
         let stand_for = analysis.stacks_stand_for.min(analysis.announced) as f64;
         let setting = |cause| analysis.causes.setting(cause).map(str::to_owned);
         let rows = sites.iter().zip(advice).map(|(site, advice)| {
@@ -180,22 +177,7 @@ impl Findings {
         let sites: Vec<_> = rows.collect();
         Self {
             schema: SCHEMA,
-            total: Total {
-                requests: total.requests,
-                interrupts: total.interrupts,
-                in_vain: total.in_vain,
-                cpu_ns: total.cpu_ns,
-                measured_ns: total.measured_ns,
-                cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
-                program_ns: analysis.program_ns,
-                parallel_share: analysis.parallel_ns as f64 / analysis.busy_ns.max(1) as f64,
-                attributed,
-                attributed_share: if total.requests == 0 {
-                    1.0
-                } else {
-                    attributed as f64 / total.requests as f64
-                },
-            },
+            total: Total::of(analysis, explanation),
             causes: causes
                 .iter()
                 .map(|(cause, sum)| CauseRow {
@@ -210,18 +192,7 @@ impl Findings {
                 .collect(),
             callers: by_caller(&sites),
             sites,
-            suffered: suffered
-                .iter()
-                .map(|it| SufferedRow {
-                    sender: it.sender.clone(),
-                    is_kernel: it.is_kernel,
-                    cause: name(it.cause),
-                    requests: it.sum.requests,
-                    interrupts: it.sum.interrupts,
-                    cpu_ns: it.sum.interrupts * Costs::MODEL.interrupt_ns,
-                    setting: setting(it.cause),
-                })
-                .collect(),
+            suffered: explanation.suffered.iter().map(|it| SufferedRow::of(analysis, it)).collect(),
             lost: analysis.lost,
             balance: analysis.balance.map(|balance| Balanced {
                 recorded: balance.recorded,
@@ -241,6 +212,45 @@ impl Findings {
                 cpus: analysis.header.cpus,
                 time_ns: analysis.time_ns,
             },
+        }
+    }
+}
+
+impl Total {
+    fn of(analysis: &Analysis, Explanation { total, causes, .. }: &Explanation) -> Self {
+        let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
+        let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
+        let attributed = total.requests - unknown;
+        let attributed_share = match total.requests {
+            0 => 1.0,
+            requests => attributed as f64 / requests as f64,
+        };
+        Self {
+            requests: total.requests,
+            interrupts: total.interrupts,
+            in_vain: total.in_vain,
+            cpu_ns: total.cpu_ns,
+            measured_ns: total.measured_ns,
+            cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
+            program_ns: analysis.program_ns,
+            parallel_share: analysis.parallel_ns as f64 / analysis.busy_ns.max(1) as f64,
+            attributed,
+            attributed_share,
+        }
+    }
+}
+
+impl SufferedRow {
+    fn of(analysis: &Analysis, suffered: &Suffered) -> Self {
+        let Suffered { cause, sender, is_kernel, sum, .. } = suffered;
+        Self {
+            sender: sender.clone(),
+            is_kernel: *is_kernel,
+            cause: analysis.causes.name(*cause).to_owned(),
+            requests: sum.requests,
+            interrupts: sum.interrupts,
+            cpu_ns: sum.interrupts * Costs::MODEL.interrupt_ns,
+            setting: analysis.causes.setting(*cause).map(str::to_owned),
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
 //! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
-//! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a part of the page of
-//! `shootdown report`.
+//! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a
+//! part of the page of `shootdown report`.
 
 mod budget;
 mod compare;

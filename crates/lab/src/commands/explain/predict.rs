@@ -83,9 +83,9 @@ fn one(
     effect(remedy, site.sum.requests, replayed, doubt)
 }
 
-/// Returns a remedy for a site with so many requests, of which the replay of a change saves so many.
-/// A change cannot save more of the site than it has. If it saves less than half, the replay of the
-/// unchanged recording does not repeat the site's requests.
+/// Returns a remedy for a site with this number of requests, of which the replay of a change saves
+/// `replayed`. A change cannot save more of the site than it has. If it saves less than half, the
+/// replay of the unchanged recording does not repeat the site's requests.
 fn effect(remedy: Remedy, requests: u64, replayed: Option<u64>, doubt: Doubt) -> Advice {
     match replayed {
         Some(saves) if saves.saturating_mul(2) >= requests => {

@@ -37,8 +37,8 @@ pub(super) fn is_worth_it(findings: &Findings) -> bool {
     findings.total.requests > 0 && findings.total.cpu_share >= WORTH_MIN
 }
 
-/// Returns the first line: the size of the cost, and if a change can gain something, the caller that
-/// costs most, and what to change.
+/// Returns the first line: the size of the cost, and if a change can gain something, the caller
+/// that costs most, and the change.
 pub(super) fn answer(findings: &Findings) -> String {
     let share = percent(findings.total.cpu_share);
     let mut text = match findings.callers.first() {
@@ -126,9 +126,9 @@ pub(super) fn totals(findings: &Findings, name: &str) -> String {
     format!(
         "{name} used {} of CPU time in {}. Its shootdowns: {} requests, {} interrupts, {} of \
          CPU time ({} of the program's; {} of it measured, the rest modelled). {} requests went \
-         to CPUs that were idle or ran another program. Two threads of one space ran at once for {} \
-         of the time: only then does a flush need another CPU. Faults and waits for locks that a \
-         change saves are not included.",
+         to CPUs that were idle or ran another program. Two threads of one space ran at once for \
+         {} of the time: only then does a flush need another CPU. Faults and waits for locks \
+         that a change saves are not included.",
         duration(program_ns),
         duration(findings.recording.time_ns),
         grouped(requests),

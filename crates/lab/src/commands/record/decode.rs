@@ -11,6 +11,7 @@ use shootdown_stacks::KernelNames;
 use super::Purpose;
 use super::error::RecordError;
 use super::layout::{Field, Layout};
+use super::recorded::OtherCall;
 use super::symbols::Symbols;
 use super::tracefs::{Scope, Tracefs};
 
@@ -144,17 +145,9 @@ pub(super) struct Decoder {
     /// The wanted events, indexed by the kernel's number.
     known: Vec<Option<Known>>,
     id: Field,
-    /// Number of times that a CPU was asked to call the function at an address, which does not flush
-    /// a program's pages.
+    /// Number of times that a CPU was asked to call the function at an address, which flushes no
+    /// pages of a program.
     calls: Mutex<BTreeMap<(u32, u64), u64>>,
-}
-
-/// A function that a CPU was asked to call by an interrupt. It flushes no pages of a program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OtherCall {
-    pub(crate) cpu: u32,
-    pub(crate) function: String,
-    pub(crate) count: u64,
 }
 
 /// A wanted event with the layout of the running kernel.

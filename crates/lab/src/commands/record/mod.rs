@@ -7,8 +7,8 @@
 //! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
-//! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own counters. `write` makes
-//! the recording, in `files` whose `blocks` are whole at any time.
+//! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
+//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -61,14 +61,13 @@ pub(crate) use error::FAILED;
 pub(crate) use error::RecordError;
 pub(crate) use follow::Follow;
 pub(crate) use helper::Helper;
-pub(crate) use recorded::Reason;
+pub(crate) use recorded::{OtherCall, Reason};
 pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
 use account::Account;
 use capture::{Capture, MIB};
 use decode::Decoder;
-pub(crate) use decode::OtherCall;
 use files::{AtLimit, Files, Outputs};
 use follow::Load;
 use guard::Guard;

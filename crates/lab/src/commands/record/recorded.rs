@@ -8,7 +8,6 @@ use std::time::Duration;
 use indicatif::{HumanBytes, HumanCount};
 use shootdown_recording::Ended;
 
-use super::decode::OtherCall;
 use crate::error::{INTERRUPTED, shown};
 
 /// The largest size of a buffer, which exceeds the memory of most machines.
@@ -44,6 +43,14 @@ pub(super) struct Written {
     pub(super) stacks: u64,
     /// Number of call stacks that were sampled and lost.
     pub(super) stacks_lost: u64,
+}
+
+/// A function that a CPU was asked to call by an interrupt. It flushes no pages of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherCall {
+    pub(crate) cpu: u32,
+    pub(crate) function: String,
+    pub(crate) count: u64,
 }
 
 /// A recording that was kept, and the end of its program.
