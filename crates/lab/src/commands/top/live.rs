@@ -114,8 +114,10 @@ fn sums(analysis: &Analysis, processes: &HashMap<SpaceId, Process>, remedies: &R
             )
         });
     }
-    for Suffered { cause, sum, .. } in &explanation.suffered {
-        let process = Process { pid: 0, name: "kernel".to_owned() };
+    for Suffered { cause, sender, is_kernel, sum, .. } in &explanation.suffered {
+        let unknown = if *is_kernel { "kernel" } else { "others" };
+        let name = sender.clone().unwrap_or_else(|| unknown.to_owned());
+        let process = Process { pid: 0, name };
         let cause = analysis.causes.name(*cause).to_owned();
         let key = Key { process, site: Site { cause, frames: Vec::new() } };
         sums.add(key, *sum, || (None, None));
