@@ -44,8 +44,10 @@ pub struct Remedy {
 pub struct Advice {
     /// The remedy.
     pub remedy: Remedy,
-    /// Number of requests that it removes, of all causes.
+    /// Number of requests of the site that it removes.
     pub saves: u64,
+    /// Number of requests that it removes of all sites, if the changed recording was replayed.
+    pub saves_in_all: Option<u64>,
     /// `true` if the changed recording was replayed, `false` if the requests were counted.
     pub is_replayed: bool,
     /// The reason why the requests were counted although a replay could show the effect.

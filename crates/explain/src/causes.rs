@@ -230,6 +230,50 @@ mod tests {
         );
     }
 
+    /// Functions of Linux 6.18 and 7.0 that call a flush (`tlb_finish_mmu`, `flush_tlb_range`,
+    /// `ptep_clear_flush`, `arch_tlbbatch_flush`), by their names in mm, fs, kernel and arch/x86.
+    const CALLERS: &str = "do_mprotect_pkey uffd_wp_range exit_mmap madvise_cold madvise_pageout \
+        setup_arg_pages relocate_vma_down clear_refs_write dup_mmap move_page_tables \
+        collapse_huge_page collapse_pte_mapped_thp write_protect_page uprobe_write_opcode \
+        page_vma_mkclean_one wp_page_copy do_wp_page change_prot_numa __split_huge_pmd \
+        split_huge_pmd_locked pagemap_scan_pmd_entry move_pages_pte move_pages_huge_pmd \
+        try_to_unmap_flush do_huge_pmd_wp_page migrate_pages_batch hugetlb_wp";
+    /// Those that flush for different system calls or threads, whose names are the causes.
+    const BELOW_ENTRIES: &str = "unmap_region vms_clear_ptes zap_page_range_single \
+        zap_page_range_single_batched unmap_mapping_range unmap_mapping_pages \
+        unmap_mapping_folio zap_vma_ptes \
+        unmap_hugepage_range madvise_free_single_vma madvise_do_behavior __oom_reap_task_mm \
+        clean_record_shared_mapping_range unmap_ldt_struct hugetlb_change_protection \
+        hugetlb_unshare_pmds try_to_unmap_one try_to_migrate_one migrate_vma_collect_pmd \
+        change_protection mprotect_fixup";
+
+    #[test]
+    fn every_caller_of_a_flush_has_a_cause() {
+        let causes = Causes::new();
+        let without: Vec<_> =
+            CALLERS.split(' ').filter(|it| !causes.by_function.contains_key(*it)).collect();
+        assert!(without.is_empty(), "{without:?}");
+        for caller in BELOW_ENTRIES.split(' ') {
+            let stack = ["flush_tlb_mm_range", caller, "__x64_sys_of_a_module", "do_syscall_64"];
+            assert!(causes.of_functions(&stack).is_some(), "{caller}");
+        }
+        // This kernel may have more: names like those of callers, in neither list.
+        let text = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let is_alike = |name: &&str| {
+            let starts =
+                ["zap_", "unmap_mapping", "move_pages_", "collapse_", "madvise_c", "uffd_wp"];
+            starts.iter().any(|start| name.starts_with(start))
+        };
+        let names = text.lines().filter_map(|line| line.split([' ', '\t', '.']).nth(2));
+        let listed = |name: &&str| {
+            BELOW_ENTRIES.split(' ').chain(CALLERS.split(' ')).any(|it| it == *name)
+                || causes.by_function.contains_key(*name)
+        };
+        let others: std::collections::BTreeSet<_> =
+            names.filter(is_alike).filter(|name| !listed(name)).collect();
+        eprintln!("functions of this kernel like those of callers, without a row: {others:?}");
+    }
+
     #[test]
     fn functions_are_listed_once() {
         let causes = Causes::new();

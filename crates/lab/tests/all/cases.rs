@@ -1,6 +1,6 @@
 //! `shootdown explain` on programs that each flush in another way (`traces/programs/cases.c`),
-//! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs and
-//! a C compiler, and are skipped otherwise.
+//! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs
+//! and a C compiler, and are skipped otherwise.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

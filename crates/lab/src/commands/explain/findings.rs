@@ -119,9 +119,12 @@ pub(super) struct SufferedRow {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AdviceRow {
     pub(super) change: String,
-    /// Number of requests that the change removes.
+    /// Number of these requests that the change removes.
     pub(super) saves: u64,
-    /// `replay` if the changed recording was replayed, `count` if requests were counted.
+    /// Number of requests of the whole program that it removes, by replay.
+    pub(super) saves_in_all: Option<u64>,
+    /// `replay` if the changed recording was replayed, `count` if requests were counted; of a
+    /// caller, those of the most expensive site.
     pub(super) by: &'static str,
     /// The reason why requests were counted although the effect can be replayed.
     pub(super) doubt: Option<&'static str>,
@@ -290,16 +293,12 @@ fn by_caller(sites: &[SiteRow]) -> Vec<SiteRow> {
             let same = site.advice.iter().find(|it| it.change == advice.change);
             let Some(same) = same else { continue };
             advice.saves += same.saves;
-            if same.by == COUNT {
-                (advice.by, advice.doubt) = (COUNT, advice.doubt.or(same.doubt));
-            }
+            advice.saves_in_all = advice.saves_in_all.max(same.saves_in_all);
         }
     }
     callers.sort_by_key(|caller| std::cmp::Reverse(caller.cpu_ns));
     callers
 }
-
-const COUNT: &str = "count";
 
 /// Returns the reason why the recording and the kernel's counters differ.
 fn reason(balance: Balance, lost: u64) -> &'static str {
@@ -319,7 +318,8 @@ fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
     let advice = advice.into_iter().map(|advice| AdviceRow {
         change: advice.remedy.change,
         saves: advice.saves,
-        by: if advice.is_replayed { "replay" } else { COUNT },
+        by: if advice.is_replayed { "replay" } else { "count" },
+        saves_in_all: advice.saves_in_all,
         doubt: advice.doubt,
         price: advice.remedy.price,
         source: advice.remedy.source,

@@ -171,7 +171,7 @@ fn one(site: &SiteRow) -> String {
         grouped(site.interrupts),
         grouped(site.in_vain),
     );
-    for AdviceRow { change, saves, by, doubt, price, source } in &site.advice {
+    for AdviceRow { change, saves, by, doubt, price, source, .. } in &site.advice {
         let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         let _ = writeln!(
             part,

@@ -89,11 +89,13 @@ fn one(
 fn effect(remedy: Remedy, requests: u64, replayed: Option<u64>, doubt: Doubt) -> Advice {
     match replayed {
         Some(saves) if saves.saturating_mul(2) >= requests => {
-            Advice { remedy, saves: saves.min(requests), is_replayed: true, doubt: None }
+            let saves_in_all = Some(saves);
+            let saves = saves.min(requests);
+            Advice { remedy, saves, saves_in_all, is_replayed: true, doubt: None }
         }
         _ => {
             let doubt = doubt.or(replayed.map(|_| NOT_REPEATED));
-            Advice { remedy, saves: requests, is_replayed: false, doubt }
+            Advice { remedy, saves: requests, saves_in_all: None, is_replayed: false, doubt }
         }
     }
 }

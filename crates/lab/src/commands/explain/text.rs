@@ -180,13 +180,18 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
     if site.stacks > 1 {
         text += &format!("     (the most expensive of {} call stacks)\n", grouped(site.stacks));
     }
-    for AdviceRow { change, saves, by, doubt, price, source } in
+    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source } in
         site.advice.iter().filter(|_| is_worth_it)
     {
+        let in_all = saves_in_all.filter(|in_all| in_all > saves);
+        let in_all = in_all.map(|in_all| format!(", and {} in all", grouped(in_all)));
         let (saves, change) = (grouped(*saves), shown(change));
         let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         text += &format!("   advice: {change}\n");
-        text += &format!("     removes {saves} requests (by {by}{doubt}); price: {price}\n");
+        text += &format!(
+            "     removes {saves} requests{} (by {by}{doubt}); price: {price}\n",
+            in_all.unwrap_or_default()
+        );
         text += &format!("     evidence: {source}\n");
     }
     text
