@@ -114,9 +114,10 @@ fn sums(analysis: &Analysis, processes: &HashMap<SpaceId, Process>, remedies: &R
             )
         });
     }
-    for Suffered { cause, sender, is_kernel, sum, .. } in &explanation.suffered {
-        let unknown = if *is_kernel { "kernel" } else { "others" };
-        let name = sender.clone().unwrap_or_else(|| unknown.to_owned());
+    // Other programs have rows of their own if they are selected.
+    for Suffered { cause, sender, sum, .. } in explanation.suffered.iter().filter(|it| it.is_kernel)
+    {
+        let name = sender.clone().unwrap_or_else(|| "kernel".to_owned());
         let process = Process { pid: 0, name };
         let cause = analysis.causes.name(*cause).to_owned();
         let key = Key { process, site: Site { cause, frames: Vec::new() } };
