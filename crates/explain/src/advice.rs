@@ -24,6 +24,11 @@ pub struct Remedy {
     frames: Option<Vec<String>>,
     /// Number of innermost calls that are compared with `frames`; `None` for all.
     within: Option<usize>,
+    /// The file that has all calls.
+    all_in: Option<String>,
+    /// `true` if it may follow another remedy that fits every site.
+    #[serde(default)]
+    also: bool,
     /// The change of the program, or of its environment.
     pub change: String,
     /// The change of the recording that predicts what is saved.
@@ -39,10 +44,14 @@ pub struct Remedy {
 pub struct Advice {
     /// The remedy.
     pub remedy: Remedy,
-    /// Number of requests that it removes, of all causes.
+    /// Number of requests of the site that it removes.
     pub saves: u64,
+    /// Number of requests that it removes of all sites, if the changed recording was replayed.
+    pub saves_in_all: Option<u64>,
     /// `true` if the changed recording was replayed, `false` if the requests were counted.
     pub is_replayed: bool,
+    /// The reason why the requests were counted although a replay could show the effect.
+    pub doubt: Option<&'static str>,
 }
 
 impl Remedies {
@@ -58,16 +67,22 @@ impl Remedies {
 
     /// Returns the remedies for a site, the most special first.
     #[must_use]
-    pub fn of(&self, cause: &str, frames: &[Frame]) -> Vec<&Remedy> {
+    pub fn of(&self, cause: &str, frames: &[Frame]) -> Vec<Remedy> {
         let mut remedies: Vec<&Remedy> = Vec::new();
         for remedy in self.advice.iter().filter(|remedy| remedy.fits(cause, frames)) {
             // Of two general remedies, the first is the more special one.
-            let is_new = remedies.last().is_none_or(|last| last.frames.is_some());
+            let is_new = remedies.last().is_none_or(|last| last.is_special() || remedy.also);
             if is_new && remedies.len() < REMEDIES_MAX {
                 remedies.push(remedy);
             }
         }
-        remedies
+        remedies.into_iter().map(|remedy| remedy.for_program(frames)).collect()
+    }
+
+    /// Returns the causes that have a remedy.
+    #[cfg(test)]
+    pub(crate) fn causes(&self) -> impl Iterator<Item = &str> {
+        self.advice.iter().map(|remedy| &*remedy.cause)
     }
 }
 
@@ -77,17 +92,46 @@ impl Default for Remedies {
     }
 }
 
+/// The text that stands for the variable which configures the program's jemalloc, and its end.
+const JEMALLOC: &str = "{JEMALLOC}";
+const CONF: &str = "MALLOC_CONF";
+
 impl Remedy {
+    fn is_special(&self) -> bool {
+        self.frames.is_some() || self.all_in.is_some()
+    }
+
     fn fits(&self, cause: &str, frames: &[Frame]) -> bool {
         let names = |part: &String| {
-            let contains = |frame: &Frame| frame.function.contains(part.as_str());
-            // Java's machine code has names of Java; its runtime is known by its library.
-            let is_from = |frame: &Frame| frame.file.contains(part.as_str());
-            let mut compared = frames.iter().take(self.within.unwrap_or(usize::MAX));
-            compared.any(|frame| contains(frame) || is_from(frame))
+            let is_named = |frame: &Frame| match part.strip_prefix('=') {
+                Some(name) => frame.function == name,
+                // Java's machine code has names of Java; its runtime is known by its library.
+                None => frame.function.contains(&**part) || frame.file.contains(&**part),
+            };
+            frames.iter().take(self.within.unwrap_or(usize::MAX)).any(is_named)
+        };
+        let is_in = |file: &String| {
+            !frames.is_empty() && frames.iter().all(|frame| frame.file.contains(&**file))
         };
         cause.starts_with(&self.cause)
             && self.frames.as_ref().is_none_or(|parts| parts.iter().any(names))
+            && self.all_in.as_ref().is_none_or(is_in)
+    }
+
+    /// Returns the remedy with the variable that the program reads: jemalloc's functions and its
+    /// variable have the same prefix (`duckdb_je_`, `_rjem_je_`).
+    fn for_program(&self, frames: &[Frame]) -> Self {
+        let prefix = frames.iter().find_map(|frame| {
+            let (prefix, _) = frame.function.split_once("je_")?;
+            let is_name = prefix.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+            is_name.then_some(prefix)
+        });
+        let variable = match prefix {
+            None | Some("") => CONF.to_owned(),
+            Some("_rjem_") => format!("_RJEM_{CONF}"),
+            Some(prefix) => format!("{}JE_{CONF}", prefix.to_uppercase()),
+        };
+        Self { change: self.change.replace(JEMALLOC, &variable), ..self.clone() }
     }
 }
 
@@ -111,13 +155,61 @@ mod tests {
         };
         let dontneed = "madvise(MADV_DONTNEED)";
         assert_eq!(changes(dontneed, &["madvise", "je_arena_decay"]), ["jema", "keep"]);
-        assert_eq!(changes(dontneed, &["madvise", "release_pages"]), ["keep"]);
+        assert_eq!(changes(dontneed, &["madvise", "release_pages"]), ["keep", "pass"]);
         assert_eq!(changes("madvise(MADV_FREE)", &["runtime.sysUnusedOS"]), ["Go: ", "make"]);
-        assert_eq!(changes("munmap", &[]), ["reus"]);
+        assert_eq!(changes("munmap", &[]), ["reus", "read"]);
         assert_eq!(changes(dontneed, &["madvise", "start_thread"])[0], "keep", "a thread's end");
-        assert_eq!(changes(dontneed, &["madvise", "start_thread"]).len(), 2);
-        assert_eq!(changes(dontneed, &["madvise", "work", "start_thread"]).len(), 1);
+        let ended = changes(dontneed, &["madvise", "start_thread"]);
+        assert_ne!(ended, changes(dontneed, &["madvise", "work", "start_thread"]));
         assert!(changes("unknown", &["main"]).is_empty());
+    }
+
+    #[test]
+    fn advice_fits_the_program_in_the_stack() {
+        let remedies = Remedies::new();
+        let first = |cause, frames: &[&str]| {
+            let frames: Vec<_> = frames.iter().map(|name| frame(name)).collect();
+            remedies.of(cause, &frames)[0].change.clone()
+        };
+        let dontneed = "madvise(MADV_DONTNEED)";
+        for (function, variable) in [
+            ("je_pages_purge_forced", " MALLOC_CONF="),
+            ("duckdb_je_arena_decay", " DUCKDB_JE_MALLOC_CONF="),
+            ("_rjem_je_arena_decay", " _RJEM_MALLOC_CONF="),
+        ] {
+            let change = first(dontneed, &["madvise", function]);
+            assert!(change.contains(variable) && !change.contains("muzzy"), "{change}");
+        }
+        assert!(first("brk", &["sbrk", "brk_shrink"]).starts_with("keep"), "no allocator");
+        assert!(first("brk", &["[libc+0x1]", "cfree", "work"]).starts_with("glibc"));
+        assert!(first("munmap", &["munmap", "free_buffer"]).starts_with("reuse"));
+        assert!(first("munmap", &["munmap", "free", "work"]).starts_with("glibc"));
+        assert!(first("mremap", &["mremap", "realloc", "grow"]).starts_with("glibc"));
+        assert!(!first("mremap (same size)", &["mremap"]).contains("grow"));
+        assert!(!first("mprotect", &["mprotect"]).contains("pkey_mprotect"));
+        assert!(!first("mprotect", &["v8::internal::Heap::TearDown()"]).contains("compilation"));
+    }
+
+    #[test]
+    fn end_of_thread_is_known_without_private_names() {
+        let in_libc = |function: &str| Frame { file: "/lib/libc.so.6".into(), ..frame(function) };
+        let stripped = ["madvise", "[libc.so.6+0x96820]", "[libc.so.6+0x113b5c]"].map(in_libc);
+        let remedies = Remedies::new();
+        let change =
+            |frames: &[Frame]| remedies.of("madvise(MADV_DONTNEED)", frames)[0].change.clone();
+        assert!(change(&stripped).contains("stack_cache_size"), "{}", change(&stripped));
+        let called = [&stripped[..1], &[frame("work")], &stripped[1..]].concat();
+        assert!(!change(&called).contains("stack_cache_size"));
+    }
+
+    #[test]
+    fn every_cause_has_advice() {
+        let remedies = Remedies::new();
+        for cause in crate::causes::Causes::new().of_table() {
+            let has_advice =
+                remedies.causes().any(|it| cause.starts_with(it) || it.starts_with(cause));
+            assert!(has_advice, "{cause}");
+        }
     }
 
     #[test]

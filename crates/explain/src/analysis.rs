@@ -13,11 +13,13 @@ use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
 
 /// A flush that was requested from at least one other CPU, or whose call stack was sampled.
+///
+/// Of other programs and threads of the kernel, only requests to CPUs that ran the program count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The task that requested it; [`TaskId::KERNEL`] for a thread of the kernel.
     pub task: TaskId,
-    /// The space of the task; `None` for a thread of the kernel.
+    /// The space of the task; `None` for a task of another program, or a thread of the kernel.
     pub space: Option<SpaceId>,
     /// Time of the request, in nanoseconds since the recording began.
     pub at_ns: u64,
@@ -41,6 +43,17 @@ pub struct Flush {
     pub(crate) operation: Option<OperationId>,
 }
 
+/// A request, at the CPU that it interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The index of the flush.
+    pub flush: usize,
+    /// The CPU that was asked to flush.
+    pub cpu: u32,
+    /// Time from the request until this CPU flushed; `None` if it had caught up before.
+    pub wait_ns: Option<u64>,
+}
+
 /// The flushes of a recording.
 #[derive(Debug)]
 pub struct Analysis {
@@ -48,10 +61,16 @@ pub struct Analysis {
     pub header: Header,
     /// The flushes, in the order of their ends.
     pub flushes: Vec<Flush>,
+    /// The requests of the flushes, in the same order.
+    pub received: Vec<Received>,
     /// The names of causes.
     pub causes: Causes,
     /// Time of all CPUs together in which the program's threads ran.
     pub program_ns: u64,
+    /// Time in which a thread of the program ran, and in which two threads of one space did.
+    pub busy_ns: u64,
+    /// See `busy_ns`.
+    pub parallel_ns: u64,
     /// Time of the last record.
     pub time_ns: u64,
     /// Number of lost events.
@@ -76,10 +95,12 @@ pub struct Analysis {
 struct Pending {
     flush: Flush,
     by_event: String,
+    /// `true` if the flush surely belongs to the event.
+    is_certain: bool,
     /// `true` after the CPU flushed its own TLB, which follows the selection of targets.
     is_local: bool,
-    /// Targets that have not reported their flush.
-    waiting: Vec<u32>,
+    /// The targets, each with the time at which it reported its flush.
+    targets: Vec<(u32, Option<u64>)>,
     last_ns: u64,
 }
 
@@ -94,17 +115,56 @@ pub struct Analyst {
     accounted_to_ns: Vec<u64>,
     /// Flushes of a task since its last call or fault, which a fork may explain.
     unexplained: HashMap<TaskId, Vec<usize>>,
+    /// The cause of the last sampled flush of each task after an event that does not explain it.
+    sampled: HashMap<(TaskId, CauseId), CauseId>,
+    /// Flushes without a stack after such an event, before the first sampled one.
+    undecided: HashMap<(TaskId, CauseId), Vec<usize>>,
     has_requests: bool,
     counters: Counters,
+    running: Running,
+}
+
+/// The spaces of the program's threads that run.
+#[derive(Clone, Debug)]
+struct Running {
+    on: Vec<Option<SpaceId>>,
+    threads: HashMap<SpaceId, u32>,
+    /// Number of CPUs that run the program, and of spaces that at least two CPUs run.
+    busy: u32,
+    parallel: u32,
+}
+
+impl Running {
+    fn new(cpus: u32) -> Self {
+        let on = vec![None; cpus as usize];
+        Self { on, threads: HashMap::new(), busy: 0, parallel: 0 }
+    }
+
+    /// A CPU runs a thread of this space from now on.
+    fn set(&mut self, cpu: usize, space: Option<SpaceId>) {
+        let before = std::mem::replace(&mut self.on[cpu], space);
+        if let Some(before) = before {
+            let threads = self.threads.entry(before).or_default();
+            *threads -= 1;
+            self.parallel -= u32::from(*threads == 1);
+            self.busy -= 1;
+        }
+        if let Some(space) = space {
+            let threads = self.threads.entry(space).or_default();
+            *threads += 1;
+            self.parallel += u32::from(*threads == 2);
+            self.busy += 1;
+        }
+    }
 }
 
 impl Analysis {
-    /// Reads a whole recording.
+    /// Reads a recording to its end, or to the end of its intact part.
     ///
     /// # Errors
     ///
     /// Fails if the recording is damaged, or cannot be read.
-    pub fn of(mut reader: Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
+    pub fn of(reader: &mut Reader<'_>, costs: Costs) -> Result<Self, ReadError> {
         let mut analyst = Analyst::new(reader.header().clone(), costs);
         while let Some(record) = reader.next_record()? {
             analyst.record(&record);
@@ -116,8 +176,11 @@ impl Analysis {
         Self {
             header,
             flushes: Vec::new(),
+            received: Vec::new(),
             causes: Causes::new(),
             program_ns: 0,
+            busy_ns: 0,
+            parallel_ns: 0,
             time_ns: 0,
             lost: 0,
             records: 0,
@@ -149,8 +212,11 @@ impl Analyst {
             pending: vec![None; cpus as usize],
             accounted_to_ns: vec![0; cpus as usize],
             unexplained: HashMap::new(),
+            sampled: HashMap::new(),
+            undecided: HashMap::new(),
             has_requests: false,
             counters: Counters::default(),
+            running: Running::new(cpus),
         }
     }
 
@@ -188,10 +254,12 @@ impl Analyst {
                 self.analysis.frames.add(*caller, function.clone());
             }
             Event::Stack { frame, requests } => {
-                self.analysis.stacks += 1;
-                self.analysis.stacks_stand_for += requests;
                 if let Some(pending) = &mut self.pending[cpu] {
                     pending.flush.stack = Some(*frame);
+                    if pending.flush.space.is_some() {
+                        self.analysis.stacks += 1;
+                        self.analysis.stacks_stand_for += requests;
+                    }
                 }
             }
             Event::Requests { targets } => {
@@ -221,6 +289,13 @@ impl Analyst {
             }
         }
         self.tracker.apply(record);
+        if matches!(
+            record.event,
+            Event::Running { .. } | Event::Switch { .. } | Event::Exec { .. } | Event::Lost { .. }
+        ) {
+            let space = self.space_on(record.cpu);
+            self.running.set(cpu, space);
+        }
     }
 
     /// Returns `true` if a CPU has announced a flush and not selected its targets yet.
@@ -234,6 +309,13 @@ impl Analyst {
         let before_ns = std::mem::replace(&mut self.accounted_to_ns[cpu], record.time_ns);
         if self.tracker.recorded(record.cpu).is_some() {
             self.analysis.program_ns += record.time_ns - before_ns;
+        }
+        let passed_ns = record.time_ns - self.analysis.time_ns;
+        if self.running.busy > 0 {
+            self.analysis.busy_ns += passed_ns;
+        }
+        if self.running.parallel > 0 {
+            self.analysis.parallel_ns += passed_ns;
         }
         self.analysis.records += 1;
         self.analysis.time_ns = record.time_ns;
@@ -258,20 +340,20 @@ impl Analyst {
         self.analysis.operations.apply(task, space, event);
     }
 
-    /// Begins a flush request of the program, or of a thread of the kernel.
+    /// Begins a flush request.
     fn request(&mut self, record: &Record) {
         let cpu = record.cpu as usize;
         self.complete(cpu);
         let task = self.tracker.running(record.cpu);
-        let (space, operation, by_event) = match self.tracker.task(task) {
-            Some(it) if it.owner == Owner::Recorded => {
-                self.analysis.announced += 1;
-                let (operation, cause) = self.analysis.operations.current(task);
-                (Some(it.space), operation, cause.to_owned())
-            }
-            Some(_) => return,
-            None => (None, None, causes::UNKNOWN.to_owned()),
+        let own = self.tracker.task(task).filter(|it| it.owner == Owner::Recorded);
+        let space = own.map(|it| it.space);
+        let operations = &self.analysis.operations;
+        let (operation, by_event) = match space {
+            Some(_) => operations.current(task),
+            None => (None, causes::UNKNOWN),
         };
+        let (by_event, is_certain) = (by_event.to_owned(), operations.is_certain(task));
+        self.analysis.announced += u64::from(space.is_some());
         let flush = Flush {
             task,
             space,
@@ -287,11 +369,12 @@ impl Analyst {
             operation,
         };
         let last_ns = record.time_ns;
+        let (is_local, targets) = (false, Vec::new());
         self.pending[cpu] =
-            Some(Pending { flush, by_event, is_local: false, waiting: Vec::new(), last_ns });
+            Some(Pending { flush, by_event, is_certain, is_local, targets, last_ns });
     }
 
-    /// Adds the targets of a flush. Of a thread of the kernel, only the program's CPUs count.
+    /// Adds the targets of a flush. If the program did not request it, only its CPUs count.
     fn targets(&mut self, cpu: usize, targets: &[u32]) {
         let Self { tracker, pending, .. } = self;
         let Some(pending) = &mut pending[cpu] else { return };
@@ -304,7 +387,7 @@ impl Analyst {
             };
             pending.flush.requests += 1;
             pending.flush.in_vain += u32::from(is_in_vain);
-            pending.waiting.push(*target);
+            pending.targets.push((*target, None));
         }
     }
 
@@ -322,10 +405,12 @@ impl Analyst {
 
     /// A CPU flushed because another one asked it to: the first that still waits for it.
     fn flushed(&mut self, record: &Record) {
-        let waits = |pending: &&mut Pending| pending.waiting.contains(&record.cpu);
-        let pending = self.pending.iter_mut().flatten().filter(waits);
-        if let Some(pending) = pending.min_by_key(|pending| pending.flush.at_ns) {
-            pending.waiting.retain(|cpu| *cpu != record.cpu);
+        let waiting =
+            |pending: &Pending| pending.targets.iter().position(|it| *it == (record.cpu, None));
+        let pending = self.pending.iter_mut().flatten();
+        let waiting = pending.filter_map(|pending| Some((waiting(pending)?, pending)));
+        if let Some((target, pending)) = waiting.min_by_key(|(_, pending)| pending.flush.at_ns) {
+            pending.targets[target].1 = Some(record.time_ns);
             pending.last_ns = record.time_ns;
             pending.flush.is_measured = true;
         }
@@ -333,10 +418,12 @@ impl Analyst {
 
     /// Ends the flush that a CPU requested, if there is one.
     fn complete(&mut self, cpu: usize) {
-        let Some(Pending { mut flush, by_event, last_ns, .. }) = self.pending[cpu].take() else {
+        let Some(Pending { mut flush, by_event, is_certain, targets, last_ns, .. }) =
+            self.pending[cpu].take()
+        else {
             return;
         };
-        if flush.requests == 0 && flush.stack.is_none() {
+        if flush.requests == 0 && (flush.stack.is_none() || flush.space.is_none()) {
             return;
         }
         flush.sender_ns = if flush.is_measured {
@@ -344,20 +431,58 @@ impl Analyst {
         } else {
             u64::from(flush.requests) * self.costs.unmeasured_wait_ns
         };
-        let Analysis { frames, causes, flushes, .. } = &mut self.analysis;
-        let by_stack = flush.stack.and_then(|stack| {
-            let name = causes.of_functions(frames.kernel_functions(stack))?;
-            // The events know more than the stack: the advice, and the kind of the page.
-            let is_refined = by_event.starts_with(name)
-                || name == causes::COPY_ON_WRITE && by_event == causes::ZERO_PAGE;
-            Some(if is_refined { by_event.clone() } else { name.to_owned() })
-        });
+        let index = self.analysis.flushes.len();
+        self.analysis.received.extend(targets.into_iter().map(|(cpu, flushed_ns)| Received {
+            flush: index,
+            cpu,
+            wait_ns: flushed_ns.map(|flushed_ns| flushed_ns - flush.at_ns),
+        }));
+        let by_stack = flush.stack.and_then(|stack| self.by_stack(stack, &by_event));
         let is_explained = by_stack.is_some();
-        flush.cause = causes.number(&by_stack.unwrap_or(by_event));
-        if !is_explained && flush.space.is_some() {
-            self.unexplained.entry(flush.task).or_default().push(flushes.len());
+        let by_event = self.analysis.causes.number(&by_event);
+        flush.cause = match by_stack {
+            Some(name) => self.analysis.causes.number(&name),
+            None => by_event,
+        };
+        self.analysis.flushes.push(flush);
+        if !is_certain {
+            self.decide(index, by_event, is_explained);
         }
-        flushes.push(flush);
+        if !is_explained && flush.space.is_some() {
+            self.unexplained.entry(flush.task).or_default().push(index);
+        }
+    }
+
+    /// Returns the cause that the call stack of a flush reveals.
+    fn by_stack(&self, stack: FrameId, by_event: &str) -> Option<String> {
+        let Analysis { frames, causes, .. } = &self.analysis;
+        let functions: Vec<_> = frames.kernel_functions(stack).collect();
+        let name = causes.of_functions(&functions)?;
+        // The events know more than the stack: the advice, and the kind of the page.
+        let is_refined = by_event.starts_with(&name)
+            || name == causes::COPY_ON_WRITE && by_event == causes::ZERO_PAGE;
+        Some(if is_refined { by_event.to_owned() } else { name })
+    }
+
+    /// Gives a flush without a stack, which its event does not explain, the cause of a sampled one
+    /// of the same task after such an event.
+    fn decide(&mut self, index: usize, by_event: CauseId, is_explained: bool) {
+        let flushes = &mut self.analysis.flushes;
+        let key = (flushes[index].task, by_event);
+        if is_explained {
+            let cause = flushes[index].cause;
+            self.sampled.insert(key, cause);
+            for earlier in self.undecided.remove(&key).unwrap_or_default() {
+                // A fork may have explained it.
+                if flushes[earlier].cause == by_event {
+                    flushes[earlier].cause = cause;
+                }
+            }
+        } else if let Some(cause) = self.sampled.get(&key) {
+            flushes[index].cause = *cause;
+        } else {
+            self.undecided.entry(key).or_default().push(index);
+        }
     }
 
     /// Ends the analysis.

@@ -10,8 +10,9 @@ use crate::causes;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Linux's `MAP_ANONYMOUS`.
+/// Linux's `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` and `MAP_SHARED_VALIDATE`.
 const MAP_ANONYMOUS: u32 = 0x20;
+const MAP_SHARED: u32 = 1;
 
 /// A call or a fault, by its place among all calls and faults of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,8 +46,9 @@ pub(crate) struct Operations {
     doing: HashMap<TaskId, Doing>,
     /// The first reads of pages that were not written since.
     reads: HashMap<(SpaceId, u64), OperationId>,
-    /// Mappings of files: the end of each, by its start.
-    files: HashMap<SpaceId, BTreeMap<u64, u64>>,
+    /// Mappings of files and shared mappings: the end of each, and whether it is shared, by its
+    /// start.
+    files: HashMap<SpaceId, BTreeMap<u64, (u64, bool)>>,
 }
 
 impl Operations {
@@ -77,10 +79,20 @@ impl Operations {
     /// Returns the operation that a task's flush belongs to, and the name of the cause.
     pub(crate) fn current(&self, task: TaskId) -> (Option<OperationId>, &str) {
         match self.doing.get(&task) {
-            Some(Doing::Call(id, _) | Doing::Fault(id)) => (Some(*id), &self.operation(*id).cause),
+            Some(Doing::Call(id, _)) => (Some(*id), &self.operation(*id).cause),
+            Some(Doing::Fault(id)) => match &*self.operation(*id).cause {
+                causes::PAGE_FAULT => (Some(*id), causes::UNKNOWN),
+                cause => (Some(*id), cause),
+            },
             Some(Doing::Exit) => (None, causes::EXIT),
             None => (None, causes::UNKNOWN),
         }
+    }
+
+    /// Returns `true` if a task's flush surely belongs to its operation. The end of a fault is not
+    /// recorded, so the flush may belong to a call that is not recorded either.
+    pub(crate) fn is_certain(&self, task: TaskId) -> bool {
+        matches!(self.doing.get(&task), Some(Doing::Call(..) | Doing::Exit))
     }
 
     pub(crate) fn operation(&self, id: OperationId) -> &Operation {
@@ -107,10 +119,13 @@ impl Operations {
         {
             let files = self.files.entry(space).or_default();
             let start = value as u64;
-            if flags & MAP_ANONYMOUS == 0 {
-                files.insert(start, start.saturating_add(length));
+            let is_shared = flags & MAP_SHARED != 0;
+            if is_shared || flags & MAP_ANONYMOUS == 0 {
+                files.insert(start, (start.saturating_add(length), is_shared));
             } else {
-                files.retain(|file, end| *file >= start.saturating_add(length) || *end <= start);
+                files.retain(|file, (end, _)| {
+                    *file >= start.saturating_add(length) || *end <= start
+                });
             }
         }
     }
@@ -121,8 +136,13 @@ impl Operations {
         let mut first_read = None;
         let cause = match (code.was_present(), code.is_write()) {
             (true, true) => {
-                first_read = self.reads.remove(&page).filter(|_| !self.is_file(space, address));
-                if first_read.is_some() { causes::ZERO_PAGE } else { causes::COPY_ON_WRITE }
+                let (read, file) = (self.reads.remove(&page), self.file(space, address));
+                first_read = read.filter(|_| file.is_none());
+                match (first_read, file) {
+                    (_, Some(Sharing::Shared)) => causes::SHARED_WRITE,
+                    (Some(_), _) => causes::ZERO_PAGE,
+                    (None, _) => causes::COPY_ON_WRITE,
+                }
             }
             (false, false) => {
                 self.reads.insert(page, id);
@@ -135,13 +155,25 @@ impl Operations {
             (true, false) => causes::PAGE_FAULT,
         };
         let id = self.add(task, space, cause.into(), first_read);
-        self.doing.insert(task, Doing::Fault(id));
+        let is_in_call = matches!(self.doing.get(&task), Some(Doing::Call(..)));
+        if code.is_user() || !is_in_call {
+            self.doing.insert(task, Doing::Fault(id));
+        }
     }
 
-    fn is_file(&self, space: SpaceId, address: u64) -> bool {
-        let below = self.files.get(&space).and_then(|files| files.range(..=address).next_back());
-        below.is_some_and(|(_, end)| address < *end)
+    /// Returns how the mapping of a file or of shared memory at an address is shared.
+    fn file(&self, space: SpaceId, address: u64) -> Option<Sharing> {
+        let (_, (end, is_shared)) = self.files.get(&space)?.range(..=address).next_back()?;
+        let sharing = if *is_shared { Sharing::Shared } else { Sharing::Private };
+        (address < *end).then_some(sharing)
     }
+}
+
+/// The kind of a mapping of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    Private,
+    Shared,
 }
 
 #[cfg(test)]
@@ -171,6 +203,9 @@ mod tests {
         ];
         let events = [&file[..], &[fault(0x1000, 4), fault(0x1008, 7)]].concat();
         assert_eq!(cause_after(&events), causes::COPY_ON_WRITE, "a page of a file");
+        let map = Call::Map { address: 0, length: 0x2000, protection: 3, flags: 1 };
+        let events = [Event::Call(map), file[1].clone(), fault(0x1008, 7)];
+        assert_eq!(cause_after(&events), causes::SHARED_WRITE);
     }
 
     #[test]
@@ -179,6 +214,9 @@ mod tests {
         let events = [call, Event::Return { value: 0 }];
         assert_eq!(cause_after(&events[..1]), "madvise(MADV_FREE)");
         assert_eq!(cause_after(&events), causes::UNKNOWN);
+        let within = [events[0].clone(), fault(0x7000, 2)];
+        assert_eq!(cause_after(&within), "madvise(MADV_FREE)", "the kernel reads the program");
+        assert_eq!(cause_after(&[fault(0x1000, 6)]), causes::UNKNOWN, "it flushes nothing");
         assert_eq!(cause_after(&[fault(0x1000, 6), Event::Exit]), causes::EXIT);
     }
 }

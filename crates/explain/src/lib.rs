@@ -23,9 +23,9 @@ mod stacks;
 mod tests;
 
 pub use advice::{Advice, Remedies, Remedy};
-pub use analysis::{Analysis, Analyst, Flush};
+pub use analysis::{Analysis, Analyst, Flush, Received};
 pub use causes::{CauseId, Causes};
 pub use change::Change;
 pub use costs::Costs;
 pub use counters::Balance;
-pub use sites::{Explanation, Site, Sum};
+pub use sites::{Explanation, Site, Suffered, Sum};

@@ -55,10 +55,26 @@ pub struct Explanation {
     pub causes: Vec<(CauseId, Sum)>,
     /// The call sites, by cost.
     pub sites: Vec<Site>,
+    /// The requests of others to CPUs that ran the program, by number.
+    pub suffered: Vec<Suffered>,
     /// The site of each flush.
     pub(crate) site_of: Vec<Option<Key>>,
     /// The site of each operation that flushed.
     pub(crate) of_operation: HashMap<OperationId, Key>,
+}
+
+/// Flushes that another program or the kernel requested from CPUs that ran the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suffered {
+    /// The cause.
+    pub cause: CauseId,
+    /// The name of the thread that requested them; `None` if no stack was sampled.
+    pub sender: Option<String>,
+    /// `true` if a thread of the kernel requested them.
+    pub is_kernel: bool,
+    /// The sums of the flushes.
+    pub sum: Sum,
+    pub(crate) key: Key,
 }
 
 /// A call site: a cause, and the number of a chain of functions. Without a chain, no stack of the
@@ -94,7 +110,8 @@ impl Explanation {
         let mut causes: HashMap<CauseId, Sum> = HashMap::new();
         let mut total = Sum::default();
         let mut of_operation = HashMap::new();
-        for (flush, key) in analysis.flushes.iter().zip(&site_of) {
+        let own = |(flush, _): &(&Flush, &Option<Key>)| flush.space.is_some();
+        for (flush, key) in analysis.flushes.iter().zip(&site_of).filter(own) {
             let key = key.unwrap_or((flush.cause, None));
             let site = sites.entry(key).or_insert_with(|| Site {
                 cause: flush.cause,
@@ -124,10 +141,27 @@ impl Explanation {
         sites.sort_by_key(|site| (std::cmp::Reverse(site.sum.cpu_ns), site.key));
         let mut causes: Vec<_> = causes.into_iter().collect();
         causes.sort_by_key(|(cause, sum)| (std::cmp::Reverse(sum.cpu_ns), *cause));
-        Self { total, causes, sites, site_of, of_operation }
+        let suffered = suffered(analysis, &site_of, costs);
+        Self { total, causes, sites, suffered, site_of, of_operation }
     }
 
-    /// Returns each flush that asked a CPU, with the index of its site in `sites`.
+    /// Returns the site of a flush of the program; `None` of another one.
+    #[must_use]
+    pub fn site_of(&self, analysis: &Analysis, flush: usize) -> Option<&Site> {
+        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_some())?;
+        let key = self.site_of[flush].unwrap_or((of.cause, None));
+        self.sites.iter().find(|site| site.key == key)
+    }
+
+    /// Returns the name of the thread that requested a flush for another program or the kernel.
+    #[must_use]
+    pub fn sender_of(&self, analysis: &Analysis, flush: usize) -> Option<&str> {
+        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_none())?;
+        let key = self.site_of[flush].unwrap_or((of.cause, None));
+        self.suffered.iter().find(|row| row.key == key)?.sender.as_deref()
+    }
+
+    /// Returns each flush of the program that asked a CPU, with the index of its site in `sites`.
     pub fn flushes<'a>(
         &'a self,
         analysis: &'a Analysis,
@@ -135,9 +169,36 @@ impl Explanation {
         let index: HashMap<_, _> = self.sites.iter().map(|site| site.key).zip(0..).collect();
         let flushes = analysis.flushes.iter().zip(&self.site_of);
         flushes
-            .filter(|(flush, _)| flush.requests > 0)
+            .filter(|(flush, _)| flush.requests > 0 && flush.space.is_some())
             .map(move |(flush, key)| (flush, index[&key.unwrap_or((flush.cause, None))]))
     }
+}
+
+/// Returns the sums of the flushes of others.
+fn suffered(analysis: &Analysis, site_of: &[Option<Key>], costs: Costs) -> Vec<Suffered> {
+    let mut senders: HashMap<Key, Option<String>> = HashMap::new();
+    let mut sums: HashMap<(Key, bool), Sum> = HashMap::new();
+    let flushes = analysis.flushes.iter().zip(site_of);
+    for (flush, key) in flushes.filter(|(flush, _)| flush.space.is_none()) {
+        let key = key.unwrap_or((flush.cause, None));
+        sums.entry((key, flush.task == TaskId::KERNEL)).or_default().add(flush, costs);
+        if let Some(stack) = flush.stack {
+            let name = analysis.frames.program(stack).pop().map(|frame| frame.function);
+            senders.insert(key, name);
+        }
+    }
+    let mut suffered: Vec<_> = sums
+        .into_iter()
+        .map(|((key, is_kernel), sum)| {
+            let sender = senders.get(&key).cloned().flatten();
+            Suffered { cause: key.0, sender, is_kernel, sum, key }
+        })
+        .collect();
+    suffered.sort_by(|one, other| {
+        let order = |it: &Suffered| (std::cmp::Reverse(it.sum.requests), it.cause);
+        order(one).cmp(&order(other)).then_with(|| one.sender.cmp(&other.sender))
+    });
+    suffered
 }
 
 /// Returns the site of each flush.

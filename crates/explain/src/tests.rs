@@ -85,8 +85,8 @@ impl Program {
 }
 
 fn explain(file: &[u8]) -> (Analysis, Explanation) {
-    let reader = Reader::open(file).expect("a header");
-    let analysis = Analysis::of(reader, Costs::MODEL).expect("a recording");
+    let mut reader = Reader::open(file).expect("a header");
+    let analysis = Analysis::of(&mut reader, Costs::MODEL).expect("a recording");
     let explanation = Explanation::of(&analysis, Costs::MODEL);
     (analysis, explanation)
 }
@@ -270,4 +270,64 @@ fn late_name_joins_the_call_sites_of_a_function() {
     program.on(1, Event::Name { frame, function, file });
     let cause = "madvise(MADV_DONTNEED)".to_owned();
     assert_eq!(sites(&program), [(cause, "Pool.close".to_owned(), 2)]);
+}
+
+#[test]
+fn flushes_of_others_are_suffered_and_not_caused() {
+    let mut program = Program::new();
+    let (task, owner, space) = (TaskId(3), Owner::Other, SpaceId(1));
+    program.on(0, Event::Task { task, owner, space, name: String::new() });
+    for (task, name) in [(task, "bash"), (TaskId::KERNEL, "kswapd0")] {
+        program.on(0, Event::Switch { next: task, left: Left::Blocked });
+        program.flush(Some(&[(Layer::Kernel, "shrink_folio_list"), (Layer::User, name)]));
+        program.flush(None);
+    }
+    program.on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
+    program.flush(None);
+    let (analysis, explanation) = explain(&program.file());
+    assert_eq!((explanation.total.requests, explanation.sites.len()), (0, 0));
+    assert_eq!(explanation.flushes(&analysis).count(), 0);
+    let row = |it: &crate::Suffered| {
+        let cause = analysis.causes.name(it.cause).to_owned();
+        (it.sender.clone(), it.is_kernel, cause, it.sum.requests)
+    };
+    let rows: Vec<_> = explanation.suffered.iter().map(row).collect();
+    let expected =
+        |name: &str, is_kernel| (Some(name.to_owned()), is_kernel, "reclaim".to_owned(), 2);
+    assert_eq!(rows, [expected("bash", false), expected("kswapd0", true)]);
+}
+
+#[test]
+fn call_without_an_event_lends_its_cause_to_unsampled_flushes() {
+    let mut program = Program::new();
+    let truncate = [
+        (Layer::Kernel, "unmap_mapping_range"),
+        (Layer::Kernel, "__x64_sys_ftruncate"),
+        (Layer::User, "shrink"),
+    ];
+    // The last fault of the task does not explain the flushes.
+    program.on(0, Event::Fault { address: 0x5000, code: FaultCode(6) });
+    program.flush(None);
+    program.on(0, Event::Fault { address: 0x6000, code: FaultCode(6) });
+    program.flush(Some(&truncate));
+    program.flush(None);
+    assert_eq!(sites(&program), [("ftruncate".to_owned(), "shrink".to_owned(), 3)]);
+    let mut without = Program::new();
+    without.on(0, Event::Fault { address: 0x5000, code: FaultCode(6) });
+    without.flush(None);
+    assert_eq!(sites(&without), [("unknown".to_owned(), String::new(), 1)]);
+}
+
+#[test]
+fn parallel_time_needs_two_threads_of_one_space() {
+    let mut program = Program::new();
+    program.madvise(None);
+    let (analysis, _) = explain(&program.file());
+    // The second thread runs from its own record on.
+    let since_ns = analysis.time_ns - 300;
+    assert_eq!((analysis.busy_ns, analysis.parallel_ns), (analysis.time_ns - 100, since_ns));
+    program.on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
+    program.madvise(None);
+    let (longer, _) = explain(&program.file());
+    assert_eq!(longer.parallel_ns, since_ns + 100);
 }

@@ -185,7 +185,8 @@ mod tests {
             let command = command.split("  ").next().unwrap_or_default();
             let command = command.split(" > ").next().unwrap_or_default();
             let command = command.split(" | ").next().unwrap_or_default();
-            let words = std::iter::once("shootdown").chain(command.split_whitespace());
+            let unquoted = command.replace('\'', "");
+            let words = std::iter::once("shootdown").chain(unquoted.split_whitespace());
             assert!(Cli::try_parse_from(words).is_ok(), "{command}");
             count += 1;
         }

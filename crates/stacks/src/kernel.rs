@@ -29,7 +29,8 @@ impl KernelNames {
     }
 
     /// Returns the function that contains `address`.
-    pub(crate) fn function(&self, address: u64) -> Option<&str> {
+    #[must_use]
+    pub fn function(&self, address: u64) -> Option<&str> {
         let after = self.functions.partition_point(|(start, _)| *start <= address);
         self.functions.get(after.checked_sub(1)?).map(|(_, name)| &**name)
     }

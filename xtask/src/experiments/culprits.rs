@@ -64,23 +64,25 @@ fn requests(explained: &Value) -> u64 {
 }
 
 impl Culprit {
-    /// Checks the most expensive site. Returns the requests that its first advice saves.
+    /// Checks the most expensive caller. Returns the requests that its first advice saves.
     fn found_in(&self, explained: &Value, toolchain: &Toolchain) -> Result<u64, Failure> {
-        let site = &explained["sites"][0];
+        let site = &explained["callers"][0];
         let advice = &site["advice"][0];
         let is_text =
             |value: &Value, wanted: &str| value.as_str().is_some_and(|text| text.contains(wanted));
         let wanted = self.site.as_ref().filter(|_| toolchain.has_names);
         let is_site = wanted.is_none_or(|function| is_text(&site["caller"], function));
         let is_cause = self.causes.iter().any(|cause| is_text(&site["cause"], cause));
-        let saves = advice["saves"].as_u64().filter(|saves| *saves > 0);
+        // The requests of the program are compared.
+        let saves = advice["saves_in_all"].as_u64().or_else(|| advice["saves"].as_u64());
+        let saves = saves.filter(|saves| *saves > 0);
         match saves {
             Some(saves) if is_site && is_cause && is_text(&advice["change"], &self.advice) => {
                 Ok(saves)
             }
             _ => Err(Failure::new(
                 format!(
-                    "the first site of `{}` is {} of {}, with the advice {}",
+                    "the first caller of `{}` is {} of {}, with the advice {}",
                     self.name, site["cause"], site["caller"], advice["change"]
                 ),
                 format!("it should be {:?} of {:?}", self.causes, self.site),
@@ -96,7 +98,7 @@ mod tests {
     #[test]
     fn site_cause_and_advice_are_compared() {
         let found = |toolchain: &str, cause: &str, caller: &str, saves: u64| {
-            let explained = serde_json::json!({"sites": [{
+            let explained = serde_json::json!({"callers": [{
                 "cause": cause, "caller": caller,
                 "advice": [{"change": "keep the memory and reuse it", "saves": saves}],
             }]});

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
-use shootdown_recording::import::{Grouping, ImportError, Imported, Options, Program};
+use shootdown_recording::import::{
+    Grouping, ImportError, Imported, Options, Program, Requester, requesters,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -51,7 +53,7 @@ pub(crate) struct Import {
 
 /// The program that is imported, of all programs in the text.
 #[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct ProgramArg {
     /// Import the process with this number, with its threads and descendants
     ///
@@ -94,6 +96,9 @@ enum ImportFailure {
     /// The text was refused.
     #[error("{}: {error}", shown(.path))]
     Refused { path: PathBuf, error: ImportError },
+    /// No program was chosen.
+    #[error("{}: choose a program: {}", shown(.path), listed(.requesters))]
+    NoProgram { path: PathBuf, requesters: Vec<Requester> },
     /// The recording could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -111,7 +116,10 @@ enum ImportFailure {
 impl UserError for ImportFailure {
     fn exit_status(&self) -> u8 {
         match self {
-            Self::NoInput { .. } | Self::Refused { .. } | Self::Incomplete(_) => BAD_INPUT,
+            Self::NoInput { .. }
+            | Self::Refused { .. }
+            | Self::NoProgram { .. }
+            | Self::Incomplete(_) => BAD_INPUT,
             Self::Output(error) => error.exit_status(),
             Self::Signals(_) => CANNOT_RUN,
             Self::Interrupted => INTERRUPTED,
@@ -125,6 +133,10 @@ impl UserError for ImportFailure {
                     .to_owned()
             }
             Self::Refused { error, .. } => error.remedy().to_owned(),
+            Self::NoProgram { requesters, .. } => match requesters.first() {
+                Some(first) => format!("add --pid {}", first.pid),
+                None => "add --pid PID or --command NAME".to_owned(),
+            },
             Self::Output(error) => error.remedy(),
             Self::Signals(_) => "stop other programs, and run the command again".to_owned(),
             Self::Interrupted => "run the command again".to_owned(),
@@ -132,6 +144,20 @@ impl UserError for ImportFailure {
                 "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
                     .to_owned()
             }
+        }
+    }
+}
+
+/// Number of programs that an error lists.
+const LISTED_MAX: usize = 5;
+
+fn listed(requesters: &[Requester]) -> String {
+    let one = |it: &Requester| format!("{} of {} ({})", it.flushes, it.pid, shown(&it.name));
+    match requesters {
+        [] => "none in the text requested a flush".to_owned(),
+        some => {
+            let listed: Vec<_> = some.iter().take(LISTED_MAX).map(one).collect();
+            format!("flush requests are {}", listed.join(", "))
         }
     }
 }
@@ -147,6 +173,14 @@ fn import(options: &Import) -> Result<Kept, ImportFailure> {
     let output = Output::new(output, existing)?;
     let no_input = |error| ImportFailure::NoInput { path: input.clone(), error };
     let text = File::open(input).map_err(no_input)?;
+    if options.program.pid.is_none() && options.program.command.is_none() {
+        let requesters = requesters(BufReader::new(text));
+        let path = input.clone();
+        return Err(match requesters {
+            Ok(requesters) => ImportFailure::NoProgram { path, requesters },
+            Err(error) => ImportFailure::Refused { path, error },
+        });
+    }
     let metadata = text.metadata().map_err(no_input)?;
     output.refuse_input(&metadata)?;
     let stop = Stop::listen()?;
@@ -265,6 +299,9 @@ impl Kept {
                  the replay lacks flushes of this memory"
                     .to_owned(),
             );
+        }
+        if self.imported.is_cut {
+            notes.push("the text ends within a line, which is left out".to_owned());
         }
         if !has_interrupts {
             notes.push(
@@ -395,10 +432,10 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_program_is_required() {
+    fn at_most_one_program_is_chosen() {
         let words = |words: &[&str]| parse(&words.iter().map(OsStr::new).collect::<Vec<_>>());
         assert!(words(&["t", "-o", "x", "--pid", "1"]).is_ok());
-        assert!(words(&["t", "-o", "x"]).is_err());
+        assert!(words(&["t", "-o", "x"]).is_ok(), "the programs are listed");
         assert!(words(&["t", "-o", "x", "--pid", "1", "--command", "sh"]).is_err());
         assert!(words(&["t", "-o", "x", "--pid", "-1"]).is_err());
     }

@@ -14,6 +14,7 @@ use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Frame, FrameId, Layer, Owner, Record, SpaceId, TaskId,
 };
 use shootdown_recording::{Ended, Header, Source, Writer};
+use tempfile::TempDir;
 
 /// Number of pages that the recorded program returns.
 const ROUNDS: u64 = 50;
@@ -25,6 +26,11 @@ fn recording() -> Vec<u8> {
 
 /// The same in a function of this name, which is also the name of the program.
 fn recording_of(name: &str, rounds: u64) -> Vec<u8> {
+    recording_with_end(name, rounds, 0)
+}
+
+/// The same, and the program then runs for a time.
+fn recording_with_end(name: &str, rounds: u64, long_ns: u64) -> Vec<u8> {
     let header = Header {
         recorder: "test".into(),
         source: Source::Tracefs,
@@ -67,9 +73,12 @@ fn recording_of(name: &str, rounds: u64) -> Vec<u8> {
         ]);
     }
     let mut writer = Writer::create(Vec::new(), &header).expect("a header");
+    let mut end_ns = long_ns;
     for (time_ns, (cpu, event)) in (0..).step_by(700).zip(events) {
         writer.write(&Record { time_ns, cpu, event }).expect("a record");
+        end_ns = time_ns + long_ns;
     }
+    writer.write(&Record { time_ns: end_ns, cpu: 0, event: Event::Exit }).expect("a record");
     writer.finish(Ended::Exited(0)).expect("an end")
 }
 
@@ -86,10 +95,12 @@ fn recorded_call_site_is_named_with_advice() {
     };
     let answer = explain(&[]);
     let first = answer.lines().next().expect("a line");
-    assert!(first.starts_with("release_pages (pool.c:9) causes 100 %"), "{first}");
+    let cause = "all by madvise(MADV_DONTNEED) in release_pages (pool.c:9)";
+    assert!(first.contains(" % of the program's CPU time: ") && first.contains(cause), "{first}");
     assert!(first.contains("keep the memory and reuse it"), "{first}");
 
     let json: Value = serde_json::from_str(&explain(&["--format", "json"])).expect("JSON");
+    assert_eq!(json["schema"], 1);
     assert_eq!(json["total"]["requests"], ROUNDS);
     assert_eq!(json["causes"][0]["cause"], "madvise(MADV_DONTNEED)");
     let site = &json["sites"][0];
@@ -109,6 +120,70 @@ fn recorded_call_site_is_named_with_advice() {
     }
     let timeline: Value = serde_json::from_str(&explain(&["--format", "timeline"])).expect("JSON");
     assert_eq!(timeline["traceEvents"].as_array().map(Vec::len), Some(ROUNDS as usize));
+}
+
+/// Returns the output and the exit status of `explain` with these words, in this directory.
+fn explain_in(directory: &TempDir, words: &[&str]) -> (String, Option<i32>) {
+    let mut command = command();
+    command.arg("explain").args(words).current_dir(directory.path());
+    let output = command.output().expect("the command runs");
+    (text(&output.stdout), output.status.code())
+}
+
+#[test]
+fn part_of_a_killed_recorder_is_explained_with_a_note() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = recording();
+    fs::write(directory.path().join("r.part"), &file[..file.len() - 20]).expect("a file");
+    let mut command = command();
+    let output = command.args(["explain", "r.part"]).current_dir(directory.path()).output();
+    let output = output.expect("the command runs");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("note: only the intact part is explained: "));
+}
+
+#[test]
+fn small_cost_gets_no_advice() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (long_ns, is_small) in [(0, false), (10_000_000_000, true)] {
+        let file = recording_with_end("f", ROUNDS, long_ns);
+        fs::write(directory.path().join("r"), file).expect("a file");
+        let (output, _) = explain_in(&directory, &["r"]);
+        assert_eq!(
+            output.starts_with("nothing to gain: shootdowns take 0.00"),
+            is_small,
+            "{output}"
+        );
+        assert_eq!(output.contains("advice:"), !is_small, "{output}");
+    }
+}
+
+#[test]
+fn exceeded_budget_is_exit_status_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("r"), recording()).expect("a file");
+    for (budget, status) in [("requests<=50,cpu<=100%", 0), ("requests<=49", 1), ("cpu<=1%", 1)] {
+        let (output, found) =
+            explain_in(&directory, &["r", "--format", "json", "--budget", budget]);
+        assert_eq!(found, Some(status), "{budget}");
+        assert!(serde_json::from_str::<Value>(&output).is_ok(), "{output}");
+    }
+    assert_eq!(explain_in(&directory, &["r", "--budget", "requests<50"]).1, Some(2));
+}
+
+#[test]
+fn two_recordings_are_compared_by_caller() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("a"), recording_of("f", 40)).expect("a file");
+    fs::write(directory.path().join("b"), recording_of("f", 3)).expect("a file");
+    let (output, status) = explain_in(&directory, &["--compare", "a", "b"]);
+    assert_eq!(status, Some(0), "{output}");
+    assert!(output.starts_with("3 requests instead of 40, "), "{output}");
+    let (output, _) = explain_in(&directory, &["--compare", "a", "b", "--format", "json"]);
+    let json: Value = serde_json::from_str(&output).expect("JSON");
+    let row = &json["callers"][0];
+    assert_eq!((&row["before"]["requests"], &row["after"]["requests"]), (&40.into(), &3.into()));
+    assert_eq!(row["caller"], "f (pool.c:9)");
 }
 
 #[test]
@@ -198,10 +273,9 @@ fn running_program_is_explained() {
     command.args(["--exact", "explain::culprit", "--ignored"]);
     let output = command.output().expect("the command runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // The output of the program comes first.
-    let output = text(&output.stdout);
-    let json = output.find("\n{").map(|start| &output[start..]).expect("an object");
-    let json: Value = serde_json::from_str(json).expect("JSON");
+    // The output of the program is not on standard output.
+    assert!(text(&output.stderr).contains("running 1 test"));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let count = |part: &str, of: &str| json[part][of].as_u64().expect("a count");
     assert!(count("total", "attributed") * 100 >= count("total", "requests") * 95, "{json}");
     assert_eq!(json["balance"]["difference"], Value::Null, "{json}");

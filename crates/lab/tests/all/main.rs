@@ -2,6 +2,7 @@
 //! linked once.
 
 mod boot;
+mod cases;
 mod choice;
 mod command;
 mod common;

@@ -14,7 +14,7 @@ use std::io;
 
 use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
-use super::record::{Event, FlushReason, Frame, Left, Record, TaskId, Waker};
+use super::record::{Event, FlushReason, Frame, Layer, Left, Record, TaskId, Waker};
 use calls::{Calls, Evidence};
 use frames::Frames;
 use tasks::Tasks;
@@ -104,6 +104,8 @@ impl fmt::Debug for Observer {
 struct Cpu {
     /// The thread that runs according to the recording.
     running: Option<Running>,
+    /// The name of that thread, if it was switched to since the recording began.
+    name: String,
     /// The previous thread, from a switch until an event of the next thread.
     previous: Option<Tid>,
     /// The predicted switch of an idle CPU: its time, and the next thread.
@@ -270,7 +272,9 @@ impl<W: io::Write> Assembler<W> {
         let of_task = during == During::Task;
         match kind {
             RawKind::Switch { left, next, next_name } => {
-                self.switch(cpu, tid, left, next, &next_name)
+                self.switch(cpu, tid, left, next, &next_name)?;
+                self.cpus[cpu as usize].name = next_name;
+                Ok(())
             }
             RawKind::Waking { tid: woken } => self.wake(cpu, tid, during, woken),
             RawKind::Queued { tid: queued, target } => {
@@ -321,17 +325,31 @@ impl<W: io::Write> Assembler<W> {
                     Ok(())
                 }
             }
-            RawKind::Stack { frames, requests } if self.tasks.is_recorded(tid) => {
+            RawKind::Stack { frames, requests } => {
+                let frames = self.kept_frames(cpu, tid, frames);
                 self.stack(cpu, frames, requests)
             }
             RawKind::Enter(_)
-            | RawKind::Stack { .. }
             | RawKind::Return { .. }
             | RawKind::Fault { .. }
             | RawKind::Names { .. }
             | RawKind::Counted { .. }
             | RawKind::Lost { .. } => Ok(()),
         }
+    }
+
+    /// Returns the calls of a stack that are recorded: of another program and of the kernel, only
+    /// functions of the kernel. The name of the thread, which runs on the CPU, stands for the rest.
+    fn kept_frames(&self, cpu: u32, tid: Tid, mut frames: Vec<Frame>) -> Vec<Frame> {
+        if self.tasks.is_recorded(tid) {
+            return frames;
+        }
+        frames.retain(|frame| frame.layer == Layer::Kernel);
+        let function = self.cpus[cpu as usize].name.clone();
+        if !function.is_empty() {
+            frames.push(Frame { layer: Layer::User, function, file: String::new(), line: 0 });
+        }
+        frames
     }
 
     fn stack(&mut self, cpu: u32, frames: Vec<Frame>, requests: u64) -> io::Result<()> {

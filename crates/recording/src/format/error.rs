@@ -51,7 +51,8 @@ impl ReadError {
     pub fn remedy(&self) -> &'static str {
         match self.cause {
             Cause::NotARecording => {
-                "give a file that `shootdown record` or `shootdown import` has written"
+                "give a file that `shootdown record` or `shootdown import` has written; `import` \
+                 reads the text of perf and trace-cmd"
             }
             Cause::Newer { .. } => "use the version of shootdown that wrote it, or a later one",
             Cause::Truncated | Cause::Altered => {

@@ -27,11 +27,13 @@ pub enum ImportError {
         /// Number of the line.
         line: u64,
     },
-    /// The text ends within a line.
-    #[error("line {line} has no end")]
-    Cut {
-        /// Number of the line.
-        line: u64,
+    /// The file is known, and is not a text that can be imported.
+    #[error("this is {name}, and not the text of events")]
+    OtherFile {
+        /// The kind of the file.
+        name: &'static str,
+        /// The remedy.
+        remedy: &'static str,
     },
     /// The name of an event is known, but its fields cannot be parsed.
     #[error("line {line} cannot be parsed: `{excerpt}`")]
@@ -83,9 +85,10 @@ impl ImportError {
             Self::Read(_) => "give a file that can be read twice, not a pipe",
             Self::Write(_) => "write the recording to another place",
             Self::LongLine { .. } => "give the text of `trace-cmd report` or `perf script`",
-            Self::Cut { .. } => "write the text again; if it is whole, end it with a new line",
+            Self::OtherFile { remedy, .. } => remedy,
             Self::Malformed { .. } => {
-                "use a newer version of the tool, without options that change how it prints events"
+                "turn off options that change how events are printed (ftrace's `fields`, `raw`), \
+                 or use a newer version of the tool"
             }
             Self::Unresolved { .. } => {
                 "record and report as root, with /proc/sys/kernel/kptr_restrict at 0"

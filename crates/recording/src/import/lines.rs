@@ -14,14 +14,17 @@ pub(super) struct Lines<R> {
     bytes: Vec<u8>,
     /// The number of the line that was read last; the first is 1.
     pub(super) number: u64,
+    /// `true` if the text ends within the line after that.
+    pub(super) is_cut: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(text: R) -> Self {
-        Self { text, bytes: Vec::new(), number: 0 }
+        Self { text, bytes: Vec::new(), number: 0, is_cut: false }
     }
 
-    /// Returns the next line, without its line feed. Bytes that are not UTF-8 are replaced.
+    /// Returns the next line, without its line feed. Bytes that are not UTF-8 are replaced. A line
+    /// without a line feed is left out: the text was cut.
     pub(super) fn next_line(&mut self) -> Result<Option<String>, ImportError> {
         self.bytes.clear();
         let limit = LINE_BYTES_MAX as u64 + 1;
@@ -30,15 +33,16 @@ impl<R: BufRead> Lines<R> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
-        self.number += 1;
+        let line = self.number + 1;
         if self.bytes.pop() == Some(b'\n') {
+            self.number = line;
             return Ok(Some(String::from_utf8_lossy(&self.bytes).into_owned()));
         }
-        let line = self.number;
         if self.bytes.len() == LINE_BYTES_MAX {
             return Err(ImportError::LongLine { line });
         }
-        Err(ImportError::Cut { line })
+        self.is_cut = true;
+        Ok(None)
     }
 }
 
@@ -59,10 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn text_cut_within_a_line_is_refused() {
+    fn cut_line_is_left_out() {
         let mut lines = Lines::new(&b"whole\n\xffcu"[..]);
         assert_eq!(lines.next_line().unwrap().as_deref(), Some("whole"));
-        let refused = lines.next_line();
-        assert!(matches!(refused, Err(ImportError::Cut { line: 2 })), "{refused:?}");
+        assert!(!lines.is_cut);
+        assert_eq!(lines.next_line().unwrap(), None);
+        assert_eq!((lines.is_cut, lines.number), (true, 1));
     }
 }

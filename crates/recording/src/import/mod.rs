@@ -13,24 +13,29 @@
 //! does so without `-t`. The text of perf and that of older versions of trace-cmd do not mark
 //! events in interrupts. Such events are then attributed to the thread.
 //!
-//! In reading order: `lines` reads lines, `head` parses the start of each line, `fields` parses the
-//! fields of an event, and `survey` collects the data that the recording's header needs.
+//! In reading order: `kind` recognises other files, `lines` reads lines, `head` parses the start of
+//! each line, `fields` parses the fields of an event, `stack` the calls below it, and `survey`
+//! collects the data that the recording's header needs.
 
 mod error;
 mod fields;
 mod head;
+mod kind;
 mod lines;
+mod stack;
 mod survey;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Seek, Write};
+use std::mem;
 
 pub use error::ImportError;
-pub use survey::Grouping;
+pub use survey::{Grouping, Requester, requesters};
 
 use super::assemble::{Assembler, Startup};
 use super::format::{CPUS_MAX, Ended, Header, Source, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
+use super::record::{FlushReason, Frame};
 use error::excerpt;
 use fields::{ParseError, Parsed};
 use head::Head;
@@ -81,6 +86,8 @@ pub struct Imported {
     pub lost: u64,
     /// `true` if the source reported no lost events.
     pub is_complete: bool,
+    /// `true` if the text ends within a line, which is left out.
+    pub is_cut: bool,
     /// Number of CPUs.
     pub cpus: u32,
     /// Nanoseconds from the first event to the last.
@@ -102,8 +109,13 @@ pub fn import<W: Write>(
     out: W,
 ) -> Result<(Imported, W), ImportError> {
     let start = text.stream_position().map_err(ImportError::Read)?;
-    let survey = Survey::of(&mut text, options)?;
+    kind::refuse_other(&mut text)?;
+    let survey = Survey::of(&mut text, options);
     text.seek(std::io::SeekFrom::Start(start)).map_err(ImportError::Read)?;
+    let survey = survey.map_err(|error| match error {
+        ImportError::NoEvents => kind::without_events(&mut text),
+        error => error,
+    })?;
     let header = Header {
         recorder: concat!("shootdown ", env!("CARGO_PKG_VERSION")).to_owned(),
         source: survey.source,
@@ -126,6 +138,7 @@ pub fn import<W: Write>(
         unknown: 0,
         lost: 0,
         is_complete: true,
+        is_cut: false,
         cpus: survey.cpus,
         time_ns: 0,
     };
@@ -135,6 +148,8 @@ pub fn import<W: Write>(
         imported,
         running: HashMap::new(),
         time_ns: survey.start_ns,
+        requested: None,
+        frames: Vec::new(),
         ended: Ended::Interrupted,
     };
     import.run(text)
@@ -149,6 +164,9 @@ struct Import<'a, W: Write> {
     running: HashMap<u32, Tid>,
     /// Time of the last event.
     time_ns: u64,
+    /// The last event, if it is a flush request, and the calls below it.
+    requested: Option<(u32, Tid)>,
+    frames: Vec<Frame>,
     ended: Ended,
 }
 
@@ -158,12 +176,18 @@ impl<W: Write> Import<'_, W> {
         while let Some(line) = lines.next_line()? {
             match Head::parse(&line) {
                 Some(head) if head.source == self.survey.source => {
+                    self.stack()?;
                     self.event(&head, lines.number)?;
                 }
                 Some(_) => {}
-                None => self.parse_loss(&line)?,
+                None => match stack::frame(&line) {
+                    Some(frame) => self.frames.push(frame),
+                    None => self.parse_loss(&line)?,
+                },
             }
         }
+        self.stack()?;
+        self.imported.is_cut = lines.is_cut;
         let out = self.assembler.finish(self.ended).map_err(ImportError::Write)?;
         self.imported.time_ns = self.time_ns - self.survey.start_ns;
         Ok((self.imported, out))
@@ -208,7 +232,20 @@ impl<W: Write> Import<'_, W> {
             // No event contains the exit status.
             self.ended = Ended::Exited(0);
         }
+        let is_request = matches!(kind, RawKind::Flush { reason: FlushReason::Request, .. });
+        self.requested = is_request.then_some((cpu, tid));
         let event = RawEvent { time_ns, cpu, tid, during, kind };
+        self.assembler.event(event).map_err(ImportError::Write)
+    }
+
+    /// Records the calls below the last event.
+    fn stack(&mut self) -> Result<(), ImportError> {
+        let frames = mem::take(&mut self.frames);
+        let Some((cpu, tid)) = self.requested.take().filter(|_| !frames.is_empty()) else {
+            return Ok(());
+        };
+        let kind = RawKind::Stack { frames, requests: 1 };
+        let event = RawEvent { time_ns: self.time_ns, cpu, tid, during: During::Task, kind };
         self.assembler.event(event).map_err(ImportError::Write)
     }
 

@@ -1,15 +1,17 @@
 //! The first pass over a text: collects the data that a recording needs before its first record.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::BufRead;
+use std::io::{BufRead, Seek};
 
 use super::fields::{self, Parsed};
 use super::head::{self, Head};
+use super::kind;
 use super::lines::Lines;
 use super::{CPUS_MAX, ImportError, Options, Program};
 use crate::assemble::{StartTask, TaskKind, shorten};
 use crate::format::Source;
 use crate::raw::{RawKind, Tid};
+use crate::record::FlushReason;
 
 /// Largest number of bytes of a thread's name that Linux keeps (`TASK_COMM_LEN`).
 const COMM_BYTES_MAX: usize = 15;
@@ -117,6 +119,47 @@ impl Survey {
             processor,
         })
     }
+}
+
+/// A process or thread in a text, with the flushes that it requested from other CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// Linux's number of the process, or of the thread if the text lacks that of its process.
+    pub pid: u32,
+    /// The last name of a thread of it.
+    pub name: String,
+    /// Number of flush requests.
+    pub flushes: u64,
+}
+
+/// Returns the processes of a text that requested flushes, the most first.
+///
+/// # Errors
+///
+/// If the text cannot be read, or is another file.
+pub fn requesters(mut text: impl BufRead + Seek) -> Result<Vec<Requester>, ImportError> {
+    kind::refuse_other(&mut text)?;
+    let mut found: BTreeMap<u32, Requester> = BTreeMap::new();
+    let mut lines = Lines::new(text);
+    while let Some(line) = lines.next_line()? {
+        let Some(head) = Head::parse(&line).filter(|head| head.rest.contains("tlb_flush:")) else {
+            continue;
+        };
+        let is_request = match fields::parse(head.rest) {
+            Ok(Parsed::Event(RawKind::Flush { reason, .. })) => reason == FlushReason::Request,
+            _ => false,
+        };
+        if let Some(Tid(tid)) = head.tid.filter(|_| is_request) {
+            let pid = head.process.unwrap_or(tid);
+            let new = Requester { pid, name: String::new(), flushes: 0 };
+            let requester = found.entry(pid).or_insert(new);
+            head.name.clone_into(&mut requester.name);
+            requester.flushes += 1;
+        }
+    }
+    let mut found: Vec<_> = found.into_values().collect();
+    found.sort_by_key(|it| (std::cmp::Reverse(it.flushes), it.pid));
+    Ok(found)
 }
 
 impl Known {

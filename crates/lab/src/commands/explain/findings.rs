@@ -1,17 +1,26 @@
 //! The result of `shootdown explain`. Its serialisation is the JSON output.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
-use shootdown_explain::{Advice, Analysis, Balance, Explanation, Site, Sum};
+use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suffered, Sum};
 use shootdown_recording::record::Frame;
 
 /// The causes and call sites of a program's shootdowns.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Findings {
+    /// The version of this schema. Fields may be added without a new one.
+    pub(super) schema: u32,
     pub(super) total: Total,
     /// By cost.
     pub(super) causes: Vec<CauseRow>,
     /// By cost.
     pub(super) sites: Vec<SiteRow>,
+    /// The sums of the sites with the same cause and `caller`, by cost. The calls are those of the
+    /// most expensive site.
+    pub(super) callers: Vec<SiteRow>,
+    /// The requests of other programs and of the kernel to CPUs that ran the program, by number.
+    pub(super) suffered: Vec<SufferedRow>,
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
     /// `null` if the recording lacks the kernel's counters.
@@ -20,7 +29,7 @@ pub(super) struct Findings {
     pub(super) recording: About,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Total {
     /// Number of times that a CPU was asked to flush.
     pub(super) requests: u64,
@@ -36,6 +45,8 @@ pub(super) struct Total {
     pub(super) cpu_share: f64,
     /// CPU time of the program.
     pub(super) program_ns: u64,
+    /// The part of the time in which the program ran and two of its threads with one space did.
+    pub(super) parallel_share: f64,
     /// Number of requests whose cause is known.
     pub(super) attributed: u64,
     /// The part of the requests whose cause is known; 1 if there are none.
@@ -83,15 +94,40 @@ pub(super) struct SiteRow {
     pub(super) caller: Option<String>,
     /// Number of flushes with a call stack of their own.
     pub(super) sampled: u64,
+    /// Number of distinct call stacks.
+    pub(super) stacks: u64,
+    /// The reason why there are no calls.
+    pub(super) without_calls: Option<&'static str>,
+}
+
+/// The requests of a thread that is not the program's.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SufferedRow {
+    /// The name of the thread; `null` if it is not known.
+    pub(super) sender: Option<String>,
+    /// `true` for a thread of the kernel.
+    pub(super) is_kernel: bool,
+    pub(super) cause: String,
+    pub(super) requests: u64,
+    pub(super) interrupts: u64,
+    /// The time that the interrupts took from the program.
+    pub(super) cpu_ns: u64,
+    /// The setting of the kernel that controls the cause.
+    pub(super) setting: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AdviceRow {
     pub(super) change: String,
-    /// Number of requests that the change removes.
+    /// Number of these requests that the change removes.
     pub(super) saves: u64,
-    /// `replay` if the changed recording was replayed, `count` if requests were counted.
+    /// Number of requests of the whole program that it removes, by replay.
+    pub(super) saves_in_all: Option<u64>,
+    /// `replay` if the changed recording was replayed, `count` if requests were counted; of a
+    /// caller, those of the most expensive site.
     pub(super) by: &'static str,
+    /// The reason why requests were counted although the effect can be replayed.
+    pub(super) doubt: Option<&'static str>,
     pub(super) price: String,
     pub(super) source: String,
 }
@@ -133,26 +169,18 @@ impl Findings {
         let Explanation { total, causes, sites, .. } = explanation;
         let share = |sum: &Sum| sum.cpu_ns as f64 / total.cpu_ns.max(1) as f64;
         let name = |cause| analysis.causes.name(cause).to_owned();
-        let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
-        let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
-        let attributed = total.requests - unknown;
         let stand_for = analysis.stacks_stand_for.min(analysis.announced) as f64;
+        let setting = |cause| analysis.causes.setting(cause).map(str::to_owned);
+        let rows = sites.iter().zip(advice).map(|(site, advice)| {
+            let row = row(site, name(site.cause), share(&site.sum), advice);
+            let has_calls = !row.frames.is_empty();
+            let without_calls = (!has_calls).then(|| why_without_calls(analysis, &row.cause));
+            SiteRow { without_calls, ..row }
+        });
+        let sites: Vec<_> = rows.collect();
         Self {
-            total: Total {
-                requests: total.requests,
-                interrupts: total.interrupts,
-                in_vain: total.in_vain,
-                cpu_ns: total.cpu_ns,
-                measured_ns: total.measured_ns,
-                cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
-                program_ns: analysis.program_ns,
-                attributed,
-                attributed_share: if total.requests == 0 {
-                    1.0
-                } else {
-                    attributed as f64 / total.requests as f64
-                },
-            },
+            schema: SCHEMA,
+            total: Total::of(analysis, explanation),
             causes: causes
                 .iter()
                 .map(|(cause, sum)| CauseRow {
@@ -162,14 +190,12 @@ impl Findings {
                     in_vain: sum.in_vain,
                     cpu_ns: sum.cpu_ns,
                     share: share(sum),
-                    setting: analysis.causes.setting(*cause).map(str::to_owned),
+                    setting: setting(*cause),
                 })
                 .collect(),
-            sites: sites
-                .iter()
-                .zip(advice)
-                .map(|(site, advice)| row(site, name(site.cause), share(&site.sum), advice))
-                .collect(),
+            callers: by_caller(&sites),
+            sites,
+            suffered: explanation.suffered.iter().map(|it| SufferedRow::of(analysis, it)).collect(),
             lost: analysis.lost,
             balance: analysis.balance.map(|balance| Balanced {
                 recorded: balance.recorded,
@@ -193,6 +219,87 @@ impl Findings {
     }
 }
 
+impl Total {
+    fn of(analysis: &Analysis, Explanation { total, causes, .. }: &Explanation) -> Self {
+        let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
+        let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
+        let attributed = total.requests - unknown;
+        let attributed_share = match total.requests {
+            0 => 1.0,
+            requests => attributed as f64 / requests as f64,
+        };
+        Self {
+            requests: total.requests,
+            interrupts: total.interrupts,
+            in_vain: total.in_vain,
+            cpu_ns: total.cpu_ns,
+            measured_ns: total.measured_ns,
+            cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
+            program_ns: analysis.program_ns,
+            parallel_share: analysis.parallel_ns as f64 / analysis.busy_ns.max(1) as f64,
+            attributed,
+            attributed_share,
+        }
+    }
+}
+
+impl SufferedRow {
+    fn of(analysis: &Analysis, suffered: &Suffered) -> Self {
+        let Suffered { cause, sender, is_kernel, sum, .. } = suffered;
+        Self {
+            sender: sender.clone(),
+            is_kernel: *is_kernel,
+            cause: analysis.causes.name(*cause).to_owned(),
+            requests: sum.requests,
+            interrupts: sum.interrupts,
+            cpu_ns: sum.interrupts * Costs::MODEL.interrupt_ns,
+            setting: analysis.causes.setting(*cause).map(str::to_owned),
+        }
+    }
+}
+
+/// The version of the schema of `--format json`.
+const SCHEMA: u32 = 1;
+
+/// Returns the reason why no flush of a site has calls.
+fn why_without_calls(analysis: &Analysis, cause: &str) -> &'static str {
+    match cause {
+        _ if analysis.stacks == 0 => "no call stacks were sampled",
+        "exit" => "a process that ends has left all its calls",
+        _ => "none of these flushes was sampled",
+    }
+}
+
+/// Returns the sums of the sites with the same cause and caller, by cost.
+fn by_caller(sites: &[SiteRow]) -> Vec<SiteRow> {
+    let mut callers: Vec<SiteRow> = Vec::new();
+    let mut known: HashMap<(&str, Option<&str>), usize> = HashMap::new();
+    for site in sites {
+        let key = (&*site.cause, site.caller.as_deref());
+        let Some(index) = known.get(&key) else {
+            known.insert(key, callers.len());
+            callers.push(site.clone());
+            continue;
+        };
+        let caller = &mut callers[*index];
+        caller.requests += site.requests;
+        caller.interrupts += site.interrupts;
+        caller.cpu_ns += site.cpu_ns;
+        caller.share += site.share;
+        caller.in_vain += site.in_vain;
+        caller.sampled += site.sampled;
+        caller.stacks += site.stacks;
+        for advice in &mut caller.advice {
+            let same = site.advice.iter().find(|it| it.change == advice.change);
+            let Some(same) = same else { continue };
+            advice.saves += same.saves;
+            advice.saves_in_all = advice.saves_in_all.max(same.saves_in_all);
+        }
+    }
+    callers.sort_by_key(|caller| std::cmp::Reverse(caller.cpu_ns));
+    callers
+}
+
 /// Returns the reason why the recording and the kernel's counters differ.
 fn reason(balance: Balance, lost: u64) -> &'static str {
     match balance {
@@ -212,6 +319,8 @@ fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
         change: advice.remedy.change,
         saves: advice.saves,
         by: if advice.is_replayed { "replay" } else { "count" },
+        saves_in_all: advice.saves_in_all,
+        doubt: advice.doubt,
         price: advice.remedy.price,
         source: advice.remedy.source,
     });
@@ -226,6 +335,8 @@ fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
         advice: advice.collect(),
         caller: caller(&site.frames).map(shown_frame),
         sampled: site.sampled,
+        stacks: 1,
+        without_calls: None,
     }
 }
 
@@ -241,8 +352,38 @@ pub(crate) fn shown_frame(frame: &Frame) -> String {
 
 /// Files and functions that call the kernel for a program.
 const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
-const SYSTEM_FUNCTIONS: [&str; 9] =
-    ["runtime.", "syscall.", "internal/", "__", "[0x", "madvise", "munmap", "mprotect", "mmap"];
+const SYSTEM_FUNCTIONS: [&str; 27] = [
+    "runtime.",
+    "syscall.",
+    "internal/",
+    "__",
+    "[0x",
+    "madvise",
+    "munmap",
+    "mprotect",
+    "mmap",
+    "mremap",
+    "ftruncate",
+    "je_",
+    "_rjem_",
+    "duckdb_je_",
+    "tcmalloc::",
+    "tc_",
+    "mi_",
+    "_mi_",
+    "operator new",
+    "operator delete",
+    "alloc::",
+    "core::",
+    "std::",
+    "_PyEval_",
+    "_PyFunction_",
+    "_PyObject_",
+    "PyObject_",
+];
+/// Functions of allocators, which programs link or preload.
+const ALLOCATORS: [&str; 8] =
+    ["free", "cfree", "malloc", "calloc", "realloc", "sbrk", "brk", "ruby_sized_xfree"];
 
 /// The file of functions that a JIT compiler made, and the end of those of Python's.
 const JIT_FILE: &str = "[jit]";
@@ -267,6 +408,7 @@ fn is_of_system(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     SYSTEM_FILES.iter().any(|start| file.starts_with(start))
         || SYSTEM_FUNCTIONS.iter().any(|start| frame.function.starts_with(start))
+        || ALLOCATORS.contains(&&*frame.function)
 }
 
 fn is_generated(frame: &Frame) -> bool {

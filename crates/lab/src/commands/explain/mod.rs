@@ -2,9 +2,13 @@
 //! command, their cost, and the changes that would remove them.
 //!
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
-//! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `page` is a part of the page
-//! of `shootdown report`.
+//! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
+//! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a
+//! part of the page of `shootdown report`.
 
+mod budget;
+mod compare;
+mod cpu;
 mod findings;
 mod flamegraph;
 mod folded;
@@ -14,18 +18,22 @@ mod text;
 mod timeline;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use shootdown_explain::{Analysis, Costs, Explanation};
 
-use super::record::{self, Follow, Purpose, StackOptions};
+use super::record::{self, Follow, ProgramOutput, Purpose, StackOptions};
 use crate::error::{Failure, UserError};
 use crate::output::{Existing, print};
-use crate::recordings::{open, refused};
+use crate::recordings::{open_intact_part, refused};
 use crate::render::json;
 use crate::selection::Selection;
 
+use budget::Budget;
+use compare::Comparison;
+use cpu::{Beside, Interrupts, OfCpu};
 use findings::{Findings, Overhead};
 pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
@@ -37,9 +45,15 @@ Examples:
   shootdown explain server.shootdown
   shootdown explain server.shootdown --format json
   shootdown explain server.shootdown --format flamegraph > server.svg
+  shootdown explain --all --cpu 3 --duration 10s
+  shootdown explain --compare before.shootdown after.shootdown
+  shootdown explain --budget 'requests<=1000,cpu<=0.1%' -- ./server
 
-The first line names the call site that costs most, and what would remove its shootdowns. Of a
-command or of running programs, `explain` makes a recording first: see `shootdown record --help`.";
+The first line has the part of the program's CPU time that shootdowns take. From 0.1 % on, it names
+the caller that costs most, and what would remove its shootdowns. Of a command or of running
+programs, `explain` makes a recording first: see `shootdown record --help`. Standard output of the
+command is printed to standard error unless the format is text. Exits with 1 if --budget is
+exceeded.";
 
 /// The options of `shootdown explain`.
 #[derive(Args, Clone, Debug)]
@@ -59,6 +73,15 @@ pub(crate) struct Explain {
     /// The prediction of what advice saves
     #[arg(long, value_enum, default_value_t = Prediction::Replay)]
     predict: Prediction,
+    /// Compare the recording with an earlier one
+    #[arg(long, value_name = "EARLIER", requires = "recording")]
+    compare: Option<PathBuf>,
+    /// Exit with 1 if a number is larger: requests<=N, interrupts<=N, cpu<=P%, separated by commas
+    #[arg(long, value_name = "LIMITS", conflicts_with = "compare")]
+    budget: Option<Budget>,
+    /// Explain the interrupts of this CPU: the programs, causes and calls that ask it to flush
+    #[arg(long, value_name = "N", conflicts_with_all = ["compare", "budget"])]
+    cpu: Option<u32>,
     /// Keep the recording of a command or of running programs as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "recording")]
     output: Option<PathBuf>,
@@ -91,7 +114,7 @@ impl Explain {
     /// Explains a recording, or records a command first.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         if let Some(recording) = &self.recording {
-            return self.explain(recording, Overhead::default());
+            return self.explain(recording, Overhead::default(), None);
         }
         let directory = tempfile::tempdir().map_err(NoDirectory)?;
         let path = match &self.output {
@@ -102,7 +125,12 @@ impl Explain {
             Some(_) => Purpose::Keep,
             None => Purpose::Explain(self.follow),
         };
-        let how = (&self.stacks, purpose);
+        let program_output = match self.format {
+            Format::Text => ProgramOutput::Inherited,
+            _ => ProgramOutput::Errors,
+        };
+        let how = (&self.stacks, purpose, program_output);
+        let before = Interrupts::now();
         let live = record::to_file(&path, Existing::Keep, &self.selection, &self.command, how)?;
         let overhead = Overhead {
             stacks_lost: Some(live.stacks_lost),
@@ -110,29 +138,68 @@ impl Explain {
             recorder_cpu_ns: Some(live.recorder_cpu_ns),
             ..Overhead::default()
         };
-        self.explain(&path, overhead)
+        let beside = Beside { calls: live.other_calls, before, after: Interrupts::now() };
+        self.explain(&path, overhead, Some(&beside))
     }
 
-    fn explain(&self, path: &Path, overhead: Overhead) -> Result<(), Failure> {
-        let costs = Costs::MODEL;
-        let analysis = Analysis::of(open(path)?, costs).map_err(|error| refused(path, error))?;
-        let explanation = Explanation::of(&analysis, costs);
+    fn explain(
+        &self,
+        path: &Path,
+        overhead: Overhead,
+        beside: Option<&Beside>,
+    ) -> Result<(), Failure> {
+        let (analysis, explanation) = analysed(path)?;
+        if let Some(cpu) = self.cpu {
+            let of_cpu = OfCpu::of(cpu, &analysis, &explanation, beside);
+            let is_json = self.format == Format::Json;
+            return Ok(print(&if is_json { json(&of_cpu) } else { of_cpu.text(self.sites) })?);
+        }
         match self.format {
-            Format::Folded => return Ok(print(&folded::stacks(&analysis, &explanation))?),
-            Format::Timeline => return Ok(print(&timeline::events(&analysis, &explanation))?),
-            Format::Flamegraph => {
-                return Ok(print(&flamegraph::graph(&analysis, &explanation)?)?);
-            }
+            Format::Folded => print(&folded::stacks(&analysis, &explanation))?,
+            Format::Timeline => print(&timeline::events(&analysis, &explanation))?,
+            Format::Flamegraph => print(&flamegraph::graph(&analysis, &explanation)?)?,
             Format::Text | Format::Json => {}
         }
-        let advice = predict::advice(self.predict, path, &analysis, &explanation);
+        let has_advice =
+            matches!(self.format, Format::Text | Format::Json) && self.compare.is_none();
+        let prediction = if has_advice { self.predict } else { Prediction::Count };
+        let advice = predict::advice(prediction, path, &analysis, &explanation);
         let findings = Findings::new(&analysis, &explanation, advice, overhead);
+        if let Some(earlier) = &self.compare {
+            return self.compare(&findings, earlier);
+        }
+        match self.format {
+            Format::Json => print(&json(&findings))?,
+            Format::Text => print(&text::findings(&findings, self.sites))?,
+            Format::Folded | Format::Timeline | Format::Flamegraph => {}
+        }
+        self.budget.as_ref().map_or(Ok(()), |budget| Ok(budget.check(&findings.total)?))
+    }
+
+    fn compare(&self, findings: &Findings, earlier: &Path) -> Result<(), Failure> {
+        let (analysis, explanation) = analysed(earlier)?;
+        let advice = predict::advice(Prediction::Count, earlier, &analysis, &explanation);
+        let earlier = Findings::new(&analysis, &explanation, advice, Overhead::default());
+        let comparison = Comparison::of(&earlier, findings);
         let text = match self.format {
-            Format::Json => json(&findings),
-            _ => text::findings(&findings, self.sites),
+            Format::Json => json(&comparison),
+            _ => comparison.text(self.sites),
         };
         Ok(print(&text)?)
     }
+}
+
+/// Reads a recording, and sums its flushes.
+fn analysed(path: &Path) -> Result<(Analysis, Explanation), Failure> {
+    let costs = Costs::MODEL;
+    let mut reader = open_intact_part(path)?;
+    let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
+    if let Some(cut) = reader.cut() {
+        // If standard error is closed, only the note is lost.
+        let _ = writeln!(io::stderr(), "note: only the intact part is explained: {cut}");
+    }
+    let explanation = Explanation::of(&analysis, costs);
+    Ok((analysis, explanation))
 }
 
 /// There is no room for the recording.

@@ -38,8 +38,8 @@ impl Program {
     /// If the recording cannot be read.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, Failure> {
         let costs = Costs::MODEL;
-        let reader = open_intact_part(path)?;
-        let analysis = Analysis::of(reader, costs).map_err(|error| refused(path, error))?;
+        let mut reader = open_intact_part(path)?;
+        let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
         let explanation = Explanation::of(&analysis, costs);
         if explanation.total.requests == 0 {
             return Ok(None);
@@ -63,7 +63,8 @@ fn chapter(number: usize, program: &Program) -> String {
     let command = visible(&findings.recording.command.join(" "));
     let mut part = format!(
         "<h2 id=\"program-{number}\">The shootdowns of {command}</h2>\n\
-         <p class=\"verdict\">{}.</p>\n<p>{}</p>\n",
+         <p class=\"verdict{}\">{}.</p>\n<p>{}</p>\n",
+        if text::is_worth_it(findings) { " bad" } else { "" },
         escaped(text::answer(findings).trim_end()),
         escaped(&text::totals(findings, "The program")),
     );
@@ -138,15 +139,15 @@ fn sites(number: usize, findings: &Findings) -> String {
         "<style>{style}</style>\n<div id=\"sites-{number}\" class=\"sites\">\n\
          <fieldset><legend>cause</legend>\n{all}\n{choice}</fieldset>\n"
     );
-    for (index, site) in findings.sites.iter().take(SITES_MAX).enumerate() {
+    for (index, site) in findings.callers.iter().take(SITES_MAX).enumerate() {
         let cause = findings.causes.iter().position(|row| row.cause == site.cause);
         let open = if index == 0 { " open" } else { "" };
         let class = cause.unwrap_or_default();
         let _ = write!(part, "<details class=\"site cause-{class}\"{open}>\n{}", one(site));
         part += "</details>\n";
     }
-    if let Some(more) = findings.sites.len().checked_sub(SITES_MAX).filter(|more| *more > 0) {
-        let _ = writeln!(part, "<p>{more} more call sites cost less.</p>");
+    if let Some(more) = findings.callers.len().checked_sub(SITES_MAX).filter(|more| *more > 0) {
+        let _ = writeln!(part, "<p>{more} more callers cost less.</p>");
     }
     part + "</div>\n"
 }
@@ -170,10 +171,11 @@ fn one(site: &SiteRow) -> String {
         grouped(site.interrupts),
         grouped(site.in_vain),
     );
-    for AdviceRow { change, saves, by, price, source } in &site.advice {
+    for AdviceRow { change, saves, by, doubt, price, source, .. } in &site.advice {
+        let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         let _ = writeln!(
             part,
-            "<p class=\"advice\"><b>Advice:</b> {}. It removes {} requests (by {by}). \
+            "<p class=\"advice\"><b>Advice:</b> {}. It removes {} requests (by {by}{doubt}). \
              <small>Price: {}. Evidence: {}.</small></p>",
             escaped(change),
             grouped(*saves),

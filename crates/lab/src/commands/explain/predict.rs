@@ -11,7 +11,7 @@ use shootdown_designs::Design;
 use shootdown_explain::{Advice, Analysis, Change, Explanation, Remedies, Remedy, Site};
 use shootdown_sim::Machine;
 
-use crate::commands::replay::{DEFAULT_MACHINE, Request, Schedule, TooFewCpus, replay};
+use crate::commands::replay::{DEFAULT_MACHINE, Request, Schedule, TooFewCpus, Verdict, replay};
 use crate::recordings::open;
 
 /// Number of sites whose advice is replayed: those that cost most.
@@ -41,12 +41,16 @@ pub(super) fn advice(
     let is_small = analysis.records <= RECORDS_MAX;
     let replays = match prediction {
         Prediction::Replay if is_small => Replays::new(path, analysis, explanation),
-        _ => None,
+        _ => Err(None),
     };
     let sites = explanation.sites.iter().enumerate();
     sites
         .map(|(number, site)| {
-            let replays = replays.as_ref().filter(|_| number < SITES_MAX);
+            let replays = match &replays {
+                Ok(replays) if number < SITES_MAX => Ok(replays),
+                Ok(_) => Err(None),
+                Err(doubt) => Err(*doubt),
+            };
             let cause = analysis.causes.name(site.cause);
             let mut before = None;
             let remedies = remedies.of(cause, &site.frames).into_iter();
@@ -55,24 +59,44 @@ pub(super) fn advice(
         .collect()
 }
 
+/// The reason why requests are counted although they could be replayed; `None` if they could not.
+type Doubt = Option<&'static str>;
+
+const UNUSABLE: &str = "the replay of this recording is unusable";
+const NOT_REPEATED: &str = "the replay repeats less than half of these requests";
+
 /// Returns a remedy with its effect. Remedies of one site that change the recording alike share one
 /// replay.
 fn one(
-    remedy: &Remedy,
+    remedy: Remedy,
     site: &Site,
-    replays: Option<&Replays<'_>>,
+    replays: Result<&Replays<'_>, Doubt>,
     before: &mut Option<(Change, Option<u64>)>,
 ) -> Advice {
     let replayed = match (*before, replays) {
         (Some((change, saves)), _) if change == remedy.replay => saves,
-        (_, Some(replays)) if remedy.replay != Change::None => replays.saves(site, remedy.replay),
+        (_, Ok(replays)) if remedy.replay != Change::None => replays.saves(site, remedy.replay),
         _ => None,
     };
     *before = Some((remedy.replay, replayed));
-    Advice {
-        remedy: remedy.clone(),
-        saves: replayed.unwrap_or(site.sum.requests),
-        is_replayed: replayed.is_some(),
+    let doubt = if remedy.replay == Change::None { None } else { replays.err().flatten() };
+    effect(remedy, site.sum.requests, replayed, doubt)
+}
+
+/// Returns a remedy for a site with this number of requests, of which the replay of a change saves
+/// `replayed`. A change cannot save more of the site than it has. If it saves less than half, the
+/// replay of the unchanged recording does not repeat the site's requests.
+fn effect(remedy: Remedy, requests: u64, replayed: Option<u64>, doubt: Doubt) -> Advice {
+    match replayed {
+        Some(saves) if saves.saturating_mul(2) >= requests => {
+            let saves_in_all = Some(saves);
+            let saves = saves.min(requests);
+            Advice { remedy, saves, saves_in_all, is_replayed: true, doubt: None }
+        }
+        _ => {
+            let doubt = doubt.or(replayed.map(|_| NOT_REPEATED));
+            Advice { remedy, saves: requests, saves_in_all: None, is_replayed: false, doubt }
+        }
     }
 }
 
@@ -89,15 +113,24 @@ struct Replays<'a> {
 }
 
 impl<'a> Replays<'a> {
-    /// Replays the unchanged recording. Returns `None` if its replay cannot be believed.
-    fn new(path: &'a Path, analysis: &'a Analysis, explanation: &'a Explanation) -> Option<Self> {
-        let machine = DEFAULT_MACHINE.machine().ok()?;
+    /// Replays the unchanged recording. Fails if it cannot be replayed, or its replay cannot be
+    /// believed.
+    fn new(
+        path: &'a Path,
+        analysis: &'a Analysis,
+        explanation: &'a Explanation,
+    ) -> Result<Self, Doubt> {
+        let machine = DEFAULT_MACHINE.machine().map_err(|_| None)?;
         if explanation.sites.is_empty() || !matches!(TooFewCpus::find(path, &machine), Ok(None)) {
-            return None;
+            return Err(None);
         }
-        let requests = requests(path, &machine)?;
+        let verdict = verdict(path, &machine).ok_or(None)?;
+        if verdict.fidelity.is_unusable() {
+            return Err(Some(UNUSABLE));
+        }
+        let requests = requests(&verdict).ok_or(None)?;
         let left = Cell::new(REPLAYED_MAX - analysis.records);
-        Some(Self { path, analysis, explanation, machine, requests, left })
+        Ok(Self { path, analysis, explanation, machine, requests, left })
     }
 
     /// Returns the number of requests that a change at a site saves: the part that it saves in the
@@ -106,7 +139,7 @@ impl<'a> Replays<'a> {
         self.left.set(self.left.get().checked_sub(self.analysis.records)?);
         let file = tempfile::NamedTempFile::new().ok()?;
         self.write_changed(site, change, file.as_file()).ok()?;
-        let after = requests(file.path(), &self.machine)?;
+        let after = requests(&verdict(file.path(), &self.machine)?)?;
         let saved = self.requests.saturating_sub(after) as f64 / self.requests.max(1) as f64;
         Some((saved * self.explanation.total.requests as f64).round() as u64)
     }
@@ -119,12 +152,36 @@ impl<'a> Replays<'a> {
     }
 }
 
-/// Returns the number of requests in the replay of a recording under the closest model; `None` if
-/// it cannot be replayed, or differs too much from the recorded kernel.
-fn requests(path: &Path, machine: &Machine) -> Option<u64> {
+/// Replays a recording under the closest model; `None` if it cannot be replayed.
+fn verdict(path: &Path, machine: &Machine) -> Option<Verdict> {
     let closest = Design::closest_to(&open(path).ok()?.header().kernel);
     let (designs, schedule) = (&[closest], Schedule::Recorded);
     let request = Request { recording: path, machine, designs, schedule, seed: 1, runs: 1 };
-    let verdict = replay(&request).ok()?;
+    replay(&request).ok()
+}
+
+/// Returns the number of requests in the replay under the closest model.
+fn requests(verdict: &Verdict) -> Option<u64> {
     Some(verdict.designs.first()?.requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prediction_is_bounded_by_site_and_fidelity() {
+        let remedy = Remedies::new().of("munmap", &[]).remove(0);
+        let saves = |replayed, doubt| {
+            let Advice { saves, is_replayed, doubt, .. } =
+                effect(remedy.clone(), 100, replayed, doubt);
+            (saves, is_replayed, doubt)
+        };
+        assert_eq!(saves(Some(399), None), (100, true, None), "more than the site has");
+        assert_eq!(saves(Some(50), None), (50, true, None));
+        assert_eq!(saves(Some(49), None), (100, false, Some(NOT_REPEATED)));
+        assert_eq!(saves(Some(0), None), (100, false, Some(NOT_REPEATED)));
+        assert_eq!(saves(None, Some(UNUSABLE)), (100, false, Some(UNUSABLE)));
+        assert_eq!(saves(None, None), (100, false, None));
+    }
 }

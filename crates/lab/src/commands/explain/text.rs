@@ -1,56 +1,134 @@
 //! Findings as text for reading. The first line is the answer.
 
-use super::findings::{AdviceRow, Balanced, Findings, SiteRow, Total};
+use super::findings::{AdviceRow, Balanced, Findings, SiteRow, SufferedRow, Total};
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
 
+/// Number of senders that are printed.
+const SUFFERED_MAX: usize = 10;
 /// Number of calls that are printed of a call stack.
 const FRAMES_MAX: usize = 12;
 
-/// Returns the answer, the totals, the causes, and `sites_max` call sites with advice.
+/// The smallest part of the program's CPU time for which a change is advised.
+const WORTH_MIN: f64 = 0.001;
+
+/// Returns the answer, the totals, the causes, and `sites_max` callers with advice.
 pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
-    let Findings { total, sites, .. } = findings;
+    let Findings { total, callers, .. } = findings;
     let mut text = answer(findings);
     let command = format!("`{}`", shown(findings.recording.command.join(" ")));
     text += &format!("\n{}\n", totals(findings, &command));
-    if total.requests == 0 {
-        return text;
+    if total.requests > 0 {
+        text += &format!("\n{}", causes(findings));
+        for (number, caller) in (1..).zip(callers.iter().take(sites_max)) {
+            text += &format!("\n{}", one(number, caller, is_worth_it(findings)));
+        }
+        if callers.len() > sites_max {
+            text += &format!("\n{} more callers: --sites N\n", callers.len() - sites_max);
+        }
     }
-    text += &format!("\n{}", causes(findings));
-    for (number, site) in (1..).zip(sites.iter().take(sites_max)) {
-        text += &format!("\n{}", one(number, site));
-    }
-    if sites.len() > sites_max {
-        text += &format!("\n{} more call sites: --sites N\n", sites.len() - sites_max);
-    }
+    text += &suffered(findings);
     text + &notes(findings)
 }
 
-/// Returns the first line: the most expensive call site, and what to change.
+/// Returns `true` if shootdowns take enough of the program's CPU time to advise a change.
+pub(super) fn is_worth_it(findings: &Findings) -> bool {
+    findings.total.requests > 0 && findings.total.cpu_share >= WORTH_MIN
+}
+
+/// Returns the first line: the size of the cost, and if a change can gain something, the caller
+/// that costs most, and the change.
 pub(super) fn answer(findings: &Findings) -> String {
-    let Some(site) = findings.sites.first() else {
-        return "no shootdowns: no thread asked another CPU to flush\n".to_owned();
+    let share = percent(findings.total.cpu_share);
+    let mut text = match findings.callers.first() {
+        None => "no shootdowns: no thread asked another CPU to flush".to_owned(),
+        Some(_) if !is_worth_it(findings) => format!(
+            "nothing to gain: shootdowns take {share} of the program's CPU time, and a change is \
+             advised from {} on",
+            percent(WORTH_MIN)
+        ),
+        Some(caller) => {
+            let change = caller.advice.first();
+            let change = change.map(|advice| format!(": {}", shown(&advice.change)));
+            format!(
+                "{share} of the program's CPU time: {} by {} {}{}",
+                part(caller.share),
+                shown(&caller.cause),
+                place(caller),
+                change.unwrap_or_default(),
+            )
+        }
     };
-    let place = site.caller.as_deref().map_or("an unknown place", |caller| caller);
-    let change = site.advice.first().map(|advice| format!(": {}", shown(&advice.change)));
-    format!(
-        "{} causes {} of the shootdown cost by {}{}\n",
-        shown(place),
-        percent(site.share),
-        shown(&site.cause),
-        change.unwrap_or_default(),
-    )
+    let others: u64 = findings.suffered.iter().map(|it| it.requests).sum();
+    if let Some(first) = findings.suffered.first().filter(|_| others > findings.total.requests) {
+        text += &format!(
+            "; others interrupted the program {} times, mostly {}",
+            grouped(others),
+            sender(first)
+        );
+    }
+    text + "\n"
+}
+
+/// Returns a part of the cost in words, if that is exact enough.
+fn part(share: f64) -> String {
+    match share {
+        0.995.. => "all".to_owned(),
+        0.95.. => "nearly all".to_owned(),
+        _ => percent(share),
+    }
+}
+
+fn place(site: &SiteRow) -> String {
+    match (&site.caller, site.without_calls) {
+        (Some(caller), _) => format!("in {}", shown(caller)),
+        (None, Some(reason)) => format!("at an unknown place ({reason})"),
+        (None, None) => "at an unknown place".to_owned(),
+    }
+}
+
+/// Returns the thread that requested flushes, and the cause.
+fn sender(row: &SufferedRow) -> String {
+    let kind = if row.is_kernel { "a thread of the kernel" } else { "another program" };
+    let name = row.sender.as_deref().map_or(kind.to_owned(), shown);
+    format!("{name} by {}", shown(&row.cause))
+}
+
+/// Returns the flushes that other programs and the kernel requested from the program's CPUs.
+fn suffered(findings: &Findings) -> String {
+    if findings.suffered.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::default()
+        .left(["interrupted by", "cause"])
+        .right(["requests", "interrupts", "CPU time"])
+        .left(["controlled by"]);
+    for row in findings.suffered.iter().take(SUFFERED_MAX) {
+        let kind = if row.is_kernel { "a thread of the kernel" } else { "another program" };
+        table.row([
+            row.sender.as_deref().map_or(kind.to_owned(), shown),
+            shown(&row.cause),
+            grouped(row.requests),
+            grouped(row.interrupts),
+            duration(row.cpu_ns),
+            row.setting.clone().unwrap_or_default(),
+        ]);
+    }
+    format!("\nRequests of others to CPUs that ran the program:\n{table}")
 }
 
 /// Returns the CPU time of the program, which is called `name`, and the sums of its shootdowns.
 pub(super) fn totals(findings: &Findings, name: &str) -> String {
     let Total { requests, interrupts, in_vain, cpu_ns, measured_ns, cpu_share, program_ns, .. } =
         findings.total;
+    let parallel_share = findings.total.parallel_share;
     format!(
         "{name} used {} of CPU time in {}. Its shootdowns: {} requests, {} interrupts, {} of \
          CPU time ({} of the program's; {} of it measured, the rest modelled). {} requests went \
-         to CPUs that were idle or ran another program.",
+         to CPUs that were idle or ran another program. Two threads of one space ran at once for \
+         {} of the time: only then does a flush need another CPU. Faults and waits for locks \
+         that a change saves are not included.",
         duration(program_ns),
         duration(findings.recording.time_ns),
         grouped(requests),
@@ -59,6 +137,7 @@ pub(super) fn totals(findings: &Findings, name: &str) -> String {
         percent(cpu_share),
         duration(measured_ns),
         grouped(in_vain),
+        percent(parallel_share),
     )
 }
 
@@ -81,29 +160,38 @@ fn causes(findings: &Findings) -> String {
     table.to_string()
 }
 
-fn one(number: usize, site: &SiteRow) -> String {
+fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
     let mut text = format!(
-        "{number}. {}: {} requests, {} interrupts, {} in vain, {} of CPU time ({})\n",
+        "{number}. {} {}: {} requests, {} interrupts, {} in vain, {} of CPU time ({})\n",
         shown(&site.cause),
+        place(site),
         grouped(site.requests),
         grouped(site.interrupts),
         grouped(site.in_vain),
         duration(site.cpu_ns),
         percent(site.share),
     );
-    if site.frames.is_empty() {
-        text += "     (no call stack was sampled)\n";
-    }
     for frame in site.frames.iter().take(FRAMES_MAX) {
         text += &format!("     {}\n", shown(frame));
     }
     if site.frames.len() > FRAMES_MAX {
         text += &format!("     … {} more\n", site.frames.len() - FRAMES_MAX);
     }
-    for AdviceRow { change, saves, by, price, source } in &site.advice {
+    if site.stacks > 1 {
+        text += &format!("     (the most expensive of {} call stacks)\n", grouped(site.stacks));
+    }
+    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source } in
+        site.advice.iter().filter(|_| is_worth_it)
+    {
+        let in_all = saves_in_all.filter(|in_all| in_all > saves);
+        let in_all = in_all.map(|in_all| format!(", and {} in all", grouped(in_all)));
         let (saves, change) = (grouped(*saves), shown(change));
+        let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         text += &format!("   advice: {change}\n");
-        text += &format!("     removes {saves} requests (by {by}); price: {price}\n");
+        text += &format!(
+            "     removes {saves} requests{} (by {by}{doubt}); price: {price}\n",
+            in_all.unwrap_or_default()
+        );
         text += &format!("     evidence: {source}\n");
     }
     text
@@ -146,7 +234,7 @@ fn notes(findings: &Findings) -> String {
     if *lost > 0 {
         text += &format!("warning: {} events were lost, so counts are too small\n", grouped(*lost));
     }
-    if overhead.stacks == 0 {
+    if overhead.stacks == 0 && total.requests > 0 {
         text += "try:   record again with call stacks: shootdown explain -- COMMAND\n";
     }
     text

@@ -110,7 +110,7 @@ fn begin(
     // The tasks are listed twice, because one may start between the first list and the first event.
     tasks.update()?;
     if !options.command.is_empty() {
-        let child = StoppedChild::start(&options.command, account)?;
+        let child = StoppedChild::start(&options.command, account, options.program_output)?;
         if options.purpose.follow(load, session.cpus() as usize) == Follow::Kernel {
             session.follow([child.pid()].into_iter())?;
         }

@@ -1,11 +1,17 @@
 //! The recorded events, and the decoding of their bytes.
 
-use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shootdown_recording::raw::{During, Function, RawEvent, RawKind, Tid};
 use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
+use shootdown_stacks::KernelNames;
 
 use super::Purpose;
 use super::error::RecordError;
 use super::layout::{Field, Layout};
+use super::recorded::OtherCall;
 use super::symbols::Symbols;
 use super::tracefs::{Scope, Tracefs};
 
@@ -139,6 +145,9 @@ pub(super) struct Decoder {
     /// The wanted events, indexed by the kernel's number.
     known: Vec<Option<Known>>,
     id: Field,
+    /// Number of times that a CPU was asked to call the function at an address, which flushes no
+    /// pages of a program.
+    calls: Mutex<BTreeMap<(u32, u64), u64>>,
 }
 
 /// A wanted event with the layout of the running kernel.
@@ -176,7 +185,7 @@ impl Decoder {
             known[index] = Some(Known::new(wanted, &layout).ok_or_else(missing)?);
         }
         let id = id.ok_or(RecordError::NoEvent { event: WANTED[0].event })?;
-        Ok(Self { symbols, known, id })
+        Ok(Self { symbols, known, id, calls: Mutex::default() })
     }
 
     /// Returns the events to enable for `scope`, of a recording for `purpose`.
@@ -194,7 +203,27 @@ impl Decoder {
         let values = Values { bytes, fields: &known.fields, symbols: &self.symbols };
         let during = during(known.flags.number(bytes)?);
         let tid = Tid(u32::try_from(known.tid.number(bytes)?).ok()?);
-        Some(RawEvent { time_ns, cpu, tid, during, kind: (known.wanted.read)(&values)? })
+        let kind = (known.wanted.read)(&values)?;
+        if let RawKind::QueueCall { function: Function::Other, target } = kind {
+            *self.calls().entry((target, values.number(0)?)).or_default() += 1;
+        }
+        Some(RawEvent { time_ns, cpu, tid, during, kind })
+    }
+
+    /// Returns the functions that CPUs were asked to call in the decoded events.
+    pub(super) fn other_calls(&self) -> Vec<OtherCall> {
+        let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let names = KernelNames::parse(&text);
+        let calls = self.calls();
+        let calls = calls.iter().map(|((cpu, address), count)| {
+            let function = names.function(*address).unwrap_or("unknown").to_owned();
+            OtherCall { cpu: *cpu, function, count: *count }
+        });
+        calls.collect()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<(u32, u64), u64>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -346,7 +375,8 @@ mod tests {
                 Known::new(wanted, &Layout::parse(&format).expect("a layout"))
             });
             let id = Field { offset: 0, size: 2 };
-            Self { symbols: symbols.expect("symbols"), known: known.collect(), id }
+            let symbols = symbols.expect("symbols");
+            Self { symbols, known: known.collect(), id, calls: Mutex::default() }
         }
 
         /// Returns the number of `event` in that kernel.

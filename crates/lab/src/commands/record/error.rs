@@ -21,6 +21,9 @@ pub(crate) enum RecordError {
     /// The mount of tracefs permits only its owner.
     #[error("only root may trace the kernel")]
     NotRoot,
+    /// Events have the numbers of the machine, and /proc has those of a container.
+    #[error("this container has process numbers of its own, which the kernel's events lack")]
+    PidNamespace,
     #[error("there is no tracefs at /sys/kernel/tracing")]
     NoTracefs,
     /// This kernel does not have the event, or describes it in an unknown format.
@@ -98,6 +101,9 @@ impl UserError for RecordError {
     fn remedy(&self) -> String {
         match self {
             Self::NotRoot => "run the command as root, for example with sudo".to_owned(),
+            Self::PidNamespace => "run it on the host, with --pid or --cgroup, or in a container \
+                                   with the host's processes (--pid=host, hostPID: true)"
+                .to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
             Self::NoEvent { .. } => {
                 "use Linux 6.4 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::error::RecordError;
 use super::helper::{self, Helper};
+use super::tracefs::Tracefs;
 
 /// Number of attempts to remove an instance. The kernel refuses while a process reads the instance.
 const TRIES: u32 = 100;
@@ -71,6 +72,10 @@ impl Drop for Guard {
 
 /// Runs the guard process: waits for the end of standard input, then removes the instances.
 pub(super) fn guard(instances: &[PathBuf]) {
+    // The recorder's own mount ends with it.
+    let Ok(tracefs) = Tracefs::find() else { return };
+    let names = instances.iter().filter_map(|path| path.file_name());
+    let instances: Vec<_> = names.map(|name| tracefs.instances().join(name)).collect();
     // The copy ends, with or without an error, when the recorder has ended.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     for _ in 0..TRIES {

@@ -6,9 +6,9 @@
 //! `target` selects programs that already run. `capture` runs a `session`, which traces the
 //! programs and moves pages from `rings` to a `queue`. From there, another thread takes them:
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
-//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `stacks`
-//! has the call stacks of flush requests, and `counted` the kernel's own counters. `write` makes
-//! the recording, in `files` whose `blocks` are whole at any time.
+//! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
+//! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
+//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -24,6 +24,7 @@ mod follow;
 mod guard;
 mod helper;
 mod layout;
+mod matching;
 mod merge;
 mod page;
 mod priority;
@@ -60,7 +61,7 @@ pub(crate) use error::FAILED;
 pub(crate) use error::RecordError;
 pub(crate) use follow::Follow;
 pub(crate) use helper::Helper;
-pub(crate) use recorded::Reason;
+pub(crate) use recorded::{OtherCall, Reason};
 pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
@@ -158,6 +159,8 @@ pub(crate) struct Record {
     quiet: bool,
     #[arg(skip)]
     purpose: Purpose,
+    #[arg(skip)]
+    program_output: ProgramOutput,
     /// The program to record, and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -173,6 +176,15 @@ pub(crate) enum Purpose {
     /// needs. The side that follows a command is chosen by the load of the machine, if it is not
     /// given.
     Explain(Option<Follow>),
+}
+
+/// The place of a recorded command's standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProgramOutput {
+    #[default]
+    Inherited,
+    /// The recorder's standard error: its standard output is for another program.
+    Errors,
 }
 
 impl Purpose {
@@ -218,6 +230,7 @@ impl Record {
             stacks: stacks.clone(),
             quiet: true,
             purpose: Purpose::Keep,
+            program_output: ProgramOutput::Inherited,
             command: Vec::new(),
         }
     }
@@ -241,12 +254,14 @@ impl Helper {
 }
 
 /// A recording that another command asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Live {
     /// Number of call stacks that were sampled and lost.
     pub(crate) stacks_lost: u64,
     /// CPU time of this process while it recorded.
     pub(crate) recorder_cpu_ns: u64,
+    /// The calls by interrupts that flush no pages of a program.
+    pub(crate) other_calls: Vec<OtherCall>,
 }
 
 /// Records the selected programs, or `command`, as `path`, which replaces an existing file only if
@@ -261,17 +276,19 @@ pub(crate) fn to_file(
     existing: Existing,
     selection: &Selection,
     command: &[OsString],
-    (stacks, purpose): (&StackOptions, Purpose),
+    (stacks, purpose, program_output): (&StackOptions, Purpose, ProgramOutput),
 ) -> Result<Live, Failure> {
     let options = Record {
         force: existing == Existing::Replace,
         purpose,
+        program_output,
         command: command.to_vec(),
         ..Record::quiet(path, selection, stacks)
     };
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
     let recorder_cpu_ns = process_time().as_nanos() as u64;
-    Ok(Live { stacks_lost: recorded.written.stacks_lost, recorder_cpu_ns })
+    let Recorded { written, other_calls, .. } = recorded;
+    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls })
 }
 
 /// The thread that observes a recording, and stops it.
@@ -326,6 +343,7 @@ fn record(
     mut user: User,
     watch: Option<&mut dyn Watch>,
 ) -> Result<Recorded, RecordError> {
+    tasks::refuse_namespace()?;
     let tracefs = Tracefs::find()?;
     let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
@@ -372,6 +390,7 @@ fn record(
         buffer_kib,
         limit_mib: options.limit_mib,
         left: captured.left,
+        other_calls: decoder.other_calls(),
         loudness: options.loudness(),
     };
     match extent {

@@ -45,6 +45,14 @@ pub(super) struct Written {
     pub(super) stacks_lost: u64,
 }
 
+/// A function that a CPU was asked to call by an interrupt. It flushes no pages of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherCall {
+    pub(crate) cpu: u32,
+    pub(crate) function: String,
+    pub(crate) count: u64,
+}
+
 /// A recording that was kept, and the end of its program.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
@@ -62,6 +70,8 @@ pub(crate) struct Recorded {
     pub(super) limit_mib: u64,
     /// Number of tasks of the programs that still live.
     pub(super) left: usize,
+    /// The calls by interrupts that flush no pages of a program.
+    pub(super) other_calls: Vec<OtherCall>,
     pub(super) loudness: Loudness,
 }
 

@@ -16,6 +16,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::process::{Gid, Pid, PidfdFlags, Uid, pidfd_open};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::ProgramOutput;
 use super::account::Account;
 use super::error::RecordError;
 use super::helper::{self, Helper};
@@ -35,7 +36,8 @@ pub(super) struct StoppedChild {
 }
 
 impl StoppedChild {
-    /// Starts a process that will become `command`, as the user `account` or as this user.
+    /// Starts a process that will become `command`, as the user `account` or as this user, and
+    /// prints to `output`.
     ///
     /// # Errors
     ///
@@ -43,6 +45,7 @@ impl StoppedChild {
     pub(super) fn start(
         command: &[OsString],
         account: Option<&Account>,
+        output: ProgramOutput,
     ) -> Result<Self, RecordError> {
         let pipe = || io::pipe().map_err(RecordError::system("a pipe"));
         let (released, release) = pipe()?;
@@ -56,7 +59,11 @@ impl StoppedChild {
             command: command.to_vec(),
         };
         let environment = account.map(Account::environment);
-        let mut process = helper::command(&helper)
+        let mut process = helper::command(&helper);
+        if output == ProgramOutput::Errors {
+            process.stdout(io::stderr());
+        }
+        let mut process = process
             .envs(environment.into_iter().flatten())
             .spawn()
             .map_err(RecordError::system("a process for the command"))?;

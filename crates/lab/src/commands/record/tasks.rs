@@ -15,6 +15,23 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 const PARENT: usize = 1;
 const FLAGS: usize = 6;
 
+/// The first namespace of process numbers, as Linux names it in /proc (`PROC_PID_INIT_INO`).
+const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Refuses a namespace in which /proc has other process numbers than the kernel's events.
+///
+/// # Errors
+///
+/// If this process is in such a namespace. Nothing in it translates the numbers.
+pub(super) fn refuse_namespace() -> Result<(), RecordError> {
+    let own = fs::read_link("/proc/self/ns/pid");
+    match own {
+        // A kernel without namespaces has no such file.
+        Ok(own) if own != Path::new(FIRST_NAMESPACE) => Err(RecordError::PidNamespace),
+        _ => Ok(()),
+    }
+}
+
 /// The tasks of the machine, by their numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tasks {

@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::decode::Enabled;
 use super::error::RecordError;
@@ -28,25 +31,36 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub(super) struct Tracefs {
     root: PathBuf,
+    /// The mount, if this process made it. No other process sees it, and it ends with this one.
+    _mount: Option<OwnedFd>,
 }
 
 impl Tracefs {
-    /// Finds tracefs.
+    /// Finds tracefs, or mounts it for this process alone.
     ///
     /// # Errors
     ///
-    /// If tracefs is not mounted, or this user may not use it.
+    /// If this user may neither use nor mount tracefs, or the kernel has none.
     pub(super) fn find() -> Result<Self, RecordError> {
         let mut roots = ROOTS.iter().map(PathBuf::from);
         // The mount decides who may trace. By default, this is only root.
         let root = roots.find_map(|root| match fs::read_dir(root.join("instances")) {
-            Ok(_) => Some(Ok(Self { root })),
+            Ok(_) => Some(Ok(Self { root, _mount: None })),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Some(Err(RecordError::NotRoot))
             }
             Err(_) => None,
         });
-        root.unwrap_or(Err(RecordError::NoTracefs))
+        root.unwrap_or_else(|| Self::mount().map_err(|_| RecordError::NoTracefs))
+    }
+
+    fn mount() -> io::Result<Self> {
+        let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+        fs::read_dir(root.join("instances"))?;
+        Ok(Self { root, _mount: Some(mount) })
     }
 
     /// Returns the `format` file of `event`, or `None` if the kernel does not have the event.
@@ -94,7 +108,7 @@ impl Tracefs {
         }
     }
 
-    fn instances(&self) -> PathBuf {
+    pub(super) fn instances(&self) -> PathBuf {
         self.root.join("instances")
     }
 }

@@ -15,7 +15,7 @@ use super::files::Files;
 use super::merge::Merge;
 use super::queue::{End, Item, Queue};
 use super::recorded::Written;
-use super::stacks::CallStacks;
+use super::stacks::{CallStacks, Placed};
 
 /// Number of events between two reports of progress.
 const EVENTS_PER_REPORT: u64 = 1 << 14;
@@ -173,11 +173,9 @@ impl Assembly<'_, '_> {
     fn event(&mut self, event: RawEvent) -> io::Result<()> {
         self.next_file()?;
         self.write_counted(event.time_ns)?;
-        if let Some(stack) = self.stacks.before(&event) {
-            self.written.stacks += 1;
-            self.assembler.event(stack)?;
-        }
-        if self.stacks.caused(&event) {
+        let Placed { before, after, is_caused } = self.stacks.place(&event);
+        self.stack(before)?;
+        if is_caused {
             return Ok(());
         }
         match event.kind {
@@ -190,7 +188,13 @@ impl Assembly<'_, '_> {
         if self.written.events.is_multiple_of(EVENTS_PER_REPORT) {
             self.queue.wrote(self.written.events);
         }
-        self.assembler.event(event)
+        self.assembler.event(event)?;
+        self.stack(after)
+    }
+
+    fn stack(&mut self, stack: Option<RawEvent>) -> io::Result<()> {
+        self.written.stacks += u64::from(stack.is_some());
+        stack.map_or(Ok(()), |stack| self.assembler.event(stack))
     }
 }
 

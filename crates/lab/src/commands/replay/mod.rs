@@ -21,10 +21,9 @@ use crate::output::print;
 use crate::render::{Format, Printed};
 
 use replays::DEFAULT_RUNS;
-use verdict::Verdict;
 
 pub(crate) use replays::{Request, TooFewCpus, once, run as replay};
-pub(crate) use verdict::{DesignRow, Schedule};
+pub(crate) use verdict::{DesignRow, Schedule, Verdict};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

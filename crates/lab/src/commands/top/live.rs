@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shootdown_explain::{Analysis, Analyst, Costs, Explanation, Remedies, Sum};
+use shootdown_explain::{Analysis, Analyst, Costs, Explanation, Remedies, Suffered, Sum};
 use shootdown_recording::raw::Tid;
 use shootdown_recording::record::{FlushReason, SpaceId};
 use shootdown_recording::{Event, Header, Observer, Record};
@@ -101,10 +101,7 @@ fn sums(analysis: &Analysis, processes: &HashMap<SpaceId, Process>, remedies: &R
     }
     let mut sums = Sums { lost: analysis.lost, ..Sums::default() };
     for ((space, index), sum) in by_site {
-        let process = match space {
-            None => Process { pid: 0, name: "kernel".to_owned() },
-            Some(space) => processes.get(&space).cloned().unwrap_or_default(),
-        };
+        let process = space.and_then(|space| processes.get(&space).cloned()).unwrap_or_default();
         let site = &explanation.sites[index];
         let cause = analysis.causes.name(site.cause).to_owned();
         let frames = site.frames.iter().map(shown_frame).collect();
@@ -116,6 +113,15 @@ fn sums(analysis: &Analysis, processes: &HashMap<SpaceId, Process>, remedies: &R
                 advice.first().map(|remedy| remedy.change.clone()),
             )
         });
+    }
+    // Other programs have rows of their own if they are selected.
+    for Suffered { cause, sender, sum, .. } in explanation.suffered.iter().filter(|it| it.is_kernel)
+    {
+        let name = sender.clone().unwrap_or_else(|| "kernel".to_owned());
+        let process = Process { pid: 0, name };
+        let cause = analysis.causes.name(*cause).to_owned();
+        let key = Key { process, site: Site { cause, frames: Vec::new() } };
+        sums.add(key, *sum, || (None, None));
     }
     sums
 }

@@ -2,8 +2,9 @@
 //!
 //! In reading order: a `window` is a recording that is being made, and `live` its analysis, both
 //! those of other commands. `sums` adds windows up. `state` is what the user sees and has chosen,
-//! and `view` draws it.
+//! and `view` draws it, or `batch` prints it.
 
+mod batch;
 mod live;
 mod state;
 mod sums;
@@ -21,7 +22,7 @@ use shootdown_explain::Remedies;
 
 use crate::commands::record::{RecordError, Signals, StackOptions, StopRequest};
 use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, UserError, shown};
-use crate::output::{Existing, Output, OutputError};
+use crate::output::{Existing, Output, OutputError, print};
 use crate::selection::{self, Selection};
 
 use state::{Action, State};
@@ -33,6 +34,7 @@ Examples:
   shootdown top
   shootdown top --pid 4711,4712
   shootdown top --cgroup system.slice/redis.service --interval 5s
+  shootdown top --batch --interval 1m > shootdowns.txt
 
 Needs tracefs, and root unless the mount permits this user to trace. Without --pid and --cgroup, all
 processes are shown. A process or a call site costs the CPU time of the senders that wait, and of
@@ -61,6 +63,9 @@ pub(crate) struct Top {
     /// The time between two refreshes: 2s, 500ms
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = selection::parse_time)]
     interval: Duration,
+    /// Print the tables as text after each interval, without a terminal
+    #[arg(long)]
+    batch: bool,
     #[command(flatten)]
     stacks: StackOptions,
 }
@@ -68,12 +73,18 @@ pub(crate) struct Top {
 impl Top {
     /// Shows the table until the user quits.
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        if !self.batch && (!io::stdout().is_terminal() || !io::stdin().is_terminal()) {
             return Err(TopError::NoTerminal.into());
         }
         let folder = tempfile::tempdir().map_err(TopError::System)?;
         let mut signals = Signals::listen().map_err(TopError::System)?;
         let mut session = Session::start(self, folder.path())?;
+        if self.batch {
+            let result = session.print(&mut signals);
+            let ended = session.end();
+            result?;
+            return Ok(ended?);
+        }
         let terminal = ratatui::try_init().map_err(TopError::System)?;
         let result = session.show(terminal, &mut signals);
         // Before anything is printed.
@@ -176,6 +187,29 @@ impl<'t> Session<'t> {
         }
     }
 
+    /// Prints the tables after each interval until the user or the time ends this.
+    fn print(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+        let mut state = State { selection: self.top.title(), ..State::default() };
+        let end = self.top.selection.duration.map(|time| self.started + time);
+        let mut next = self.started + self.top.interval;
+        loop {
+            self.follow(&mut state)?;
+            let now = Instant::now();
+            let is_over = end.is_some_and(|end| now >= end)
+                || self.window.is_none()
+                || signals.stop_request() != StopRequest::None;
+            if is_over || now >= next {
+                state.update(self.sums(), self.started.elapsed());
+                print(&batch::tables(&state))?;
+                next = now + self.top.interval;
+            }
+            if is_over {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY.min(next.saturating_duration_since(now)));
+        }
+    }
+
     fn sums(&self) -> Sums {
         let live = self.window.as_ref().map(|window| window.live.sums(&self.remedies));
         live.unwrap_or_default().with(&self.before)
@@ -271,7 +305,7 @@ impl UserError for TopError {
 
     fn remedy(&self) -> String {
         match self {
-            Self::NoTerminal => "shootdown explain --all --duration 10s".to_owned(),
+            Self::NoTerminal => "shootdown top --batch".to_owned(),
             Self::Record(error) => error.remedy(),
             Self::Output(error) => error.remedy(),
             Self::System(_) => "check the terminal, and the free space of the disk".to_owned(),

@@ -1,0 +1,207 @@
+//! `shootdown explain` on programs that each flush in another way (`traces/programs/cases.c`),
+//! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs
+//! and a C compiler, and are skipped otherwise.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{assert_error, can_trace, command, text};
+
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/programs");
+/// The exit status of a program whose kernel lacks what it tries.
+const UNAVAILABLE: i32 = 77;
+/// The fewest requests that show a cause: on a busy machine, two threads seldom run at once.
+const REQUESTS_MIN: u64 = 5;
+
+/// Each program of `cases.c` with the cause of its flushes, and a part of the first advice.
+const CASES: [(&str, &str, &str); 12] = [
+    ("shrink_file", "ftruncate", "shrink the file less often"),
+    ("punch_hole", "fallocate", "for larger ranges"),
+    ("remove_pages", "madvise(MADV_REMOVE)", "punch holes less often"),
+    ("protect_writes", "userfaultfd write-protect", "larger ranges"),
+    ("commit", "write-back", "write files with write()"),
+    ("clear_soft_dirty", "write to clear_refs", "PAGEMAP_SCAN"),
+    ("toggle_key", "pkey_mprotect", "pkey_set"),
+    ("free_lazily", "madvise(MADV_FREE)", "less often"),
+    ("map_over", "mmap over a mapping", "keep the memory"),
+    ("lower_break", "brk", "below the break"),
+    ("move_page", "mremap (same size)", "exchange pointers"),
+    ("discard_ranges", "process_madvise", "more ranges"),
+];
+/// Programs whose interrupts are no flushes of the program.
+const OTHERS: [&str; 2] = ["wait_for_others", "install_filter"];
+
+/// Compiles a program of `traces/programs`; `None` without a compiler.
+fn compiled(name: &str) -> Option<(TempDir, PathBuf)> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join(name);
+    let source = format!("{PROGRAMS}/{name}.c");
+    let mut compiler = Command::new("cc");
+    let status = compiler.args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&program).status();
+    match status {
+        Ok(status) => assert!(status.success(), "{name} compiles"),
+        Err(error) => {
+            eprintln!("skipped: no C compiler: {error}");
+            return None;
+        }
+    }
+    Some((directory, program))
+}
+
+/// Returns what `explain` finds with these options; `None` if the program is unavailable here.
+fn explained(options: &[&str], program: &[&str]) -> Option<Value> {
+    let mut command = command();
+    command.args(["explain", "--format", "json"]).args(options);
+    let is_command = !program.is_empty();
+    if is_command {
+        command.arg("--").args(program);
+    }
+    let output = command.output().expect("the command runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let has_run = !is_command || json["recording"]["time_ns"].as_u64() > Some(0);
+    has_run.then_some(json)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+#[test]
+fn each_case_has_its_cause_caller_and_advice() {
+    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let program = program.to_str().expect("a path");
+    for (name, cause, advice) in CASES {
+        let status = Command::new(program).arg(name).status().expect("it runs");
+        if status.code() == Some(UNAVAILABLE) {
+            eprintln!("skipped: {name} is unavailable");
+            continue;
+        }
+        let json = explained(&[], &[program, name]).expect("a recording");
+        if number(&json["total"]["requests"]) < REQUESTS_MIN {
+            eprintln!("skipped: the threads of {name} did not run at once");
+            continue;
+        }
+        let first = &json["callers"][0];
+        assert_eq!(first["cause"], cause, "{json}");
+        let caller = first["caller"].as_str().unwrap_or_default();
+        assert!(caller.starts_with(name), "{name}: {first}");
+        let remedy = &first["advice"][0];
+        assert!(
+            remedy["change"].as_str().is_some_and(|it| it.contains(advice)),
+            "{name}: {remedy}"
+        );
+        // The change removes all of these flushes, in all of these programs.
+        let (saves, requests) = (number(&remedy["saves"]), number(&first["requests"]));
+        assert!(saves <= requests && saves * 2 >= requests, "{name}: {first}");
+    }
+}
+
+#[test]
+fn interrupts_of_other_kinds_are_not_blamed_on_the_program() {
+    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    for name in OTHERS {
+        let program = program.to_str().expect("a path");
+        let json = explained(&["--predict", "count"], &[program, name]).expect("a recording");
+        let callers = json["callers"].as_array().expect("a list").iter();
+        let name_of = |row: &Value| row["caller"].as_str().unwrap_or_default().to_owned();
+        let blamed = callers.filter(|row| name_of(row).contains(name));
+        assert_eq!(blamed.count(), 0, "{json}");
+    }
+}
+
+/// Asserts that the call sites of a program are known while other tracers run.
+fn assert_sites_are_known(program: &str) {
+    let json = explained(&["--predict", "count"], &[program, "discards"]).expect("a recording");
+    if number(&json["total"]["requests"]) < 10 * REQUESTS_MIN {
+        eprintln!("skipped: the threads did not run at once");
+        return;
+    }
+    let first = &json["callers"][0];
+    assert!(first["caller"].as_str().is_some_and(|it| it.starts_with("release_pages")), "{json}");
+    assert!(number(&first["sampled"]) > 0 && first["share"].as_f64() > Some(0.9), "{json}");
+}
+
+#[test]
+fn call_sites_are_known_beside_other_tracers() {
+    let Some((directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let program = program.to_str().expect("a path");
+    assert_sites_are_known(program);
+    let mut recorder = command();
+    recorder.args(["record", "--all", "--quiet", "--duration", "20s", "--output"]);
+    recorder.arg(directory.path().join("r"));
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-a", "-g", "-e", "tlb:tlb_flush", "-o", "/dev/null"]);
+    perf.args(["sleep", "20"]);
+    for mut other in [recorder, perf] {
+        other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(mut other) = other.spawn() else {
+            eprintln!("skipped: no perf");
+            continue;
+        };
+        // It has begun to sample, or a joining tracer is tested as well.
+        thread::sleep(Duration::from_secs(2));
+        assert_sites_are_known(program);
+        stop(&mut other);
+    }
+}
+
+/// Ends a process as Ctrl-C does, so that it removes its tracing.
+fn stop(child: &mut Child) {
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_child(child),
+        rustix::process::Signal::INT,
+    );
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn reclaimed_program_is_shown_its_interrupter() {
+    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let mut reclaimer = Command::new(program);
+    reclaimer.arg("reclaimed").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reclaimer = reclaimer.spawn().expect("it runs");
+    let mut pid = String::new();
+    let output = reclaimer.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut pid).expect("a line");
+    let json = explained(&["--pid", pid.trim(), "--duration", "2s"], &[]).expect("a recording");
+    drop(reclaimer.stdin.take());
+    reclaimer.wait().expect("it ends");
+    assert_eq!(json["total"]["requests"], 0, "{json}");
+    let suffered = &json["suffered"][0];
+    if suffered["requests"].as_u64().unwrap_or_default() < REQUESTS_MIN {
+        eprintln!("skipped: the kernel reclaimed no page");
+        return;
+    }
+    assert_eq!(suffered["sender"], "cases", "{json}");
+    assert_eq!(suffered["cause"], "process_madvise", "{json}");
+}
+
+#[test]
+fn recorder_in_a_pid_namespace_is_refused() {
+    for arguments in
+        [&["record", "--", "true"][..], &["explain", "--", "true"], &["explain", "--all"]]
+    {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--pid",
+            "--mount",
+            "--fork",
+            "--mount-proc",
+            env!("CARGO_BIN_EXE_shootdown"),
+        ]);
+        let output = command.args(arguments).output();
+        match output {
+            Ok(output) if !text(&output.stderr).contains("unshare") => {
+                assert_error(&output, 125, &["process numbers of its own", "hostPID"]);
+            }
+            _ => eprintln!("skipped: no namespaces"),
+        }
+    }
+}
