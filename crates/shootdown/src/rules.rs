@@ -554,8 +554,7 @@ rules! {
     RecheckPhase: Step,
     /// A trim keeps the CPUs that are present.
     KeepPresent: Step,
-    /// A trim also keeps the CPUs that have published another presence, and whose hazard pointer
-    /// still names the space.
+    /// A trim also keeps the CPUs that have left, and whose hazard pointer still names the space.
     KeepHazards: Step,
     /// A CPU that has read the cpumask's sets checks that the phase has not changed.
     RecheckScan: Step,
@@ -575,7 +574,7 @@ rules! {
     FlushOnRollover: Step,
     /// A CPU that takes ASIDs of an epoch reads this epoch before it looks for CPUs with ASIDs.
     ReadEpoch: Step,
-    /// A CPU takes back the ASID of a dead space only if no other CPU has run the space.
+    /// A CPU takes back the ASID of a dead space only if no other CPU has run it.
     RecycleOwnTag: Step,
     /// A CPU empties its TLB when its own count of tags wraps around.
     FlushOnWrap: Step,
@@ -592,8 +591,7 @@ rules! {
     FlushDevices: Step,
     /// A CPU catches up with a flush that was not broadcast, even if every later flush was.
     KeepGaps: Step,
-    /// A batch marks a space before it unmaps a page of it. Without: a CPU that finds the entry
-    /// clear takes the page to be flushed.
+    /// A batch marks a space before it unmaps a page of it.
     MarkBatched: Step,
     /// A CPU that comes online discards everything that its TLB holds from before.
     FlushOnOnline: Step,

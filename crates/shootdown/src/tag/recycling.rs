@@ -1,10 +1,10 @@
 //! The ASID of a dead space that only one CPU has run goes back to this CPU's stock.
 //!
-//! Other CPUs hold no translation under the ASID: they emptied their TLBs before they used an ASID of
-//! this epoch, and since then only this CPU has loaded the space. This CPU discards its own when it
-//! loads the next space under the ASID (`DiscardReusedTag`). To the rest of the allocator, the next
-//! space is the dead one under another name: it gets the ASID in the same epoch, and a CPU that
-//! reserves the ASID reserves it for the next space.
+//! Other CPUs hold no translation under the ASID: they emptied their TLBs before they used an ASID
+//! of this epoch, and since then only this CPU has loaded the space. This CPU discards its own when
+//! it loads the next space under the ASID (`DiscardReusedTag`). To the rest of the allocator, the
+//! next space is the dead one under another name: it gets the ASID in the same epoch, and a CPU
+//! that reserves the ASID reserves it for the next space.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -16,8 +16,9 @@ use crate::rules::Rule;
 use crate::space::Space;
 
 impl<M: Machine> PinnedCpu<'_, M> {
-    /// Takes back the ASID of a space that is being retired, if no CPU but this one has ever run it.
-    /// Does nothing while this CPU has the space loaded: call this again when the CPU has dropped it.
+    /// Takes back the ASID of a space that is being retired, if no CPU but this one has ever run
+    /// it. Does nothing while this CPU has the space loaded: call this again when the CPU has
+    /// dropped it.
     pub(crate) fn recycle_asid(&self, space: &Space<M>) {
         let machine = self.machine();
         if machine.tagging() != Tagging::Global || self.has_loaded(space) {

@@ -4,8 +4,8 @@
 //! most cases, a new space gets its ASID without a write to memory that other CPUs write.
 //!
 //! If a space dies that only this CPU has run, no other TLB holds a translation under its ASID. So
-//! the CPU takes this ASID back (`recycling.rs`). CPUs on which short programs come and go therefore
-//! do not run out of ASIDs, however few there are.
+//! the CPU takes this ASID back (`recycling.rs`). CPUs on which short programs start and end
+//! therefore do not run out of ASIDs.
 
 use core::cell::Cell;
 
@@ -82,7 +82,8 @@ impl Stock {
     }
 
     fn forget_undiscarded(&self) {
-        self.place.set(self.place.get() & (Self::RECYCLED | (1 << UNDISCARDED_SHIFT) - 1));
+        let kept = Self::RECYCLED | ((1 << UNDISCARDED_SHIFT) - 1);
+        self.place.set(self.place.get() & kept);
     }
 
     /// Adds the ASID of a dead space. Does nothing if the epoch is over, or if the stock has ASIDs
@@ -90,7 +91,7 @@ impl Stock {
     pub(crate) fn recycle(&self, epoch: u64, asid: u64) {
         let has_room = self.asids.get() == 0 || self.word() == asid / 64;
         if self.epoch() == epoch && has_room {
-            self.place.set(Self::RECYCLED | epoch << EPOCH_SHIFT | asid / 64);
+            self.place.set(Self::RECYCLED | epoch << EPOCH_SHIFT | (asid / 64));
             self.put_back(asid);
         }
     }

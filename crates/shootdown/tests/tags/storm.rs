@@ -18,6 +18,15 @@ impl Random {
     }
 }
 
+fn extent(random: &mut Random) -> Extent {
+    match random.below(8) {
+        0 => Extent::whole(),
+        1 => page().freeing_tables(),
+        2 => Extent::pages(0, 40, PageSize::SIZE_4K),
+        _ => page(),
+    }
+}
+
 /// CPUs switch to old and new spaces, flush and end them, go lazy, leave, and go offline at random.
 /// Half of the spaces take the places of those that end.
 ///
@@ -68,13 +77,7 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
             }
             21..=25 => {
                 let space = current.unwrap_or(recent[random.below(8) as usize]);
-                let extent = match random.below(8) {
-                    0 => Extent::whole(),
-                    1 => page().freeing_tables(),
-                    2 => Extent::pages(0, 40, PageSize::SIZE_4K),
-                    _ => page(),
-                };
-                system.flush(cpu, living[space], extent);
+                system.flush(cpu, living[space], extent(&mut random));
             }
             26 => {
                 system.pin(cpu).trim_cpumask(&system.spaces[living[recent[0]]]);

@@ -65,7 +65,8 @@ const CROWD: &str =
     "the threads wait for one lock, and over 256 of them share regions, so replicas are given up";
 const ROLLOVERS: &str =
     "shared tags run out, and each CPU then looks at all others; Linux's tags do not run out";
-const SHELLS: &str = "at the start, two shells run on one CPU; with 400 programs instead of 100, the rate is Linux's";
+const SHELLS: &str =
+    "at first, two shells run on one CPU; with 400 programs for 100, the rate is Linux's";
 const FORK: &str = "fork copies, and exit frees, a page table for the region of each thread";
 const LOCK: &str =
     "no flush is waited for under the lock of the space, so more CPUs contend for it";
