@@ -26,7 +26,7 @@ pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
 /// Brings this CPU online: from now on, flushes interrupt it. Empties its TLB. Call this as the
 /// last step before the CPU runs threads, when its flush interrupt is set up.
 ///
-/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1024.
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 640.
 ///
 /// # Safety
 ///

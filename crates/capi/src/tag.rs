@@ -9,7 +9,7 @@ use crate::storage::{SpaceStorage, Storage};
 /// the CPUs' broadcasts. Returns the tag; 0 if the machine has no global tags, cannot broadcast, or
 /// has none left.
 ///
-/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 768.
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1024.
 ///
 /// # Safety
 ///
