@@ -176,3 +176,36 @@ fn every_flush_reaches_devices() {
     system.flush(0, 0, page());
     assert_eq!(system.total_stats().broadcasts_sent, before);
 }
+
+/// CPU 0 ends space 0, and is on space 1. Tags do not run out.
+fn space_0_ends(before_it_ends: fn(&System<2>)) -> (System<2>, Tag) {
+    let system = System::<2>::new(SIZE);
+    system.switch(0, 0);
+    system.touch(0);
+    let tag = Tag(system.tag(0));
+    before_it_ends(&system);
+    system.switch(0, 1);
+    system.retire(0, 0);
+    (system, tag)
+}
+
+/// A device may hold translations under the ASID.
+#[test]
+fn asid_of_pinned_dead_space_is_not_recycled() {
+    let (system, tag) = space_0_ends(|system| {
+        system.pin(0).pin_tag(&system.spaces[0]).unwrap();
+    });
+    for space in 2..10 {
+        system.switch(0, space);
+        assert_ne!(Tag(system.tag(0)), tag);
+    }
+    assert_eq!(system.total_stats().rollovers, 0);
+}
+
+#[test]
+fn pinned_space_with_recycled_asid_is_clean() {
+    let (system, tag) = space_0_ends(|_| ());
+    assert_eq!(system.pin(0).pin_tag(&system.spaces[2]), Some(tag), "the ASID is recycled");
+    system.switch(0, 2);
+    system.touch(0);
+}
