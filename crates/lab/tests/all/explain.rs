@@ -187,6 +187,21 @@ fn two_recordings_are_compared_by_caller() {
 }
 
 #[test]
+fn table_without_such_cpu_or_format_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("r"), recording()).expect("the file is written");
+    let explain = |words: &[&str]| explain_in(&directory, &[&["r"], words].concat());
+    assert_eq!(explain(&["--cpu", "1"]).1, Some(0));
+    for words in [
+        &["--cpu", "2"][..],
+        &["--cpu", "1", "--format", "folded"],
+        &["--compare", "r", "--format", "timeline"],
+    ] {
+        assert_eq!(explain(words), (String::new(), Some(2)), "{words:?}");
+    }
+}
+
+#[test]
 fn flame_graph_escapes_hostile_names() {
     let hostile = "<script>alert(1)</script>\"&]]>;\u{1b}[2J\u{202e}";
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,13 +1,13 @@
 //! The interrupts of one CPU: its flush requests by cause and caller, the times that they take and
 //! that lie between them, and the interrupts that do not flush pages of a program.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 
 use serde::Serialize;
 use shootdown_explain::{Analysis, Explanation};
 
-use super::findings::{caller, shown_frame};
+use super::findings::{SCHEMA, caller, shown_frame};
 use crate::commands::record::OtherCall;
 use crate::error::shown;
 use crate::render::table::Table;
@@ -16,6 +16,7 @@ use crate::render::{duration, grouped};
 /// The interrupts of a CPU.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OfCpu {
+    schema: u32,
     cpu: u32,
     /// Number of flush requests to this CPU.
     requests: u64,
@@ -82,6 +83,9 @@ impl Times {
     }
 
     fn text(&self) -> String {
+        if self.histogram.is_empty() {
+            return "not measured".to_owned();
+        }
         let [min, median, p99, max] =
             [self.min_ns, self.median_ns, self.p99_ns, self.max_ns].map(duration);
         format!("{min} to {max}, median {median}, 99 % within {p99}")
@@ -182,6 +186,7 @@ impl OfCpu {
         let mut senders: Vec<_> = sums.into_iter().map(sender).collect();
         senders.sort_by(|one, other| (other.requests, &one.by).cmp(&(one.requests, &other.by)));
         Self {
+            schema: SCHEMA,
             cpu,
             requests: received.len() as u64,
             senders,
@@ -194,7 +199,7 @@ impl OfCpu {
 
     /// Returns the answer, and `rows_max` rows of each table.
     pub(super) fn text(&self, rows_max: usize) -> String {
-        let Self { cpu, requests, senders, waits, gaps, others, counters } = self;
+        let Self { cpu, requests, senders, waits, gaps, others, counters, .. } = self;
         let mut text = match senders.first() {
             None => format!("no program and no thread of the kernel asked CPU {cpu} to flush\n"),
             Some(first) => format!(
@@ -214,8 +219,7 @@ impl OfCpu {
             table.row([shown(by), shown(cause), grouped(*requests)]);
         }
         text += &table.to_string();
-        let all: std::collections::BTreeSet<_> =
-            waits.histogram.keys().chain(gaps.histogram.keys()).collect();
+        let all: BTreeSet<_> = waits.histogram.keys().chain(gaps.histogram.keys()).collect();
         let mut table = Table::default().right(["below", "waits", "gaps"]);
         let of = |times: &Times, below| grouped(times.histogram.get(below).copied().unwrap_or(0));
         for below in all {
@@ -259,7 +263,7 @@ mod tests {
         let times = Times::of(vec![1000, 1, 3, 1023, 1024]);
         assert_eq!((times.min_ns, times.median_ns, times.max_ns), (1, 1000, 1024));
         assert_eq!(times.histogram, BTreeMap::from([(2, 1), (4, 1), (1024, 2), (2048, 1)]));
-        assert_eq!(Times::of(Vec::new()).max_ns, 0);
+        assert_eq!(Times::of(Vec::new()).text(), "not measured");
     }
 
     #[test]

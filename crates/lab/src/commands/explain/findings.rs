@@ -259,7 +259,7 @@ impl SufferedRow {
 }
 
 /// The version of the schema of `--format json`.
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
 /// Returns the reason why no flush of a site has calls.
 fn why_without_calls(analysis: &Analysis, cause: &str) -> &'static str {

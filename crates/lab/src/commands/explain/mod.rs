@@ -110,9 +110,18 @@ enum Format {
     Timeline,
 }
 
+impl Format {
+    fn has_tables(self) -> bool {
+        matches!(self, Self::Text | Self::Json)
+    }
+}
+
 impl Explain {
     /// Explains a recording, or records a command first.
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        if !self.format.has_tables() && (self.cpu.is_some() || self.compare.is_some()) {
+            return Err(OnlyTables.into());
+        }
         if let Some(recording) = &self.recording {
             return self.explain(recording, Overhead::default(), None);
         }
@@ -150,6 +159,10 @@ impl Explain {
     ) -> Result<(), Failure> {
         let (analysis, explanation) = analysed(path)?;
         if let Some(cpu) = self.cpu {
+            let cpus = analysis.header.cpus;
+            if cpu >= cpus {
+                return Err(NoCpu { cpu, cpus }.into());
+            }
             let of_cpu = OfCpu::of(cpu, &analysis, &explanation, beside);
             let is_json = self.format == Format::Json;
             return Ok(print(&if is_json { json(&of_cpu) } else { of_cpu.text(self.sites) })?);
@@ -160,8 +173,7 @@ impl Explain {
             Format::Flamegraph => print(&flamegraph::graph(&analysis, &explanation)?)?,
             Format::Text | Format::Json => {}
         }
-        let has_advice =
-            matches!(self.format, Format::Text | Format::Json) && self.compare.is_none();
+        let has_advice = self.format.has_tables() && self.compare.is_none();
         let prediction = if has_advice { self.predict } else { Prediction::Count };
         let advice = predict::advice(prediction, path, &analysis, &explanation);
         let findings = Findings::new(&analysis, &explanation, advice, overhead);
@@ -200,6 +212,31 @@ fn analysed(path: &Path) -> Result<(Analysis, Explanation), Failure> {
     }
     let explanation = Explanation::of(&analysis, costs);
     Ok((analysis, explanation))
+}
+
+/// The recorded machine has no such CPU.
+#[derive(Debug, thiserror::Error)]
+#[error("no CPU {cpu}: the recorded machine has {cpus} CPUs")]
+struct NoCpu {
+    cpu: u32,
+    cpus: u32,
+}
+
+impl UserError for NoCpu {
+    fn remedy(&self) -> String {
+        format!("--cpu N, with N from 0 to {}", self.cpus.saturating_sub(1))
+    }
+}
+
+/// The format shows call sites, and the result has none.
+#[derive(Debug, thiserror::Error)]
+#[error("--cpu and --compare have no such format")]
+struct OnlyTables;
+
+impl UserError for OnlyTables {
+    fn remedy(&self) -> String {
+        "use --format text or --format json".to_owned()
+    }
 }
 
 /// There is no room for the recording.

@@ -63,9 +63,10 @@ pub(super) fn answer(findings: &Findings) -> String {
     let others: u64 = findings.suffered.iter().map(|it| it.requests).sum();
     if let Some(first) = findings.suffered.first().filter(|_| others > findings.total.requests) {
         text += &format!(
-            "; others interrupted the program {} times, mostly {}",
+            "; others interrupted the program {} times, mostly {} by {}",
             grouped(others),
-            sender(first)
+            sender(first),
+            shown(&first.cause)
         );
     }
     text + "\n"
@@ -88,11 +89,10 @@ fn place(site: &SiteRow) -> String {
     }
 }
 
-/// Returns the thread that requested flushes, and the cause.
+/// Returns the thread that requested flushes.
 fn sender(row: &SufferedRow) -> String {
     let kind = if row.is_kernel { "a thread of the kernel" } else { "another program" };
-    let name = row.sender.as_deref().map_or(kind.to_owned(), shown);
-    format!("{name} by {}", shown(&row.cause))
+    row.sender.as_deref().map_or(kind.to_owned(), shown)
 }
 
 /// Returns the flushes that other programs and the kernel requested from the program's CPUs.
@@ -105,9 +105,8 @@ fn suffered(findings: &Findings) -> String {
         .right(["requests", "interrupts", "CPU time"])
         .left(["controlled by"]);
     for row in findings.suffered.iter().take(SUFFERED_MAX) {
-        let kind = if row.is_kernel { "a thread of the kernel" } else { "another program" };
         table.row([
-            row.sender.as_deref().map_or(kind.to_owned(), shown),
+            sender(row),
             shown(&row.cause),
             grouped(row.requests),
             grouped(row.interrupts),
@@ -188,8 +187,10 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
         let (saves, change) = (grouped(*saves), shown(change));
         let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         text += &format!("   advice: {change}\n");
+        // A replay has the effect of the change; a count has all that it could remove.
+        let most = if *by == "count" { "at most " } else { "" };
         text += &format!(
-            "     removes {saves} requests{} (by {by}{doubt}); price: {price}\n",
+            "     removes {most}{saves} requests{} (by {by}{doubt}); price: {price}\n",
             in_all.unwrap_or_default()
         );
         text += &format!("     evidence: {source}\n");
