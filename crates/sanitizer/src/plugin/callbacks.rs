@@ -150,10 +150,9 @@ thread_local! {
     static CPU: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// An instruction with a TLB's effect; lives as long as its block.
+/// An instruction of the kernel with a TLB's effect; lives as long as its block.
 struct Effective {
     pc: u64,
-    in_user_mode: bool,
     instruction: Instruction,
 }
 
@@ -218,7 +217,7 @@ extern "C" fn translate(_: Id, block: Opaque) {
             if let Some(decoded) = arch.decode(&bytes[..len.min(16)], pc)
                 && !in_user_mode
             {
-                let effective = Effective { pc, in_user_mode, instruction: decoded };
+                let effective = Effective { pc, instruction: decoded };
                 let data = Box::into_raw(Box::new(effective)).cast();
                 (api.on_execute)(instruction, execute, READS_REGISTERS, data);
             }
@@ -277,7 +276,7 @@ extern "C" fn fetch_by_kernel(cpu: c_uint, pc: Opaque) {
 extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
     // SAFETY: `translate` made it.
-    let Effective { pc, in_user_mode, instruction } = unsafe { &*data.cast::<Effective>() };
+    let Effective { pc, instruction } = unsafe { &*data.cast::<Effective>() };
     let (sanitizer, cpu) = (&plugin.sanitizer, cpu as usize);
     CPU.set(cpu);
     let host = sanitizer.host();
@@ -286,7 +285,7 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let context = sanitizer.context(cpu);
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
     if let Some(invalidation) = effect.invalidation {
-        let event = plugin.event(cpu, *pc, *in_user_mode);
+        let event = plugin.event(cpu, *pc, false);
         sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
     }
     if effect.selects_tables {

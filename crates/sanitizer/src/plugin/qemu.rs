@@ -37,7 +37,8 @@ pub(super) struct Qemu {
     out: Mutex<Box<dyn std::io::Write + Send>>,
 }
 
-// SAFETY: the interface may be called from all threads of CPUs. The scoreboard is only read.
+// SAFETY: the interface may be called from all threads of CPUs. The scoreboard's pointer does not
+// change, and its words are used as atomics.
 unsafe impl Send for Qemu {}
 // SAFETY: as above.
 unsafe impl Sync for Qemu {}

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
 
@@ -36,6 +37,9 @@ pub(crate) enum SanitizeError {
     /// QEMU ended before the plugin had started.
     #[error("{} has not loaded the plugin", shown(.program))]
     NoPlugins { program: OsString },
+    /// QEMU ended by itself before the guest ran.
+    #[error("{} failed before the guest ran: {status}", shown(.program))]
+    QemuFailed { program: OsString, status: ExitStatus },
     #[error("the plugin cannot work: {}", shown(.cause))]
     Refused { cause: String },
     #[error("the run shows nothing: no address was translated")]
@@ -54,6 +58,7 @@ impl UserError for SanitizeError {
             | Self::Signals(_)
             | Self::NotStarted { .. }
             | Self::NoPlugins { .. }
+            | Self::QemuFailed { .. }
             | Self::Refused { .. } => CANNOT_RUN,
             _ => BAD_INPUT,
         }
@@ -85,6 +90,10 @@ impl UserError for SanitizeError {
             Self::NoPlugins { .. } => {
                 "run QEMU without this command first; if it works, it needs plugins: version 10.0, \
                  built with --enable-plugins"
+                    .to_owned()
+            }
+            Self::QemuFailed { .. } => {
+                "correct QEMU's options, by its message above; run it without this command first"
                     .to_owned()
             }
             Self::Refused { .. } => "use QEMU 10.0 with one of the known architectures".to_owned(),

@@ -13,7 +13,7 @@ mod text;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -107,12 +107,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Outcome {
     faults: Vec<Report>,
     totals: Option<Totals>,
+    /// QEMU's status, if it failed without being asked to end.
+    failed: Option<ExitStatus>,
+}
+
+/// Returns `true` if the option is among QEMU's, which may have two dashes.
+fn has_option(options: &[OsString], name: &str) -> bool {
+    options
+        .iter()
+        .filter_map(|option| option.to_str())
+        .any(|option| option == name || option.strip_prefix('-') == Some(name))
 }
 
 impl Sanitize {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let (program, options) = self.program()?;
-        if options.iter().any(|option| option == "-icount") {
+        if has_option(options, "-icount") {
             return Err(SanitizeError::Counts.into());
         }
         let (symbols, hooks) = self.hooks()?;
@@ -122,7 +132,7 @@ impl Sanitize {
         let mut command = Command::new(&program);
         command.args(options).args(plugin.arguments());
         if let Some(kernel) = &self.kernel
-            && !self.qemu.iter().any(|option| option == "-kernel" || option == "-bios-kernel")
+            && !has_option(options, "-kernel")
         {
             command.arg("-kernel").arg(kernel);
         }
@@ -132,7 +142,13 @@ impl Sanitize {
             let lines = lines.chain(outcome.totals.clone().map(Line::Ended));
             json.write(&lines.map(|line| line.json() + "\n").collect::<String>())?;
         }
-        let totals = outcome.totals.ok_or(SanitizeError::NoPlugins { program })?;
+        let Some(totals) = outcome.totals else {
+            return Err(SanitizeError::NoPlugins { program }.into());
+        };
+        // A guest that ran may choose QEMU's status.
+        if let Some(status) = outcome.failed.filter(|_| totals.fills == 0) {
+            return Err(SanitizeError::QemuFailed { program, status }.into());
+        }
         let is_found = !outcome.faults.is_empty();
         if !is_found {
             judge(&totals, &hooks)?;
@@ -225,7 +241,11 @@ impl Sanitize {
             if ended {
                 break;
             }
-            ended = !matches!(child.try_wait(), Ok(None));
+            let waited = child.try_wait();
+            ended = !matches!(waited, Ok(None));
+            if asked.is_none() {
+                outcome.failed = waited.ok().flatten().filter(|status| !status.success());
+            }
             let is_late = self.seconds.is_some_and(|limit| start.elapsed().as_secs() >= limit);
             let is_enough = outcome.faults.len() as u64 >= self.limit;
             let must_end = is_late || is_enough || interrupted.load(Ordering::Relaxed);
