@@ -169,6 +169,10 @@ fn exceeded_budget_is_exit_status_one() {
         assert!(serde_json::from_str::<Value>(&output).is_ok(), "{output}");
     }
     assert_eq!(explain_in(&directory, &["r", "--budget", "requests<50"]).1, Some(2));
+    // The rest of a recording may exceed the budget.
+    let cut = recording();
+    fs::write(directory.path().join("r.part"), &cut[..cut.len() - 20]).expect("a file");
+    assert_eq!(explain_in(&directory, &["r.part", "--budget", "requests<=50"]).1, Some(3));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::findings::Total;
-use crate::error::{FOUND, UserError};
+use crate::error::{CANNOT_RUN, FOUND, UserError};
 use crate::render::significant;
 
 /// Limits of a program's shootdowns. A number that is `None` has no limit.
@@ -74,6 +74,21 @@ impl UserError for Exceeded {
 
     fn remedy(&self) -> String {
         "compare with an earlier recording: shootdown explain --compare EARLIER FILE".to_owned()
+    }
+}
+
+/// A program is within its budget as far as it was recorded.
+#[derive(Debug, thiserror::Error)]
+#[error("the budget cannot be checked, because the recording lacks events")]
+pub(super) struct Undecided;
+
+impl UserError for Undecided {
+    fn exit_status(&self) -> u8 {
+        CANNOT_RUN
+    }
+
+    fn remedy(&self) -> String {
+        "record again, on a host with less load".to_owned()
     }
 }
 

@@ -31,7 +31,7 @@ use crate::recordings::{open_intact_part, refused};
 use crate::render::json;
 use crate::selection::Selection;
 
-use budget::Budget;
+use budget::{Budget, Undecided};
 use compare::Comparison;
 use cpu::{Beside, Interrupts, OfCpu};
 use findings::{Findings, Overhead};
@@ -157,7 +157,7 @@ impl Explain {
         overhead: Overhead,
         beside: Option<&Beside>,
     ) -> Result<(), Failure> {
-        let (analysis, explanation) = analysed(path)?;
+        let (analysis, explanation, is_whole) = analysed(path)?;
         if let Some(cpu) = self.cpu {
             let cpus = analysis.header.cpus;
             if cpu >= cpus {
@@ -185,11 +185,13 @@ impl Explain {
             Format::Text => print(&text::findings(&findings, self.sites))?,
             Format::Folded | Format::Timeline | Format::Flamegraph => {}
         }
-        self.budget.as_ref().map_or(Ok(()), |budget| Ok(budget.check(&findings.total)?))
+        let Some(budget) = &self.budget else { return Ok(()) };
+        budget.check(&findings.total)?;
+        if is_whole && findings.lost == 0 { Ok(()) } else { Err(Undecided.into()) }
     }
 
     fn compare(&self, findings: &Findings, earlier: &Path) -> Result<(), Failure> {
-        let (analysis, explanation) = analysed(earlier)?;
+        let (analysis, explanation, _) = analysed(earlier)?;
         let advice = predict::advice(Prediction::Count, earlier, &analysis, &explanation);
         let earlier = Findings::new(&analysis, &explanation, advice, Overhead::default());
         let comparison = Comparison::of(&earlier, findings);
@@ -201,8 +203,8 @@ impl Explain {
     }
 }
 
-/// Reads a recording, and sums its flushes.
-fn analysed(path: &Path) -> Result<(Analysis, Explanation), Failure> {
+/// Reads a recording, and sums its flushes. The last result is `false` if the file was cut.
+fn analysed(path: &Path) -> Result<(Analysis, Explanation, bool), Failure> {
     let costs = Costs::MODEL;
     let mut reader = open_intact_part(path)?;
     let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
@@ -211,7 +213,7 @@ fn analysed(path: &Path) -> Result<(Analysis, Explanation), Failure> {
         let _ = writeln!(io::stderr(), "note: only the intact part is explained: {cut}");
     }
     let explanation = Explanation::of(&analysis, costs);
-    Ok((analysis, explanation))
+    Ok((analysis, explanation, reader.cut().is_none()))
 }
 
 /// The recorded machine has no such CPU.
