@@ -287,10 +287,11 @@ unsafe impl Processor for RiscV64 {
     /// are dropped afterwards: until then, they are entries of a root that is still valid.
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        if self.is_loaded_by_kernel {
+        let old = asid_of(run::satp());
+        // A kernel that loads roots by itself runs under the kernel's tag.
+        if old == Tag::KERNEL && self.is_loaded_by_kernel {
             return self.prepare(tag, entries);
         }
-        let old = asid_of(run::satp());
         let is_loaded = old == tag;
         if entries == Entries::Discard && !is_loaded {
             self.drop_tag(tag);
