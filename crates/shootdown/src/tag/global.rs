@@ -44,10 +44,10 @@ struct Chosen {
 /// What this CPU's TLB may hold under an ASID.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cached {
-    /// Translations of the space.
-    OfSpace,
     /// Nothing: the TLB was emptied, and so is clean of every flush.
     Nothing,
+    /// Translations of the space.
+    OfSpace,
     /// Translations of a dead space.
     OfDead,
 }
@@ -64,15 +64,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let known = slot.is_of(space.id()).then(|| slot.generation());
         slot.give_to(space.id(), tag);
         let clean = match cached {
+            Cached::OfDead => None,
             _ if tag == Tag::KERNEL => None,
+            Cached::Nothing => Some(generation),
             Cached::OfSpace => {
                 // Every broadcast has reached this CPU. It has missed every other flush that it has
                 // not observed.
                 let clean = space.clean_everywhere();
                 Some(known.map_or(clean, |seen| seen.max(clean)))
             }
-            Cached::Nothing => Some(generation),
-            Cached::OfDead => None,
         };
         Choice { slot, generation: clean }
     }
