@@ -159,13 +159,15 @@ pub trait Architecture: Sync + std::fmt::Debug {
         address
     }
 
-    /// The page-table entry `value`, for a translation of `shift` bits in `half`.
-    fn step(&self, value: u64, shift: u8, half: &Half) -> Step;
+    /// The page-table entry `value`, for a translation of `shift` bits of `address` in `half`.
+    fn step(&self, value: u64, address: u64, shift: u8, half: &Half) -> Step;
 
     /// Translates an address. Returns the path with the translation.
     fn walk(&self, context: &Context, address: u64, read: Read<'_>) -> Option<Translation> {
         let half = &context.halves[(address >> 63) as usize];
-        radix::walk(half, context.tag, address, read, |value, shift| self.step(value, shift, half))
+        radix::walk(half, context.tag, address, read, |value, shift| {
+            self.step(value, address, shift, half)
+        })
     }
 
     /// The cached pointers that an invalidation of a page drops under its tags.
