@@ -13,7 +13,7 @@ use crate::translation::Access;
 pub(super) struct Aarch64;
 
 /// The entries that a TLBI names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Named {
     All,
     Tag,
@@ -22,7 +22,7 @@ enum Named {
 }
 
 /// A TLBI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tlbi {
     named: Named,
     /// `true` if entries of all ASIDs are invalidated.

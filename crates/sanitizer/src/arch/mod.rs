@@ -41,7 +41,7 @@ pub struct Context {
 }
 
 /// An operand of an instruction, before it is executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// The number 0.
     #[default]
@@ -62,7 +62,7 @@ pub enum Operand {
 }
 
 /// An instruction that concerns TLBs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// The operation.
     pub operation: Operation,
@@ -71,7 +71,7 @@ pub struct Instruction {
 }
 
 /// The operations, those of all architectures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// A write of a register that selects page tables, and no invalidation.
     SelectTables,
