@@ -379,7 +379,7 @@ impl<H: Host> Sanitizer<H> {
     /// allows.
     fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry, value: u64) -> bool {
         let half = &context.halves[(slot.start >> 63) as usize];
-        match (self.arch.step(value, slot.shift, half), slot.kind) {
+        match (self.arch.step(value, slot.start, slot.shift, half), slot.kind) {
             (Step::Page { frame, access, .. }, Kind::Page) => {
                 frame == entry.frame && access.has(entry.access)
             }

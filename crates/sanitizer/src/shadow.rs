@@ -189,9 +189,15 @@ impl Tlb {
 
     /// Executes an invalidation, and returns the number of entries that it dropped.
     pub fn invalidate(&mut self, invalidation: &Invalidation) -> usize {
-        let spaces = self.spaces.iter_mut();
-        let spaces = spaces.filter(|(tag, _)| invalidation.tags.include(**tag));
-        spaces.map(|(tag, held)| held.invalidate(*tag, invalidation)).sum()
+        let mut dropped = 0;
+        self.spaces.retain(|tag, held| {
+            if invalidation.tags.include(*tag) {
+                dropped += held.invalidate(*tag, invalidation);
+            }
+            // Tag 0 is the only one of a machine without tags, which empties it at each switch.
+            !held.entries.is_empty() || *tag == Tag::Space(0)
+        });
+        dropped
     }
 
     /// Removes one entry.
@@ -334,5 +340,33 @@ impl Tlb {
     /// Returns `true` if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invalidation::Tags;
+    use crate::translation::POINTERS_MAX;
+
+    #[test]
+    fn space_without_entries_is_removed() {
+        let mut tlb = Tlb::default();
+        let mut found = Translation {
+            shift: 12,
+            frame: 0x9000,
+            access: Access::ALL,
+            tag: Tag::Space(0),
+            entry: 0x1000,
+            pointers: [crate::translation::Pointer::default(); POINTERS_MAX],
+        };
+        for tag in 1..=9 {
+            found.tag = Tag::Space(tag);
+            tlb.fill(tag, 0, &found, Moment::default());
+        }
+        assert_eq!(tlb.invalidate(&Invalidation::whole(Tags::One(3))), 1);
+        assert_eq!(tlb.spaces.len(), 8);
+        assert_eq!(tlb.invalidate(&Invalidation::whole(Tags::All)), 8);
+        assert_eq!(tlb.spaces.len(), 0);
     }
 }

@@ -13,7 +13,7 @@ use crate::translation::Access;
 pub(super) struct Aarch64;
 
 /// The entries that a TLBI names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Named {
     All,
     Tag,
@@ -22,7 +22,7 @@ enum Named {
 }
 
 /// A TLBI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tlbi {
     named: Named,
     /// `true` if entries of all ASIDs are invalidated.
@@ -226,7 +226,7 @@ impl Architecture for Aarch64 {
         sign_extended(address, 56)
     }
 
-    fn step(&self, value: u64, shift: u8, half: &Half) -> Step {
+    fn step(&self, value: u64, _: u64, shift: u8, half: &Half) -> Step {
         let address = value & ADDRESS & (u64::MAX << half.page_shift);
         let is_last = shift == half.page_shift;
         match (value & 3, is_last) {

@@ -41,7 +41,7 @@ pub struct Context {
 }
 
 /// An operand of an instruction, before it is executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// The number 0.
     #[default]
@@ -62,7 +62,7 @@ pub enum Operand {
 }
 
 /// An instruction that concerns TLBs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// The operation.
     pub operation: Operation,
@@ -71,7 +71,7 @@ pub struct Instruction {
 }
 
 /// The operations, those of all architectures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// A write of a register that selects page tables, and no invalidation.
     SelectTables,
@@ -159,13 +159,15 @@ pub trait Architecture: Sync + std::fmt::Debug {
         address
     }
 
-    /// The page-table entry `value`, for a translation of `shift` bits in `half`.
-    fn step(&self, value: u64, shift: u8, half: &Half) -> Step;
+    /// The page-table entry `value`, for a translation of `shift` bits of `address` in `half`.
+    fn step(&self, value: u64, address: u64, shift: u8, half: &Half) -> Step;
 
     /// Translates an address. Returns the path with the translation.
     fn walk(&self, context: &Context, address: u64, read: Read<'_>) -> Option<Translation> {
         let half = &context.halves[(address >> 63) as usize];
-        radix::walk(half, context.tag, address, read, |value, shift| self.step(value, shift, half))
+        radix::walk(half, context.tag, address, read, |value, shift| {
+            self.step(value, address, shift, half)
+        })
     }
 
     /// The cached pointers that an invalidation of a page drops under its tags.

@@ -121,7 +121,7 @@ impl Architecture for Riscv64 {
         }
     }
 
-    fn step(&self, value: u64, shift: u8, _: &Half) -> Step {
+    fn step(&self, value: u64, address: u64, shift: u8, _: &Half) -> Step {
         if value & VALID == 0 {
             return Step::Nothing;
         }
@@ -135,7 +135,7 @@ impl Architecture for Riscv64 {
         let access = access | bit(EXECUTE, Access::EXECUTE) | bit(USER, Access::USER);
         // Svnapot: each page of the range is an entry of its own here.
         let is_napot = value >> 63 != 0 && shift == PAGE_SHIFT;
-        let frame = if is_napot { frame & !0xffff } else { frame };
+        let frame = if is_napot { frame & !0xffff | address & 0xf000 } else { frame };
         Step::Page { frame, access, is_global }
     }
 }

@@ -222,7 +222,7 @@ impl Architecture for X86_64 {
         }
     }
 
-    fn step(&self, value: u64, shift: u8, _: &Half) -> Step {
+    fn step(&self, value: u64, _: u64, shift: u8, _: &Half) -> Step {
         if value & PRESENT == 0 {
             return Step::Nothing;
         }

@@ -4,11 +4,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::api::{
     Id, Info, MemoryInfo, NO_REGISTERS, NOT_EQUAL, Opaque, READ_WRITE, READS_REGISTERS,
@@ -30,7 +30,9 @@ pub static qemu_plugin_version: c_int = 4;
 /// All state of the plugin.
 struct Plugin {
     sanitizer: Sanitizer<Qemu>,
-    hooks: HashMap<u64, Vec<(usize, Hook)>>,
+    /// By address. They stay where they are: QEMU has pointers to them.
+    hooks: HashMap<u64, Hooked>,
+    effective: Interned,
     cpus: Box<[PerCpu]>,
 }
 
@@ -88,13 +90,16 @@ fn install(id: Id, info: &Info, target: &str, arguments: &[String]) -> Result<()
         return refuse(&qemu, format!("the architecture {target} is not known"));
     };
     qemu.print(&Line::Started { arch: target.to_owned() });
-    let mut hooks: HashMap<u64, Vec<_>> = HashMap::new();
+    let mut hooks: HashMap<u64, Hooked> = HashMap::new();
     for (index, hook) in options.hooks.into_iter().enumerate() {
-        hooks.entry(hook.address).or_default().push((index, hook));
+        let pc = hook.address;
+        let at = hooks.entry(pc).or_insert_with(|| Hooked { pc, hooks: Vec::new() });
+        at.hooks.push((index, hook));
     }
     let plugin = Plugin {
         sanitizer: Sanitizer::new(arch, qemu, options.core),
         hooks,
+        effective: Interned::default(),
         cpus: (0..CPUS_MAX).map(|_| PerCpu::default()).collect(),
     };
     let Plugin { sanitizer, .. } = PLUGIN.get_or_init(|| plugin);
@@ -150,16 +155,29 @@ thread_local! {
     static CPU: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// An instruction of the kernel with a TLB's effect; lives as long as its block.
+/// An instruction of the kernel with a TLB's effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Effective {
     pc: u64,
     instruction: Instruction,
 }
 
+/// The instructions that QEMU has pointers to. It translates a block again after each flush of its
+/// code, and may execute a block at any later time: each instruction is kept once, for ever.
+#[derive(Debug, Default)]
+struct Interned(Mutex<HashSet<Box<Effective>>>);
+
+impl Interned {
+    fn place(&self, effective: Effective) -> *const Effective {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        &raw const **all.get_or_insert_with(&effective, |&it| Box::new(it))
+    }
+}
+
 /// A place where hooks are called.
 struct Hooked {
     pc: u64,
-    hooks: &'static [(usize, Hook)],
+    hooks: Vec<(usize, Hook)>,
 }
 
 /// A block is translated. It is executed with the privilege of now: QEMU keeps a translation for
@@ -170,8 +188,7 @@ extern "C" fn translate(_: Id, block: Opaque) {
     let (host, arch) = (sanitizer.host(), sanitizer.arch());
     let api = &host.api;
     let privilege = host.privilege(CPU.get(), arch);
-    // SAFETY: the block is QEMU's, and the callbacks have the types of the interface. Boxes are
-    // leaked: QEMU may execute a block at any later time.
+    // SAFETY: the block is QEMU's, and the callbacks have the types of the interface.
     unsafe {
         let first = (api.block_address)(block);
         let in_user_mode = privilege == Privilege::User;
@@ -210,15 +227,15 @@ extern "C" fn translate(_: Id, block: Opaque) {
                     pc_data,
                 );
             }
-            if let Some(hooks) = plugin.hooks.get(&pc).filter(|_| !in_user_mode) {
-                let data = Box::into_raw(Box::new(Hooked { pc, hooks })).cast();
+            if let Some(hooked) = plugin.hooks.get(&pc).filter(|_| !in_user_mode) {
+                let data = ptr::from_ref(hooked).cast_mut().cast();
                 (api.on_execute)(instruction, call_hooks, READS_REGISTERS, data);
             }
             if let Some(decoded) = arch.decode(&bytes[..len.min(16)], pc)
                 && !in_user_mode
             {
                 let effective = Effective { pc, instruction: decoded };
-                let data = Box::into_raw(Box::new(effective)).cast();
+                let data = plugin.effective.place(effective).cast_mut().cast();
                 (api.on_execute)(instruction, execute, READS_REGISTERS, data);
             }
             if watches {
@@ -275,7 +292,7 @@ extern "C" fn fetch_by_kernel(cpu: c_uint, pc: Opaque) {
 /// Before an instruction that concerns TLBs.
 extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
-    // SAFETY: `translate` made it.
+    // SAFETY: `translate` gave it, and the plugin keeps it.
     let Effective { pc, instruction } = unsafe { &*data.cast::<Effective>() };
     let (sanitizer, cpu) = (&plugin.sanitizer, cpu as usize);
     CPU.set(cpu);
@@ -295,11 +312,11 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
 
 extern "C" fn call_hooks(cpu: c_uint, data: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
-    // SAFETY: `translate` made it.
+    // SAFETY: `translate` gave it, and the plugin keeps it.
     let Hooked { pc, hooks } = unsafe { &*data.cast::<Hooked>() };
     let cpu = cpu as usize;
     CPU.set(cpu);
-    for (index, hook) in *hooks {
+    for (index, hook) in hooks {
         plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook);
     }
 }
@@ -362,5 +379,25 @@ impl Plugin {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instruction_translated_again_has_one_place() {
+        let interned = Interned::default();
+        let arch = arch::named("riscv64").expect("it is known");
+        let place = |pc, word: u32| {
+            let instruction = arch.decode(&word.to_le_bytes(), pc).expect("a fence");
+            interned.place(Effective { pc, instruction })
+        };
+        let first = place(0x1000, 0x1200_0073);
+        assert_ne!(place(0x1004, 0x1200_0073), first);
+        assert_ne!(place(0x1000, 0x1205_0073), first);
+        assert_eq!(place(0x1000, 0x1200_0073), first);
+        assert_eq!(interned.0.lock().expect("no panic").len(), 3);
     }
 }

@@ -38,6 +38,14 @@ fn x86_permissions_are_those_of_all_levels() {
 }
 
 #[test]
+fn svnapot_page_has_frame_of_its_address() {
+    let napot = 1 << 63 | 0x9_8000 >> 12 << 10 | 0x13;
+    let words = [(0x1000, 0x801), (0x2000, 0xc01), (0x3000, napot), (0x3078, napot)];
+    let frame = |address| walk("riscv64", &[8 << 60 | 1], &words, address).expect("a page").frame;
+    assert_eq!([frame(0x0), frame(0xf000)], [0x9_0000, 0x9_f000]);
+}
+
+#[test]
 fn riscv_modes_and_global_subtrees() {
     let table = |address: u64| address >> 12 << 10 | 1;
     let page = |address: u64, bits: u64| address >> 12 << 10 | bits;
