@@ -8,7 +8,7 @@ use crate::engine::engine;
 use crate::machine::CPUS_MAX;
 use crate::storage::{SpaceStorage, Storage};
 
-/// What a CPU has done so far. All numbers only grow.
+/// Counters of one CPU. They only grow.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CpuCounts {
@@ -48,7 +48,7 @@ pub struct CpuCounts {
     pub flushes_local: u64,
 }
 
-/// What was done to a space so far. All numbers only grow.
+/// Counters of one space. They only grow.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SpaceCounts {

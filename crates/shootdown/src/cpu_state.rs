@@ -78,7 +78,7 @@ pub(crate) struct Local<M: Machine> {
     /// of `tags`, or `spare`. Meaningless while no space is loaded.
     pub(crate) slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
-    /// What the CPU does, if the machine is checked. See
+    /// The activity of the CPU, if the machine is checked. See
     /// [`Operation`](crate::pinned_cpu::Operation).
     pub(crate) activity: Cell<Activity>,
     /// The cause of the next flush, if the machine [traces](Machine::TRACES).
@@ -101,7 +101,7 @@ pub(crate) struct Local<M: Machine> {
     pub(crate) tags: M::TagSlots,
 }
 
-/// What a CPU does, as far as it concerns the begin of an operation.
+/// The activity of a CPU, as far as it concerns the begin of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     Idle,

@@ -23,7 +23,7 @@ pub type MySpace = Space<ReadyMachine<MyKernel>>;
 unsafe extern "Rust" {
     /// The number of this CPU, from 0 on.
     safe fn cpu_number() -> u32;
-    /// What the interrupt controller calls that CPU.
+    /// The interrupt controller's number of that CPU.
     safe fn controller_id(cpu: u32) -> u64;
     /// Puts a dead space on a list. Free its page tables later, outside of the scheduler.
     safe fn put_on_dead_list(space: NonNull<MySpace>);

@@ -286,4 +286,13 @@ mod tests {
         assert_eq!(effects(&functions, "a"), expected);
         assert_eq!(effects(&functions, "b").stack, 8);
     }
+
+    #[test]
+    fn declared_stack_is_enough_and_not_far_too_much() {
+        let effects = |stack| Effects { stack, ..Effects::default() };
+        let line = "Interrupts: no. Waits: no. Reclaims: no. Callable: before x. Stack: 1024.";
+        let enough = [511, 512, 1024, 1025].map(|stack| effects(stack).are_declared_by(line));
+        assert_eq!(enough, [false, true, true, false]);
+        assert!(!Effects { waits: true, ..effects(1024) }.are_declared_by(line));
+    }
 }

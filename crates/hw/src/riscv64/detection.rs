@@ -31,8 +31,8 @@ impl Features {
     pub fn detect_as(identity: Option<Identity>) -> Self {
         let satp = run::satp();
         let mode = Mode::of(satp).expect("addresses are translated");
-        // SAFETY: the root stays the same, so this code stays mapped. What is cached under the
-        // longest ASID is dropped.
+        // SAFETY: the root stays the same, so this code stays mapped. Entries that are cached
+        // under the longest ASID are dropped below.
         let probed = unsafe {
             run::set_satp(with_longest_asid(satp));
             let probed = run::satp();

@@ -53,7 +53,7 @@ trait Isa: Sized {
     fn tag(register: u64) -> u16;
     fn space(register: u64) -> u64;
     fn is_user(tag: u16) -> bool;
-    /// What `f` drops.
+    /// The entries that `f` drops.
     fn drops(f: &mut dyn FnMut()) -> Vec<Dropped>;
     /// The values to load before and after user mode.
     fn halves(processor: &Self::Processor, loaded: LoadedRoot) -> [u64; 2];
@@ -369,7 +369,7 @@ struct World<I: Isa> {
     /// The word that each page of a space has.
     pages: BTreeMap<(u64, u64), u64>,
     active: [bool; CPUS as usize],
-    /// What each CPU loads for user mode.
+    /// The root that each CPU loads for user mode.
     loaded: [Option<LoadedRoot>; CPUS as usize],
     /// The work in which the user half is not invalidated.
     fault: Option<Work>,

@@ -41,7 +41,7 @@ struct Chosen {
     cached: Cached,
 }
 
-/// What this CPU's TLB may hold under an ASID.
+/// Translations that this CPU's TLB may hold under an ASID.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cached {
     /// Nothing: the TLB was emptied, and so is clean of every flush.
