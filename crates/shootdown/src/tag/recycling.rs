@@ -5,6 +5,10 @@
 //! it loads the next space under the ASID (`DiscardReusedTag`). To the rest of the allocator, the
 //! next space is the dead one under another name: it gets the ASID in the same epoch, and a CPU
 //! that reserves the ASID reserves it for the next space.
+//!
+//! A CPU that takes such an ASID from its stock loads it in the same operation, or finds the epoch
+//! over and empties its TLB for the next one. Only a pin takes an ASID without loading it, and then
+//! empties the TLB. So a switch to a space that has its ASID already discards nothing.
 
 use core::sync::atomic::Ordering::Relaxed;
 
