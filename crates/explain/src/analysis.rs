@@ -55,7 +55,7 @@ pub struct Received {
 }
 
 /// The flushes of a recording.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Analysis {
     /// The header of the recording.
     pub header: Header,
@@ -172,27 +172,6 @@ impl Analysis {
         Ok(analyst.finish())
     }
 
-    fn empty(header: Header) -> Self {
-        Self {
-            header,
-            flushes: Vec::new(),
-            received: Vec::new(),
-            causes: Causes::new(),
-            program_ns: 0,
-            busy_ns: 0,
-            parallel_ns: 0,
-            time_ns: 0,
-            lost: 0,
-            records: 0,
-            stacks: 0,
-            stacks_stand_for: 0,
-            announced: 0,
-            balance: None,
-            operations: Operations::default(),
-            frames: Stacks::default(),
-        }
-    }
-
     /// CPU time of a flush: the sender's wait, and what its interrupts took from their targets.
     #[must_use]
     pub fn cpu_ns(flush: &Flush, costs: Costs) -> u64 {
@@ -207,7 +186,7 @@ impl Analyst {
         let cpus = header.cpus;
         Self {
             tracker: Tracker::new(cpus),
-            analysis: Analysis::empty(header),
+            analysis: Analysis { header, ..Analysis::default() },
             costs,
             pending: vec![None; cpus as usize],
             accounted_to_ns: vec![0; cpus as usize],

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
 use shootdown_recording::record::{Frame, SpaceId, TaskId};
 
 use crate::analysis::{Analysis, Flush};
@@ -16,7 +17,7 @@ use crate::doing::OperationId;
 use crate::stacks::Chains;
 
 /// Sums of several flushes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Number of flushes.
     pub flushes: u64,
@@ -58,7 +59,7 @@ pub struct Explanation {
     /// The requests of others to CPUs that ran the program, by number.
     pub suffered: Vec<Suffered>,
     /// The site of each flush.
-    pub(crate) site_of: Vec<Option<Key>>,
+    pub(crate) site_of: Vec<Key>,
     /// The site of each operation that flushed.
     pub(crate) of_operation: HashMap<OperationId, Key>,
 }
@@ -110,9 +111,8 @@ impl Explanation {
         let mut causes: HashMap<CauseId, Sum> = HashMap::new();
         let mut total = Sum::default();
         let mut of_operation = HashMap::new();
-        let own = |(flush, _): &(&Flush, &Option<Key>)| flush.space.is_some();
-        for (flush, key) in analysis.flushes.iter().zip(&site_of).filter(own) {
-            let key = key.unwrap_or((flush.cause, None));
+        let own = |(flush, _): &(&Flush, &Key)| flush.space.is_some();
+        for (flush, &key) in analysis.flushes.iter().zip(&site_of).filter(own) {
             let site = sites.entry(key).or_insert_with(|| Site {
                 cause: flush.cause,
                 frames: Vec::new(),
@@ -148,17 +148,15 @@ impl Explanation {
     /// Returns the site of a flush of the program; `None` of another one.
     #[must_use]
     pub fn site_of(&self, analysis: &Analysis, flush: usize) -> Option<&Site> {
-        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_some())?;
-        let key = self.site_of[flush].unwrap_or((of.cause, None));
-        self.sites.iter().find(|site| site.key == key)
+        analysis.flushes.get(flush)?.space?;
+        self.sites.iter().find(|site| site.key == self.site_of[flush])
     }
 
     /// Returns the name of the thread that requested a flush for another program or the kernel.
     #[must_use]
     pub fn sender_of(&self, analysis: &Analysis, flush: usize) -> Option<&str> {
-        let of = analysis.flushes.get(flush).filter(|flush| flush.space.is_none())?;
-        let key = self.site_of[flush].unwrap_or((of.cause, None));
-        self.suffered.iter().find(|row| row.key == key)?.sender.as_deref()
+        analysis.flushes.get(flush).filter(|flush| flush.space.is_none())?;
+        self.suffered.iter().find(|row| row.key == self.site_of[flush])?.sender.as_deref()
     }
 
     /// Returns each flush of the program that asked a CPU, with the index of its site in `sites`.
@@ -170,17 +168,16 @@ impl Explanation {
         let flushes = analysis.flushes.iter().zip(&self.site_of);
         flushes
             .filter(|(flush, _)| flush.requests > 0 && flush.space.is_some())
-            .map(move |(flush, key)| (flush, index[&key.unwrap_or((flush.cause, None))]))
+            .map(move |(flush, key)| (flush, index[key]))
     }
 }
 
 /// Returns the sums of the flushes of others.
-fn suffered(analysis: &Analysis, site_of: &[Option<Key>], costs: Costs) -> Vec<Suffered> {
+fn suffered(analysis: &Analysis, site_of: &[Key], costs: Costs) -> Vec<Suffered> {
     let mut senders: HashMap<Key, Option<String>> = HashMap::new();
     let mut sums: HashMap<(Key, bool), Sum> = HashMap::new();
     let flushes = analysis.flushes.iter().zip(site_of);
-    for (flush, key) in flushes.filter(|(flush, _)| flush.space.is_none()) {
-        let key = key.unwrap_or((flush.cause, None));
+    for (flush, &key) in flushes.filter(|(flush, _)| flush.space.is_none()) {
         sums.entry((key, flush.task == TaskId::KERNEL)).or_default().add(flush, costs);
         if let Some(stack) = flush.stack {
             let name = analysis.frames.program(stack).pop().map(|frame| frame.function);
@@ -202,9 +199,9 @@ fn suffered(analysis: &Analysis, site_of: &[Option<Key>], costs: Costs) -> Vec<S
 }
 
 /// Returns the site of each flush.
-fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Option<Key>> {
+fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Key> {
     let flushes = &analysis.flushes;
-    let mut found = vec![None; flushes.len()];
+    let mut found: Vec<Key> = flushes.iter().map(|flush| (flush.cause, None)).collect();
     let mut last = Last::default();
     let mut assign_in = |order: &mut dyn Iterator<Item = usize>, last: &mut Last| {
         for index in order {
@@ -213,8 +210,7 @@ fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Option<Key>> {
             if let Some(chain) = own {
                 last.set(flush, chain);
             }
-            let chain = own.or_else(|| last.of(flush));
-            found[index] = found[index].or(chain.map(|chain| (flush.cause, Some(chain))));
+            found[index].1 = found[index].1.or(own).or_else(|| last.of(flush));
         }
     };
     assign_in(&mut (0..flushes.len()), &mut last);
@@ -224,6 +220,19 @@ fn assign(analysis: &Analysis, chains: &mut Chains) -> Vec<Option<Key>> {
 }
 
 impl Sum {
+    /// Returns each number with that of another sum, by an operation such as an addition.
+    #[must_use]
+    pub fn combined(&self, other: &Self, by: fn(u64, u64) -> u64) -> Self {
+        Self {
+            flushes: by(self.flushes, other.flushes),
+            requests: by(self.requests, other.requests),
+            interrupts: by(self.interrupts, other.interrupts),
+            in_vain: by(self.in_vain, other.in_vain),
+            cpu_ns: by(self.cpu_ns, other.cpu_ns),
+            measured_ns: by(self.measured_ns, other.measured_ns),
+        }
+    }
+
     /// Adds a flush.
     pub fn add(&mut self, flush: &Flush, costs: Costs) {
         self.flushes += 1;

@@ -196,6 +196,8 @@ fn table_without_such_cpu_or_format_is_refused() {
     fs::write(directory.path().join("r"), recording()).expect("the file is written");
     let explain = |words: &[&str]| explain_in(&directory, &[&["r"], words].concat());
     assert_eq!(explain(&["--cpu", "1"]).1, Some(0));
+    let (idle, _) = explain(&["--cpu", "0"]);
+    assert!(idle.contains("asked CPU 0 to flush") && !idle.contains("─"), "{idle}");
     for words in [
         &["--cpu", "2"][..],
         &["--cpu", "1", "--format", "folded"],
@@ -203,6 +205,35 @@ fn table_without_such_cpu_or_format_is_refused() {
     ] {
         assert_eq!(explain(words), (String::new(), Some(2)), "{words:?}");
     }
+}
+
+#[test]
+fn missing_cpu_is_refused_before_recording() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = command();
+    command.args(["explain", "--cpu", "99999", "--", "touch", "run"]).current_dir(directory.path());
+    assert_error(&command.output().expect("the command runs"), 2, &["no CPU 99999", "--cpu N"]);
+    assert!(!directory.path().join("run").exists());
+}
+
+#[test]
+fn text_without_targets_is_not_free_of_shootdowns() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let blind =
+        |record: &Event| !matches!(record, Event::Requests { .. } | Event::Interrupts { .. });
+    let mut read = shootdown_recording::Reader::open(std::io::Cursor::new(recording())).expect("r");
+    let header = Header { source: Source::PerfScript, ..read.header().clone() };
+    let mut writer = Writer::create(Vec::new(), &header).expect("a header");
+    while let Some(record) = read.next_record().expect("a record") {
+        if blind(&record.event) {
+            writer.write(&record).expect("a record");
+        }
+    }
+    let bytes = writer.finish(Ended::Interrupted).expect("an end");
+    fs::write(directory.path().join("r"), bytes).expect("the file is written");
+    let (output, status) = explain_in(&directory, &["r"]);
+    assert!(output.starts_with("unknown: ") && status == Some(0), "{output}");
+    assert_eq!(explain_in(&directory, &["r", "--budget", "requests<=9"]).1, Some(3));
 }
 
 #[test]

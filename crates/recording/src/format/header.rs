@@ -8,7 +8,7 @@ use super::schema::{Kind, Treatment, treatments};
 use super::{CPUS_MAX, HEADER_BYTES_MAX};
 
 /// The origin of a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The program that wrote the recording, and its version.
     pub recorder: String,
@@ -25,10 +25,11 @@ pub struct Header {
 }
 
 /// A source of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// The ring buffers of the running kernel.
+    #[default]
     Tracefs,
     /// The text of `trace-cmd report`.
     TraceCmd,

@@ -21,6 +21,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 7] = [
     (b"\xfe\xff", UTF_16, FROM_UTF_16),
     (b"\x89SHOOT", "a recording already", "shootdown explain FILE"),
 ];
+const RECORD: &str = "shootdown record --all --duration 10s";
 const UTF_16: &str = "text in UTF-16, as PowerShell redirects it";
 const FROM_UTF_16: &str = "iconv -f utf-16 -t utf-8 FILE > FILE.txt, and import FILE.txt";
 
@@ -39,15 +40,9 @@ pub(super) fn without_events(text: &mut (impl BufRead + Seek)) -> ImportError {
     let (name, remedy) = if bytes.trim_start().starts_with('{') {
         ("JSON", "perf script --ns -i perf.data > FILE.txt, and import FILE.txt")
     } else if has(|line| line.trim_start().starts_with("CPU0 ")) {
-        (
-            "/proc/interrupts, which has counters and no events",
-            "shootdown record --all --duration 10s",
-        )
+        ("/proc/interrupts, which has counters and no events", RECORD)
     } else if has(|line| line.starts_with('@')) {
-        (
-            "the output of bpftrace, which has sums and no events",
-            "shootdown record --all --duration 10s",
-        )
+        ("the output of bpftrace, which has sums and no events", RECORD)
     } else if has(has_decimal_comma) {
         ("text with decimal commas", "LC_ALL=C perf script --ns > FILE.txt, and import FILE.txt")
     } else if has(is_latency_format) {

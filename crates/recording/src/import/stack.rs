@@ -10,7 +10,7 @@ use crate::record::{Frame, Layer};
 /// Start of the kernel's half of the address space.
 const KERNEL_HALF: u64 = 1 << 63;
 
-/// What perf prints for a function or a file that it does not know.
+/// A function or a file that perf does not know.
 const UNKNOWN: &str = "[unknown]";
 
 /// Parses the line of a call; `None` if it is another line.

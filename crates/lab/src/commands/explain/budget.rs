@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use super::error::ExplainError;
 use super::findings::Total;
-use crate::error::{CANNOT_RUN, FOUND, UserError};
 use crate::render::significant;
 
 /// Limits of a program's shootdowns. A number that is `None` has no limit.
@@ -42,11 +42,11 @@ impl FromStr for Budget {
 
 impl Budget {
     /// Returns the limits that a program exceeds as an error.
-    pub(super) fn check(&self, total: &Total) -> Result<(), Exceeded> {
+    pub(super) fn check(&self, total: &Total) -> Result<(), ExplainError> {
         let mut exceeded = Vec::new();
         let counts = [
-            ("requests", self.requests, total.requests),
-            ("interrupts", self.interrupts, total.interrupts),
+            ("requests", self.requests, total.sum.requests),
+            ("interrupts", self.interrupts, total.sum.interrupts),
         ];
         for (name, limit, number) in counts {
             if let Some(limit) = limit.filter(|limit| number > *limit) {
@@ -58,43 +58,17 @@ impl Budget {
             let percent = significant(percent);
             exceeded.push(format!("{percent} % of CPU time, and the budget has {limit} %"));
         }
-        if exceeded.is_empty() { Ok(()) } else { Err(Exceeded(exceeded.join("; "))) }
-    }
-}
-
-/// A program exceeds its budget.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Exceeded(String);
-
-impl UserError for Exceeded {
-    fn exit_status(&self) -> u8 {
-        FOUND
-    }
-
-    fn remedy(&self) -> String {
-        "compare with an earlier recording: shootdown explain --compare EARLIER FILE".to_owned()
-    }
-}
-
-/// A program is within its budget as far as it was recorded.
-#[derive(Debug, thiserror::Error)]
-#[error("the budget cannot be checked, because the recording lacks events")]
-pub(super) struct Undecided;
-
-impl UserError for Undecided {
-    fn exit_status(&self) -> u8 {
-        CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "record again, on a host with less load".to_owned()
+        if exceeded.is_empty() {
+            return Ok(());
+        }
+        Err(ExplainError::Exceeded(exceeded.join("; ")))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shootdown_explain::Sum;
 
     #[test]
     fn only_known_limits_are_parsed() {
@@ -109,7 +83,8 @@ mod tests {
 
     #[test]
     fn number_above_the_limit_exceeds_it() {
-        let total = Total { requests: 10, interrupts: 4, cpu_share: 0.002, ..Total::default() };
+        let sum = Sum { requests: 10, interrupts: 4, ..Sum::default() };
+        let total = Total { sum, cpu_share: 0.002, ..Total::default() };
         let check = |text: &str| text.parse::<Budget>().expect("limits").check(&total);
         assert!(check("requests<=10,interrupts<=4,cpu<=0.2%").is_ok());
         let both = check("requests<=9,cpu<=0.1%").expect_err("two limits").to_string();

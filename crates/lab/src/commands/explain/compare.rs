@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use shootdown_explain::Sum;
 
-use super::findings::{Findings, SiteRow, Total};
+use super::findings::{Findings, Total};
 use super::text::percent;
 use crate::error::shown;
 use crate::render::table::Table;
@@ -25,33 +26,20 @@ pub(super) struct Comparison {
 struct Row {
     cause: String,
     caller: Option<String>,
-    before: Numbers,
-    after: Numbers,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Numbers {
-    requests: u64,
-    interrupts: u64,
-    cpu_ns: u64,
-}
-
-impl Numbers {
-    fn of(row: &SiteRow) -> Self {
-        Self { requests: row.requests, interrupts: row.interrupts, cpu_ns: row.cpu_ns }
-    }
+    before: Sum,
+    after: Sum,
 }
 
 impl Comparison {
     pub(super) fn of(before: &Findings, after: &Findings) -> Self {
-        let mut rows: HashMap<(&str, Option<&str>), [Numbers; 2]> = HashMap::new();
+        let mut rows: HashMap<(&str, Option<&str>), [Sum; 2]> = HashMap::new();
         for (side, findings) in [before, after].into_iter().enumerate() {
             for row in &findings.callers {
                 let key = (&*row.cause, row.caller.as_deref());
-                rows.entry(key).or_default()[side] = Numbers::of(row);
+                rows.entry(key).or_default()[side] = row.sum;
             }
         }
-        let row = |((cause, caller), [before, after]): ((&str, Option<&str>), [Numbers; 2])| Row {
+        let row = |((cause, caller), [before, after]): ((&str, Option<&str>), [Sum; 2])| Row {
             cause: cause.to_owned(),
             caller: caller.map(str::to_owned),
             before,
@@ -73,8 +61,8 @@ impl Comparison {
             "{} requests instead of {}, {} of CPU time instead of {}\n\
              The program used {} of CPU time instead of {}, and two threads of one space ran at \
              once for {} of the time instead of {}.\n\n",
-            grouped(after.requests),
-            grouped(before.requests),
+            grouped(after.sum.requests),
+            grouped(before.sum.requests),
             percent(after.cpu_share),
             percent(before.cpu_share),
             duration(after.program_ns),

@@ -92,22 +92,20 @@ impl Times {
     }
 }
 
-/// The purposes of functions that interrupts call, by the beginning of their names.
-const PURPOSES: [(&str, &str); 9] = [
-    ("do_kernel_range_flush", "pages of the kernel flushed (BPF, modules, vmalloc)"),
-    ("do_flush_tlb_all", "pages of the kernel flushed (BPF, modules, vmalloc)"),
-    ("kernel_tlb_flush", "pages of the kernel flushed (BPF, modules, vmalloc)"),
-    ("ipi_", "membarrier"),
-    ("do_sync_core", "code of the kernel patched"),
-    ("tlb_remove_table_smp_sync", "page tables freed"),
-    ("sched_ttwu_pending", "a thread woken"),
-    ("rcu_", "RCU"),
-    ("remote_function", "performance events"),
-];
-
+/// Returns the purpose of a function that interrupts call, or its name.
 fn purpose(function: &str) -> &str {
-    let known = PURPOSES.iter().find(|(start, _)| function.starts_with(start));
-    known.map_or(function, |(_, purpose)| purpose)
+    match function {
+        "do_kernel_range_flush" | "do_flush_tlb_all" => {
+            "pages of the kernel flushed (BPF, modules, vmalloc)"
+        }
+        "ipi_mb" | "ipi_sync_core" | "ipi_rseq" | "ipi_sync_rq_state" => "membarrier",
+        "do_sync_core" => "code of the kernel patched",
+        "tlb_remove_table_smp_sync" => "page tables freed",
+        "sched_ttwu_pending" => "a thread woken",
+        "remote_function" => "performance events",
+        _ if function.starts_with("rcu_") => "RCU",
+        _ => function,
+    }
 }
 
 /// The kernel's counters of each CPU.
@@ -117,6 +115,12 @@ pub(super) struct Interrupts(String);
 impl Interrupts {
     pub(super) fn now() -> Self {
         Self(fs::read_to_string("/proc/interrupts").unwrap_or_default())
+    }
+
+    /// Returns the number of the last CPU, plus 1; `None` if the kernel does not list them.
+    pub(super) fn cpus(&self) -> Option<u32> {
+        let last = self.0.lines().next()?.split_whitespace().next_back()?;
+        last.strip_prefix("CPU")?.parse::<u32>().ok()?.checked_add(1)
     }
 
     /// Returns the counters of a CPU by their descriptions, or by their names without one.
@@ -130,28 +134,32 @@ impl Interrupts {
         let counter = |line: &str| {
             let (name, counts) = line.split_once(':')?;
             let words: Vec<_> = counts.split_whitespace().collect();
-            let count = words.get(column)?.parse().ok()?;
+            let count: u64 = words.get(column)?.parse().ok()?;
             let description = words.get(cpus.len()..).unwrap_or_default().join(" ");
             let name = if description.is_empty() { name.trim().to_owned() } else { description };
             Some((name, count))
         };
-        lines.filter_map(counter).collect()
+        let mut counters: HashMap<String, u64> = HashMap::new();
+        // Several lines may have one description.
+        for (name, count) in lines.filter_map(counter) {
+            *counters.entry(name).or_default() += count;
+        }
+        counters
     }
 
     /// Returns the counters of a CPU that grew until `later`, the most first.
     fn grown(&self, later: &Self, cpu: u32) -> Vec<Counter> {
         let before = self.of(cpu);
-        let grown = later.of(cpu).into_iter().map(|(name, count)| {
-            let count = count.saturating_sub(before.get(&name).copied().unwrap_or_default());
-            Counter { name, count }
-        });
-        let mut grown: Vec<_> = grown.filter(|counter| counter.count > 0).collect();
-        grown.sort_by(|one, other| (other.count, &one.name).cmp(&(one.count, &other.name)));
-        grown
+        let mut grown = later.of(cpu);
+        for (name, count) in &mut grown {
+            *count = count.saturating_sub(before.get(name).copied().unwrap_or_default());
+        }
+        grown.retain(|_, count| *count > 0);
+        by_count(grown).map(|(name, count)| Counter { name, count }).collect()
     }
 }
 
-/// What only the recorder of a running machine knows.
+/// Numbers that the recorder reads while it records, and that no recording has.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
     pub(super) calls: Vec<OtherCall>,
@@ -183,8 +191,7 @@ impl OfCpu {
             *sums.entry((by, analysis.causes.name(flush.cause).to_owned())).or_default() += 1;
         }
         let sender = |((by, cause), requests)| Sender { by, cause, requests };
-        let mut senders: Vec<_> = sums.into_iter().map(sender).collect();
-        senders.sort_by(|one, other| (other.requests, &one.by).cmp(&(one.requests, &other.by)));
+        let senders = by_count(sums).map(sender).collect();
         Self {
             schema: SCHEMA,
             cpu,
@@ -197,7 +204,7 @@ impl OfCpu {
         }
     }
 
-    /// Returns the answer, and `rows_max` rows of each table.
+    /// Returns the answer, and `rows_max` rows of each table that has some.
     pub(super) fn text(&self, rows_max: usize) -> String {
         let Self { cpu, requests, senders, waits, gaps, others, counters, .. } = self;
         let mut text = match senders.first() {
@@ -205,7 +212,7 @@ impl OfCpu {
             Some(first) => format!(
                 "CPU {cpu} was asked to flush {} times, {} of them by {} in {}\n\n\
                  From a request until CPU {cpu} flushed: {}.\n\
-                 Between two requests: {}.\n\n",
+                 Between two requests: {}.\n",
                 grouped(*requests),
                 grouped(first.requests),
                 shown(&first.cause),
@@ -214,32 +221,32 @@ impl OfCpu {
                 gaps.text(),
             ),
         };
-        let mut table = Table::default().left(["by", "cause"]).right(["requests"]);
-        for Sender { by, cause, requests } in senders.iter().take(rows_max) {
-            table.row([shown(by), shown(cause), grouped(*requests)]);
-        }
-        text += &table.to_string();
+        let mut add = |mut table: Table, rows: Vec<Vec<String>>| {
+            if !rows.is_empty() {
+                rows.into_iter().for_each(|row| table.row(row));
+                text += &format!("\n{table}");
+            }
+        };
+        let table = Table::default;
+        let first = senders.iter().take(rows_max);
+        let row = |it: &Sender| vec![shown(&it.by), shown(&it.cause), grouped(it.requests)];
+        add(table().left(["by", "cause"]).right(["requests"]), first.map(row).collect());
         let all: BTreeSet<_> = waits.histogram.keys().chain(gaps.histogram.keys()).collect();
-        let mut table = Table::default().right(["below", "waits", "gaps"]);
-        let of = |times: &Times, below| grouped(times.histogram.get(below).copied().unwrap_or(0));
-        for below in all {
-            table.row([duration(*below), of(waits, below), of(gaps, below)]);
-        }
-        text += &format!("\n{table}");
+        let of =
+            |times: &Times, below: &u64| grouped(times.histogram.get(below).copied().unwrap_or(0));
+        let row = |below: &u64| vec![duration(*below), of(waits, below), of(gaps, below)];
+        add(table().right(["below", "waits", "gaps"]), all.into_iter().map(row).collect());
         let Some((others, counters)) = others.as_ref().zip(counters.as_ref()) else {
             return text
                 + "\nA recording has no interrupts but flushes: run explain --all --cpu N.\n";
         };
-        let mut table = Table::default().left(["other calls by interrupts"]).right(["calls"]);
-        for Other { purpose, calls } in others.iter().take(rows_max) {
-            table.row([shown(purpose), grouped(*calls)]);
-        }
-        text += &format!("\n{table}");
-        let mut table = Table::default().left(["/proc/interrupts"]).right(["count"]);
-        for Counter { name, count } in counters.iter().take(rows_max) {
-            table.row([shown(name), grouped(*count)]);
-        }
-        text + &format!("\n{table}")
+        let first = others.iter().take(rows_max);
+        let row = |it: &Other| vec![shown(&it.purpose), grouped(it.calls)];
+        add(table().left(["other calls by interrupts"]).right(["calls"]), first.map(row).collect());
+        let first = counters.iter().take(rows_max);
+        let row = |it: &Counter| vec![shown(&it.name), grouped(it.count)];
+        add(table().left(["/proc/interrupts"]).right(["count"]), first.map(row).collect());
+        text
     }
 }
 
@@ -248,10 +255,14 @@ fn others(cpu: u32, calls: &[OtherCall]) -> Vec<Other> {
     for call in calls.iter().filter(|call| call.cpu == cpu) {
         *sums.entry(purpose(&call.function)).or_default() += call.count;
     }
-    let other = |(purpose, calls): (&str, u64)| Other { purpose: purpose.to_owned(), calls };
-    let mut others: Vec<_> = sums.into_iter().map(other).collect();
-    others.sort_by(|one, other| (other.calls, &one.purpose).cmp(&(one.calls, &other.purpose)));
-    others
+    by_count(sums).map(|(purpose, calls)| Other { purpose: purpose.to_owned(), calls }).collect()
+}
+
+/// Returns names with their counts, the largest count first.
+fn by_count<K: Ord>(counts: HashMap<K, u64>) -> impl Iterator<Item = (K, u64)> {
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by(|(name, count), (other, more)| (more, name).cmp(&(count, other)));
+    counts.into_iter()
 }
 
 #[cfg(test)]
@@ -273,6 +284,7 @@ mod tests {
         let others: Vec<_> =
             others(1, &calls).into_iter().map(|it| (it.purpose, it.calls)).collect();
         assert_eq!(others, [("membarrier".to_owned(), 6), ("f".to_owned(), 3)]);
+        assert_eq!(purpose("ipi_of_a_driver"), "ipi_of_a_driver");
     }
 
     #[test]
@@ -286,5 +298,8 @@ mod tests {
             text(9).grown(&text(12), 2).into_iter().map(|it| (it.name, it.count)).collect();
         assert_eq!(grown, [("Rescheduling".to_owned(), 3)]);
         assert!(text(9).grown(&text(12), 1).is_empty(), "no such CPU");
+        assert_eq!(text(9).cpus(), Some(3));
+        let twice = |count| Interrupts(format!("  CPU0\n1: {count} disk\n2: {count} disk\n"));
+        assert_eq!(twice(1).grown(&twice(4), 0)[0].count, 6, "two lines with one description");
     }
 }

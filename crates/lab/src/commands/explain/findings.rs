@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suffered, Sum};
+use shootdown_recording::Source;
 use shootdown_recording::record::Frame;
 
 /// The causes and call sites of a program's shootdowns.
@@ -23,6 +24,10 @@ pub(super) struct Findings {
     pub(super) suffered: Vec<SufferedRow>,
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
+    /// `true` if the program flushed, and the imported text names none of the CPUs that it asked.
+    pub(super) is_blind: bool,
+    /// Number of the program's flushes, also of those that asked no CPU.
+    pub(super) announced: u64,
     /// `null` if the recording lacks the kernel's counters.
     pub(super) balance: Option<Balanced>,
     pub(super) overhead: Overhead,
@@ -31,16 +36,8 @@ pub(super) struct Findings {
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Total {
-    /// Number of times that a CPU was asked to flush.
-    pub(super) requests: u64,
-    /// Number of interrupts that were sent.
-    pub(super) interrupts: u64,
-    /// Number of requests to CPUs that were idle, or ran another program.
-    pub(super) in_vain: u64,
-    /// CPU time of senders and targets.
-    pub(super) cpu_ns: u64,
-    /// The part of `cpu_ns` that was measured; the rest is modelled.
-    pub(super) measured_ns: u64,
+    #[serde(flatten)]
+    pub(super) sum: Sum,
     /// `cpu_ns`, divided by the CPU time of the program.
     pub(super) cpu_share: f64,
     /// CPU time of the program.
@@ -66,10 +63,8 @@ pub(super) struct Balanced {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CauseRow {
     pub(super) cause: String,
-    pub(super) requests: u64,
-    pub(super) interrupts: u64,
-    pub(super) in_vain: u64,
-    pub(super) cpu_ns: u64,
+    #[serde(flatten)]
+    pub(super) sum: Sum,
     /// The part of the total's `cpu_ns`.
     pub(super) share: f64,
     /// The setting of the kernel that controls a cause without a call site.
@@ -79,15 +74,12 @@ pub(super) struct CauseRow {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SiteRow {
     pub(super) cause: String,
-    pub(super) requests: u64,
-    pub(super) interrupts: u64,
-    pub(super) cpu_ns: u64,
+    #[serde(flatten)]
+    pub(super) sum: Sum,
     /// The part of the total's `cpu_ns`.
     pub(super) share: f64,
     /// The calls of the program, the innermost first.
     pub(super) frames: Vec<String>,
-    /// Number of requests to CPUs that were idle, or ran another program.
-    pub(super) in_vain: u64,
     pub(super) advice: Vec<AdviceRow>,
     /// The call that probably is the program's own: the first one outside libraries of the system
     /// and language runtimes.
@@ -108,10 +100,9 @@ pub(super) struct SufferedRow {
     /// `true` for a thread of the kernel.
     pub(super) is_kernel: bool,
     pub(super) cause: String,
-    pub(super) requests: u64,
-    pub(super) interrupts: u64,
-    /// The time that the interrupts took from the program.
-    pub(super) cpu_ns: u64,
+    /// Its CPU time is that of the interrupts, which they took from the program.
+    #[serde(flatten)]
+    pub(super) sum: Sum,
     /// The setting of the kernel that controls the cause.
     pub(super) setting: Option<String>,
 }
@@ -168,35 +159,30 @@ impl Findings {
     ) -> Self {
         let Explanation { total, causes, sites, .. } = explanation;
         let share = |sum: &Sum| sum.cpu_ns as f64 / total.cpu_ns.max(1) as f64;
-        let name = |cause| analysis.causes.name(cause).to_owned();
         let stand_for = analysis.stacks_stand_for.min(analysis.announced) as f64;
-        let setting = |cause| analysis.causes.setting(cause).map(str::to_owned);
-        let rows = sites.iter().zip(advice).map(|(site, advice)| {
-            let row = row(site, name(site.cause), share(&site.sum), advice);
-            let has_calls = !row.frames.is_empty();
-            let without_calls = (!has_calls).then(|| why_without_calls(analysis, &row.cause));
-            SiteRow { without_calls, ..row }
-        });
-        let sites: Vec<_> = rows.collect();
+        let rows = sites.iter().zip(advice);
+        let sites: Vec<_> =
+            rows.map(|(site, advice)| row(analysis, site, share(&site.sum), advice)).collect();
         Self {
             schema: SCHEMA,
             total: Total::of(analysis, explanation),
             causes: causes
                 .iter()
                 .map(|(cause, sum)| CauseRow {
-                    cause: name(*cause),
-                    requests: sum.requests,
-                    interrupts: sum.interrupts,
-                    in_vain: sum.in_vain,
-                    cpu_ns: sum.cpu_ns,
+                    cause: analysis.causes.name(*cause).to_owned(),
+                    sum: *sum,
                     share: share(sum),
-                    setting: setting(*cause),
+                    setting: analysis.causes.setting(*cause).map(str::to_owned),
                 })
                 .collect(),
             callers: by_caller(&sites),
             sites,
             suffered: explanation.suffered.iter().map(|it| SufferedRow::of(analysis, it)).collect(),
             lost: analysis.lost,
+            is_blind: analysis.announced > 0
+                && analysis.received.is_empty()
+                && analysis.header.source != Source::Tracefs,
+            announced: analysis.announced,
             balance: analysis.balance.map(|balance| Balanced {
                 recorded: balance.recorded,
                 counted: balance.counted,
@@ -229,11 +215,7 @@ impl Total {
             requests => attributed as f64 / requests as f64,
         };
         Self {
-            requests: total.requests,
-            interrupts: total.interrupts,
-            in_vain: total.in_vain,
-            cpu_ns: total.cpu_ns,
-            measured_ns: total.measured_ns,
+            sum: *total,
             cpu_share: total.cpu_ns as f64 / analysis.program_ns.max(1) as f64,
             program_ns: analysis.program_ns,
             parallel_share: analysis.parallel_ns as f64 / analysis.busy_ns.max(1) as f64,
@@ -250,9 +232,7 @@ impl SufferedRow {
             sender: sender.clone(),
             is_kernel: *is_kernel,
             cause: analysis.causes.name(*cause).to_owned(),
-            requests: sum.requests,
-            interrupts: sum.interrupts,
-            cpu_ns: sum.interrupts * Costs::MODEL.interrupt_ns,
+            sum: Sum { cpu_ns: sum.interrupts * Costs::MODEL.interrupt_ns, measured_ns: 0, ..*sum },
             setting: analysis.causes.setting(*cause).map(str::to_owned),
         }
     }
@@ -282,11 +262,8 @@ fn by_caller(sites: &[SiteRow]) -> Vec<SiteRow> {
             continue;
         };
         let caller = &mut callers[*index];
-        caller.requests += site.requests;
-        caller.interrupts += site.interrupts;
-        caller.cpu_ns += site.cpu_ns;
+        caller.sum = caller.sum.combined(&site.sum, u64::saturating_add);
         caller.share += site.share;
-        caller.in_vain += site.in_vain;
         caller.sampled += site.sampled;
         caller.stacks += site.stacks;
         for advice in &mut caller.advice {
@@ -296,7 +273,7 @@ fn by_caller(sites: &[SiteRow]) -> Vec<SiteRow> {
             advice.saves_in_all = advice.saves_in_all.max(same.saves_in_all);
         }
     }
-    callers.sort_by_key(|caller| std::cmp::Reverse(caller.cpu_ns));
+    callers.sort_by_key(|caller| std::cmp::Reverse(caller.sum.cpu_ns));
     callers
 }
 
@@ -314,7 +291,9 @@ fn reason(balance: Balance, lost: u64) -> &'static str {
     }
 }
 
-fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
+fn row(analysis: &Analysis, site: &Site, share: f64, advice: Vec<Advice>) -> SiteRow {
+    let cause = analysis.causes.name(site.cause).to_owned();
+    let has_calls = !site.frames.is_empty();
     let advice = advice.into_iter().map(|advice| AdviceRow {
         change: advice.remedy.change,
         saves: advice.saves,
@@ -325,18 +304,15 @@ fn row(site: &Site, cause: String, share: f64, advice: Vec<Advice>) -> SiteRow {
         source: advice.remedy.source,
     });
     SiteRow {
+        without_calls: (!has_calls).then(|| why_without_calls(analysis, &cause)),
         cause,
-        requests: site.sum.requests,
-        interrupts: site.sum.interrupts,
-        cpu_ns: site.sum.cpu_ns,
+        sum: site.sum,
         share,
         frames: site.frames.iter().map(shown_frame).collect(),
-        in_vain: site.sum.in_vain,
         advice: advice.collect(),
         caller: caller(&site.frames).map(shown_frame),
         sampled: site.sampled,
         stacks: 1,
-        without_calls: None,
     }
 }
 
@@ -350,37 +326,11 @@ pub(crate) fn shown_frame(frame: &Frame) -> String {
     }
 }
 
-/// Files and functions that call the kernel for a program.
+/// Files and functions that call the kernel for a program, by the beginning of their names.
 const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
-const SYSTEM_FUNCTIONS: [&str; 27] = [
-    "runtime.",
-    "syscall.",
-    "internal/",
-    "__",
-    "[0x",
-    "madvise",
-    "munmap",
-    "mprotect",
-    "mmap",
-    "mremap",
-    "ftruncate",
-    "je_",
-    "_rjem_",
-    "duckdb_je_",
-    "tcmalloc::",
-    "tc_",
-    "mi_",
-    "_mi_",
-    "operator new",
-    "operator delete",
-    "alloc::",
-    "core::",
-    "std::",
-    "_PyEval_",
-    "_PyFunction_",
-    "_PyObject_",
-    "PyObject_",
-];
+const SYSTEM_FUNCTIONS: &str = "runtime.,syscall.,internal/,__,[0x,madvise,munmap,mprotect,mmap,\
+    mremap,ftruncate,je_,_rjem_,duckdb_je_,tcmalloc::,tc_,mi_,_mi_,operator new,operator delete,\
+    alloc::,core::,std::,_PyEval_,_PyFunction_,_PyObject_,PyObject_";
 /// Functions of allocators, which programs link or preload.
 const ALLOCATORS: [&str; 8] =
     ["free", "cfree", "malloc", "calloc", "realloc", "sbrk", "brk", "ruby_sized_xfree"];
@@ -407,7 +357,7 @@ pub(crate) fn caller(frames: &[Frame]) -> Option<&Frame> {
 fn is_of_system(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     SYSTEM_FILES.iter().any(|start| file.starts_with(start))
-        || SYSTEM_FUNCTIONS.iter().any(|start| frame.function.starts_with(start))
+        || SYSTEM_FUNCTIONS.split(',').any(|start| frame.function.starts_with(start))
         || ALLOCATORS.contains(&&*frame.function)
 }
 

@@ -4,11 +4,12 @@
 //! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
 //! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
 //! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a
-//! part of the page of `shootdown report`.
+//! part of the page of `shootdown report`, and `error` has the errors.
 
 mod budget;
 mod compare;
 mod cpu;
+mod error;
 mod findings;
 mod flamegraph;
 mod folded;
@@ -25,15 +26,16 @@ use clap::{ArgGroup, Args, ValueEnum};
 use shootdown_explain::{Analysis, Costs, Explanation};
 
 use super::record::{self, Follow, ProgramOutput, Purpose, StackOptions};
-use crate::error::{Failure, UserError};
+use crate::error::Failure;
 use crate::output::{Existing, print};
 use crate::recordings::{open_intact_part, refused};
-use crate::render::json;
+use crate::render::{grouped, json};
 use crate::selection::Selection;
 
-use budget::{Budget, Undecided};
+use budget::Budget;
 use compare::Comparison;
 use cpu::{Beside, Interrupts, OfCpu};
+use error::ExplainError;
 use findings::{Findings, Overhead};
 pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
@@ -85,9 +87,9 @@ pub(crate) struct Explain {
     /// Keep the recording of a command or of running programs as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "recording")]
     output: Option<PathBuf>,
-    /// Who selects the calls and faults of CMD among those of all programs [default: recorder, if
-    /// other programs use at most a quarter of the CPUs' time]
-    #[arg(long, value_enum, value_name = "WHO", conflicts_with_all = ["recording", "output"])]
+    /// The side that selects the calls and faults of CMD among those of all programs [default:
+    /// recorder, if other programs use at most a quarter of the CPUs' time]
+    #[arg(long, value_enum, value_name = "SIDE", conflicts_with_all = ["recording", "output"])]
     follow: Option<Follow>,
     #[command(flatten)]
     stacks: StackOptions,
@@ -120,12 +122,12 @@ impl Explain {
     /// Explains a recording, or records a command first.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         if !self.format.has_tables() && (self.cpu.is_some() || self.compare.is_some()) {
-            return Err(OnlyTables.into());
+            return Err(ExplainError::OnlyTables.into());
         }
         if let Some(recording) = &self.recording {
             return self.explain(recording, Overhead::default(), None);
         }
-        let directory = tempfile::tempdir().map_err(NoDirectory)?;
+        let directory = tempfile::tempdir().map_err(ExplainError::NoDirectory)?;
         let path = match &self.output {
             Some(path) => path.clone(),
             None => directory.path().join("recording"),
@@ -140,6 +142,9 @@ impl Explain {
         };
         let how = (&self.stacks, purpose, program_output);
         let before = Interrupts::now();
+        if let (Some(cpu), Some(cpus)) = (self.cpu, before.cpus()) {
+            refuse_missing(cpu, cpus)?;
+        }
         let live = record::to_file(&path, Existing::Keep, &self.selection, &self.command, how)?;
         let overhead = Overhead {
             stacks_lost: Some(live.stacks_lost),
@@ -159,10 +164,7 @@ impl Explain {
     ) -> Result<(), Failure> {
         let (analysis, explanation, is_whole) = analysed(path)?;
         if let Some(cpu) = self.cpu {
-            let cpus = analysis.header.cpus;
-            if cpu >= cpus {
-                return Err(NoCpu { cpu, cpus }.into());
-            }
+            refuse_missing(cpu, analysis.header.cpus)?;
             let of_cpu = OfCpu::of(cpu, &analysis, &explanation, beside);
             let is_json = self.format == Format::Json;
             return Ok(print(&if is_json { json(&of_cpu) } else { of_cpu.text(self.sites) })?);
@@ -187,7 +189,11 @@ impl Explain {
         }
         let Some(budget) = &self.budget else { return Ok(()) };
         budget.check(&findings.total)?;
-        if is_whole && findings.lost == 0 { Ok(()) } else { Err(Undecided.into()) }
+        if is_whole && findings.lost == 0 && !findings.is_blind {
+            Ok(())
+        } else {
+            Err(ExplainError::Undecided.into())
+        }
     }
 
     fn compare(&self, findings: &Findings, earlier: &Path) -> Result<(), Failure> {
@@ -203,6 +209,10 @@ impl Explain {
     }
 }
 
+fn refuse_missing(cpu: u32, cpus: u32) -> Result<(), ExplainError> {
+    if cpu < cpus { Ok(()) } else { Err(ExplainError::NoCpu { cpu, last: cpus.saturating_sub(1) }) }
+}
+
 /// Reads a recording, and sums its flushes. The last result is `false` if the file was cut.
 fn analysed(path: &Path) -> Result<(Analysis, Explanation, bool), Failure> {
     let costs = Costs::MODEL;
@@ -212,46 +222,10 @@ fn analysed(path: &Path) -> Result<(Analysis, Explanation, bool), Failure> {
         // If standard error is closed, only the note is lost.
         let _ = writeln!(io::stderr(), "note: only the intact part is explained: {cut}");
     }
+    if analysis.lost > 0 {
+        let lost = grouped(analysis.lost);
+        let _ = writeln!(io::stderr(), "warning: {lost} events were lost, so counts are too small");
+    }
     let explanation = Explanation::of(&analysis, costs);
     Ok((analysis, explanation, reader.cut().is_none()))
-}
-
-/// The recorded machine has no such CPU.
-#[derive(Debug, thiserror::Error)]
-#[error("no CPU {cpu}: the recorded machine has {cpus} CPUs")]
-struct NoCpu {
-    cpu: u32,
-    cpus: u32,
-}
-
-impl UserError for NoCpu {
-    fn remedy(&self) -> String {
-        format!("--cpu N, with N from 0 to {}", self.cpus.saturating_sub(1))
-    }
-}
-
-/// The format shows call sites, and the result has none.
-#[derive(Debug, thiserror::Error)]
-#[error("--cpu and --compare have no such format")]
-struct OnlyTables;
-
-impl UserError for OnlyTables {
-    fn remedy(&self) -> String {
-        "use --format text or --format json".to_owned()
-    }
-}
-
-/// There is no room for the recording.
-#[derive(Debug, thiserror::Error)]
-#[error("no temporary directory: {0}")]
-struct NoDirectory(std::io::Error);
-
-impl UserError for NoDirectory {
-    fn exit_status(&self) -> u8 {
-        crate::error::CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "name a file for the recording with --output FILE".to_owned()
-    }
 }

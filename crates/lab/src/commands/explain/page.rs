@@ -6,13 +6,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use shootdown_explain::{Analysis, Costs, Explanation};
+use shootdown_explain::{Analysis, Explanation};
 
 use super::findings::{AdviceRow, Findings, Overhead, SiteRow};
 use super::predict::{self, Prediction};
-use super::{flamegraph, text};
+use super::{analysed, flamegraph, text};
 use crate::error::{Failure, shown};
-use crate::recordings::{open_intact_part, refused};
 use crate::render::page::{escaped, visible};
 use crate::render::table::Table;
 use crate::render::timeline::{COLUMNS, PARTS_MAX, Part, timeline};
@@ -37,10 +36,7 @@ impl Program {
     ///
     /// If the recording cannot be read.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, Failure> {
-        let costs = Costs::MODEL;
-        let mut reader = open_intact_part(path)?;
-        let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
-        let explanation = Explanation::of(&analysis, costs);
+        let (analysis, explanation, _) = analysed(path)?;
         if explanation.total.requests == 0 {
             return Ok(None);
         }
@@ -107,10 +103,10 @@ fn causes(findings: &Findings) -> String {
     for row in &findings.causes {
         let cells = [
             shown(&row.cause),
-            grouped(row.requests),
-            grouped(row.interrupts),
-            grouped(row.in_vain),
-            duration(row.cpu_ns),
+            grouped(row.sum.requests),
+            grouped(row.sum.interrupts),
+            grouped(row.sum.in_vain),
+            duration(row.sum.cpu_ns),
             text::percent(row.share),
         ];
         let setting = has_settings.then(|| row.setting.clone().unwrap_or_default());
@@ -165,11 +161,11 @@ fn one(site: &SiteRow) -> String {
         "<summary><b>{place}</b> by {}: {} of CPU time ({})</summary>\n\
          <p>{} requests, {} interrupts, {} in vain.</p>\n",
         visible(&site.cause),
-        duration(site.cpu_ns),
+        duration(site.sum.cpu_ns),
         text::percent(site.share),
-        grouped(site.requests),
-        grouped(site.interrupts),
-        grouped(site.in_vain),
+        grouped(site.sum.requests),
+        grouped(site.sum.interrupts),
+        grouped(site.sum.in_vain),
     );
     for AdviceRow { change, saves, by, doubt, price, source, .. } in &site.advice {
         let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
@@ -219,7 +215,7 @@ fn requests_over_time(analysis: &Analysis, explanation: &Explanation) -> String 
     if explanation.causes.len() > PARTS_MAX {
         parts[PARTS_MAX - 1].label = "others".to_owned();
     }
-    for flush in &analysis.flushes {
+    for (flush, _) in explanation.flushes(analysis) {
         let position = explanation.causes.iter().position(|(cause, _)| *cause == flush.cause);
         let part = position.unwrap_or_default().min(parts.len() - 1);
         let of_all = flush.at_ns as f64 / analysis.time_ns.max(1) as f64;

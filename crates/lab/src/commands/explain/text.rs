@@ -1,5 +1,7 @@
 //! Findings as text for reading. The first line is the answer.
 
+use shootdown_explain::Sum;
+
 use super::findings::{AdviceRow, Balanced, Findings, SiteRow, SufferedRow, Total};
 use crate::error::shown;
 use crate::render::table::Table;
@@ -19,7 +21,7 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     let mut text = answer(findings);
     let command = format!("`{}`", shown(findings.recording.command.join(" ")));
     text += &format!("\n{}\n", totals(findings, &command));
-    if total.requests > 0 {
+    if total.sum.requests > 0 {
         text += &format!("\n{}", causes(findings));
         for (number, caller) in (1..).zip(callers.iter().take(sites_max)) {
             text += &format!("\n{}", one(number, caller, is_worth_it(findings)));
@@ -34,7 +36,7 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
 
 /// Returns `true` if shootdowns take enough of the program's CPU time to advise a change.
 pub(super) fn is_worth_it(findings: &Findings) -> bool {
-    findings.total.requests > 0 && findings.total.cpu_share >= WORTH_MIN
+    findings.total.sum.requests > 0 && findings.total.cpu_share >= WORTH_MIN
 }
 
 /// Returns the first line: the size of the cost, and if a change can gain something, the caller
@@ -42,6 +44,10 @@ pub(super) fn is_worth_it(findings: &Findings) -> bool {
 pub(super) fn answer(findings: &Findings) -> String {
     let share = percent(findings.total.cpu_share);
     let mut text = match findings.callers.first() {
+        None if findings.is_blind => format!(
+            "unknown: the recording names no CPU that was asked by its {} flushes",
+            grouped(findings.announced)
+        ),
         None => "no shootdowns: no thread asked another CPU to flush".to_owned(),
         Some(_) if !is_worth_it(findings) => format!(
             "nothing to gain: shootdowns take {share} of the program's CPU time, and a change is \
@@ -60,8 +66,9 @@ pub(super) fn answer(findings: &Findings) -> String {
             )
         }
     };
-    let others: u64 = findings.suffered.iter().map(|it| it.requests).sum();
-    if let Some(first) = findings.suffered.first().filter(|_| others > findings.total.requests) {
+    let others: u64 = findings.suffered.iter().map(|it| it.sum.requests).sum();
+    if let Some(first) = findings.suffered.first().filter(|_| others > findings.total.sum.requests)
+    {
         text += &format!(
             "; others interrupted the program {} times, mostly {} by {}",
             grouped(others),
@@ -108,9 +115,9 @@ fn suffered(findings: &Findings) -> String {
         table.row([
             sender(row),
             shown(&row.cause),
-            grouped(row.requests),
-            grouped(row.interrupts),
-            duration(row.cpu_ns),
+            grouped(row.sum.requests),
+            grouped(row.sum.interrupts),
+            duration(row.sum.cpu_ns),
             row.setting.clone().unwrap_or_default(),
         ]);
     }
@@ -119,9 +126,8 @@ fn suffered(findings: &Findings) -> String {
 
 /// Returns the CPU time of the program, which is called `name`, and the sums of its shootdowns.
 pub(super) fn totals(findings: &Findings, name: &str) -> String {
-    let Total { requests, interrupts, in_vain, cpu_ns, measured_ns, cpu_share, program_ns, .. } =
-        findings.total;
-    let parallel_share = findings.total.parallel_share;
+    let Total { sum, cpu_share, program_ns, parallel_share, .. } = findings.total;
+    let Sum { requests, interrupts, in_vain, cpu_ns, measured_ns, .. } = sum;
     format!(
         "{name} used {} of CPU time in {}. Its shootdowns: {} requests, {} interrupts, {} of \
          CPU time ({} of the program's; {} of it measured, the rest modelled). {} requests went \
@@ -148,10 +154,10 @@ fn causes(findings: &Findings) -> String {
     for row in &findings.causes {
         table.row([
             shown(&row.cause),
-            grouped(row.requests),
-            grouped(row.interrupts),
-            grouped(row.in_vain),
-            duration(row.cpu_ns),
+            grouped(row.sum.requests),
+            grouped(row.sum.interrupts),
+            grouped(row.sum.in_vain),
+            duration(row.sum.cpu_ns),
             percent(row.share),
             row.setting.clone().unwrap_or_default(),
         ]);
@@ -164,10 +170,10 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
         "{number}. {} {}: {} requests, {} interrupts, {} in vain, {} of CPU time ({})\n",
         shown(&site.cause),
         place(site),
-        grouped(site.requests),
-        grouped(site.interrupts),
-        grouped(site.in_vain),
-        duration(site.cpu_ns),
+        grouped(site.sum.requests),
+        grouped(site.sum.interrupts),
+        grouped(site.sum.in_vain),
+        duration(site.sum.cpu_ns),
         percent(site.share),
     );
     for frame in site.frames.iter().take(FRAMES_MAX) {
@@ -199,12 +205,12 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
 }
 
 fn notes(findings: &Findings) -> String {
-    let Findings { overhead, total, lost, balance, .. } = findings;
+    let Findings { overhead, total, balance, .. } = findings;
     let mut text = format!(
         "\nThe cause is known of {} of {} requests ({}). {} call stacks were sampled, for {} of \
          the program's flushes",
         grouped(total.attributed),
-        grouped(total.requests),
+        grouped(total.sum.requests),
         percent(total.attributed_share),
         grouped(overhead.stacks),
         percent(overhead.stacks_coverage),
@@ -232,10 +238,7 @@ fn notes(findings: &Findings) -> String {
             text += &format!("warning: these differ by more than 2 %: {reason}\n");
         }
     }
-    if *lost > 0 {
-        text += &format!("warning: {} events were lost, so counts are too small\n", grouped(*lost));
-    }
-    if overhead.stacks == 0 && total.requests > 0 {
+    if overhead.stacks == 0 && total.sum.requests > 0 {
         text += "try:   record again with call stacks: shootdown explain -- COMMAND\n";
     }
     text

@@ -1,7 +1,7 @@
 //! `shootdown top`: a live table of the processes and call sites that cause TLB shootdowns.
 //!
 //! In reading order: a `window` is a recording that is being made, and `live` its analysis, both
-//! those of other commands. `sums` adds windows up. `state` is what the user sees and has chosen,
+//! those of other commands. `sums` adds windows up. `state` has what the user sees and has chosen,
 //! and `view` draws it, or `batch` prints it.
 
 mod batch;

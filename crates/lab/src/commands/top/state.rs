@@ -1,4 +1,4 @@
-//! What the user sees and has chosen, and the keys that change it.
+//! The sums that the user sees, the user's choices, and the keys that change them.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) enum Refresh {
     Paused,
 }
 
-/// What a key asks for beyond the display.
+/// An action of a key beyond the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     None,

@@ -154,33 +154,19 @@ impl Sums {
     }
 }
 
-/// The values of `total`, per second of `time`.
+/// Returns a count per second of `time`.
 pub(super) fn per_second(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64().max(1e-3)
 }
 
 fn plus(sum: &mut Sum, other: &Sum) {
-    combine(sum, other, u64::saturating_add);
+    *sum = sum.combined(other, u64::saturating_add);
 }
 
 /// Subtracts a sum. An unsampled flush may later belong to another call site, whose sum then
 /// decreases.
 fn minus(sum: &mut Sum, other: &Sum) {
-    combine(sum, other, u64::saturating_sub);
-}
-
-fn combine(sum: &mut Sum, other: &Sum, operation: fn(u64, u64) -> u64) {
-    let Sum { flushes, requests, interrupts, in_vain, cpu_ns, measured_ns } = sum;
-    for (value, other) in [
-        (flushes, other.flushes),
-        (requests, other.requests),
-        (interrupts, other.interrupts),
-        (in_vain, other.in_vain),
-        (cpu_ns, other.cpu_ns),
-        (measured_ns, other.measured_ns),
-    ] {
-        *value = operation(*value, other);
-    }
+    *sum = sum.combined(other, u64::saturating_sub);
 }
 
 #[cfg(test)]
