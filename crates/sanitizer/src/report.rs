@@ -152,11 +152,6 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Line {
-    /// The plugin has started.
-    Started {
-        /// The architecture.
-        arch: String,
-    },
     /// The plugin cannot work.
     Refused {
         /// The cause.

@@ -28,6 +28,17 @@ pub(super) enum Event {
     Mark,
 }
 
+impl Event {
+    /// Number of the first arguments of which it uses one.
+    pub(super) fn arguments(self) -> usize {
+        match self {
+            Self::Reuse(number, _, order) => number.max(order.unwrap_or(0)) + 1,
+            Self::Settle => 0,
+            Self::Mark => 1,
+        }
+    }
+}
+
 /// A hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hook {

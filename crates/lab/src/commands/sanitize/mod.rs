@@ -235,7 +235,6 @@ impl Sanitize {
                         progress.finish_and_clear();
                         return Err(SanitizeError::Refused { cause }.into());
                     }
-                    Line::Started { .. } => {}
                 }
             }
             if ended {
