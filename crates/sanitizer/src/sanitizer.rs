@@ -34,7 +34,7 @@ pub trait Host: Sync + Send {
     fn print(&self, line: &Line);
 }
 
-/// What to look for.
+/// The faults to look for.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The modes.

@@ -45,7 +45,7 @@ pub(super) struct Array {
     pub(super) len: c_uint,
 }
 
-/// What QEMU reports about itself.
+/// The emulator, as QEMU describes it.
 #[repr(C)]
 pub(super) struct Info {
     pub(super) target_name: *const c_char,

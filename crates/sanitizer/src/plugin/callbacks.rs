@@ -14,11 +14,12 @@ use super::api::{
     ExecuteCallback, Id, Info, MemoryCallback, MemoryInfo, NO_REGISTERS, NOT_EQUAL, Opaque,
     READ_WRITE, READS_REGISTERS,
 };
-use super::options::{self, Hook, Options, Unit};
+use super::options::{Hook, Options};
 use super::places::Places;
 use super::qemu::Qemu;
 use crate::arch::{self, Instruction, Operand, Privilege};
 use crate::cpu::Use;
+use crate::hook::{self, Unit};
 use crate::report::Line;
 use crate::sanitizer::{CPUS_MAX, Event, Host as _, Sanitizer};
 
@@ -287,7 +288,7 @@ extern "C" fn call_hooks(cpu: c_uint, data: Opaque) {
     let cpu = cpu as usize;
     CPU.set(cpu);
     for (index, hook) in hooks {
-        plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook);
+        plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook.event);
     }
 }
 
@@ -324,16 +325,16 @@ impl Plugin {
         self.sanitizer.fetch(Event { cpu, pc, in_user_mode });
     }
 
-    fn call_hook(&self, event: Event, index: usize, hook: &Hook) {
+    fn call_hook(&self, event: Event, index: usize, called: hook::Event) {
         let host = self.sanitizer.host();
         let facts = self.sanitizer.arch().facts();
         let argument = |number: usize| {
             host.operand(event.cpu, facts, Operand::Register(facts.arguments[number]))
         };
-        match hook.event {
-            options::Event::Settle => self.sanitizer.settle(event, index),
-            options::Event::Mark => self.sanitizer.mark(argument(0)),
-            options::Event::Reuse(number, unit, order) => {
+        match called {
+            hook::Event::Settle => self.sanitizer.settle(event, index),
+            hook::Event::Mark => self.sanitizer.mark(argument(0)),
+            hook::Event::Reuse(number, unit, order) => {
                 let value = argument(number);
                 let address = match unit {
                     Unit::Physical => Some(value),

@@ -1,4 +1,4 @@
-//! What broke the first sanitizer: each is a test.
+//! Mistakes of the first sanitizer, and states that it must refuse: a test for each.
 
 use shootdown_sanitizer::Use;
 use shootdown_sanitizer::invalidation::{Pointers, Tags};
