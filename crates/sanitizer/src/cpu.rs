@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::arch::Context;
 use crate::invalidation::{Invalidation, Pages};
-use crate::report::{Act, Change, Later, Mode, Moment, Report};
+use crate::report::{Act, Change, Deed, Later, Mode, Moment, Report, Totals};
 use crate::shadow::{Entry, Tlb};
 use crate::translation::{Access, Kind, Slot, Tag};
 
@@ -47,17 +47,6 @@ pub(crate) struct Changed {
     pub(crate) change: Change,
 }
 
-/// Counts of a CPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) fills: u64,
-    pub(crate) invalidations: u64,
-    pub(crate) root_loads: u64,
-    pub(crate) table_stores: u64,
-    pub(crate) dropped_in_time: u64,
-    pub(crate) not_in_tables: u64,
-}
-
 /// The state of a CPU that its lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -67,7 +56,8 @@ pub(crate) struct State {
     recent: VecDeque<(Moment, usize, Invalidation)>,
     /// Entries that this CPU's stores have changed since the last settling.
     pub(crate) changed: Vec<Changed>,
-    pub(crate) counts: Counts,
+    /// The counts of this CPU alone.
+    pub(crate) counts: Totals,
 }
 
 /// A CPU. Other CPUs take its lock where an event of theirs concerns its entries.
@@ -195,7 +185,7 @@ impl State {
 pub(crate) fn mode(slot: &Slot, act: Act) -> Mode {
     match (slot.kind, act.deed) {
         (Kind::Table, _) => Mode::Tables,
-        (_, crate::report::Deed::Reused(_)) => Mode::Reuse,
-        (_, crate::report::Deed::Settled(_)) => Mode::Permission,
+        (_, Deed::Reused(_)) => Mode::Reuse,
+        (_, Deed::Settled(_)) => Mode::Permission,
     }
 }

@@ -10,9 +10,11 @@ const BITS: usize = 63;
 const TABLE: u64 = 1 << 63;
 
 const FRAME_SHIFT: u32 = 12;
-/// Frames in one chunk, and chunks: 2 TiB of physical addresses.
+/// Frames in one chunk, and chunks.
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 1 << 17;
+/// The first physical address without a word: 2 TiB.
+pub(crate) const LIMIT: u64 = ((CHUNK * CHUNKS) as u64) << FRAME_SHIFT;
 
 type Chunk = Box<[AtomicU64]>;
 
@@ -21,13 +23,8 @@ type Chunk = Box<[AtomicU64]>;
 /// Each word is written and read with sequential consistency, because two CPUs each write one word
 /// and read another: the CPU that fills an entry sets its bit and reads the page-table entry again;
 /// the CPU that stores into the table stores and reads the bits. One of the two observes the other.
+#[derive(Debug)]
 pub struct Frames(Box<[OnceLock<Chunk>]>);
-
-impl std::fmt::Debug for Frames {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Frames").finish_non_exhaustive()
-    }
-}
 
 impl Default for Frames {
     fn default() -> Self {

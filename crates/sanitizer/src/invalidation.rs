@@ -1,4 +1,4 @@
-//! What an instruction invalidates, in terms that all architectures share, and why it leaves an
+//! Invalidations, in terms that all architectures share, and the reasons for which they leave an
 //! entry.
 
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,8 @@
 //!
 //! [`translation`] and [`invalidation`] are the entries and what removes them; [`arch`] reads both
 //! from instructions, registers and page tables. [`shadow`] is the TLB of one CPU, [`frames`] the
-//! CPUs that hold a frame, [`report`] the result, and [`sanitizer`] the events of a guest. None of
+//! CPUs that hold a frame, [`report`] the result, [`hook`] the
+//! events that a user names, and [`sanitizer`] the events of a guest. None of
 //! these uses QEMU: the plugin calls them.
 
 #![warn(clippy::pedantic)]
@@ -27,6 +28,7 @@
 pub mod translation;
 pub mod invalidation;
 pub mod report;
+pub mod hook;
 pub mod arch;
 pub mod shadow;
 pub mod frames;

@@ -23,7 +23,7 @@ pub struct Change {
     pub cpu: usize,
 }
 
-/// What makes an old entry a fault.
+/// The event that makes an old entry a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Deed {
@@ -36,7 +36,7 @@ pub enum Deed {
 /// A [`Deed`] with its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// What happened.
+    /// The event.
     pub deed: Deed,
     /// When, and the instruction.
     pub at: Moment,
@@ -109,7 +109,7 @@ pub struct Report {
     pub filled: Moment,
     /// When the page table changed, if a store was seen.
     pub change: Option<Change>,
-    /// What makes the entry a fault.
+    /// The event that makes the entry a fault.
     pub act: Act,
     /// The invalidations on this CPU after the change, or after the fill; the last sixteen.
     pub later: Vec<Later>,
@@ -152,11 +152,6 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Line {
-    /// The plugin has started.
-    Started {
-        /// The architecture.
-        arch: String,
-    },
     /// The plugin cannot work.
     Refused {
         /// The cause.

@@ -4,19 +4,20 @@
 //! after the other.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use crate::arch::{Architecture, Context, Step};
 use crate::cpu::{Changed, Cpu, State, Use, mode};
-use crate::frames::Frames;
+use crate::frames::{self, Frames};
 use crate::invalidation::Invalidation;
 use crate::report::{Act, Change, Deed, Line, Mode, Moment, Report, Reports, Totals};
-use crate::shadow::Entry;
+use crate::shadow::{Entry, Tlb};
 use crate::translation::{Access, Kind, Slot, Translation};
 
 /// The largest number of CPUs.
 pub const CPUS_MAX: usize = 512;
-const PAGE_BYTES: u64 = 4096;
+const PAGE_SHIFT: u8 = 12;
+const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 /// User pages up to this size are listed by frame. So are small kernel pages, and no larger ones:
 /// they map all of memory.
 const LISTED_MAX: u64 = 1 << 30;
@@ -33,7 +34,7 @@ pub trait Host: Sync + Send {
     fn print(&self, line: &Line);
 }
 
-/// What to look for.
+/// The faults to look for.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The modes.
@@ -69,6 +70,7 @@ pub struct Sanitizer<H> {
     reused: AtomicU64,
     settled: AtomicU64,
     reports: Mutex<Reports>,
+    refused: Once,
 }
 
 impl<H: Host> Sanitizer<H> {
@@ -86,6 +88,7 @@ impl<H: Host> Sanitizer<H> {
             reused: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             reports: Mutex::default(),
+            refused: Once::new(),
         }
     }
 
@@ -99,12 +102,21 @@ impl<H: Host> Sanitizer<H> {
         &self.host
     }
 
-    /// Adds a CPU. Numbers from [`CPUS_MAX`] on are ignored.
+    /// Adds a CPU, with an empty TLB also if it is plugged again. Numbers from [`CPUS_MAX`] on are
+    /// ignored.
     pub fn add_cpu(&self, cpu: usize) {
         if let Some(place) = self.cpus.get(cpu) {
-            place.get_or_init(Cpu::default);
+            let place = place.get_or_init(Cpu::default);
+            let mut state = place.lock();
+            state.tlb = Tlb::default();
+            place.clear_fast();
             self.cpu_count.fetch_max(cpu + 1, Ordering::SeqCst);
         }
+    }
+
+    /// Refuses the guest: later results would be wrong.
+    fn refuse(&self, cause: impl FnOnce() -> String) {
+        self.refused.call_once(|| self.host.print(&Line::Refused { cause: cause() }));
     }
 
     fn cpu(&self, cpu: usize) -> Option<&Cpu> {
@@ -166,16 +178,11 @@ impl<H: Host> Sanitizer<H> {
     pub fn access(&self, event: Event, address: u64, bytes: u64, wanted: Use) {
         let Some(cpu) = self.cpu(event.cpu) else { return };
         let address = self.arch.canonical(address);
-        let mut state = cpu.lock();
+        let state = cpu.lock();
         if !state.context.is_on {
             return;
         }
-        let (physical, new_tables) = self.use_entry(event, cpu, &mut state, address, wanted);
-        drop(state);
-        if new_tables {
-            self.clear_all_fast();
-        }
-        if let Some(physical) = physical
+        if let Some(physical) = self.use_entry(event, cpu, state, (address, wanted))
             && wanted == Use::Store
             && self.frames.is_table(physical)
         {
@@ -201,55 +208,44 @@ impl<H: Host> Sanitizer<H> {
         if cpu.attention.load(Ordering::SeqCst) {
             self.report_possible(event, cpu, &mut state);
         }
-        let (_, new_tables) = self.use_entry(event, cpu, &mut state, address, Use::Fetch);
-        drop(state);
-        if new_tables {
-            self.clear_all_fast();
-        }
+        self.use_entry(event, cpu, state, (address, Use::Fetch));
     }
 
-    /// Uses the entry for an address, or fills it. Returns the physical address, and `true` if a
-    /// frame is now known to be a page table.
+    /// Uses the entry that the CPU holds for an address, or fills one. An entry that does not allow
+    /// the use is removed: the CPU has walked again, since the access was executed.
     fn use_entry(
         &self,
         event: Event,
         cpu: &Cpu,
-        state: &mut State,
-        address: u64,
-        wanted: Use,
-    ) -> (Option<u64>, bool) {
-        let held = self.use_held(event, cpu, state, address, wanted);
-        if held.is_some() { (held, false) } else { self.fill(event, cpu, state, address, wanted) }
-    }
-
-    /// Uses an entry that the CPU holds. An entry that does not allow the use is removed: the CPU
-    /// has walked again, since the access was executed.
-    fn use_held(
-        &self,
-        event: Event,
-        cpu: &Cpu,
-        state: &mut State,
-        address: u64,
-        wanted: Use,
+        mut state: MutexGuard<'_, State>,
+        (address, wanted): (u64, Use),
     ) -> Option<u64> {
-        let (tag, slot, entry) = state.tlb.find(state.context.tag, address)?;
-        if !entry.access.has(wanted.needs()) {
-            state.tlb.remove(tag, &slot);
-            return None;
-        }
-        let found = *entry;
-        let physical = found.frame + (address - slot.start);
-        if let Some(act) = found.act {
-            if !found.is_reported {
-                state.tlb.set_reported(tag, &slot);
-                let at = self.now(event.pc);
-                let place = (event.cpu, at, event.in_user_mode, true);
-                self.report(state.report(place, (tag, &slot, &found, act)));
+        let (physical, is_new) = match state.tlb.find(state.context.tag, address) {
+            Some((tag, slot, entry)) if entry.access.has(wanted.needs()) => {
+                let physical = entry.frame + (address - slot.start);
+                match entry.act {
+                    None => self.allow_fast(cpu, address, wanted, physical),
+                    Some(act) if !entry.is_reported => {
+                        state.tlb.set_reported(tag, &slot);
+                        let place = (event.cpu, self.now(event.pc), event.in_user_mode, true);
+                        self.report(state.report(place, (tag, &slot, &entry, act)));
+                    }
+                    Some(_) => {}
+                }
+                (Some(physical), false)
             }
-        } else {
-            self.allow_fast(cpu, address, wanted, physical);
+            refused => {
+                if let Some((tag, slot, _)) = refused {
+                    state.tlb.remove(tag, &slot);
+                }
+                self.fill(event, cpu, &mut state, (address, wanted))
+            }
+        };
+        drop(state);
+        if is_new {
+            self.clear_all_fast();
         }
-        Some(physical)
+        physical
     }
 
     /// Lets later uses of the address's 4 KiB pass, except stores into page tables.
@@ -277,14 +273,14 @@ impl<H: Host> Sanitizer<H> {
         cpu.attention.store(state.tlb.pending() != 0, Ordering::SeqCst);
     }
 
-    /// Keeps the translation of an address, as the page tables have it now.
+    /// Keeps the translation of an address, as the page tables have it now. Returns the physical
+    /// address, and `true` if a frame is now known to be a page table.
     fn fill(
         &self,
         event: Event,
         cpu: &Cpu,
         state: &mut State,
-        address: u64,
-        wanted: Use,
+        (address, wanted): (u64, Use),
     ) -> (Option<u64>, bool) {
         let read = |address| self.host.read(address);
         let context = state.context;
@@ -313,7 +309,15 @@ impl<H: Host> Sanitizer<H> {
     fn hold(&self, cpu: usize, context: &Context, address: u64, found: &Translation) -> bool {
         let bytes = 1 << found.shift;
         let is_user = found.access.has(Access::USER);
-        if bytes == PAGE_BYTES || is_user && bytes <= LISTED_MAX {
+        let half = &context.halves[(address >> 63) as usize];
+        if half.page_shift != PAGE_SHIFT {
+            self.refuse(|| "the kernel's smallest page is not one of 4 KiB".to_owned());
+        }
+        let is_listed = bytes == PAGE_BYTES || is_user && bytes <= LISTED_MAX;
+        if found.entry >= frames::LIMIT || is_listed && found.frame >= frames::LIMIT {
+            self.refuse(|| format!("the guest uses memory at {:#x}", found.frame));
+        }
+        if is_listed {
             self.frames.hold(cpu, found.frame, bytes);
         }
         for pointer in found.pointers() {
@@ -322,7 +326,7 @@ impl<H: Host> Sanitizer<H> {
         }
         self.frames.hold(cpu, found.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
         // After the bits of this CPU: see `store_into_table`.
-        let mut is_new = self.frames.becomes_table(context.halves[(address >> 63) as usize].root);
+        let mut is_new = self.frames.becomes_table(half.root);
         for pointer in found.pointers() {
             is_new |= self.frames.becomes_table(pointer.table);
         }
@@ -392,6 +396,10 @@ impl<H: Host> Sanitizer<H> {
     /// kernel keeps all of memory mapped.
     pub fn reuse(&self, event: Event, first: u64, frames: u64, hook: usize) {
         let act = Act { deed: Deed::Reused(hook), at: self.now(event.pc), cpu: event.cpu };
+        if first >= frames::LIMIT {
+            let pc = event.pc;
+            return self.refuse(|| format!("the hook at {pc:#x} names a frame at {first:#x}"));
+        }
         self.reused.fetch_add(frames, Ordering::Relaxed);
         let first = first & !(PAGE_BYTES - 1);
         for frame in (0..frames).map(|number| first + number * PAGE_BYTES) {
@@ -465,9 +473,9 @@ impl<H: Host> Sanitizer<H> {
         let mut totals = Totals { cpus: self.count(), ..Totals::default() };
         for cpu in self.cpus[..self.count()].iter().filter_map(OnceLock::get) {
             let state = cpu.lock();
-            let counts = state.counts;
+            let counts = &state.counts;
             totals.cpus_in_user_mode += usize::from(cpu.ran_user_code.load(Ordering::Relaxed));
-            totals.held += state.tlb.len();
+            totals.held += state.tlb.held();
             totals.fills += counts.fills;
             totals.invalidations += counts.invalidations;
             totals.root_loads += counts.root_loads;

@@ -1,6 +1,8 @@
 //! The shadow TLB of one CPU: all entries that the CPU may still hold. It grows, and forgets
 //! nothing but what is invalidated.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -41,30 +43,17 @@ impl Entry {
 
 /// The entries of one tag, and two indices: which entries name a frame, and which were read from a
 /// page-table entry.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Held {
     entries: HashMap<Slot, Entry>,
     by_frame: HashMap<u64, SmallVec<[Slot; 1]>>,
     by_source: HashMap<u64, SmallVec<[Slot; 1]>>,
     /// Number of entries that were read from each page table.
     tables: HashMap<u64, u32>,
-    /// Number of pages and of tables for each number of address bits. A zero saves a search.
-    counts: [[u32; 64]; 2],
+    /// Number of entries of each kind and number of address bits that there are.
+    counts: BTreeMap<(usize, u8), u32>,
     /// Number of pages and of tables that are [pending](Entry::is_pending).
     pending: [usize; 2],
-}
-
-impl Default for Held {
-    fn default() -> Self {
-        Self {
-            entries: HashMap::new(),
-            by_frame: HashMap::new(),
-            by_source: HashMap::new(),
-            tables: HashMap::new(),
-            counts: [[0; 64]; 2],
-            pending: [0; 2],
-        }
-    }
 }
 
 fn remove_from(index: &mut HashMap<u64, SmallVec<[Slot; 1]>>, key: u64, slot: &Slot) {
@@ -83,7 +72,7 @@ impl Held {
         self.by_frame.entry(entry.frame).or_default().push(slot);
         self.by_source.entry(entry.source).or_default().push(slot);
         *self.tables.entry(entry.source & TABLE_MASK).or_default() += 1;
-        self.counts[slot.kind as usize][usize::from(slot.shift)] += 1;
+        *self.counts.entry((slot.kind as usize, slot.shift)).or_default() += 1;
     }
 
     fn remove(&mut self, slot: &Slot) -> bool {
@@ -97,7 +86,13 @@ impl Held {
                 self.tables.remove(&table);
             }
         }
-        self.counts[slot.kind as usize][usize::from(slot.shift)] -= 1;
+        let key = (slot.kind as usize, slot.shift);
+        if let Some(count) = self.counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&key);
+            }
+        }
         self.pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
         true
     }
@@ -108,14 +103,14 @@ impl Held {
         self.by_frame.clear();
         self.by_source.clear();
         self.tables.clear();
-        self.counts = [[0; 64]; 2];
+        self.counts.clear();
         self.pending = [0; 2];
         count
     }
 
-    fn shifts(&self, kind: Kind) -> impl Iterator<Item = u8> + use<> {
-        let counts = self.counts[kind as usize];
-        (0..64).filter(move |&shift| counts[usize::from(shift)] != 0)
+    fn shifts(&self, kind: Kind) -> impl Iterator<Item = u8> {
+        let kind = kind as usize;
+        self.counts.range((kind, 0)..=(kind, 63)).map(|(&(_, shift), _)| shift)
     }
 
     /// Removes what the invalidation drops, and returns the number of these entries.
@@ -152,15 +147,14 @@ pub struct Tlb {
 
 impl Tlb {
     /// Returns the page that translates `address` under the tag, or a global one.
-    pub fn find(&mut self, tag: u32, address: u64) -> Option<(Tag, Slot, &mut Entry)> {
-        let tags = [Tag::Space(tag), Tag::Global];
-        let (tag, slot) = tags.into_iter().find_map(|tag| {
+    pub fn find(&self, tag: u32, address: u64) -> Option<(Tag, Slot, Entry)> {
+        [Tag::Space(tag), Tag::Global].into_iter().find_map(|tag| {
             let held = self.spaces.get(&tag)?;
-            let slots = held.shifts(Kind::Page);
-            let mut slots = slots.map(|shift| Slot::covering(Kind::Page, shift, address));
-            Some((tag, slots.find(|slot| held.entries.contains_key(slot))?))
-        })?;
-        Some((tag, slot, self.spaces.get_mut(&tag)?.entries.get_mut(&slot)?))
+            held.shifts(Kind::Page).find_map(|shift| {
+                let slot = Slot::covering(Kind::Page, shift, address);
+                Some((tag, slot, *held.entries.get(&slot)?))
+            })
+        })
     }
 
     /// Keeps a page that the CPU has used at `address`, and the pointers to page tables on the way
@@ -329,17 +323,12 @@ impl Tlb {
 
     /// Returns `true` if there is a page of more than 4 KiB.
     pub fn has_large_pages(&self) -> bool {
-        self.spaces.values().any(|held| held.counts[Kind::Page as usize][13..] != [0; 51])
+        self.spaces.values().any(|held| held.shifts(Kind::Page).any(|shift| shift > 12))
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.spaces.values().map(|held| held.entries.len()).sum()
-    }
-
-    /// Returns `true` if there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -3,7 +3,8 @@
 use shootdown_profile::Profile;
 
 use super::{
-    Architecture, Context, Effect, Half, Instruction, Operand, Operation, Privilege, Read, Step,
+    Architecture, Context, Effect, Facts, Half, Instruction, Operand, Operation, Privilege, Read,
+    Step,
 };
 use crate::invalidation::{Invalidation, Pages, Pointers, Tags};
 use crate::translation::Access;
@@ -99,29 +100,23 @@ const USER_NO_EXECUTE: u64 = 1 << 54;
 /// DBM: hardware clears the read-only bit on the first write.
 const DIRTY_MANAGED: u64 = 1 << 51;
 
+static FACTS: Facts = Facts {
+    target: "aarch64",
+    profile: Profile::ARM64,
+    general: &[
+        "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13",
+        "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26",
+        "x27", "x28", "x29", "x30",
+    ],
+    arguments: &[0, 1, 2, 3, 4, 5, 6, 7],
+    context: &["SCTLR", "TTBR0_EL1", "TTBR1_EL1", "TCR_EL1"],
+    pc: "pc",
+    privilege: "cpsr",
+};
+
 impl Architecture for Aarch64 {
-    fn name(&self) -> &'static str {
-        "aarch64"
-    }
-
-    fn profile(&self) -> Profile {
-        Profile::ARM64
-    }
-
-    fn general_registers(&self) -> &'static [&'static str] {
-        &[
-            "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13",
-            "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25",
-            "x26", "x27", "x28", "x29", "x30",
-        ]
-    }
-
-    fn arguments(&self) -> &'static [u8] {
-        &[0, 1, 2, 3, 4, 5, 6, 7]
-    }
-
-    fn context_registers(&self) -> &'static [&'static str] {
-        &["SCTLR", "TTBR0_EL1", "TTBR1_EL1", "TCR_EL1"]
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     /// "Translation Control Register (EL1)".
@@ -145,10 +140,6 @@ impl Architecture for Aarch64 {
             halves,
             control: [0; 2],
         }
-    }
-
-    fn privilege_register(&self) -> &'static str {
-        "cpsr"
     }
 
     fn privilege(&self, register: u64) -> Privilege {

@@ -111,33 +111,32 @@ impl Effect {
     }
 }
 
+/// The facts of an architecture. Registers have QEMU's names.
+#[derive(Debug)]
+pub struct Facts {
+    /// QEMU's name of the target.
+    pub target: &'static str,
+    /// The rules of what a TLB may keep.
+    pub profile: Profile,
+    /// The general registers, by number.
+    pub general: &'static [&'static str],
+    /// The numbers of the registers with the first arguments of a call.
+    pub arguments: &'static [u8],
+    /// The registers that [`Architecture::context`] reads.
+    pub context: &'static [&'static str],
+    /// The program counter.
+    pub pc: &'static str,
+    /// The register that has the privilege.
+    pub privilege: &'static str,
+}
+
 /// An architecture.
 pub trait Architecture: Sync + std::fmt::Debug {
-    /// QEMU's name of the target.
-    fn name(&self) -> &'static str;
-
-    /// What a TLB may keep.
-    fn profile(&self) -> Profile;
-
-    /// QEMU's names of the general registers, by number.
-    fn general_registers(&self) -> &'static [&'static str];
-
-    /// The numbers of the registers with the first arguments of a call.
-    fn arguments(&self) -> &'static [u8];
-
-    /// QEMU's names of the registers that [`context`](Self::context) reads.
-    fn context_registers(&self) -> &'static [&'static str];
+    /// Its names, and the rules of what a TLB may keep.
+    fn facts(&self) -> &'static Facts;
 
     /// The page tables that these registers select.
     fn context(&self, registers: &[u64]) -> Context;
-
-    /// QEMU's name of the program counter.
-    fn pc_register(&self) -> &'static str {
-        "pc"
-    }
-
-    /// QEMU's name of the register that has the privilege.
-    fn privilege_register(&self) -> &'static str;
 
     /// The privilege that the register has.
     fn privilege(&self, register: u64) -> Privilege;
@@ -172,7 +171,7 @@ pub trait Architecture: Sync + std::fmt::Debug {
 
     /// The cached pointers that an invalidation of a page drops under its tags.
     fn pointers_with_page(&self) -> Pointers {
-        match self.profile().upper_levels {
+        match self.facts().profile.upper_levels {
             UpperLevels::DroppedWithPages => Pointers::All,
             UpperLevels::DroppedIfAsked => Pointers::Kept,
         }
@@ -184,5 +183,5 @@ pub static ALL: [&dyn Architecture; 3] = [&x86_64::X86_64, &aarch64::Aarch64, &r
 
 /// Returns the architecture with QEMU's name.
 pub fn named(name: &str) -> Option<&'static dyn Architecture> {
-    ALL.into_iter().find(|arch| arch.name() == name)
+    ALL.into_iter().find(|arch| arch.facts().target == name)
 }

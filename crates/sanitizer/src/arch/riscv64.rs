@@ -3,7 +3,8 @@
 use shootdown_profile::Profile;
 
 use super::{
-    Architecture, Context, Effect, Half, Instruction, Operand, Operation, Privilege, Read, Step,
+    Architecture, Context, Effect, Facts, Half, Instruction, Operand, Operation, Privilege, Read,
+    Step,
 };
 use crate::invalidation::{Invalidation, Pages, Pointers, Tags};
 use crate::translation::Access;
@@ -23,29 +24,23 @@ const EXECUTE: u64 = 1 << 3;
 const USER: u64 = 1 << 4;
 const GLOBAL: u64 = 1 << 5;
 
+static FACTS: Facts = Facts {
+    target: "riscv64",
+    profile: Profile::RISCV,
+    general: &[
+        "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "fp", "s1", "a0", "a1", "a2", "a3", "a4",
+        "a5", "a6", "a7", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4",
+        "t5", "t6",
+    ],
+    arguments: &[10, 11, 12, 13, 14, 15, 16, 17],
+    context: &["satp"],
+    pc: "pc",
+    privilege: "priv",
+};
+
 impl Architecture for Riscv64 {
-    fn name(&self) -> &'static str {
-        "riscv64"
-    }
-
-    fn profile(&self) -> Profile {
-        Profile::RISCV
-    }
-
-    fn general_registers(&self) -> &'static [&'static str] {
-        &[
-            "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "fp", "s1", "a0", "a1", "a2", "a3",
-            "a4", "a5", "a6", "a7", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11",
-            "t3", "t4", "t5", "t6",
-        ]
-    }
-
-    fn arguments(&self) -> &'static [u8] {
-        &[10, 11, 12, 13, 14, 15, 16, 17]
-    }
-
-    fn context_registers(&self) -> &'static [&'static str] {
-        &["satp"]
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     /// "Supervisor Address Translation and Protection (satp) Register".
@@ -61,10 +56,6 @@ impl Architecture for Riscv64 {
         let half = Half { root, bits, page_shift: PAGE_SHIFT };
         let tag = (satp >> 44 & 0xffff) as u32;
         Context { is_on: bits != 0, tag, halves: [half; 2], control: [0; 2] }
-    }
-
-    fn privilege_register(&self) -> &'static str {
-        "priv"
     }
 
     fn privilege(&self, register: u64) -> Privilege {

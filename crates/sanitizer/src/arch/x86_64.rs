@@ -3,7 +3,8 @@
 use shootdown_profile::{LoadsWithoutTags, Profile};
 
 use super::{
-    Architecture, Context, Effect, Half, Instruction, Operand, Operation, Privilege, Read, Step,
+    Architecture, Context, Effect, Facts, Half, Instruction, Operand, Operation, Privilege, Read,
+    Step,
 };
 use crate::invalidation::{Invalidation, Tags};
 use crate::translation::Access;
@@ -46,7 +47,7 @@ fn write_control(number: u8, value: u64, context: &Context) -> Option<Invalidati
     let [cr0, cr4] = context.control;
     match number {
         0 if cr0 & !value & CR0_PG != 0 => Some(Invalidation::whole(Tags::All)),
-        3 if cr4 & CR4_PCIDE == 0 => match X86_64.profile().loads_without_tags {
+        3 if cr4 & CR4_PCIDE == 0 => match FACTS.profile.loads_without_tags {
             LoadsWithoutTags::Drop => Some(Invalidation::whole(Tags::AllButGlobal)),
             LoadsWithoutTags::Keep => None,
         },
@@ -114,28 +115,22 @@ fn memory(rest: &[u8], rex: u8, segment: Option<&'static str>, next: u64) -> Opt
     Some(Operand::Address { base, index, displacement, segment })
 }
 
+static FACTS: Facts = Facts {
+    target: "x86_64",
+    profile: Profile::X86,
+    general: &[
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ],
+    arguments: &[7, 6, 2, 1, 8, 9],
+    context: &["cr0", "cr3", "cr4", "efer"],
+    pc: "rip",
+    privilege: "cs",
+};
+
 impl Architecture for X86_64 {
-    fn name(&self) -> &'static str {
-        "x86_64"
-    }
-
-    fn profile(&self) -> Profile {
-        Profile::X86
-    }
-
-    fn general_registers(&self) -> &'static [&'static str] {
-        &[
-            "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11",
-            "r12", "r13", "r14", "r15",
-        ]
-    }
-
-    fn arguments(&self) -> &'static [u8] {
-        &[7, 6, 2, 1, 8, 9]
-    }
-
-    fn context_registers(&self) -> &'static [&'static str] {
-        &["cr0", "cr3", "cr4", "efer"]
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     fn context(&self, registers: &[u64]) -> Context {
@@ -145,14 +140,6 @@ impl Architecture for X86_64 {
         let tag = if cr4 & CR4_PCIDE != 0 { (cr3 & PCID) as u32 } else { 0 };
         let is_on = cr0 & CR0_PG != 0 && efer & EFER_LMA != 0;
         Context { is_on, tag, halves: [half; 2], control: [cr0, cr4] }
-    }
-
-    fn pc_register(&self) -> &'static str {
-        "rip"
-    }
-
-    fn privilege_register(&self) -> &'static str {
-        "cs"
     }
 
     fn privilege(&self, register: u64) -> Privilege {

@@ -1,5 +1,4 @@
-//! QEMU's interface for plugins, as far as it is used: version 4, of QEMU 9.2 and 10.0, and version
-//! 5. The declarations are facts of the interface; no header and no library is used. The functions
+//! QEMU's interface for plugins, as far as it is used: version 4, of QEMU 9.2 and 10.0. The declarations are facts of the interface; no header and no library is used. The functions
 //! are found by name in the process that has loaded the plugin, so that a version without one of
 //! them is refused in words.
 
@@ -46,7 +45,7 @@ pub(super) struct Array {
     pub(super) len: c_uint,
 }
 
-/// What QEMU reports about itself.
+/// The emulator, as QEMU describes it.
 #[repr(C)]
 pub(super) struct Info {
     pub(super) target_name: *const c_char,
@@ -66,12 +65,6 @@ macro_rules! functions {
         /// The functions.
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Reads or writes physical memory: not of the interface, but exported by QEMU's builds
-            /// with modules, as those of distributions are.
-            pub(super) physical_memory: Option<unsafe extern "C" fn(u64, *mut u8, u64, bool)>,
-            /// The same in version 5 of the interface.
-            pub(super) read_memory_hwaddr:
-                Option<unsafe extern "C" fn(u64, *mut Array, usize) -> c_int>,
         }
 
         impl Api {
@@ -88,24 +81,6 @@ macro_rules! functions {
                             >(found)
                         }
                     },)*
-                    physical_memory: symbol(c"cpu_physical_memory_rw").map(|found| {
-                        // SAFETY: the type has not changed since QEMU 5.0.
-                        unsafe {
-                            mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn(u64, *mut u8, u64, bool),
-                            >(found)
-                        }
-                    }),
-                    read_memory_hwaddr: symbol(c"qemu_plugin_read_memory_hwaddr").map(|found| {
-                        // SAFETY: the type is that of version 5.
-                        unsafe {
-                            mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn(u64, *mut Array, usize) -> c_int,
-                            >(found)
-                        }
-                    }),
                 })
             }
         }
@@ -137,6 +112,9 @@ functions! {
     read_virtual = c"qemu_plugin_read_memory_vaddr": fn(u64, *mut Array, usize) -> bool;
     new_scoreboard = c"qemu_plugin_scoreboard_new": fn(usize) -> Opaque;
     scoreboard_of = c"qemu_plugin_scoreboard_find": fn(Opaque, c_uint) -> *mut u64;
+    // Not of the interface, but exported by QEMU's builds with modules, as those of distributions
+    // are. The type has not changed since QEMU 5.0.
+    physical_memory = c"cpu_physical_memory_rw": fn(u64, *mut u8, u64, bool);
     new_bytes = c"g_byte_array_new": fn() -> *mut Array;
     free_array = c"g_array_free": fn(*mut Array, c_int) -> *mut u8;
 }

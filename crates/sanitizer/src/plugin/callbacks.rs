@@ -11,13 +11,15 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 
 use super::api::{
-    Id, Info, MemoryInfo, NO_REGISTERS, NOT_EQUAL, Opaque, READ_WRITE, READS_REGISTERS,
+    ExecuteCallback, Id, Info, MemoryCallback, MemoryInfo, NO_REGISTERS, NOT_EQUAL, Opaque,
+    READ_WRITE, READS_REGISTERS,
 };
-use super::options::{self, Hook, Options, Unit};
+use super::options::{Hook, Options};
 use super::places::Places;
 use super::qemu::Qemu;
-use crate::arch::{self, Instruction, Privilege};
+use crate::arch::{self, Instruction, Operand, Privilege};
 use crate::cpu::Use;
+use crate::hook::{self, Unit};
 use crate::report::Line;
 use crate::sanitizer::{CPUS_MAX, Event, Host as _, Sanitizer};
 
@@ -89,7 +91,11 @@ fn install(id: Id, info: &Info, target: &str, arguments: &[String]) -> Result<()
     let Some(arch) = arch::named(target) else {
         return refuse(&qemu, format!("the architecture {target} is not known"));
     };
-    qemu.print(&Line::Started { arch: target.to_owned() });
+    let in_registers = arch.facts().arguments.len();
+    if options.hooks.iter().any(|hook| hook.event.arguments() > in_registers) {
+        let cause = format!("a hook names an argument after the {in_registers} in registers");
+        return refuse(&qemu, cause);
+    }
     let mut hooks: HashMap<u64, Hooked> = HashMap::new();
     for (index, hook) in options.hooks.into_iter().enumerate() {
         let pc = hook.address;
@@ -129,7 +135,7 @@ extern "C" fn begin_cpu(_: Id, cpu: c_uint) {
         let cause = format!("there are more than {CPUS_MAX} CPUs");
         return host.print(&Line::Refused { cause });
     }
-    if let Err(name) = host.find_registers(cpu, sanitizer.arch()) {
+    if let Err(name) = host.find_registers(cpu, sanitizer.arch().facts()) {
         let cause = format!("this QEMU does not show the register {name}");
         return host.print(&Line::Refused { cause });
     }
@@ -194,19 +200,12 @@ extern "C" fn translate(_: Id, block: Opaque) {
         let in_user_mode = privilege == Privilege::User;
         let watches = privilege != Privilege::Other;
         let key = |pc: u64| pc >> 12 << 1 | u64::from(in_user_mode);
-        let fetched = if in_user_mode { fetch_by_user } else { fetch_by_kernel };
+        let fetched: ExecuteCallback = if in_user_mode { fetch::<true> } else { fetch::<false> };
+        let accessed: MemoryCallback = if in_user_mode { access::<true> } else { access::<false> };
+        let (flags, page) = (READS_REGISTERS, host.page);
         if watches {
-            let callback = fetched as extern "C" fn(c_uint, Opaque);
-            let pc = first as Opaque;
-            (api.on_block_if)(
-                block,
-                callback,
-                READS_REGISTERS,
-                NOT_EQUAL,
-                host.page,
-                key(first),
-                pc,
-            );
+            let data = first as Opaque;
+            (api.on_block_if)(block, fetched, flags, NOT_EQUAL, page, key(first), data);
         }
         let mut last_page = first >> 12;
         for index in 0..(api.block_len)(block) {
@@ -216,52 +215,29 @@ extern "C" fn translate(_: Id, block: Opaque) {
             let len = (api.instruction_data)(instruction, bytes.as_mut_ptr(), bytes.len());
             if watches && pc >> 12 != last_page {
                 last_page = pc >> 12;
-                let pc_data = pc as Opaque;
-                (api.on_execute_if)(
-                    instruction,
-                    fetched,
-                    READS_REGISTERS,
-                    NOT_EQUAL,
-                    host.page,
-                    key(pc),
-                    pc_data,
-                );
+                let data = pc as Opaque;
+                (api.on_execute_if)(instruction, fetched, flags, NOT_EQUAL, page, key(pc), data);
             }
             if let Some(hooked) = plugin.hooks.get(&pc).filter(|_| !in_user_mode) {
                 let data = ptr::from_ref(hooked).cast_mut().cast();
-                (api.on_execute)(instruction, call_hooks, READS_REGISTERS, data);
+                (api.on_execute)(instruction, call_hooks, flags, data);
             }
             if let Some(decoded) = arch.decode(&bytes[..len.min(16)], pc)
                 && !in_user_mode
             {
                 let effective = Effective { pc, instruction: decoded };
                 let data = plugin.effective.place(effective).cast_mut().cast();
-                (api.on_execute)(instruction, execute, READS_REGISTERS, data);
+                (api.on_execute)(instruction, execute, flags, data);
             }
             if watches {
-                let callback = if in_user_mode { access_by_user } else { access_by_kernel };
-                (api.on_memory)(
-                    instruction,
-                    callback as extern "C" fn(c_uint, MemoryInfo, u64, Opaque),
-                    NO_REGISTERS,
-                    READ_WRITE,
-                    pc as Opaque,
-                );
+                let data = pc as Opaque;
+                (api.on_memory)(instruction, accessed, NO_REGISTERS, READ_WRITE, data);
             }
         }
     }
 }
 
-extern "C" fn access_by_user(cpu: c_uint, info: MemoryInfo, address: u64, pc: Opaque) {
-    access(cpu, info, address, pc as u64, true);
-}
-
-extern "C" fn access_by_kernel(cpu: c_uint, info: MemoryInfo, address: u64, pc: Opaque) {
-    access(cpu, info, address, pc as u64, false);
-}
-
-#[inline]
-fn access(cpu: c_uint, info: MemoryInfo, address: u64, pc: u64, in_user_mode: bool) {
+extern "C" fn access<const USER: bool>(cpu: c_uint, info: MemoryInfo, address: u64, pc: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
     let sanitizer = &plugin.sanitizer;
     // SAFETY: the word is QEMU's.
@@ -274,18 +250,12 @@ fn access(cpu: c_uint, info: MemoryInfo, address: u64, pc: u64, in_user_mode: bo
     CPU.set(cpu);
     // SAFETY: as above.
     let bytes = 1 << unsafe { (sanitizer.host().api.size_shift)(info) };
-    sanitizer.access(plugin.event(cpu, pc, in_user_mode), address, bytes, wanted);
+    sanitizer.access(plugin.event(cpu, pc as u64, USER), address, bytes, wanted);
 }
 
-extern "C" fn fetch_by_user(cpu: c_uint, pc: Opaque) {
+extern "C" fn fetch<const USER: bool>(cpu: c_uint, pc: Opaque) {
     if let Some(plugin) = PLUGIN.get() {
-        plugin.fetch(cpu as usize, pc as u64, true);
-    }
-}
-
-extern "C" fn fetch_by_kernel(cpu: c_uint, pc: Opaque) {
-    if let Some(plugin) = PLUGIN.get() {
-        plugin.fetch(cpu as usize, pc as u64, false);
+        plugin.fetch(cpu as usize, pc as u64, USER);
     }
 }
 
@@ -297,7 +267,8 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let (sanitizer, cpu) = (&plugin.sanitizer, cpu as usize);
     CPU.set(cpu);
     let host = sanitizer.host();
-    let operands = instruction.operands.map(|operand| host.operand(cpu, operand));
+    let facts = sanitizer.arch().facts();
+    let operands = instruction.operands.map(|operand| host.operand(cpu, facts, operand));
     let read = |address| host.read_virtual(address);
     let context = sanitizer.context(cpu);
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
@@ -317,7 +288,7 @@ extern "C" fn call_hooks(cpu: c_uint, data: Opaque) {
     let cpu = cpu as usize;
     CPU.set(cpu);
     for (index, hook) in hooks {
-        plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook);
+        plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook.event);
     }
 }
 
@@ -338,7 +309,7 @@ impl Plugin {
 
     fn fetch(&self, cpu: usize, pc: u64, in_user_mode: bool) {
         CPU.set(cpu);
-        let host = self.sanitizer.host();
+        let (host, arch) = (self.sanitizer.host(), self.sanitizer.arch());
         let Some(of_cpu) = self.cpus.get(cpu) else { return };
         if let Some(page) = host.page_of(cpu) {
             // See `Qemu::attend`.
@@ -347,30 +318,32 @@ impl Plugin {
         if of_cpu.has_selected.load(Ordering::Relaxed)
             && of_cpu.has_selected.swap(false, Ordering::SeqCst)
         {
-            let arch = self.sanitizer.arch();
             self.sanitizer.select_tables(cpu, host.context(cpu, arch));
             of_cpu.places.clear();
         }
-        let pc = of_cpu.places.at(pc, || host.pc(cpu));
+        let pc = of_cpu.places.at(pc, || host.register(cpu, arch.facts().pc));
         self.sanitizer.fetch(Event { cpu, pc, in_user_mode });
     }
 
-    fn call_hook(&self, event: Event, index: usize, hook: &Hook) {
+    fn call_hook(&self, event: Event, index: usize, called: hook::Event) {
         let host = self.sanitizer.host();
-        let numbers = self.sanitizer.arch().arguments();
+        let facts = self.sanitizer.arch().facts();
         let argument = |number: usize| {
-            numbers.get(number).map_or(0, |&number| host.general(event.cpu, usize::from(number)))
+            host.operand(event.cpu, facts, Operand::Register(facts.arguments[number]))
         };
-        match hook.event {
-            options::Event::Settle => self.sanitizer.settle(event, index),
-            options::Event::Mark => self.sanitizer.mark(argument(0)),
-            options::Event::Reuse(number, unit, order) => {
+        match called {
+            hook::Event::Settle => self.sanitizer.settle(event, index),
+            hook::Event::Mark => self.sanitizer.mark(argument(0)),
+            hook::Event::Reuse(number, unit, order) => {
                 let value = argument(number);
                 let address = match unit {
                     Unit::Physical => Some(value),
                     Unit::Number => Some(value << 12),
                     Unit::Virtual => self.sanitizer.translate(event.cpu, value),
-                    Unit::Descriptor(base, bytes) => Some(value.wrapping_sub(base) / bytes << 12),
+                    // Kernels may free nothing: a null pointer.
+                    Unit::Descriptor(base, bytes) => {
+                        (value != 0).then(|| value.wrapping_sub(base) / bytes << 12)
+                    }
                 };
                 // More than the largest page is not an order.
                 let order = order.map_or(0, |number| argument(number) & 0xff).min(18);

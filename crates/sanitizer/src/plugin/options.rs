@@ -1,35 +1,11 @@
 //! The plugin's arguments, which `shootdown sanitize` writes: `name=value`.
 
+use crate::hook::{Event, number};
 use crate::report::Mode;
 use crate::sanitizer;
 
-/// What a hook's argument is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
-    /// A physical address.
-    Physical,
-    /// The number of a frame.
-    Number,
-    /// An address that the kernel maps to the frame.
-    Virtual,
-    /// The address of the frame's descriptor, in an array at this address of elements of this size.
-    Descriptor(u64, u64),
-}
-
-/// What happens where a hook is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// A frame gets a new owner: the number of the argument (from 0 on), its unit, and the number
-    /// of the argument with the logarithm of the number of frames.
-    Reuse(usize, Unit, Option<usize>),
-    /// The changes of page tables by this CPU are settled.
-    Settle,
-    /// Later reports have the number in the first argument.
-    Mark,
-}
-
 /// A hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Hook {
     /// The address in the guest.
     pub(super) address: u64,
@@ -43,39 +19,6 @@ pub(super) struct Options {
     pub(super) out: Option<String>,
     pub(super) hooks: Vec<Hook>,
     pub(super) core: sanitizer::Options,
-}
-
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-/// `ADDRESS:ARGUMENT:UNIT[:ORDER]`. The unit is `physical`, `number`, `virtual` or
-/// `descriptor/BASE/BYTES`.
-fn reuse(text: &str) -> Option<Hook> {
-    let mut parts = text.split(':');
-    let address = number(parts.next()?)?;
-    let argument = number(parts.next()?)?;
-    let mut words = parts.next()?.split('/');
-    let unit = match words.next()? {
-        "physical" => Unit::Physical,
-        "number" => Unit::Number,
-        "virtual" => Unit::Virtual,
-        "descriptor" => {
-            let bytes = |bytes: &u64| *bytes != 0;
-            Unit::Descriptor(number(words.next()?)?, number(words.next()?).filter(bytes)?)
-        }
-        _ => return None,
-    };
-    let order = parts.next().map(number);
-    let order = match order {
-        Some(None) => return None,
-        Some(Some(order)) => Some(order as usize),
-        None => None,
-    };
-    Some(Hook { address, event: Event::Reuse(argument as usize, unit, order) })
 }
 
 impl Options {
@@ -103,7 +46,11 @@ impl Options {
                 let mode = Mode::ALL.into_iter().find(|mode| mode.name() == value)?;
                 self.core.modes.push(mode);
             }
-            "reuse" => self.hooks.push(reuse(value)?),
+            "reuse" => {
+                let (address, rest) = value.split_once(':')?;
+                let event = Event::reuse(rest, 0).ok()?;
+                self.hooks.push(Hook { address: number(address)?, event });
+            }
             "settle" => self.hooks.push(hook(Event::Settle)?),
             "mark" => self.hooks.push(hook(Event::Mark)?),
             _ => return None,
@@ -115,6 +62,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::Unit;
 
     #[test]
     fn arguments_of_hooks_are_read() {

@@ -14,6 +14,7 @@ use shootdown_sanitizer::sanitizer::{Event, Host, Options, Sanitizer};
 pub(crate) struct Memory {
     words: Mutex<HashMap<u64, u64>>,
     faults: Mutex<Vec<Report>>,
+    refused: Mutex<Vec<String>>,
 }
 
 impl Memory {
@@ -31,8 +32,10 @@ impl Host for Memory {
     fn attend(&self, _: usize) {}
 
     fn print(&self, line: &Line) {
-        if let Line::Fault(report) = line {
-            self.faults.lock().unwrap_or_else(PoisonError::into_inner).push((**report).clone());
+        match line {
+            Line::Fault(report) => self.faults.lock().expect("no panic").push((**report).clone()),
+            Line::Refused { cause } => self.refused.lock().expect("no panic").push(cause.clone()),
+            _ => {}
         }
     }
 }
@@ -71,9 +74,7 @@ impl Guest {
     /// A guest of two CPUs that run one space, in which [`PAGE`] is mapped to [`FRAME`], and whose
     /// kernel maps memory by a page of 1 GiB.
     pub(crate) fn new(modes: &[Mode]) -> Self {
-        let options = Options { modes: modes.to_vec(), limit: 100, settles: true };
-        let arch = arch::named("x86_64").expect("it is known");
-        let guest = Self { sanitizer: Sanitizer::new(arch, Memory::default(), options) };
+        let guest = Self::of("x86_64", modes);
         let memory = guest.sanitizer.host();
         memory.write(ROOT, TABLES[0] | MAPPED);
         memory.write(TABLES[0], TABLES[1] | MAPPED);
@@ -82,8 +83,18 @@ impl Guest {
         memory.write(ROOT + (DIRECT >> 39 & 511) * 8, 0x5000 | 3);
         memory.write(0x5000, 3 | LARGE);
         for cpu in 0..2 {
-            guest.sanitizer.add_cpu(cpu);
             guest.load_root(cpu, ROOT);
+        }
+        guest
+    }
+
+    /// A guest of two CPUs, whose memory is empty.
+    pub(crate) fn of(arch: &str, modes: &[Mode]) -> Self {
+        let options = Options { modes: modes.to_vec(), limit: 100, settles: true };
+        let arch = arch::named(arch).expect("it is known");
+        let guest = Self { sanitizer: Sanitizer::new(arch, Memory::default(), options) };
+        for cpu in 0..2 {
+            guest.sanitizer.add_cpu(cpu);
         }
         guest
     }
@@ -139,6 +150,11 @@ impl Guest {
     /// The CPU executes a block of user mode, or of the kernel.
     pub(crate) fn run(&self, cpu: usize, in_user_mode: bool) {
         self.sanitizer.fetch(event(cpu, in_user_mode));
+    }
+
+    /// The causes for which the guest was refused.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        self.sanitizer.host().refused.lock().expect("no panic").clone()
     }
 
     /// The distinct faults so far.

@@ -1,10 +1,10 @@
-//! What broke the first sanitizer: each is a test.
+//! Mistakes of the first sanitizer, and states that it must refuse: a test for each.
 
 use shootdown_sanitizer::Use;
 use shootdown_sanitizer::invalidation::{Pointers, Tags};
 use shootdown_sanitizer::report::Mode;
 
-use crate::guest::{ENTRY, FRAME, Guest, LARGE, MAPPED, OTHER, PAGE, TABLES, UPPER, whole};
+use crate::guest::{ENTRY, FRAME, Guest, LARGE, MAPPED, OTHER, PAGE, ROOT, TABLES, UPPER, whole};
 
 #[test]
 fn one_invalidation_drops_whole_large_page() {
@@ -121,4 +121,49 @@ fn load_that_keeps_pcid_drops_nothing() {
     assert_eq!(write(1 << 63 | 5), None);
     assert_eq!(write(5), Some(whole(Tags::One(5))));
     assert_eq!(guest.arch().pointers_with_page(), Pointers::All);
+}
+
+#[test]
+fn cpu_plugged_again_has_empty_tlb() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.access(1, PAGE, Use::Load);
+    guest.store(0, ENTRY, 0);
+    guest.sanitizer.add_cpu(1);
+    guest.reuse(0, FRAME);
+    guest.run(1, true);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
+fn frame_beyond_limit_is_refused_once() {
+    // An address of the kernel in place of a physical one: the hook has another unit.
+    const LIMIT: u64 = 2 << 40;
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.reuse(0, LIMIT - 0x1000);
+    assert_eq!((guest.refused().len(), guest.sanitizer.totals().reused), (0, 1));
+    for _ in 0..2 {
+        guest.reuse(0, LIMIT);
+    }
+    assert_eq!((guest.refused().len(), guest.sanitizer.totals().reused), (1, 1));
+    let with_page = Guest::new(&[Mode::Reuse]);
+    for (frame, refused) in [(LIMIT - 0x1000, 0), (LIMIT, 1)] {
+        with_page.sanitizer.host().write(ENTRY, frame | MAPPED);
+        with_page.invalidate_page(1, PAGE);
+        with_page.access(1, PAGE, Use::Load);
+        assert_eq!(with_page.refused().len(), refused);
+    }
+}
+
+#[test]
+fn granules_other_than_4_kib_are_refused() {
+    for (granule, refused) in [(0, 0), (1, 1), (2, 1)] {
+        let guest = Guest::of("aarch64", &[Mode::Reuse]);
+        let registers = [1, ROOT, 0, 16 | granule << 14 | 1 << 23];
+        guest.sanitizer.select_tables(1, guest.arch().context(&registers));
+        // A pointer, and a block.
+        guest.sanitizer.host().write(ROOT, 0x2_0003);
+        guest.sanitizer.host().write(0x2_0000, 1 | 1 << 6);
+        guest.access(1, 0x1000, Use::Load);
+        assert_eq!((guest.refused().len(), guest.sanitizer.totals().fills), (refused, 1));
+    }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use shootdown_sanitizer::report::{Line as PluginLine, Report as Fault};
 
-use crate::commands::sanitize::{Plugin, Preset, Symbols, judge};
+use crate::commands::sanitize::{Plugin, Preset, SanitizeError, Symbols, judge};
 use crate::error::Failure;
 use crate::output::print;
 use crate::render::Printed as _;
@@ -150,7 +150,8 @@ fn faults(plugin: &Plugin) -> Result<Vec<Fault>, Failure> {
         match line {
             PluginLine::Fault(fault) => faults.push(*fault),
             PluginLine::Ended(ended) => totals = Some(ended),
-            _ => {}
+            PluginLine::Refused { cause } => return Err(SanitizeError::Refused { cause }.into()),
+            PluginLine::Progress(_) => {}
         }
     }
     judge(&totals.unwrap_or_default(), &Preset::Shootdown.hooks())?;

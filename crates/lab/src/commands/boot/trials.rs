@@ -53,9 +53,7 @@ impl Report {
             storms: storms.map(|line| value(line, "name").to_owned()).collect(),
         }
     }
-}
 
-impl Report {
     /// Checks that the sanitizer has found every injected fault, and nothing else.
     ///
     /// # Errors

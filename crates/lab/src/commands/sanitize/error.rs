@@ -17,6 +17,8 @@ pub(crate) enum SanitizeError {
     Counts,
     #[error("there is no hook, so no frame would get a new owner")]
     NoHooks,
+    #[error("without a function that settles changes, no removed permission can be found")]
+    NoSettled,
     #[error("the symbols have none of the functions of the preset {preset}")]
     NoSymbols { preset: &'static str },
     #[error("there is no symbol `{}`", shown(.0))]
@@ -37,8 +39,8 @@ pub(crate) enum SanitizeError {
     /// QEMU ended before the plugin had started.
     #[error("{} has not loaded the plugin", shown(.program))]
     NoPlugins { program: OsString },
-    /// QEMU ended by itself before the guest ran.
-    #[error("{} failed before the guest ran: {status}", shown(.program))]
+    /// QEMU ended by itself before the guest ran, or crashed.
+    #[error("{} failed: {status}", shown(.program))]
     QemuFailed { program: OsString, status: ExitStatus },
     #[error("the plugin cannot work: {}", shown(.cause))]
     Refused { cause: String },
@@ -46,8 +48,8 @@ pub(crate) enum SanitizeError {
     NoTranslation,
     #[error("the run shows nothing: {ran} of {cpus} CPUs ran user code")]
     OneCpu { cpus: usize, ran: usize },
-    #[error("the run shows nothing: no frame was reused: {symbols} was not called")]
-    NoReuse { symbols: String },
+    #[error("the run shows nothing: {act}: {symbols} was not called")]
+    NotCalled { act: &'static str, symbols: String },
 }
 
 impl UserError for SanitizeError {
@@ -71,6 +73,7 @@ impl UserError for SanitizeError {
             Self::NoHooks => "add --preset, or --reuse SYMBOL:ARGUMENT with a function that the \
                               kernel calls to free or to clear a frame"
                 .to_owned(),
+            Self::NoSettled => "add --settled SYMBOL, or remove --mode permission".to_owned(),
             Self::NoSymbols { .. } => {
                 "give the symbols of this very kernel with --symbols, or hooks with --reuse"
                     .to_owned()
@@ -96,12 +99,16 @@ impl UserError for SanitizeError {
                 "correct QEMU's options, by its message above; run it without this command first"
                     .to_owned()
             }
-            Self::Refused { .. } => "use QEMU 10.0 with one of the known architectures".to_owned(),
+            Self::Refused { .. } => {
+                "use QEMU 10.0, a known architecture, pages of 4 KiB, less than 2 TiB of memory, \
+                 hooks with the right unit, and the plugin of this version"
+                    .to_owned()
+            }
             Self::NoTranslation => "let the guest run longer".to_owned(),
             Self::OneCpu { .. } => {
                 "use -smp 4, see how many CPUs the kernel finds, and run threads on all".to_owned()
             }
-            Self::NoReuse { .. } => {
+            Self::NotCalled { .. } => {
                 "boot with nokaslr, use the symbols of this very kernel, or run more programs"
                     .to_owned()
             }

@@ -3,29 +3,19 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use shootdown_sanitizer::hook::{Event, Unit};
 
 /// A hook: a function of the guest, and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hook {
     symbol: String,
-    meaning: Meaning,
-}
-
-/// The meaning of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Meaning {
-    /// A frame gets a new owner; the text that follows the address in the plugin's argument.
-    Reuse(String),
-    /// The changes of this CPU are settled.
-    Settled,
-    /// Later reports have the number in the first argument.
-    Mark,
+    event: Event,
 }
 
 impl Hook {
     /// The function is called when all changes of this CPU have been flushed.
     pub(super) fn settled(symbol: &str) -> Self {
-        Self { symbol: symbol.to_owned(), meaning: Meaning::Settled }
+        Self { symbol: symbol.to_owned(), event: Event::Settle }
     }
 
     pub(super) fn symbol(&self) -> &str {
@@ -34,16 +24,17 @@ impl Hook {
 
     /// Returns `true` if frames get new owners.
     pub(super) fn is_reuse(&self) -> bool {
-        matches!(self.meaning, Meaning::Reuse(_))
+        matches!(self.event, Event::Reuse(..))
+    }
+
+    /// Returns `true` if changes are settled.
+    pub(super) fn is_settled(&self) -> bool {
+        self.event == Event::Settle
     }
 
     /// The plugin's argument for the hook at this address.
     pub(super) fn argument(&self, address: u64) -> String {
-        match &self.meaning {
-            Meaning::Reuse(rest) => format!("reuse={address:#x}:{rest}"),
-            Meaning::Settled => format!("settle={address:#x}"),
-            Meaning::Mark => format!("mark={address:#x}"),
-        }
+        self.event.argument(address)
     }
 }
 
@@ -52,39 +43,13 @@ impl FromStr for Hook {
 
     /// Reads `SYMBOL:ARGUMENT[:UNIT[:ORDER]]`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(':');
-        let symbol = parts.next().filter(|symbol| !symbol.is_empty());
-        let symbol = symbol.ok_or("it has no symbol")?.to_owned();
-        let argument = |part: Option<&str>| {
-            let number = part.and_then(|part| part.parse::<u32>().ok());
-            number.filter(|number| (1..=8).contains(number)).map(|number| number - 1)
-        };
-        let number = argument(parts.next()).ok_or("the argument is a number from 1 to 8")?;
-        let unit = parts.next().unwrap_or("virtual");
-        let is_unit = match unit.split('/').collect::<Vec<_>>()[..] {
-            ["virtual" | "physical" | "number"] => true,
-            ["descriptor", base, bytes] => [base, bytes].iter().all(|number| {
-                let digits = number.strip_prefix("0x");
-                digits
-                    .map_or(number.parse().ok(), |digits| u64::from_str_radix(digits, 16).ok())
-                    .is_some_and(|number| number != 0)
-            }),
-            _ => false,
-        };
-        if !is_unit {
-            return Err("the unit is virtual, physical, number or descriptor/BASE/BYTES".to_owned());
+        let (symbol, rest) = text.split_once(':').unwrap_or((text, ""));
+        if symbol.is_empty() {
+            return Err("it has no symbol".to_owned());
         }
-        let order = match parts.next() {
-            None => String::new(),
-            order => {
-                let order = argument(order).ok_or("the order is the number of an argument")?;
-                format!(":{order}")
-            }
-        };
-        if parts.next().is_some() {
-            return Err("it has more than four parts".to_owned());
-        }
-        Ok(Self { symbol, meaning: Meaning::Reuse(format!("{number}:{unit}{order}")) })
+        let unit = if rest.contains(':') { "" } else { ":virtual" };
+        let event = Event::reuse(&format!("{rest}{unit}"), 1)?;
+        Ok(Self { symbol: symbol.to_owned(), event })
     }
 }
 
@@ -110,11 +75,8 @@ impl Preset {
 
     /// The hooks. A kernel has some of them.
     pub(crate) fn hooks(self) -> Vec<Hook> {
-        let reuse = |symbol: &str, rest: &str| Hook {
-            symbol: symbol.to_owned(),
-            meaning: Meaning::Reuse(rest.to_owned()),
-        };
-        let to = |symbol: &&str| reuse(symbol, "0:virtual");
+        let of = |symbol: &str, event| Hook { symbol: symbol.to_owned(), event };
+        let reuse = |symbol, unit| of(symbol, Event::Reuse(0, unit, None));
         match self {
             Self::Linux => [
                 "clear_page_rep",
@@ -125,15 +87,14 @@ impl Preset {
                 "copy_page",
                 "__pi_copy_page",
             ]
-            .iter()
-            .map(to)
-            .collect(),
-            Self::Xv6 => vec![reuse("kfree", "0:physical")],
-            Self::Shootdown => {
-                let mark = Hook { symbol: "shootdown_trial".to_owned(), meaning: Meaning::Mark };
-                let settled = Hook::settled("shootdown_settled");
-                vec![reuse("shootdown_freed", "0:physical"), settled, mark]
-            }
+            .map(|symbol| reuse(symbol, Unit::Virtual))
+            .to_vec(),
+            Self::Xv6 => vec![reuse("kfree", Unit::Physical)],
+            Self::Shootdown => vec![
+                reuse("shootdown_freed", Unit::Physical),
+                Hook::settled("shootdown_settled"),
+                of("shootdown_trial", Event::Mark),
+            ],
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::output::{Output, print};
 use crate::progress;
 use crate::render::grouped;
 
-use error::SanitizeError;
+pub(crate) use error::SanitizeError;
 use hooks::Hook;
 pub(crate) use hooks::Preset;
 pub(crate) use plugin::Plugin;
@@ -145,12 +145,13 @@ impl Sanitize {
         let Some(totals) = outcome.totals else {
             return Err(SanitizeError::NoPlugins { program }.into());
         };
-        // A guest that ran may choose QEMU's status.
-        if let Some(status) = outcome.failed.filter(|_| totals.fills == 0) {
-            return Err(SanitizeError::QemuFailed { program, status }.into());
-        }
         let is_found = !outcome.faults.is_empty();
         if !is_found {
+            // A guest that ran may choose QEMU's status, but not a signal.
+            let is_failure = |status: &ExitStatus| totals.fills == 0 || status.code().is_none();
+            if let Some(status) = outcome.failed.filter(is_failure) {
+                return Err(SanitizeError::QemuFailed { program, status }.into());
+            }
             judge(&totals, &hooks)?;
         }
         print(&text::summary(&totals, outcome.faults.len()))?;
@@ -178,8 +179,10 @@ impl Sanitize {
         hooks.extend(self.settled.iter().map(|symbol| Hook::settled(symbol)));
         if let Some(preset) = self.preset {
             let known = preset.hooks();
-            let found: Vec<Hook> =
-                known.into_iter().filter(|hook| symbols.address(hook.symbol()).is_some()).collect();
+            let found: Vec<Hook> = known
+                .into_iter()
+                .filter(|hook| symbols.addresses(hook.symbol()).next().is_some())
+                .collect();
             if found.is_empty() {
                 return Err(SanitizeError::NoSymbols { preset: preset.name() });
             }
@@ -187,6 +190,9 @@ impl Sanitize {
         }
         if !hooks.iter().any(Hook::is_reuse) {
             return Err(SanitizeError::NoHooks);
+        }
+        if self.modes.contains(&Mode::Permission) && !hooks.iter().any(Hook::is_settled) {
+            return Err(SanitizeError::NoSettled);
         }
         Ok((symbols, hooks))
     }
@@ -235,7 +241,6 @@ impl Sanitize {
                         progress.finish_and_clear();
                         return Err(SanitizeError::Refused { cause }.into());
                     }
-                    Line::Started { .. } => {}
                 }
             }
             if ended {
@@ -280,9 +285,14 @@ pub(crate) fn judge(totals: &Totals, hooks: &[Hook]) -> Result<(), SanitizeError
     if totals.cpus_in_user_mode < 2 {
         return Err(SanitizeError::OneCpu { cpus: totals.cpus, ran: totals.cpus_in_user_mode });
     }
-    if totals.reused == 0 {
-        let symbols = hooks.iter().filter(|hook| hook.is_reuse()).map(|hook| hook.symbol());
-        return Err(SanitizeError::NoReuse { symbols: Vec::from_iter(symbols).join(", ") });
+    for (count, is_of, act) in [
+        (totals.reused, Hook::is_reuse as fn(&Hook) -> bool, "no frame was reused"),
+        (totals.settled, Hook::is_settled, "no change was settled"),
+    ] {
+        let symbols: Vec<_> = hooks.iter().filter(|hook| is_of(hook)).map(Hook::symbol).collect();
+        if count == 0 && !symbols.is_empty() {
+            return Err(SanitizeError::NotCalled { act, symbols: symbols.join(", ") });
+        }
     }
     Ok(())
 }
@@ -306,5 +316,7 @@ mod tests {
         assert!(causes[0].contains("no address was translated"), "{causes:?}");
         assert!(causes[1].contains("1 of 4 CPUs ran user code"), "{causes:?}");
         assert!(causes[2].contains("no frame was reused: f was not called"), "{causes:?}");
+        let unsettled = judge(&shows, &[Hook::settled("s")]).unwrap_err().to_string();
+        assert!(unsettled.contains("no change was settled: s was not called"), "{unsettled}");
     }
 }

@@ -55,11 +55,14 @@ impl Plugin {
         symbols: &Symbols,
     ) -> Result<Self, SanitizeError> {
         for hook in hooks {
-            let address = symbols.address(hook.symbol());
-            let address =
-                address.ok_or_else(|| SanitizeError::NoSymbol(hook.symbol().to_owned()))?;
-            self.arguments += &format!(",{}", hook.argument(address));
-            self.hooks.push(hook.symbol().to_owned());
+            let before = self.hooks.len();
+            for address in symbols.addresses(hook.symbol()) {
+                self.arguments += &format!(",{}", hook.argument(address));
+                self.hooks.push(hook.symbol().to_owned());
+            }
+            if self.hooks.len() == before {
+                return Err(SanitizeError::NoSymbol(hook.symbol().to_owned()));
+            }
         }
         Ok(self)
     }
@@ -110,7 +113,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read.
+    /// If the file cannot be read, or has a line of another version of the plugin.
     pub(crate) fn read(&mut self) -> Result<Vec<Line>, SanitizeError> {
         let mut lines = Vec::new();
         loop {
@@ -118,7 +121,10 @@ impl Lines {
             if !self.rest.ends_with('\n') {
                 return Ok(lines);
             }
-            lines.extend(Line::parse(&self.rest));
+            let line = Line::parse(&self.rest).map_err(|error| SanitizeError::Refused {
+                cause: format!("it is not the one of this command ({error})"),
+            })?;
+            lines.push(line);
             self.rest.clear();
         }
     }

@@ -1,7 +1,6 @@
 //! The symbols of a kernel: from its ELF file, from `System.map`, or from `/proc/kallsyms`. Names
 //! of Rust are paths.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -12,8 +11,7 @@ use super::error::SanitizeError;
 /// The functions of a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
-    by_name: HashMap<String, u64>,
-    /// Sorted by address.
+    /// Sorted by address, each once.
     by_address: Vec<(u64, String)>,
 }
 
@@ -54,14 +52,14 @@ impl Symbols {
     }
 
     fn of(mut by_address: Vec<(u64, String)>) -> Self {
-        by_address.sort_by_key(|(address, _)| *address);
-        let by_name = by_address.iter().map(|(address, name)| (name.clone(), *address)).collect();
-        Self { by_name, by_address }
+        by_address.sort_unstable();
+        by_address.dedup();
+        Self { by_address }
     }
 
-    /// The address of a function.
-    pub(super) fn address(&self, name: &str) -> Option<u64> {
-        self.by_name.get(name).copied()
+    /// The addresses of all functions with a name: those of several files, or instances of one.
+    pub(super) fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
+        self.by_address.iter().filter(move |(_, found)| found == name).map(|(address, _)| *address)
     }
 
     /// The function with an address and the distance from its start, or the address alone.
@@ -98,10 +96,17 @@ mod tests {
         let text = "ffffffff81000000 T _text\nffffffff81000040 t clear_page_erms\t[m]\n\
                     ffffffff82000000 D data\nno line\n";
         let symbols = Symbols::of(lines(text));
-        assert_eq!(symbols.address("clear_page_erms"), Some(0xffff_ffff_8100_0040));
-        assert_eq!(symbols.address("data"), None);
+        let address = |name| symbols.addresses(name).next();
+        assert_eq!(address("clear_page_erms"), Some(0xffff_ffff_8100_0040));
+        assert_eq!(address("data"), None);
         assert_eq!(symbols.place(0xffff_ffff_8100_0044), "clear_page_erms+0x4");
         assert_eq!(symbols.place(0x1000), "0x1000");
+    }
+
+    #[test]
+    fn name_of_two_functions_has_both_addresses() {
+        let symbols = Symbols::of(lines("20 t f\n10 t f\n10 t f\n18 t g\n"));
+        assert_eq!(symbols.addresses("f").collect::<Vec<_>>(), [0x10, 0x20]);
     }
 
     #[test]
