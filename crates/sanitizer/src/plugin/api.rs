@@ -1,6 +1,7 @@
-//! QEMU's interface for plugins, as far as it is used: version 4, of QEMU 9.2 and 10.0. The declarations are facts of the interface; no header and no library is used. The functions
-//! are found by name in the process that has loaded the plugin, so that a version without one of
-//! them is refused in words.
+//! QEMU's interface for plugins, as far as it is used: version 4, of QEMU 9.2 and 10.0. The
+//! declarations are facts of the interface; no header and no library is used. The functions are
+//! found by name in the process that has loaded the plugin, so that a version without one of them
+//! is refused in words.
 
 #![expect(unsafe_code, reason = "calls a C interface")]
 
