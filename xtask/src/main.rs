@@ -77,6 +77,8 @@ cargo xtask soak guests loops
                             booted, and write docs/data/loops.csv: minutes
 cargo xtask soak guests [PROGRAM] [KERNEL] [CPUS]
                             record these cells, and write the table
+cargo xtask dist            pack the command for x86-64 and AArch64 Linux into target/dist: static
+                            executable, completions, man pages, licences, archive, Debian package
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }
+        ["dist"] => publishing::dist::pack(),
         ["semver"] => publishing::semver::check(None),
         ["semver", "--baseline-rev", revision] => publishing::semver::check(Some(revision)),
         ["mutants"] => mutants::campaign(None),

@@ -1,6 +1,7 @@
 //! What must hold before a crate is published: licences and sources of dependencies, packages that
 //! build by themselves, and documentation that docs.rs can build.
 
+pub(crate) mod dist;
 mod docs_rs;
 pub(crate) mod semver;
 
