@@ -24,9 +24,8 @@ pub(super) fn check(sources: &[(PathBuf, String)], findings: &mut Vec<String>) {
             findings.push(finding(format!("a row has {} cells", row.len())));
             continue;
         };
-        let constants = crates
-            .entry(folder.clone())
-            .or_insert_with(|| constants(Path::new(folder), sources));
+        let constants =
+            crates.entry(folder.clone()).or_insert_with(|| constants(Path::new(folder), sources));
         let found = constants.remove(name);
         if found.as_ref() != Some(value) {
             findings.push(finding(format!("`{name}` is {found:?} in {folder}, not {value}")));
