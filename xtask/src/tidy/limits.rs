@@ -36,8 +36,7 @@ pub(super) fn check(sources: &[(PathBuf, String)], findings: &mut Vec<String>) {
         let missing = named.split_whitespace().filter(|test| !tests.contains(test));
         findings.extend(missing.map(|test| finding(format!("there is no test `{test}`"))));
     }
-    let left = crates.values().flatten();
-    let missing = left.filter(|(name, value)| is_bound(name, value));
+    let missing = crates.values().flatten().filter(|(name, value)| is_bound(name, value));
     findings.extend(missing.map(|(name, _)| finding(format!("`{name}` has no row"))));
 }
 
