@@ -282,7 +282,7 @@ fn is(program: Program, other: Program) -> bool {
 /// long.
 ///
 /// Otherwise every program and every combination of actions still runs, with fewer preemptions.
-/// `docs/what-runs-where.md` lists the searches and their times.
+/// `docs/what-runs-where.md` lists the searches.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }
