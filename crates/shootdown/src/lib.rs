@@ -161,10 +161,10 @@
 //!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers;
 //!   `cache_padded` gives a value its own cache lines.
 //! - *Parts that need memory alone:* [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
-//!   that a flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
-//!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
-//!   `phase` and `cpumask`, the CPUs that a flush reads; `stats`, the counters; `method`, the
-//!   choice between interrupts and broadcasts.
+//!   that a flush covers; [`hook`](HookedPages), which collects them; [`cpu_set`](CpuSet);
+//!   `flush_log`, the generation and its log; [`presence`](Presence); `hazard`, the page tables
+//!   that a CPU can walk; `bell`, the doorbell; `phase` and `cpumask`, the CPUs that a flush reads;
+//!   `stats`, the counters; `method`, the choice between interrupts and broadcasts.
 //! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
 //!   `vcpu` has a [word](VcpuWord) with which flushes of a guest skip CPUs that do not run.
 //!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above, and
@@ -208,6 +208,7 @@ mod cache_padded;
 mod costs;
 mod extent;
 mod extent_set;
+mod hook;
 mod cpu_set;
 mod flush_log;
 mod presence;
@@ -264,6 +265,7 @@ pub use engine_cell::EngineCell;
 pub use extent::{Extent, PageSize};
 pub use extent_set::ExtentSet;
 pub use gather::{Flushed, Gather, Sent};
+pub use hook::{HookedPages, PageHook};
 pub use ids::{CpuId, Root, SpaceId, Tag};
 pub use lazy_entry::LazyEntryPredictor;
 pub use loaded::LoadedRoot;

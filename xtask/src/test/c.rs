@@ -1,5 +1,4 @@
-//! Static libraries in programs of the host: the C interface, in a program with threads, and the
-//! test of an adapter.
+//! The C interface as a static library, in programs of the host with threads.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,7 +46,7 @@ pub(super) fn check() -> Result<(), Failure> {
             ));
         }
     }
-    check_hook(target)
+    Ok(())
 }
 
 pub(crate) fn build_library(
@@ -86,23 +85,6 @@ fn check_hostile_calls(library: &Path, profile: &str) -> Result<(), Failure> {
         "a call that breaks a contract of the C interface did not end as expected",
         "read its line above; its source is crates/capi/tests/hostile.c",
     ))
-}
-
-/// Runs the test of the adapter for `page_table_multiarch`, which calls its hook only on a target
-/// without an operating system.
-fn check_hook(target: &str) -> Result<(), Failure> {
-    const FOLDER: &str = "crates/adapters/page_table_multiarch/examples";
-    // The test's page tables are those of x86-64.
-    if !target.starts_with("x86_64") {
-        println!("skipped: the hook of page_table_multiarch");
-        return Ok(());
-    }
-    cargo("rustc --quiet -p shootdown-page-table-multiarch --example hook --profile ci --target")
-        .arg(target)
-        .run()?;
-    let library = crate::output().join(target).join("ci/examples/libhook.a");
-    let program = compile(&format!("{FOLDER}/hook.c"), &library, "hook")?;
-    Command::new(program).run()
 }
 
 /// Returns the target without an operating system whose code this host executes.
