@@ -241,6 +241,7 @@ static void calls_before_init(void) {
     shootdown_flush_kernel_gathered(&extents, &pending);
     shootdown_pending_init(&other);
     shootdown_join(&pending, &other);
+    expect(shootdown_poll_or_wake(&pending));
     expect(shootdown_poll(&pending) && !shootdown_tables_are_clear(shootdown_horizon(&pending)));
     shootdown_wait(&pending);
     shootdown_batch_init(&batch);

@@ -74,6 +74,7 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), OfflineOnline], &[UnmapKernelTable]],
     [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]],
     [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]],
+    [&[Run(0), OfflineOnline], &[UnmapAsleep(0, 0)]],
 ];
 
 #[test]
@@ -348,6 +349,8 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
         [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]],
     ),
     (Rule::RecheckBell, Profile::X86, [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]]),
+    (Rule::WakeRelease, Profile::ARM64, [&[Run(0)], &[UnmapAsleep(0, 0)]]),
+    (Rule::RecheckAnswer, Profile::X86, [&[Run(0)], &[UnmapAsleep(0, 0)]]),
     (Rule::CatchUpOnSwitch, Profile::X86, [&[Run(0), Run(1), Run(0)], &[Unmap(0, 0)]]),
     (Rule::CatchUpOnResume, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
@@ -371,7 +374,10 @@ fn each_rule_broken_is_detected() {
     for &(rule, profile, ops) in NEEDED {
         let Found { violation, .. } = found(rule, profile, ops);
         println!("{rule:?} on {}: {violation}", profile.name);
-        let is_hang = matches!(rule, Rule::AnswerWhileWaiting | Rule::RecheckBell);
+        let is_hang = matches!(
+            rule,
+            Rule::AnswerWhileWaiting | Rule::RecheckBell | Rule::WakeRelease | Rule::RecheckAnswer
+        );
         assert_eq!(violation == Violation::Stuck, is_hang, "{rule:?}: {violation}");
     }
 }

@@ -65,6 +65,10 @@
 //!                                                answered := round      (AnswerRelease)
 //! ```
 //!
+//! A waiter that sleeps instead of polling sets a flag in the bell (`WakeRelease`). If the bell is
+//! quiet then, the waiter does not sleep (`RecheckAnswer`); otherwise the CPU that leaves the bell
+//! finds the flag in the word that it exchanges, and wakes.
+//!
 //! # Devices
 //!
 //! A device with a TLB of its own reads the page tables at any time, and publishes nothing. The
@@ -348,6 +352,11 @@ rules! {
     /// The other end of [`DisconnectRelease`](Self::DisconnectRelease): a ring that finds the bell
     /// disconnected. (The ring also releases, so that the answer finds the log entry.)
     DisconnectAcquire: Kind::Ordering(AcqRel),
+    /// A waiter that sleeps is in the kernel's list before it requests to be woken. Pairs with
+    /// [`QuietRelease`](Self::QuietRelease) and [`DisconnectRelease`](Self::DisconnectRelease),
+    /// which also acquire: the CPU that answers finds the waiter. Without: the waiter sleeps for
+    /// ever.
+    WakeRelease: Kind::Ordering(Release),
 
     /// A CPU that writes a log entry comes after the earlier writer of the same entry. Without: the
     /// two stores of the extent may take effect in either order, and the entry then pairs the new
@@ -540,6 +549,9 @@ rules! {
     /// A CPU reads its bell again when it leaves it, because a ring sends no interrupt while the
     /// bell is attended.
     RecheckBell: Step,
+    /// A waiter that requests to be woken reads whether the CPU has left its bell, and then does not
+    /// sleep. Without: no CPU wakes it.
+    RecheckAnswer: Step,
     /// A CPU that switches in with a kept tag compares generations.
     CatchUpOnSwitch: Step,
     /// A CPU that returns from lazy compares generations.

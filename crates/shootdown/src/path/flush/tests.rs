@@ -25,7 +25,7 @@ fn cpu_offline_before_its_ring_is_a_wasted_probe() {
         cpu.pin().set_presence(Presence::Active(space.id()).into());
     }
     for cpu in [1, 3] {
-        engine.cpu(CpuId(cpu)).bell.disconnect(machine);
+        engine.cpu(CpuId(cpu)).bell.disconnect(machine, || ());
     }
     engine.enter(CpuId(2)).pin().set_presence(Presence::Out.into());
     let zero = engine.enter(CpuId(0));

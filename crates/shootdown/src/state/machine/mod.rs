@@ -465,6 +465,19 @@ pub unsafe trait Machine: Memory {
         let _ = trace;
     }
 
+    /// Wakes the threads that [wait](crate::Pending::poll_or_wake) for the answer of `cpu`, which
+    /// has answered: this CPU, or one that has stopped. The default does nothing.
+    ///
+    /// Called in the flush interrupt's handler, with the interrupt masked, or where a CPU goes
+    /// offline. It may be called when nothing waits. It may make threads runnable, and may call
+    /// `poll_or_wake` for a flush of which an earlier call has returned `false`; it must not use
+    /// the engine otherwise. To let the last CPU that answers wake a waiter once, call
+    /// `poll_or_wake` here and wake the waiter if that returns `true`.
+    #[cold]
+    fn wake_waiters(&self, cpu: CpuId) {
+        let _ = cpu;
+    }
+
     /// Reports that a wait has lasted some seconds. Called at most once in each wait, and only in
     /// builds with debug assertions.
     ///
