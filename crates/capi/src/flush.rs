@@ -130,7 +130,8 @@ pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
 
 /// As `shootdown_poll`. If the flush is not done, a CPU that it waits for calls the function
 /// `wake_waiters` of the configuration when it has answered; then call this again. The thread can
-/// sleep until then. Put it where `wake_waiters` finds it before each call: no wake-up is lost then.
+/// sleep until then. Put it where `wake_waiters` finds it before each call, so that no wake-up is
+/// lost.
 ///
 /// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 512.
 ///

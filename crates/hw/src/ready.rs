@@ -24,8 +24,8 @@ use crate::processor::Processor;
 ///   share a number, and no CPU changes its number.
 /// - [`CONTROLLER_ID`](Self::CONTROLLER_ID) returns the number by which the interrupt controller
 ///   knows that CPU.
-/// - All of them may be called with interrupts masked and in the handler of the flush interrupt. They
-///   do not use the engine, and take no lock that the CPU may hold.
+/// - All of them may be called with interrupts masked and in the handler of the flush interrupt.
+///   They do not use the engine, and take no lock that the CPU may hold.
 pub unsafe trait Platform: Sized + 'static {
     /// The processor on which the kernel runs.
     type Processor: Processor;

@@ -65,10 +65,6 @@
 //!                                                answered := round      (AnswerRelease)
 //! ```
 //!
-//! A waiter that sleeps instead of polling sets a flag in the bell (`WakeRelease`). If the bell is
-//! quiet then, the waiter does not sleep (`RecheckAnswer`); otherwise the CPU that leaves the bell
-//! finds the flag in the word that it exchanges, and wakes.
-//!
 //! # Devices
 //!
 //! A device with a TLB of its own reads the page tables at any time, and publishes nothing. The
@@ -85,8 +81,7 @@
 //!   free the page                                devices −= 1           (DetachRelease)
 //! ```
 //!
-//! Either the flush observes the device, or the device walks page tables at least as new as the
-//! flush.
+//! Either the flush observes the device, or the device's walks are at least as new as the flush.
 //!
 //! # Virtual CPUs that are away
 //!
@@ -165,18 +160,15 @@
 //!        later: wait            (QuarantineTables) hazard := another space (HazardRelease)
 //! ```
 //!
-//! If there is no room left in quarantine, the kernel calls
-//! [`flush_walkers`](crate::PinnedCpu::flush_walkers), which rings two more kinds of CPU:
-//!
-//! - CPUs whose hazard pointer names the space, and that have not published that they have caught
-//!   up with the last flush;
-//! - CPUs that are switching in. Such a CPU may have read an older generation, and its hazard
-//!   pointer does not name the space yet ([`FlushWalkersFence`](Rule::FlushWalkersFence)).
+//! If there is no room left in quarantine, [`flush_walkers`](crate::PinnedCpu::flush_walkers) also
+//! rings CPUs whose hazard pointer names the space, and that have not published that they have
+//! caught up with the last flush; and CPUs that are switching in. Such a CPU may have read an older
+//! generation, and its hazard pointer does not name the space yet
+//! ([`FlushWalkersFence`](Rule::FlushWalkersFence)).
 //!
 //! # Global tags
 //!
-//! A flush that is broadcast names the space's ASID. While the flush reads the ASID, another CPU
-//! may be giving the space a different one:
+//! While a flush reads the ASID that it broadcasts, another CPU may give the space a different one:
 //!
 //! ```text
 //!   flush                                        switch in; the ASID is of an old epoch
@@ -236,10 +228,9 @@
 //!     → reclaim                                    else hazard := nothing (HazardRelease)
 //! ```
 //!
-//! A reclaimed space may wait on a list until a CPU can free it. A push releases
-//! ([`PushDeadRelease`](Rule::PushDeadRelease)), and to take the list acquires
-//! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)). Pushes are read-modify-writes of one word, so the
-//! CPU that takes the list acquires all of them.
+//! Reclaimed spaces may wait on a list. A push releases ([`PushDeadRelease`](Rule::PushDeadRelease))
+//! and continues the release of earlier ones; to take the list acquires
+//! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)).
 
 use core::sync::atomic::Ordering;
 
@@ -352,10 +343,8 @@ rules! {
     /// The other end of [`DisconnectRelease`](Self::DisconnectRelease): a ring that finds the bell
     /// disconnected. (The ring also releases, so that the answer finds the log entry.)
     DisconnectAcquire: Kind::Ordering(AcqRel),
-    /// A waiter that sleeps is in the kernel's list before it requests to be woken. Pairs with
-    /// [`QuietRelease`](Self::QuietRelease) and [`DisconnectRelease`](Self::DisconnectRelease),
-    /// which also acquire: the CPU that answers finds the waiter. Without: the waiter sleeps for
-    /// ever.
+    /// A waiter is in the kernel's list before it requests to be woken. Pairs with `QuietRelease`
+    /// and `DisconnectRelease`, which also acquire. Without: the CPU that answers does not find it.
     WakeRelease: Kind::Ordering(Release),
 
     /// A CPU that writes a log entry comes after the earlier writer of the same entry. Without: the
@@ -549,8 +538,7 @@ rules! {
     /// A CPU reads its bell again when it leaves it, because a ring sends no interrupt while the
     /// bell is attended.
     RecheckBell: Step,
-    /// A waiter that requests to be woken reads whether the CPU has left its bell, and then does not
-    /// sleep. Without: no CPU wakes it.
+    /// A waiter does not sleep if the CPU has left its bell. Without: no CPU wakes it.
     RecheckAnswer: Step,
     /// A CPU that switches in with a kept tag compares generations.
     CatchUpOnSwitch: Step,

@@ -224,8 +224,8 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         core::mem::take(&mut guard(&self.traces))
     }
 
-    /// Registers a waiter, which may sleep if [`Pending::poll_or_wake`](crate::Pending) then returns
-    /// `false`.
+    /// Registers a waiter, which may sleep if
+    /// [`Pending::poll_or_wake`](crate::Pending::poll_or_wake) then returns `false`.
     pub fn register_sleeper(&self) {
         // Relaxed: the engine orders this before the answer.
         self.sleeper.store(ASLEEP, Relaxed);
