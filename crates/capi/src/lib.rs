@@ -106,12 +106,12 @@ pub use crash::{
 };
 pub use engine::shootdown_init;
 pub use extent::{
-    ExtentWord, shootdown_freeing_tables, shootdown_page, shootdown_pages, shootdown_range,
-    shootdown_whole,
+    ExtentWord, shootdown_freeing_tables, shootdown_long_range, shootdown_page, shootdown_pages,
+    shootdown_range, shootdown_whole,
 };
 pub use flush::{
     shootdown_flush, shootdown_flush_for_resize, shootdown_flush_kernel, shootdown_join,
-    shootdown_pending_init, shootdown_poll, shootdown_wait,
+    shootdown_pending_init, shootdown_poll, shootdown_poll_or_wake, shootdown_wait,
 };
 pub use gather::{
     HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,

@@ -237,6 +237,7 @@ static void calls_before_init(void) {
     shootdown_extents_init(&extents);
     shootdown_extents_add(&extents, shootdown_freeing_tables(shootdown_range(0, 9, 12)));
     shootdown_extents_add(&extents, shootdown_pages(0, 9, 12));
+    shootdown_extents_add(&extents, shootdown_long_range(0, 1 << 30, 12));
     shootdown_extents_add(&extents, shootdown_whole());
     shootdown_flush_kernel_gathered(&extents, &pending);
     shootdown_pending_init(&other);

@@ -228,8 +228,8 @@
 //!     → reclaim                                    else hazard := nothing (HazardRelease)
 //! ```
 //!
-//! Reclaimed spaces may wait on a list. A push releases ([`PushDeadRelease`](Rule::PushDeadRelease))
-//! and continues the release of earlier ones; to take the list acquires
+//! Spaces may wait on a list to be freed. A push ([`PushDeadRelease`](Rule::PushDeadRelease))
+//! continues the release of earlier ones; to take the list acquires
 //! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)).
 
 use core::sync::atomic::Ordering;

@@ -66,7 +66,8 @@ impl Linked {
         );
         let flush_ceiling = match config.flush_ceiling {
             0 => FLUSH_CEILING,
-            pages => pages,
+            // C has no long extents.
+            pages => pages.min(Extent::MAX_PAGES as u32),
         };
         Self {
             tagging,
@@ -194,7 +195,15 @@ unsafe impl Processor for Linked {
 }
 
 /// The address, the number of pages (0 for all), the size of a page, and whether tables are freed.
+/// The extent must not be long.
 #[inline]
 fn parts(extent: Extent) -> (u64, usize, u8, bool) {
     (extent.start(), extent.page_count(), extent.page_size().shift(), extent.frees_tables())
+}
+
+/// As [`parts`]: a long extent is the whole space, because C has none.
+#[cfg(feature = "broadcast")]
+fn parts_of_any(extent: Extent) -> (u64, usize, u8, bool) {
+    let (address, count, shift, frees_tables) = parts(extent);
+    (address, if extent.is_long() { 0 } else { count }, shift, frees_tables)
 }

@@ -451,9 +451,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
         let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
+        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
         if self.seen_of_loaded(space) + extents.len() as u64 == generation
             && !extents[0].is_unbounded()
-            && page_count <= machine.flush_ceiling()
+            && weight <= machine.flush_ceiling()
         {
             for &extent in extents {
                 machine.invalidate(slot.tag(), extent);

@@ -212,6 +212,10 @@ pub unsafe trait Machine: Memory {
     /// costs 8 to 17 ns for each entry that the CPU needs again. The ceiling applies to one flush.
     /// A CPU that has missed several, and is interrupted for them, uses
     /// [`batch_ceiling`](Self::batch_ceiling).
+    ///
+    /// With more than [`Extent::MAX_PAGES`], the machine declares that its `invalidate` methods
+    /// cover [long](Extent::long) extents as well: all addresses of the range, whatever the size of
+    /// the pages. Other machines are never passed such an extent; they discard the tag.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
