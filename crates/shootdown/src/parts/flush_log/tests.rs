@@ -236,7 +236,7 @@ fn extent_missed_twice_is_returned_once() {
 #[test]
 fn long_extent_drops_everything_without_ranges() {
     let log = Log::new();
-    let range = Extent::range(0..1 << 30, crate::parts::extent::PageSize::SIZE_4K);
+    let range = Extent::long(0..1 << 30, crate::parts::extent::PageSize::SIZE_4K);
     log.log.record(log.engine.machine(), 1, range, Explicit);
     log.record(2, 1, Explicit);
     for seen in [0, 1] {
