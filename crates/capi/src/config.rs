@@ -7,6 +7,9 @@ pub const SHOOTDOWN_TAGS_GLOBAL: u32 = 1;
 /// `tagging`: each CPU counts tags up, and gives a space the next one instead of invalidating
 /// (ARC).
 pub const SHOOTDOWN_TAGS_RENAMED: u32 = 2;
+/// `tagging`: the kernel assigns tags to spaces with `shootdown_space_assign_tag`. Spaces may share
+/// a tag, and the tag of a retired space may be assigned again at once: no flush is needed.
+pub const SHOOTDOWN_TAGS_ASSIGNED: u32 = 3;
 
 /// `broadcast.reach`: there are no broadcasts.
 pub const SHOOTDOWN_REACH_NOBODY: u32 = 0;

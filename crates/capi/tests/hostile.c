@@ -258,6 +258,7 @@ static void calls_before_online(void) {
     char line[9];
     start(), on(5), shootdown_extents_init(&extents), shootdown_extents_add(&extents, PAGE);
     shootdown_space_init(&many[0], 0xd000);
+    shootdown_space_assign_tag(&many[0], 7);
     expect(shootdown_space_id(&many[0]) != 0 && shootdown_space_root(&many[0]) == 0xd000);
     on(1), shootdown_switch(&a), on(5);
     shootdown_flush(&a, PAGE, &pending), expect_waits();

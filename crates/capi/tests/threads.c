@@ -24,7 +24,7 @@
 
 enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2, GLOBAL_TAGS = 15 };
 
-enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL };
+enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL, ASSIGNED };
 
 /* Each wait may take a time slice of the host. Without waits, more rounds fit into a second. */
 enum { ROUNDS = 1000, SILENT_ROUNDS = 4000 };
@@ -376,8 +376,8 @@ static bool is_described(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const names[] = {"", "broadcast", "silent", "forgetful"};
-    for (enum mode known = INTERRUPTS; known <= FORGETFUL; known++)
+    static const char *const names[] = {"", "broadcast", "silent", "forgetful", "assigned"};
+    for (enum mode known = INTERRUPTS; known <= ASSIGNED; known++)
         if (argc > 1 && strcmp(argv[1], names[known]) == 0)
             mode = known;
     struct shootdown_config config = {
@@ -393,6 +393,9 @@ int main(int argc, char **argv) {
         config.tag_count = GLOBAL_TAGS;
         config.broadcast.reach = SHOOTDOWN_REACH_TARGETS;
     }
+    /* Spaces share tags, because there are fewer. */
+    if (mode == ASSIGNED)
+        config.tagging = SHOOTDOWN_TAGS_ASSIGNED;
     /* Before there is an engine, a flush of kernel pages does nothing, and is done. */
     struct shootdown_pending early, joined;
     shootdown_flush_kernel(shootdown_page(0), &early);
@@ -406,6 +409,8 @@ int main(int argc, char **argv) {
         for (size_t page = 0; page < PAGES; page++)
             atomic_store(&spaces[i].entries[page], 1);
         shootdown_space_init(&spaces[i].space, i);
+        if (mode == ASSIGNED)
+            shootdown_space_assign_tag(&spaces[i].space, 1 + i % TAGS);
     }
     pthread_t threads[CPUS];
     pthread_barrier_init(&start, NULL, CPUS);
@@ -438,7 +443,7 @@ int main(int argc, char **argv) {
     if ((waits == 0) != (interrupts == 0) || !is_described())
         return 2;
     /* A waiter of a broadcast need not sleep. */
-    if (wake_ups == 0 && mode == INTERRUPTS)
+    if (wake_ups == 0 && (mode == INTERRUPTS || mode == ASSIGNED))
         return 2;
     if ((interrupts + broadcasts == 0) != (mode == SILENT) || (broadcasts != 0) != (mode == BROADCAST))
         return 2;

@@ -26,7 +26,7 @@ pub(super) fn check() -> Result<(), Failure> {
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
     check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
-    for mode in ["", "broadcast"] {
+    for mode in ["", "broadcast", "assigned"] {
         let correct = run(&program, mode)?;
         print!("C, threads {mode}: {}", correct.output);
         if !correct.status.is_some_and(|status| status.success()) {

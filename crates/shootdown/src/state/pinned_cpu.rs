@@ -166,8 +166,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         match self.machine().tagging() {
             Tagging::PerCpu => &slots[..tag_count.min(slots.len())],
             // Without tags, the TLB holds translations of the space that was loaded last only.
-            Tagging::Global | Tagging::Renamed if tag_count == 0 => &[],
-            Tagging::Global | Tagging::Renamed => slots,
+            _ if tag_count == 0 => &[],
+            Tagging::Global | Tagging::Renamed | Tagging::Assigned => slots,
         }
     }
 

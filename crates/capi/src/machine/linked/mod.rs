@@ -9,7 +9,8 @@ use shootdown_hw::Processor;
 
 use super::SLOTS;
 use crate::config::{
-    Config, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
+    Config, SHOOTDOWN_TAGS_ASSIGNED, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU,
+    SHOOTDOWN_TAGS_RENAMED,
 };
 use crate::os;
 
@@ -42,6 +43,7 @@ impl Linked {
             SHOOTDOWN_TAGS_PER_CPU => Tagging::PerCpu,
             SHOOTDOWN_TAGS_GLOBAL => Tagging::Global,
             SHOOTDOWN_TAGS_RENAMED => Tagging::Renamed,
+            SHOOTDOWN_TAGS_ASSIGNED => Tagging::Assigned,
             other => {
                 panic!("shootdown_config.tagging is {other}, which is not a SHOOTDOWN_TAGS_ value")
             }

@@ -119,6 +119,12 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
         }
     }
 
+    /// Returns the tag that the kernel assigns to a space. Spaces share tags if there are too few.
+    pub(super) fn assigned_tag(&self, space: usize) -> Option<Tag> {
+        let Tags::Assigned(count) = self.tags else { return None };
+        Some(Tag(1 + (space % count) as u16))
+    }
+
     /// Returns the engine's number of a CPU: CPUs are assigned to the words of sets in turn.
     pub(super) const fn id(cpu: usize) -> CpuId {
         CpuId((cpu % WORDS * WORD_BITS + cpu / WORDS) as u32)
@@ -247,6 +253,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             Tags::PerCpu(_) => Tagging::PerCpu,
             Tags::Global(_) | Tags::Broadcast(_) | Tags::Refused(_) => Tagging::Global,
             Tags::Renamed(_) => Tagging::Renamed,
+            Tags::Assigned(_) => Tagging::Assigned,
         }
     }
     fn tag_count(&self) -> usize {
@@ -257,7 +264,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             | Tags::Global(count)
             | Tags::Broadcast(count)
             | Tags::Refused(count)
-            | Tags::Renamed(count) => count,
+            | Tags::Renamed(count)
+            | Tags::Assigned(count) => count,
         }
     }
     fn catch_up_ceiling(&self) -> usize {

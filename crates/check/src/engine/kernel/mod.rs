@@ -492,8 +492,11 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
         let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(machine);
         let new_space = || engine.space(Root(tables.root() as u64));
-        let space = machine
+        let mut space = machine
             .with_names(new_space, |place| format!("{} of space {number}", space_word(place)));
+        if let Some(tag) = engine.machine().assigned_tag(number) {
+            space.assign_tag(tag);
+        }
         let is_retired = ops().any(|op| matches!(op, Op::Retire(_)));
         let uses_left = is_retired.then(|| {
             let what = || format!("uses left of space {number}");

@@ -11,7 +11,7 @@
 //! that it has loaded.
 
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{self, Relaxed};
 
 use crate::base::cache_padded::CachePadded;
 use crate::base::memory::{Memory, Word, order};
@@ -209,23 +209,38 @@ impl<M: Memory> Bell<M> {
         // Relaxed: an expected value. Both read-modify-writes below have a rule.
         let mut found = self.rung.0.load(Relaxed);
         loop {
-            let (left, result) = match found & (RUNG | AWAITED) {
-                0 => (found & !ATTENDED, Left::Quiet),
-                // The exchange also acquires, so that `wake` finds what a waiter did before it set
-                // the flag: see WakeRelease.
-                AWAITED => (found & !(ATTENDED | AWAITED), Left::Awaited),
-                _ if when_rung == WhenRung::Begin => {
+            if found & (RUNG | AWAITED) != 0 {
+                if found & RUNG == 0 {
+                    match self.leave_awaited(found, release) {
+                        Ok(()) => return Left::Awaited,
+                        Err(newer) => found = newer,
+                    }
+                    continue;
+                }
+                // Otherwise, waiters are woken when the next round is over.
+                if when_rung == WhenRung::Begin {
                     return Left::Begun(self.begin_round_of(machine, found));
                 }
-                // Waiters are woken when the next round is over.
-                _ => (found & !ATTENDED, Left::Rung),
-            };
+            }
             // Relaxed: a failed exchange is repeated.
-            match self.rung.0.compare_exchange(found, left, release, Relaxed) {
-                Ok(_) => return result,
+            match self.rung.0.compare_exchange(found, found & !ATTENDED, release, Relaxed) {
+                Ok(_) if found & RUNG != 0 => return Left::Rung,
+                Ok(_) => return Left::Quiet,
                 Err(newer) => found = newer,
             }
         }
+    }
+
+    /// Leaves a quiet bell for whose answer a waiter sleeps. Returns the bell's word if it was not
+    /// `found`.
+    ///
+    /// The exchange also acquires, so that the owner finds what a waiter did before it set the
+    /// flag: see [`Rule::WakeRelease`].
+    #[cold]
+    fn leave_awaited(&self, found: u64, release: Ordering) -> Result<(), u64> {
+        let left = found & !(ATTENDED | AWAITED);
+        // Relaxed: a failed exchange is repeated.
+        self.rung.0.compare_exchange(found, left, release, Relaxed).map(drop)
     }
 
     /// Begins to attend to the bell: the owner polls it until it [leaves](Self::leave) it, so no

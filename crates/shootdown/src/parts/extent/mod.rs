@@ -286,18 +286,17 @@ impl Extent {
     }
 
     /// The shortest extent that covers `self` and `other`, neither of which may be whole. `None` if
-    /// their page sizes differ, if one is long, or if the result would be whole.
+    /// their page sizes differ, if only one is long, or if the result would be whole.
     pub(crate) fn joined_with(self, other: Self) -> Option<Self> {
         let size = self.page_size();
-        if size != other.page_size() || self.is_long() || other.is_long() {
+        if (self.0 ^ other.0) & (Self::SIZE | Self::LONG) != 0 {
             return None;
         }
         let first = self.start().min(other.start());
         let last = self.last_page().max(other.last_page());
         let count = usize::try_from(((last - first) >> size.shift()) + 1).ok()?;
-        let joined = Self::pages(first, count, size);
-        let tables = self.frees_tables() || other.frees_tables();
-        let joined = if tables { joined.freeing_tables() } else { joined };
+        let flags = (self.0 | other.0) & (Self::TABLES | Self::LONG);
+        let joined = Self(Self::pages(first, count, size).0 | flags);
         (!joined.is_unbounded()).then_some(joined)
     }
 
@@ -316,8 +315,7 @@ impl Extent {
         }
         let skipped = (other.start() - self.start()) >> shift;
         skipped + other.page_count() as u64 <= self.page_count() as u64
-            && (self.frees_tables() || !other.frees_tables())
-            && (self.is_long() || !other.is_long())
+            && other.0 & !self.0 & (Self::TABLES | Self::LONG) == 0
             && !other.is_whole()
     }
 

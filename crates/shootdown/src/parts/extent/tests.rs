@@ -33,6 +33,9 @@ fn long_extent_counts_larger_pages() {
     let exact = Extent::pages(START, 512, PageSize::SIZE_2M);
     assert!(gigabyte.contains(exact) && !exact.contains(gigabyte), "it has smaller pages");
     assert_eq!((gigabyte.joined_with(exact), exact.joined_with(gigabyte)), (None, None));
+    let next = Extent::long(START + (1 << 30)..START + (2 << 30), PageSize::SIZE_4K);
+    let both = Extent::long(START..START + (2 << 30), PageSize::SIZE_4K);
+    assert_eq!(gigabyte.joined_with(next), Some(both));
     let tables = gigabyte.freeing_tables();
     assert_eq!(tables.without_long(), Extent::whole().freeing_tables());
     assert_eq!(exact.without_long(), exact);

@@ -450,7 +450,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return;
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
-        let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
         let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
         if self.seen_of_loaded(space) + extents.len() as u64 == generation
             && !extents[0].is_unbounded()
@@ -461,6 +460,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
+            let page_count = if weight <= Extent::MAX_PAGES { weight } else { page_count(extents) };
             self.counters().pages_invalidated.add_unshared(page_count as u64);
         } else {
             self.catch_up_after_flush(space);
@@ -471,6 +471,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn catch_up_after_flush(&self, space: &Space<M>) {
         self.catch_up(space);
     }
+}
+
+/// Number of pages, where some extents may be long.
+#[cold]
+fn page_count(extents: &[Extent]) -> usize {
+    extents.iter().map(|extent| extent.page_count()).sum()
 }
 
 /// The method with which the CPUs that are present are notified.
