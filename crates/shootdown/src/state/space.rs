@@ -137,10 +137,11 @@ impl<M: Machine> Space<M> {
     }
 
     /// Assigns the tag under which CPUs load the space: 1 to [`tag_count`](Machine::tag_count). Call
-    /// this before the first switch to the space, with [`Tagging::Assigned`](crate::Tagging) only.
+    /// this before the first switch to the space, with
+    /// [`Tagging::Assigned`](crate::Tagging::Assigned) only.
     ///
-    /// A new tag is as good as the old one: as long as no CPU has the space loaded, which `&mut`
-    /// implies, the kernel may assign another. No flush is needed.
+    /// As long as no CPU has the space loaded, which `&mut` implies, the kernel may assign another
+    /// tag. No flush is needed.
     pub fn assign_tag(&mut self, tag: Tag) {
         // Relaxed: a CPU that switches to the space has it from this one.
         self.tag.store(tag.0.into(), Relaxed);

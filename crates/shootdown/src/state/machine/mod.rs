@@ -41,11 +41,11 @@ pub enum Tagging {
     /// Each CPU counts tags up (ARC: 8 bits). To drop a space's translations, the CPU gives the
     /// space the next tag. When tags run out, the CPU empties its TLB and starts again.
     Renamed,
-    /// The kernel [assigns](crate::Space::assign_tag) a tag to each space, as where tags are objects
-    /// of their own (seL4's ASID pools). A space has the same tag on all CPUs. The engine drops a
-    /// tag on each CPU that loads a space under it after another one, so the kernel may assign the
-    /// tag of a dead space again at once, without a flush, and may even let two living spaces share
-    /// one. CPUs must not share TLB entries (Arm: CnP = 0). The engine does not broadcast.
+    /// The kernel [assigns](crate::Space::assign_tag) a tag to each space, the same on all CPUs, as
+    /// where tags are objects of their own (seL4's ASID pools). The engine drops a tag on each CPU
+    /// that loads a space under it after another one. So the kernel may assign the tag of a dead
+    /// space again at once, without a flush, and may even let two living spaces share one. CPUs must
+    /// not share TLB entries (Arm: CnP = 0). The engine does not broadcast.
     Assigned,
 }
 
