@@ -136,8 +136,8 @@ impl<M: Machine> Space<M> {
         self.root
     }
 
-    /// Assigns the tag under which CPUs load the space: 1 to [`tag_count`](Machine::tag_count). Call
-    /// this before the first switch to the space, with
+    /// Assigns the tag under which CPUs load the space: 1 to [`tag_count`](Machine::tag_count).
+    /// Call this before the first switch to the space, with
     /// [`Tagging::Assigned`](crate::Tagging::Assigned) only.
     ///
     /// As long as no CPU has the space loaded, which `&mut` implies, the kernel may assign another
