@@ -24,6 +24,7 @@ pub(super) fn check() -> Result<(), Failure> {
     check_header_in_cpp()?;
     let library = build_library(target, "ci", FEATURES)?;
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
+    check_cmake(target)?;
     check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
     for mode in ["", "broadcast", "assigned"] {
@@ -71,6 +72,24 @@ fn check_header_in_cpp() -> Result<(), Failure> {
         .args("-std=c++17 -Wall -Wextra -Werror -pedantic -fsyntax-only -I crates/capi/include")
         .arg("crates/capi/tests/kernel.cpp")
         .run()
+}
+
+/// Builds the program with threads by CMake, with the library of the release profile, and runs it.
+fn check_cmake(target: &str) -> Result<(), Failure> {
+    let build = crate::output().join("capi-cmake");
+    if Command::new("cmake").args("--version").output().is_err() {
+        println!("skipped: CMake, which is not installed");
+        return Ok(());
+    }
+    let set = |name: &str, value: &Path| format!("-D{name}={}", value.display());
+    Command::new("cmake")
+        .args("--log-level=ERROR -S crates/capi/tests/cmake -B")
+        .arg(&build)
+        .arg(set("SHOOTDOWN_TARGET", Path::new(target)))
+        .arg(set("SHOOTDOWN_OUTPUT", &crate::output()))
+        .run()?;
+    Command::new("cmake").args("--build").arg(&build).args("-- --silent").run()?;
+    Command::new(build.join("threads")).run()
 }
 
 /// Runs calls that break a contract. The library must report each that it can know to be wrong.

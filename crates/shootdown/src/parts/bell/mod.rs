@@ -206,41 +206,38 @@ impl<M: Memory> Bell<M> {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return Left::Quiet;
         }
-        // Relaxed: an expected value. Both read-modify-writes below have a rule.
+        // Relaxed: an expected value. Both read-modify-writes have a rule.
+        let found = self.rung.0.load(Relaxed);
+        // Relaxed: a failed exchange is repeated.
+        let exchange = || self.rung.0.compare_exchange(found, found & !ATTENDED, release, Relaxed);
+        if found & (RUNG | AWAITED) == 0 && exchange().is_ok() {
+            return Left::Quiet;
+        }
+        self.leave_slow(machine, when_rung, release)
+    }
+
+    /// Leaves a bell that is rung, or for whose answer a waiter sleeps.
+    #[cold]
+    #[inline(never)]
+    fn leave_slow(&self, machine: &M, when_rung: WhenRung, release: Ordering) -> Left {
+        // Relaxed: as above.
         let mut found = self.rung.0.load(Relaxed);
         loop {
-            if found & (RUNG | AWAITED) != 0 {
-                if found & RUNG == 0 {
-                    match self.leave_awaited(found, release) {
-                        Ok(()) => return Left::Awaited,
-                        Err(newer) => found = newer,
-                    }
-                    continue;
-                }
-                // Otherwise, waiters are woken when the next round is over.
-                if when_rung == WhenRung::Begin {
-                    return Left::Begun(self.begin_round_of(machine, found));
-                }
+            if found & RUNG != 0 && when_rung == WhenRung::Begin {
+                return Left::Begun(self.begin_round_of(machine, found));
             }
+            // If the bell is rung, waiters are woken when the next round is over. Otherwise, the
+            // exchange also acquires, so that the owner finds what a waiter did before it set the
+            // flag: see WakeRelease.
+            let awaited = if found & RUNG == 0 { found & AWAITED } else { 0 };
+            let left = found & !(ATTENDED | awaited);
             // Relaxed: a failed exchange is repeated.
-            match self.rung.0.compare_exchange(found, found & !ATTENDED, release, Relaxed) {
+            match self.rung.0.compare_exchange(found, left, release, Relaxed) {
                 Ok(_) if found & RUNG != 0 => return Left::Rung,
-                Ok(_) => return Left::Quiet,
+                Ok(_) => return if awaited == 0 { Left::Quiet } else { Left::Awaited },
                 Err(newer) => found = newer,
             }
         }
-    }
-
-    /// Leaves a quiet bell for whose answer a waiter sleeps. Returns the bell's word if it was not
-    /// `found`.
-    ///
-    /// The exchange also acquires, so that the owner finds what a waiter did before it set the
-    /// flag: see [`Rule::WakeRelease`].
-    #[cold]
-    fn leave_awaited(&self, found: u64, release: Ordering) -> Result<(), u64> {
-        let left = found & !(ATTENDED | AWAITED);
-        // Relaxed: a failed exchange is repeated.
-        self.rung.0.compare_exchange(found, left, release, Relaxed).map(drop)
     }
 
     /// Begins to attend to the bell: the owner polls it until it [leaves](Self::leave) it, so no
