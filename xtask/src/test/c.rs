@@ -25,6 +25,8 @@ pub(super) fn check() -> Result<(), Failure> {
     let library = build_library(target, "ci", FEATURES)?;
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
     check_cmake(target)?;
+    let processor = build_library(target, "ci", "panic-handler,processor")?;
+    link_embedding("gcc", &processor)?;
     check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
     for mode in ["", "broadcast", "assigned"] {
@@ -72,6 +74,19 @@ fn check_header_in_cpp() -> Result<(), Failure> {
         .args("-std=c++17 -Wall -Wextra -Werror -pedantic -fsyntax-only -I crates/capi/include")
         .arg("crates/capi/tests/kernel.cpp")
         .run()
+}
+
+/// Links the smallest embedding, with functions of the kernel that are not called.
+pub(super) fn link_embedding(compiler: &str, library: &Path) -> Result<(), Failure> {
+    const KERNEL: &str = "cpu_number controller_number kernel_root put_on_dead_list stop entry_of \
+                          free_frame";
+    let mut command = Command::new(compiler)
+        .args("-std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib -static -no-pie")
+        .args("-I crates/capi/include crates/capi/examples/embed.c -Wl,-e,start_cpu");
+    for name in KERNEL.split_whitespace() {
+        command = command.arg(format!("-Wl,--defsym={name}=0"));
+    }
+    command.arg(library).arg("-o").arg(crate::output().join("capi-embedding")).run()
 }
 
 /// Builds the program with threads by CMake, with the library of the release profile, and runs it.
