@@ -438,7 +438,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             machine.invalidate(slot.tag(), extent);
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(1);
-            self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
+            self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         } else {
             self.catch_up_after_flush(space);
         }
@@ -460,8 +460,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-            let page_count = if weight <= Extent::MAX_PAGES { weight } else { page_count(extents) };
-            self.counters().pages_invalidated.add_unshared(page_count as u64);
+            self.counters().pages_invalidated.add_unshared(weight as u64);
         } else {
             self.catch_up_after_flush(space);
         }
@@ -471,12 +470,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn catch_up_after_flush(&self, space: &Space<M>) {
         self.catch_up(space);
     }
-}
-
-/// Number of pages, where some extents may be long.
-#[cold]
-fn page_count(extents: &[Extent]) -> usize {
-    extents.iter().map(|extent| extent.page_count()).sum()
 }
 
 /// The method with which the CPUs that are present are notified.
