@@ -1,6 +1,6 @@
 /* The smallest embedding in C, for each processor that the library has. It is compiled and linked by
- * `cargo xtask test c` for the host, and by `c-kernel` for RISC-V. The functions that are only declared
- * here are your kernel's. */
+ * `cargo xtask test c` for the host and RISC-V. The functions that are only declared here are your
+ * kernel's. */
 #include "shootdown.h"
 
 enum { CPUS = 64 };
