@@ -45,7 +45,7 @@ pub enum Tagging {
     /// where tags are objects of their own (seL4's ASID pools). The engine drops a tag on each CPU
     /// that loads a space under it after another one. So the kernel may assign the tag of a dead
     /// space again at once, without a flush, and may even let two living spaces share one. CPUs
-    /// must not share TLB entries (Arm: CnP = 0). The engine does not broadcast.
+    /// must not share TLB entries (Arm: `CnP` = 0). The engine does not broadcast.
     Assigned,
 }
 

@@ -79,9 +79,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let is_tag = (1..=self.machine().tag_count()).contains(&usize::from(tag.0));
         assert!(!has_tags || is_tag, "the space has {tag:?}: call Space::assign_tag");
         self.counters().tags_taken.add_unshared(1);
-        let (spare, kernel) = self.spare_slot();
-        let slot = self.assigned_slot(space).unwrap_or(spare);
-        slot.give_to(space.id(), if has_tags { tag } else { kernel });
+        let slot = self.assigned_slot(space).unwrap_or(self.spare_slot().0);
+        slot.give_to(space.id(), if has_tags { tag } else { Tag::KERNEL });
         Choice { slot, generation: None }
     }
 
