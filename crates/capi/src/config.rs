@@ -7,6 +7,9 @@ pub const SHOOTDOWN_TAGS_GLOBAL: u32 = 1;
 /// `tagging`: each CPU counts tags up, and gives a space the next one instead of invalidating
 /// (ARC).
 pub const SHOOTDOWN_TAGS_RENAMED: u32 = 2;
+/// `tagging`: the kernel assigns tags to spaces with `shootdown_space_assign_tag`. Spaces may share
+/// a tag, and the tag of a retired space may be assigned again at once: no flush is needed.
+pub const SHOOTDOWN_TAGS_ASSIGNED: u32 = 3;
 
 /// `broadcast.reach`: there are no broadcasts.
 pub const SHOOTDOWN_REACH_NOBODY: u32 = 0;
@@ -109,6 +112,12 @@ pub struct Config {
     /// mode and when it leaves, both with a full barrier. The function does not wait for CPUs in
     /// the kernel, and does not call the library. It may be called masked.
     pub interrupt_sme: Option<extern "C" fn()>,
+    /// Wakes the threads that wait for the answer of a CPU, after `shootdown_poll_or_wake`; null if
+    /// the kernel does not call that. Called with the number of the CPU, masked, in the handler of
+    /// the flush interrupt or where the CPU goes offline; perhaps when nothing waits. It may make
+    /// threads runnable, and may call `shootdown_poll_or_wake` for a flush for which an earlier
+    /// call has returned false, to wake its thread only if that is done.
+    pub wake_waiters: Option<extern "C" fn(u32)>,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
     /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…`,

@@ -128,6 +128,22 @@ pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
     find(unsafe { PendingStorage::get_mut(pending) }).is_none_or(Pending::poll)
 }
 
+/// As `shootdown_poll`. If the flush is not done, a CPU that it waits for calls the function
+/// `wake_waiters` of the configuration when it has answered; then call this again. The thread can
+/// sleep until then. Put it where `wake_waiters` finds it before each call, so that no wake-up is
+/// lost.
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 512.
+///
+/// # Safety
+///
+/// As `shootdown_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_poll_or_wake(pending: *mut PendingStorage) -> bool {
+    // SAFETY: the caller's promise.
+    find(unsafe { PendingStorage::get_mut(pending) }).is_none_or(Pending::poll_or_wake)
+}
+
 /// A flush of the engine of this library.
 type Flush = Pending<'static, Machine>;
 

@@ -92,7 +92,7 @@ pub use config::{
     SHOOTDOWN_DUTY_NO_DIRTY_MARKS, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_REACH_EVERYONE,
     SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_KERNEL_LOADS,
     SHOOTDOWN_RISCV64_NO_FIRMWARE, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
-    SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
+    SHOOTDOWN_TAGS_ASSIGNED, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
     SHOOTDOWN_X86_64_GLOBAL_KERNEL,
 };
 pub use cpu::{
@@ -106,12 +106,12 @@ pub use crash::{
 };
 pub use engine::shootdown_init;
 pub use extent::{
-    ExtentWord, shootdown_freeing_tables, shootdown_page, shootdown_pages, shootdown_range,
-    shootdown_whole,
+    ExtentWord, shootdown_freeing_tables, shootdown_long_range, shootdown_page, shootdown_pages,
+    shootdown_range, shootdown_whole,
 };
 pub use flush::{
     shootdown_flush, shootdown_flush_for_resize, shootdown_flush_kernel, shootdown_join,
-    shootdown_pending_init, shootdown_poll, shootdown_wait,
+    shootdown_pending_init, shootdown_poll, shootdown_poll_or_wake, shootdown_wait,
 };
 pub use gather::{
     HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,
@@ -133,8 +133,8 @@ pub use processor::{
     shootdown_publish_kernel, shootdown_send_ipi,
 };
 pub use space::{
-    shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
-    shootdown_space_root, shootdown_trim_cpumask,
+    shootdown_reap, shootdown_retire, shootdown_space_assign_tag, shootdown_space_id,
+    shootdown_space_init, shootdown_space_root, shootdown_trim_cpumask,
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{

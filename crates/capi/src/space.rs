@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use shootdown::Root;
+use shootdown::{Root, Tag};
 
 use crate::engine::{engine, pin};
 use crate::storage::{SpaceStorage, Storage};
@@ -22,6 +22,21 @@ use crate::storage::{SpaceStorage, Storage};
 pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u64) {
     // SAFETY: the caller's promise.
     engine().init_space(unsafe { SpaceStorage::uninit(space) }, Root(root));
+}
+
+/// Assigns the tag under which CPUs load the space, from 1 to the `tag_count` of the configuration,
+/// with `SHOOTDOWN_TAGS_ASSIGNED` only. Call this before the first switch to the space; later, only
+/// while no CPU has it loaded.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// `space` must be initialised, and not loaded on any CPU.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_assign_tag(space: *mut SpaceStorage, tag: u16) {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get_mut(space) }.assign_tag(Tag(tag));
 }
 
 /// Returns the id of a space: 1 for the first one. A CPU gives its spaces 64 ids in a row, and then

@@ -237,10 +237,12 @@ static void calls_before_init(void) {
     shootdown_extents_init(&extents);
     shootdown_extents_add(&extents, shootdown_freeing_tables(shootdown_range(0, 9, 12)));
     shootdown_extents_add(&extents, shootdown_pages(0, 9, 12));
+    shootdown_extents_add(&extents, shootdown_long_range(0, 1 << 30, 12));
     shootdown_extents_add(&extents, shootdown_whole());
     shootdown_flush_kernel_gathered(&extents, &pending);
     shootdown_pending_init(&other);
     shootdown_join(&pending, &other);
+    expect(shootdown_poll_or_wake(&pending));
     expect(shootdown_poll(&pending) && !shootdown_tables_are_clear(shootdown_horizon(&pending)));
     shootdown_wait(&pending);
     shootdown_batch_init(&batch);
@@ -256,6 +258,7 @@ static void calls_before_online(void) {
     char line[9];
     start(), on(5), shootdown_extents_init(&extents), shootdown_extents_add(&extents, PAGE);
     shootdown_space_init(&many[0], 0xd000);
+    shootdown_space_assign_tag(&many[0], 7);
     expect(shootdown_space_id(&many[0]) != 0 && shootdown_space_root(&many[0]) == 0xd000);
     on(1), shootdown_switch(&a), on(5);
     shootdown_flush(&a, PAGE, &pending), expect_waits();

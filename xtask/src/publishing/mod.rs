@@ -19,7 +19,8 @@ const PUBLISHED: &[&str] = &[
     "shootdown-hw",
     "shootdown-capi",
     "shootdown-x86_64",
-    "shootdown-page-table-multiarch",
+    "shootdown-aarch64-paging",
+    "shootdown-ax-page-table-multiarch",
 ];
 
 /// Checks the dependencies against `deny.toml`, and that the published crates can be packaged and

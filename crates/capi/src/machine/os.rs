@@ -20,6 +20,7 @@ const CALL_MAX: usize = 64;
 pub(crate) struct Os<B> {
     cpu_limit: usize,
     root: Root,
+    wake_waiters: Option<extern "C" fn(u32)>,
     cpus: PhantomData<B>,
 }
 
@@ -30,7 +31,8 @@ impl<B: CpuBits> Os<B> {
             0 => CpuSet::<B>::capacity(),
             limit => limit as usize,
         };
-        Self { cpu_limit, root: Root(config.kernel_root), cpus: PhantomData }
+        let (root, wake_waiters) = (Root(config.kernel_root), config.wake_waiters);
+        Self { cpu_limit, root, wake_waiters, cpus: PhantomData }
     }
 }
 
@@ -98,6 +100,13 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     fn trace_wait(&self, trace: &shootdown::WaitTrace) {
         // SAFETY: the event is valid during the call.
         unsafe { os::shootdown_os_trace_wait(&trace.into()) };
+    }
+
+    #[cold]
+    fn wake_waiters(&self, cpu: CpuId) {
+        if let Some(wake) = self.wake_waiters {
+            wake(cpu.0);
+        }
     }
 
     fn reclaim(&self, space: NonNull<Space<MachineOf<B>>>) {

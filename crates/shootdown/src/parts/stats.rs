@@ -112,7 +112,8 @@ stats! {
         flushes_full,
         /// Ranges that this CPU invalidated page by page.
         flushes_ranged,
-        /// Pages of the ranges in `flushes_ranged`.
+        /// Pages of the ranges in `flushes_ranged`. A [long](crate::Extent::long) one counts 4,096
+        /// and its larger pages.
         pages_invalidated,
         /// Flushes with which this CPU caught up range by range when it returned to a space.
         caught_up_from_log,

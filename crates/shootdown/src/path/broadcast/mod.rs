@@ -253,7 +253,7 @@ impl Broadcast {
     /// Number of operations that a broadcast of `extents` takes; `None` if it should drop the whole
     /// tag instead.
     fn operations(&self, extents: &[Extent]) -> Option<usize> {
-        let count = |extent: &Extent| extent.page_count().div_ceil(self.pages_per_operation.max(1));
+        let count = |extent: &Extent| extent.weight().div_ceil(self.pages_per_operation.max(1));
         let operations = extents.iter().map(count).sum();
         let is_whole = extents.iter().any(|extent| extent.is_whole());
         (!is_whole && operations <= self.operation_ceiling).then_some(operations)

@@ -438,7 +438,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             machine.invalidate(slot.tag(), extent);
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(1);
-            self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
+            self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         } else {
             self.catch_up_after_flush(space);
         }
@@ -450,17 +450,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return;
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
-        let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
+        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
         if self.seen_of_loaded(space) + extents.len() as u64 == generation
             && !extents[0].is_unbounded()
-            && page_count <= machine.flush_ceiling()
+            && weight <= machine.flush_ceiling()
         {
             for &extent in extents {
                 machine.invalidate(slot.tag(), extent);
             }
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-            self.counters().pages_invalidated.add_unshared(page_count as u64);
+            self.counters().pages_invalidated.add_unshared(weight as u64);
         } else {
             self.catch_up_after_flush(space);
         }
