@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn licences_are_of_what_is_linked() {
         let node = |id: &str, dependencies: &[(&str, Option<&str>)]| {
-            let dependency = |(pkg, kind): &(&str, Option<&str>)| serde_json::json!({"pkg": pkg, "dep_kinds": [{"kind": kind}]});
+            let dependency = |(package, kind): &(&str, Option<&str>)| serde_json::json!({"pkg": package, "dep_kinds": [{"kind": kind}]});
             let dependencies: Vec<Value> = dependencies.iter().map(dependency).collect();
             serde_json::json!({"id": id, "deps": dependencies})
         };

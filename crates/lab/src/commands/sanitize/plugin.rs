@@ -41,7 +41,8 @@ impl Plugin {
             || places.map(|place: PathBuf| directory.join(place)).to_vec(),
             |path| vec![path.to_owned()],
         );
-        // Cargo leaves the plugin at the first or the second place. The newer is that of the last build.
+        // Cargo leaves the plugin at the first or the second place. The newer is that of the last
+        // build.
         let built = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
         let found = candidates.iter().filter(|path| path.is_file()).max_by_key(built);
         let path = found.cloned().ok_or_else(|| SanitizeError::NoPlugin(candidates[0].clone()))?;
