@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::{Captured, Command, Failure, cargo};
-use crate::setup;
+use crate::{capi_object, setup};
 
 /// The features of the library in the tests.
 const FEATURES: &str = "panic-handler,away,broadcast,trace";
@@ -23,6 +23,7 @@ pub(super) fn check() -> Result<(), Failure> {
     };
     setup::c_compiler()?;
     check_header_in_cpp()?;
+    capi_object::check()?;
     let library = build_library(target, "ci", FEATURES)?;
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
     check_hostile_calls(&library, "ci")?;
