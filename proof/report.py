@@ -9,7 +9,7 @@ from .system import System
 PAGE = ROOT / "docs/proof-rules.md"
 HEAD = """# What fails without each rule
 
-The table is for readers of [the proof](proof.md) and of [the rules](../crates/shootdown/src/rules.rs). For each rule of
+The table is for readers of [the proof](proof.md) and of [the rules](../crates/shootdown/src/base/rules.rs). For each rule of
 the engine, it names the step of a model that does not keep the model's invariant without the rule, the loom program
 that fails, and the hardware on which the hostile machine finds a violation. `cargo xtask test proof` generates it and
 compares. {modelled} of {all} rules are hypotheses of a step, and the proof fails without each of them.

@@ -154,30 +154,29 @@
 //!
 //! # Reading the source
 //!
-//! The reading order is the order of dependency. Only the modules of the core depend on each other.
+//! Each folder is a chapter. Their order is the order of dependency, and so is the order of the
+//! modules that each lists. Only modules of `state` depend on each other.
 //!
-//! - *Foundations:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
-//!   correctness depends on has a name there, and a test that fails without it. [`memory`](Memory)
-//!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers;
-//!   `cache_padded` gives a value its own cache lines.
-//! - *Parts that need memory alone:* [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
+//! - **`base`** has the foundations. [`rules`] is the chapter on memory ordering. Every barrier and
+//!   every step that correctness depends on has a name there, and a test that fails without it.
+//!   [`memory`](Memory) is the contract for shared words and barriers.
+//! - **`parts`** need memory alone: [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
 //!   that a flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
 //!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
 //!   `phase` and `cpumask`, the CPUs that a flush reads; `stats`, the counters; `method`, the
 //!   choice between interrupts and broadcasts.
-//! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
-//!   `vcpu` has a [word](VcpuWord) with which flushes of a guest skip CPUs that do not run.
-//!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above, and
-//!   [`stall`](StallReport) reads them for a watchdog. Then their
-//!   [tags](Tagging), the [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the
-//!   caller, [`engine_cell`](EngineCell), a place for the engine in a static,
-//!   [`walk`](SoftwareWalk), walks by software, and [`devices`](Shootdown::attach_device), TLBs
-//!   outside of the CPUs.
-//! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
-//!   [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
+//! - **`state`** lasts between calls. [`machine`](Machine) is the contract, with its
+//!   [`broadcaster`](Broadcaster). `vcpu` has a [word](VcpuWord) with which flushes of a guest skip
+//!   CPUs that do not run. [`space`](Space) and [`cpu_state`](CpuState) are made of the parts, and
+//!   [`stall`](StallReport) reads them for a watchdog. Then their [tags](Tagging), the
+//!   [engine](Shootdown), [`pinned_cpu`](PinnedCpu), the CPU that runs the caller,
+//!   [`engine_cell`](EngineCell), a place for the engine in a static, [`walk`](SoftwareWalk), walks
+//!   by software, and [`devices`](Shootdown::attach_device), TLBs outside of the CPUs.
+//! - **`path`** is what happens often: [`quarantine`](Quarantine), for tables that wait;
+//!   [`pending`](Pending); [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
 //!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`;
 //!   [`flush`](PinnedCpu::flush); [`flush_ipi`](PinnedCpu::handle_flush_ipi).
-//! - *The end of pages and spaces:* [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
+//! - **`end`** frees pages and spaces: [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
 //!   [`disconnect`](PinnedCpu::disconnect) for CPUs that have stopped in a crash. The last module,
 //!   [`lazy_entry`](LazyEntryPredictor), predicts whether it saves an interrupt to become lazy at
@@ -200,88 +199,47 @@
 #[cfg(any(test, feature = "soft"))]
 extern crate std;
 
-// The reading order, which is the order of dependency.
-pub mod rules;
-mod memory;
-mod ids;
-mod cache_padded;
-mod costs;
-mod extent;
-mod extent_set;
-mod cpu_set;
-mod flush_log;
-mod presence;
-mod hazard;
-mod bell;
-mod phase;
-mod cpumask;
-mod stats;
-mod trace_event;
-mod method;
-mod broadcaster;
-mod machine;
-mod vcpu;
-mod space;
-mod space_ids;
-mod cpu_state;
-mod stall;
-mod tag;
-mod engine;
-mod pinned_cpu;
-mod engine_cell;
-mod walk;
-mod devices;
-mod quarantine;
-mod pending;
-mod trace;
-mod broadcast;
-mod catch_up;
-mod switch;
-mod loaded;
-mod notify;
-mod flush;
-mod flush_ipi;
-mod gather;
-mod parked;
-mod reclaim;
-mod retire;
-mod dead_spaces;
-mod disconnect;
-mod lazy_entry;
+// The chapters in reading order, which is the order of dependency.
+mod base;
+mod parts;
+mod state;
+mod path;
+mod end;
 
 #[cfg(feature = "soft")]
 pub mod soft;
 
-pub use bell::BellState;
-pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach, Refused};
-pub use costs::{FlushCosts, NotifyCosts};
-pub use cpu_set::{CpuBits, CpuSet};
-pub use cpu_state::CpuState;
-pub use dead_spaces::DeadSpaces;
-pub use devices::TooManyDevices;
-pub use engine::Shootdown;
-pub use engine_cell::EngineCell;
-pub use extent::{Extent, PageSize};
-pub use extent_set::ExtentSet;
-pub use gather::{Flushed, Gather, Sent};
-pub use ids::{CpuId, Root, SpaceId, Tag};
-pub use lazy_entry::LazyEntryPredictor;
-pub use loaded::LoadedRoot;
-pub use machine::{Entries, Lifetime, Machine, Tagging};
-pub use memory::{Memory, TagWords, Word};
-pub use parked::{Parked, ParkedFlush};
-pub use pending::Pending;
-pub use pinned_cpu::PinnedCpu;
-pub use presence::Presence;
-pub use quarantine::{Horizon, Quarantine};
-pub use reclaim::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, SentBatch, StaleWrites};
-pub use retire::{Reaping, Retiring};
-pub use rules::Rule;
-pub use space::Space;
-pub use stall::{StallReport, Unanswered};
-pub use stats::{CpuStats, SpaceStats};
-pub use tag::slots::{TagSlot, TagSlots};
-pub use trace::{CauseCounters, CauseStats};
-pub use trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
-pub use vcpu::VcpuWord;
-pub use walk::SoftwareWalk;
+pub use base::costs::{FlushCosts, NotifyCosts};
+pub use base::ids::{CpuId, Root, SpaceId, Tag};
+pub use base::memory::{Memory, TagWords, Word};
+pub use base::rules;
+pub use base::rules::Rule;
+pub use end::dead_spaces::DeadSpaces;
+pub use end::gather::{Flushed, Gather, Sent};
+pub use end::lazy_entry::LazyEntryPredictor;
+pub use end::parked::{Parked, ParkedFlush};
+pub use end::reclaim::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, SentBatch, StaleWrites};
+pub use end::retire::{Reaping, Retiring};
+pub use parts::bell::BellState;
+pub use parts::cpu_set::{CpuBits, CpuSet};
+pub use parts::extent::{Extent, PageSize};
+pub use parts::extent_set::ExtentSet;
+pub use parts::presence::Presence;
+pub use parts::stats::{CpuStats, SpaceStats};
+pub use parts::trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
+pub use path::loaded::LoadedRoot;
+pub use path::pending::Pending;
+pub use path::quarantine::{Horizon, Quarantine};
+pub use path::trace::{CauseCounters, CauseStats};
+pub use state::broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach, Refused};
+pub use state::cpu_state::CpuState;
+pub use state::devices::TooManyDevices;
+pub use state::engine::Shootdown;
+pub use state::engine_cell::EngineCell;
+pub use state::machine::{Entries, Lifetime, Machine, Tagging};
+pub use state::pinned_cpu::PinnedCpu;
+pub use state::space::Space;
+pub use state::stall::{StallReport, Unanswered};
+pub use state::tag::slots::{TagSlot, TagSlots};
+pub use state::vcpu::VcpuWord;
+pub use state::walk::SoftwareWalk;

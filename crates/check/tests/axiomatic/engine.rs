@@ -2,11 +2,11 @@
 //! question, in their order, each with the line of the engine that it stands for, as `function:
 //! what`. Orderings come from the engine's table of rules.
 //!
-//! The functions are in these files of `crates/shootdown/src`: `switch_to` in `switch.rs`;
-//! `choose_asid`, `roll_over`, `current_asid`, `pin_locked` and `global_tag` in `tag/global.rs`;
-//! `choose`, `reserved_in` and `is_reserved` in `tag/reserved.rs`; `listed` and
-//! `write_list` in `tag/asids.rs`; `bump`, `record` and `read` in `flush_log.rs`; `scan` in
-//! `notify.rs`; `catch_up` in `catch_up.rs`.
+//! The functions are in these files of `crates/shootdown/src`: `switch_to` in `path/switch.rs`;
+//! `choose_asid`, `roll_over`, `current_asid`, `pin_locked` and `global_tag` in
+//! `state/tag/global.rs`; `choose`, `reserved_in` and `is_reserved` in `state/tag/reserved.rs`;
+//! `listed` and `write_list` in `state/tag/asids`; `bump`, `record` and `read` in
+//! `parts/flush_log`; `scan` in `path/notify.rs`; `catch_up` in `path/catch_up.rs`.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;

@@ -13,13 +13,13 @@ use std::vec::Vec;
 
 use super::tlb::Tlb;
 use super::{Config, Platform, Soft, guard};
-use crate::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
-use crate::costs::NotifyCosts;
-use crate::cpu_set::{CpuBits, CpuSet};
-use crate::extent::Extent;
-use crate::ids::{CpuId, Tag};
-use crate::machine::Machine;
-use crate::memory::Word;
+use crate::base::costs::NotifyCosts;
+use crate::base::ids::{CpuId, Tag};
+use crate::base::memory::Word;
+use crate::parts::cpu_set::{CpuBits, CpuSet};
+use crate::parts::extent::Extent;
+use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
+use crate::state::machine::Machine;
 
 /// The translations that a broadcast invalidates.
 #[derive(Clone, Copy, Debug)]

@@ -5,12 +5,12 @@ use std::vec::Vec;
 
 use super::worker::{Random, StressReport, Worker, unlock};
 use super::{OnCpu, Platform, Soft};
-use crate::engine::Shootdown;
-use crate::extent::{Extent, PageSize};
-use crate::ids::{CpuId, Root};
-use crate::memory::Word;
-use crate::reclaim::{Batch, StaleWrites};
-use crate::space::Space;
+use crate::base::ids::{CpuId, Root};
+use crate::base::memory::Word;
+use crate::end::reclaim::{Batch, StaleWrites};
+use crate::parts::extent::{Extent, PageSize};
+use crate::state::engine::Shootdown;
+use crate::state::space::Space;
 
 /// Spaces that all CPUs map, unmap, switch to and flush at random.
 ///

@@ -2,10 +2,10 @@
 
 use core::panic::Location;
 
-use crate::broadcaster::Reach;
-use crate::costs::NotifyCosts;
-use crate::machine::Tagging;
-use crate::rules::Rule;
+use crate::base::costs::NotifyCosts;
+use crate::base::rules::Rule;
+use crate::state::broadcaster::Reach;
+use crate::state::machine::Tagging;
 
 /// Size and properties of a [`Soft`](super::Soft) machine.
 #[derive(Clone, Copy, Debug)]

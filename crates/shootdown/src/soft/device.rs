@@ -10,12 +10,12 @@ use std::sync::Mutex;
 use super::broadcasts::{Broadcasts, Invalidation};
 use super::tlb::{Tlb, Touch};
 use super::{Platform, Soft, guard};
-use crate::extent::Extent;
-use crate::ids::Tag;
-use crate::machine::Entries;
+use crate::base::ids::Tag;
+use crate::parts::extent::Extent;
+use crate::state::machine::Entries;
 #[expect(unused_imports, reason = "the documentation links to it")]
-use crate::machine::Machine;
-use crate::space::Space;
+use crate::state::machine::Machine;
+use crate::state::space::Space;
 
 /// The device of a software machine.
 pub(super) struct Device<P: Platform> {

@@ -9,13 +9,13 @@ use std::vec::Vec;
 
 use super::worker::{StressReport, Worker, unlock};
 use super::{Platform, Soft, guard};
-use crate::engine::Shootdown;
-use crate::extent::Extent;
-use crate::extent_set::ExtentSet;
-use crate::ids::{CpuId, Root};
-use crate::memory::Word;
-use crate::quarantine::Quarantine;
-use crate::space::Space;
+use crate::base::ids::{CpuId, Root};
+use crate::base::memory::Word;
+use crate::parts::extent::Extent;
+use crate::parts::extent_set::ExtentSet;
+use crate::path::quarantine::Quarantine;
+use crate::state::engine::Shootdown;
+use crate::state::space::Space;
 
 /// Spaces that CPUs use, are lazy on, unhook tables of, and retire at random.
 ///

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::{Platform, Soft, Touch};
-use crate::machine::Machine;
-use crate::presence::Presence;
+use crate::parts::presence::Presence;
+use crate::state::machine::Machine;
 
 impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// Number of stale translations that [NMIs](super::Answers::EarlyWithNmis) have used.

@@ -7,10 +7,10 @@ use std::collections::hash_map::Entry;
 use std::vec::Vec;
 
 use super::{Frame, Platform};
-use crate::extent::Extent;
-use crate::ids::{Root, Tag};
-use crate::machine::Entries;
-use crate::memory::Word;
+use crate::base::ids::{Root, Tag};
+use crate::base::memory::Word;
+use crate::parts::extent::Extent;
+use crate::state::machine::Entries;
 
 /// One flat page table. All accesses but one are relaxed, so that only the engine orders them.
 pub(super) struct Table<P: Platform> {

@@ -4,10 +4,10 @@ use core::ops::AddAssign;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use super::{OnCpu, Platform, Soft, Touch};
-use crate::engine::Shootdown;
-use crate::ids::CpuId;
-use crate::memory::Word;
-use crate::pending::Pending;
+use crate::base::ids::CpuId;
+use crate::base::memory::Word;
+use crate::path::pending::Pending;
+use crate::state::engine::Shootdown;
 
 /// Results of a stress workload on one CPU, or their sum over several CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,323 @@
+//! *Broadcast*: hardware that makes other CPUs drop translations without interrupting them.
+//!
+//! Arm's `TLBI … IS` and AMD's `INVLPGB` reach every CPU. RISC-V's firmware reaches the CPUs that
+//! the call names. Broadcasts do not make shootdowns cheap: every CPU must reply before a broadcast
+//! is complete, even if it does not use the space, and the broadcasts of all CPUs queue for one
+//! interconnect. On 32 CPUs, each of which flushes translations that only it uses, broadcasts cost
+//! a factor of fifteen (the study `arm64-skip-broadcast`).
+//!
+//! So a flush that finds no other CPU present does not broadcast: it invalidates on its own CPU.
+//! The generation marks the translations of all other CPUs as stale, and each of them catches up
+//! when it next runs the space. If other CPUs are present, the flush uses the cheaper method.
+//!
+//! A broadcast is complete when the CPU that *issued* it has waited for it. A [`Pending`] therefore
+//! records the issuer, and a wait on another CPU rings the issuer. Firmware completes a broadcast
+//! before its call returns; then there is no issuer to wait for.
+//!
+//! Firmware or a hypervisor may refuse a broadcast. The flush then interrupts the CPUs that are
+//! present, as it would without a broadcaster.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::base::ids::{CpuId, Tag};
+use crate::base::memory::Word;
+use crate::base::rules::Rule;
+use crate::parts::bell::Rung;
+use crate::parts::cpu_set::CpuSet;
+use crate::parts::extent::Extent;
+use crate::parts::method::NotifyMethod;
+use crate::parts::phase::Phase;
+use crate::path::pending::{Issuer, Pending};
+use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
+use crate::state::engine::Shootdown;
+use crate::state::machine::{Machine, Tagging};
+use crate::state::pinned_cpu::PinnedCpu;
+use crate::state::space::Space;
+
+/// Number of flushes since a gap after which a broadcast drops the whole tag.
+///
+/// A flush that was not broadcast, or that was overtaken by a later one, leaves a gap. From then
+/// on, no CPU can conclude from broadcasts that it has missed nothing, and each CPU drops the tag
+/// when it returns to the space. To drop the tag on all CPUs once closes the gap. It costs each CPU
+/// about 2 µs of refilling, a tenth of the time that 64 broadcasts take.
+const GAP_MAX: u64 = 64;
+
+impl<M: Machine> Shootdown<M> {
+    /// The broadcaster, if it can name every space: each space has one tag on all CPUs.
+    #[inline]
+    pub(crate) fn broadcaster(&self) -> Option<&M::Broadcaster> {
+        let broadcaster = self.machine.broadcaster()?;
+        let names_spaces =
+            self.machine.tagging() == Tagging::Global && self.tags().covers_all_cpus(&self.machine);
+        names_spaces.then_some(broadcaster)
+    }
+
+    /// The broadcaster, if it can name every space and reaches every CPU.
+    #[inline]
+    pub(crate) fn broadcaster_to_all(&self) -> Option<&M::Broadcaster> {
+        let reaches_all =
+            |broadcaster: &&M::Broadcaster| broadcaster.capabilities().reach == Reach::Everyone;
+        self.broadcaster().filter(reaches_all)
+    }
+}
+
+impl<'e, M: Machine> PinnedCpu<'e, M> {
+    /// The tag with which a broadcast names `space`. Meaningless if there is no broadcaster.
+    ///
+    /// Call this after [`Rule::FlushFence`], and before reading the presence of other CPUs: see
+    /// [`Space::global_tag`].
+    #[inline]
+    pub(crate) fn broadcast_tag(&self, space: &Space<M>) -> Tag {
+        match self.engine.broadcaster() {
+            Some(_) => space.global_tag(self.machine()),
+            None => Tag::KERNEL,
+        }
+    }
+
+    /// Makes `pending` wait for the broadcasts that this CPU has issued.
+    ///
+    /// Completes them here if they complete at issue, because a wait elsewhere would interrupt this
+    /// CPU for nothing. So does a CPU that is not online, because other CPUs cannot ring it.
+    pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
+        let is_later = |it: &M::Broadcaster| !it.capabilities().completes_at_issue;
+        if self.local().online.get() && self.machine().broadcaster().is_some_and(is_later) {
+            pending.issuer = Issuer::of(self.id);
+        } else if !self.machine().breaks(Rule::CompleteBroadcasts) {
+            self.complete_broadcasts();
+        }
+    }
+
+    /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
+    /// `present`. Returns `true` if it was issued, and not refused: then these CPUs must not be
+    /// rung.
+    ///
+    /// `tag` is the space's tag, read after [`Rule::FlushFence`].
+    #[inline]
+    pub(crate) fn try_broadcast(
+        &self,
+        space: &Space<M>,
+        tag: Tag,
+        present: &CpuSet<M::CpuBits>,
+        extents: &[Extent],
+        generation: u64,
+    ) -> bool {
+        let Some(broadcaster) = self.engine.broadcaster() else { return false };
+        self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
+    }
+
+    #[inline(never)]
+    fn try_broadcast_by(
+        &self,
+        broadcaster: &M::Broadcaster,
+        space: &Space<M>,
+        tag: Tag,
+        present: &CpuSet<M::CpuBits>,
+        extents: &[Extent],
+        generation: u64,
+    ) -> bool {
+        let machine = self.machine();
+        let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
+        if present.is_empty() && !devices {
+            return false;
+        }
+        let broadcast = broadcaster.capabilities();
+        let operations = broadcast.operations(extents);
+        let costs = broadcaster.costs();
+        let count = operations.unwrap_or(1) as u64;
+        let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
+        if chosen == NotifyMethod::Interrupt && !devices {
+            return false;
+        }
+        let has_old_gap = generation.saturating_sub(space.clean_everywhere()) > GAP_MAX;
+        let is_whole = operations.is_none() || has_old_gap && broadcast.reach == Reach::Everyone;
+        let issued = if is_whole {
+            broadcaster.broadcast(present, tag, Extent::whole())
+        } else {
+            extents.iter().try_for_each(|&extent| broadcaster.broadcast(present, tag, extent))
+        };
+        if !self.note_issued(if is_whole { 1 } else { count }, issued) {
+            if devices {
+                machine.invalidate_devices(space, extents);
+            }
+            return false;
+        }
+        if broadcast.reach == Reach::Everyone {
+            let before = generation - extents.len() as u64;
+            if is_whole {
+                self.note_whole(space, before, generation);
+            } else {
+                space.note_clean_everywhere(machine, before, generation);
+            }
+        }
+        true
+    }
+
+    /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.
+    /// Returns `true` if it was issued, and not refused.
+    pub(crate) fn try_broadcast_whole(&self, space: &Space<M>, tag: Tag, generation: u64) -> bool {
+        let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
+        let issued = broadcaster.broadcast(&CpuSet::<M::CpuBits>::new(), tag, Extent::whole());
+        let is_issued = self.note_issued(1, issued);
+        if is_issued {
+            self.note_whole(space, generation, generation);
+        }
+        is_issued
+    }
+
+    /// Records a broadcast of the whole tag, which covers every flush up to `generation`, including
+    /// flushes up to `before` that were not broadcast.
+    ///
+    /// The waiters of those earlier flushes do not wait for this broadcast, and other CPUs conclude
+    /// from it which page tables can be freed. So if it covers such a flush, it is completed here.
+    fn note_whole(&self, space: &Space<M>, before: u64, generation: u64) {
+        if space.clean_everywhere() < before {
+            self.complete_broadcasts();
+        }
+        space.note_clean_everywhere(self.machine(), 0, generation);
+    }
+
+    /// Issues a broadcast that drops the kernel's pages of an extent on all CPUs, if the hardware
+    /// can. Returns `true` if it was issued, and not refused.
+    pub(crate) fn try_broadcast_kernel(&self, extent: Extent) -> bool {
+        let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
+        self.note_issued(1, broadcaster.broadcast_kernel(extent))
+    }
+
+    /// Records the time that a wait for the answers of `cpus` interrupted CPUs took.
+    pub(crate) fn record_answers(&self, cpus: u64, took_ns: u64) {
+        if let Some(broadcaster) = self.machine().broadcaster().filter(|_| cpus != 0) {
+            self.local().policy.record_answers(&broadcaster.costs(), cpus, took_ns);
+        }
+    }
+
+    /// Records that a flush of the generations after `since` up to `generation` found no other CPU
+    /// in the cpumask, and was done on this CPU.
+    ///
+    /// As long as the cpumask was never trimmed, every CPU that has ever run the space is in it. If
+    /// this CPU is the only one, no other CPU has cached translations of the space, and the flush
+    /// leaves no gap. (A CPU that registers after this CPU has read the cpumask reads a generation
+    /// at least as new, and walks page tables at least as new.)
+    pub(crate) fn note_flushed_alone(&self, space: &Space<M>, since: u64, generation: u64) {
+        if space.cpumask.phase(self.machine()) == Phase::FIRST
+            && self.has_loaded(space)
+            && self.loaded_slot().generation() >= generation
+        {
+            space.note_clean_everywhere(self.machine(), since, generation);
+        }
+    }
+
+    /// Records a broadcast, which was refused if `issued` is an error. Returns `true` if it was
+    /// not.
+    ///
+    /// Parts of a broadcast that is refused may have been issued. Nothing waits for them, and they
+    /// are completed with the next broadcast.
+    fn note_issued(&self, operations: u64, issued: Result<(), Refused>) -> bool {
+        let outstanding = &self.local().policy.outstanding;
+        outstanding.set(outstanding.get().saturating_add(operations as u16));
+        if issued.is_err() && !self.machine().breaks(Rule::RingIfRefused) {
+            return false;
+        }
+        self.counters().broadcasts_sent.add_unshared(1);
+        true
+    }
+
+    /// Waits for the broadcasts that this CPU has issued and not yet completed.
+    #[inline]
+    pub(crate) fn complete_broadcasts(&self) {
+        let policy = &self.local().policy;
+        if policy.outstanding.get() != 0 {
+            if let Some(broadcaster) = self.machine().broadcaster() {
+                let took_ns = broadcaster.complete();
+                policy.record_completion(&broadcaster.costs(), took_ns);
+            }
+        }
+    }
+}
+
+impl<M: Machine> PinnedCpu<'_, M> {
+    /// The generation up to which broadcasts have covered the space's flushes on all CPUs; 0 if
+    /// tags are not global.
+    #[inline]
+    pub(crate) fn covered_by_broadcasts(&self, space: &Space<M>) -> u64 {
+        if self.machine().tagging() == Tagging::Global { space.clean_everywhere() } else { 0 }
+    }
+
+    /// The generation up to which this CPU has caught up with `space`, which must be loaded.
+    #[inline]
+    pub(crate) fn seen_of_loaded(&self, space: &Space<M>) -> u64 {
+        self.loaded_slot().generation().max(self.covered_by_broadcasts(space))
+    }
+}
+
+impl Broadcast {
+    /// Number of operations that a broadcast of `extents` takes; `None` if it should drop the whole
+    /// tag instead.
+    fn operations(&self, extents: &[Extent]) -> Option<usize> {
+        let count = |extent: &Extent| extent.page_count().div_ceil(self.pages_per_operation.max(1));
+        let operations = extents.iter().map(count).sum();
+        let is_whole = extents.iter().any(|extent| extent.is_whole());
+        (!is_whole && operations <= self.operation_ceiling).then_some(operations)
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// The generation up to which no CPU has to catch up.
+    ///
+    /// The load is not ordered. A CPU that concludes from it that its TLB is clean may still use a
+    /// translation that a broadcast is about to drop. The broadcast's issuer waits for that.
+    #[inline]
+    pub(crate) fn clean_everywhere(&self) -> u64 {
+        // Relaxed: as explained above, the issuer of each broadcast waits for it.
+        self.clean_everywhere.load(Relaxed)
+    }
+
+    /// Records that a broadcast covers the flushes after `since` up to `generation`. That has an
+    /// effect only if no flush up to `since` is missing.
+    fn note_clean_everywhere(&self, machine: &M, since: u64, generation: u64) {
+        let mut clean = self.clean_everywhere();
+        while (clean >= since || machine.breaks(Rule::KeepGaps)) && clean < generation {
+            // Relaxed: the word publishes no data but its own value.
+            match self.clean_everywhere.compare_exchange(clean, generation, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(now) => clean = now,
+            }
+        }
+    }
+}
+
+impl<M: Machine> Pending<'_, M> {
+    /// Completes the broadcast that this flush waits for, if this CPU has issued it. Otherwise
+    /// rings the issuer, and adds it to the CPUs to wait for.
+    pub(crate) fn complete_broadcast(&mut self) {
+        let Some(issuer) = self.issuer.take() else { return };
+        let machine = &self.engine.machine;
+        if machine.breaks(Rule::CompleteBroadcasts) {
+            return;
+        }
+        // If the interrupt is not masked, this thread may be moved at any time, and would complete
+        // the broadcasts of another CPU.
+        if machine.interrupts_masked() && issuer == machine.cpu() {
+            self.pin().complete_broadcasts();
+        } else {
+            self.ring_issuer(issuer);
+        }
+    }
+
+    fn ring_issuer(&mut self, issuer: CpuId) {
+        let machine = &self.engine.machine;
+        match machine.state(issuer).bell.ring(machine) {
+            Rung::First => {
+                let mut cpus = CpuSet::new();
+                cpus.insert(issuer);
+                machine.ring(&cpus);
+            }
+            Rung::Coalesced => {}
+            // The issuer completed its broadcasts when it went offline.
+            Rung::Disconnected => return,
+        }
+        self.wait_for(issuer);
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests;

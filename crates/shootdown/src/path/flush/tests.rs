@@ -1,0 +1,113 @@
+use super::*;
+use crate::base::ids::{CpuId, Root};
+use crate::parts::presence::Presence;
+use crate::parts::stats::CpuStats;
+use crate::soft::{Config, Host, Soft};
+use crate::state::engine::Shootdown;
+
+type Machine = Soft<Host>;
+
+/// An engine with four CPUs online.
+fn engine() -> Shootdown<Machine> {
+    let engine = Soft::engine(Config { cpus: 4, ..Config::default() });
+    (0..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
+    engine
+}
+
+#[test]
+fn cpu_offline_before_its_ring_is_a_wasted_probe() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    let machine = engine.machine();
+    for cpu in 1..4 {
+        space.cpumask.register(machine, CpuId(cpu));
+        let cpu = engine.enter(CpuId(cpu));
+        cpu.pin().set_presence(Presence::Active(space.id()).into());
+    }
+    for cpu in [1, 3] {
+        engine.cpu(CpuId(cpu)).bell.disconnect(machine);
+    }
+    engine.enter(CpuId(2)).pin().set_presence(Presence::Out.into());
+    let zero = engine.enter(CpuId(0));
+    assert!(zero.pin().flush(&space, Extent::page(0)).poll(), "there is no CPU to wait for");
+    let stats = engine.cpu(CpuId(0)).stats();
+    assert_eq!((stats.interrupts_sent, stats.skipped_elsewhere), (0, 3));
+    assert_eq!(space.stats(machine).skipped_elsewhere, 3);
+}
+
+/// The CPU has missed no other flush, and does not read the log.
+#[test]
+fn local_flush_invalidates_by_page_and_logs_nothing() {
+    check_local_flush(Config::default());
+    check_local_flush(Config::default().with_broadcasts(15));
+}
+
+fn check_local_flush(config: Config) {
+    let engine: Shootdown<Machine> = Soft::engine(config);
+    engine.enter(CpuId(0)).pin().online();
+    let space = engine.space(Root(0));
+    let zero = engine.enter(CpuId(0));
+    let pin = zero.pin();
+    #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+    // SAFETY: the space outlives the CPUs' use of it, and does not move.
+    unsafe {
+        pin.switch(&space);
+    }
+    let before = engine.cpu(CpuId(0)).stats();
+    for page in 1..4 {
+        pin.flush(&space, Extent::page(page << 12)).wait();
+    }
+    let after = engine.cpu(CpuId(0)).stats();
+    assert_eq!(after.pages_invalidated - before.pages_invalidated, 3);
+    assert_eq!(after.flushes_ranged - before.flushes_ranged, 3);
+    assert_eq!(after.flushes_local - before.flushes_local, 3);
+    assert_eq!(after.flushes_full, before.flushes_full);
+    let everything = space.log.missed(engine.machine(), 2, 3, pin.ceiling_at_work());
+    assert_eq!(everything, crate::parts::flush_log::Missed::Everything);
+    // More pages than the ceiling.
+    pin.flush(&space, Extent::pages(0, 34, crate::parts::extent::PageSize::SIZE_4K)).wait();
+    assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
+}
+
+#[test]
+fn gathered_kernel_flush_interrupts_each_cpu_once() {
+    let engine = engine();
+    let zero = engine.enter(CpuId(0));
+    let mut extents = ExtentSet::new();
+    assert!(zero.pin().flush_kernel_gathered(&extents).poll(), "there is nothing to flush");
+    extents.add(Extent::page(0x1000));
+    extents.add(Extent::page(0x9000));
+    let flush = |extents: &ExtentSet| {
+        let mut pending = zero.pin().flush_kernel_gathered(extents);
+        assert!(!pending.poll());
+        (1..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().handle_flush_ipi());
+        assert!(pending.poll());
+    };
+    flush(&extents);
+    let stats = |cpu| engine.cpu(CpuId(cpu)).stats();
+    assert_eq!(stats(0).interrupts_sent, 3);
+    for cpu in 0..4 {
+        let CpuStats { flushes_ranged, pages_invalidated, flushes_full, .. } = stats(cpu);
+        assert_eq!((flushes_ranged, pages_invalidated, flushes_full), (2, 2, 0));
+    }
+    // More pages than the ceiling: everything, in one flush.
+    extents.add(Extent::pages(0x10_0000, 33, crate::parts::extent::PageSize::SIZE_4K));
+    flush(&extents);
+    assert_eq!(engine.kernel().generation(engine.machine()), 3);
+    assert!((0..4).all(|cpu| stats(cpu).flushes_full == 1));
+}
+
+#[test]
+fn trim_cpumask_removes_absent_cpus() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    let machine = engine.machine();
+    space.cpumask.register(machine, CpuId(1));
+    let zero = engine.enter(CpuId(0));
+    assert!(zero.pin().flush(&space, Extent::page(0)).poll());
+    assert!(zero.pin().trim_cpumask(&space));
+    let mut members = CpuSet::new();
+    space.cpumask.read_into(machine, &mut members);
+    assert!(members.is_empty());
+    assert_eq!((space.stats(machine).cpumask_trims, space.wasted_at_trim.read()), (1, 1));
+}

@@ -1,0 +1,362 @@
+//! *Notify*: selects the CPUs that a flush must notify, and notifies them.
+//!
+//! The scan reads the presence of every CPU in the cpumask, and keeps the CPUs that could be using
+//! the space, or that could walk tables that are about to be freed. The flush interrupts these
+//! CPUs, or notifies them with a broadcast where that costs less.
+
+use crate::base::ids::{CpuId, Tag};
+use crate::base::rules::Rule;
+use crate::parts::bell::Rung;
+use crate::parts::cpu_set::{CpuSet, cpus_of_word};
+use crate::parts::cpumask::CpuMask;
+use crate::parts::extent::Extent;
+use crate::parts::flush_log::Cause;
+use crate::parts::presence::{Presence, PresenceWord};
+use crate::path::pending::Pending;
+use crate::state::machine::Machine;
+use crate::state::pinned_cpu::PinnedCpu;
+use crate::state::space::Space;
+
+/// A flush of one space, which the generation already counts.
+pub(crate) struct Flush<'f> {
+    pub(crate) extents: &'f [Extent],
+    /// The generation of the last extent.
+    pub(crate) generation: u64,
+    pub(crate) walkers: WalkerPolicy,
+    pub(crate) cause: Cause,
+}
+
+/// The treatment of CPUs that do not use the space, and could walk its tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WalkerPolicy {
+    /// No table is freed, so such CPUs are skipped.
+    Ignore,
+    /// Such CPUs are interrupted.
+    Interrupt,
+    /// Such CPUs are skipped, and freed tables wait in quarantine until they have caught up.
+    Defer,
+}
+
+/// The result of a scan of the CPUs in the cpumask.
+#[derive(Default)]
+pub(crate) struct Scan {
+    /// The space's tag, for broadcasts.
+    pub(crate) tag: Tag,
+    /// Number of CPUs that must be notified.
+    present: u64,
+    /// Number of CPUs that are skipped because they are lazy on the space.
+    lazy: u64,
+    /// Number of CPUs that are skipped because they are elsewhere: out, or on another space.
+    elsewhere: u64,
+    /// `true` if a CPU that must be notified is on its way out of the space.
+    notifies_leaving: bool,
+    /// Generation up to which no CPU can walk unhooked tables any more.
+    cleared: u64,
+    /// Generation up to which no CPU that is on its way out can walk unhooked tables any more.
+    cleared_by_leaving: u64,
+}
+
+/// The outcome of ringing several CPUs.
+#[derive(Default)]
+pub(crate) struct Rings {
+    interrupts: u64,
+    coalesced: u64,
+    disconnected: u64,
+    away: u64,
+}
+
+/// The purpose of ringing a CPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RingTo {
+    /// The CPU must invalidate. If it is [away](Machine::is_away), it will do so before it runs,
+    /// unless it [walks by software](PinnedCpu::begin_walk).
+    Invalidate,
+    /// The CPU itself must drop a dead space, even if it is away.
+    DropSpace,
+}
+
+impl<'e, M: Machine> PinnedCpu<'e, M> {
+    /// Adds all other CPUs of the mask to `others`, which is empty. Returns `true` if devices may
+    /// be attached to the space.
+    #[inline]
+    pub(crate) fn read_others(&self, space: &Space<M>, others: &mut CpuSet<M::CpuBits>) -> bool {
+        let has_devices = space.cpumask.read_with_devices(self.machine(), others);
+        others.remove(self.id);
+        has_devices
+    }
+
+    /// The largest number of notifications that a flush of pages of `space` would send: an
+    /// interrupt for each other CPU in the cpumask, or one broadcast if the machine has a
+    /// broadcaster. 0 if no other CPU has the space loaded now, and `None` if devices use it.
+    ///
+    /// A CPU that is lazy on the space counts, because it may be in the kernel for a microsecond.
+    ///
+    /// This is a hint, for the choice between a flush and a way to avoid it: CPUs and devices may
+    /// come and go at any time.
+    #[must_use]
+    pub fn notifications_max(&self, space: &Space<M>) -> Option<usize> {
+        let mut others = CpuSet::new();
+        if self.read_others(space, &mut others) {
+            return None;
+        }
+        let (machine, id) = (self.machine(), space.id());
+        let has_loaded = |cpu| match self.engine.cpu(cpu).presence(machine) {
+            Presence::Active(used) | Presence::Switching(used) | Presence::Lazy(used) => used == id,
+            Presence::Out => false,
+        };
+        if !others.iter().any(has_loaded) {
+            return Some(0);
+        }
+        Some(if machine.broadcaster().is_some() { 1 } else { others.len() })
+    }
+
+    /// Returns `true` if another CPU is in user mode in `space`, so that a flush would notify it:
+    /// for the choice of what is worth its cost to save notifications.
+    ///
+    /// This is a hint: CPUs may come and go at any time.
+    #[must_use]
+    pub fn is_used_elsewhere(&self, space: &Space<M>) -> bool {
+        let mut others = CpuSet::new();
+        self.read_others(space, &mut others);
+        let in_use = Presence::Active(space.id());
+        others.iter().any(|cpu| self.engine.cpu(cpu).presence(self.machine()) == in_use)
+    }
+
+    /// Returns `true` if a flush concerns no other CPU, and need not be broadcast for devices.
+    #[inline]
+    pub(crate) fn is_alone(&self, space: &Space<M>, others: &CpuSet<M::CpuBits>) -> bool {
+        others.is_empty() && !self.is_pinned(space)
+    }
+
+    /// Notifies those CPUs in `pending` that must be notified, with the cheaper method, and removes
+    /// all others from it. Returns the generation up to which no CPU can walk unhooked tables any
+    /// more.
+    #[inline(always)]
+    pub(crate) fn notify_others(
+        &self,
+        space: &Space<M>,
+        flush: &Flush<'_>,
+        pending: &mut Pending<'e, M>,
+    ) -> u64 {
+        let scan = self.scan(space, flush, &mut pending.waiting);
+        // The lines of the bells are on their way, while this CPU waits for those of the log. A CPU
+        // that returns before the entry is complete discards its tag.
+        self.log_all(space, flush);
+        let Flush { extents, generation, .. } = *flush;
+        // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
+        // from the space. A broadcast names the new ASID, and does not reach such a CPU.
+        let is_broadcast = (!scan.notifies_leaving || self.is_pinned(space))
+            && self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation);
+        let mut cleared = scan.cleared;
+        let mut disconnected = 0;
+        if is_broadcast && !scan.notifies_leaving {
+            pending.waiting.clear();
+        } else {
+            self.count_if_local(&pending.waiting);
+            disconnected = self.ring_present(pending);
+        }
+        if is_broadcast {
+            self.await_broadcast(pending);
+            if self.covered_by_broadcasts(space) >= generation {
+                cleared = scan.cleared_by_leaving;
+            }
+        }
+        self.note_skipped(space, &scan, disconnected);
+        cleared
+    }
+
+    /// Logs the extents of a flush, each under its own generation.
+    #[inline]
+    pub(crate) fn log_all(&self, space: &Space<M>, flush: &Flush<'_>) {
+        let before = flush.generation - flush.extents.len() as u64;
+        for (generation, &extent) in (before + 1..).zip(flush.extents) {
+            space.log.record(self.machine(), generation, extent, flush.cause);
+        }
+    }
+
+    /// Reads the presence of each CPU in `cpus`, and removes the CPUs that the flush skips.
+    #[inline(always)]
+    pub(crate) fn scan(
+        &self,
+        space: &Space<M>,
+        flush: &Flush<'_>,
+        cpus: &mut CpuSet<M::CpuBits>,
+    ) -> Scan {
+        let machine = self.machine();
+        let mut scan = Scan {
+            tag: self.broadcast_tag(space),
+            cleared: flush.generation,
+            cleared_by_leaving: flush.generation,
+            ..Scan::default()
+        };
+        if M::PREFETCHES {
+            cpus.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        }
+        for word in cpus.word_indices() {
+            let members = cpus.word(word);
+            let mut present = members;
+            for cpu in cpus_of_word(word, members) {
+                let state = machine.state(cpu);
+                let presence = state.presence_word(machine);
+                if presence.uses(machine, space.id()) {
+                    state.bell.prefetch_for_ring(machine);
+                    scan.present += 1;
+                    continue;
+                }
+                let is_notified = flush.walkers != WalkerPolicy::Ignore
+                    && self.check_walker(space, cpu, presence, flush.walkers, &mut scan);
+                if is_notified {
+                    scan.present += 1;
+                    continue;
+                }
+                present &= !(1 << (cpu.index() % 64));
+                if presence.is_lazy_on(space.id()) {
+                    scan.lazy += 1;
+                } else {
+                    scan.elsewhere += 1;
+                }
+            }
+            cpus.set_word(word, present);
+        }
+        scan
+    }
+
+    /// Checks whether a CPU that does not use the space can walk its tables. Returns `true` if the
+    /// CPU must be notified. If not, lowers the scan's cleared generations to what the CPU has
+    /// seen.
+    ///
+    /// Call this after loading the CPU's presence: that load's acquire makes the CPU's earlier
+    /// stores to its hazard pointer and its seen generation visible.
+    fn check_walker(
+        &self,
+        space: &Space<M>,
+        cpu: CpuId,
+        presence: PresenceWord,
+        walkers: WalkerPolicy,
+        scan: &mut Scan,
+    ) -> bool {
+        let machine = self.machine();
+        let state = machine.state(cpu);
+        let is_lazy = presence.is_lazy_on(space.id());
+        let step = match walkers {
+            WalkerPolicy::Defer => Rule::QuarantineTables,
+            _ if is_lazy => Rule::RingLazy,
+            _ => Rule::RingLeaving,
+        };
+        if machine.breaks(step) || !state.hazard(machine).is(space) {
+            return false;
+        }
+        if walkers == WalkerPolicy::Interrupt {
+            scan.notifies_leaving |= !is_lazy;
+            return true;
+        }
+        let covered = if is_lazy { self.covered_by_broadcasts(space) } else { 0 };
+        let seen = state.seen(machine).max(covered);
+        scan.cleared = scan.cleared.min(seen);
+        if !is_lazy {
+            scan.cleared_by_leaving = scan.cleared_by_leaving.min(seen);
+        }
+        false
+    }
+
+    /// Counts a flush as local if no other CPU is present.
+    #[inline]
+    pub(crate) fn count_if_local(&self, present: &CpuSet<M::CpuBits>) {
+        if present.is_empty() {
+            self.counters().flushes_local.add_unshared(1);
+        }
+    }
+
+    /// Counts the CPUs that were not notified. `disconnected` of them were rung and are offline.
+    pub(crate) fn note_skipped(&self, space: &Space<M>, scan: &Scan, disconnected: u64) {
+        let wasted = scan.elsewhere + disconnected;
+        self.counters().skipped_lazy.add_unshared(scan.lazy);
+        if wasted != 0 {
+            self.counters().skipped_elsewhere.add_unshared(wasted);
+            let members = scan.present + scan.lazy + scan.elsewhere;
+            self.note_wasted_probes(space, wasted, members);
+        }
+    }
+
+    /// Counts wasted probes, and trims the cpumask when they have cost more than the trim will.
+    fn note_wasted_probes(&self, space: &Space<M>, wasted: u64, member_count: u64) {
+        let all = space.counters.skipped_elsewhere.add_and_read(wasted);
+        let since_trim = all.saturating_sub(space.wasted_at_trim.read());
+        if CpuMask::<M, M::CpuBits>::is_stale(since_trim, member_count) {
+            self.trim_cpumask(space);
+        }
+    }
+
+    /// Rings the CPUs that `pending` waits for, and records in the notification policy how many
+    /// rings took an interrupt. Returns the number of these CPUs that are offline.
+    #[inline(always)]
+    pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
+        let rings = self.ring_all(pending, RingTo::Invalidate);
+        if self.machine().broadcaster().is_some() {
+            self.local().policy.record_rings(rings.interrupts, rings.coalesced);
+        }
+        rings.disconnected
+    }
+
+    /// Rings the CPUs that `pending` waits for, whose presence was not read.
+    pub(crate) fn ring_online(&self, pending: &mut Pending<'e, M>) {
+        if M::PREFETCHES_FOR_WRITE {
+            let machine = self.machine();
+            let bell = |cpu| &machine.state(cpu).bell;
+            pending.waiting.iter().for_each(|cpu| bell(cpu).prefetch_for_ring(machine));
+        }
+        self.ring_all(pending, RingTo::Invalidate);
+    }
+
+    /// Rings the CPUs that `pending` waits for, sends the interrupt to those whose bell was quiet,
+    /// and removes those that are offline. Neither rings nor waits for a CPU that is away, if it
+    /// must only invalidate, and does not walk by software.
+    ///
+    /// The interrupts of each word of the set are sent after its 64 bells were rung. So no second
+    /// set is necessary.
+    #[inline(always)]
+    pub(crate) fn ring_all(&self, pending: &mut Pending<'e, M>, purpose: RingTo) -> Rings {
+        let machine = self.machine();
+        let mut rings = Rings::default();
+        for word in pending.waiting.word_indices() {
+            let mut awaited = pending.waiting.word(word);
+            let mut quiet = 0;
+            for cpu in cpus_of_word(word, awaited) {
+                let bit = 1 << (cpu.index() % 64);
+                // After FlushFence: the CPU empties its TLB after this CPU's page-table writes.
+                if purpose == RingTo::Invalidate
+                    && !machine.breaks(Rule::SkipAway)
+                    && machine.is_away(cpu)
+                    && !machine.state(cpu).is_walking(machine)
+                {
+                    rings.away += 1;
+                    awaited &= !bit;
+                    continue;
+                }
+                match machine.state(cpu).bell.ring(machine) {
+                    Rung::First => {
+                        rings.interrupts += 1;
+                        quiet |= bit;
+                    }
+                    Rung::Coalesced => rings.coalesced += 1,
+                    Rung::Disconnected => {
+                        rings.disconnected += 1;
+                        awaited &= !bit;
+                    }
+                }
+            }
+            if quiet != 0 {
+                let waiting = &mut pending.waiting;
+                waiting.lend_word(word, quiet, |cpus| machine.ring(cpus));
+            }
+            let waits = !machine.breaks(Rule::Wait);
+            pending.waiting.set_word(word, if waits { awaited } else { 0 });
+        }
+        self.counters().interrupts_sent.add_unshared(rings.interrupts);
+        self.counters().rings_coalesced.add_unshared(rings.coalesced);
+        if rings.away != 0 {
+            self.counters().skipped_away.add_unshared(rings.away);
+        }
+        rings
+    }
+}

@@ -1,0 +1,334 @@
+//! *Pending*: a flush that was sent and may not yet be done.
+//!
+//! Between the flush and the wait, the caller may drop its locks, send other flushes, and join
+//! them. During that time, the CPUs that were rung invalidate in parallel with this one.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+
+use crate::base::ids::CpuId;
+use crate::base::rules::Rule;
+use crate::parts::bell::Ticket;
+use crate::parts::cpu_set::CpuSet;
+use crate::parts::trace_event::{FlushCause, WaitTrace};
+use crate::path::quarantine::Horizon;
+use crate::state::broadcaster::Broadcaster;
+use crate::state::engine::Shootdown;
+use crate::state::machine::{Machine, is_checked};
+use crate::state::pinned_cpu::PinnedCpu;
+use crate::state::stall::Turns;
+
+/// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
+/// lines on their way (Intel: line fill buffers), and more requests would wait.
+const PREFETCHED_TICKETS: usize = 10;
+
+/// A flush that was sent and may not yet be done.
+///
+/// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
+/// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
+///
+/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
+/// for it does not copy it.
+#[must_use = "pages that the flush covered must not be reused before this is done"]
+pub struct Pending<'e, M: Machine> {
+    pub(crate) engine: &'e Shootdown<M>,
+    /// The CPUs that were rung, and whose answer this waiter has not yet observed.
+    pub(crate) waiting: CpuSet<M::CpuBits>,
+    /// The round that the first CPU of `waiting` must have ended. Taken when that CPU becomes the
+    /// first.
+    ticket: Option<Ticket>,
+    /// The CPU that has issued a broadcast and not yet completed it.
+    pub(crate) issuer: Issuer,
+    /// The cause of the flush. Initialised only if the machine [traces](Machine::TRACES).
+    cause: MaybeUninit<FlushCause>,
+    pub(crate) horizon: Horizon,
+}
+
+impl<'e, M: Machine> Pending<'e, M> {
+    /// A flush that is done, to which others can be [joined](Self::join).
+    #[inline]
+    pub const fn done(engine: &'e Shootdown<M>) -> Self {
+        Self {
+            engine,
+            waiting: CpuSet::new(),
+            ticket: None,
+            issuer: Issuer::NONE,
+            cause: if M::TRACES {
+                MaybeUninit::new(FlushCause::Unnamed)
+            } else {
+                MaybeUninit::uninit()
+            },
+            horizon: Horizon::UNKNOWN,
+        }
+    }
+
+    /// Waits until every CPU that was rung has answered.
+    ///
+    /// You may wait on any CPU, with the flush interrupt masked or not:
+    ///
+    /// - With the interrupt masked, the waiter polls and answers its own bell, so two CPUs can wait
+    ///   for each other. The waiter publishes that it polls, so no CPU sends it the interrupt. This
+    ///   is the better choice for many flushes at the same time, if other interrupts can be
+    ///   delayed.
+    /// - Where the machine [broadcasts](Machine::broadcaster), wait masked and on the CPU of the
+    ///   flush, because only that CPU can complete its broadcast. A wait on another CPU, or with
+    ///   the interrupt unmasked (the thread may be moved at any time), must interrupt that CPU.
+    ///
+    /// The caller must hold no lock for which another CPU spins with the interrupt masked, unless
+    /// that CPU calls [`PinnedCpu::handle_flush_ipi`] in its loop.
+    ///
+    /// Do not wait for or drop a `Pending` in a handler that may have interrupted a method of a
+    /// [`PinnedCpu`]: see [`Shootdown::pin`].
+    ///
+    /// There is no timeout. A hypervisor may stop a virtual CPU for seconds, and to continue
+    /// without its answer would cause the corruption that this crate prevents. If a CPU has stopped
+    /// for good, [disconnect](PinnedCpu::disconnect) it: then the wait ends. A build with debug
+    /// assertions [reports](Machine::report_stall) a wait of some seconds.
+    #[inline]
+    pub fn wait(&mut self) {
+        if !self.waiting.is_empty() || self.issuer.is_some() {
+            self.wait_slow();
+        }
+    }
+
+    /// The horizon of this flush: which unhooked page tables of the space CPUs may still walk when
+    /// the flush is done.
+    ///
+    /// It is known for the results of [`flush_gathered`](PinnedCpu::flush_gathered) and
+    /// [`flush_walkers`](PinnedCpu::flush_walkers), and of a [`flush`](PinnedCpu::flush) that frees
+    /// tables. [Joining](Self::join) another flush does not change it.
+    #[must_use]
+    pub const fn horizon(&self) -> Horizon {
+        self.horizon
+    }
+
+    /// The address of the engine, or what memory has there that was never a flush: for the C
+    /// interface, which finds such memory by it.
+    #[doc(hidden)]
+    #[inline]
+    pub const fn engine_address(&self) -> *const Shootdown<M> {
+        #[expect(unsafe_code, reason = "the memory may not have a reference")]
+        // SAFETY: the place is one of `self`, and any of its values is a pointer.
+        unsafe {
+            (&raw const self.engine).cast::<*const Shootdown<M>>().read()
+        }
+    }
+
+    /// Returns `true` if the flush is done, without waiting for other CPUs.
+    ///
+    /// If this CPU has issued a broadcast for the flush, waits for the hardware to complete it.
+    /// Does not answer this CPU's own bell.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        self.complete_broadcast();
+        let mut prefetched = 0;
+        while let Some(cpu) = self.waiting.first() {
+            if !self.has_answered(cpu) {
+                return false;
+            }
+            self.waiting.remove(cpu);
+            self.ticket = None;
+            if M::PREFETCHES {
+                if prefetched == 0 {
+                    self.prefetch_tickets();
+                    prefetched = PREFETCHED_TICKETS;
+                }
+                prefetched -= 1;
+            }
+        }
+        true
+    }
+
+    /// Prefetches what [`poll`](Self::poll) reads of the next CPUs, which have probably answered,
+    /// because they were rung at the same time as a CPU that has. Before the first answer, this
+    /// would take their bells' lines away from CPUs that are about to write them.
+    #[inline]
+    fn prefetch_tickets(&self) {
+        let machine = &self.engine.machine;
+        for cpu in self.waiting.iter().take(PREFETCHED_TICKETS) {
+            let bell = &machine.state(cpu).bell;
+            bell.prefetch_for_ticket(machine);
+            if machine.answers_early() {
+                // The CPU probably still attends to its bell.
+                bell.prefetch_answer(machine);
+            }
+        }
+    }
+
+    /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
+    ///
+    /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
+    /// requested from its issuer, as [`poll`](Self::poll) does.
+    pub fn join(&mut self, mut other: Self) {
+        if !self.issuer.is_some() {
+            self.issuer = other.issuer;
+        } else if self.issuer != other.issuer {
+            // There is room for one issuer only.
+            other.complete_broadcast();
+        }
+        self.waiting.insert_all(&other.waiting);
+        // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
+        self.ticket = None;
+        other.waiting.clear();
+        other.issuer = Issuer::NONE;
+    }
+
+    /// Records the cause of the flush.
+    #[inline(always)]
+    pub(crate) fn set_cause(&mut self, cause: FlushCause) {
+        self.cause = MaybeUninit::new(cause);
+    }
+
+    /// The cause of the flush. Meaningful only if the machine traces.
+    fn cause(&self) -> FlushCause {
+        if !M::TRACES {
+            return FlushCause::Unnamed;
+        }
+        #[expect(unsafe_code, reason = "the cause is not initialised where nothing reads it")]
+        // SAFETY: `done`, the only constructor, has initialised the cause, because the machine
+        // traces.
+        unsafe {
+            self.cause.assume_init()
+        }
+    }
+
+    /// Adds `cpu`, which was rung, to the CPUs to wait for.
+    pub(crate) fn wait_for(&mut self, cpu: CpuId) {
+        self.waiting.insert(cpu);
+        self.ticket = None;
+    }
+
+    /// The pin guard of the CPU on which the wait runs. The flush interrupt must be masked.
+    ///
+    /// It meets the contract of [`Shootdown::pin`]:
+    ///
+    /// - Because the interrupt is masked, this thread stays on its CPU.
+    /// - No method of another guard is running on this CPU. Such a method would have to call this
+    ///   wait, which no method in this crate does; or this wait would have to run in a handler that
+    ///   interrupted the method, which the caller of `pin` promised to prevent.
+    /// - A handler that interrupts this wait (in `wait_hint`, or because its interrupt is not
+    ///   masked) runs while no method of this wait's guards runs: each guard is gone when its
+    ///   method returns.
+    pub(crate) fn pin(&self) -> PinnedCpu<'e, M> {
+        #[expect(unsafe_code, reason = "pins the CPU on which the wait runs")]
+        // SAFETY: as argued above.
+        unsafe {
+            self.engine.pin()
+        }
+    }
+
+    /// The CPUs to wait for: those that were rung and whose answer was not yet observed.
+    pub const fn waiting(&self) -> &CpuSet<M::CpuBits> {
+        &self.waiting
+    }
+
+    #[inline(never)]
+    fn wait_slow(&mut self) {
+        WaitOnce(self).0.wait_until_done();
+    }
+
+    #[inline]
+    fn wait_until_done(&mut self) {
+        self.complete_broadcast();
+        let machine = &self.engine.machine;
+        let broadcaster = self.engine.broadcaster();
+        let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
+        let interrupted = self.waiting.len() as u64;
+        let traced_ns = if M::TRACES { machine.trace_clock_ns() } else { 0 };
+        let polls_bell = machine.interrupts_masked() && !machine.breaks(Rule::AnswerWhileWaiting);
+        if polls_bell {
+            self.pin().begin_polling();
+        }
+        let mut turns = Turns::default();
+        while !self.poll() {
+            if polls_bell {
+                self.pin().poll_bell();
+            }
+            let hint = (polls_bell && is_checked::<M>()).then(|| self.pin().begin_hint());
+            machine.wait_hint(&self.waiting);
+            drop(hint);
+            turns.count(machine, &self.waiting);
+        }
+        if M::TRACES && interrupted != 0 {
+            let ns = machine.trace_clock_ns().saturating_sub(traced_ns);
+            machine.trace_wait(&WaitTrace { cause: self.cause(), targets: interrupted, ns });
+        }
+        if polls_bell {
+            let pin = self.pin();
+            pin.end_polling();
+            if let Some(broadcaster) = broadcaster.filter(|_| began_ns != 0) {
+                let took_ns = broadcaster.clock_ns().saturating_sub(began_ns);
+                pin.record_answers(interrupted, took_ns);
+            }
+        }
+    }
+
+    /// Returns `true` if `cpu`, the first CPU of `waiting`, has answered.
+    ///
+    /// The ticket is taken once. If each poll took a new ticket, the wait might never end, because
+    /// other CPUs may ring again and again.
+    fn has_answered(&mut self, cpu: CpuId) -> bool {
+        let machine = &self.engine.machine;
+        let bell = &machine.state(cpu).bell;
+        if self.ticket.is_none() {
+            self.ticket = bell.ticket(machine);
+        }
+        self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
+    }
+}
+
+/// The CPU that has issued a broadcast, if there is one: half the size of an `Option`, so that the
+/// cause of a flush fits into the same word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Issuer {
+    /// 0 for no CPU, or 1 plus its number.
+    plus_one: u32,
+}
+
+impl Issuer {
+    pub(crate) const NONE: Self = Self { plus_one: 0 };
+
+    #[inline]
+    pub(crate) const fn of(cpu: CpuId) -> Self {
+        Self { plus_one: cpu.0 + 1 }
+    }
+
+    #[inline]
+    pub(crate) const fn is_some(self) -> bool {
+        self.plus_one != 0
+    }
+
+    /// Removes and returns the CPU.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<CpuId> {
+        let before = core::mem::replace(self, Self::NONE);
+        before.plus_one.checked_sub(1).map(CpuId)
+    }
+}
+
+/// A guard that ends the wait. If the machine's `wait_hint` unwinds, which it must not, the drop of
+/// the `Pending` does not wait again.
+struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
+
+impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
+    fn drop(&mut self) {
+        self.0.waiting.clear();
+        self.0.issuer = Issuer::NONE;
+    }
+}
+
+impl<M: Machine> Drop for Pending<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+impl<M: Machine> fmt::Debug for Pending<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pending").field(&self.waiting).finish()
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests;

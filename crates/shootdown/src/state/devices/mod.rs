@@ -1,0 +1,92 @@
+//! *Devices*: TLBs outside of the CPUs, which translate by the page tables of spaces.
+//!
+//! An IOMMU that walks the page tables of a process (shared virtual addressing), a device that
+//! caches what the IOMMU has answered, or a hypervisor's shadow of the page tables has translations
+//! that no CPU's invalidation reaches. Such a TLB is a *device* here. Each flush of a space that
+//! has devices calls the kernel once, which sends the commands. (Linux:
+//! `mmu_notifier_arch_invalidate_secondary_tlbs`.)
+//!
+//! Devices that observe the CPUs' broadcasts need no command: see
+//! [`PinnedCpu::pin_tag`](crate::PinnedCpu::pin_tag).
+//!
+//! A device does not publish when it uses a translation, and is never lazy. A flush therefore asks
+//! one question, whether a device is attached. It reads the answer from the word with the phase of
+//! the CPU mask, at no cost for a space without devices.
+
+#![expect(unsafe_code, reason = "only the driver knows what a device caches")]
+
+use crate::base::rules::Rule;
+use crate::parts::extent::Extent;
+use crate::state::engine::Shootdown;
+use crate::state::machine::Machine;
+use crate::state::pinned_cpu::PinnedCpu;
+use crate::state::space::Space;
+
+/// Error of a space that has 255 devices already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyDevices;
+
+impl<M: Machine> Shootdown<M> {
+    /// Attaches a device to a space: from now on, each flush of the space calls
+    /// [`Machine::invalidate_devices`] before it returns.
+    ///
+    /// Call this before the device may first walk the page tables. A flush that is under way during
+    /// the call may not invalidate on the device. Then the device walks page tables at least as new
+    /// as that flush.
+    ///
+    /// A device may be attached more than once, and counts as often.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyDevices`] if 255 devices are attached to the space.
+    ///
+    /// # Panics
+    ///
+    /// If the space is another engine's.
+    pub fn attach_device(&self, space: &Space<M>) -> Result<(), TooManyDevices> {
+        assert!(self.owns(space), "the space is another engine's");
+        if space.cpumask.attach_device(self.machine()) { Ok(()) } else { Err(TooManyDevices) }
+    }
+
+    /// Detaches a device from a space.
+    ///
+    /// Detach all devices of a space before you [retire](PinnedCpu::retire) it.
+    ///
+    /// # Panics
+    ///
+    /// If no device is attached to the space.
+    ///
+    /// # Safety
+    ///
+    /// A device that is attached neither uses nor walks the page tables any more, and has dropped
+    /// the translations that it cached. This is the only call for it.
+    pub unsafe fn detach_device(&self, space: &Space<M>) {
+        let was_attached = space.cpumask.detach_device(self.machine());
+        assert!(was_attached, "a device is detached more often than attached");
+    }
+}
+
+impl<M: Machine> PinnedCpu<'_, M> {
+    /// Invalidates the extents of a flush on the devices of the space, if it has any.
+    ///
+    /// Call this after [`Rule::FlushFence`], where the CPU mask may have devices. See
+    /// [`Rule::AttachFence`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn flush_devices(&self, space: &Space<M>, extents: &[Extent]) {
+        let machine = self.machine();
+        if space.has_devices(machine) && !machine.breaks(Rule::FlushDevices) {
+            machine.invalidate_devices(space, extents);
+        }
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Returns `true` if a device is attached.
+    pub(crate) fn has_devices(&self, machine: &M) -> bool {
+        self.cpumask.phase(machine).device_count() != 0
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests;

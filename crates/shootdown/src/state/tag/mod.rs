@@ -1,0 +1,81 @@
+//! Tags, by which the TLB distinguishes the translations of different spaces.
+//!
+//! There are three kinds of tagging ([`Tagging`]). For each kind, this module decides:
+//!
+//! - under which tag to load a space ([`PinnedCpu::choose_tag`]);
+//! - how to drop all translations of a space, if no instruction invalidates a tag
+//!   ([`PinnedCpu::rename_loaded`]);
+//! - what to do when tags run out.
+
+pub(crate) mod asids;
+pub(crate) mod global;
+mod pins;
+pub(crate) mod rename;
+mod recycling;
+mod reserved;
+pub(crate) mod slots;
+pub(crate) mod stock;
+mod taking;
+
+use crate::base::ids::Tag;
+use crate::state::machine::{Machine, Tagging};
+use crate::state::pinned_cpu::PinnedCpu;
+use crate::state::space::Space;
+use slots::{TagSlot, find, least_recently_used};
+
+/// The tag under which this CPU loads a space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice<'e> {
+    /// This CPU's slot for the space, with the tag.
+    pub(crate) slot: &'e TagSlot,
+    /// The generation up to which the TLB is clean under the tag; `None` if the TLB may hold
+    /// translations of another space under the tag, or if the generation is unknown.
+    pub(crate) generation: Option<u64>,
+}
+
+impl<'e, M: Machine> PinnedCpu<'e, M> {
+    /// This CPU's slot for `space`. `None` if it has none, or if another CPU may have changed the
+    /// tag of the space.
+    #[inline]
+    pub(crate) fn known_slot(&self, space: &Space<M>) -> Option<&'e TagSlot> {
+        match self.machine().tagging() {
+            Tagging::PerCpu | Tagging::Renamed => find(self.tags(), space.id()),
+            Tagging::Global => None,
+        }
+    }
+
+    /// Chooses the tag for `space`, which is at `generation` and has this
+    /// [known slot](Self::known_slot).
+    pub(crate) fn choose_tag(
+        &self,
+        space: &Space<M>,
+        known: Option<&'e TagSlot>,
+        generation: u64,
+    ) -> Choice<'e> {
+        match (self.machine().tagging(), known) {
+            (Tagging::Global, _) => self.choose_global_tag(space, generation),
+            (_, Some(slot)) => Choice { slot, generation: Some(slot.generation()) },
+            (Tagging::PerCpu, None) => self.choose_own_tag(space),
+            (Tagging::Renamed, None) => self.choose_renamed_tag(space, generation),
+        }
+    }
+
+    /// Gives a space without a tag the least recently used one of this CPU.
+    fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
+        self.counters().tags_taken.add_unshared(1);
+        Choice { slot: self.take_over_slot(space), generation: None }
+    }
+
+    /// Assigns the least recently used slot to `space`, with the tag that belongs to the slot where
+    /// tags are per CPU.
+    fn take_over_slot(&self, space: &Space<M>) -> &'e TagSlot {
+        let (slot, tag) = least_recently_used(self.tags()).unwrap_or(self.spare_slot());
+        slot.give_to(space.id(), tag);
+        slot
+    }
+
+    /// The slot for a space that has no tag of its own.
+    pub(crate) fn spare_slot(&self) -> (&'e TagSlot, Tag) {
+        (&self.local().spare, Tag::KERNEL)
+    }
+}

@@ -1,0 +1,153 @@
+//! The slots of a CPU for the spaces that it ran last, with their tags and generations.
+//!
+//! A slot records under which tag the TLB may hold translations of a space, and up to which
+//! generation these are clean. Only the CPU itself reads and writes its slots.
+//!
+//! Where tags are per CPU, as on x86, a slot *is* a tag. The kernel's root has tag 0, slot *i* is
+//! tag *i* + 1, and a space that takes over the slot takes over the tag. Where all CPUs share tags,
+//! the tag determines the slot.
+
+use core::cell::Cell;
+
+use crate::base::ids::{SpaceId, Tag};
+use crate::base::memory::sealed::Sealed;
+use crate::parts::phase::Phase;
+
+/// A CPU's record of one space.
+#[derive(Debug)]
+pub struct TagSlot {
+    /// Id of the space; 0 if the slot is vacant.
+    space: Cell<u64>,
+    /// The TLB has no translation of the space that a flush up to this generation covered.
+    generation: Cell<u64>,
+    /// Phase of the space's cpumask in which this CPU was registered in the mask. A set of CPUs is
+    /// cleared only in a later phase. So while the phase is the same, the CPU's bit is still set.
+    phase: Cell<Phase>,
+    /// Time at which the space was last loaded, as the lower bits of the number of this CPU's
+    /// switches. When these bits wrap around, the order is wrong for a while, which costs a few
+    /// flushes.
+    last_used: Cell<u32>,
+    /// The tag that the space has on this CPU.
+    tag: Cell<u16>,
+}
+
+/// Room for a CPU's slots. Implemented for `[TagSlot; N]` only.
+pub trait TagSlots: Sealed {
+    /// Slots that belong to no space.
+    const VACANT: Self;
+    /// The slots.
+    fn slots(&self) -> &[TagSlot];
+}
+
+impl<const N: usize> Sealed for [TagSlot; N] {}
+impl<const N: usize> TagSlots for [TagSlot; N] {
+    const VACANT: Self = {
+        assert!(N < 1 << 16, "tags are 16 bits wide");
+        [const { TagSlot::VACANT }; N]
+    };
+    #[inline]
+    fn slots(&self) -> &[TagSlot] {
+        self
+    }
+}
+
+impl TagSlot {
+    /// A slot that belongs to no space. It also represents the kernel's own root.
+    #[expect(clippy::declare_interior_mutable_const, reason = "a value to start from")]
+    pub(crate) const VACANT: Self = Self {
+        space: Cell::new(0),
+        generation: Cell::new(0),
+        phase: Cell::new(Phase::NONE),
+        last_used: Cell::new(0),
+        tag: Cell::new(Tag::KERNEL.0),
+    };
+
+    /// Returns `true` if the slot belongs to this space.
+    #[inline]
+    pub(crate) fn is_of(&self, space: SpaceId) -> bool {
+        self.space.get() == space.number()
+    }
+
+    /// Gives the slot to a space, with this tag. Set the generation when the space is loaded.
+    #[inline]
+    pub(crate) fn give_to(&self, space: SpaceId, tag: Tag) {
+        if !self.is_of(space) {
+            self.space.set(space.number());
+            self.phase.set(Phase::NONE);
+        }
+        self.tag.set(tag.0);
+    }
+
+    /// The tag that the space has on this CPU.
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        Tag(self.tag.get())
+    }
+
+    /// The generation up to which the TLB is clean of the space.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Records the generation up to which the TLB is clean of the space.
+    #[inline]
+    pub(crate) fn set_generation(&self, generation: u64) {
+        self.generation.set(generation);
+    }
+
+    /// Returns `true` if this CPU was registered in the space's cpumask in this phase.
+    #[inline]
+    pub(crate) fn is_registered_in(&self, phase: Phase) -> bool {
+        self.phase.get() == phase
+    }
+
+    /// Records the phase in which this CPU was registered in the space's cpumask.
+    #[inline]
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.set(phase);
+    }
+
+    /// Records that the space is loaded now. `now` is the number of this CPU's switches.
+    #[inline]
+    pub(crate) fn set_last_used(&self, now: u64) {
+        self.last_used.set(now as u32);
+    }
+}
+
+/// The slot of a space, if it has one.
+#[inline]
+pub(crate) fn find(slots: &[TagSlot], space: SpaceId) -> Option<&TagSlot> {
+    slots.iter().find(|slot| slot.is_of(space))
+}
+
+/// The least recently used slot, and the tag that belongs to the slot where tags are per CPU.
+///
+/// With round robin instead, spaces that alternate with many short-lived ones would lose their
+/// translations.
+pub(crate) fn least_recently_used(slots: &[TagSlot]) -> Option<(&TagSlot, Tag)> {
+    let mut slots = (1..).map(Tag).zip(slots);
+    let (mut tag, mut oldest) = slots.next()?;
+    for (other_tag, other) in slots {
+        if other.last_used.get() < oldest.last_used.get() {
+            (tag, oldest) = (other_tag, other);
+        }
+    }
+    Some((oldest, tag))
+}
+
+/// The slot that a tag determines, where all CPUs share tags. This needs no search.
+#[inline]
+pub(crate) fn named_by(slots: &[TagSlot], tag: Tag) -> Option<&TagSlot> {
+    slots.get(usize::from(tag.0).checked_rem(slots.len())?)
+}
+
+/// Vacates every slot, because the TLB has been emptied.
+pub(crate) fn vacate(slots: &[TagSlot]) {
+    for slot in slots {
+        slot.space.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests;
