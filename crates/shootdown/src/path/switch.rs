@@ -117,13 +117,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let (slot, tag) = self.spare_slot();
         slot.give_to(space.id(), tag);
         slot.set_generation(generation);
-        let discards = !machine.breaks(Rule::DiscardReusedTag);
-        let entries = if discards { Entries::Discard } else { Entries::Keep };
         // SAFETY: the caller promises that the root is a valid page table.
-        unsafe { machine.load(space.root(), tag, entries) };
-        counters.tags_taken.add_unshared(1);
-        counters.switches_flushed.add_unshared(u64::from(discards));
-        counters.flushes_full.add_unshared(u64::from(discards));
+        unsafe { machine.load(space.root(), tag, Entries::Discard) };
+        for counter in [&counters.tags_taken, &counters.switches_flushed, &counters.flushes_full] {
+            counter.add_unshared(1);
+        }
         self.finish_switch(space, slot, generation, before);
     }
 
