@@ -2,6 +2,7 @@ use super::*;
 use crate::base::ids::{CpuId, Root};
 use crate::soft::{Config, Host, Soft};
 use crate::state::engine::Shootdown;
+use core::time::Duration;
 use std::thread;
 
 type Machine = Soft<Host>;
@@ -51,15 +52,20 @@ fn flush_and_wait_returns_after_the_answer() {
     let engine = engine();
     let space = engine.space(Root(0));
     run(&engine, &space, &[0, 1]);
+    let answers = || engine.cpu(CpuId(1)).stats().answers;
     thread::scope(|scope| {
-        scope.spawn(|| engine.enter(CpuId(0)).pin().flush_and_wait(&space, Extent::page(0)));
+        scope.spawn(|| {
+            engine.enter(CpuId(0)).pin().flush_and_wait(&space, Extent::page(0));
+            assert_eq!(answers(), 1);
+        });
         let one = engine.enter(CpuId(1));
         while engine.cpu(CpuId(0)).stats().interrupts_sent == 0 {
             thread::yield_now();
         }
+        // Enough time to return too early.
+        thread::sleep(Duration::from_millis(20));
         one.interrupt_point();
     });
-    assert_eq!(engine.cpu(CpuId(1)).stats().answers, 1);
 }
 
 #[test]
