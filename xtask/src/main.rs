@@ -6,6 +6,7 @@
 mod bench;
 mod book;
 mod boots;
+mod capi_object;
 mod command;
 mod demo;
 mod experiments;
@@ -52,6 +53,9 @@ cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
+cargo xtask capi-object FILE [FEATURES]
+                            build the C interface for x86-64 as one object, which a kernel links
+                            that has no global offset table (Linux): seconds
 cargo xtask python          build the Python package, and test it, a cluster of processes, and job
                             files: a minute after a build of the command
 cargo xtask python --all    also run the notebook, and 100,000 cells on the cluster: minutes
@@ -123,6 +127,8 @@ fn main() -> ExitCode {
         ["mutants", part] => mutants::campaign(Some(part)),
         ["python"] => python::test(python::Part::Short),
         ["python", "--all"] => python::test(python::Part::All),
+        ["capi-object", output] => capi_object::build_to(output, capi_object::FEATURES),
+        ["capi-object", output, features] => capi_object::build_to(output, features),
         ["port", ref rest @ ..] => port::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -200,8 +200,12 @@ mod tests {
 
     #[test]
     fn licences_are_of_what_is_linked() {
-        let node = |id: &str, dependencies: &[(&str, Option<&str>)]| {
-            let dependency = |(package, kind): &(&str, Option<&str>)| serde_json::json!({"pkg": package, "dep_kinds": [{"kind": kind}]});
+        type Dependency = (&'static str, Option<&'static str>);
+        let node = |id: &str, dependencies: &[Dependency]| {
+            let dependency = |(package, kind): &Dependency| {
+                let kinds = serde_json::json!([{"kind": kind}]);
+                serde_json::json!({"pkg": package, "dep_kinds": kinds})
+            };
             let dependencies: Vec<Value> = dependencies.iter().map(dependency).collect();
             serde_json::json!({"id": id, "deps": dependencies})
         };

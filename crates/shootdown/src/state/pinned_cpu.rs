@@ -143,6 +143,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Operation { cpu: Some(cell), before: cell.replace(activity) }
     }
 
+    /// The guard of the CPU `id`, whose state is `cpu`.
+    ///
+    /// A call that is not inlined needs its guard in memory. A function that gets these parts
+    /// instead, and makes the guard, leaves that of its caller in registers.
+    #[inline]
+    pub(crate) const fn of(engine: &'e Shootdown<M>, cpu: &'e CpuState<M>, id: CpuId) -> Self {
+        Self { engine, cpu, id, not_send: PhantomData }
+    }
+
     #[inline]
     pub(crate) fn machine(&self) -> &'e M {
         &self.engine.machine

@@ -268,11 +268,14 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         let scope = if extent.frees_tables() { FlushScope::Tables } else { FlushScope::Pages };
         with_machine(|machine| {
-            let flush = || {
-                let mut pending = self.pinned(|pin| pin.flush(own, extent));
-                match wait {
-                    Wait::Polling => pending.wait(),
-                    Wait::Asleep => self.engine.machine().sleep_until_done(pending),
+            let flush = || match wait {
+                Wait::Polling if machine.is_masked() => {
+                    self.pinned(|pin| pin.flush_and_wait(own, extent));
+                }
+                Wait::Polling => self.pinned(|pin| pin.flush(own, extent)).wait(),
+                Wait::Asleep => {
+                    let pending = self.pinned(|pin| pin.flush(own, extent));
+                    self.engine.machine().sleep_until_done(pending);
                 }
             };
             machine.flushing(tables.root(), scope, flush);

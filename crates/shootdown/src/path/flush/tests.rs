@@ -138,3 +138,23 @@ fn long_extent_drops_the_tag_without_ranges() {
     assert!(pending.poll());
     assert_eq!(flushes() - before, 3);
 }
+
+#[test]
+fn users_have_the_space_loaded() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    for cpu in 0..3 {
+        #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
+        unsafe {
+            engine.enter(CpuId(cpu)).pin().switch(&space);
+        }
+    }
+    engine.enter(CpuId(1)).pin().enter_lazy();
+    engine.enter(CpuId(2)).pin().leave_space();
+    for cpu in [0, 3] {
+        let mut users = std::vec::Vec::new();
+        engine.enter(CpuId(cpu)).pin().for_each_user(&space, |user| users.push(user.0));
+        assert_eq!(users, [0, 1]);
+    }
+}

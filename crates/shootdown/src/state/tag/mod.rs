@@ -47,6 +47,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
+    /// Returns `false` if tags would be this CPU's own, and there are none.
+    #[inline]
+    pub(crate) fn has_tags(&self) -> bool {
+        self.machine().tagging() != Tagging::PerCpu || !self.tags().is_empty()
+    }
+
     /// Chooses the tag for `space`, which is at `generation` and has this
     /// [known slot](Self::known_slot).
     pub(crate) fn choose_tag(
