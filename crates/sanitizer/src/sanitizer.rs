@@ -6,13 +6,13 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use crate::arch::{Architecture, Context, Step};
+use crate::arch::{Architecture, Context};
 use crate::cpu::{Changed, Cpu, State, Use, mode};
 use crate::frames::{self, Frames};
 use crate::invalidation::Invalidation;
 use crate::report::{Act, Change, Deed, Line, Mode, Moment, Report, Reports, Totals};
 use crate::shadow::{Entry, Tlb};
-use crate::translation::{Access, Kind, Slot, Translation};
+use crate::translation::{Access, Kind, Pointer, Slot, Translation};
 
 /// The largest number of CPUs.
 pub const CPUS_MAX: usize = 512;
@@ -138,6 +138,15 @@ impl<H: Host> Sanitizer<H> {
         state.counts.root_loads += u64::from(state.context.halves != context.halves);
         state.context = context;
         cpu.clear_fast();
+    }
+
+    /// As [`select_tables`](Self::select_tables), after the CPU was halted or stopped. If translation
+    /// is off and no instruction has disabled it, the CPU was reset, and its TLB is empty.
+    pub fn resume(&self, cpu: usize, context: Context) {
+        if self.context(cpu).is_on && !context.is_on {
+            self.add_cpu(cpu);
+        }
+        self.select_tables(cpu, context);
     }
 
     /// The tables that a CPU uses.
@@ -291,7 +300,8 @@ impl<H: Host> Sanitizer<H> {
             return (None, false);
         };
         state.counts.fills += 1;
-        state.tlb.fill(context.tag, address, &found, self.now(event.pc));
+        let half = &context.halves[(address >> 63) as usize];
+        state.tlb.fill((context.tag, half.root), address, &found, self.now(event.pc));
         let is_new = self.hold(event.cpu, &context, address, &found);
         let slot = Slot::covering(Kind::Page, found.shift, address);
         // A store into the tables after the walk may have found no bit of this CPU.
@@ -356,9 +366,8 @@ impl<H: Host> Sanitizer<H> {
             }
             let context = state.context;
             for source in (physical & !7..physical + bytes).step_by(8) {
-                let Some(value) = self.host.read(source) else { continue };
                 state.tlb.change_source(source, |tag, slot, entry| {
-                    let is_old = !self.still_has(&context, slot, entry, value);
+                    let is_old = !self.still_has(&context, slot, entry);
                     if is_old && entry.change.is_none() {
                         entry.change = Some(change);
                         changed.push(Changed { cpu: index, tag, slot: *slot, change });
@@ -379,16 +388,26 @@ impl<H: Host> Sanitizer<H> {
         }
     }
 
-    /// Returns `true` if a page-table entry with this value still allows all that the TLB's entry
-    /// allows.
-    fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry, value: u64) -> bool {
-        let half = &context.halves[(slot.start >> 63) as usize];
-        match (self.arch.step(value, slot.start, slot.shift, half), slot.kind) {
-            (Step::Page { frame, access, .. }, Kind::Page) => {
-                frame == entry.frame && access.has(entry.access)
+    /// Returns `true` if the page tables still allow all that the TLB's entry allows. The root of a
+    /// kernel page may be gone: each root has the pages of the kernel.
+    fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry) -> bool {
+        let mut half = context.halves[(slot.start >> 63) as usize];
+        if slot.start >> 63 == 0 {
+            half.root = entry.root;
+        }
+        let (mut pointers, read) = (Default::default(), |at| self.host.read(at));
+        let found = self.arch.walk_from(&half, 0, slot.start, &read, &mut pointers);
+        match slot.kind {
+            Kind::Page => found.is_some_and(|found| {
+                let within = slot.start & ((1 << found.shift) - 1);
+                let is_whole = found.shift >= slot.shift;
+                is_whole && found.frame + within == entry.frame && found.access.has(entry.access)
+            }),
+            Kind::Table => {
+                let is_it =
+                    |found: &Pointer| (found.shift, found.table) == (slot.shift, entry.frame);
+                pointers.iter().any(is_it)
             }
-            (Step::Table { table, .. }, Kind::Table) => table == entry.frame,
-            _ => false,
         }
     }
 

@@ -98,6 +98,59 @@ fn removed_permission_is_reported_after_settling() {
 }
 
 #[test]
+fn cleared_upper_level_changes_pages_below() {
+    for (source, value) in [(UPPER, 0), (UPPER, TABLES[2] | READ_ONLY), (ROOT, 0)] {
+        let guest = Guest::new(&[Mode::Permission]);
+        guest.access(1, PAGE, Use::Store);
+        // The pointers are gone, and the page is not.
+        guest.invalidate_page(1, PAGE + 0x1000);
+        guest.store(0, source, value);
+        guest.settle(0);
+        guest.run(1, true);
+        let [fault] = &guest.faults()[..] else { panic!("{source:#x}: {:?}", guest.faults()) };
+        assert_eq!((fault.mode, fault.page), (Mode::Permission, PAGE));
+    }
+}
+
+#[test]
+fn upper_level_put_back_is_no_fault() {
+    let guest = Guest::new(&[Mode::Permission]);
+    guest.access(1, PAGE, Use::Store);
+    for value in [0, TABLES[2] | MAPPED, TABLES[2] | MAPPED | 0x20] {
+        guest.store(0, UPPER, value);
+    }
+    guest.settle(0);
+    guest.run(1, true);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
+fn kernel_page_below_cleared_table_is_reported() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.map_kernel_page(OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    guest.store(0, 0x7000, 0);
+    guest.reuse(0, OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    assert_eq!(guest.faults().len(), 1);
+}
+
+#[test]
+fn root_of_exited_program_leaves_kernel_pages() {
+    // CPU 1 has used the kernel's page in a space whose root is freed and cleared.
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.map_kernel_page(OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    let (root, entry) = (0x9000, (KERNEL_PAGE >> 39 & 511) * 8);
+    guest.sanitizer.host().write(root + entry, 0x6000 | 3);
+    guest.load_root(1, root);
+    guest.store(0, ROOT + entry, 0);
+    guest.reuse(0, OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
 fn permission_given_back_is_no_fault() {
     let guest = Guest::new(&[Mode::Permission]);
     guest.access(1, PAGE, Use::Store);
