@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::invalidation::{Invalidation, Pages, Pointers};
 use crate::report::{Act, Change, Deed, Moment};
+use crate::speculation::Removed;
 use crate::translation::{Access, Kind, POINTERS_MAX, Slot, Tag, Translation};
 
 /// The bits of an entry's address that are its table's.
@@ -27,6 +28,8 @@ pub struct Entry {
     pub root: u64,
     /// See `root`.
     pub way: [u64; POINTERS_MAX],
+    /// `true` if the CPU has not used it.
+    pub is_unused: bool,
     /// When the CPU used it first.
     pub filled: Moment,
     /// The first change of the page-table entry since then.
@@ -199,6 +202,7 @@ impl Tlb {
             source,
             root,
             way,
+            is_unused: false,
             filled,
             change: None,
             act: None,
@@ -217,6 +221,37 @@ impl Tlb {
                 held.insert(slot, entry(pointer.table, Access::ALL, pointer.entry, above));
             }
         }
+    }
+
+    /// Keeps an entry that the CPU may hold without a use, unless the slot has an entry. Returns
+    /// `true` if it is kept.
+    pub(crate) fn add_unused(&mut self, tag: u32, removed: &Removed, change: Change) -> bool {
+        let held = self.spaces.entry(Tag::Space(tag)).or_default();
+        let is_free = !held.entries.contains_key(&removed.slot);
+        if is_free {
+            let entry = Entry {
+                frame: removed.frame,
+                access: removed.access,
+                source: removed.source,
+                root: removed.root,
+                way: [0; POINTERS_MAX],
+                is_unused: true,
+                filled: Moment { time: removed.since, pc: 0 },
+                change: Some(change),
+                act: None,
+                is_reported: false,
+            };
+            held.insert(removed.slot, entry);
+        }
+        is_free
+    }
+
+    /// Returns `true` if the CPU has used this entry.
+    pub(crate) fn has(&self, tag: u32, removed: &Removed) -> bool {
+        let held = [Tag::Space(tag), Tag::Global].map(|tag| self.spaces.get(&tag));
+        let mut found =
+            held.into_iter().flatten().filter_map(|held| held.entries.get(&removed.slot));
+        found.any(|entry| entry.frame == removed.frame)
     }
 
     /// Executes an invalidation, and returns the number of entries that it dropped.

@@ -16,7 +16,7 @@ pub struct Half {
 
 impl Half {
     /// Number of address bits that an entry of the root covers.
-    fn top_shift(&self) -> u8 {
+    pub(crate) fn top_shift(&self) -> u8 {
         let per_level = self.page_shift - 3;
         let levels = (self.bits - self.page_shift).div_ceil(per_level);
         self.page_shift + (levels - 1) * per_level
