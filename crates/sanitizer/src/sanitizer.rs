@@ -159,18 +159,18 @@ impl<H: Host> Sanitizer<H> {
     }
 
     /// CPUs may hold entries without a use that the tables do not have any more.
-    fn speculate(&self, change: Change, changes: Changes) -> Vec<Changed> {
+    fn speculate(&self, change: Change, found: &Changes) -> Vec<Changed> {
         let mut changed = Vec::new();
-        if changes.is_new {
+        if found.is_new {
             self.clear_all_fast();
         }
-        if changes.removed.is_empty() {
+        if found.removed.is_empty() {
             return changed;
         }
         for (index, cpu) in self.cpus[..self.count()].iter().enumerate() {
             let Some(cpu) = cpu.get() else { continue };
             let mut state = cpu.lock();
-            for removed in &changes.removed {
+            for removed in &found.removed {
                 if let Some(tag) = state.speculate(removed, change) {
                     let slot = removed.slot;
                     let is_page = slot.kind == Kind::Page && slot.bytes() <= LISTED_MAX;
@@ -183,8 +183,8 @@ impl<H: Host> Sanitizer<H> {
         changed
     }
 
-    /// As [`select_tables`](Self::select_tables), after the CPU was halted or stopped. If translation
-    /// is off and no instruction has disabled it, the CPU was reset, and its TLB is empty.
+    /// As [`select_tables`](Self::select_tables), after the CPU was halted or stopped. If
+    /// translation is off and no instruction has disabled it, the CPU was reset: its TLB is empty.
     pub fn resume(&self, cpu: usize, context: Context) {
         if self.context(cpu).is_on && !context.is_on {
             self.add_cpu(cpu);
@@ -401,12 +401,12 @@ impl<H: Host> Sanitizer<H> {
         let at = self.now(event.pc);
         let change = Change { at, cpu: event.cpu };
         let table = physical & !(PAGE_BYTES - 1);
-        let mut changes = Changes::default();
+        let mut found = Changes::default();
         let words = (physical & !7..physical + bytes).step_by(8);
         self.look(|tables, look| {
-            words.clone().for_each(|source| tables.store(look, source, &mut changes));
+            words.clone().for_each(|source| tables.store(look, source, &mut found));
         });
-        let mut changed = self.speculate(change, changes);
+        let mut changed = self.speculate(change, &found);
         for index in self.frames.holders(physical, self.count()) {
             let Some(cpu) = self.cpu(index) else { continue };
             let mut state = cpu.lock();
@@ -474,9 +474,9 @@ impl<H: Host> Sanitizer<H> {
         self.reused.fetch_add(frames, Ordering::Relaxed);
         let first = first & !(PAGE_BYTES - 1);
         for frame in (0..frames).map(|number| first + number * PAGE_BYTES) {
-            let mut changes = Changes::default();
-            self.look(|tables, look| tables.free(look, frame, &mut changes));
-            self.speculate(Change { at: act.at, cpu: act.cpu }, changes);
+            let mut found = Changes::default();
+            self.look(|tables, look| tables.free(look, frame, &mut found));
+            self.speculate(Change { at: act.at, cpu: act.cpu }, &found);
             for index in self.frames.holders(frame, self.count()) {
                 let Some(cpu) = self.cpu(index) else { continue };
                 let mut state = cpu.lock();

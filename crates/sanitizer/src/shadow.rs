@@ -23,8 +23,8 @@ pub struct Entry {
     pub access: Access,
     /// Physical address of the page-table entry that it was read from.
     pub source: u64,
-    /// The root of the walk that read it, and the entries that were followed on the way to `source`;
-    /// unused ones are 0.
+    /// The root of the walk that read it, and the entries that were followed on the way to
+    /// `source`; unused ones are 0.
     pub root: u64,
     /// See `root`.
     pub way: [u64; POINTERS_MAX],

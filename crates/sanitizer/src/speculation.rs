@@ -1,8 +1,9 @@
 //! The page tables of spaces, as far as CPUs may have walked them without an access: a TLB may hold
 //! everything that they allowed since the last invalidation.
 //!
-//! Only translations that the tables do not have any more matter. Each table below a root that a CPU
-//! has loaded is copied, because a store is seen after it was executed: the copy has the old entry.
+//! Only translations that the tables do not have any more matter. Each table below a root that a
+//! CPU has loaded is copied, because a store is seen after it was executed: the copy has the old
+//! entry.
 
 use std::sync::{Mutex, PoisonError};
 

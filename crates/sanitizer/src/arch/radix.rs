@@ -48,8 +48,8 @@ pub enum Step {
     },
 }
 
-/// Walks the tables of `half` for `address`. The pointers on the way are written to `pointers`, also
-/// if there is no translation.
+/// Walks the tables of `half` for `address`. The pointers on the way are written to `pointers`,
+/// also if there is no translation.
 pub(super) fn walk(
     half: &Half,
     tag: u32,

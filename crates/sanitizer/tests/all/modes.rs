@@ -321,7 +321,7 @@ fn table_that_was_linked_later_is_walked() {
 
 #[test]
 fn unused_entry_is_held_while_its_space_was_loaded() {
-    // Under tags, CPU 1 leaves the space before the page is mapped, or between that and its removal.
+    // CPU 1 leaves the space before the page is mapped, or between that and its removal.
     for (leaves_before, flushes, count) in [(true, false, 0), (false, false, 1), (false, true, 0)] {
         let guest = Guest::new(&[Mode::Speculation]);
         guest.store(0, ENTRY, 0);
