@@ -65,10 +65,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let below = directory.path().join(".build-id/ab");
         fs::create_dir_all(&below).expect("a directory");
-        fs::write(below.join("cdef.debug"), "ELF").expect("a file");
+        fs::write(below.join("0cef.debug"), "ELF").expect("a file");
         let directories = [directory.path().to_owned()];
-        assert_eq!(find(&[0xab, 0xcd, 0xef], &directories), Some(below.join("cdef.debug")));
-        assert_eq!(find(&[0xab, 0xcd, 0xee], &directories), None);
+        assert_eq!(find(&[0xab, 0x0c, 0xef], &directories), Some(below.join("0cef.debug")));
+        assert_eq!(find(&[0xab, 0x0c, 0xee], &directories), None);
         for short in [&[][..], &[0xab]] {
             assert_eq!(find(short, &directories), None);
         }

@@ -50,9 +50,9 @@ fn files_of_other_tools_are_explained_as_their_text() {
     assert!(of_text.contains("% of the program's CPU time"), "{of_text}");
     assert_eq!(first_line(&["t.gz"]), of_text);
     assert_eq!(first_line(&["t", "--pid", "19820"]), of_text);
-    let of_perf = first_line(&["perf.txt", "--pid", "19920"]);
-    assert_eq!(first_line(&["perf.data", "--pid", "19920"]), of_perf);
-    assert_eq!(first_line(&["perf.data.gz", "--pid", "19920"]), of_perf);
+    let of_perf = first_line(&["perf.txt", "--pid", "19923"]);
+    assert_eq!(first_line(&["perf.data", "--pid", "19923"]), of_perf);
+    assert_eq!(first_line(&["perf.data.gz", "--pid", "19923"]), of_perf);
     assert_eq!(first_line(&["r.gz"]), first_line(&["r"]));
 }
 
