@@ -6,6 +6,7 @@
 
 mod cli;
 mod commands;
+mod converted;
 mod error;
 mod machines;
 mod output;
