@@ -7,7 +7,7 @@ use core::{mem, ptr};
 use shootdown::Pending;
 
 use crate::engine::{ENGINE, find_engine, pin, try_pin};
-use crate::extent::ExtentWord;
+use crate::extent::{ExtentWord, range_or_whole};
 use crate::machine::Machine;
 use crate::storage::{PendingStorage, SpaceStorage, Storage};
 
@@ -39,6 +39,36 @@ pub unsafe extern "C" fn shootdown_flush(
         let value = pin().flush(SpaceStorage::get(space), extent.extent());
         PendingStorage::init(pending, Some(value));
     }
+}
+
+/// Flushes the pages of 2^`page_shift` bytes that overlap the addresses from `start` to before
+/// `end`, and waits; the whole space if `end` is `UINT64_MAX`, or if there are more than 4095 pages.
+/// `frees_tables` as in `shootdown_freeing_tables`.
+///
+/// The same as `shootdown_flush` and `shootdown_wait`, in half of the instructions if no other CPU
+/// uses the space.
+///
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+///
+/// # Safety
+///
+/// As `shootdown_flush` and `shootdown_wait`.
+///
+/// # Panics
+///
+/// As `shootdown_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_and_wait(
+    space: *const SpaceStorage,
+    start: u64,
+    end: u64,
+    page_shift: u8,
+    frees_tables: bool,
+) {
+    let pages = range_or_whole(start, end, page_shift);
+    let extent = if frees_tables { pages.freeing_tables() } else { pages };
+    // SAFETY: the caller's promises.
+    unsafe { pin().flush_and_wait(SpaceStorage::get(space), extent) };
 }
 
 /// Flushes `extent` of `space` before an entry of another size replaces its entries (Arm's

@@ -110,13 +110,13 @@ pub use extent::{
     shootdown_whole,
 };
 pub use flush::{
-    shootdown_flush, shootdown_flush_for_resize, shootdown_flush_kernel, shootdown_join,
-    shootdown_pending_init, shootdown_poll, shootdown_wait,
+    shootdown_flush, shootdown_flush_and_wait, shootdown_flush_for_resize, shootdown_flush_kernel,
+    shootdown_join, shootdown_pending_init, shootdown_poll, shootdown_wait,
 };
 pub use gather::{
     HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,
-    shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
-    shootdown_tables_are_clear,
+    shootdown_flush_kernel_gathered, shootdown_flush_tables_and_wait, shootdown_flush_walkers,
+    shootdown_horizon, shootdown_tables_are_clear,
 };
 #[cfg(all(feature = "processor", target_arch = "x86_64"))]
 pub use kvm::{

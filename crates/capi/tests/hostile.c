@@ -263,6 +263,8 @@ static void calls_before_online(void) {
     shootdown_flush_for_resize(&a, PAGE, &pending), expect_waits();
     shootdown_flush_gathered(&a, &extents, &pending), expect_waits();
     shootdown_flush_walkers(&a, &pending), expect_waits();
+    shootdown_flush_and_wait(&a, 0, UINT64_MAX, 12, false);
+    expect(shootdown_flush_tables_and_wait(&a, 0, 9, 12).flush != 0);
     shootdown_batch_init(&batch), shootdown_batch_add_space(&batch, &a);
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
     expect(shootdown_is_batched(&a));

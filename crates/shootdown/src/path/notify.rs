@@ -37,6 +37,14 @@ pub(crate) enum WalkerPolicy {
     Defer,
 }
 
+impl WalkerPolicy {
+    /// The policy of a flush without quarantine.
+    #[inline]
+    pub(crate) const fn of(extent: Extent) -> Self {
+        if extent.frees_tables() { Self::Interrupt } else { Self::Ignore }
+    }
+}
+
 /// The result of a scan of the CPUs in the cpumask.
 #[derive(Default)]
 pub(crate) struct Scan {

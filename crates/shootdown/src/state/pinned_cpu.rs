@@ -143,6 +143,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Operation { cpu: Some(cell), before: cell.replace(activity) }
     }
 
+    /// A guard of the same CPU. A call that is not inlined needs a guard in memory: with a copy for
+    /// such a call on a rare path, the caller's guard stays in registers.
+    #[inline]
+    pub(crate) fn copied(&self) -> Self {
+        Self { engine: self.engine, cpu: self.cpu, id: self.id, not_send: PhantomData }
+    }
+
     #[inline]
     pub(crate) fn machine(&self) -> &'e M {
         &self.engine.machine

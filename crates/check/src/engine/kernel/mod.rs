@@ -252,7 +252,10 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         let scope = if extent.frees_tables() { FlushScope::Tables } else { FlushScope::Pages };
         with_machine(|machine| {
-            let flush = || self.pinned(|pin| pin.flush(own, extent)).wait();
+            let flush = || match machine.is_masked() {
+                true => self.pinned(|pin| pin.flush_and_wait(own, extent)),
+                false => self.pinned(|pin| pin.flush(own, extent)).wait(),
+            };
             machine.flushing(tables.root(), scope, flush);
             machine.complete_flush(stale_entries);
         });
