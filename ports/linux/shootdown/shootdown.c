@@ -311,11 +311,6 @@ EXPORT_SYMBOL_GPL(__get_current_cr3_fast);
 
 /* Flushes. */
 
-static struct shootdown_extent extent_of(unsigned long start, unsigned long end, u8 page_shift)
-{
-	return end == TLB_FLUSH_ALL ? shootdown_whole() : shootdown_range(start, end, page_shift);
-}
-
 /* The counters of /proc/vmstat: what was requested here, whatever else this CPU had missed. */
 static void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
 {
@@ -330,8 +325,6 @@ static void count_local(struct mm_struct *mm, unsigned long start, unsigned long
 void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
 			unsigned int stride_shift, bool freed_tables)
 {
-	struct shootdown_extent extent = extent_of(start, end, stride_shift);
-	struct shootdown_pending pending;
 	struct tlb_work before;
 	unsigned long flags;
 
@@ -340,16 +333,13 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 			flush_tlb_local();
 		return;
 	}
-	if (freed_tables)
-		extent = shootdown_freeing_tables(extent);
 	raw_cpu_inc(counts.requests);
 	local_irq_save(flags);
 	before = tlb_work();
 	trace_request(start, end);
-	shootdown_flush(space_of(mm), extent, &pending);
-	count_local(mm, start, end, stride_shift);
+	shootdown_flush_and_wait(space_of(mm), start, end, stride_shift, freed_tables);
 	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
-	shootdown_wait(&pending);
+	count_local(mm, start, end, stride_shift);
 	local_irq_restore(flags);
 	mmu_notifier_arch_invalidate_secondary_tlbs(mm, start, end);
 }
@@ -401,26 +391,19 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 			    unsigned int stride_shift)
 {
 	struct shootdown_horizon_numbers horizon;
-	struct shootdown_extents extents;
-	struct shootdown_pending pending;
 	struct tlb_work before;
 	unsigned long flags;
 
 	if (unlikely(flush_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
-	shootdown_extents_init(&extents);
-	shootdown_extents_add(&extents,
-			      shootdown_freeing_tables(extent_of(start, end, stride_shift)));
 	raw_cpu_inc(counts.requests);
 	local_irq_save(flags);
 	before = tlb_work();
 	trace_request(start, end);
-	shootdown_flush_gathered(space_of(tlb->mm), &extents, &pending);
-	count_local(tlb->mm, start, end, stride_shift);
+	horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end, stride_shift);
 	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
-	shootdown_wait(&pending);
+	count_local(tlb->mm, start, end, stride_shift);
 	local_irq_restore(flags);
-	horizon = shootdown_horizon(&pending);
 	tlb->shootdown = (struct shootdown_gather) { horizon.flush, horizon.cleared };
 	mmu_notifier_arch_invalidate_secondary_tlbs(tlb->mm, start, end);
 }

@@ -29,8 +29,8 @@ const CPUS: [u32; 4] = [1, 2, 4, 8];
 /// or fewer interrupts from one number of rounds to the next; the sum over many numbers does not.
 const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,100:\
                         protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
-                        turns-idle,300:turns-purge,300:turns-processes,300:mmap,80-95:\
-                        mprotect,80-103:reclaim,20";
+                        turns-idle,300:turns-purge,300:turns-processes,300:mmap,92-99:\
+                        mprotect,88-103:reclaim,6";
 
 /// The checks: what each finds is counted as wrong.
 const CHECKS: &str = "replace,400:protect,200:paging,50";
