@@ -7,7 +7,7 @@ use crate::command::{Command, Failure, cargo, unwritable};
 use crate::setup;
 
 /// The library's features, if no others are named.
-pub(crate) const FEATURES: &str = "panic-handler,processor";
+pub(crate) const FEATURES: &str = "panic-handler,processor,checks,statistics";
 
 /// Builds the object, and copies it to `output`.
 pub(crate) fn build_to(output: &str, features: &str) -> Result<(), Failure> {
@@ -28,7 +28,7 @@ pub(crate) fn build(features: &str) -> Result<PathBuf, Failure> {
     // One folder for each set of features: cargo writes the assembly only when it compiles.
     let folder = crate::output().join("capi-object").join(features.replace(',', "+"));
     let (assembly, direct) = (folder.join("shootdown.s"), folder.join("direct.s"));
-    cargo("rustc --quiet --release -p shootdown-capi --crate-type staticlib")
+    cargo("rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features")
         .args("--target")
         .args(TARGET)
         .arg("--features")

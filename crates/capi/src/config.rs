@@ -47,6 +47,11 @@ pub const SHOOTDOWN_RISCV64_KERNEL_LOADS: u32 = 1 << 6;
 /// hart needs a workaround of the library for errata (SiFive's FU540 and FU740 do).
 pub const SHOOTDOWN_RISCV64_NO_FIRMWARE: u32 = 1 << 7;
 
+/// `processor`, on x86-64: the kernel sets `CR4.PGE` and `CR4.PCIDE`, and the library only reads
+/// them. It uses tags if PCIDE is set on the CPU that calls `shootdown_init`, and refuses a CPU on
+/// which it differs. Without the flag, `shootdown_online` sets both bits.
+pub const SHOOTDOWN_X86_64_KERNEL_SETS_CR4: u32 = 1 << 8;
+
 /// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,
 /// wait, and then store the new entry (Arm's erratum 2645198).
 pub const SHOOTDOWN_DUTY_BREAK_EXECUTABLE: u32 = 1 << 0;

@@ -26,15 +26,6 @@ impl From<Extent> for ExtentWord {
     }
 }
 
-/// The pages from `start` to before `end`, or the whole space if `end` is the last number.
-#[inline]
-pub(crate) const fn range_or_whole(start: u64, end: u64, page_shift: u8) -> Extent {
-    match end {
-        u64::MAX => Extent::whole(),
-        _ => Extent::range(start..end, PageSize::from_shift(page_shift)),
-    }
-}
-
 /// Returns the page of 4 KiB that contains `address`.
 ///
 /// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 0.

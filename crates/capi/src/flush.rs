@@ -4,10 +4,10 @@
 
 use core::{mem, ptr};
 
-use shootdown::Pending;
+use shootdown::{Extent, PageSize, Pending};
 
 use crate::engine::{ENGINE, find_engine, pin, try_pin};
-use crate::extent::{ExtentWord, range_or_whole};
+use crate::extent::ExtentWord;
 use crate::machine::Machine;
 use crate::storage::{PendingStorage, SpaceStorage, Storage};
 
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn shootdown_flush(
 }
 
 /// Flushes the pages of 2^`page_shift` bytes that overlap the addresses from `start` to before
-/// `end`, and waits; the whole space if `end` is `UINT64_MAX`, or if there are more than 4095 pages.
+/// `end`, and waits; the whole space if there are more than 4095 pages, as from 0 to `UINT64_MAX`.
 /// `frees_tables` as in `shootdown_freeing_tables`.
 ///
 /// The same as `shootdown_flush` and `shootdown_wait`, in half of the instructions if no other CPU
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn shootdown_flush_and_wait(
     page_shift: u8,
     frees_tables: bool,
 ) {
-    let pages = range_or_whole(start, end, page_shift);
+    let pages = Extent::range(start..end, PageSize::from_shift(page_shift));
     let extent = if frees_tables { pages.freeing_tables() } else { pages };
     // SAFETY: the caller's promises.
     unsafe { pin().flush_and_wait(SpaceStorage::get(space), extent) };

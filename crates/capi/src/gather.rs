@@ -2,10 +2,10 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
-use shootdown::{ExtentSet, Horizon, Pending};
+use shootdown::{Extent, ExtentSet, Horizon, PageSize, Pending};
 
 use crate::engine::{pin, try_pin};
-use crate::extent::{ExtentWord, range_or_whole};
+use crate::extent::ExtentWord;
 use crate::storage::{ExtentsStorage, PendingStorage, SpaceStorage, Storage};
 
 /// The page tables that no CPU can walk any more, as numbers of flushes of one space.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn shootdown_flush_tables_and_wait(
     page_shift: u8,
 ) -> HorizonNumbers {
     let mut extents = ExtentSet::new();
-    extents.add(range_or_whole(start, end, page_shift).freeing_tables());
+    extents.add(Extent::range(start..end, PageSize::from_shift(page_shift)).freeing_tables());
     // SAFETY: the caller's promises.
     unsafe { pin().flush_gathered_and_wait(SpaceStorage::get(space), &extents) }.into()
 }

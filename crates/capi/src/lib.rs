@@ -82,6 +82,7 @@ mod text;
 mod panic;
 
 pub use batch::{
+    SHOOTDOWN_BATCH_ADDED, SHOOTDOWN_BATCH_FULL, SHOOTDOWN_BATCH_HAS_SPACE,
     shootdown_batch_add_space, shootdown_batch_init, shootdown_batch_poll, shootdown_batch_send,
     shootdown_batch_unmapped, shootdown_batch_wait, shootdown_flush_if_batched,
     shootdown_is_batched,
@@ -93,7 +94,7 @@ pub use config::{
     SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_KERNEL_LOADS,
     SHOOTDOWN_RISCV64_NO_FIRMWARE, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
     SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
-    SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+    SHOOTDOWN_X86_64_GLOBAL_KERNEL, SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
 };
 pub use cpu::{
     LoadedRoot, shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
@@ -133,8 +134,8 @@ pub use processor::{
     shootdown_publish_kernel, shootdown_send_ipi,
 };
 pub use space::{
-    shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
-    shootdown_space_root, shootdown_trim_cpumask,
+    shootdown_for_each_user, shootdown_reap, shootdown_retire, shootdown_space_id,
+    shootdown_space_init, shootdown_space_root, shootdown_trim_cpumask,
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{

@@ -177,7 +177,8 @@ static void expect_waits(void) {
 static void expect_flush_waits(void) { shootdown_flush(&a, PAGE, &pending), expect_waits(); }
 
 static void add_page(void) {
-    expect(shootdown_batch_add_space(&batch, &a));
+    expect(shootdown_batch_add_space(&batch, &a) == SHOOTDOWN_BATCH_ADDED);
+    expect(shootdown_batch_add_space(&batch, &a) == SHOOTDOWN_BATCH_HAS_SPACE);
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
 }
 static void fill_batch(void) { shootdown_batch_init(&batch), add_page(); }
@@ -250,6 +251,9 @@ static void calls_before_init(void) {
     shootdown_lazy_returned_to_user(&predictor);
 }
 
+static uint32_t users;
+static void count_user(void *count, uint32_t cpu) { *(uint32_t *)count += cpu == 1; }
+
 /* Each function whose comment says "Callable: before shootdown_online". */
 static void calls_before_online(void) {
     struct shootdown_extents extents;
@@ -260,6 +264,7 @@ static void calls_before_online(void) {
     on(1), shootdown_switch(&a), on(5);
     shootdown_flush(&a, PAGE, &pending), expect_waits();
     shootdown_because(SHOOTDOWN_CAUSE_PROTECT);
+    shootdown_for_each_user(&a, count_user, &users), expect(users == 1);
     shootdown_flush_for_resize(&a, PAGE, &pending), expect_waits();
     shootdown_flush_gathered(&a, &extents, &pending), expect_waits();
     shootdown_flush_walkers(&a, &pending), expect_waits();
@@ -418,7 +423,7 @@ static void batch_of_33_spaces(void) {
     start(), shootdown_batch_init(&batch);
     for (size_t i = 0; i < 33; i++) {
         shootdown_space_init(&many[i], 0x100000 + i * 0x1000);
-        expect(shootdown_batch_add_space(&batch, &many[i]) == (i < 32));
+        expect((shootdown_batch_add_space(&batch, &many[i]) == SHOOTDOWN_BATCH_ADDED) == (i < 32));
     }
     shootdown_batch_unmapped(&batch, &many[32], PAGE, false, &pending);
 }

@@ -42,8 +42,36 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
 
     const TRACES: bool = cfg!(feature = "trace");
     /// C has no types that keep the engine's contracts.
-    const CHECKS: bool = true;
+    const CHECKS: bool = cfg!(feature = "checks");
 
+    #[cfg(feature = "percpu-gs")]
+    #[inline(always)]
+    fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
+        // SAFETY: the kernel has stored the address of each CPU's variables, and has initialised
+        // the state with `shootdown_cpu_init`. It has the type of this library's only machine.
+        unsafe {
+            let base = *(&raw const os::shootdown_os_percpu_base).cast::<usize>().add(cpu.index());
+            let offset = (&raw const os::shootdown_os_percpu_state).addr();
+            &*core::ptr::with_exposed_provenance(base.wrapping_add(offset))
+        }
+    }
+
+    #[cfg(feature = "percpu-gs")]
+    #[inline(always)]
+    fn cpu(&self) -> CpuId {
+        let number;
+        // SAFETY: the kernel has stored the number of each CPU, before this CPU uses the library.
+        unsafe {
+            core::arch::asm!(
+                "mov {:e}, dword ptr gs:[{}]", out(reg) number,
+                sym os::shootdown_os_percpu_number,
+                options(readonly, pure, nostack, preserves_flags),
+            );
+        }
+        CpuId(number)
+    }
+
+    #[cfg(not(feature = "percpu-gs"))]
     #[inline]
     fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
         // SAFETY: the kernel returns the address of a state that it has initialised with
@@ -52,6 +80,7 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
         unsafe { &*os::shootdown_os_cpu(cpu.0).cast() }
     }
 
+    #[cfg(not(feature = "percpu-gs"))]
     #[inline]
     fn cpu(&self) -> CpuId {
         // SAFETY: the kernel defines the function without preconditions.

@@ -19,7 +19,9 @@ impl Counter {
     /// Adds `count`, on the only CPU that ever writes this counter. Costs one unlocked add.
     #[inline]
     pub(crate) fn add_unshared(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+        if cfg!(feature = "statistics") {
+            self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+        }
     }
 
     /// Adds `count`, on one of several CPUs that write this counter. Writes nothing if `count` is

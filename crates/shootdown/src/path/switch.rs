@@ -37,7 +37,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.return_from_lazy(space);
         } else {
             // SAFETY: the caller promises the same.
-            unsafe { self.switch_to(space) };
+            unsafe { self.copied().switch_to(space) };
         }
     }
 
@@ -63,6 +63,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // Until the new root is loaded, the CPU walks the old space's tables, as its hazard pointer
         // publishes.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
+        if !self.has_tags() {
+            // SAFETY: the caller promises the same.
+            return unsafe { self.switch_without_tags(space, before) };
+        }
         let known = self.known_slot(space);
         let registered = known.filter(|slot| slot.is_registered_in(space.cpumask.phase(machine)));
         if let Some(slot) = registered {
@@ -78,6 +82,31 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         // SAFETY: the caller promises the same.
         unsafe { self.switch_slow(space, known, before) };
+    }
+
+    /// Loads a space on a machine without tags, whose TLB keeps no translation of it. The space is
+    /// published as [`switch_to`](Self::switch_to) does.
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[inline(always)]
+    unsafe fn switch_without_tags(&self, space: &Space<M>, before: Presence) {
+        let (machine, counters) = (self.machine(), self.counters());
+        space.cpumask.register(machine, self.id);
+        // As in `switch_to`.
+        let generation = space.log.generation(machine);
+        let (slot, tag) = self.spare_slot();
+        slot.give_to(space.id(), tag);
+        slot.set_generation(generation);
+        let discards = !machine.breaks(Rule::DiscardReusedTag);
+        let entries = if discards { Entries::Discard } else { Entries::Keep };
+        // SAFETY: the caller promises that the root is a valid page table.
+        unsafe { machine.load(space.root(), tag, entries) };
+        counters.tags_taken.add_unshared(1);
+        counters.switches_flushed.add_unshared(u64::from(discards));
+        counters.flushes_full.add_unshared(u64::from(discards));
+        self.finish_switch(space, slot, generation, before);
     }
 
     /// Loads a space if one of these may be necessary: to register in its cpumask, to catch up with
@@ -290,7 +319,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if generation != self.seen_of_loaded(space)
                 && !self.machine().breaks(Rule::CatchUpOnResume)
             {
-                return self.catch_up_and_activate(space, generation);
+                return self.copied().catch_up_and_activate(space, generation);
             }
             self.set_presence(lazy.lazy_to_active());
             if M::LIFETIME == Lifetime::Counted {

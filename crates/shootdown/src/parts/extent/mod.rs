@@ -120,17 +120,20 @@ impl Extent {
     /// has more than [`MAX_PAGES`](Self::MAX_PAGES) pages, or ends before it begins. An `end` of 0
     /// means the end of the 64-bit address space, unless the range also begins at 0.
     #[must_use]
+    #[inline]
     pub const fn range(range: Range<u64>, size: PageSize) -> Self {
         // In page numbers, so that nothing wraps at the top of the address space.
         let first = range.start >> size.shift();
         let last = range.end.wrapping_sub(1) >> size.shift();
+        // Wraps to a large number if the range ends before it begins.
+        let after_first = last.wrapping_sub(first);
         if range.start == range.end {
             return Self::empty();
         }
-        if last < first || last - first >= Self::MAX_PAGES as u64 {
+        if after_first >= Self::MAX_PAGES as u64 {
             return Self::whole();
         }
-        Self::pages(range.start, (last - first + 1) as usize, size)
+        Self::pages(range.start, (after_first + 1) as usize, size)
     }
 
     /// The whole address space.

@@ -466,7 +466,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().flushes_ranged.add_unshared(1);
             self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
         } else {
-            self.catch_up_after_flush(space);
+            self.copied().catch_up_after_flush(space);
         }
     }
 
@@ -488,11 +488,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
             self.counters().pages_invalidated.add_unshared(page_count as u64);
         } else {
-            self.catch_up_after_flush(space);
+            self.copied().catch_up_after_flush(space);
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn catch_up_after_flush(&self, space: &Space<M>) {
         self.catch_up(space);
     }

@@ -111,3 +111,23 @@ fn trim_cpumask_removes_absent_cpus() {
     assert!(members.is_empty());
     assert_eq!((space.stats(machine).cpumask_trims, space.wasted_at_trim.read()), (1, 1));
 }
+
+#[test]
+fn users_have_the_space_loaded() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    for cpu in 0..3 {
+        #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
+        unsafe {
+            engine.enter(CpuId(cpu)).pin().switch(&space);
+        }
+    }
+    engine.enter(CpuId(1)).pin().enter_lazy();
+    engine.enter(CpuId(2)).pin().leave_space();
+    for cpu in [0, 3] {
+        let mut users = std::vec::Vec::new();
+        engine.enter(CpuId(cpu)).pin().for_each_user(&space, |user| users.push(user.0));
+        assert_eq!(users, [0, 1]);
+    }
+}

@@ -44,6 +44,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
+    /// Returns `false` if tags would be this CPU's own, and there are none.
+    #[inline]
+    pub(crate) fn has_tags(&self) -> bool {
+        self.machine().tagging() != Tagging::PerCpu || self.machine().tag_count() != 0
+    }
+
     /// Chooses the tag for `space`, which is at `generation` and has this
     /// [known slot](Self::known_slot).
     pub(crate) fn choose_tag(
