@@ -26,9 +26,18 @@
 #include <asm/shootdown.h>
 #include <asm/tlb.h>
 
+/* In quotes, because gcc defines a macro with the name `linux`. */
+#define SHOOTDOWN_TYPES "linux/types.h"
+#include <asm/shootdown_engine.h>
+
 #include "mm_internal.h"
 
-static DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, engine_cpu);
+static_assert(sizeof_field(struct shootdown_mm, space) == sizeof(struct shootdown_space));
+static_assert(NR_CPUS <= SHOOTDOWN_CPUS_MAX);
+
+/* The engine reads these two relative to GS, those of other CPUs by __per_cpu_offset. */
+DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, shootdown_os_percpu_state);
+DEFINE_PER_CPU(u32, shootdown_os_percpu_number);
 /* The spaces that the engine gave back on this CPU. */
 static DEFINE_PER_CPU(struct llist_head, dead_mms);
 /* The ctx_id of the space for which CR4.PCE and the LDT were set last. It may have ended. */
@@ -45,7 +54,7 @@ static bool flush_here_only;
 
 static struct shootdown_space *space_of(struct mm_struct *mm)
 {
-	return &mm->context.shootdown.space;
+	return (struct shootdown_space *)mm->context.shootdown.space;
 }
 
 /*
@@ -95,16 +104,6 @@ static void trace_request(unsigned long start, unsigned long end)
 
 /* What the engine calls. */
 
-struct shootdown_cpu *shootdown_os_cpu(uint32_t cpu)
-{
-	return per_cpu_ptr(&engine_cpu, cpu);
-}
-
-uint32_t shootdown_os_this_cpu(void)
-{
-	return raw_smp_processor_id();
-}
-
 /* The name by which tools recognise a flush. */
 static void flush_tlb_func(void *unused)
 {
@@ -147,7 +146,8 @@ void shootdown_os_ring(const uint32_t *cpus, size_t count)
 /* The caller may hold the lock of the run queue, so the space is dropped later. */
 void shootdown_os_reclaim(struct shootdown_space *space)
 {
-	struct mm_struct *mm = container_of(space, struct mm_struct, context.shootdown.space);
+	struct mm_struct *mm =
+		container_of((void *)space, struct mm_struct, context.shootdown.space);
 
 	llist_add(&mm->context.shootdown.dead, this_cpu_ptr(&dead_mms));
 }
@@ -169,12 +169,14 @@ static void start_engine(void)
 		.layout = SHOOTDOWN_LAYOUT,
 		.cpu_limit = nr_cpu_ids,
 		.kernel_root = __sme_pa(init_mm.pgd),
-		.processor = SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+		.processor = SHOOTDOWN_X86_64_GLOBAL_KERNEL | SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
 	};
 	int cpu;
 
-	for_each_possible_cpu(cpu)
-		shootdown_cpu_init(per_cpu_ptr(&engine_cpu, cpu));
+	for_each_possible_cpu(cpu) {
+		shootdown_cpu_init(per_cpu_ptr(&shootdown_os_percpu_state, cpu));
+		per_cpu(shootdown_os_percpu_number, cpu) = cpu;
+	}
 	shootdown_init(&config);
 	pr_info("TLB coherence of user spaces: shootdown\n");
 }
@@ -226,19 +228,29 @@ struct call_on_users {
 	void *info;
 };
 
-static void call_if_loaded(void *data)
+static bool is_set_up(int cpu, void *data)
 {
 	const struct call_on_users *call = data;
 
-	if (this_cpu_read(cpu_tlbstate.loaded_mm) == call->mm)
+	return READ_ONCE(per_cpu(set_up_for, cpu)) == call->mm->context.ctx_id;
+}
+
+static void call_if_set_up(void *data)
+{
+	const struct call_on_users *call = data;
+
+	if (is_set_up(smp_processor_id(), data))
 		call->func(call->info);
 }
 
+/* A CPU that is not named sets itself up later, and then finds what the caller has stored. */
 void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info)
 {
 	struct call_on_users call = { mm, func, info };
 
-	on_each_cpu(call_if_loaded, &call, 1);
+	/* Pairs with the barrier in set_up. */
+	smp_mb();
+	on_each_cpu_cond(is_set_up, call_if_set_up, &call, true);
 }
 
 /* Switching. */
@@ -250,6 +262,8 @@ static void set_up(struct mm_struct *next)
 
 	this_cpu_write(cpu_tlbstate.loaded_mm, next);
 	this_cpu_write(set_up_for, next->context.ctx_id);
+	/* Pairs with the barrier in shootdown_mm_on_users. */
+	smp_mb();
 	cr4_update_pce(NULL);
 	store_ldt(ldt);
 	if (unlikely(ldt || next->context.ldt))
@@ -311,6 +325,12 @@ EXPORT_SYMBOL_GPL(__get_current_cr3_fast);
 
 /* Flushes. */
 
+/* A flush of everything comes without a size of pages. */
+static u8 page_shift_of(unsigned int stride_shift)
+{
+	return stride_shift ?: PAGE_SHIFT;
+}
+
 /* The counters of /proc/vmstat: what was requested here, whatever else this CPU had missed. */
 static void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
 {
@@ -337,7 +357,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 	local_irq_save(flags);
 	before = tlb_work();
 	trace_request(start, end);
-	shootdown_flush_and_wait(space_of(mm), start, end, stride_shift, freed_tables);
+	shootdown_flush_and_wait(space_of(mm), start, end, page_shift_of(stride_shift), freed_tables);
 	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
 	count_local(mm, start, end, stride_shift);
 	local_irq_restore(flags);
@@ -400,7 +420,8 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 	local_irq_save(flags);
 	before = tlb_work();
 	trace_request(start, end);
-	horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end, stride_shift);
+	horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
+						  page_shift_of(stride_shift));
 	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
 	count_local(tlb->mm, start, end, stride_shift);
 	local_irq_restore(flags);
@@ -478,15 +499,13 @@ struct shootdown_mm_batch {
 
 static bool batch_has_mm(struct shootdown_mm_batch *batch, struct mm_struct *mm)
 {
-	unsigned int i;
-
-	for (i = batch->count; i-- > 0;)
-		if (batch->mms[i] == mm)
-			return true;
-	if (!shootdown_batch_add_space(&batch->engine, space_of(mm)))
+	switch (shootdown_batch_add_space(&batch->engine, space_of(mm))) {
+	case SHOOTDOWN_BATCH_FULL:
 		return false;
-	mmgrab(mm);
-	batch->mms[batch->count++] = mm;
+	case SHOOTDOWN_BATCH_ADDED:
+		mmgrab(mm);
+		batch->mms[batch->count++] = mm;
+	}
 	return true;
 }
 

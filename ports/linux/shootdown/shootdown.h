@@ -8,11 +8,7 @@
 
 #include <linux/llist.h>
 #include <linux/smp.h>
-
-/* In quotes, because gcc defines a macro with the name `linux`. */
-#define SHOOTDOWN_TYPES "linux/types.h"
-#define SHOOTDOWN_CPUS_MAX 64
-#include <asm/shootdown_engine.h>
+#include <linux/types.h>
 
 struct mm_struct;
 struct task_struct;
@@ -20,9 +16,12 @@ struct mmu_gather;
 struct mmu_table_batch;
 struct arch_tlbflush_unmap_batch;
 
-/* A member of mm_context_t. */
+/*
+ * A member of mm_context_t. The space is storage for the engine's type, whose header only the port
+ * includes: most files of the kernel include this one.
+ */
 struct shootdown_mm {
-	struct shootdown_space space;
+	u64 space[56] __aligned(64);
 	/* On the list of spaces that the engine has given back. */
 	struct llist_node dead;
 	bool is_retired;
@@ -46,7 +45,7 @@ bool shootdown_mm_drop(struct mm_struct *mm);
 /* Drops the spaces that the engine gave back on this CPU. */
 void shootdown_mm_drop_dead(void);
 
-/* Calls a function on the CPUs that use a space, and waits. */
+/* Calls a function on the CPUs that are set up for a space, and waits. */
 void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info);
 
 /* This CPU is unplugged. */

@@ -20,8 +20,8 @@ use crate::setup;
 /// The files of the port.
 const FOLDER: &str = "ports/linux";
 
-/// The engine's features: its own processor, and a handler of panics.
-const FEATURES: &str = capi_object::FEATURES;
+/// The engine's features: its own processor, Linux's variables of a CPU, and counters.
+const FEATURES: &str = "panic-handler,processor,percpu-gs,statistics";
 
 /// What a build of Linux needs beside a C compiler.
 const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";
@@ -86,8 +86,11 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
         return Ok(());
     }
-    let shipped = tree.join("arch/x86/mm/shootdown_engine.o_shipped");
-    fs::copy(&object, &shipped).map_err(unwritable(&shipped))?;
+    Command::new("objcopy")
+        .args("--redefine-sym shootdown_os_percpu_base=__per_cpu_offset")
+        .arg(&object)
+        .arg(tree.join("arch/x86/mm/shootdown_engine.o_shipped"))
+        .run()?;
     make(&tree, kernel)?;
     fs::write(&place, stamp).map_err(unwritable(&place))
 }
