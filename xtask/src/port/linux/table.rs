@@ -89,6 +89,35 @@ pub(super) fn of_machines(rows: &[Row]) -> String {
     text
 }
 
+/// What a program does on one CPU, where nothing but its paths differs.
+const PATHS: [(&str, &str); 6] = [
+    ("mprotect", "write a page, protect and allow it: two flushes"),
+    ("purge", "write 8 pages, and drop them: a flush"),
+    ("tables-idle", "map and unmap a page: a flush that frees page tables"),
+    ("turns-processes", "one turn each: two switches of spaces"),
+    ("exit", "fork and exit"),
+    ("exec", "fork, exec and exit"),
+];
+
+/// Returns a table in Markdown of the instructions for each operation on one CPU.
+pub(super) fn of_paths(rows: &[Row]) -> String {
+    let mut text =
+        "| an operation of | stock | ours | difference |\n|---|---:|---:|---:|\n".to_owned();
+    let pairs = pairs(rows);
+    for (program, what) in PATHS {
+        let found = pairs.iter().find(|(row, _)| row.cpus == 1 && row.scenario == program);
+        let Some((stock, ours)) = found else { continue };
+        let per = |row: &Row| row.count("instructions") as f64 / row.count("operations") as f64;
+        let (stock, ours) = (per(stock), per(ours));
+        let _ = writeln!(
+            text,
+            "| `{program}`: {what} | {stock:.0} | {ours:.0} | {:+.1} % |",
+            (ours / stock - 1.0) * 100.0
+        );
+    }
+    text
+}
+
 /// Returns a table in Markdown of the programs that run several times: the interrupts of the runs
 /// with the fewest and the most.
 pub(super) fn of_spreads(rows: &[Row]) -> String {
