@@ -44,8 +44,8 @@ pub unsafe extern "C" fn shootdown_batch_init(batch: *mut BatchStorage) {
 pub const SHOOTDOWN_BATCH_FULL: u32 = 0;
 /// `shootdown_batch_add_space`: the space was in the batch already.
 pub const SHOOTDOWN_BATCH_HAS_SPACE: u32 = 1;
-/// `shootdown_batch_add_space`: the space was added. Keep it until the batch is done, by a reference
-/// for instance.
+/// `shootdown_batch_add_space`: the space was added. Keep it until the batch is done, for instance
+/// by a reference.
 pub const SHOOTDOWN_BATCH_ADDED: u32 = 2;
 
 /// Adds a space to a batch, unless it is in it. Returns one of `SHOOTDOWN_BATCH_…`; 0 if the batch
@@ -72,7 +72,8 @@ pub unsafe extern "C" fn shootdown_batch_add_space(
     if batch.find(&space).is_some() {
         return SHOOTDOWN_BATCH_HAS_SPACE;
     }
-    batch.space(engine().machine(), &space).map_or(SHOOTDOWN_BATCH_FULL, |_| SHOOTDOWN_BATCH_ADDED)
+    let added = batch.space(engine().machine(), &space);
+    added.map_or(SHOOTDOWN_BATCH_FULL, |_| SHOOTDOWN_BATCH_ADDED)
 }
 
 /// Adds `extent` of `space`, in which entries were cleared. `was_writable` is true if an entry was

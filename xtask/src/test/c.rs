@@ -58,7 +58,7 @@ pub(crate) fn build_library(
 ) -> Result<PathBuf, Failure> {
     cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
         .args("--features")
-        .arg(features)
+        .args(features)
         .arg("--profile")
         .arg(profile)
         .arg("--target")
@@ -113,11 +113,22 @@ pub(crate) fn target() -> Option<&'static str> {
 }
 
 /// Compiles a program in C, and links it with a library. Returns its path.
-pub(crate) fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+    compile_with("", source, library, name)
+}
+
+/// As [`compile`], with options.
+pub(crate) fn compile_with(
+    options: &str,
+    source: &str,
+    library: &Path,
+    name: &str,
+) -> Result<PathBuf, Failure> {
     let program = crate::output().join(name);
     // The library is made for fixed addresses, as kernels are.
     Command::new("gcc")
         .args("-std=c11 -Wall -Wextra -Werror -O1 -no-pie -pthread -I crates/capi/include")
+        .args(options)
         .arg(source)
         .arg(library)
         .arg("-o")

@@ -65,7 +65,7 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
             core::arch::asm!(
                 "mov {:e}, dword ptr gs:[{}]", out(reg) number,
                 sym os::shootdown_os_percpu_number,
-                options(readonly, pure, nostack, preserves_flags),
+                options(readonly, nostack, preserves_flags),
             );
         }
         CpuId(number)

@@ -143,11 +143,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Operation { cpu: Some(cell), before: cell.replace(activity) }
     }
 
-    /// A guard of the same CPU. A call that is not inlined needs a guard in memory: with a copy for
-    /// such a call on a rare path, the caller's guard stays in registers.
+    /// The guard of the CPU `id`, whose state is `cpu`.
+    ///
+    /// A call that is not inlined needs its guard in memory. A function that gets these parts
+    /// instead, and makes the guard, leaves that of its caller in registers.
     #[inline]
-    pub(crate) fn copied(&self) -> Self {
-        Self { engine: self.engine, cpu: self.cpu, id: self.id, not_send: PhantomData }
+    pub(crate) const fn of(engine: &'e Shootdown<M>, cpu: &'e CpuState<M>, id: CpuId) -> Self {
+        Self { engine, cpu, id, not_send: PhantomData }
     }
 
     #[inline]

@@ -288,8 +288,15 @@ impl<M: Machine> Space<M> {
 impl<M: Machine> Pending<'_, M> {
     /// Completes the broadcast that this flush waits for, if this CPU has issued it. Otherwise
     /// rings the issuer, and adds it to the CPUs to wait for.
+    #[inline]
     pub(crate) fn complete_broadcast(&mut self) {
-        let Some(issuer) = self.issuer.take() else { return };
+        if let Some(issuer) = self.issuer.take() {
+            self.complete_broadcast_of(issuer);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_broadcast_of(&mut self, issuer: CpuId) {
         let machine = &self.engine.machine;
         if machine.breaks(Rule::CompleteBroadcasts) {
             return;

@@ -12,6 +12,7 @@
 
 use core::slice;
 
+use crate::base::ids::CpuId;
 use crate::base::memory::fence;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
@@ -24,6 +25,8 @@ use crate::path::notify::{Flush, RingTo, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::path::trace::pages_of;
+use crate::state::cpu_state::CpuState;
+use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -466,7 +469,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().flushes_ranged.add_unshared(1);
             self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
         } else {
-            self.copied().catch_up_after_flush(space);
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
     }
 
@@ -488,14 +491,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
             self.counters().pages_invalidated.add_unshared(page_count as u64);
         } else {
-            self.copied().catch_up_after_flush(space);
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn catch_up_after_flush(&self, space: &Space<M>) {
-        self.catch_up(space);
+    fn catch_up_after_flush(
+        engine: &'e Shootdown<M>,
+        cpu: &'e CpuState<M>,
+        id: CpuId,
+        space: &Space<M>,
+    ) {
+        Self::of(engine, cpu, id).catch_up(space);
     }
 }
 

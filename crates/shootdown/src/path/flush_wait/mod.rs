@@ -71,8 +71,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
             return (generation, self.flush_alone(space, extent, generation));
         }
         drop(operation);
-        let cleared =
-            self.copied().flush_others_and_wait(space, extent, generation, others, walkers);
+        let cleared = Self::of(self.engine, self.cpu, self.id)
+            .flush_others_and_wait(space, extent, generation, others, walkers);
         (generation, cleared)
     }
 

@@ -47,7 +47,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Returns `false` if tags would be this CPU's own, and there are none.
     #[inline]
     pub(crate) fn has_tags(&self) -> bool {
-        self.machine().tagging() != Tagging::PerCpu || self.machine().tag_count() != 0
+        self.machine().tagging() != Tagging::PerCpu || !self.tags().is_empty()
     }
 
     /// Chooses the tag for `space`, which is at `generation` and has this
