@@ -1,4 +1,5 @@
-//! Edits of another project's source: each names a file and an anchor, and contains only inserted text.
+//! Edits of another project's source: each names a file and an anchor, and contains only inserted
+//! text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -44,8 +45,8 @@ impl Edits {
         })
     }
 
-    /// Returns the edited files by their paths. `read` returns the file at a path. `{repository}` in
-    /// a text is replaced.
+    /// Returns the edited files by their paths. `read` returns the file at a path, and
+    /// `{repository}` in a text is replaced.
     ///
     /// # Errors
     ///

@@ -23,7 +23,8 @@ const CPU_MS_MAX: u64 = 600_000;
 /// Without random numbers of the host and random addresses, two boots give the same rows. QEMU
 /// stops with "Bad icount read" where the timer of its x2APIC is set.
 const MACHINE: &str = "-machine q35,hpet=off -cpu max,-x2apic,-rdrand,-rdseed -m 768M \
-                       -rtc base=2026-01-01,clock=vm -nographic -nodefaults -serial stdio -no-reboot";
+                       -rtc base=2026-01-01,clock=vm -nographic -nodefaults -serial stdio \
+                       -no-reboot";
 const WORDS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr norandmaps";
 
 /// Compiles the guest's program, and makes the archive that the kernel unpacks.

@@ -38,19 +38,21 @@ fn interrupts(row: &Row) -> u64 {
     row.count("calls") + own
 }
 
-/// Returns a table in Markdown of the programs on a machine, per operation.
+/// Returns a table in Markdown of the programs on a machine.
 pub(super) fn of_machine(rows: &[Row], cpus: u32) -> String {
-    let mut text = "| program | operations | interrupts, stock | ours | of these flush, ours | \
-                    1000 instructions, stock | ours |\n|---|---:|---:|---:|---:|---:|---:|\n"
+    let mut text = "| program | operations | interrupts, stock | ours | flushes by them, stock | \
+                    ours | 1000 instructions, stock | ours |\n\
+                    |---|---:|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for (stock, ours) in pairs(rows).iter().filter(|(stock, _)| stock.cpus == cpus) {
         let _ = writeln!(
             text,
-            "| `{}` | {} | {} | {} | {} | {} | {} |",
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} |",
             stock.scenario,
             stock.count("operations"),
             stock.count("interrupts"),
             ours.count("interrupts"),
+            stock.count("flushes"),
             ours.count("flushes"),
             stock.count("instructions") / 1000,
             ours.count("instructions") / 1000
@@ -59,31 +61,41 @@ pub(super) fn of_machine(rows: &[Row], cpus: u32) -> String {
     text
 }
 
-/// Returns a table in Markdown of the sums over all programs, for each machine.
+/// Returns a table in Markdown of the sums over the programs, for each machine. Programs with
+/// several runs, whose counts vary, are apart.
 pub(super) fn of_machines(rows: &[Row]) -> String {
-    let mut text = "| CPUs | interrupts, stock | ours | programs with more in ours | \
-                    instructions, ours of stock |\n|---:|---:|---:|---|---:|\n"
-        .to_owned();
+    let mut text =
+        "| CPUs | interrupts, stock | ours | under a lock, stock | ours | programs with \
+                    more in ours | instructions, ours of stock |\n\
+                    |---:|---:|---:|---:|---:|---|---:|\n"
+            .to_owned();
     let pairs = pairs(rows);
     for pairs in pairs.chunk_by(|one, other| one.0.cpus == other.0.cpus) {
-        let sum = |of: fn(&(&Row, &Row)) -> u64| pairs.iter().map(of).sum::<u64>();
-        let worse: Vec<_> = pairs
-            .iter()
-            .filter(|(stock, ours)| ours.count("interrupts") > stock.count("interrupts"))
-            .map(|(stock, ours)| {
-                let (more, than) = (ours.count("interrupts"), stock.count("interrupts"));
-                format!("`{}` ({more} to {than})", stock.scenario)
+        let varies = |row: &Row| row.count("runs") > 1;
+        let sum = |column, several: Option<bool>| {
+            let counted =
+                pairs.iter().filter(|(row, _)| several.is_none_or(|is| varies(row) == is));
+            counted.fold((0, 0), |sums: (u64, u64), (stock, ours)| {
+                (sums.0 + stock.count(column), sums.1 + ours.count(column))
             })
-            .collect();
+        };
+        let more = pairs.iter().filter_map(|(stock, ours)| {
+            let (theirs, found) = (stock.count("interrupts"), ours.count("interrupts"));
+            (found > theirs).then(|| format!("`{}` ({found} to {theirs})", stock.scenario))
+        });
+        let more = more.collect::<Vec<_>>().join(", ");
+        let (once, several) = (sum("interrupts", Some(false)), sum("interrupts", Some(true)));
+        let instructions = sum("instructions", None);
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.1} % |",
+            "| {} | {} | {} | {} | {} | {} | {:.1} % |",
             pairs[0].0.cpus,
-            sum(|pair| pair.0.count("interrupts")),
-            sum(|pair| pair.1.count("interrupts")),
-            if worse.is_empty() { "none".to_owned() } else { worse.join(", ") },
-            sum(|pair| pair.1.count("instructions")) as f64 * 100.0
-                / sum(|pair| pair.0.count("instructions")) as f64
+            once.0,
+            once.1,
+            several.0,
+            several.1,
+            if more.is_empty() { "none" } else { &more },
+            instructions.1 as f64 * 100.0 / instructions.0 as f64
         );
     }
     text
@@ -155,8 +167,10 @@ mod tests {
         assert_eq!(of(&ours[0]), [19, 2, 50, 13, 37, 10, 6000, 0]);
         assert_eq!(stock.len(), 2);
         let rows = [stock, ours].concat();
-        assert!(of_machine(&rows, 4).contains("| `mmap` | 19 | 40 | 50 | 10 | 6 | 6 |\n"));
-        assert!(of_machines(&rows).contains("| 4 | 41 | 51 | `mmap` (50 to 40) | 100.0 % |\n"));
+        assert!(of_machine(&rows, 4).contains("| `mmap` | 19 | 40 | 50 | 10 | 10 | 6 | 6 |\n"));
+        assert!(
+            of_machines(&rows).contains("| 4 | 1 | 1 | 40 | 50 | `mmap` (50 to 40) | 100.0 % |\n")
+        );
         assert!(of_spreads(&rows).contains("| `mmap` | 4 | 2 | 10 to 30 | 13 to 37 |\n"));
     }
 }
