@@ -53,6 +53,13 @@ cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
+cargo xtask port linux [--cpus COUNT]
+                            build Linux 6.12 as published and with the engine, boot both on 1, 2, 4
+                            and 8 CPUs, and compare their work: half an hour, minutes from then on
+cargo xtask port linux --kernel-only
+                            only build them, and print the files that boot
+cargo xtask port linux --storm SECONDS
+                            all programs of the comparison at once, while CPUs come and go
 cargo xtask capi-object FILE [FEATURES]
                             build the C interface for x86-64 as one object, which a kernel links
                             that has no global offset table (Linux): seconds

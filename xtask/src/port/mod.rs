@@ -7,6 +7,7 @@ mod bochs;
 mod boot;
 mod build;
 mod edits;
+mod linux;
 mod machine;
 mod row;
 mod source;
@@ -34,6 +35,16 @@ const CPUS_OF_TEST: [u32; 2] = [1, 4];
 
 const BOTH: [Variant; 2] = [Variant::Stock, Variant::Shootdown];
 
+/// The counts of a row.
+const COLUMNS: row::Columns = &[
+    "operations",
+    "interrupts",
+    "instructions",
+    "pages_invalidated",
+    "flushes_full",
+    "stale_reads",
+];
+
 /// The chapter of the book with a table for each architecture, of one machine.
 const BOOK: (&str, u32) = ("docs/ostd.md", 4);
 
@@ -42,6 +53,9 @@ const STALE_MIN: u64 = 1000;
 
 /// Runs `cargo xtask port` with these arguments.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), Failure> {
+    if let ["linux", rest @ ..] = arguments {
+        return linux::command(rest);
+    }
     let (arch, action) = parse(arguments).ok_or_else(|| {
         let remedy = "cargo xtask port ostd, with nothing or --boots COUNT, and before that --arch \
                       x86_64 or --arch riscv64; or with --tests or --bochs";
@@ -118,7 +132,7 @@ fn compare(arch: Arch) -> Result<(), Failure> {
     }
     print_tables(&rows);
     check(&rows)?;
-    golden::check_file(golden(arch).0, &row::csv(&rows))?;
+    golden::check_file(golden(arch).0, &row::csv(&rows, COLUMNS))?;
     check_book(arch, &rows)
 }
 
@@ -163,6 +177,7 @@ fn count(
 
 /// Boots ours alone, and compares its rows with the golden rows of stock and of ours.
 pub(crate) fn test() -> Result<(), Failure> {
+    linux::test()?;
     let arch = Arch::X86_64;
     if let Err(failure) = has_emulator(arch) {
         println!("skipped: {}", failure.cause());
@@ -204,7 +219,7 @@ pub(crate) fn soak() -> Result<(), Failure> {
 /// Returns the rows of an architecture's golden file.
 fn golden_rows(arch: Arch) -> Result<Vec<Row>, Failure> {
     let (file, _) = golden(arch);
-    Ok(row::of_csv(&read_tracked(file)?))
+    Ok(row::of_csv(&read_tracked(file)?, COLUMNS))
 }
 
 /// Boots ours on machines with these numbers of CPUs, and compares its rows with the golden rows.
@@ -250,18 +265,17 @@ fn print_tables(rows: &[Row]) {
 /// Checks that no row has a stale read, and that none of ours has more work than stock.
 fn check(rows: &[Row]) -> Result<(), Failure> {
     let mut findings = Vec::new();
-    for row in rows.iter().filter(|row| row.stale_reads > 0) {
+    for row in rows.iter().filter(|row| row.count("stale_reads") > 0) {
         findings.push(format!("{} CPUs, `{}`: stale reads", row.cpus, row.scenario));
     }
     for (stock, ours) in row::pairs(rows) {
-        let mut exceeds = |what: &str, ours_count: u64, stock_count: u64| {
-            if ours_count > stock_count {
+        for column in ["interrupts", "instructions"] {
+            let (theirs, found) = (stock.count(column), ours.count(column));
+            if found > theirs {
                 let place = format!("{} CPUs, `{}`", ours.cpus, ours.scenario);
-                findings.push(format!("{place}: {ours_count} {what}, stock {stock_count}"));
+                findings.push(format!("{place}: {found} {column}, stock {theirs}"));
             }
-        };
-        exceeds("interrupts", ours.interrupts, stock.interrupts);
-        exceeds("instructions", ours.instructions, stock.instructions);
+        }
     }
     if findings.is_empty() {
         return Ok(());
@@ -286,7 +300,7 @@ fn unnotified(arch: Arch, kernel: &Path, variant: Variant) -> Result<u64, Failur
 
 /// Returns the number of stale reads, of which there must be many.
 fn stale(rows: &[Row]) -> Result<u64, Failure> {
-    let stale = rows.iter().map(|row| row.stale_reads).sum();
+    let stale = rows.iter().map(|row| row.count("stale_reads")).sum();
     if stale >= STALE_MIN {
         return Ok(stale);
     }
@@ -356,10 +370,10 @@ fn on_bochs() -> Result<(), Failure> {
              invalidations",
             switches.cpus,
             rows.len(),
-            switches.operations,
-            switches.flushes_full
+            switches.count("operations"),
+            switches.count("flushes_full")
         );
-        if switches.flushes_full > switches.operations / 100 {
+        if switches.count("flushes_full") > switches.count("operations") / 100 {
             return Err(Failure::new(
                 "switches of processes empty the TLB",
                 "find out why PCIDs are not used",
