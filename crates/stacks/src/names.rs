@@ -31,6 +31,13 @@ impl Names {
         let loaders = self.loaders.entry(number).or_insert_with(|| load(module, directories));
         let frames = loaders.iter().map(|loader| inlined(loader, address));
         let mut frames = frames.into_iter().find(|frames| !frames.is_empty()).unwrap_or_default();
+        // The C library, allocators and runtimes are known by their libraries, and their sources
+        // are not on the user's machine.
+        if loaders.len() > 1 && module.path.contains(".so") {
+            for frame in &mut frames {
+                (frame.file, frame.line) = (module.path.clone(), 0);
+            }
+        }
         if frames.is_empty() {
             let symbol = loaders.iter().find_map(|loader| loader.find_symbol(address));
             let function = symbol.map(|name| addr2line::demangle_auto(name.into(), None).into());

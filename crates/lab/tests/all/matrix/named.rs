@@ -17,7 +17,6 @@ pub(super) const NAMED: &[Named] = &[
     bad(XEON, 16..=96, &["fork-of-threads"], FORK),
     bad(XEON, 32..=32, &["madvise-threads-x8"], UNEXPLAINED),
     bad(XEON, 64..=96, &["mprotect-threads-x8"], CROWD),
-    bad(XEON, 65..=65, &["page-discards step"], START),
     bad(ICE_LAKE, 128..=128, &["mprotect-threads-x8"], CROWD),
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
     bad(AMD, 32..=128, &["pthread-mmap"], LOCK),
@@ -71,7 +70,6 @@ const FORK: &str = "fork copies, and exit frees, a page table for the region of 
 const LOCK: &str =
     "no flush is waited for under the lock of the space, so more CPUs contend for it";
 const MASK: &str = "at the start, each CPU gets the line of the space's mask three times";
-const START: &str = "the start is most of this short loop, and writes a mask of several words";
 const ONLINE: &str =
     "all CPUs come online when the run starts, and meet in another order at the kernel's words";
 const UNEXPLAINED: &str = "not explained yet";
