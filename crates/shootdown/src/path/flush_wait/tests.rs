@@ -54,7 +54,7 @@ fn flush_and_wait_returns_after_the_answer() {
     run(&engine, &space, &[0, 1]);
     let answers = || engine.cpu(CpuId(1)).stats().answers;
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let flush = scope.spawn(|| {
             engine.enter(CpuId(0)).pin().flush_and_wait(&space, Extent::page(0));
             assert_eq!(answers(), 1);
         });
@@ -64,7 +64,11 @@ fn flush_and_wait_returns_after_the_answer() {
         }
         // Enough time to return too early.
         thread::sleep(Duration::from_millis(20));
-        one.interrupt_point();
+        // The interrupt is counted before it is sent.
+        while !flush.is_finished() {
+            one.interrupt_point();
+            thread::yield_now();
+        }
     });
 }
 
