@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::error::{BAD_INPUT, UserError, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
 
 /// A format that its tool converts.
 #[derive(Debug)]
@@ -71,7 +71,10 @@ pub(crate) enum ConversionError {
 
 impl UserError for ConversionError {
     fn exit_status(&self) -> u8 {
-        BAD_INPUT
+        match self {
+            Self::NoProgram { .. } => CANNOT_RUN,
+            Self::Refused { .. } => BAD_INPUT,
+        }
     }
 
     fn remedy(&self) -> String {

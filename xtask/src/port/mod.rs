@@ -131,7 +131,7 @@ fn compare(arch: Arch) -> Result<(), Failure> {
         eprintln!("{}: {stale} stale reads if no CPU is notified", variant.name());
     }
     print_tables(&rows);
-    check(&rows)?;
+    check(arch, &rows)?;
     golden::check_file(golden(arch).0, &row::csv(&rows, COLUMNS))?;
     check_book(arch, &rows)
 }
@@ -189,7 +189,7 @@ pub(crate) fn test() -> Result<(), Failure> {
     let kernel = ours(arch)?;
     counts_are_golden(arch, &CPUS_OF_TEST, &kernel)?;
     let rows = boot::rows(&kernel, Variant::Shootdown, with_threads(arch), "all")?;
-    check(&rows)?;
+    check(arch, &rows)?;
     println!("{} rows with a thread for each CPU have no stale read", rows.len());
     let stale = unnotified(arch, &kernel, Variant::Shootdown)?;
     println!("{stale} stale reads if no CPU is notified");
@@ -239,7 +239,7 @@ fn counts_are_golden(arch: Arch, machines: &[u32], kernel: &PathBuf) -> Result<(
         ));
     }
     let rows = [stock, found].concat();
-    check(&rows)?;
+    check(arch, &rows)?;
     let (stock, ours, mean) = row::summary(&row::pairs(&rows));
     println!(
         "{}: {ours} interrupts, stock {stock}; {mean:.3} of stock's instructions",
@@ -262,12 +262,12 @@ fn print_tables(rows: &[Row]) {
     println!("instructions: {mean:.3} of stock's, as the geometric mean of all rows");
 }
 
-/// The row that may have more instructions than stock, in percent: on 8 CPUs of RISC-V, by 2 %, for
-/// a cause that is not known. On 1, 2 and 4 CPUs it has fewer, so it is not the engine's path.
-const WORSE: (&str, u32, u64) = ("switches", 8, 103);
+/// A row that may have more instructions than stock, in percent: 2 % were counted, which is within
+/// the [`tolerance`] of two builds of one variant. On 1, 2 and 4 CPUs ours has fewer.
+const WORSE: (Arch, &str, u32, u64) = (Arch::Riscv64, "switches", 8, 103);
 
 /// Checks that no row has a stale read, and that none of ours but one has more work than stock.
-fn check(rows: &[Row]) -> Result<(), Failure> {
+fn check(arch: Arch, rows: &[Row]) -> Result<(), Failure> {
     let mut findings = Vec::new();
     for row in rows.iter().filter(|row| row.count("stale_reads") > 0) {
         findings.push(format!("{} CPUs, `{}`: stale reads", row.cpus, row.scenario));
@@ -275,8 +275,8 @@ fn check(rows: &[Row]) -> Result<(), Failure> {
     for (stock, ours) in row::pairs(rows) {
         for column in ["interrupts", "instructions"] {
             let (theirs, found) = (stock.count(column), ours.count(column));
-            let is_worse = (ours.scenario.as_str(), ours.cpus) == (WORSE.0, WORSE.1);
-            let percent = if is_worse && column == "instructions" { WORSE.2 } else { 100 };
+            let is_worse = (arch, ours.scenario.as_str(), ours.cpus) == (WORSE.0, WORSE.1, WORSE.2);
+            let percent = if is_worse && column == "instructions" { WORSE.3 } else { 100 };
             if found * 100 > theirs * percent {
                 let place = format!("{} CPUs, `{}`", ours.cpus, ours.scenario);
                 findings.push(format!("{place}: {found} {column}, stock {theirs}"));
@@ -325,7 +325,7 @@ fn boots(arch: Arch, count: usize) -> Result<(), Failure> {
     let results = parallel::map(&numbers, |boot| {
         let start = Instant::now();
         let rows = boot::rows(&kernel, Variant::Shootdown, with_threads(arch), "all")?;
-        check(&rows)?;
+        check(arch, &rows)?;
         let (rows, seconds) = (rows.len(), start.elapsed().as_secs());
         eprintln!("boot {boot} of {count}: {rows} rows without a stale read, in {seconds} s");
         Ok(())
@@ -366,7 +366,7 @@ fn on_bochs() -> Result<(), Failure> {
     let unnotified = found.next().transpose()?.unwrap_or_default();
     for rows in found {
         let rows = rows?;
-        check(&rows)?;
+        check(Arch::X86_64, &rows)?;
         let switches = rows.iter().find(|row| row.scenario == "switches");
         let switches = switches.ok_or_else(|| {
             Failure::new("no process was switched on Bochs", "find the cause in ports/ostd/kernel")
