@@ -39,6 +39,15 @@ def prove(name: str, seed: int) -> Proved:
     began, effort = time.process_time(), Effort()
     failures = begin(system, effort) + induct(system, list(system.steps.values()), effort, seed)
     failures += advance(system, system.progress, effort) if system.progress else []
+    # How to read a failure:
+    # - `step` does not keep "part" (sat): if the step is right, the invariant is too weak: state what the
+    #   counter-example lacks. If the state is reachable, the engine is wrong.
+    # - (unknown): the solver gave up. Let the steps name what they rely on, split the part, or avoid a quantifier
+    #   inside another.
+    # - no run reaches `step`: its requirements contradict each other, or random runs need a route.
+    # - no step fails without RULE: the models lack what the rule protects, or the engine does not need it.
+    # - the model does not allow the step (bridge): the engine has changed. Change the model first, prove it again,
+    #   and then accept the run.
     wrong = [f"{name}: `{it.step}` does not keep \"{it.part}\" ({it.result})" for it in failures]
     reached = explore(system)
     wrong += [f"{name}: no run reaches `{step}`" for step in reached.missing()]

@@ -284,7 +284,7 @@ fn is(program: Program, other: Program) -> bool {
 /// long.
 ///
 /// Otherwise every program and every combination of actions still runs, with fewer preemptions.
-/// `docs/what-runs-where.md` lists the searches.
+/// `docs/data/searches.csv` lists the searches.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }
