@@ -167,7 +167,7 @@ fn seeds() -> Vec<Parts> {
         .collect()
 }
 
-/// The parts of a file: see `docs/recording-format.md`.
+/// The parts of a file: see `FORMAT.md`.
 #[derive(Clone)]
 struct Parts {
     /// The magic number and the version.

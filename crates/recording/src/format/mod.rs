@@ -1,7 +1,7 @@
 //! The file format of recordings, written by [`Writer`] and read by [`Reader`] from files that are
 //! not trusted.
 //!
-//! `docs/recording-format.md` describes the layout for authors of other readers. In short: a
+//! `FORMAT.md` describes the layout for authors of other readers. In short: a
 //! [`Header`] describes the fields of every kind of record; blocks of records follow, each with a
 //! checksum; and [`Totals`] at the end reveal a file that is incomplete.
 //!
