@@ -145,7 +145,7 @@ fn is_method_in_rust(name: &str, folder: &Path) -> bool {
     })
 }
 
-/// The table of the book: functions of equal effects share a row.
+/// The table of the README: functions of equal effects share a row.
 fn effects_table(header: &str, engine: &Path) -> String {
     let mut rows = std::collections::BTreeMap::<Vec<String>, (Vec<String>, u64)>::new();
     for (name, line) in effects(header) {
@@ -200,13 +200,13 @@ fn hostile_calls_cover_each_early_function() {
 }
 
 #[test]
-fn book_has_the_table_of_effects() {
+fn readme_has_the_table_of_effects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let table = effects_table(&generated(), &folder.join("../shootdown/src"));
-    let file = folder.join("../../docs/embedding-in-c.md");
-    let book = std::fs::read_to_string(&file).unwrap();
+    let file = folder.join("README.md");
+    let readme = std::fs::read_to_string(&file).unwrap();
     const BEGIN: &str = "<!-- effects: written by the test of the header -->\n";
-    let (before, rest) = book.split_once(BEGIN).expect("the book has a place for the table");
+    let (before, rest) = readme.split_once(BEGIN).expect("the README has a place for the table");
     let (shown, after) = rest.split_once("\n\n").unwrap();
     if std::env::var_os("UPDATE_HEADER").is_some() {
         std::fs::write(&file, format!("{before}{BEGIN}{table}\n{after}")).unwrap();
@@ -215,7 +215,7 @@ fn book_has_the_table_of_effects() {
     let is_current = format!("{shown}\n") == table;
     assert!(
         is_current,
-        "the book's table differs; try:   UPDATE_HEADER=1 cargo test -p shootdown-capi"
+        "the README's table differs; try:   UPDATE_HEADER=1 cargo test -p shootdown-capi"
     );
 }
 
