@@ -40,7 +40,7 @@ pub(crate) struct SweepArgs {
     /// The file for the rows, as JSON lines
     #[arg(long, short, value_name = "ROWS.jsonl", required = true)]
     output: Option<PathBuf>,
-    /// Run only every N-th cell, beginning with cell I - 1
+    /// Run only every N-th cell, beginning with the I-th
     #[arg(long, value_name = "I/N", value_parser = shard, default_value = "1/1",
           hide_default_value = true)]
     shard: Shard,

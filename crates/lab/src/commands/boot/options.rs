@@ -14,7 +14,7 @@ pub(crate) enum ReclaimFlushes {
     Batched,
     /// One for each page
     PerPage,
-    /// None: a fault, which must show as wrong words
+    /// None: a fault, which must make a thread read a wrong word
     Unflushed,
 }
 
@@ -35,9 +35,9 @@ pub(crate) enum Discards {
     InPlace,
     /// In the call, which flushes
     Immediate,
-    /// Later, without the test for zeros: a fault, which must show as wrong words
+    /// Later, without the test for zeros: a fault, which must make a thread read a wrong word
     Untested,
-    /// Later, without the flush: a fault, which must show as wrong words
+    /// Later, without the flush: a fault, which must make a thread read a wrong word
     Unflushed,
 }
 
@@ -87,7 +87,7 @@ pub(crate) enum FaultAround {
     /// Its neighbours also, not marked; a translation that no CPU has used is not flushed
     Unmarked,
     /// As `unmarked`, without a record of the pages whose mark reclaim has cleared: a fault, which
-    /// must show as wrong words
+    /// must make a thread read a wrong word
     Unaged,
 }
 

@@ -27,7 +27,7 @@ program cannot measure are those of the machine that the file extends.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Calibrate {
-    /// The machine file to write; the text goes to standard output without it
+    /// The machine file to write. Without this option, it is printed
     #[arg(short, long, value_name = "FILE.toml")]
     output: Option<PathBuf>,
     /// Replace an existing file
@@ -36,7 +36,8 @@ pub(crate) struct Calibrate {
     /// The machine whose other numbers the file takes: a name of `shootdown machines`
     #[arg(long, value_name = "MACHINE", default_value = BASE.name)]
     extends: String,
-    /// Fit a machine file to the loops that it quotes instead, and print the numbers
+    /// Measure nothing: fit the numbers of this machine file to the times in its section
+    /// `[measured]`, and print them
     #[arg(long, value_name = "MACHINE", conflicts_with_all = ["output", "extends"])]
     refit: Option<OsString>,
 }

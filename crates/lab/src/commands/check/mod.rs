@@ -90,11 +90,11 @@ fn profiles() -> impl TypedValueParser<Value = Profile> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LifetimeArg {
-    /// The last CPU that leaves a retired space frees it
+    /// The last CPU that leaves a dead address space frees it
     Handoff,
-    /// The CPU that retires a space interrupts the CPUs that are lazy on it
+    /// The CPU that ends an address space interrupts the CPUs that have it loaded lazily
     Shoot,
-    /// Each CPU that becomes lazy on a space takes a reference
+    /// Each CPU that keeps an address space loaded lazily has a reference to it, as in Linux
     Counted,
 }
 

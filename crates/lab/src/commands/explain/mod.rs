@@ -68,7 +68,7 @@ exceeded.";
 #[command(group = ArgGroup::new("running").args(["pid", "cgroup", "all", "command"]))]
 pub(crate) struct Explain {
     /// A recording, or what `shootdown import` reads: perf.data, trace.dat, their tools' text. With
-    /// --pid, the process of that text
+    /// --pid, only this process of another tool's file
     #[arg(conflicts_with_all = ["cgroup", "all", "command", "duration"])]
     recording: Option<PathBuf>,
     #[command(flatten)]
@@ -99,8 +99,8 @@ pub(crate) struct Explain {
           conflicts_with_all = ["output", "cpu"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// The side that selects the calls and faults of CMD among those of all programs [default:
-    /// recorder, if other programs use at most a quarter of the CPUs' time]
+    /// Where the calls and faults of CMD are separated from those of other programs [default:
+    /// recorder, if these use at most a quarter of the CPUs' time]
     #[arg(long, value_enum, value_name = "SIDE", conflicts_with_all = ["recording", "output"])]
     follow: Option<Follow>,
     #[command(flatten)]

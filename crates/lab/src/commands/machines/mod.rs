@@ -29,7 +29,8 @@ same time within 10 %. `shootdown calibrate` writes such a file for this host.";
 pub(crate) struct Machines {
     /// The name of a machine, or a file that ends in .toml
     machine: Option<OsString>,
-    /// Run the loops that the file quotes, or those of all machines, in the simulator
+    /// Run the loops of the file's section `[measured]`, or those of all machines, in the
+    /// simulator, and compare the times
     #[arg(long)]
     check: bool,
 }

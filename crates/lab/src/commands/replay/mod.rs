@@ -33,8 +33,8 @@ Examples:
 
 Under the recorded schedule, every step runs on its recorded CPU and in its recorded order, so that
 the counts of a Linux design can be compared with those of the recorded kernel. The model that is
-closest to that kernel is replayed beside linux-7.0, therefore. Under the simulated schedule, the
-simulated machine schedules the threads.";
+closest to that kernel is therefore always replayed. Under the simulated schedule, the simulated
+machine schedules the threads.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Replay {
@@ -43,7 +43,7 @@ pub(crate) struct Replay {
     /// The machine of the replay: a name, or a file that ends in .toml
     #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name)]
     machine: OsString,
-    /// The designs, separated by commas
+    /// The designs, separated by commas; an unknown name prints the list
     #[arg(long, value_name = "A,B", value_delimiter = ',',
           default_values_t = SIDE_BY_SIDE.map(|design| design.name().to_owned()))]
     designs: Vec<String>,

@@ -34,19 +34,20 @@ version give the same output, byte for byte.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Run {
-    /// A workload as text: a file, or the name of one that the command has; none lists them
+    /// A workload as text: a file, or the name of an example. Without FILE, lists the examples
     file: Option<OsString>,
     /// The machine: a name, or a file that ends in .toml
     #[arg(long, value_name = "MACHINE", default_value = Embedded::XEON_2S.name)]
     machine: OsString,
-    /// The numbers of CPUs, separated by commas; those of the machine if there are none
+    /// The numbers of CPUs, separated by commas. Without this option, all CPUs of the machine
     #[arg(long, value_name = "N,M", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// The designs, separated by commas
+    /// The designs, separated by commas; an unknown name prints the list
     #[arg(long, value_name = "A,B", value_delimiter = ',',
           default_values_t = [Design::LINUX_7_0, Design::SHOOTDOWN].map(|it| it.name().to_owned()))]
     designs: Vec<String>,
-    /// A parameter of the workload, or a number of the machine as SECTION.KEY
+    /// A parameter of the workload, or a number of the machine as SECTION.KEY; can be given
+    /// several times
     #[arg(long, value_name = "K=V")]
     set: Vec<String>,
     /// The number of seeds: each run is repeated with the seeds 1 to N
