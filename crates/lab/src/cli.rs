@@ -11,8 +11,8 @@ use crate::output::print;
 
 /// The output of `shootdown` without a command.
 const WELCOME: &str = "\
-shootdown compares designs of TLB coherence on simulated machines: their interrupts and times, for
-recordings of real programs and for published measurements.
+shootdown explains the TLB shootdowns of a program, finds those that a kernel forgets, and compares
+the interrupts and times of designs on simulated machines.
 
   shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
   shootdown explain sort.shootdown                       name the call sites of its shootdowns
@@ -60,7 +60,7 @@ Exit status:
   or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.
   `shootdown guest` exits with the status of the program that ran in the guest.";
 
-/// Compares designs of TLB coherence, for recordings of real programs and published measurements
+/// Explains the TLB shootdowns of programs, finds those that a kernel forgets, and compares designs
 #[derive(Debug, Parser)]
 #[command(name = "shootdown", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
