@@ -39,8 +39,7 @@ cargo xtask tidy --list HABIT
 cargo xtask tidy --write-ceilings
                             make today's lines of code the ceilings: when branches were merged
 cargo xtask boots           boot the kernel; outside of CI, write the results into
-                            docs/bare-metal.md, docs/booted-workloads.md, kernel/counts.csv
-                            and kernel/variants.md
+                            docs/bare-metal.md, kernel/counts.csv and kernel/variants.md
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds

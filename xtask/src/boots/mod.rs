@@ -24,9 +24,6 @@ const FAULTS: &str = "docs/bare-metal.md";
 /// The architectures that the sanitizer knows.
 const SANITIZABLE: [&str; 3] = ["x86_64", "aarch64", "riscv64"];
 
-/// The chapter of the book with the counts of workloads.
-const BOOK: &str = "docs/booted-workloads.md";
-
 /// The workloads of the golden file: all that `shootdown boot --workload` accepts by name, except
 /// those of [`IN_OWN_TABLES`].
 const WORKLOADS: [&str; 9] =
