@@ -154,7 +154,7 @@ fn with_replicas(workload: &'static str, cpus: u32, shows: bool) -> Row {
     }
 }
 
-/// Boots each workload with the values of its options, and compares the counts with the golden file.
+/// Boots each workload with the values of its options, and compares the counts with [`FILE`].
 pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
     let tables = tables();
     let is_wanted = |row: &&Row| matches!(part, Part::All) || row.is_in_test;

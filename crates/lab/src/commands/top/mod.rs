@@ -43,8 +43,7 @@ the interrupts of their targets.
 Keys:
   Tab, arrows  select a process, and then a call site of it
   Enter        show the calls and the advice of the selected call site
-  c, r, i, v   sort by CPU time, requests, interrupts, or requests in vain (to a CPU that was idle
-               or ran another program)
+  c, r, i, v   sort by CPU time, requests, interrupts, or requests to CPUs without its threads
   t            show sums since the start instead of rates
   p            pause the display
   s            save a recording of the last minutes, for explain, report and replay
