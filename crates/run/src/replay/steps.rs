@@ -343,8 +343,14 @@ impl<'r> Steps<'r> {
                 self.cpus[record.cpu as usize].asked_at_ns = None;
                 let has_flushed = self.faults_flushed.next() == Some(true);
                 let fault = fault(*address, *code);
+                let task = running?;
+                let is_in_call = matches!(self.tasks.get(&task), Some(InKernel::Call { .. }));
+                if is_in_call && !code.is_user() {
+                    // The kernel, or a tracer in it, reads the program's memory in the call.
+                    return Some(Action::Memory(fault));
+                }
                 let later = has_flushed.then(|| fault.clone());
-                self.tasks.insert(running?, InKernel::Fault(later));
+                self.tasks.insert(task, InKernel::Fault(later));
                 (!has_flushed).then_some(Action::Memory(fault))
             }
             Event::Flush { reason: FlushReason::Request, .. } => {

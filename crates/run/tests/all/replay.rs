@@ -289,6 +289,20 @@ fn new_program_moves_its_stack() {
     assert_eq!(flushes(&script(true)), (1, 1, 0));
 }
 
+#[test]
+fn fault_of_the_kernel_does_not_end_its_call() {
+    let script = |copies: bool| {
+        let protect = Call::Protect { address: PAGE, length: 4096, protection: 1 };
+        let script = Script::two_threads().map(0, PAGE, 4096).fault(0, PAGE, WRITE_ABSENT);
+        let script = script.on(0, Event::Call(protect));
+        let script = if copies { script.fault(0, PAGE + 8192, FaultCode(0)) } else { script };
+        script
+            .on(0, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) })
+            .on(0, Event::Return { value: 0 })
+    };
+    assert_eq!(flushes(&script(true)), flushes(&script(false)));
+}
+
 /// The parent's write finds the page unshared, because the child has left the space already.
 #[test]
 fn exec_leaves_its_space_at_its_flush() {

@@ -54,6 +54,7 @@ pub(super) fn advice(
             let cause = analysis.causes.name(site.cause);
             let mut before = None;
             let remedies = remedies.of(cause, &site.frames).into_iter();
+            let remedies = remedies.filter(|remedy| analysis.allows(remedy.replay));
             remedies.map(|remedy| one(remedy, site, replays, &mut before)).collect()
         })
         .collect()
