@@ -71,8 +71,8 @@ impl Cell {
             return Ok(Err(format!("{} is not installed", self.program.needs)));
         }
         // Others may use this machine: the threads should run at once all the same. The kernel
-        // compares sessions first, and then the processes of one.
-        let first = r#"echo -15 > /proc/self/autogroup; exec nice -n -10 "$@""#;
+        // shares CPUs between sessions, and then between the processes of one.
+        let first = r#"echo -15 > /proc/self/autogroup; exec "$@""#;
         let record = Command::new(&place.lab).args("record --quiet --output").arg(&path);
         let record = record.args("-- setsid -w sh -c").arg(first).arg("sh").within(&place.work);
         self.program.command(self.cpus).into_iter().fold(record, Command::arg).output()?;

@@ -112,17 +112,18 @@ impl SwitchSurvey {
         match event {
             Event::Call(_) => drop(self.leaving.insert(task, None)),
             Event::Fault { code, .. } if code.was_present() => {
-                self.leaving.insert(task, None);
+                drop(self.leaving.insert(task, None))
             }
             Event::Fault { code, .. } if !code.is_user() => {}
             Event::Fault { .. } | Event::Return { .. } | Event::Spawn { .. } => {
                 self.leaving.remove(&task);
             }
-            Event::Flush { reason: FlushReason::Request | FlushReason::LocalSpace, .. } => {
+            Event::Flush {
+                reason: reason @ (FlushReason::Request | FlushReason::LocalSpace),
+                ..
+            } => {
                 let first = *self.leaving.entry(task).or_insert(Some(self.read));
-                if first.is_none()
-                    && !matches!(event, Event::Flush { reason: FlushReason::Request, .. })
-                {
+                if first.is_none() && *reason == FlushReason::LocalSpace {
                     // It was that of the call or fault.
                     self.leaving.remove(&task);
                 }
