@@ -69,6 +69,8 @@ impl SwitchSurvey {
         let space_of = |task| tracker.task(task).map(|task| task.space);
         let running = tracker.recorded(cpu).and_then(|task| Some((task, space_of(task)?)));
         let space = running.map(|(_, space)| space);
+        let (number, from) = (self.read, running);
+        let switching = |to, ends| Switching { number, from, to, ends };
         if let Some((task, _)) = running {
             self.leaves(task, &record.event);
         }
@@ -78,15 +80,10 @@ impl SwitchSurvey {
                 self.switching.retain(|_, it| it.from.is_none_or(|(task, _)| task != *next));
                 let to = space_of(*next);
                 if to != space {
-                    let switching = Switching { number: self.read, from: running, to, ends: false };
-                    self.switching.insert(cpu, switching);
+                    self.switching.insert(cpu, switching(to, false));
                 }
             }
-            Event::Exit => {
-                let switching =
-                    Switching { number: self.read, from: running, to: None, ends: true };
-                self.switching.insert(cpu, switching);
-            }
+            Event::Exit => self.switching.extend([(cpu, switching(None, true))]),
             Event::Wake { .. } | Event::Flush { reason: FlushReason::WrongCpu, .. } => {
                 self.switching.extend(before.filter(|it| it.ends).map(|it| (cpu, it)));
             }
@@ -99,8 +96,8 @@ impl SwitchSurvey {
             Event::Flush { reason: FlushReason::Request, .. } => {
                 self.choosing.extend(space.map(|space| (cpu, space)));
             }
-            Event::Requests { targets } | Event::Interrupts { targets } => {
-                self.chosen(cpu, targets)
+            Event::Requests { targets: asked } | Event::Interrupts { targets: asked } => {
+                self.chosen(cpu, asked);
             }
             Event::Flush { reason: FlushReason::LocalSpace, .. } => self.chosen(cpu, &[]),
             _ => {}
@@ -109,24 +106,20 @@ impl SwitchSurvey {
 
     /// Follows an event of a task for the flush with which `exec` leaves the old space.
     fn leaves(&mut self, task: TaskId, event: &Event) {
+        use FlushReason::{LocalSpace, Request};
         match event {
-            Event::Call(_) => drop(self.leaving.insert(task, None)),
-            Event::Fault { code, .. } if code.was_present() => {
-                drop(self.leaving.insert(task, None))
-            }
+            Event::Call(_) => self.leaving.extend([(task, None)]),
+            Event::Fault { code, .. } if code.was_present() => self.leaving.extend([(task, None)]),
             Event::Fault { code, .. } if !code.is_user() => {}
-            Event::Fault { .. } | Event::Return { .. } | Event::Spawn { .. } => {
-                self.leaving.remove(&task);
-            }
-            Event::Flush {
-                reason: reason @ (FlushReason::Request | FlushReason::LocalSpace),
-                ..
-            } => {
+            Event::Flush { reason, .. } if [Request, LocalSpace].contains(reason) => {
                 let first = *self.leaving.entry(task).or_insert(Some(self.read));
-                if first.is_none() && *reason == FlushReason::LocalSpace {
+                if first.is_none() && *reason == LocalSpace {
                     // It was that of the call or fault.
                     self.leaving.remove(&task);
                 }
+            }
+            Event::Fault { .. } | Event::Return { .. } | Event::Spawn { .. } => {
+                self.leaving.remove(&task);
             }
             Event::Exec { space, .. } => {
                 if let Some(left) = self.leaving.remove(&task).flatten() {
