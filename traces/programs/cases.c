@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, PAGES = 64, LENGTH = PAGES * PAGE, UNAVAILABLE = 77 };
@@ -28,7 +29,7 @@ enum { PAGE = 4096, PAGES = 64, LENGTH = PAGES * PAGE, UNAVAILABLE = 77 };
 #define END __asm__ volatile("")
 
 static volatile int started, stop;
-static char *area;
+static char *area, *other;
 static int file;
 
 static void pin(int cpu) {
@@ -73,15 +74,28 @@ static void private(void) {
     madvise(area, LENGTH, MADV_NOHUGEPAGE);
 }
 
-static void userfault(void) {
+static void two_areas(void) {
+    private();
+    other = area;
     private();
     write_pages(area);
+}
+
+static void watch(unsigned long long features, unsigned long mode) {
+    two_areas();
     file = syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
-    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
-    struct uffdio_register range = {{(unsigned long)area, LENGTH}, UFFDIO_REGISTER_MODE_WP, 0};
-    if (file < 0 || ioctl(file, UFFDIO_API, &api) || ioctl(file, UFFDIO_REGISTER, &range))
+    struct uffdio_api api = {.api = UFFD_API, .features = features};
+    struct uffdio_register first = {{(unsigned long)area, LENGTH}, mode, 0}, second = first;
+    second.range.start = (unsigned long)other;
+    if (file < 0 || ioctl(file, UFFDIO_API, &api) || ioctl(file, UFFDIO_REGISTER, &first) ||
+        ioctl(file, UFFDIO_REGISTER, &second))
         exit(UNAVAILABLE);
 }
+
+static void userfault(void) { watch(UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFDIO_REGISTER_MODE_WP); }
+
+// UFFD_FEATURE_MOVE, since Linux 6.8.
+static void userfault_move(void) { watch(1 << 16, UFFDIO_REGISTER_MODE_MISSING); }
 
 CALL shrink_file(void) {
     write_pages(area);
@@ -126,6 +140,50 @@ CALL toggle_key(void) {
     syscall(SYS_pkey_mprotect, area, PAGE, PROT_READ, -1);
     syscall(SYS_pkey_mprotect, area, PAGE, PROT_READ | PROT_WRITE, -1);
     END;
+}
+
+CALL toggle_write(void) {
+    area[0]++;
+    mprotect(area, PAGE, PROT_READ);
+    mprotect(area, PAGE, PROT_READ | PROT_WRITE);
+    END;
+}
+
+CALL unmap_file(void) {
+    area = map(MAP_SHARED, file);
+    write_pages(area);
+    munmap(area, LENGTH);
+    END;
+}
+
+CALL page_out(void) {
+    for (volatile char *at = area; at < area + LENGTH; at += PAGE) (void)*at;
+    madvise(area, LENGTH, MADV_PAGEOUT);
+    END;
+}
+
+CALL grow(void) {
+    private();
+    write_pages(area);
+    mremap(area, LENGTH / 2, LENGTH, MREMAP_MAYMOVE | MREMAP_FIXED, other);
+    munmap(area + LENGTH / 2, LENGTH / 2);
+}
+
+CALL copy_after_fork(void) {
+    int child = fork();
+    while (child == 0) pause();
+    for (long at = 0; at < LENGTH; at += PAGE) area[at]++;
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+CALL exchange_pages(void) {
+    char *from = area;
+    area = other;
+    other = from;
+    // UFFDIO_MOVE of `struct uffdio_move`.
+    unsigned long long move[5] = {(unsigned long)area, (unsigned long)other, LENGTH};
+    if (ioctl(file, _IOWR(UFFDIO, 5, move), move)) exit(1);
 }
 
 CALL free_lazily(void) {
@@ -193,6 +251,12 @@ static const struct {
     {"commit", on_disk, commit},
     {"clear_soft_dirty", private, clear_soft_dirty},
     {"toggle_key", private, toggle_key},
+    {"toggle_write", private, toggle_write},
+    {"unmap_file", in_memory, unmap_file},
+    {"page_out", on_disk, page_out},
+    {"grow", two_areas, grow},
+    {"copy_after_fork", private, copy_after_fork},
+    {"exchange_pages", userfault_move, exchange_pages},
     {"free_lazily", private, free_lazily},
     {"map_over", private, map_over},
     {"lower_break", private, lower_break},
@@ -232,8 +296,8 @@ int main(int count, char **arguments) {
     for (unsigned long i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (count != 2 || strcmp(cases[i].name, arguments[1])) continue;
         cases[i].prepare();
-        pthread_t other;
-        if (pthread_create(&other, NULL, compute, NULL)) return UNAVAILABLE;
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, compute, NULL)) return UNAVAILABLE;
         pin(0);
         while (!started) sched_yield();
         for (int round = 0; round < 500; round++) {
@@ -241,7 +305,7 @@ int main(int count, char **arguments) {
             for (volatile int pause = 0; pause < 20000; pause++) END;
         }
         stop = 1;
-        pthread_join(other, NULL);
+        pthread_join(thread, NULL);
         return 0;
     }
     return 2;

@@ -7,6 +7,7 @@ use shootdown_recording::record::{Event, FlushReason, FrameId, Owner, Record, Sp
 use shootdown_recording::{Header, ReadError, Reader, Tracker};
 
 use crate::causes::{self, CauseId, Causes};
+use crate::change::Change;
 use crate::costs::Costs;
 use crate::counters::{Balance, Counters};
 use crate::doing::{OperationId, Operations};
@@ -88,6 +89,8 @@ pub struct Analysis {
     pub balance: Option<Balance>,
     pub(crate) operations: Operations,
     pub(crate) frames: Stacks,
+    /// The spaces of forked children, each with `true` if the child executed a program.
+    pub(crate) forked: HashMap<SpaceId, bool>,
 }
 
 /// A flush that may not be complete.
@@ -170,6 +173,12 @@ impl Analysis {
             analyst.record(&record);
         }
         Ok(analyst.finish())
+    }
+
+    /// Returns `true` if the recording can be changed in this way at all.
+    #[must_use]
+    pub fn allows(&self, change: Change) -> bool {
+        change != Change::Spawn || self.forked.values().any(|executes| *executes)
     }
 
     /// CPU time of a flush: the sender's wait, and what its interrupts took from their targets.
@@ -307,6 +316,7 @@ impl Analyst {
         if let Event::Spawn { space: child, .. } = event {
             let flushes = self.unexplained.remove(&task).unwrap_or_default();
             if *child != space {
+                self.analysis.forked.entry(*child).or_default();
                 let fork = self.analysis.causes.number(causes::FORK);
                 for flush in flushes {
                     let flush = &mut self.analysis.flushes[flush];
@@ -314,6 +324,10 @@ impl Analyst {
                 }
             }
             return;
+        }
+        if let (Event::Exec { .. }, Some(executes)) = (event, self.analysis.forked.get_mut(&space))
+        {
+            *executes = true;
         }
         self.unexplained.remove(&task);
         self.analysis.operations.apply(task, space, event);

@@ -25,7 +25,7 @@ pub enum Change {
     Keep,
     /// Pages are written when they are first read.
     WriteFirst,
-    /// Children share memory with their parent until they execute a program.
+    /// Children that execute a program share memory with their parent until then.
     Spawn,
     /// The recording is not changed: a replay cannot show the effect.
     None,
@@ -151,7 +151,8 @@ impl<'a> Changer<'a> {
             *child = *shared;
             return;
         }
-        let Some(parent) = parent.filter(|parent| parent != child) else { return };
+        let executes = self.analysis.forked.get(child) == Some(&true);
+        let Some(parent) = parent.filter(|_| executes) else { return };
         let parent = self.shared.get(&parent).copied().unwrap_or(parent);
         self.shared.insert(*child, parent);
         *child = parent;

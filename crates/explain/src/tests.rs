@@ -168,6 +168,7 @@ fn flushes_before_a_spawn_belong_to_the_fork() {
     let child = Event::Spawn { task: TaskId(3), space: SpaceId(1), name: String::new() };
     program.on(0, child);
     assert_eq!(sites(&program), [("fork".to_owned(), String::new(), 1)]);
+    assert!(!explain(&program.file()).0.allows(Change::Spawn), "the child executes nothing");
 }
 
 #[test]
@@ -253,8 +254,14 @@ fn spawned_child_shares_memory_until_exec() {
     program.on(0, Event::Spawn { task, space: SpaceId(1), name: name() });
     program.on(0, Event::Switch { next: task, left: Left::Runnable });
     program.on(0, Event::Exec { space: SpaceId(2), name: name() });
+    // This one keeps the data of its parent.
+    let (saving, data) = (TaskId(4), SpaceId(3));
+    program.on(0, Event::Spawn { task: saving, space: data, name: name() });
+    let (analysis, _) = explain(&program.file());
+    assert!(analysis.allows(Change::Spawn));
     let events = changed(&program, Change::Spawn);
     assert!(events.contains(&Event::Spawn { task, space: SPACE, name: name() }));
+    assert!(events.contains(&Event::Spawn { task: saving, space: data, name: name() }));
     assert!(events.contains(&Event::Exec { space: SpaceId(2), name: name() }));
 }
 

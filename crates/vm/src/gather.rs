@@ -138,10 +138,24 @@ impl<'s, S: System> Gather<'s, S> {
         if extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             self.flush_also(Extra::SpaceIfAny);
         }
+        if extra_flushes.contains(ExtraFlushes::TABLE_PER_DISCARD)
+            && self.cause == Cause::Advise
+            && self.has_emptied_table(part)
+        {
+            self.flush_also(Extra::IdleCpus);
+        }
         if extra_flushes.contains(ExtraFlushes::AREA_PER_UNMAP) {
             self.gathered.changed(Extent::range(area.range.clone(), PageSize::SIZE_4K));
             self.extend_range(area.range.clone(), PageSize::SIZE_4K);
         }
+    }
+
+    /// Returns `true` if a translation was removed where `part` has all that a page table covers.
+    fn has_emptied_table(&self, part: &Range<u64>) -> bool {
+        let span = S::Format::span(1);
+        let (start, end) = (part.start.next_multiple_of(span), part.end & !(span - 1));
+        let removed = self.flush_range.as_ref();
+        removed.is_some_and(|it| start < end && it.start < end && start < it.end)
     }
 
     /// Clears the entries for `range`, and flushes after each page table in which a page was

@@ -133,7 +133,7 @@ mod tests {
             let mut all = CORPUS.everywhere.iter().chain(&CORPUS.host);
             all.find(|program| program.name == name).map(|program| program.command(cpus))
         };
-        assert_eq!((CORPUS.everywhere.len(), CORPUS.host.len()), (17, 13));
+        assert_eq!((CORPUS.everywhere.len(), CORPUS.host.len()), (17, 25));
         assert_eq!(command("loop fork", 8).unwrap(), ["./loops", "fork", "8", "512"]);
         let sql = command("sqlite3", 4).unwrap();
         assert!(sql.len() == 3 && sql[2].starts_with("PRAGMA threads = 4; CREATE"), "{sql:?}");

@@ -20,7 +20,7 @@ const UNAVAILABLE: i32 = 77;
 const REQUESTS_MIN: u64 = 5;
 
 /// Each program of `cases.c` with the cause of its flushes, and a part of the first advice.
-const CASES: [(&str, &str, &str); 12] = [
+const CASES: [(&str, &str, &str); 18] = [
     ("shrink_file", "ftruncate", "shrink the file less often"),
     ("punch_hole", "fallocate", "for larger ranges"),
     ("remove_pages", "madvise(MADV_REMOVE)", "punch holes less often"),
@@ -28,6 +28,12 @@ const CASES: [(&str, &str, &str); 12] = [
     ("commit", "write-back", "write files with write()"),
     ("clear_soft_dirty", "write to clear_refs", "PAGEMAP_SCAN"),
     ("toggle_key", "pkey_mprotect", "pkey_set"),
+    ("toggle_write", "mprotect", "less often"),
+    ("unmap_file", "munmap", "reuse the mapping"),
+    ("page_out", "madvise(MADV_PAGEOUT)", "less often"),
+    ("grow", "mremap", "reserve address space"),
+    ("copy_after_fork", "copy-on-write", "while a child"),
+    ("exchange_pages", "userfaultfd move", "larger ranges"),
     ("free_lazily", "madvise(MADV_FREE)", "less often"),
     ("map_over", "mmap over a mapping", "keep the memory"),
     ("lower_break", "brk", "below the break"),

@@ -21,7 +21,7 @@ use shootdown_recording::{ReadError, Reader, Tracker};
 
 use super::effects::{fault, map, page_after, pages, permission, stack_of_new_program};
 use super::folios::MappedFolios;
-use super::late_switches::LateSwitches;
+use super::late_switches::{EarlyExecs, LateSwitches};
 use super::linux::{self, flushes_exclusively, gathers_from_beginning};
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
@@ -98,6 +98,7 @@ pub(crate) struct Steps<'r> {
     progress: Box<dyn Fn(u64) + 'r>,
     waited_to_gather: HashSet<usize>,
     late_switches: LateSwitches,
+    early_execs: EarlyExecs,
     /// Switches that take effect after the record with a number.
     late: Vec<(u64, Step)>,
     /// Switches that take effect now.
@@ -173,10 +174,8 @@ impl<'r> Steps<'r> {
             records_read: 0,
             progress: Box::new(progress),
             waited_to_gather: survey.waited_to_gather.clone(),
-            late_switches: match kernel_time {
-                KernelTime::Recorded => survey.late_switches.clone(),
-                KernelTime::Simulated => LateSwitches::default(),
-            },
+            late_switches: survey.late_switches.clone(),
+            early_execs: survey.early_execs.clone(),
             late: Vec::new(),
             due: VecDeque::new(),
             following: VecDeque::new(),
@@ -210,6 +209,10 @@ impl<'r> Steps<'r> {
             self.account(&record);
             let task = self.tracker.running(record.cpu);
             let action = self.action(&record);
+            let action = match self.early_execs.get(&self.records_read) {
+                Some(&early) => early.map(|space| self.exec(space)),
+                None => action,
+            };
             self.tracker.apply(&record);
             self.let_take_effect(&record);
             let step = action.map(|action| {
@@ -324,8 +327,8 @@ impl<'r> Steps<'r> {
             }
             Event::Exec { space, .. } => {
                 running?;
-                self.following.extend(stack_of_new_program().map(Action::Memory));
-                Some(Action::Exec { space: *space })
+                let is_done = self.early_execs.contains_key(&self.records_read);
+                (!is_done).then(|| self.exec(*space))
             }
             Event::Exit => {
                 self.tasks.insert(running?, InKernel::Exit);
@@ -340,8 +343,14 @@ impl<'r> Steps<'r> {
                 self.cpus[record.cpu as usize].asked_at_ns = None;
                 let has_flushed = self.faults_flushed.next() == Some(true);
                 let fault = fault(*address, *code);
+                let task = running?;
+                let is_in_call = matches!(self.tasks.get(&task), Some(InKernel::Call { .. }));
+                if is_in_call && !code.is_user() {
+                    // The kernel, or a tracer in it, reads the program's memory in the call.
+                    return Some(Action::Memory(fault));
+                }
                 let later = has_flushed.then(|| fault.clone());
-                self.tasks.insert(running?, InKernel::Fault(later));
+                self.tasks.insert(task, InKernel::Fault(later));
                 (!has_flushed).then_some(Action::Memory(fault))
             }
             Event::Flush { reason: FlushReason::Request, .. } => {
@@ -362,6 +371,11 @@ impl<'r> Steps<'r> {
             | Event::Counted { .. }
             | Event::Lost { .. } => None,
         }
+    }
+
+    fn exec(&mut self, space: SpaceId) -> Action {
+        self.following.extend(stack_of_new_program().map(Action::Memory));
+        Action::Exec { space }
     }
 
     /// A task requests a flush. The kernel chooses the targets after it has traced the request,

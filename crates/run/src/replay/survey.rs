@@ -12,7 +12,7 @@ use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 
 use super::delivery::{Deliveries, FlushTimes};
 use super::folios::{Changing, FolioSurvey, MappedFolios};
-use super::late_switches::{LateSwitches, SwitchSurvey};
+use super::late_switches::{EarlyExecs, LateSwitches, SwitchSurvey};
 use super::linux::{self, flushes_exclusively, gathers_from_beginning, locks_area_only};
 
 /// The properties of a recording that are known before its replay.
@@ -63,6 +63,8 @@ pub struct Survey {
     pub(crate) waited_to_gather: HashSet<usize>,
     /// The switches that took effect later.
     pub(crate) late_switches: LateSwitches,
+    /// Every `exec` that took effect earlier.
+    pub(crate) early_execs: EarlyExecs,
     /// The folios of the mappings that have large ones, by the index of the call in `outcomes`.
     pub(crate) folios: HashMap<usize, MappedFolios>,
 }
@@ -125,6 +127,7 @@ impl Survey {
         if !surveyor.has_interrupts {
             surveyor.kernel.requests.get_or_insert(0);
         }
+        let (late_switches, early_execs) = surveyor.switches.found();
         Ok(Self {
             header: reader.header().clone(),
             totals: *reader.totals().expect("a reader has totals at its end"),
@@ -145,7 +148,8 @@ impl Survey {
             faults_flushed: surveyor.faults_flushed,
             requests_asked: surveyor.requests_asked,
             waited_to_gather: surveyor.waited_to_gather,
-            late_switches: surveyor.switches.found(),
+            late_switches,
+            early_execs,
             folios: surveyor.folios.found(),
         })
     }

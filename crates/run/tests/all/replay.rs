@@ -37,7 +37,7 @@ const POPULATE_READ: u32 = 22;
 const POPULATE_WRITE: u32 = 23;
 
 /// A recording under construction, with two CPUs and one record per microsecond.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Script {
     records: Vec<Record>,
     now_ns: u64,
@@ -113,13 +113,11 @@ impl Script {
     pub(crate) fn unmap(self, cpu: u32, address: u64, targets: &[u32]) -> Self {
         let call = Call::Unmap { address, length: 4096 };
         let flush = |reason| Event::Flush { reason, pages: Some(1) };
-        let mut script = self
-            .on(cpu, Event::Call(call))
-            .on(cpu, flush(FlushReason::Request))
-            .on(cpu, flush(FlushReason::LocalSpace));
+        let mut script = self.on(cpu, Event::Call(call)).on(cpu, flush(FlushReason::Request));
         if !targets.is_empty() {
             script = script.on(cpu, Event::Interrupts { targets: targets.to_vec() });
         }
+        script = script.on(cpu, flush(FlushReason::LocalSpace));
         for &target in targets {
             script = script.on(target, flush(FlushReason::Remote));
         }
@@ -289,6 +287,45 @@ fn new_program_moves_its_stack() {
     assert_eq!(flushes(&script(false)), (0, 0, 0));
     // The pages, and then the tables that mapped them, on this CPU only.
     assert_eq!(flushes(&script(true)), (1, 1, 0));
+}
+
+#[test]
+fn fault_of_the_kernel_does_not_end_its_call() {
+    let script = |copies: bool| {
+        let protect = Call::Protect { address: PAGE, length: 4096, protection: 1 };
+        let script = Script::two_threads().map(0, PAGE, 4096).fault(0, PAGE, WRITE_ABSENT);
+        let script = script.on(0, Event::Call(protect));
+        let script = if copies { script.fault(0, PAGE + 8192, FaultCode(0)) } else { script };
+        script
+            .on(0, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) })
+            .on(0, Event::Return { value: 0 })
+    };
+    assert_eq!(flushes(&script(true)), flushes(&script(false)));
+}
+
+/// The parent's write finds the page unshared, because the child has left the space already.
+#[test]
+fn exec_leaves_its_space_at_its_flush() {
+    let flush = |reason, pages| Event::Flush { reason, pages };
+    let script = |leaves: bool| {
+        let script = Script::two_threads()
+            .map(0, PAGE, 4096)
+            .fault(0, PAGE, WRITE_ABSENT)
+            .on(1, Event::Spawn { task: TaskId(3), space: SpaceId(1), name: String::new() })
+            .on(1, Event::Switch { next: TaskId(3), left: Left::Runnable })
+            .fault(1, PAGE + 4096, READ_ABSENT);
+        let script = match leaves {
+            true => script.on(1, flush(FlushReason::Request, None)),
+            false => script,
+        };
+        script
+            .after_ns(200_000)
+            .fault(0, PAGE, WRITE_REFUSED)
+            .after_ns(200_000)
+            .on(1, Event::Exec { space: SpaceId(2), name: String::new() })
+    };
+    let (stays, leaves) = (flushes(&script(false)), flushes(&script(true)));
+    assert_eq!(stays.1 - leaves.1, 1, "{stays:?}, {leaves:?}");
 }
 
 #[test]

@@ -238,7 +238,7 @@ pub enum PageRecords {
 bitflags::bitflags! {
     /// Flushes that no CPU's correctness depends on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ExtraFlushes: u8 {
+    pub struct ExtraFlushes: u16 {
         /// A flush after `mprotect`, of a page that could only be read, and may be written or
         /// executed from now on.
         const PERMISSION_GAINS = 1;
@@ -261,5 +261,9 @@ bitflags::bitflags! {
         /// unmapped a written page of shared memory there. (Linux then removes the page's reverse
         /// mapping, and so that no write is lost, before it releases the lock of the table.)
         const WRITTEN_SHARED_PAGES = 1 << 7;
+        /// A flush of discarded pages also on idle CPUs, if `madvise` has emptied all that a page
+        /// table covers. (Linux then frees the table: `CONFIG_PT_RECLAIM`, since 6.14 on x86. Here
+        /// the table stays.)
+        const TABLE_PER_DISCARD = 1 << 8;
     }
 }

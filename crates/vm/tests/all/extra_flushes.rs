@@ -114,6 +114,28 @@ fn written_shared_pages_are_flushed_table_by_table() {
 }
 
 #[test]
+fn discard_of_whole_table_reaches_idle_cpus() {
+    let table = (1 << 21) / PAGE_BYTES;
+    let first = (1 << 30) / PAGE_BYTES;
+    let at = |page: u64, count| (first + page) * PAGE_BYTES..(first + page + count) * PAGE_BYTES;
+    let host = Host::with_addresses(4096, 1, at(0, 4 * table));
+    let space: OurSpace = AddressSpace::new(&system(&host)).unwrap();
+    let place = Place::Fixed(at(0, 4 * table));
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    let freed = |page, range: std::ops::Range<u64>| {
+        for address in [at(page, 1).start, range.end - PAGE_BYTES] {
+            access(&space, 0, address, Access::Write, 1).unwrap();
+        }
+        flushes(&host, || space.advise(range, Advice::DontNeed).unwrap())[0].freed
+    };
+    assert_eq!(freed(table, at(table, table)), Freed::Tables);
+    assert_eq!(freed(table, at(table, table - 1)), Freed::Pages);
+    assert_eq!(freed(table + 1, at(table + 1, table)), Freed::Pages, "parts of two tables");
+    assert_eq!(freed(3 * table - 1, at(table + 1, 2 * table - 1)), Freed::Tables);
+    assert_eq!(freed(1, at(1, 2 * table)), Freed::Tables);
+}
+
+#[test]
 fn freed_table_is_flushed_from_its_first_address() {
     let host = Host::new(64, 1);
     let space: OurSpace = space(&host);

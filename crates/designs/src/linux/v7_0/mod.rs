@@ -19,7 +19,9 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{
+    Batching, Change, ExtraFlushes, Flush, Freed, Lifetimes, Policy, Retired, Scheduling,
+};
 
 use super::batch::{TlbFlushBatched, unmap_batches};
 use super::gathers::{TlbFlushPending, gathers};
@@ -374,7 +376,12 @@ impl Flush for Linux70 {
     gathers!();
 
     fn policy(&self) -> Policy {
-        super::POLICY
+        let recent = match self.mask_clearing {
+            MaskClearing::AtSwitch => ExtraFlushes::empty(),
+            MaskClearing::AtFlush => ExtraFlushes::TABLE_PER_DISCARD,
+        };
+        let policy = super::POLICY;
+        Policy { extra_flushes: policy.extra_flushes | recent, ..policy }
     }
 
     fn space(&self, root: Root) -> Rc<Mm> {

@@ -4,7 +4,8 @@
 //! the mask until a flush finds it there, because two locked operations at each switch are slow if
 //! many CPUs switch (209954cbc7d0). A flush that frees page tables then interrupts CPUs that run
 //! another space, and each space's mask is trimmed once a second. Linux 6.12 has neither
-//! interrupt. All else is as in `linux-7.0`, also that a lazy CPU stays in the mask.
+//! interrupt, and `MADV_DONTNEED` keeps page tables that it empties. All else is as in `linux-7.0`,
+//! also that a lazy CPU stays in the mask.
 
 use std::rc::Rc;
 

@@ -340,7 +340,7 @@ pub(crate) fn shown_frame(frame: &Frame) -> String {
 const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
 const SYSTEM_FUNCTIONS: &str = "runtime.,syscall.,internal/,__,[0x,madvise,munmap,mprotect,mmap,\
     mremap,ftruncate,je_,_rjem_,duckdb_je_,tcmalloc::,tc_,mi_,_mi_,operator new,operator delete,\
-    alloc::,core::,std::,_PyEval_,_PyFunction_,_PyObject_,PyObject_";
+    alloc::,core::,std::,v8::base::,_PyEval_,_PyFunction_,_PyObject_,PyObject_";
 /// Functions of allocators, which programs link or preload.
 const ALLOCATORS: [&str; 8] =
     ["free", "cfree", "malloc", "calloc", "realloc", "sbrk", "brk", "ruby_sized_xfree"];

@@ -51,9 +51,9 @@ pub(super) fn advice(
                 Ok(_) => Err(None),
                 Err(doubt) => Err(*doubt),
             };
-            let cause = analysis.causes.name(site.cause);
             let mut before = None;
-            let remedies = remedies.of(cause, &site.frames).into_iter();
+            let remedies = remedies.of(analysis.causes.name(site.cause), &site.frames).into_iter();
+            let remedies = remedies.filter(|remedy| analysis.allows(remedy.replay));
             remedies.map(|remedy| one(remedy, site, replays, &mut before)).collect()
         })
         .collect()

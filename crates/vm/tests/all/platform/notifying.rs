@@ -49,7 +49,7 @@ fn policy(lock: u8) -> Policy {
         | ExtraFlushes::TABLE_PER_MOVE
         | ExtraFlushes::WRITTEN_SHARED_PAGES;
     let extra_flushes = match lock {
-        SHARED => linux,
+        SHARED => linux | ExtraFlushes::TABLE_PER_DISCARD,
         PER_SPACE => linux | ExtraFlushes::SPACE_PER_UNMAP,
         PER_AREA => linux | ExtraFlushes::AREA_PER_UNMAP,
         _ => ExtraFlushes::empty(),
