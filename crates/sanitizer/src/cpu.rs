@@ -47,6 +47,7 @@ pub(crate) struct Changed {
     pub(crate) cpu: usize,
     pub(crate) tag: Tag,
     pub(crate) slot: Slot,
+    pub(crate) frame: u64,
     pub(crate) change: Change,
 }
 
@@ -223,6 +224,8 @@ impl State {
             filled: entry.filled,
             change: entry.change,
             act,
+            change_callers: Vec::new(),
+            act_callers: Vec::new(),
             later: later.collect(),
             mark: 0,
         }
@@ -234,7 +237,7 @@ pub(crate) fn mode(slot: &Slot, act: Act, is_unused: bool) -> Mode {
     match (slot.kind, act.deed) {
         _ if is_unused => Mode::Speculation,
         (Kind::Table, _) => Mode::Tables,
-        (_, Deed::Reused(_)) => Mode::Reuse,
         (_, Deed::Settled(_)) => Mode::Permission,
+        _ => Mode::Reuse,
     }
 }

@@ -306,7 +306,7 @@ impl Tlb {
                     }
                     is_named = true;
                     let is_reused =
-                        entry.act.is_some_and(|act| matches!(act.deed, Deed::Reused(_)));
+                        entry.act.is_some_and(|act| !matches!(act.deed, Deed::Settled(_)));
                     if !is_reused
                         && !entry.is_reported
                         && let Some(act) = act(tag, slot, entry)

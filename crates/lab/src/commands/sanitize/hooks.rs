@@ -58,6 +58,8 @@ impl FromStr for Hook {
 pub(crate) enum Preset {
     /// Linux: frames that are cleared or copied to. Boot it with nokaslr
     Linux,
+    /// OSTD, the framework of Asterinas: frames without references
+    Ostd,
     /// The kernel of this repository, in fault injection
     Shootdown,
     /// xv6 for RISC-V, and its relatives: kfree
@@ -68,6 +70,7 @@ impl Preset {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
+            Self::Ostd => "ostd",
             Self::Shootdown => "shootdown",
             Self::Xv6 => "xv6",
         }
@@ -89,6 +92,11 @@ impl Preset {
             ]
             .map(|symbol| reuse(symbol, Unit::Virtual))
             .to_vec(),
+            // Its array of descriptors has a fixed place on each architecture with 48-bit addresses.
+            Self::Ostd => vec![reuse(
+                "<ostd::mm::frame::meta::MetaSlot>::drop_last_in_place",
+                Unit::Descriptor(0xffff_e000_0000_0000, 64),
+            )],
             Self::Xv6 => vec![reuse("kfree", Unit::Physical)],
             Self::Shootdown => vec![
                 reuse("shootdown_freed", Unit::Physical),

@@ -62,16 +62,17 @@ impl Symbols {
         self.by_address.iter().filter(move |(_, found)| found == name).map(|(address, _)| *address)
     }
 
+    /// The function with an address, and the distance from its start.
+    pub(super) fn function(&self, address: u64) -> Option<(String, u64)> {
+        let after = self.by_address.partition_point(|(start, _)| *start <= address);
+        let (start, name) = &self.by_address[after.checked_sub(1)?];
+        (address - start < LONGEST).then(|| (name.clone(), address - start))
+    }
+
     /// The function with an address and the distance from its start, or the address alone.
     pub(super) fn place(&self, address: u64) -> String {
-        let after = self.by_address.partition_point(|(start, _)| *start <= address);
-        let found = after.checked_sub(1).map(|index| &self.by_address[index]);
-        match found {
-            Some((start, name)) if address - start < LONGEST => {
-                format!("{name}+{:#x}", address - start)
-            }
-            _ => format!("{address:#x}"),
-        }
+        self.function(address)
+            .map_or_else(|| format!("{address:#x}"), |(name, at)| format!("{name}+{at:#x}"))
     }
 }
 
