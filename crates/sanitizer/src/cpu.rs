@@ -60,6 +60,8 @@ pub(crate) struct State {
     /// By tag, the root under which the CPU may hold unused entries, and when it left the root.
     walked: HashMap<u32, (u64, Option<u64>)>,
     pub(crate) context: Context,
+    /// What an instruction that loads a root has invalidated, until the root is known.
+    pub(crate) loading: Option<Invalidation>,
     /// The last invalidations: when, by which CPU.
     recent: VecDeque<(Moment, usize, Invalidation)>,
     /// Entries that this CPU's stores have changed since the last settling.
@@ -179,6 +181,12 @@ impl State {
             && !is_same
         {
             left.get_or_insert(now);
+        }
+        // What was added since the invalidation is of the old root: the CPU has not left it before.
+        if let Some(invalidation) = self.loading.take()
+            && !is_same
+        {
+            self.unused.invalidate(&invalidation);
         }
         if context.is_on {
             self.walked.insert(context.tag, (root, None));

@@ -206,6 +206,15 @@ impl<H: Host> Sanitizer<H> {
             }
         }
     }
+
+    /// Before an instruction of a CPU that invalidates, and may load another root. The CPU is known
+    /// to have the root when [`select_tables`](Self::select_tables) is called.
+    pub fn load_root(&self, event: Event, invalidation: &Invalidation) {
+        self.invalidate(event, invalidation, false);
+        if let Some(cpu) = self.cpu(event.cpu) {
+            cpu.lock().loading = Some(*invalidation);
+        }
+    }
     /// Sets the number that later reports have.
     pub fn mark(&self, mark: u64) {
         self.mark.store(mark, Ordering::SeqCst);

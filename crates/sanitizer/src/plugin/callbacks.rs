@@ -303,7 +303,10 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
     if let Some(invalidation) = effect.invalidation {
         let event = plugin.event(cpu, *pc, false);
-        sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
+        match effect.selects_tables {
+            true => sanitizer.load_root(event, &invalidation),
+            false => sanitizer.invalidate(event, &invalidation, effect.is_broadcast),
+        }
     }
     if effect.selects_tables {
         plugin.select(cpu);

@@ -142,6 +142,11 @@ impl Guest {
         self.sanitizer.invalidate(event(cpu, false), &invalidation, false);
     }
 
+    /// The CPU begins to load a root.
+    pub(crate) fn load(&self, cpu: usize, invalidation: Invalidation) {
+        self.sanitizer.load_root(event(cpu, false), &invalidation);
+    }
+
     pub(crate) fn invalidate_page(&self, cpu: usize, address: u64) {
         let page = Invalidation::page(Tags::OneAndGlobal(0), address, Pointers::All);
         self.invalidate(cpu, page);

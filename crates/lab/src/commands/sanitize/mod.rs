@@ -179,15 +179,7 @@ impl Sanitize {
         let mut hooks = self.reuse.clone();
         hooks.extend(self.settled.iter().map(|symbol| Hook::settled(symbol)));
         if let Some(preset) = self.preset {
-            let known = preset.hooks();
-            let found: Vec<Hook> = known
-                .into_iter()
-                .filter(|hook| symbols.addresses(hook.symbol()).next().is_some())
-                .collect();
-            if found.is_empty() {
-                return Err(SanitizeError::NoSymbols { preset: preset.name() });
-            }
-            hooks.extend(found);
+            hooks.extend(preset.hooks_of(&symbols)?);
         }
         if self.modes.contains(&Mode::Permission) && !hooks.iter().any(Hook::is_settled) {
             return Err(SanitizeError::NoSettled);
@@ -259,6 +251,57 @@ impl Sanitize {
         }
         progress.finish_and_clear();
         Ok(outcome)
+    }
+}
+
+/// A plugin that watches Linux, which another command runs.
+#[derive(Debug)]
+pub(crate) struct OfLinux {
+    plugin: Plugin,
+    symbols: Symbols,
+    hooks: Vec<Hook>,
+}
+
+impl OfLinux {
+    /// The plugin for a kernel with these symbols, in all modes for which Linux has hooks.
+    ///
+    /// # Errors
+    ///
+    /// If there is no plugin, or the symbols have no hook.
+    pub(crate) fn new(kallsyms: &str) -> Result<Self, SanitizeError> {
+        let symbols = Symbols::of_kallsyms(kallsyms)?;
+        let hooks = Preset::Linux.hooks_of(&symbols)?;
+        let plugin = Plugin::find(None)?.with_hooks(&hooks, &symbols)?.with(&Mode::ALL, 20);
+        Ok(Self { plugin, symbols, hooks })
+    }
+
+    /// QEMU's arguments.
+    pub(crate) fn arguments(&self) -> [String; 2] {
+        self.plugin.arguments()
+    }
+
+    /// Prints the faults of a run that has ended, and the totals. Returns the number of faults.
+    ///
+    /// # Errors
+    ///
+    /// If the plugin could not work, or a run without faults shows nothing.
+    pub(crate) fn conclude(&self) -> Result<usize, SanitizeError> {
+        let (mut printed, mut last) = (0, Totals::default());
+        for line in self.plugin.lines()?.read()? {
+            match line {
+                Line::Fault(report) => {
+                    printed += 1;
+                    eprint!("{}", text::fault(&report, printed, &self.symbols, &self.plugin));
+                }
+                Line::Progress(totals) | Line::Ended(totals) => last = totals,
+                Line::Refused { cause } => return Err(SanitizeError::Refused { cause }),
+            }
+        }
+        if printed == 0 {
+            judge(&last, &self.hooks)?;
+        }
+        eprint!("{}", text::summary(&last, printed));
+        Ok(printed)
     }
 }
 

@@ -42,8 +42,22 @@ impl Symbols {
         } else {
             lines(&String::from_utf8_lossy(&bytes))
         };
+        Self::checked(found, path)
+    }
+
+    /// Reads lines of `/proc/kallsyms`.
+    ///
+    /// # Errors
+    ///
+    /// If there are none, or all addresses are 0.
+    pub(crate) fn of_kallsyms(text: &str) -> Result<Self, SanitizeError> {
+        Self::checked(lines(text), Path::new("/proc/kallsyms"))
+    }
+
+    fn checked(found: Vec<(u64, String)>, path: &Path) -> Result<Self, SanitizeError> {
         if found.is_empty() {
-            return Err(failed("it has no symbols".to_owned()));
+            let (path, error) = (path.to_owned(), "it has no symbols".to_owned());
+            return Err(SanitizeError::Symbols { path, error });
         }
         if found.iter().all(|(address, _)| *address == 0) {
             return Err(SanitizeError::HiddenAddresses(path.to_owned()));
