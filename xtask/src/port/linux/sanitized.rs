@@ -14,15 +14,12 @@ use crate::port::debugger::Debugger;
 use crate::port::machine::Clock;
 use crate::port::source::{Arch, Variant};
 
-/// A way to break Linux: a function, the code in it that is replaced (none: its first bytes), and
-/// the new code.
-struct Fault {
-    does: &'static str,
-    symbol: &'static str,
-    code: (&'static str, &'static str),
-    run: &'static str,
-}
+/// A way to break Linux: what it does, a function, the code in it that is replaced (none: its first
+/// bytes) with the new code, and what the guest runs.
+struct Fault(&'static str, &'static str, (&'static str, &'static str), &'static str);
 
+const FUNC: &str = "flush_tlb_func";
+const MM_RANGE: &str = "flush_tlb_mm_range";
 const RET: &str = "c3";
 const RET_FALSE: &str = "31c0c3";
 
@@ -31,71 +28,20 @@ const UNMAP: &str = "purge,200:mmap,100:replace,50";
 /// The first one calls `madvise`, at which the guest is stopped.
 const FREE_TABLES: &str = "purge,2:tables-idle,50:exit,10";
 
-/// The code of the pinned version, as Debian's GCC compiles it.
+/// The code of the pinned version, as Debian's GCC compiles it. In order: the handler returns unless
+/// the flush is of all spaces; the jump to the flush is left out; `freed_tables` is stored as 0;
+/// `end` is stored from the register of `start`.
 const FAULTS: [Fault; 10] = [
-    Fault {
-        does: "no other CPU is interrupted",
-        symbol: "native_flush_tlb_multi",
-        code: ("", RET),
-        run: UNMAP,
-    },
-    Fault {
-        does: "no range is flushed",
-        symbol: "flush_tlb_mm_range",
-        code: ("", RET),
-        run: UNMAP,
-    },
-    Fault {
-        does: "no CPU flushes, itself included",
-        symbol: "flush_tlb_func",
-        code: ("", RET),
-        run: UNMAP,
-    },
-    Fault {
-        does: "every CPU counts as lazy",
-        symbol: "should_flush_tlb",
-        code: ("", RET_FALSE),
-        run: UNMAP,
-    },
-    Fault {
-        does: "no single page is invalidated",
-        symbol: "native_flush_tlb_one_user",
-        code: ("", RET),
-        run: UNMAP,
-    },
-    Fault {
-        does: "no kernel mapping is flushed on all CPUs",
-        symbol: "do_flush_tlb_all",
-        code: ("", RET),
-        run: "purge,2:exec,50:exit,20:mmap,50",
-    },
-    Fault {
-        does: "unmapped pages are freed before a flush",
-        symbol: "tlb_finish_mmu",
-        // The jump to the flush, if there is something to flush.
-        code: ("f40875", "f4086690"),
-        run: UNMAP,
-    },
-    Fault {
-        does: "freed tables count as pages, so lazy CPUs keep them",
-        symbol: "flush_tlb_mm_range",
-        // `freed_tables` of the arguments is stored as 0.
-        code: ("44884625", "c6462500"),
-        run: FREE_TABLES,
-    },
-    Fault {
-        does: "a range ends where it starts",
-        symbol: "flush_tlb_mm_range",
-        // `end` is stored from the register of `start`.
-        code: ("48897e10", "4c894e10"),
-        run: UNMAP,
-    },
-    Fault {
-        does: "no CPU runs a function for another one",
-        symbol: "smp_call_function_many_cond",
-        code: ("", RET),
-        run: UNMAP,
-    },
+    Fault("no other CPU is interrupted", "native_flush_tlb_multi", ("", RET), UNMAP),
+    Fault("no range is flushed", MM_RANGE, ("", RET), UNMAP),
+    Fault("no CPU flushes, itself included", FUNC, ("", RET), UNMAP),
+    Fault("every CPU counts as lazy", "should_flush_tlb", ("", RET_FALSE), UNMAP),
+    Fault("no single page is invalidated", "native_flush_tlb_one_user", ("", RET), UNMAP),
+    Fault("an interrupted CPU does nothing", FUNC, ("4839ca7406", "4839ca6690"), UNMAP),
+    Fault("no function runs on other CPUs", "smp_call_function_many_cond", ("", RET), UNMAP),
+    Fault("pages are freed before a flush", "tlb_finish_mmu", ("f40875", "f4086690"), UNMAP),
+    Fault("lazy CPUs keep freed tables", MM_RANGE, ("44884625", "c6462500"), FREE_TABLES),
+    Fault("a range ends where it starts", MM_RANGE, ("48897e10", "4c894e10"), UNMAP),
 ];
 
 /// The function at which a guest is stopped, when its first program runs.
@@ -176,7 +122,7 @@ impl Runs {
 
     /// Boots a kernel, breaks it, and expects a fault.
     fn break_linux(&self, kernel: &Kernel, fault: &Fault) -> Result<(), Failure> {
-        let Fault { does, symbol, code, run } = *fault;
+        let Fault(does, symbol, code, run) = *fault;
         let (stop, place) = (kernel.address(STOP)?, kernel.address(symbol)?);
         let socket = crate::output().join("ports/linux/debugger");
         if socket.exists() {

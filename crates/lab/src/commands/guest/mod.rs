@@ -58,8 +58,8 @@ likes in one guest: the last example brings two recordings back.
 Kernels that are named by a version come from Debian's packages; 6.4 is the first version that has
 all events. They are kept in ~/.cache/shootdown.
 
-With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that never
-forgets (see `shootdown sanitize`).
+With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that
+never forgets (see `shootdown sanitize`).
 
 Exits with the status of the program, or with 1 if the sanitizer has found a fault; with 2 for bad input, with 3 if QEMU, a package or the network
 is missing or the guest fails, or with 130 if Ctrl-C ended the guest.";

@@ -122,7 +122,7 @@ impl Preset {
             ]
             .map(|symbol| reuse(symbol, Unit::Virtual))
             .to_vec(),
-            // Its array of descriptors has a fixed place on each architecture with 48-bit addresses.
+            // The array of descriptors has one place on all architectures with 48-bit addresses.
             Self::Ostd => vec![reuse(
                 "<ostd::mm::frame::meta::MetaSlot>::drop_last_in_place",
                 Unit::Descriptor(0xffff_e000_0000_0000, 64),

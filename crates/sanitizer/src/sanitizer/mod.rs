@@ -1,6 +1,6 @@
-//! The events of a guest, and what each means for the shadow TLBs: `uses` are accesses and fetches,
-//! which fill entries and are reported, and `owners` the stores into page tables and the frames with
-//! new owners, which make entries old.
+//! The events of a guest, and what each means for the shadow TLBs: `uses` are accesses and
+//! fetches, which fill entries and report them; `owners` are stores into page tables and frames
+//! with new owners, which make entries old.
 //!
 //! No function has the locks of two CPUs. An event that concerns several CPUs takes their locks one
 //! after the other.
@@ -35,7 +35,7 @@ pub trait Host: Sync + Send {
     /// Makes a CPU call [`Sanitizer::fetch`] before it executes its next block.
     fn attend(&self, cpu: usize);
 
-    /// The callers of the function that the CPU of this thread executes at `pc`, the last one first.
+    /// The callers of the function that this thread's CPU executes at `pc`, the last one first.
     fn callers(&self, arch: &dyn Architecture, cpu: usize, pc: u64) -> Vec<u64>;
 
     /// Prints a line.
