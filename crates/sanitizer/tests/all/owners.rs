@@ -52,16 +52,14 @@ fn overwritten_frame_that_is_mapped_is_kept() {
 
 #[test]
 fn stores_before_second_loss_do_not_count() {
-    let guest = changed(&[Mode::Reuse], 0);
-    fill(&guest, FRAME, 511);
-    // The frame is mapped and lost again, and CPU 1 has used both mappings.
-    guest.store(0, ENTRY + 8, FRAME | MAPPED);
-    guest.invalidate(1, whole(Tags::All));
-    guest.store(0, ENTRY + 8, FRAME | MAPPED | 0x20);
-    guest.store(0, ENTRY, FRAME | MAPPED);
-    guest.access(1, PAGE, Use::Store);
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.sanitizer.host().write(ENTRY + 8, FRAME | MAPPED);
+    guest.access(1, PAGE, Use::Load);
+    guest.access(1, PAGE + 0x1000, Use::Load);
     guest.store(0, ENTRY, 0);
-    fill(&guest, FRAME + 511 * 8, 1);
+    fill(&guest, FRAME, 511);
+    guest.store(0, ENTRY + 8, 0);
+    guest.store(0, FRAME + 511 * 8, 0);
     assert_eq!(deed(&guest), None);
 }
 

@@ -61,7 +61,7 @@ impl FromStr for Hook {
 pub(crate) enum Preset {
     /// Linux: frames that are freed, cleared or copied to. Boot it with nokaslr
     Linux,
-    /// OSTD, the framework of Asterinas: frames without references
+    /// OSTD, the framework of Asterinas, with its default allocator of frames
     Ostd,
     /// The kernel of this repository, in fault injection
     Shootdown,
@@ -122,10 +122,11 @@ impl Preset {
             ]
             .map(|symbol| reuse(symbol, Unit::Virtual))
             .to_vec(),
-            // The array of descriptors has one place on all architectures with 48-bit addresses.
-            Self::Ostd => vec![reuse(
-                "<ostd::mm::frame::meta::MetaSlot>::drop_last_in_place",
-                Unit::Descriptor(0xffff_e000_0000_0000, 64),
+            // Of a segment, the first frame.
+            Self::Ostd => vec![of(
+                "<osdk_frame_allocator::FrameAllocator as \
+                 ostd::mm::frame::allocator::GlobalFrameAllocator>::dealloc",
+                Event::Reuse(1, Unit::Physical, None),
             )],
             Self::Xv6 => vec![reuse("kfree", Unit::Physical)],
             Self::Shootdown => vec![
