@@ -28,9 +28,9 @@ const UNMAP: &str = "purge,200:mmap,100:replace,50";
 /// The first one calls `madvise`, at which the guest is stopped.
 const FREE_TABLES: &str = "purge,2:tables-idle,50:exit,10";
 
-/// The code of the pinned version, as Debian's GCC compiles it. In order: the handler returns unless
-/// the flush is of all spaces; the jump to the flush is left out; `freed_tables` is stored as 0;
-/// `end` is stored from the register of `start`.
+/// The code of the pinned version, as Debian's GCC compiles it. In order: the handler returns for a
+/// flush of one space; the jump to the flush is left out; `freed_tables` is stored as 0; `end` is
+/// stored from the register of `start`.
 const FAULTS: [Fault; 10] = [
     Fault("no other CPU is interrupted", "native_flush_tlb_multi", ("", RET), UNMAP),
     Fault("no range is flushed", MM_RANGE, ("", RET), UNMAP),

@@ -61,8 +61,9 @@ all events. They are kept in ~/.cache/shootdown.
 With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that
 never forgets (see `shootdown sanitize`).
 
-Exits with the status of the program, or with 1 if the sanitizer has found a fault; with 2 for bad input, with 3 if QEMU, a package or the network
-is missing or the guest fails, or with 130 if Ctrl-C ended the guest.";
+Exits with the status of the program, or with 1 if the sanitizer has found a fault; with 2 for bad
+input, with 3 if QEMU, a package or the network is missing or the guest fails, or with 130 if Ctrl-C
+ended the guest.";
 
 /// The options of `shootdown guest`.
 #[derive(Args, Clone, Debug)]
