@@ -356,12 +356,12 @@ mod tests {
             Totals { cpus_in_user_mode: 1, ..shows.clone() },
             Totals { reused: 0, ..shows.clone() },
         ];
+        let no_owner = judge(&without[2], &[]).unwrap_err().to_string();
+        assert!(no_owner.contains("no frame that was unmapped"), "{no_owner}");
         let causes = without.map(|totals| judge(&totals, &hooks).unwrap_err().to_string());
         assert!(causes[0].contains("no address was translated"), "{causes:?}");
         assert!(causes[1].contains("1 of 4 CPUs ran user code"), "{causes:?}");
         assert!(causes[2].contains("no frame was reused: f was not called"), "{causes:?}");
-        let no_owner = judge(&without[2], &[]).unwrap_err().to_string();
-        assert!(no_owner.contains("no frame that was unmapped"), "{no_owner}");
         let unsettled = judge(&shows, &[Hook::settled("s")]).unwrap_err().to_string();
         assert!(unsettled.contains("no change was settled: s was not called"), "{unsettled}");
     }
