@@ -215,11 +215,10 @@ extern "C" fn translate(_: Id, block: Opaque) {
         let of_access = if in_user_mode { NO_REGISTERS } else { READS_REGISTERS };
         if watches {
             let data = first as Opaque;
-            match host.takes_turns() {
-                true => (api.on_block)(block, fetched, flags, data),
-                false => {
-                    (api.on_block_if)(block, fetched, flags, NOT_EQUAL, page, key(first), data)
-                }
+            if host.takes_turns() {
+                (api.on_block)(block, fetched, flags, data);
+            } else {
+                (api.on_block_if)(block, fetched, flags, NOT_EQUAL, page, key(first), data);
             }
         }
         let mut last_page = first >> 12;
@@ -231,20 +230,11 @@ extern "C" fn translate(_: Id, block: Opaque) {
             if watches && pc >> 12 != last_page {
                 last_page = pc >> 12;
                 let data = pc as Opaque;
-                match host.takes_turns() {
-                    true => (api.on_execute)(instruction, fetched, flags, data),
-                    false => {
-                        let key = key(pc);
-                        (api.on_execute_if)(
-                            instruction,
-                            fetched,
-                            flags,
-                            NOT_EQUAL,
-                            page,
-                            key,
-                            data,
-                        );
-                    }
+                if host.takes_turns() {
+                    (api.on_execute)(instruction, fetched, flags, data);
+                } else {
+                    let key = key(pc);
+                    (api.on_execute_if)(instruction, fetched, flags, NOT_EQUAL, page, key, data);
                 }
             }
             if let Some(hooked) = plugin.hooks.get(&pc).filter(|_| !in_user_mode) {
@@ -303,9 +293,10 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
     if let Some(invalidation) = effect.invalidation {
         let event = plugin.event(cpu, *pc, false);
-        match effect.selects_tables {
-            true => sanitizer.load_root(event, &invalidation),
-            false => sanitizer.invalidate(event, &invalidation, effect.is_broadcast),
+        if effect.selects_tables {
+            sanitizer.load_root(event, &invalidation);
+        } else {
+            sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
         }
     }
     if effect.selects_tables {

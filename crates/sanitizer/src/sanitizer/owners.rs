@@ -233,8 +233,6 @@ impl<H: Host> Sanitizer<H> {
                 let is_concerned = match (slot.kind, act.deed) {
                     (Kind::Page, Deed::Reused(_)) => is_user || entry.change.is_some(),
                     (Kind::Table, Deed::Reused(_)) => slot.start >> 63 == 0,
-                    // A frame that is walked again may be the table that it was.
-                    (Kind::Table, Deed::Walked) => false,
                     (kind, _) => {
                         (kind == Kind::Page || slot.start >> 63 == 0)
                             && entry.change.is_some()

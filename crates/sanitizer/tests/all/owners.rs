@@ -76,6 +76,15 @@ fn stored_frame_in_other_page_has_new_owner() {
 }
 
 #[test]
+fn stores_by_pages_of_user_mode_do_not_count() {
+    // The program has the frame at another address as well, and writes there.
+    let guest = changed(&[Mode::Reuse], 0);
+    guest.store(0, ENTRY + 8, FRAME | MAPPED);
+    (0..512).for_each(|word| guest.access(0, PAGE + 0x1000 + word * 8, Use::Store));
+    assert_eq!(deed(&guest), None);
+}
+
+#[test]
 fn page_that_becomes_table_has_new_owner() {
     let guest = changed(&[Mode::Reuse], 0);
     guest.sanitizer.host().write(FRAME, OTHER | MAPPED);
