@@ -88,6 +88,9 @@ cargo xtask soak guests loops
                             booted, and write docs/data/loops.csv: minutes
 cargo xtask soak guests [PROGRAM] [KERNEL] [CPUS]
                             record these cells, and write the table
+cargo xtask soak sanitize [MINUTES]
+                            break Linux in ten ways, each of which the sanitizer must find, and run
+                            Linux and ours beside it for MINUTES (default 60): it must find nothing
 cargo xtask dist            pack the command for x86-64 and AArch64 Linux into target/dist: static
                             executable, completions, man pages, licences, archive, Debian package
 cargo xtask semver [--baseline-rev REV]
@@ -124,6 +127,10 @@ fn main() -> ExitCode {
         ["soak", "fidelity"] => experiments::fidelity(),
         ["soak", "guests", "loops"] => experiments::loops::compare(),
         ["soak", "guests", ref words @ ..] => experiments::guests(words),
+        ["soak", "sanitize"] => port::linux::soak(60),
+        ["soak", "sanitize", minutes] => {
+            soak::parse_minutes(minutes, "cargo xtask soak sanitize 60").and_then(port::linux::soak)
+        }
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }

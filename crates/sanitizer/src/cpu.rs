@@ -47,6 +47,7 @@ pub(crate) struct Changed {
     pub(crate) cpu: usize,
     pub(crate) tag: Tag,
     pub(crate) slot: Slot,
+    pub(crate) frame: u64,
     pub(crate) change: Change,
 }
 
@@ -59,6 +60,8 @@ pub(crate) struct State {
     /// By tag, the root under which the CPU may hold unused entries, and when it left the root.
     walked: HashMap<u32, (u64, Option<u64>)>,
     pub(crate) context: Context,
+    /// What an instruction that loads a root has invalidated, until the root is known.
+    pub(crate) loading: Option<Invalidation>,
     /// The last invalidations: when, by which CPU.
     recent: VecDeque<(Moment, usize, Invalidation)>,
     /// Entries that this CPU's stores have changed since the last settling.
@@ -179,6 +182,12 @@ impl State {
         {
             left.get_or_insert(now);
         }
+        // What was added since the invalidation is of the old root: the CPU has not left it before.
+        if let Some(invalidation) = self.loading.take()
+            && !is_same
+        {
+            self.unused.invalidate(&invalidation);
+        }
         if context.is_on {
             self.walked.insert(context.tag, (root, None));
         }
@@ -223,6 +232,8 @@ impl State {
             filled: entry.filled,
             change: entry.change,
             act,
+            change_callers: Vec::new(),
+            act_callers: Vec::new(),
             later: later.collect(),
             mark: 0,
         }
@@ -234,7 +245,7 @@ pub(crate) fn mode(slot: &Slot, act: Act, is_unused: bool) -> Mode {
     match (slot.kind, act.deed) {
         _ if is_unused => Mode::Speculation,
         (Kind::Table, _) => Mode::Tables,
-        (_, Deed::Reused(_)) => Mode::Reuse,
         (_, Deed::Settled(_)) => Mode::Permission,
+        _ => Mode::Reuse,
     }
 }

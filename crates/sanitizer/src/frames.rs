@@ -4,10 +4,14 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The largest number of CPUs.
+pub const CPUS_MAX: usize = 512;
 /// Number of CPUs with a bit of their own. A bit of more CPUs is never cleared.
-const BITS: usize = 63;
+const BITS: usize = 62;
 /// The bit of frames that are page tables.
 const TABLE: u64 = 1 << 63;
+/// The bit of frames that have lost a mapping, and no new owner since.
+const GONE: u64 = 1 << 62;
 
 const FRAME_SHIFT: u32 = 12;
 /// Frames in one chunk, and chunks.
@@ -54,31 +58,62 @@ impl Frames {
 
     /// Records that a CPU holds nothing any more. The caller has the lock of this CPU's TLB.
     pub fn release(&self, cpu: usize, address: u64, cpu_count: usize) {
-        if cpu_count <= BITS
-            && let Some(word) = self.word(address)
-        {
-            word.fetch_and(!(1 << cpu), Ordering::SeqCst);
+        if cpu_count <= BITS {
+            self.clear(address, 1 << cpu);
         }
+    }
+
+    /// Sets a bit. Returns `true` if it was not set.
+    fn set(&self, address: u64, bit: u64) -> bool {
+        self.word(address).is_some_and(|word| {
+            word.load(Ordering::SeqCst) & bit == 0
+                && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
+        })
+    }
+
+    fn clear(&self, address: u64, bit: u64) {
+        if let Some(word) = self.word(address) {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    fn has(&self, address: u64, bits: u64) -> bool {
+        self.word(address).is_some_and(|word| word.load(Ordering::SeqCst) & bits != 0)
     }
 
     /// Records that the frame is a page table. Returns `true` if it was none.
     pub fn becomes_table(&self, address: u64) -> bool {
-        let Some(word) = self.word(address) else { return false };
-        word.load(Ordering::SeqCst) & TABLE == 0
-            && word.fetch_or(TABLE, Ordering::SeqCst) & TABLE == 0
+        self.set(address, TABLE)
     }
 
-    /// Records that the frame is an ordinary one again, unless a CPU holds something.
+    /// Records that the frame is an ordinary one again.
     pub fn is_no_table(&self, address: u64) {
-        if let Some(word) = self.word(address) {
-            // If a CPU has set its bit meanwhile, the frame stays a table.
-            let _ = word.compare_exchange(TABLE, 0, Ordering::SeqCst, Ordering::SeqCst);
-        }
+        self.clear(address, TABLE);
     }
 
     /// Returns `true` if the frame was a page table when a CPU walked it last.
     pub fn is_table(&self, address: u64) -> bool {
-        self.word(address).is_some_and(|word| word.load(Ordering::SeqCst) & TABLE != 0)
+        self.has(address, TABLE)
+    }
+
+    /// Records that the frame has lost a mapping. Returns `true` if it had not.
+    pub(crate) fn becomes_gone(&self, address: u64) -> bool {
+        self.set(address, GONE)
+    }
+
+    /// Records that the frame has a new owner.
+    pub(crate) fn is_not_gone(&self, address: u64) {
+        self.clear(address, GONE);
+    }
+
+    /// Returns `true` if the frame has lost a mapping, and no new owner since.
+    pub(crate) fn is_gone(&self, address: u64) -> bool {
+        self.has(address, GONE)
+    }
+
+    /// Returns `true` if a store into the frame is an event.
+    pub(crate) fn is_observed(&self, address: u64) -> bool {
+        self.has(address, TABLE | GONE)
     }
 
     /// The CPUs below `cpu_count` that may hold a translation to the frame, or from it.

@@ -8,10 +8,11 @@
 //! # Reading order
 //!
 //! [`translation`] and [`invalidation`] are the entries and what removes them; [`arch`] reads both
-//! from instructions, registers and page tables. [`shadow`] is the TLB of one CPU, [`frames`] the
-//! CPUs that hold a frame, `speculation` the page tables that a CPU may have walked without an
-//! access, [`report`] the result, [`hook`] the events that a user names, and [`sanitizer`] the
-//! events of a guest. None of these uses QEMU: the plugin calls them.
+//! from instructions, registers and page tables. `held` are the entries of one tag, [`shadow`] the
+//! TLB of one CPU, [`frames`] the CPUs that hold a frame, `gone` the frames that have lost a
+//! mapping, `speculation` the page tables that a CPU may have walked without an access, [`report`]
+//! the result, [`hook`] the events that a user names, and [`sanitizer`] the events of a guest. None
+//! of these uses QEMU: the plugin calls them.
 
 #![warn(clippy::pedantic)]
 #![allow(
@@ -30,8 +31,10 @@ pub mod invalidation;
 pub mod report;
 pub mod hook;
 pub mod arch;
+mod held;
 pub mod shadow;
 pub mod frames;
+mod gone;
 mod speculation;
 mod cpu;
 pub mod sanitizer;

@@ -31,6 +31,13 @@ pub enum Deed {
     Reused(usize),
     /// The kernel relies on the change: the flush is complete. The number is the index of the hook.
     Settled(usize),
+    /// The kernel has stored every word of the frame by another mapping, after this one was lost.
+    Overwritten,
+    /// Another mapping of user mode has the frame: the kernel has stored into it after this mapping
+    /// was lost, or it was a page table.
+    Mapped,
+    /// The frame, which was a page, is a page table.
+    Walked,
 }
 
 /// A [`Deed`] with its place.
@@ -116,6 +123,10 @@ pub struct Report {
     pub change: Option<Change>,
     /// The event that makes the entry a fault.
     pub act: Act,
+    /// The callers of the function that stored, the last one first, as far as the stack shows them.
+    pub change_callers: Vec<u64>,
+    /// The callers of the function in which the entry became a fault.
+    pub act_callers: Vec<u64>,
     /// The invalidations on this CPU after the change, or after the fill; the last sixteen.
     pub later: Vec<Later>,
     /// The number that the guest's last mark had.

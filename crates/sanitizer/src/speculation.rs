@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use hashbrown::HashMap;
 
 use crate::arch::{Architecture, Context, Half, Step};
-use crate::frames::Frames;
+use crate::frames::{CPUS_MAX, Frames};
 use crate::translation::{Access, Kind, Slot};
 
 /// A translation of user mode that was removed or restricted.
@@ -216,5 +216,7 @@ fn unlink(tables: &mut HashMap<u64, Table>, look: Look<'_>, frame: u64, changes:
     for (index, word) in words.iter().enumerate().filter(|(_, word)| word.value != 0) {
         remove(tables, look, (frame, index, place, *word), changes);
     }
-    look.frames.is_no_table(frame);
+    if look.frames.holders(frame, CPUS_MAX).next().is_none() {
+        look.frames.is_no_table(frame);
+    }
 }

@@ -6,8 +6,9 @@
 mod bochs;
 mod boot;
 mod build;
+mod debugger;
 mod edits;
-mod linux;
+pub(crate) mod linux;
 mod machine;
 mod row;
 mod source;

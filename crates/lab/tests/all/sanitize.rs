@@ -19,6 +19,7 @@ const FAULT: &str = concat!(
     r#""is_writable":true,"filled":{"time":2,"pc":4096},"#,
     r#""change":{"at":{"time":4,"pc":36},"cpu":0},"#,
     r#""act":{"deed":{"reused":0},"at":{"time":7,"pc":32},"cpu":0},"#,
+    r#""change_callers":[68],"act_callers":[34,70],"#,
     r#""later":[{"at":{"time":5,"pc":33},"by":1,"left":"other-tag"}],"mark":0}"#,
 );
 
@@ -72,7 +73,9 @@ fn fault_is_explained_and_found() {
         "{errors}"
     );
     assert!(errors.contains("changed   at time 4, by CPU 0 at frame_free+0x4"), "{errors}");
-    assert!(errors.contains("new owner at time 7, by CPU 0 in frame_free"), "{errors}");
+    assert!(errors.contains("by CPU 0 at frame_free+0x4\n            from other\n"), "{errors}");
+    assert!(errors.contains("new owner at time 7, by CPU 0 in frame_free\n"), "{errors}");
+    assert!(errors.contains("from frame_free, other\n"), "{errors}");
     assert!(errors.contains("frame_free+0x1: another tag"), "{errors}");
     assert!(text(&output.stdout).contains("1 distinct faults"));
 }
@@ -101,13 +104,18 @@ fn run_that_shows_nothing_is_refused() {
 }
 
 #[test]
+fn run_without_hooks_infers_new_owners() {
+    let (inferred, bare) = (FAULT.replace(r#"{"reused":0}"#, r#""overwritten""#), &HOOKED[4..]);
+    let output = sanitize(&[SHOW, &inferred, &ended(2, 7, 1)], bare);
+    assert!(text(&output.stdout).contains(",limit=20\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("by CPU 0 which has overwritten it"));
+    assert_error(&sanitize(&[&ended(2, 0, 0)], bare), BAD_INPUT, &["no frame", "--reuse"]);
+}
+
+#[test]
 fn missing_hooks_and_symbols_are_explained() {
     let with = |arguments: &[&str]| sanitize(&[], arguments);
     assert_error(&with(&HOOKED[..2]), BAD_INPUT, &["neither a program of QEMU", "--arch"]);
-    let counts = sanitize(&[], &[&HOOKED[..], &["--", "-icount", "shift=0"]].concat());
-    assert_error(&counts, BAD_INPUT, &["with -icount", "remove -icount"]);
-    let no_hooks = with(&["--symbols", "System.map", "--arch", "riscv64"]);
-    assert_error(&no_hooks, BAD_INPUT, &["there is no hook", "--preset"]);
     let unknown = [&HOOKED[..3], &["gone:1"], &HOOKED[4..]].concat();
     assert_error(&with(&unknown), BAD_INPUT, &["there is no symbol `gone`", "nm"]);
     let preset = [&HOOKED[..2], &["--preset", "xv6"], &HOOKED[4..]].concat();

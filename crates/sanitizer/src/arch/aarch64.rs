@@ -111,12 +111,19 @@ static FACTS: Facts = Facts {
     arguments: &[0, 1, 2, 3, 4, 5, 6, 7],
     context: &["SCTLR", "TTBR0_EL1", "TTBR1_EL1", "TCR_EL1"],
     pc: "pc",
+    stack: ("sp", Some("x30")),
     privilege: "cpsr",
 };
 
 impl Architecture for Aarch64 {
     fn facts(&self) -> &'static Facts {
         &FACTS
+    }
+
+    /// BL, and BLR in its forms.
+    fn is_call(&self, [.., a, b, c, d]: [u8; 8]) -> bool {
+        let word = u32::from_le_bytes([a, b, c, d]);
+        word >> 26 == 0x25 || word & 0xfedf_f000 == 0xd61f_0000 && word >> 21 & 1 == 1
     }
 
     /// "Translation Control Register (EL1)".

@@ -126,6 +126,8 @@ pub struct Facts {
     pub context: &'static [&'static str],
     /// The program counter.
     pub pc: &'static str,
+    /// The stack pointer, and the register with the return address, if there is one.
+    pub stack: (&'static str, Option<&'static str>),
     /// The register that has the privilege.
     pub privilege: &'static str,
 }
@@ -152,6 +154,9 @@ pub trait Architecture: Sync + std::fmt::Debug {
         context: &Context,
         read: Read<'_>,
     ) -> Effect;
+
+    /// Returns `true` if a call ends with these bytes.
+    fn is_call(&self, bytes: [u8; 8]) -> bool;
 
     /// The address that tables translate: without tags in its upper bits.
     fn canonical(&self, address: u64) -> u64 {

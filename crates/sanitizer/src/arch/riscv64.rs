@@ -35,12 +35,19 @@ static FACTS: Facts = Facts {
     arguments: &[10, 11, 12, 13, 14, 15, 16, 17],
     context: &["satp"],
     pc: "pc",
+    stack: ("sp", Some("ra")),
     privilege: "priv",
 };
 
 impl Architecture for Riscv64 {
     fn facts(&self) -> &'static Facts {
         &FACTS
+    }
+
+    /// JAL and JALR that link in `ra`, and C.JALR.
+    fn is_call(&self, [.., a, b, c, d]: [u8; 8]) -> bool {
+        let (word, half) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([c, d]));
+        matches!(word & 0xfff, 0x0ef | 0x0e7) || half & 0xf07f == 0x9002 && half & 0xf80 != 0
     }
 
     /// "Supervisor Address Translation and Protection (satp) Register".

@@ -125,12 +125,21 @@ static FACTS: Facts = Facts {
     arguments: &[7, 6, 2, 1, 8, 9],
     context: &["cr0", "cr3", "cr4", "efer"],
     pc: "rip",
+    stack: ("rsp", None),
     privilege: "cs",
 };
 
 impl Architecture for X86_64 {
     fn facts(&self) -> &'static Facts {
         &FACTS
+    }
+
+    /// CALL: with a displacement, or FF /2 of a register or of memory.
+    fn is_call(&self, bytes: [u8; 8]) -> bool {
+        let indirect = |len: usize, mode: u8| {
+            bytes[8 - len] == 0xff && bytes[9 - len] & 0x38 == 0x10 && bytes[9 - len] >> 6 == mode
+        };
+        bytes[3] == 0xe8 || indirect(2, 3) || indirect(3, 1) || indirect(6, 2) || indirect(6, 0)
     }
 
     fn context(&self, registers: &[u64]) -> Context {

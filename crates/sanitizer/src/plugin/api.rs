@@ -98,6 +98,8 @@ functions! {
     block_instruction = c"qemu_plugin_tb_get_insn": fn(Opaque, usize) -> Opaque;
     instruction_data = c"qemu_plugin_insn_data": fn(Opaque, *mut u8, usize) -> usize;
     instruction_address = c"qemu_plugin_insn_vaddr": fn(Opaque) -> u64;
+    on_block = c"qemu_plugin_register_vcpu_tb_exec_cb":
+        fn(Opaque, ExecuteCallback, c_int, Opaque);
     on_block_if = c"qemu_plugin_register_vcpu_tb_exec_cond_cb":
         fn(Opaque, ExecuteCallback, c_int, c_int, U64, u64, Opaque);
     on_execute_if = c"qemu_plugin_register_vcpu_insn_exec_cond_cb":
@@ -116,6 +118,8 @@ functions! {
     // Not of the interface, but exported by QEMU's builds with modules, as those of distributions
     // are. The type has not changed since QEMU 5.0.
     physical_memory = c"cpu_physical_memory_rw": fn(u64, *mut u8, u64, bool);
+    // Not of the interface either: see `Qemu::cpu`.
+    cpu_at = c"qemu_get_cpu": fn(c_int) -> Opaque;
     new_bytes = c"g_byte_array_new": fn() -> *mut Array;
     free_array = c"g_array_free": fn(*mut Array, c_int) -> *mut u8;
 }
@@ -124,7 +128,7 @@ fn named(symbol: &CStr) -> String {
     symbol.to_string_lossy().into_owned()
 }
 
-fn symbol(name: &CStr) -> Option<*mut c_void> {
+pub(super) fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a string of C.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)

@@ -137,8 +137,9 @@ extern "C" fn begin_cpu(_: Id, cpu: c_uint) {
         let cause = format!("there are more than {CPUS_MAX} CPUs");
         return host.print(&Line::Refused { cause });
     }
-    if let Err(name) = host.find_registers(cpu, sanitizer.arch().facts()) {
-        let cause = format!("this QEMU does not show the register {name}");
+    let facts = sanitizer.arch().facts();
+    if let Err(name) = host.begin(cpu).and_then(|()| host.find_registers(cpu, facts)) {
+        let cause = format!("this QEMU does not show {name}");
         return host.print(&Line::Refused { cause });
     }
     sanitizer.add_cpu(cpu);
@@ -210,9 +211,15 @@ extern "C" fn translate(_: Id, block: Opaque) {
         let fetched: ExecuteCallback = if in_user_mode { fetch::<true> } else { fetch::<false> };
         let accessed: MemoryCallback = if in_user_mode { access::<true> } else { access::<false> };
         let (flags, page) = (READS_REGISTERS, host.page);
+        // The kernel's stores into page tables are recorded with their callers.
+        let of_access = if in_user_mode { NO_REGISTERS } else { READS_REGISTERS };
         if watches {
             let data = first as Opaque;
-            (api.on_block_if)(block, fetched, flags, NOT_EQUAL, page, key(first), data);
+            if host.takes_turns() {
+                (api.on_block)(block, fetched, flags, data);
+            } else {
+                (api.on_block_if)(block, fetched, flags, NOT_EQUAL, page, key(first), data);
+            }
         }
         let mut last_page = first >> 12;
         for index in 0..(api.block_len)(block) {
@@ -223,7 +230,12 @@ extern "C" fn translate(_: Id, block: Opaque) {
             if watches && pc >> 12 != last_page {
                 last_page = pc >> 12;
                 let data = pc as Opaque;
-                (api.on_execute_if)(instruction, fetched, flags, NOT_EQUAL, page, key(pc), data);
+                if host.takes_turns() {
+                    (api.on_execute)(instruction, fetched, flags, data);
+                } else {
+                    let key = key(pc);
+                    (api.on_execute_if)(instruction, fetched, flags, NOT_EQUAL, page, key, data);
+                }
             }
             if let Some(hooked) = plugin.hooks.get(&pc).filter(|_| !in_user_mode) {
                 let data = ptr::from_ref(hooked).cast_mut().cast();
@@ -238,7 +250,7 @@ extern "C" fn translate(_: Id, block: Opaque) {
             }
             if watches {
                 let data = pc as Opaque;
-                (api.on_memory)(instruction, accessed, NO_REGISTERS, READ_WRITE, data);
+                (api.on_memory)(instruction, accessed, of_access, READ_WRITE, data);
             }
         }
     }
@@ -250,7 +262,7 @@ extern "C" fn access<const USER: bool>(cpu: c_uint, info: MemoryInfo, address: u
     // SAFETY: the word is QEMU's.
     let is_store = unsafe { (sanitizer.host().api.is_store)(info) };
     let wanted = if is_store { Use::Store } else { Use::Load };
-    let cpu = cpu as usize;
+    let cpu = sanitizer.host().cpu(cpu);
     if sanitizer.is_fast(cpu, address, wanted) {
         return;
     }
@@ -262,7 +274,7 @@ extern "C" fn access<const USER: bool>(cpu: c_uint, info: MemoryInfo, address: u
 
 extern "C" fn fetch<const USER: bool>(cpu: c_uint, pc: Opaque) {
     if let Some(plugin) = PLUGIN.get() {
-        plugin.fetch(cpu as usize, pc as u64, USER);
+        plugin.fetch(plugin.sanitizer.host().cpu(cpu), pc as u64, USER);
     }
 }
 
@@ -271,9 +283,9 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
     // SAFETY: `translate` gave it, and the plugin keeps it.
     let Effective { pc, instruction } = unsafe { &*data.cast::<Effective>() };
-    let (sanitizer, cpu) = (&plugin.sanitizer, cpu as usize);
+    let (sanitizer, host) = (&plugin.sanitizer, plugin.sanitizer.host());
+    let cpu = host.cpu(cpu);
     CPU.set(cpu);
-    let host = sanitizer.host();
     let facts = sanitizer.arch().facts();
     let operands = instruction.operands.map(|operand| host.operand(cpu, facts, operand));
     let read = |address| host.read_virtual(address);
@@ -281,7 +293,11 @@ extern "C" fn execute(cpu: c_uint, data: Opaque) {
     let effect = sanitizer.arch().execute(instruction.operation, operands, &context, &read);
     if let Some(invalidation) = effect.invalidation {
         let event = plugin.event(cpu, *pc, false);
-        sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
+        if effect.selects_tables {
+            sanitizer.load_root(event, &invalidation);
+        } else {
+            sanitizer.invalidate(event, &invalidation, effect.is_broadcast);
+        }
     }
     if effect.selects_tables {
         plugin.select(cpu);
@@ -292,7 +308,7 @@ extern "C" fn call_hooks(cpu: c_uint, data: Opaque) {
     let Some(plugin) = PLUGIN.get() else { return };
     // SAFETY: `translate` gave it, and the plugin keeps it.
     let Hooked { pc, hooks } = unsafe { &*data.cast::<Hooked>() };
-    let cpu = cpu as usize;
+    let cpu = plugin.sanitizer.host().cpu(cpu);
     CPU.set(cpu);
     for (index, hook) in hooks {
         plugin.call_hook(plugin.event(cpu, *pc, false), *index, hook.event);
@@ -319,8 +335,13 @@ impl Plugin {
         let (host, arch) = (self.sanitizer.host(), self.sanitizer.arch());
         let Some(of_cpu) = self.cpus.get(cpu) else { return };
         if let Some(page) = host.page_of(cpu) {
+            let key = pc >> 12 << 1 | u64::from(in_user_mode);
+            // Without conditions, most calls are of blocks on the page of the last one.
+            if page.load(Ordering::SeqCst) == key {
+                return;
+            }
             // See `Qemu::attend`.
-            page.store(pc >> 12 << 1 | u64::from(in_user_mode), Ordering::SeqCst);
+            page.store(key, Ordering::SeqCst);
         }
         if of_cpu.has_selected.load(Ordering::Relaxed)
             && of_cpu.has_selected.swap(false, Ordering::SeqCst)

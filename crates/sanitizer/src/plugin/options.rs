@@ -24,7 +24,12 @@ pub(super) struct Options {
 impl Options {
     /// Reads the arguments, or returns the one that is wrong.
     pub(super) fn parse<'a>(arguments: impl Iterator<Item = &'a str>) -> Result<Self, &'a str> {
-        let core = sanitizer::Options { modes: Vec::new(), limit: u64::MAX, settles: false };
+        let core = sanitizer::Options {
+            modes: Vec::new(),
+            limit: u64::MAX,
+            settles: false,
+            infers: false,
+        };
         let mut options = Self { out: None, hooks: Vec::new(), core };
         for argument in arguments {
             options.read(argument).ok_or(argument)?;
@@ -32,7 +37,9 @@ impl Options {
         if options.core.modes.is_empty() {
             options.core.modes = Mode::OF_USED.to_vec();
         }
-        options.core.settles = options.hooks.iter().any(|hook| hook.event == Event::Settle);
+        let has = |is_it: fn(&Event) -> bool| options.hooks.iter().any(|hook| is_it(&hook.event));
+        options.core.settles = has(|event| *event == Event::Settle);
+        options.core.infers = !has(|event| matches!(event, Event::Reuse(..)));
         Ok(options)
     }
 
@@ -80,7 +87,9 @@ mod tests {
         assert_eq!(events[0], (16, Event::Reuse(0, Unit::Virtual, None)));
         assert_eq!(events[1], (32, Event::Reuse(1, descriptor, Some(2))));
         assert_eq!(events[2], (48, Event::Settle));
-        assert!(options.core.settles);
+        assert!(options.core.settles && !options.core.infers);
+        let without = Options::parse(["settle=48"].into_iter()).expect("it is right");
+        assert!(without.core.infers, "no hook gives frames to new owners");
     }
 
     #[test]

@@ -3,15 +3,15 @@
 #![expect(unsafe_code, reason = "calls a C interface")]
 
 use std::cell::Cell;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_uint};
 use std::fs::File;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hashbrown::HashMap;
 
-use super::api::{Api, Array, Opaque, RegisterDescription, U64};
+use super::api::{Api, Array, Opaque, RegisterDescription, U64, symbol};
 use crate::arch::{Architecture, Context, Facts, Operand, Privilege};
 use crate::report::Line;
 use crate::sanitizer::{CPUS_MAX, Host};
@@ -27,6 +27,8 @@ pub(super) struct Qemu {
     pub(super) page: U64,
     /// For each CPU, the handles of its registers by name.
     registers: Box<[OnceLock<HashMap<String, usize>>]>,
+    /// If CPUs take turns on one thread, QEMU's structure of each.
+    in_turns: OnceLock<Box<[AtomicUsize]>>,
     out: Mutex<Box<dyn std::io::Write + Send>>,
 }
 
@@ -39,6 +41,10 @@ unsafe impl Sync for Qemu {}
 thread_local! {
     /// A buffer of glib, which a thread uses for all its calls.
     static BUFFER: Cell<usize> = const { Cell::new(0) };
+    /// The address of the thread's `current_cpu`.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+    /// The structure and the number of the CPU of this thread's last callback.
+    static LAST: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl Qemu {
@@ -55,6 +61,7 @@ impl Qemu {
             api,
             page: U64 { scoreboard, offset: 0 },
             registers: (0..CPUS_MAX).map(|_| OnceLock::new()).collect(),
+            in_turns: OnceLock::new(),
             out: Mutex::new(out),
         })
     }
@@ -85,6 +92,53 @@ impl Qemu {
             let _ = place.set(found);
         }
         Ok(())
+    }
+
+    /// Records a CPU that begins.
+    ///
+    /// # Errors
+    ///
+    /// If this QEMU does not show whether CPUs take turns.
+    pub(super) fn begin(&self, cpu: usize) -> Result<(), &'static str> {
+        let is_parallel = symbol(c"mttcg_enabled").ok_or("mttcg_enabled")?;
+        symbol(c"current_cpu").ok_or("current_cpu")?;
+        // SAFETY: QEMU's variable is a bool, which it has set before any CPU begins.
+        if unsafe { *is_parallel.cast::<u8>() } == 0 {
+            let all = || (0..CPUS_MAX).map(|_| AtomicUsize::new(0)).collect();
+            // SAFETY: QEMU returns null for a number without a CPU.
+            let structure = unsafe { (self.api.cpu_at)(cpu as i32) };
+            self.in_turns.get_or_init(all)[cpu].store(structure as usize, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if CPUs take turns on one thread, as with `-icount`.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.in_turns.get().is_some()
+    }
+
+    /// The CPU of a callback.
+    ///
+    /// If CPUs take turns, QEMU 10.0 passes the CPU that translated the block, and compares that
+    /// CPU's word in conditions (`gen_cpu_index` in `accel/tcg/plugin-gen.c`).
+    #[inline]
+    pub(super) fn cpu(&self, given: c_uint) -> usize {
+        let Some(all) = self.in_turns.get() else { return given as usize };
+        let place = match CURRENT.get() {
+            0 => symbol(c"current_cpu").map_or(0, |place| place as usize),
+            place => place,
+        };
+        CURRENT.set(place);
+        // SAFETY: QEMU's variable, a pointer of this thread, which `begin` has found.
+        let running = unsafe { *(place as *const usize) };
+        let (structure, cpu) = LAST.get();
+        if structure == running {
+            return cpu;
+        }
+        let is_it = |other: &AtomicUsize| other.load(Ordering::Relaxed) == running;
+        let cpu = all.iter().position(is_it).unwrap_or(given as usize);
+        LAST.set((running, cpu));
+        cpu
     }
 
     /// Calls `fill` with an empty buffer of glib, and returns the first bytes that it filled in.
@@ -148,11 +202,16 @@ impl Qemu {
         value.map_or(Privilege::Other, |value| arch.privilege(value))
     }
 
+    /// Reads virtual memory of the CPU of this thread.
+    fn virtual_bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        // SAFETY: QEMU sets the buffer's length.
+        let read = |buffer| unsafe { (self.api.read_virtual)(address, buffer, N) };
+        self.bytes(read)
+    }
+
     /// Reads a word of virtual memory of the CPU of this thread.
     pub(super) fn read_virtual(&self, address: u64) -> Option<u64> {
-        // SAFETY: QEMU sets the buffer's length.
-        let read = |buffer| unsafe { (self.api.read_virtual)(address, buffer, 8) };
-        self.bytes(read).map(u64::from_le_bytes)
+        self.virtual_bytes(address).map(u64::from_le_bytes)
     }
 
     /// The word of a CPU that its blocks compare; `None` before the CPU has begun.
@@ -181,6 +240,24 @@ impl Host for Qemu {
             // whether it has to attend; here, that was stored before.
             page.store(NOWHERE, Ordering::SeqCst);
         }
+    }
+
+    /// The words of the stack that are near the program counter and follow a call. Some may be left
+    /// from earlier calls.
+    fn callers(&self, arch: &dyn Architecture, cpu: usize, pc: u64) -> Vec<u64> {
+        const CALLERS: usize = 12;
+        let (stack, link) = arch.facts().stack;
+        let stack = self.register(cpu, stack).unwrap_or(0);
+        let link = link.and_then(|link| self.register(cpu, link));
+        // The stack may end before.
+        let bytes = self.virtual_bytes::<1024>(stack).map(|bytes| bytes.to_vec());
+        let bytes = bytes.or_else(|| self.virtual_bytes::<128>(stack).map(|bytes| bytes.to_vec()));
+        let words = bytes.iter().flat_map(|bytes| bytes.chunks_exact(8));
+        let words = words.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let is_near = |&word: &u64| word >> 32 == pc >> 32 && word > 8;
+        let follows_call =
+            |&word: &u64| self.virtual_bytes(word - 8).is_some_and(|before| arch.is_call(before));
+        link.into_iter().chain(words).filter(is_near).filter(follows_call).take(CALLERS).collect()
     }
 
     fn print(&self, line: &Line) {

@@ -31,6 +31,10 @@ impl Host for Memory {
 
     fn attend(&self, _: usize) {}
 
+    fn callers(&self, _: &dyn Architecture, cpu: usize, _: u64) -> Vec<u64> {
+        vec![CALLER + cpu as u64]
+    }
+
     fn print(&self, line: &Line) {
         match line {
             Line::Fault(report) => self.faults.lock().expect("no panic").push((**report).clone()),
@@ -39,6 +43,9 @@ impl Host for Memory {
         }
     }
 }
+
+/// The caller of everything that CPU 0 does.
+pub(crate) const CALLER: u64 = 0xffff_ffff_8100_0000;
 
 /// Bits of entries: present, writable, user.
 pub(crate) const MAPPED: u64 = 7;
@@ -90,7 +97,8 @@ impl Guest {
 
     /// A guest of two CPUs, whose memory is empty.
     pub(crate) fn of(arch: &str, modes: &[Mode]) -> Self {
-        let options = Options { modes: modes.to_vec(), limit: 100, settles: true };
+        let (modes, limit) = (modes.to_vec(), 100);
+        let options = Options { modes, limit, settles: true, infers: true };
         let arch = arch::named(arch).expect("it is known");
         let guest = Self { sanitizer: Sanitizer::new(arch, Memory::default(), options) };
         for cpu in 0..2 {
@@ -132,6 +140,11 @@ impl Guest {
 
     pub(crate) fn invalidate(&self, cpu: usize, invalidation: Invalidation) {
         self.sanitizer.invalidate(event(cpu, false), &invalidation, false);
+    }
+
+    /// The CPU begins to load a root.
+    pub(crate) fn load(&self, cpu: usize, invalidation: Invalidation) {
+        self.sanitizer.load_root(event(cpu, false), &invalidation);
     }
 
     pub(crate) fn invalidate_page(&self, cpu: usize, address: u64) {

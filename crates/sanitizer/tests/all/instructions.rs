@@ -173,3 +173,36 @@ fn encodings_of_one_architecture_are_not_those_of_another() {
     let fence = riscv.decode(&0x1200_0073_u32.to_le_bytes(), 0).expect("a fence");
     assert_eq!(fence.operation, Operation::Fence { has_page: false, has_tag: false });
 }
+
+#[test]
+fn calls_are_known_by_their_last_bytes() {
+    let is_call = |arch: &str, bytes: &[u8]| {
+        let mut before = [0x90; 8];
+        before[8 - bytes.len()..].copy_from_slice(bytes);
+        named(arch).expect("it is known").is_call(before)
+    };
+    // call rel32; call *%rax; call *8(%rbx); call *sym(%rip); ret; jmp *%rax.
+    let calls: [&[u8]; 4] =
+        [&[0xe8, 0, 0, 0, 0], &[0xff, 0xd0], &[0xff, 0x53, 8], &[0xff, 0x15, 0, 0, 0, 0]];
+    assert!(calls.iter().all(|call| is_call("x86_64", call)));
+    assert!(!is_call("x86_64", &[0xc3]) && !is_call("x86_64", &[0xff, 0xe0]));
+    // bl; blr x8; b; br x8.
+    for (word, expected) in
+        [(0x9400_0010u32, true), (0xd63f_0100, true), (0x1400_0010, false), (0xd61f_0100, false)]
+    {
+        assert_eq!(is_call("aarch64", &word.to_le_bytes()), expected, "{word:#x}");
+    }
+    // jal ra; jalr ra, s1; c.jalr s1; j; c.jr s1; c.ebreak.
+    assert!(
+        is_call("riscv64", &0x0100_00efu32.to_le_bytes())
+            && is_call("riscv64", &0x0004_80e7u32.to_le_bytes())
+    );
+    assert!(
+        is_call("riscv64", &0x9482u16.to_le_bytes())
+            && !is_call("riscv64", &0x0000_006fu32.to_le_bytes())
+    );
+    assert!(
+        !is_call("riscv64", &0x8482u16.to_le_bytes())
+            && !is_call("riscv64", &0x9002u16.to_le_bytes())
+    );
+}

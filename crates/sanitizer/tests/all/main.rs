@@ -3,5 +3,6 @@
 mod guest;
 mod instructions;
 mod modes;
+mod owners;
 mod pitfalls;
 mod walks;

@@ -349,6 +349,20 @@ fn unused_entry_is_held_while_its_space_was_loaded() {
 }
 
 #[test]
+fn change_while_root_is_loaded_is_no_fault() {
+    // CPU 0 unmaps the page of the space that CPU 1 leaves, after the instruction has begun.
+    for (root, count) in [(OTHER, 0), (ROOT, 1)] {
+        let guest = Guest::new(&[Mode::Speculation]);
+        guest.load(1, whole(Tags::AllButGlobal));
+        guest.store(0, ENTRY, 0);
+        guest.load_root(1, root);
+        guest.reuse(0, FRAME);
+        guest.run(1, true);
+        assert_eq!(guest.faults().len(), count, "{root:#x}");
+    }
+}
+
+#[test]
 fn unused_permission_is_reported_after_settling() {
     for (value, count) in [(FRAME | MAPPED | 0x60, 0), (FRAME | READ_ONLY, 1)] {
         let guest = Guest::new(&[Mode::Speculation]);

@@ -62,9 +62,9 @@ pub(super) struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    /// Returns the command.
-    pub(super) fn command(&self) -> Command {
-        Command::new("qemu-system-x86_64")
+    /// Adds the machine to a command that runs QEMU.
+    pub(super) fn options(&self, command: Command) -> Command {
+        command
             .args(MACHINE)
             .args(self.clock.accelerator())
             .arg("-smp")
@@ -83,7 +83,8 @@ impl Boot<'_> {
     ///
     /// If the guest does not come to its end, or the kernel prints a warning.
     pub(super) fn rows(&self) -> Result<(Vec<Row>, String), Failure> {
-        let (output, end) = watch::run(self.command(), CPU_MS_MAX)?;
+        let (output, end) =
+            watch::run(self.options(Command::new("qemu-system-x86_64")), CPU_MS_MAX)?;
         boot::judge(&self.kernel.image, self.run, &output, end)?;
         if let Some(line) = output.lines().find(|line| is_complaint(line)) {
             eprint!("{output}");

@@ -55,6 +55,25 @@ pub(super) struct Kernel {
     pub(super) symbols: PathBuf,
 }
 
+impl Kernel {
+    /// The address of a function.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel has no such symbol.
+    pub(super) fn address(&self, symbol: &str) -> Result<u64, Failure> {
+        let symbols = Command::new("nm").arg(&self.symbols).output()?;
+        let of = |line: &str| {
+            let (address, rest) = line.split_once(' ')?;
+            let is_it = rest.split_once(' ').is_some_and(|(_, name)| name == symbol);
+            is_it.then(|| u64::from_str_radix(address, 16).ok())?
+        };
+        symbols.lines().find_map(of).ok_or_else(|| {
+            Failure::new(format!("Linux has no function {symbol}"), "name its new one")
+        })
+    }
+}
+
 /// Builds a kernel, unless the cache has it.
 pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
     let folder = folder()?;

@@ -2,6 +2,7 @@
 
 mod guest;
 mod kernel;
+mod sanitized;
 mod table;
 
 use guest::Boot;
@@ -10,6 +11,8 @@ use kernel::Kernel;
 use super::machine::Clock;
 use super::row::{self, Row};
 use super::source::Variant;
+pub(crate) use sanitized::soak;
+
 use super::{STALE_MIN, has_emulator};
 use crate::boots::golden;
 use crate::command::Failure;

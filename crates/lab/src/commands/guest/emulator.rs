@@ -40,6 +40,8 @@ pub(super) struct Emulated<'a> {
     pub(super) memory_mib: u64,
     /// More parameters of the kernel.
     pub(super) append: &'a str,
+    /// QEMU's arguments for a plugin.
+    pub(super) plugin: Option<&'a [String; 2]>,
     /// The directory for what the guest sends.
     pub(super) received: &'a Path,
 }
@@ -72,6 +74,7 @@ impl Emulated<'_> {
                 command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"])
             }
         };
+        command.args(self.plugin.into_iter().flatten());
         command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(self.initramfs);
         command.args(["-append", &format!("{PARAMETERS} {}", self.append)]);
         command

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::commands::sanitize::SanitizeError;
 use crate::error::{BAD_INPUT, CANNOT_RUN, INTERRUPTED, UserError, shown};
 use crate::output::OutputError;
 use crate::recordings::RecordingError;
@@ -54,6 +55,8 @@ pub(crate) enum GuestError {
     Recorder { error: String, remedy: String },
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    #[error(transparent)]
+    Sanitize(#[from] SanitizeError),
     #[error("interrupted, and nothing was recorded")]
     Interrupted,
 }
@@ -63,6 +66,7 @@ impl UserError for GuestError {
         match self {
             Self::Interrupted => INTERRUPTED,
             Self::Output(error) => error.exit_status(),
+            Self::Sanitize(error) => error.exit_status(),
             Self::NoPackage { .. }
             | Self::NoKernel(_)
             | Self::NotAnImage(_)
@@ -98,6 +102,7 @@ impl UserError for GuestError {
             Self::NoLibrary { .. } => "install the library, and run the command again".to_owned(),
             Self::File { .. } => "check the path, and that this user may read it".to_owned(),
             Self::Output(error) => error.remedy(),
+            Self::Sanitize(error) => error.remedy(),
             Self::Temporary(_) => {
                 "free some disk space, or set TMPDIR to another directory".to_owned()
             }

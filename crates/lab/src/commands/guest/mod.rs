@@ -27,7 +27,8 @@ use indicatif::{HumanBytes, ProgressBar};
 use shootdown_run::replay::Survey;
 
 use crate::commands::record::Signals;
-use crate::error::{Failure, shown};
+use crate::commands::sanitize::OfLinux;
+use crate::error::{FOUND, Failure, shown};
 use crate::output::{Existing, Output};
 use crate::progress;
 use crate::recordings::{open, refused};
@@ -47,6 +48,7 @@ Examples:
   shootdown guest --kernel 7.0 --cpus 16 --output gc.shootdown --file app.js -- node app.js
   shootdown guest --kernel /boot/vmlinuz --cpus 64 --counted --output a.shootdown -- ./a.out
   shootdown guest --cpus 8 --file two.sh --take a.shootdown --take b.shootdown -- sh two.sh
+  shootdown guest --sanitize --cpus 8 -- stress-ng --vm 4 --mremap 2 --timeout 60
 
 Boots the kernel under QEMU (software emulation, so all times are of the emulator), in a machine
 that has only the program with its shared libraries, the files that you give with --file, and
@@ -56,8 +58,12 @@ likes in one guest: the last example brings two recordings back.
 Kernels that are named by a version come from Debian's packages; 6.4 is the first version that has
 all events. They are kept in ~/.cache/shootdown.
 
-Exits with the status of the program, with 2 for bad input, with 3 if QEMU, a package or the network
-is missing or the guest fails, or with 130 if Ctrl-C ended the guest.";
+With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that
+never forgets (see `shootdown sanitize`).
+
+Exits with the status of the program, or with 1 if the sanitizer has found a fault; with 2 for bad
+input, with 3 if QEMU, a package or the network is missing or the guest fails, or with 130 if Ctrl-C
+ended the guest.";
 
 /// The options of `shootdown guest`.
 #[derive(Args, Clone, Debug)]
@@ -81,6 +87,9 @@ pub(crate) struct Guest {
     /// The file of the recording; without it, the program runs unrecorded
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Report CPUs that can use translations which they must not use any more
+    #[arg(long, conflicts_with = "output")]
+    sanitize: bool,
     /// Replace FILE, and files that are brought back, if they exist
     #[arg(long)]
     force: bool,
@@ -145,9 +154,14 @@ impl Guest {
             recorder: output.as_ref().map(|_| Recorder { buffer_kib: self.buffer_kib }),
             taken: self.taken.iter().map(PathBuf::as_path).collect(),
         };
+        let sanitizer = match self.sanitize {
+            true => Some(self.sanitizer(&kernel, &busybox, &mut signals, progress)?),
+            false => None,
+        };
         init::add(&mut files, &script, &busybox)?;
         let start = Instant::now();
-        let delivery = self.boot(&kernel, &files, &mut signals, progress)?;
+        let plugin = sanitizer.as_ref().map(OfLinux::arguments);
+        let delivery = self.boot(&kernel, &files, plugin.as_ref(), &mut signals, progress)?;
         progress.finish_and_clear();
         let bytes = match &output {
             Some(output) => {
@@ -164,7 +178,27 @@ impl Guest {
         if let (Some(output), Some(bytes)) = (&self.output, bytes) {
             self.summarise(&delivery, &kernel, (output, bytes), start.elapsed())?;
         }
-        Ok(delivery.status())
+        match sanitizer.map(|sanitizer| sanitizer.conclude()).transpose()? {
+            None | Some(0) => Ok(delivery.status()),
+            Some(_) => Ok(FOUND),
+        }
+    }
+
+    /// Boots the kernel for its symbols, and returns the sanitizer of the next boot.
+    fn sanitizer(
+        &self,
+        kernel: &Kernel,
+        busybox: &Path,
+        signals: &mut Signals,
+        progress: &ProgressBar,
+    ) -> Result<OfLinux, GuestError> {
+        let mut files = Files::default();
+        let command = ["/.shootdown/busybox", "cat", "/proc/kallsyms"].map(OsStr::new).to_vec();
+        let directory = Path::new("/");
+        let script = Script { command, directory, recorder: None, taken: Vec::new() };
+        init::add(&mut files, &script, busybox)?;
+        let delivery = self.boot(kernel, &files, None, signals, progress)?;
+        Ok(OfLinux::new(&delivery.text("stdout"))?)
     }
 
     /// Collects the program, its libraries and the user's files. Returns the program's path.
@@ -190,6 +224,7 @@ impl Guest {
         &self,
         kernel: &Kernel,
         files: &Files,
+        plugin: Option<&[String; 2]>,
         signals: &mut Signals,
         progress: &ProgressBar,
     ) -> Result<Delivery, GuestError> {
@@ -200,13 +235,16 @@ impl Guest {
         archive.flush().map_err(GuestError::Temporary)?;
         drop(archive);
         progress.set_message(format!("booting Linux {} on {} CPUs", kernel.release, self.cpus));
+        // The symbols are those of the addresses that the kernel was linked for.
+        let fixed = if self.sanitize { "nokaslr " } else { "" };
         let emulated = Emulated {
             kernel: &kernel.image,
             initramfs: &initramfs,
             cpus: self.cpus,
             clock: if self.counted { Clock::Instructions } else { Clock::Host },
             memory_mib: self.memory_mib.unwrap_or_else(|| self.memory_for(files)),
-            append: &self.append,
+            append: &format!("{fixed}{}", self.append),
+            plugin,
             received: directory.path(),
         };
         let console = Console { progress, all: self.console };

@@ -12,11 +12,6 @@ use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
 pub(crate) enum SanitizeError {
     #[error("there is neither a program of QEMU nor an architecture")]
     NoProgram,
-    /// QEMU 10.0 executes blocks with conditional callbacks wrongly then, also empty ones.
-    #[error("with -icount, QEMU does not execute the plugin's callbacks as it must")]
-    Counts,
-    #[error("there is no hook, so no frame would get a new owner")]
-    NoHooks,
     #[error("without a function that settles changes, no removed permission can be found")]
     NoSettled,
     #[error("the symbols have none of the functions of the preset {preset}")]
@@ -48,6 +43,8 @@ pub(crate) enum SanitizeError {
     NoTranslation,
     #[error("the run shows nothing: {ran} of {cpus} CPUs ran user code")]
     OneCpu { cpus: usize, ran: usize },
+    #[error("the run shows nothing: the kernel gave no frame that was unmapped to a new owner")]
+    NoOwner,
     #[error("the run shows nothing: {act}: {symbols} was not called")]
     NotCalled { act: &'static str, symbols: String },
 }
@@ -69,10 +66,6 @@ impl UserError for SanitizeError {
     fn remedy(&self) -> String {
         match self {
             Self::NoProgram => "add -- qemu-system-… with its options, or --arch".to_owned(),
-            Self::Counts => "remove -icount; runs are then not the same each time".to_owned(),
-            Self::NoHooks => "add --preset, or --reuse SYMBOL:ARGUMENT with a function that the \
-                              kernel calls to free or to clear a frame"
-                .to_owned(),
             Self::NoSettled => "add --settled SYMBOL, or remove --mode permission".to_owned(),
             Self::NoSymbols { .. } => {
                 "give the symbols of this very kernel with --symbols, or hooks with --reuse"
@@ -108,6 +101,9 @@ impl UserError for SanitizeError {
             Self::OneCpu { .. } => {
                 "use -smp 4, see how many CPUs the kernel finds, and run threads on all".to_owned()
             }
+            Self::NoOwner => "run programs that unmap memory while other threads use it, or add \
+                              --reuse SYMBOL:ARGUMENT with a function that frees a frame"
+                .to_owned(),
             Self::NotCalled { .. } => {
                 "boot with nokaslr, use the symbols of this very kernel, or run more programs"
                     .to_owned()

@@ -5,6 +5,9 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use shootdown_sanitizer::hook::{Event, Unit};
 
+use super::error::SanitizeError;
+use super::symbols::Symbols;
+
 /// A hook: a function of the guest, and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hook {
@@ -56,8 +59,10 @@ impl FromStr for Hook {
 /// A kernel whose hooks are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// Linux: frames that are cleared or copied to. Boot it with nokaslr
+    /// Linux: frames that are freed, cleared or copied to. Boot it with nokaslr
     Linux,
+    /// OSTD, the framework of Asterinas, with its default allocator of frames
+    Ostd,
     /// The kernel of this repository, in fault injection
     Shootdown,
     /// xv6 for RISC-V, and its relatives: kfree
@@ -65,9 +70,37 @@ pub(crate) enum Preset {
 }
 
 impl Preset {
-    pub(super) const fn name(self) -> &'static str {
+    /// The hooks that a kernel with these symbols has.
+    ///
+    /// # Errors
+    ///
+    /// If it has none.
+    pub(super) fn hooks_of(self, symbols: &Symbols) -> Result<Vec<Hook>, SanitizeError> {
+        let has = |hook: &Hook| symbols.addresses(&hook.symbol).next().is_some();
+        let mut found: Vec<Hook> = self.hooks().into_iter().filter(has).collect();
+        // x86-64 without KASLR and with four levels, if `struct page` has an array of its own.
+        let is_x86 = found.iter().any(|hook| hook.symbol == "clear_page_orig");
+        if is_x86 && symbols.addresses("vmemmap_populate").next().is_some() {
+            let unit = Unit::Descriptor(0xffff_ea00_0000_0000, 64);
+            // Pages that go to a CPU's list, by two names, and those that go to the zone.
+            let freed = [
+                ("free_unref_page_commit", Event::Reuse(2, unit, Some(4))),
+                ("free_frozen_page_commit", Event::Reuse(2, unit, Some(4))),
+                ("__free_pages_ok", Event::Reuse(0, unit, Some(1))),
+            ];
+            let freed = freed.map(|(symbol, event)| Hook { symbol: symbol.to_owned(), event });
+            found.extend(freed.into_iter().filter(has));
+        }
+        match found.is_empty() {
+            true => Err(SanitizeError::NoSymbols { preset: self.name() }),
+            false => Ok(found),
+        }
+    }
+
+    const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
+            Self::Ostd => "ostd",
             Self::Shootdown => "shootdown",
             Self::Xv6 => "xv6",
         }
@@ -89,6 +122,12 @@ impl Preset {
             ]
             .map(|symbol| reuse(symbol, Unit::Virtual))
             .to_vec(),
+            // Of a segment, the first frame.
+            Self::Ostd => vec![of(
+                "<osdk_frame_allocator::FrameAllocator as \
+                 ostd::mm::frame::allocator::GlobalFrameAllocator>::dealloc",
+                Event::Reuse(1, Unit::Physical, None),
+            )],
             Self::Xv6 => vec![reuse("kfree", Unit::Physical)],
             Self::Shootdown => vec![
                 reuse("shootdown_freed", Unit::Physical),

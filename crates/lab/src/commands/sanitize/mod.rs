@@ -40,12 +40,16 @@ Examples:
   shootdown sanitize --arch riscv64 --kernel kernel/kernel --preset xv6 -- -M virt -bios none \\
     -smp 3 -m 128M -nographic -drive file=fs.img,if=none,format=raw,id=x0
   shootdown sanitize --kernel my.elf --reuse frame_free:1:physical -- -smp 4 -nographic
+  shootdown sanitize -- qemu-system-aarch64 -M virt -smp 4 -kernel my.elf -nographic
 
 Runs QEMU with the guest's console as QEMU has it. A fault is printed on standard error when it is
 found, and a summary on standard output at the end. A hook is SYMBOL:ARGUMENT[:UNIT[:ORDER]]: where
 the kernel calls SYMBOL, the frame in the argument with this number (from 1 on) has a new owner. The
 unit is `virtual` (an address that maps the frame), `physical`, `number`, or `descriptor/BASE/BYTES`
-(an element of an array); ORDER is the argument with the logarithm of the number of frames.
+(an element of an array); ORDER is the argument with the logarithm of the number of frames. Without
+such a hook, a frame that was unmapped has a new owner when the kernel has overwritten it by another
+mapping, when another page has it after a store of the kernel, or when it is a page table. With
+QEMU's -icount shift=N,sleep=off, a run gives the same result each time.
 
 Exits with status 0 if nothing was found, with 1 if something was, with 2 for bad input or a run
 that shows nothing: fewer than two CPUs ran user code, or no frame was reused; and with 3 if QEMU or
@@ -122,9 +126,6 @@ fn has_option(options: &[OsString], name: &str) -> bool {
 impl Sanitize {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let (program, options) = self.program()?;
-        if has_option(options, "-icount") {
-            return Err(SanitizeError::Counts.into());
-        }
         let (symbols, hooks) = self.hooks()?;
         let json = self.json.as_ref().map(|path| Output::page(path, "--json", &[])).transpose()?;
         let plugin = Plugin::find(self.plugin.as_deref())?;
@@ -178,18 +179,7 @@ impl Sanitize {
         let mut hooks = self.reuse.clone();
         hooks.extend(self.settled.iter().map(|symbol| Hook::settled(symbol)));
         if let Some(preset) = self.preset {
-            let known = preset.hooks();
-            let found: Vec<Hook> = known
-                .into_iter()
-                .filter(|hook| symbols.addresses(hook.symbol()).next().is_some())
-                .collect();
-            if found.is_empty() {
-                return Err(SanitizeError::NoSymbols { preset: preset.name() });
-            }
-            hooks.extend(found);
-        }
-        if !hooks.iter().any(Hook::is_reuse) {
-            return Err(SanitizeError::NoHooks);
+            hooks.extend(preset.hooks_of(&symbols)?);
         }
         if self.modes.contains(&Mode::Permission) && !hooks.iter().any(Hook::is_settled) {
             return Err(SanitizeError::NoSettled);
@@ -264,6 +254,57 @@ impl Sanitize {
     }
 }
 
+/// A plugin that watches Linux, which another command runs.
+#[derive(Debug)]
+pub(crate) struct OfLinux {
+    plugin: Plugin,
+    symbols: Symbols,
+    hooks: Vec<Hook>,
+}
+
+impl OfLinux {
+    /// The plugin for a kernel with these symbols, in all modes for which Linux has hooks.
+    ///
+    /// # Errors
+    ///
+    /// If there is no plugin, or the symbols have no hook.
+    pub(crate) fn new(kallsyms: &str) -> Result<Self, SanitizeError> {
+        let symbols = Symbols::of_kallsyms(kallsyms)?;
+        let hooks = Preset::Linux.hooks_of(&symbols)?;
+        let plugin = Plugin::find(None)?.with_hooks(&hooks, &symbols)?.with(&Mode::ALL, 20);
+        Ok(Self { plugin, symbols, hooks })
+    }
+
+    /// QEMU's arguments.
+    pub(crate) fn arguments(&self) -> [String; 2] {
+        self.plugin.arguments()
+    }
+
+    /// Prints the faults of a run that has ended, and the totals. Returns the number of faults.
+    ///
+    /// # Errors
+    ///
+    /// If the plugin could not work, or a run without faults shows nothing.
+    pub(crate) fn conclude(&self) -> Result<usize, SanitizeError> {
+        let (mut printed, mut last) = (0, Totals::default());
+        for line in self.plugin.lines()?.read()? {
+            match line {
+                Line::Fault(report) => {
+                    printed += 1;
+                    eprint!("{}", text::fault(&report, printed, &self.symbols, &self.plugin));
+                }
+                Line::Progress(totals) | Line::Ended(totals) => last = totals,
+                Line::Refused { cause } => return Err(SanitizeError::Refused { cause }),
+            }
+        }
+        if printed == 0 {
+            judge(&last, &self.hooks)?;
+        }
+        eprint!("{}", text::summary(&last, printed));
+        Ok(printed)
+    }
+}
+
 /// Asks QEMU to end, which prints the totals; and ends it if it does not.
 fn end(child: &mut Child, asked: &Instant) {
     if asked.elapsed() < PATIENCE {
@@ -284,6 +325,9 @@ pub(crate) fn judge(totals: &Totals, hooks: &[Hook]) -> Result<(), SanitizeError
     }
     if totals.cpus_in_user_mode < 2 {
         return Err(SanitizeError::OneCpu { cpus: totals.cpus, ran: totals.cpus_in_user_mode });
+    }
+    if totals.reused == 0 && !hooks.iter().any(Hook::is_reuse) {
+        return Err(SanitizeError::NoOwner);
     }
     for (count, is_of, act) in [
         (totals.reused, Hook::is_reuse as fn(&Hook) -> bool, "no frame was reused"),
@@ -312,6 +356,8 @@ mod tests {
             Totals { cpus_in_user_mode: 1, ..shows.clone() },
             Totals { reused: 0, ..shows.clone() },
         ];
+        let no_owner = judge(&without[2], &[]).unwrap_err().to_string();
+        assert!(no_owner.contains("no frame that was unmapped"), "{no_owner}");
         let causes = without.map(|totals| judge(&totals, &hooks).unwrap_err().to_string());
         assert!(causes[0].contains("no address was translated"), "{causes:?}");
         assert!(causes[1].contains("1 of 4 CPUs ran user code"), "{causes:?}");

@@ -90,10 +90,15 @@ impl Plugin {
         ["-plugin".to_owned(), format!("{path},out={out}{}", self.arguments)]
     }
 
-    /// The symbol of the hook that made an entry a fault.
-    pub(super) fn hook(&self, deed: Deed) -> &str {
-        let (Deed::Reused(index) | Deed::Settled(index)) = deed;
-        self.hooks.get(index).map_or("?", String::as_str)
+    /// The event that made an entry a fault.
+    pub(super) fn deed(&self, deed: Deed) -> String {
+        let hook = |index| format!("in {}", self.hooks.get(index).map_or("?", String::as_str));
+        match deed {
+            Deed::Reused(index) | Deed::Settled(index) => hook(index),
+            Deed::Overwritten => "which has overwritten it by another mapping".to_owned(),
+            Deed::Mapped => "which uses it by another page".to_owned(),
+            Deed::Walked => "which walks it as a page table".to_owned(),
+        }
     }
 
     /// The lines that the plugin writes.

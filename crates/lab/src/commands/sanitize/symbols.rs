@@ -42,8 +42,22 @@ impl Symbols {
         } else {
             lines(&String::from_utf8_lossy(&bytes))
         };
+        Self::checked(found, path)
+    }
+
+    /// Reads lines of `/proc/kallsyms`.
+    ///
+    /// # Errors
+    ///
+    /// If there are none, or all addresses are 0.
+    pub(crate) fn of_kallsyms(text: &str) -> Result<Self, SanitizeError> {
+        Self::checked(lines(text), Path::new("/proc/kallsyms"))
+    }
+
+    fn checked(found: Vec<(u64, String)>, path: &Path) -> Result<Self, SanitizeError> {
         if found.is_empty() {
-            return Err(failed("it has no symbols".to_owned()));
+            let (path, error) = (path.to_owned(), "it has no symbols".to_owned());
+            return Err(SanitizeError::Symbols { path, error });
         }
         if found.iter().all(|(address, _)| *address == 0) {
             return Err(SanitizeError::HiddenAddresses(path.to_owned()));
@@ -62,16 +76,17 @@ impl Symbols {
         self.by_address.iter().filter(move |(_, found)| found == name).map(|(address, _)| *address)
     }
 
+    /// The function with an address, and the distance from its start.
+    pub(super) fn function(&self, address: u64) -> Option<(String, u64)> {
+        let after = self.by_address.partition_point(|(start, _)| *start <= address);
+        let (start, name) = &self.by_address[after.checked_sub(1)?];
+        (address - start < LONGEST).then(|| (name.clone(), address - start))
+    }
+
     /// The function with an address and the distance from its start, or the address alone.
     pub(super) fn place(&self, address: u64) -> String {
-        let after = self.by_address.partition_point(|(start, _)| *start <= address);
-        let found = after.checked_sub(1).map(|index| &self.by_address[index]);
-        match found {
-            Some((start, name)) if address - start < LONGEST => {
-                format!("{name}+{:#x}", address - start)
-            }
-            _ => format!("{address:#x}"),
-        }
+        self.function(address)
+            .map_or_else(|| format!("{address:#x}"), |(name, at)| format!("{name}+{at:#x}"))
     }
 }
 

@@ -40,15 +40,17 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
         Some(change) => {
             let (time, by, pc) = (change.at.time, change.cpu, place(change.at.pc));
             let _ = writeln!(text, "  changed   at time {time}, by CPU {by} at {pc}");
+            text += &callers(&report.change_callers, symbols);
         }
         None => text += "  changed   not seen: the page table is as it was\n",
     }
-    let (time, by, hook) = (act.at.time, act.cpu, plugin.hook(act.deed));
+    let (time, by, deed) = (act.at.time, act.cpu, plugin.deed(act.deed));
     let event = match act.deed {
-        Deed::Reused(_) => "new owner",
         Deed::Settled(_) => "settled  ",
+        _ => "new owner",
     };
-    let _ = writeln!(text, "  {event} at time {time}, by CPU {by} in {hook}");
+    let _ = writeln!(text, "  {event} at time {time}, by CPU {by} {deed}");
+    text += &callers(&report.act_callers, symbols);
     if report.later.is_empty() {
         text += "  since     no invalidation on this CPU\n";
     }
@@ -57,6 +59,17 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
         let _ = writeln!(text, "  since     at time {time}, {pc}: {left}");
     }
     text
+}
+
+/// The callers that have symbols.
+fn callers(callers: &[u64], symbols: &Symbols) -> String {
+    let mut names: Vec<String> =
+        callers.iter().filter_map(|&pc| symbols.function(pc).map(|(name, _)| name)).collect();
+    names.dedup();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("            from {}\n", names.join(", ")),
+    }
 }
 
 fn bytes(count: u64) -> String {

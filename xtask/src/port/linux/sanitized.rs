@@ -1,0 +1,163 @@
+//! Linux beside a TLB that never forgets: broken in ten ways, each of which it must find, and
+//! intact for long, where it must find nothing.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::guest::{self, Boot};
+use super::has_emulator;
+use super::kernel::{self, Kernel};
+use crate::command::{Command, Failure, cargo, unwritable};
+use crate::port::debugger::Debugger;
+use crate::port::machine::Clock;
+use crate::port::source::{Arch, Variant};
+
+/// A way to break Linux: what it does, a function, the code in it that is replaced (none: its first
+/// bytes) with the new code, and what the guest runs.
+struct Fault(&'static str, &'static str, (&'static str, &'static str), &'static str);
+
+const FUNC: &str = "flush_tlb_func";
+const MM_RANGE: &str = "flush_tlb_mm_range";
+const RET: &str = "c3";
+const RET_FALSE: &str = "31c0c3";
+
+/// Programs that unmap, with tables and without.
+const UNMAP: &str = "purge,200:mmap,100:replace,50";
+/// The first one calls `madvise`, at which the guest is stopped.
+const FREE_TABLES: &str = "purge,2:tables-idle,50:exit,10";
+
+/// The code of the pinned version, as Debian's GCC compiles it. In order: the handler returns for a
+/// flush of one space; the jump to the flush is left out; `freed_tables` is stored as 0; `end` is
+/// stored from the register of `start`.
+const FAULTS: [Fault; 10] = [
+    Fault("no other CPU is interrupted", "native_flush_tlb_multi", ("", RET), UNMAP),
+    Fault("no range is flushed", MM_RANGE, ("", RET), UNMAP),
+    Fault("no CPU flushes, itself included", FUNC, ("", RET), UNMAP),
+    Fault("every CPU counts as lazy", "should_flush_tlb", ("", RET_FALSE), UNMAP),
+    Fault("no single page is invalidated", "native_flush_tlb_one_user", ("", RET), UNMAP),
+    Fault("an interrupted CPU does nothing", FUNC, ("4839ca7406", "4839ca6690"), UNMAP),
+    Fault("no function runs on other CPUs", "smp_call_function_many_cond", ("", RET), UNMAP),
+    Fault("pages are freed before a flush", "tlb_finish_mmu", ("f40875", "f4086690"), UNMAP),
+    Fault("lazy CPUs keep freed tables", MM_RANGE, ("44884625", "c6462500"), FREE_TABLES),
+    Fault("a range ends where it starts", MM_RANGE, ("48897e10", "4c894e10"), UNMAP),
+];
+
+/// The function at which a guest is stopped, when its first program runs.
+const STOP: &str = "do_madvise";
+
+/// The hooks of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hooks {
+    Preset,
+    /// None: new owners are inferred.
+    Inferred,
+}
+
+const MODES: &str = "--mode reuse --mode tables --mode speculation";
+
+/// Breaks stock Linux in each way, and then runs both kernels for these minutes.
+pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
+    has_emulator(Arch::X86_64)?;
+    cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
+        .run()?;
+    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
+    let archive = guest::archive()?;
+    let runs = Runs { archive };
+    for fault in &FAULTS {
+        runs.break_linux(&kernels[0], fault)?;
+    }
+    let begin = Instant::now();
+    let is_over = || begin.elapsed() >= Duration::from_secs(minutes * 60);
+    for cpus in [4, 8, 16].into_iter().cycle() {
+        for kernel in &kernels {
+            for (hooks, modes) in
+                [(Hooks::Preset, ""), (Hooks::Inferred, ""), (Hooks::Preset, MODES)]
+            {
+                if is_over() {
+                    return Ok(());
+                }
+                runs.storm(kernel, cpus, hooks, modes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Runs {
+    archive: PathBuf,
+}
+
+impl Runs {
+    /// The command, which boots a kernel.
+    fn command(&self, boot: &Boot<'_>, hooks: Hooks, options: &str) -> Command {
+        let program = crate::output().join("ci/shootdown");
+        let command = Command::new(program).args("sanitize --symbols").arg(&boot.kernel.symbols);
+        let command = match hooks {
+            Hooks::Preset => command.args("--preset linux"),
+            Hooks::Inferred => command,
+        };
+        boot.options(command.args(options).args("-- qemu-system-x86_64"))
+    }
+
+    /// Every program at the same time, while CPUs come and go. Nothing may be found.
+    fn storm(&self, kernel: &Kernel, cpus: u32, hooks: Hooks, modes: &str) -> Result<(), Failure> {
+        let boot =
+            Boot { kernel, archive: &self.archive, cpus, clock: Clock::Host, run: "storm,60" };
+        let begin = Instant::now();
+        let output = self.command(&boot, hooks, modes).captured()?;
+        let (text, name) = (String::from_utf8_lossy(&output.stdout), kernel.variant.name());
+        println!(
+            "{name}, {cpus} CPUs, {hooks:?} {modes}: {} s\n{}",
+            begin.elapsed().as_secs(),
+            totals(&text)
+        );
+        if output.status.success() && text.contains("nothing was found") {
+            return Ok(());
+        }
+        eprint!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        Err(Failure::new(format!("the sanitizer on intact {name} Linux"), "read its output above"))
+    }
+
+    /// Boots a kernel, breaks it, and expects a fault.
+    fn break_linux(&self, kernel: &Kernel, fault: &Fault) -> Result<(), Failure> {
+        let Fault(does, symbol, code, run) = *fault;
+        let (stop, place) = (kernel.address(STOP)?, kernel.address(symbol)?);
+        let socket = crate::output().join("ports/linux/debugger");
+        if socket.exists() {
+            fs::remove_file(&socket).map_err(unwritable(&socket))?;
+        }
+        let boot = Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, run };
+        let options = format!("{MODES} --limit 1 --seconds 300");
+        let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
+        let command = self.command(&boot, Hooks::Preset, &options).args(&waiting);
+        let debugged = thread::spawn(move || {
+            let mut debugger = Debugger::connect(&socket)?;
+            debugger.run_to(stop)?;
+            debugger.replace(place, code)?;
+            debugger.leave()
+        });
+        let output = command.captured()?;
+        let found = String::from_utf8_lossy(&output.stderr);
+        let broken = debugged.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic")));
+        broken.map_err(|error| Failure::new(format!("{symbol}: {error}"), "check FAULTS"))?;
+        match (output.status.code(), found.lines().find(|line| line.starts_with("fault"))) {
+            (Some(1), Some(line)) => {
+                println!("{does}: {line}");
+                Ok(())
+            }
+            _ => {
+                eprint!("{found}");
+                let cause = format!("the sanitizer does not find that {does}");
+                Err(Failure::new(cause, "read its output above"))
+            }
+        }
+    }
+}
+
+/// The lines with the sanitizer's totals.
+fn totals(output: &str) -> String {
+    let lines = output.lines().skip_while(|line| !line.contains("of them in user mode"));
+    lines.map(|line| format!("  {line}\n")).collect()
+}
