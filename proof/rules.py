@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @cache
 def kinds() -> dict[str, str]:
     """Each rule of the engine, with its kind: `Fence`, `Step`, or the ordering."""
-    text = (ROOT / "crates/shootdown/src/base/rules.rs").read_text()
+    text = (ROOT / "crates/shootdown/src/base/rules/list.rs").read_text()
     body = text[text.index("\nrules! {") :]
     return {name: ordering or kind for name, kind,
         ordering in re.findall(r"^    (\w+): (?:Kind::)?(Fence|Step|Ordering\((\w+)\)),", body, re.M)}

@@ -2,7 +2,7 @@
 //! question, in their order, each with the line of the engine that it stands for, as `function:
 //! what`. Orderings come from the engine's table of rules.
 //!
-//! The functions are in these files of `crates/shootdown/src`: `switch_to` in `path/switch.rs`;
+//! The functions are in these files of `crates/shootdown/src`: `switch_to` in `path/switch`;
 //! `choose_asid`, `roll_over`, `current_asid`, `pin_locked` and `global_tag` in
 //! `state/tag/global.rs`; `choose`, `reserved_in` and `is_reserved` in `state/tag/reserved.rs`;
 //! `listed` and `write_list` in `state/tag/asids`; `bump`, `record` and `read` in

@@ -30,14 +30,14 @@
 //! The protocol between the batch and an operation that finds an entry empty is in
 //! [`rules`](crate::base::rules).
 
+mod mark;
+mod sent;
+
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::{self, ManuallyDrop};
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
-use core::sync::atomic::Ordering::Relaxed;
 
-use crate::base::memory::{Word, order};
-use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::trace_event::{FlushCause, TraceScope};
@@ -47,6 +47,8 @@ use crate::path::trace::pages_of;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
+
+pub use sent::SentBatch;
 
 /// Default number of spaces in a batch: the number of pages that Linux reclaims at a time
 /// (`SWAP_CLUSTER_MAX`), which is enough if each page is mapped once.
@@ -233,108 +235,7 @@ impl<M: Machine, S> fmt::Debug for BatchEntry<'_, M, S> {
     }
 }
 
-/// A batch whose flush was sent.
-///
-/// Dropping it waits for the flush, and then drops the pages.
-#[must_use = "`wait` returns the pages, which can be freed then"]
-pub struct SentBatch<'b, 'e, M, S, B, const SPACES: usize = BATCH_SPACES>
-where
-    M: Machine,
-    S: Deref<Target = Space<M>>,
-    B: Default,
-{
-    pending: Pending<'e, M>,
-    /// The spaces of the batch stay marked until the flush is done.
-    batch: &'b mut Batch<S, B, SPACES>,
-}
-
-impl<M: Machine, S, B: Default, const SPACES: usize> SentBatch<'_, '_, M, S, B, SPACES>
-where
-    S: Deref<Target = Space<M>>,
-{
-    /// Waits until no CPU can use the pages any more, and returns them. See [`Pending::wait`].
-    pub fn wait(mut self) -> B {
-        self.finish()
-    }
-
-    /// Returns `true` if no CPU can use the pages any more, without waiting. See [`Pending::poll`].
-    pub fn poll(&mut self) -> bool {
-        self.pending.poll()
-    }
-
-    fn finish(&mut self) -> B {
-        self.pending.wait();
-        let machine = &self.pending.engine.machine;
-        let Batch { spaces, count, pages } = &mut *self.batch;
-        for batched in spaces[..mem::take(count)].iter_mut().filter_map(Option::take) {
-            batched.space.unmark_batched(machine);
-        }
-        mem::take(&mut **pages)
-    }
-}
-
-impl<M: Machine, S, B: Default, const SPACES: usize> Drop for SentBatch<'_, '_, M, S, B, SPACES>
-where
-    S: Deref<Target = Space<M>>,
-{
-    fn drop(&mut self) {
-        drop(self.finish());
-    }
-}
-
-impl<M: Machine, S, B: Default, const SPACES: usize> fmt::Debug
-    for SentBatch<'_, '_, M, S, B, SPACES>
-where
-    S: Deref<Target = Space<M>>,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SentBatch").field(&self.pending).finish()
-    }
-}
-
-impl<M: Machine> Space<M> {
-    /// Returns `true` if a batch has unmapped pages of this space, and their flush is not yet done.
-    ///
-    /// Call this after changing page tables of the space, or use [`PinnedCpu::flush_if_batched`].
-    /// See [`Rule::BatchedAcquire`].
-    #[inline]
-    pub fn is_batched(&self, machine: &M) -> bool {
-        self.batched.load(order(machine, Rule::BatchedAcquire)) != 0
-    }
-
-    /// Marks the space, before a batch unmaps pages of it.
-    fn mark_batched(&self, machine: &M) {
-        if !machine.breaks(Rule::MarkBatched) {
-            // Relaxed: the kernel clears the entry after this, with release.
-            self.batched.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Removes the mark of one batch, when no CPU uses the pages that the batch unmapped. See
-    /// [`Rule::BatchedRelease`].
-    fn unmark_batched(&self, machine: &M) {
-        if !machine.breaks(Rule::MarkBatched) {
-            self.batched.fetch_add(1_u64.wrapping_neg(), order(machine, Rule::BatchedRelease));
-        }
-    }
-}
-
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Flushes `extent` of `space`, if a [`Batch`] has unflushed pages of the space. (Linux:
-    /// `flush_tlb_batched_pending`.)
-    ///
-    /// Call this after changing page tables, if you found nothing to flush where reclaim may just
-    /// have unmapped a page. When the returned [`Pending`] is done, no CPU uses that page. If you
-    /// also have entries to flush, then check [`Space::is_batched`] and do one
-    /// [`flush`](Self::flush) of the whole extent of the operation, which covers both.
-    pub fn flush_if_batched(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
-        if space.is_batched(self.machine()) {
-            self.flush(space, extent)
-        } else {
-            Pending::done(self.engine)
-        }
-    }
-
     /// Flushes the unmapped extents of several spaces, and rings each CPU at most once.
     fn flush_spaces<S>(&self, spaces: &[Option<BatchedSpace<S>>]) -> Pending<'e, M>
     where

@@ -1,52 +1,11 @@
 //! The extent of a flush: a few pages of one size, or the whole address space.
 
+mod page_size;
+
 use core::fmt;
 use core::ops::Range;
 
-/// The size of a page, or of the block that one leaf entry maps, as a power of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageSize {
-    shift: u8,
-}
-
-impl PageSize {
-    /// 4 KiB.
-    pub const SIZE_4K: Self = Self { shift: 12 };
-    /// 16 KiB (Arm, 16 K granule).
-    pub const SIZE_16K: Self = Self { shift: 14 };
-    /// 64 KiB (Arm, 64 K granule).
-    pub const SIZE_64K: Self = Self { shift: 16 };
-    /// 2 MiB.
-    pub const SIZE_2M: Self = Self { shift: 21 };
-    /// 1 GiB.
-    pub const SIZE_1G: Self = Self { shift: 30 };
-
-    /// A page of `2^shift` bytes.
-    ///
-    /// # Panics
-    ///
-    /// If `shift` is not within 12 to 43.
-    #[must_use]
-    #[inline]
-    pub const fn from_shift(shift: u8) -> Self {
-        assert!(shift >= 12 && shift <= 43, "page sizes from 4 KiB to 8 TiB");
-        Self { shift }
-    }
-
-    /// The base-2 logarithm of the size in bytes.
-    #[must_use]
-    #[inline]
-    pub const fn shift(self) -> u8 {
-        self.shift
-    }
-
-    /// The size in bytes.
-    #[must_use]
-    #[inline]
-    pub const fn bytes(self) -> u64 {
-        1 << self.shift
-    }
-}
+pub use page_size::PageSize;
 
 /// The extent of a flush: up to [`MAX_PAGES`](Extent::MAX_PAGES) consecutive pages of one size, or
 /// the whole space. A flag records that page tables above it are about to be freed. Another one
@@ -150,7 +109,7 @@ impl Extent {
     /// [`Machine::flush_ceiling`](crate::Machine::flush_ceiling).
     #[must_use]
     pub const fn long(range: Range<u64>, size: PageSize) -> Self {
-        let (start, end, mut shift) = (range.start, range.end, size.shift);
+        let (start, end, mut shift) = (range.start, range.end, size.shift());
         let mut extent = Self::range(start..end, size);
         // A range that ends before it begins may be within one large page.
         let is_range = start <= end.wrapping_sub(1);
@@ -158,7 +117,11 @@ impl Extent {
             shift += Self::LONG_STEP;
             extent = Self::range(start..end, PageSize { shift });
         }
-        if extent.is_whole() || shift == size.shift { extent } else { Self(extent.0 | Self::LONG) }
+        if extent.is_whole() || shift == size.shift() {
+            extent
+        } else {
+            Self(extent.0 | Self::LONG)
+        }
     }
 
     /// Returns `true` if the extent is [long](Self::long): its pages may consist of smaller ones,

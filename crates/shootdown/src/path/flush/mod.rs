@@ -10,10 +10,13 @@
 //!
 //! A flush that finds no other CPU in the mask ends after the second part. This is the fast path.
 
+mod here;
+mod kernel;
+mod several;
+mod walkers;
+
 use core::slice;
 
-use crate::base::ids::CpuId;
-use crate::base::memory::fence;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::cpumask::Others;
@@ -21,15 +24,15 @@ use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::notify::{Flush, RingTo, WalkerPolicy};
+use crate::path::notify::{Flush, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::path::trace::pages_of;
-use crate::state::cpu_state::CpuState;
-use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
+
+pub(crate) use several::Notified;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of `space`. Call this after you change the page tables, and before the
@@ -229,166 +232,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         cleared
     }
 
-    /// Flushes several extents. `pending` must have nothing to wait for yet.
-    #[inline(never)]
-    fn flush_several(&self, space: &Space<M>, extents: &ExtentSet, pending: &mut Pending<'e, M>) {
-        let all = extents.as_slice();
-        let extents = extents.up_to(self.machine().flush_ceiling());
-        let count = extents.len() as u64;
-        let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
-        let flush =
-            Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
-        let has_devices = self.read_others(space, &mut pending.waiting);
-        let is_alone = self.is_alone(space, &pending.waiting);
-        let mut cleared = generation;
-        if is_alone {
-            self.counters().flushes_local.add_unshared(1);
-        } else {
-            cleared = self.notify_others(space, &flush, pending);
-        }
-        self.flush_all_here(space, extents, generation);
-        if is_alone && self.machine().tagging() == Tagging::Global {
-            self.note_flushed_alone(space, generation - count, generation);
-        }
-        if has_devices {
-            // All extents, because the ceiling is that of CPUs.
-            self.flush_devices(space, all);
-        }
-        pending.horizon = Horizon::of(space.id(), generation, cleared);
-    }
-
-    /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
-    /// be freed. Adds the CPUs that must be interrupted to `present`. Returns the generation, and
-    /// the method with which CPUs are notified.
-    ///
-    /// This function does not invalidate on this CPU: the caller does so later if the CPU uses the
-    /// space. Otherwise the CPU catches up when it returns to the space.
-    pub(crate) fn flush_one_of_several(
-        &self,
-        space: &Space<M>,
-        extents: &[Extent],
-        present: &mut CpuSet<M::CpuBits>,
-    ) -> (u64, Notified) {
-        let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
-        let mut others = CpuSet::new();
-        if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents);
-        }
-        let is_alone = self.is_alone(space, &others);
-        let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
-        let flush = Flush { extents, generation, walkers, cause };
-        if !is_alone || self.presence_word().is_lazy_on(space.id()) {
-            self.log_all(space, &flush);
-        }
-        if is_alone {
-            self.counters().flushes_local.add_unshared(1);
-            return (generation, Notified::ByInterrupts);
-        }
-        let scan = self.scan(space, &flush, &mut others);
-        let is_broadcast = self.try_broadcast(space, scan.tag, &others, extents, generation);
-        if !is_broadcast {
-            self.count_if_local(&others);
-            present.insert_all(&others);
-        }
-        self.note_skipped(space, &scan, 0);
-        let notified = if is_broadcast { Notified::ByBroadcast } else { Notified::ByInterrupts };
-        (generation, notified)
-    }
-
-    /// Notifies every CPU that could still walk unhooked page tables of `space`. When the returned
-    /// [`Pending`] is done, its [`Horizon`] clears the tables of every flush before this call: they
-    /// can be freed.
-    ///
-    /// For a kernel that has no room left in [`Quarantine`](crate::Quarantine). Interrupts CPUs
-    /// that are lazy on the space, and some that use it: a CPU that has not been lazy since the
-    /// last flush has not published that it has caught up.
-    ///
-    /// # Panics
-    ///
-    /// If the space is another engine's.
-    pub fn flush_walkers(&self, space: &Space<M>) -> Pending<'e, M> {
-        let _operation = self.begin();
-        assert!(self.engine.owns(space), "the space is another engine's");
-        let (machine, began_ns) = (self.machine(), self.begin_trace());
-        let generation = space.log.generation(machine);
-        // Pairs with SwitchFence: this CPU observes the presence of a CPU that switches in and has
-        // not read this generation. Without: that CPU walks unhooked tables, and is not rung.
-        fence(machine, Rule::FlushWalkersFence);
-        let is_broadcast = self.try_broadcast_whole(space, space.global_tag(machine), generation);
-        let mut pending = Pending::done(self.engine);
-        pending.horizon = Horizon::of(space.id(), generation, generation);
-        self.read_others(space, &mut pending.waiting);
-        pending.waiting.retain(|cpu| {
-            let state = machine.state(cpu);
-            let presence = state.presence_word(machine);
-            if is_broadcast && presence.is_on(space.id()) {
-                return false;
-            }
-            let is_coming = presence.is_switching_to(space.id());
-            // Includes active CPUs: such a CPU may be returning, and not have caught up yet.
-            let is_behind = || state.hazard(machine).is(space) && state.seen(machine) < generation;
-            (is_coming || is_behind()) && !machine.breaks(Rule::InterruptWalkers)
-        });
-        self.ring_all(&mut pending, RingTo::Invalidate);
-        if is_broadcast {
-            self.await_broadcast(&mut pending);
-        }
-        if self.has_loaded(space) {
-            self.catch_up(space);
-        }
-        let scope = TraceScope::Space(space.id());
-        self.end_trace(began_ns, FlushCause::Walkers, scope, Some(0), &mut pending);
-        pending
-    }
-
-    /// Flushes `extent` of the kernel's own translations, global ones included, on every CPU that
-    /// is online, because idle CPUs also run the kernel.
-    ///
-    /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
-    pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
-        self.flush_kernel_all(if extent.is_empty() { &[] } else { slice::from_ref(&extent) })
-    }
-
-    /// Flushes several extents of the kernel's own translations in one flush, which interrupts each
-    /// CPU once. Flushes nothing if there is no extent.
-    ///
-    /// For a kernel that collects the ranges that it unmaps, and flushes when it has many. (Linux:
-    /// `vunmap` with lazy purging.)
-    pub fn flush_kernel_gathered(&self, extents: &ExtentSet) -> Pending<'e, M> {
-        self.flush_kernel_all(extents.up_to(self.machine().flush_ceiling()))
-    }
-
-    fn flush_kernel_all(&self, extents: &[Extent]) -> Pending<'e, M> {
-        let (_operation, began_ns) = (self.begin(), self.begin_trace());
-        let mut pending = Pending::done(self.engine);
-        if !extents.is_empty() {
-            self.flush_kernel_extents(extents, &mut pending);
-            let (cause, pages) = (FlushCause::Kernel, pages_of::<M>(extents));
-            self.end_trace(began_ns, cause, TraceScope::Kernel, pages, &mut pending);
-        }
-        pending
-    }
-
-    fn flush_kernel_extents(&self, extents: &[Extent], pending: &mut Pending<'e, M>) {
-        let (machine, kernel) = (self.machine(), self.engine.kernel());
-        self.publish_tables();
-        // A machine broadcasts all extents or none. If one is refused, all CPUs are rung for all.
-        if extents.iter().all(|&extent| self.try_broadcast_kernel(extent)) {
-            self.await_broadcast(pending);
-            return;
-        }
-        let last = kernel.bump(machine, extents.len() as u64);
-        for (generation, &extent) in (last + 1 - extents.len() as u64..).zip(extents) {
-            kernel.record(machine, generation, extent, Cause::Explicit);
-        }
-        if !machine.breaks(Rule::RingOnline) {
-            self.engine.online().read_into(machine, &mut pending.waiting);
-            pending.waiting.remove(self.id);
-        }
-        self.ring_online(pending);
-        self.catch_up_with_kernel();
-    }
-
     /// Removes from the space's cpumask all CPUs that are not present on the space. Such a CPU
     /// registers again when it next switches to the space. Returns `false` if another CPU is
     /// trimming the mask.
@@ -452,68 +295,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn is_pinned(&self, space: &Space<M>) -> bool {
         self.machine().tagging() == Tagging::Global && space.is_pinned(self.machine())
     }
-
-    /// Invalidates on this CPU, for a flush of one extent.
-    #[inline]
-    fn flush_here(&self, space: &Space<M>, extent: Extent, generation: u64) {
-        if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
-            return;
-        }
-        let (machine, slot) = (self.machine(), self.loaded_slot());
-        // The common case, without reading the log: this CPU has missed no other flush.
-        if self.seen_of_loaded(space) + 1 == generation
-            && extent.page_count_within(machine.flush_ceiling())
-        {
-            machine.invalidate(slot.tag(), extent);
-            slot.set_generation(generation);
-            self.counters().flushes_ranged.add_unshared(1);
-            self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
-        } else {
-            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
-        }
-    }
-
-    /// Invalidates on this CPU, for a flush of several extents.
-    pub(crate) fn flush_all_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
-        if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
-            return;
-        }
-        let (machine, slot) = (self.machine(), self.loaded_slot());
-        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
-        if self.seen_of_loaded(space) + extents.len() as u64 == generation
-            && !extents[0].is_unbounded()
-            && weight <= machine.flush_ceiling()
-        {
-            for &extent in extents {
-                machine.invalidate(slot.tag(), extent);
-            }
-            slot.set_generation(generation);
-            self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-            self.counters().pages_invalidated.add_unshared(weight as u64);
-        } else {
-            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn catch_up_after_flush(
-        engine: &'e Shootdown<M>,
-        cpu: &'e CpuState<M>,
-        id: CpuId,
-        space: &Space<M>,
-    ) {
-        Self::of(engine, cpu, id).catch_up(space);
-    }
-}
-
-/// The method with which the CPUs that are present are notified.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notified {
-    /// By interrupts, which the caller must send if there is such a CPU.
-    ByInterrupts,
-    /// By a broadcast, which this CPU must complete.
-    ByBroadcast,
 }
 
 #[cfg(all(test, feature = "soft"))]

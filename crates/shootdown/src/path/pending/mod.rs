@@ -3,6 +3,8 @@
 //! Between the flush and the wait, the caller may drop its locks, send other flushes, and join
 //! them. During that time, the CPUs that were rung invalidate in parallel with this one.
 
+mod issuer;
+
 use core::fmt;
 use core::mem::MaybeUninit;
 
@@ -17,6 +19,8 @@ use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::stall::Turns;
+
+pub(crate) use issuer::Issuer;
 
 /// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
 /// lines on their way (Intel: line fill buffers), and more requests would wait.
@@ -309,35 +313,6 @@ impl<'e, M: Machine> Pending<'e, M> {
             self.ticket = bell.ticket(machine);
         }
         self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
-    }
-}
-
-/// The CPU that has issued a broadcast, if there is one: half the size of an `Option`, so that the
-/// cause of a flush fits into the same word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Issuer {
-    /// 0 for no CPU, or 1 plus its number.
-    plus_one: u32,
-}
-
-impl Issuer {
-    pub(crate) const NONE: Self = Self { plus_one: 0 };
-
-    #[inline]
-    pub(crate) const fn of(cpu: CpuId) -> Self {
-        Self { plus_one: cpu.0 + 1 }
-    }
-
-    #[inline]
-    pub(crate) const fn is_some(self) -> bool {
-        self.plus_one != 0
-    }
-
-    /// Removes and returns the CPU.
-    #[inline]
-    pub(crate) fn take(&mut self) -> Option<CpuId> {
-        let before = core::mem::replace(self, Self::NONE);
-        before.plus_one.checked_sub(1).map(CpuId)
     }
 }
 

@@ -18,6 +18,8 @@
 
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
+mod reap;
+
 use core::fmt;
 use core::mem;
 use core::ptr::NonNull;
@@ -30,10 +32,11 @@ use crate::parts::presence::Presence;
 use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::RingTo;
 use crate::path::pending::Pending;
-use crate::state::engine::Shootdown;
 use crate::state::machine::{Lifetime, Machine, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::{ALIVE, Space, drop_ref, has_users};
+
+pub use reap::Reaping;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Ends a space. The engine calls [`Machine::reclaim`] for it when no CPU can walk its page
@@ -57,7 +60,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///   [`Lifetime::Counted`] it does not: then the caller must have entered lazy.)
     /// - This call happens after the wait for each flush of the space.
     /// - No CPU switches to the space again.
-    /// - No device is [attached](Shootdown::attach_device) to the space.
+    /// - No device is [attached](crate::Shootdown::attach_device) to the space.
     /// - No CPU [resumes](Self::resume) the space while this call runs. After the call, `resume`
     ///   returns `false` on a CPU that still has the space loaded lazily, because this call has
     ///   marked the CPU. With [`Lifetime::Counted`] there is no mark: then no CPU may call `resume`
@@ -93,45 +96,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             retiring.drop_initial_refs();
         }
         retiring
-    }
-
-    /// Interrupts every CPU whose hazard pointer names a dead space, so that it drops the space.
-    /// Interrupts no other CPU.
-    ///
-    /// Call this in a kernel that is short of memory, or whose CPUs idle for long times with their
-    /// translations kept.
-    ///
-    /// All spaces that were retired before the call are reclaimed when the returned [`Reaping`] is
-    /// done. There are two exceptions: a space that a CPU has [resumed](Self::resume), and a space
-    /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
-    /// marks, so this interrupts no CPU.
-    pub fn reap(&self) -> Reaping<'e, M> {
-        let _operation = self.begin();
-        let (machine, began_ns) = (self.machine(), self.begin_trace());
-        // This includes a space that this CPU's handler could not reclaim.
-        let hazard = self.hazard();
-        if hazard.is_orphaned()
-            || hazard.is_marked() && matches!(self.presence(), Presence::Lazy(_))
-        {
-            self.leave();
-        }
-        let mut online = CpuSet::new();
-        self.engine.online().read_into(machine, &mut online);
-        online.remove(self.id);
-        if M::PREFETCHES {
-            online.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
-        }
-        let mut pending = Pending::done(self.engine);
-        online.retain(|cpu| {
-            let hazard = machine.state(cpu).hazard(machine);
-            if hazard.is_marked() {
-                pending.waiting.insert(cpu);
-            }
-            hazard.is_dead()
-        });
-        self.ring_all(&mut pending, RingTo::DropSpace);
-        self.end_trace(began_ns, FlushCause::Exit, TraceScope::Spaces, Some(0), &mut pending);
-        Reaping { engine: self.engine, pending, cpus: online }
     }
 
     /// Marks the hazard pointer of every CPU that names the space: such a CPU must drop a reference
@@ -302,58 +266,5 @@ impl<M: Machine> Drop for Retiring<'_, M> {
 impl<M: Machine> fmt::Debug for Retiring<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Retiring").field(&self.pending.waiting()).finish()
-    }
-}
-
-/// CPUs that were interrupted to drop dead spaces. Dropping it waits, as for [`Pending`].
-#[must_use = "dead spaces are reclaimed after the wait"]
-pub struct Reaping<'e, M: Machine> {
-    engine: &'e Shootdown<M>,
-    pending: Pending<'e, M>,
-    cpus: CpuSet<M::CpuBits>,
-}
-
-impl<M: Machine> Reaping<'_, M> {
-    /// Returns when every interrupted CPU has dropped its dead space. Waits as [`Pending::wait`]
-    /// does.
-    ///
-    /// [Reclaims](Machine::reclaim) the spaces that these CPUs could not reclaim in their handlers.
-    pub fn wait(self) {}
-
-    /// Returns `true` if every interrupted CPU has dropped its dead space, without waiting; then
-    /// also reclaims as [`wait`](Self::wait) does. See [`Pending::poll`].
-    pub fn poll(&mut self) -> bool {
-        let is_done = self.pending.poll();
-        if is_done {
-            self.collect();
-        }
-        is_done
-    }
-
-    fn collect(&mut self) {
-        let machine = &self.engine.machine;
-        while let Some(cpu) = self.cpus.first() {
-            self.cpus.remove(cpu);
-            let state = machine.state(cpu);
-            let hazard = state.hazard(machine);
-            if hazard.is_orphaned() && state.change_hazard(machine, hazard, Hazard::NOTHING) {
-                if let Some(space) = hazard.pointer() {
-                    machine.reclaim(space);
-                }
-            }
-        }
-    }
-}
-
-impl<M: Machine> Drop for Reaping<'_, M> {
-    fn drop(&mut self) {
-        self.pending.wait();
-        self.collect();
-    }
-}
-
-impl<M: Machine> fmt::Debug for Reaping<'_, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reaping").field(&self.cpus).finish()
     }
 }
