@@ -116,6 +116,29 @@ fn interrupts_of_other_kinds_are_not_blamed_on_the_program() {
     }
 }
 
+#[test]
+fn tried_settings_remove_what_was_predicted() {
+    let Some((_directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let program = program.to_str().expect("a path");
+    let json = explained(&["--try"], &[program, "frees-small"]).expect("a recording");
+    let requests = number(&json["total"]["requests"]);
+    if requests < 10 * REQUESTS_MIN || json["total"]["cpu_share"].as_f64() < Some(0.001) {
+        eprintln!("skipped: the threads did not run at once");
+        return;
+    }
+    let tried = &json["tried"][0];
+    assert_eq!(tried["settings"][0], "MALLOC_TRIM_THRESHOLD_=1073741824", "{json}");
+    let (predicted, removed) = (number(&tried["predicted"]), number(&tried["removed"]));
+    assert!((80..=125).contains(&(100 * removed / predicted)), "{tried}");
+    assert_eq!(number(&tried["after"]["requests"]), requests - removed, "{tried}");
+    let prefixed =
+        ["sh", "-c", &format!("test -z $MALLOC_TRIM_THRESHOLD_ && {program} frees-small")];
+    let json = explained(&["--try"], &prefixed).expect("a recording");
+    if let Some(tried) = json["tried"].get(0) {
+        assert_eq!(tried["reason"], "the command ends differently", "{tried}");
+    }
+}
+
 /// Asserts that the call sites of a program are known while other tracers run.
 fn assert_sites_are_known(program: &str) {
     let json = explained(&["--predict", "count"], &[program, "discards"]).expect("a recording");

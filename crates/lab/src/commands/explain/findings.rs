@@ -7,6 +7,8 @@ use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suf
 use shootdown_recording::Source;
 use shootdown_recording::record::Frame;
 
+use super::trial::Trial;
+
 /// The causes and call sites of a program's shootdowns.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Findings {
@@ -34,6 +36,8 @@ pub(super) struct Findings {
     pub(super) recording: About,
     /// The runs of the command, by requests, if there are several.
     pub(super) runs: Vec<Run>,
+    /// The runs of the command with a change.
+    pub(super) tried: Vec<Trial>,
 }
 
 /// The totals of a run of the command.
@@ -119,6 +123,8 @@ pub(super) struct SufferedRow {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AdviceRow {
     pub(super) change: String,
+    /// The environment and the options that the change needs, if it needs nothing else.
+    pub(super) settings: Vec<String>,
     /// Number of these requests that the change removes.
     pub(super) saves: u64,
     /// Number of requests of the whole program that it removes, by replay.
@@ -211,6 +217,7 @@ impl Findings {
                 time_ns: analysis.time_ns,
             },
             runs: Vec::new(),
+            tried: Vec::new(),
         }
     }
 }
@@ -305,6 +312,7 @@ fn row(analysis: &Analysis, site: &Site, share: f64, advice: Vec<Advice>) -> Sit
     let cause = analysis.causes.name(site.cause).to_owned();
     let has_calls = !site.frames.is_empty();
     let advice = advice.into_iter().map(|advice| AdviceRow {
+        settings: advice.remedy.settings(),
         change: advice.remedy.change,
         saves: advice.saves,
         by: if advice.is_replayed { "replay" } else { "count" },
@@ -337,7 +345,16 @@ pub(crate) fn shown_frame(frame: &Frame) -> String {
 }
 
 /// Files and functions that call the kernel for a program, by the beginning of their names.
-const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
+const SYSTEM_FILES: [&str; 8] = [
+    "libc.so",
+    "libc-",
+    "ld-linux",
+    "libpthread",
+    "libjvm.so",
+    "libjemalloc",
+    "libtcmalloc",
+    "libmimalloc",
+];
 const SYSTEM_FUNCTIONS: &str = "runtime.,syscall.,internal/,__,[0x,madvise,munmap,mprotect,mmap,\
     mremap,ftruncate,je_,_rjem_,duckdb_je_,tcmalloc::,tc_,mi_,_mi_,operator new,operator delete,\
     alloc::,core::,std::,_PyEval_,_PyFunction_,_PyObject_,PyObject_";

@@ -31,6 +31,9 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
             text += &format!("\n{} more callers: --sites N\n", callers.len() - sites_max);
         }
     }
+    for trial in &findings.tried {
+        text += &trial.text(total);
+    }
     text += &suffered(findings);
     text + &notes(findings)
 }
@@ -205,7 +208,7 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
     if site.stacks > 1 {
         text += &format!("     (the most expensive of {} call stacks)\n", grouped(site.stacks));
     }
-    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source } in
+    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source, .. } in
         site.advice.iter().filter(|_| is_worth_it)
     {
         let in_all = saves_in_all.filter(|in_all| in_all > saves);

@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 
-use shootdown_recording::{Header, Observer};
+use shootdown_recording::{Ended, Header, Observer};
 
 use crate::error::Failure;
 use crate::output::Existing;
@@ -262,6 +262,8 @@ pub(crate) struct Live {
     pub(crate) recorder_cpu_ns: u64,
     /// The calls by interrupts that flush no pages of a program.
     pub(crate) other_calls: Vec<OtherCall>,
+    /// The end of the command.
+    pub(crate) ended: Ended,
 }
 
 /// Records the selected programs, or `command`, as `path`, which replaces an existing file only if
@@ -288,8 +290,8 @@ pub(crate) fn to_file(
     let before = process_time();
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
     let recorder_cpu_ns = (process_time() - before).as_nanos() as u64;
-    let Recorded { written, other_calls, .. } = recorded;
-    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls })
+    let Recorded { written, other_calls, ended, .. } = recorded;
+    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls, ended })
 }
 
 /// The thread that observes a recording, and stops it.
