@@ -83,6 +83,10 @@ pub struct Analysis {
     pub stacks_stand_for: u64,
     /// Number of the program's flush requests, also of those that were sent to no CPU.
     pub announced: u64,
+    /// `true` if the recording has neither requests nor interrupts, as before Linux 6.4. A CPU that
+    /// flushed because another one asked counts as a request and an interrupt of the last flush of
+    /// its space; CPUs that had nothing to flush are missing.
+    pub is_inferred: bool,
     /// The requests of all programs, held against the kernel's own counters, if those were
     /// recorded.
     pub balance: Option<Balance>,
@@ -101,6 +105,8 @@ struct Pending {
     is_local: bool,
     /// The targets, each with the time at which it reported its flush.
     targets: Vec<(u32, Option<u64>)>,
+    /// The CPUs that flushed although the recording does not name them as targets.
+    inferred: Vec<(u32, Option<u64>)>,
     last_ns: u64,
 }
 
@@ -120,6 +126,8 @@ pub struct Analyst {
     /// Flushes without a stack after such an event, before the first sampled one.
     undecided: HashMap<(TaskId, CauseId), Vec<usize>>,
     has_requests: bool,
+    /// `true` after the first request or interrupt.
+    has_targets: bool,
     counters: Counters,
     running: Running,
 }
@@ -194,6 +202,7 @@ impl Analyst {
             sampled: HashMap::new(),
             undecided: HashMap::new(),
             has_requests: false,
+            has_targets: false,
             counters: Counters::default(),
             running: Running::new(cpus),
         }
@@ -348,13 +357,15 @@ impl Analyst {
             operation,
         };
         let last_ns = record.time_ns;
-        let (is_local, targets) = (false, Vec::new());
+        let is_local = false;
+        let (targets, inferred) = (Vec::new(), Vec::new());
         self.pending[cpu] =
-            Some(Pending { flush, by_event, is_certain, is_local, targets, last_ns });
+            Some(Pending { flush, by_event, is_certain, is_local, targets, inferred, last_ns });
     }
 
     /// Adds the targets of a flush. If the program did not request it, only its CPUs count.
     fn targets(&mut self, cpu: usize, targets: &[u32]) {
+        self.has_targets = true;
         let Self { tracker, pending, .. } = self;
         let Some(pending) = &mut pending[cpu] else { return };
         for target in targets {
@@ -392,16 +403,39 @@ impl Analyst {
             pending.targets[target].1 = Some(record.time_ns);
             pending.last_ns = record.time_ns;
             pending.flush.is_measured = true;
+        } else if !self.has_targets {
+            self.infer(record);
+        }
+    }
+
+    /// A CPU flushed, and the recording does not name its requesters: probably the last one of the
+    /// space that it runs, or the last one outside the program.
+    fn infer(&mut self, record: &Record) {
+        let Some(space) = self.space_on(record.cpu) else { return };
+        let target = (record.cpu, Some(record.time_ns));
+        let is_other = |pending: &&mut Pending| {
+            let is_own = pending.flush.space.is_none_or(|it| it == space);
+            is_own
+                && pending.flush.cpu != record.cpu
+                && pending.inferred.iter().all(|(cpu, _)| *cpu != record.cpu)
+        };
+        let pending = self.pending.iter_mut().flatten().filter(is_other);
+        let last = pending.max_by_key(|it| (it.flush.space.is_some(), it.flush.at_ns));
+        if let Some(pending) = last {
+            pending.inferred.push(target);
         }
     }
 
     /// Ends the flush that a CPU requested, if there is one.
     fn complete(&mut self, cpu: usize) {
-        let Some(Pending { mut flush, by_event, is_certain, targets, last_ns, .. }) =
-            self.pending[cpu].take()
-        else {
-            return;
-        };
+        let Some(pending) = self.pending[cpu].take() else { return };
+        let Pending { mut flush, by_event, is_certain, mut targets, inferred, .. } = pending;
+        let mut last_ns = pending.last_ns;
+        if !self.has_targets && !inferred.is_empty() {
+            (flush.requests, flush.interrupts) = (inferred.len() as u32, inferred.len() as u32);
+            last_ns = inferred.iter().filter_map(|(_, at_ns)| *at_ns).fold(last_ns, u64::max);
+            (targets, flush.is_measured, self.analysis.is_inferred) = (inferred, true, true);
+        }
         if flush.requests == 0 && (flush.stack.is_none() || flush.space.is_none()) {
             return;
         }

@@ -44,6 +44,8 @@ pub enum Unwinding {
     FramePointers,
     /// The kernel copies the stack, which is then unwound with the tables that exceptions use.
     Dwarf,
+    /// They are not followed: samples have the kernel's calls alone, and mappings cost nothing.
+    Kernel,
 }
 
 /// The options of a sampler.
@@ -214,11 +216,12 @@ fn time_at_end(record: &[u8]) -> u64 {
 }
 
 fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_event::Sampler> {
-    let mut flags = SampleFlag::TID
-        | SampleFlag::TIME
-        | SampleFlag::CPU
-        | SampleFlag::CALLCHAIN
-        | SampleFlag::REGS_USER;
+    let mut flags =
+        SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN;
+    let has_user = options.unwinding != Unwinding::Kernel;
+    if has_user {
+        flags |= SampleFlag::REGS_USER;
+    }
     if options.unwinding == Unwinding::Dwarf {
         flags |= SampleFlag::STACK_USER;
     }
@@ -231,16 +234,21 @@ fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_eve
         .sample(flags)
         .sample_id_all(true)
         .sample_period(1)
-        .sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register))
         .clockid(Clock::MONOTONIC)
-        .mmap(true)
-        .mmap2(true)
-        .comm(true)
-        .comm_exec(true)
-        .task(true)
+        .mmap(has_user)
+        .mmap2(has_user)
+        .comm(has_user)
+        .comm_exec(has_user)
+        .task(has_user)
         .wakeup_watermark(buffer_bytes / 4);
+    if has_user {
+        builder.sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register));
+    }
     if options.unwinding == Unwinding::Dwarf {
-        builder.sample_stack_user(STACK_BYTES).exclude_callchain_user(true);
+        builder.sample_stack_user(STACK_BYTES);
+    }
+    if options.unwinding != Unwinding::FramePointers {
+        builder.exclude_callchain_user(true);
     }
     let counter = builder.build()?;
     set_filter(&counter)?;

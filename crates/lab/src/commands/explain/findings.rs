@@ -28,6 +28,8 @@ pub(super) struct Findings {
     pub(super) lost: u64,
     /// `true` if the program flushed, and the imported text names none of the CPUs that it asked.
     pub(super) is_blind: bool,
+    /// `true` if requests are CPUs that flushed, because the kernel traces no interrupts.
+    pub(super) is_inferred: bool,
     /// Number of the program's flushes, also of those that asked no CPU.
     pub(super) announced: u64,
     /// `null` if the recording lacks the kernel's counters.
@@ -197,6 +199,7 @@ impl Findings {
             is_blind: analysis.announced > 0
                 && analysis.received.is_empty()
                 && analysis.header.source != Source::Tracefs,
+            is_inferred: analysis.is_inferred,
             announced: analysis.announced,
             balance: analysis.balance.map(|balance| Balanced {
                 recorded: balance.recorded,
@@ -299,7 +302,7 @@ fn reason(balance: Balance, lost: u64) -> &'static str {
     match balance {
         _ if lost > 0 => "events were lost",
         Balance { is_of_interrupts: true, .. } => {
-            "this kernel traces interrupts, of which one serves several requests"
+            "this kernel does not trace requests: interrupts or flushes were counted"
         }
         Balance { recorded, counted, .. } if recorded > counted => {
             "the kernel does not count all flushes"

@@ -277,7 +277,7 @@ impl Explain {
         }
         let Some(budget) = &self.budget else { return Ok(()) };
         budget.check(&findings.total)?;
-        if is_whole && findings.lost == 0 && !findings.is_blind {
+        if is_whole && findings.lost == 0 && !findings.is_blind && !findings.is_inferred {
             Ok(())
         } else {
             Err(ExplainError::Undecided.into())

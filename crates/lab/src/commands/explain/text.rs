@@ -245,6 +245,11 @@ fn notes(findings: &Findings) -> String {
         text += &format!("; {} were lost", grouped(lost));
     }
     text += ".\n";
+    if findings.is_inferred {
+        text += "This recording has no interrupts, as before Linux 6.4: a request is a CPU that \
+                 flushed when another one asked. CPUs that were idle or had nothing to flush are \
+                 not counted.\n";
+    }
     if let Some(cpu_ns) = overhead.recorder_cpu_ns {
         let events = grouped(overhead.events);
         text +=

@@ -36,7 +36,8 @@ impl Wanted {
 
 type Read = fn(&Values<'_>) -> Option<RawKind>;
 
-/// All recorded events. Linux 6.4 and later versions have each of them.
+/// All recorded events. Linux 6.4 and later versions have each of them, and earlier ones all but
+/// those of [`INTERRUPTS`]: requests are then inferred from the flushes of their targets.
 const WANTED: &[Wanted] = &[
     system("sched/sched_switch", &["prev_state", "next_pid", "next_comm"], |it| {
         let left = left(it.number(0)?);
@@ -118,7 +119,11 @@ const WANTED: &[Wanted] = &[
 const WAKING: &str = "sched/sched_waking";
 
 /// An event to enable, as a directory below `events`, with its filter.
-pub(super) type Enabled = (&'static str, Option<&'static str>);
+pub(super) type Enabled = (&'static str, Option<String>);
+
+/// The events of flushes, and those of the interrupts that request them.
+const FLUSHES: [&str; 2] = ["tlb/tlb_flush", OPTIONAL];
+const INTERRUPTS: [&str; 2] = ["ipi/ipi_send_cpu", "ipi/ipi_send_cpumask"];
 
 const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
 
@@ -171,7 +176,7 @@ impl Decoder {
         for wanted in WANTED {
             let missing = || RecordError::NoEvent { event: wanted.event };
             let Some(format) = tracefs.format(wanted.event)? else {
-                if wanted.event == OPTIONAL {
+                if wanted.event == OPTIONAL || INTERRUPTS.contains(&wanted.event) {
                     continue;
                 }
                 return Err(missing());
@@ -193,7 +198,18 @@ impl Decoder {
         let wanted = self.known.iter().flatten().map(|known| known.wanted);
         let wanted = wanted.filter(|it| it.scope == scope);
         let wanted = wanted.filter(|it| purpose == Purpose::Keep || it.event != WAKING);
-        wanted.map(|it| (it.event, it.filter)).collect()
+        wanted.map(|it| (it.event, it.filter.map(str::to_owned))).collect()
+    }
+
+    /// Returns the events of flushes and of their interrupts alone.
+    pub(super) fn flush_events(&self) -> Vec<Enabled> {
+        let [calls, interrupts] = self.symbols.filters();
+        let filtered = |(event, filter): Enabled| match event {
+            OPTIONAL => Some((event, Some(calls.clone()))),
+            _ if INTERRUPTS.contains(&event) => Some((event, Some(interrupts.clone()))),
+            _ => FLUSHES.contains(&event).then_some((event, filter)),
+        };
+        self.events(Scope::System, Purpose::Keep).into_iter().filter_map(filtered).collect()
     }
 
     /// Decodes an event of `cpu`. Returns `None` if the event does not belong in a recording.

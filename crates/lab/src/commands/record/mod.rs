@@ -8,7 +8,7 @@
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
 //! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
-//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
+//! counters. `flushes` traces nothing but flushes. `write` makes the recording, in `files` whose `blocks` are whole at any time.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -20,6 +20,7 @@ mod counted;
 mod decode;
 mod error;
 mod files;
+mod flushes;
 mod follow;
 mod guard;
 mod helper;
@@ -59,9 +60,11 @@ use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
 pub(crate) use error::RecordError;
+pub(crate) use flushes::Flushes;
 pub(crate) use follow::Follow;
 pub(crate) use helper::Helper;
 pub(crate) use recorded::{OtherCall, Reason};
+pub(crate) use rings::now_ns;
 pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 

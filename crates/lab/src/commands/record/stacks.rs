@@ -14,7 +14,7 @@ use super::tracefs::Tracefs;
 use super::user::User;
 
 /// The event whose stacks are sampled.
-const EVENT: &str = "tlb/tlb_flush";
+pub(super) const EVENT: &str = "tlb/tlb_flush";
 /// The options of call stacks, which several commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StackOptions {

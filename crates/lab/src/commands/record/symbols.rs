@@ -18,7 +18,7 @@ impl Symbols {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let names = KernelNames::parse(text);
         let ranges = |wanted: &[&str]| names.ranges(wanted).collect::<Vec<_>>();
-        let flush_space = ranges(&["flush_tlb_func"]);
+        let flush_space = ranges(&["flush_tlb_func", "flush_tlb_func_remote"]);
         let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
         (!flush_space.is_empty() && !call_function.is_empty())
             .then_some(Self { flush_space, call_function })
@@ -30,6 +30,17 @@ impl Symbols {
             true => Function::FlushSpace,
             false => Function::Other,
         }
+    }
+
+    /// Returns the kernel's filter for calls of functions that flush, and for interrupts that
+    /// request calls.
+    pub(super) fn filters(&self) -> [String; 2] {
+        let joined = |terms: Vec<String>| terms.join(" || ");
+        let starts = self.flush_space.iter().map(|it| format!("func == {:#x}", it.start));
+        let callers = self.call_function.iter();
+        let callers =
+            callers.map(|it| format!("(callsite >= {:#x} && callsite < {:#x})", it.start, it.end));
+        [joined(starts.collect()), joined(callers.collect())]
     }
 
     /// Returns the caller that `return_address` belongs to.

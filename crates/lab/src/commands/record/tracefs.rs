@@ -154,7 +154,7 @@ impl Instance {
         for (event, filter) in events {
             if let Some(filter) = filter {
                 // Without it, the recording has events that nothing needs.
-                let _ = instance.set(&format!("events/{event}/filter"), filter);
+                let _ = instance.set(&format!("events/{event}/filter"), &filter);
             }
             instance.set(&format!("events/{event}/enable"), "1")?;
         }
