@@ -131,6 +131,43 @@ fn stack_of_a_flush_without_targets_counts_for_others() {
 }
 
 #[test]
+fn targets_that_flushed_are_inferred_without_requests() {
+    let announced = || Event::Flush { reason: FlushReason::Request, pages: Some(1) };
+    let flushed = || Event::Flush { reason: FlushReason::Remote, pages: Some(1) };
+    let mut program = Program::new();
+    program.madvise(Some(MADVISE));
+    program.madvise(None);
+    let without = |program: &Program| {
+        let is_known =
+            |event: &Event| !matches!(event, Event::Requests { .. } | Event::Interrupts { .. });
+        let mut old = Program::default();
+        for (cpu, requests) in [(0, 5), (1, 7)] {
+            old.on(cpu, Event::Counted { requests });
+        }
+        let known = program.records.iter().filter(|record| is_known(&record.event));
+        known.for_each(|record| old.on(record.cpu, record.event.clone()));
+        for (cpu, requests) in [(0, 5), (1, 9)] {
+            old.on(cpu, Event::Counted { requests });
+        }
+        old
+    };
+    let old = without(&program);
+    assert_eq!(sites(&old), sites(&program));
+    let (analysis, explanation) = explain(&old.file());
+    assert!(analysis.is_inferred && analysis.flushes[0].is_measured);
+    assert_eq!((explanation.total.interrupts, explanation.total.in_vain), (2, 0));
+    let balance = analysis.balance.expect("counters");
+    assert_eq!((balance.recorded, balance.counted), (2, 2));
+    // One request for each CPU, and none of a CPU that runs another program, or of the sender.
+    program.on(0, announced());
+    program.on(1, flushed());
+    program.on(1, flushed());
+    program.on(0, flushed());
+    assert_eq!(explain(&without(&program).file()).1.total.requests, 3);
+    assert!(!explain(&program.file()).0.is_inferred, "the recording has requests");
+}
+
+#[test]
 fn flush_costs_the_wait_and_the_interrupt() {
     let mut program = Program::new();
     program.madvise(None);

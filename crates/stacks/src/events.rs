@@ -216,8 +216,7 @@ fn time_at_end(record: &[u8]) -> u64 {
 }
 
 fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_event::Sampler> {
-    let mut flags =
-        SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN;
+    let mut flags = SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN;
     let has_user = options.unwinding != Unwinding::Kernel;
     if has_user {
         flags |= SampleFlag::REGS_USER;

@@ -8,6 +8,7 @@ use shootdown_recording::Source;
 use shootdown_recording::record::Frame;
 
 use super::trial::Trial;
+use super::unnamed;
 
 /// The causes and call sites of a program's shootdowns.
 #[derive(Clone, Debug, Serialize)]
@@ -24,6 +25,8 @@ pub(super) struct Findings {
     pub(super) callers: Vec<SiteRow>,
     /// The requests of other programs and of the kernel to CPUs that ran the program, by number.
     pub(super) suffered: Vec<SufferedRow>,
+    /// The executables and libraries whose functions have no names.
+    pub(super) unnamed: Vec<String>,
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
     /// `true` if the program flushed, and the imported text names none of the CPUs that it asked.
@@ -195,6 +198,7 @@ impl Findings {
             callers: by_caller(&sites),
             sites,
             suffered: explanation.suffered.iter().map(|it| SufferedRow::of(analysis, it)).collect(),
+            unnamed: unnamed::files(&explanation.sites),
             lost: analysis.lost,
             is_blind: analysis.announced > 0
                 && analysis.received.is_empty()

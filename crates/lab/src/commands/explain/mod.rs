@@ -1,10 +1,11 @@
 //! `shootdown explain`: the causes and call sites of the TLB shootdowns in a recording or of a
 //! command, their cost, and the changes that would remove them.
 //!
-//! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
-//! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
-//! limits, `compare` against that of another recording, and `trial` against a run with a change. `cpu` is the view of a CPU. `page` is a
-//! part of the page of `shootdown report`, and `error` has the errors.
+//! In reading order: `predict` replays changed recordings, and `unnamed` lists files without names.
+//! `findings` is the result, and `text`, `folded`, `flamegraph` and `timeline` are its formats
+//! besides JSON. `budget` holds it against limits, `compare` against that of another recording, and
+//! `trial` against a run with a change. `cpu` is the view of a CPU. `page` is a part of the page of
+//! `shootdown report`, and `error` has the errors.
 
 mod budget;
 mod compare;
@@ -18,6 +19,7 @@ mod predict;
 mod text;
 mod timeline;
 mod trial;
+mod unnamed;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

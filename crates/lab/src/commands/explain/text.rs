@@ -3,6 +3,7 @@
 use shootdown_explain::Sum;
 
 use super::findings::{AdviceRow, Balanced, Findings, Run, SiteRow, SufferedRow, Total};
+use super::unnamed;
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
@@ -269,7 +270,7 @@ fn notes(findings: &Findings) -> String {
     if overhead.stacks == 0 && total.sum.requests > 0 {
         text += "try:   record again with call stacks: shootdown explain -- COMMAND\n";
     }
-    text
+    text + &unnamed::hint(&findings.unnamed)
 }
 
 pub(super) fn percent(part: f64) -> String {

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn text_is_open_metrics() {
-        let mut tally = Tally { lost: 3, ..Tally::default() };
+        let mut tally = Tally::default();
+        tally.lost = 3;
         let mut row = Row { requests: 5, interrupts: 4, waited_ns: 2_500, ..Row::default() };
         (row.waits[0], row.waits[12]) = (2, 1);
         tally.rows.insert(("munmap".into(), "/a\"b\\\n".into()), row);
