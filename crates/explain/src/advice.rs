@@ -8,6 +8,9 @@ use crate::change::Change;
 const TABLE: &str = include_str!("../advice.toml");
 /// Largest number of remedies for one site.
 const REMEDIES_MAX: usize = 2;
+/// Fewest calls of a stack that reaches its beginning: the kernel's caller, the thread's first
+/// function, and the one that calls it. Frame pointers may lead to the first alone.
+const THREAD_CALLS_MIN: usize = 3;
 
 /// The table of remedies.
 #[derive(Clone, Debug, Deserialize)]
@@ -115,7 +118,7 @@ impl Remedy {
         let within = self.within.unwrap_or(usize::MAX);
         let names = |part: &String| frames.iter().take(within).any(|frame| is_named(part, frame));
         let is_in = |file: &String| {
-            !frames.is_empty() && frames.iter().all(|frame| frame.file.contains(&**file))
+            frames.len() >= THREAD_CALLS_MIN && frames.iter().all(|it| it.file.contains(&**file))
         };
         cause.starts_with(&self.cause)
             && self.frames.as_ref().is_none_or(|parts| parts.iter().any(names))
@@ -239,6 +242,7 @@ mod tests {
         let change =
             |frames: &[Frame]| remedies.of("madvise(MADV_DONTNEED)", frames)[0].change.clone();
         assert!(change(&stripped).contains("pool: glibc"), "{}", change(&stripped));
+        assert!(!change(&stripped[..2]).contains("pool: glibc"), "a stack that was cut");
         let called = [&stripped[..1], &[frame("work")], &stripped[1..]].concat();
         assert!(!change(&called).contains("pool: glibc"));
     }

@@ -1,7 +1,7 @@
 //! The flushes that a program requested from other CPUs, each with its task, its cause, its call
 //! stack and its cost.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use shootdown_recording::record::{Event, FlushReason, FrameId, Owner, Record, SpaceId, TaskId};
 use shootdown_recording::{Header, ReadError, Reader, Tracker};
@@ -11,6 +11,9 @@ use crate::costs::Costs;
 use crate::counters::{Balance, Counters};
 use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
+
+/// The name of processors that broadcast flushes, in headers.
+const BROADCASTER: &str = "aarch64";
 
 /// A flush that was requested from at least one other CPU, or whose call stack was sampled.
 ///
@@ -128,6 +131,8 @@ pub struct Analyst {
     has_requests: bool,
     /// `true` after the first request or interrupt.
     has_targets: bool,
+    /// `true` after the first switch: without switches, the space of a CPU is a guess.
+    has_switches: bool,
     counters: Counters,
     running: Running,
 }
@@ -180,6 +185,18 @@ impl Analysis {
         Ok(analyst.finish())
     }
 
+    /// Returns the calls that flush, by their causes, if the processor broadcasts flushes: no event
+    /// of the kernel has them, and they interrupt no CPU.
+    #[must_use]
+    pub fn broadcasts(&self) -> Option<BTreeMap<&str, u64>> {
+        let calls = ["munmap", "mprotect", "madvise", "mremap"];
+        let causes = self.operations.all.iter().map(|operation| &*operation.cause);
+        let flushes = causes.filter(|cause| calls.iter().any(|call| cause.starts_with(call)));
+        let mut counts = BTreeMap::new();
+        flushes.for_each(|cause| *counts.entry(cause).or_default() += 1);
+        (self.header.processor == BROADCASTER && self.announced == 0).then_some(counts)
+    }
+
     /// CPU time of a flush: the sender's wait, and what its interrupts took from their targets.
     #[must_use]
     pub fn cpu_ns(flush: &Flush, costs: Costs) -> u64 {
@@ -203,6 +220,7 @@ impl Analyst {
             undecided: HashMap::new(),
             has_requests: false,
             has_targets: false,
+            has_switches: false,
             counters: Counters::default(),
             running: Running::new(cpus),
         }
@@ -277,6 +295,7 @@ impl Analyst {
             }
         }
         self.tracker.apply(record);
+        self.has_switches |= matches!(record.event, Event::Switch { .. });
         if matches!(
             record.event,
             Event::Running { .. } | Event::Switch { .. } | Event::Exec { .. } | Event::Lost { .. }
@@ -403,7 +422,7 @@ impl Analyst {
             pending.targets[target].1 = Some(record.time_ns);
             pending.last_ns = record.time_ns;
             pending.flush.is_measured = true;
-        } else if !self.has_targets {
+        } else if !self.has_targets && self.has_switches {
             self.infer(record);
         }
     }

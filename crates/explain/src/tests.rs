@@ -137,23 +137,32 @@ fn targets_that_flushed_are_inferred_without_requests() {
     let mut program = Program::new();
     program.madvise(Some(MADVISE));
     program.madvise(None);
-    let without = |program: &Program| {
+    let old = |program: &Program, has_switches: bool| {
         let is_known =
             |event: &Event| !matches!(event, Event::Requests { .. } | Event::Interrupts { .. });
         let mut old = Program::default();
         for (cpu, requests) in [(0, 5), (1, 7)] {
             old.on(cpu, Event::Counted { requests });
         }
+        let switches = [TaskId::KERNEL, TaskId(2)].into_iter().filter(|_| has_switches);
+        let switch = |next| Event::Switch { next, left: Left::Runnable };
+        let switches: Vec<_> = switches.map(switch).collect();
         let known = program.records.iter().filter(|record| is_known(&record.event));
-        known.for_each(|record| old.on(record.cpu, record.event.clone()));
+        for (index, record) in known.enumerate() {
+            // After both tasks began to run.
+            if index == 4 {
+                switches.iter().for_each(|event| old.on(1, event.clone()));
+            }
+            old.on(record.cpu, record.event.clone());
+        }
         for (cpu, requests) in [(0, 5), (1, 9)] {
             old.on(cpu, Event::Counted { requests });
         }
         old
     };
-    let old = without(&program);
-    assert_eq!(sites(&old), sites(&program));
-    let (analysis, explanation) = explain(&old.file());
+    assert!(sites(&old(&program, false)).is_empty(), "the spaces of CPUs would be guesses");
+    assert_eq!(sites(&old(&program, true)), sites(&program));
+    let (analysis, explanation) = explain(&old(&program, true).file());
     assert!(analysis.is_inferred && analysis.flushes[0].is_measured);
     assert_eq!((explanation.total.interrupts, explanation.total.in_vain), (2, 0));
     let balance = analysis.balance.expect("counters");
@@ -163,7 +172,7 @@ fn targets_that_flushed_are_inferred_without_requests() {
     program.on(1, flushed());
     program.on(1, flushed());
     program.on(0, flushed());
-    assert_eq!(explain(&without(&program).file()).1.total.requests, 3);
+    assert_eq!(explain(&old(&program, true).file()).1.total.requests, 3);
     assert!(!explain(&program.file()).0.is_inferred, "the recording has requests");
 }
 

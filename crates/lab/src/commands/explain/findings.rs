@@ -1,6 +1,6 @@
 //! The result of `shootdown explain`. Its serialisation is the JSON output.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suffered, Sum};
@@ -31,6 +31,9 @@ pub(super) struct Findings {
     pub(super) lost: u64,
     /// `true` if the program flushed, and the imported text names none of the CPUs that it asked.
     pub(super) is_blind: bool,
+    /// The calls that flush, by their causes, if the processor broadcasts flushes and interrupts no
+    /// CPU.
+    pub(super) broadcasts: Option<BTreeMap<String, u64>>,
     /// `true` if requests are CPUs that flushed, because the kernel traces no interrupts.
     pub(super) is_inferred: bool,
     /// Number of the program's flushes, also of those that asked no CPU.
@@ -203,6 +206,9 @@ impl Findings {
             is_blind: analysis.announced > 0
                 && analysis.received.is_empty()
                 && analysis.header.source != Source::Tracefs,
+            broadcasts: analysis.broadcasts().map(|calls| {
+                calls.into_iter().map(|(cause, count)| (cause.to_owned(), count)).collect()
+            }),
             is_inferred: analysis.is_inferred,
             announced: analysis.announced,
             balance: analysis.balance.map(|balance| Balanced {

@@ -23,6 +23,9 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     let command = format!("`{}`", shown(findings.recording.command.join(" ")));
     text += &format!("\n{}\n", totals(findings, &command));
     text += &spread(&findings.runs);
+    for (cause, count) in findings.broadcasts.iter().flatten() {
+        text += &format!("{}: {} calls\n", shown(cause), grouped(*count));
+    }
     if total.sum.requests > 0 {
         text += &format!("\n{}", causes(findings));
         for (number, caller) in (1..).zip(callers.iter().take(sites_max)) {
@@ -67,7 +70,13 @@ pub(super) fn is_worth_it(findings: &Findings) -> bool {
 /// that costs most, and the change.
 pub(super) fn answer(findings: &Findings) -> String {
     let share = percent(findings.total.cpu_share);
+    let broadcasts = findings.broadcasts.as_ref().map(|calls| calls.values().sum());
     let mut text = match findings.callers.first() {
+        None if broadcasts.is_some() => format!(
+            "no shootdowns: this processor broadcasts flushes, which interrupt no CPU; the program \
+             made {} calls that flush",
+            grouped(broadcasts.unwrap_or_default())
+        ),
         None if findings.is_blind => format!(
             "unknown: the recording names no CPU that was asked by its {} flushes",
             grouped(findings.announced)

@@ -131,6 +131,15 @@ const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr
 /// the function that the interrupted CPU calls.
 const OPTIONAL: &str = "csd/csd_queue_cpu";
 
+/// Returns `true` for events that a kernel may lack: those of interrupts before Linux 6.4, and those
+/// of flushes and faults if flushes are broadcasts, as of Arm.
+fn is_optional(event: &str) -> bool {
+    let is_of_x86 = FLUSHES.contains(&event) || event.starts_with("exceptions/");
+    event == OPTIONAL
+        || INTERRUPTS.contains(&event)
+        || is_of_x86 && cfg!(not(target_arch = "x86_64"))
+}
+
 const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
     Wanted { scope: Scope::System, event, filter: None, fields, read }
 }
@@ -176,7 +185,7 @@ impl Decoder {
         for wanted in WANTED {
             let missing = || RecordError::NoEvent { event: wanted.event };
             let Some(format) = tracefs.format(wanted.event)? else {
-                if wanted.event == OPTIONAL || INTERRUPTS.contains(&wanted.event) {
+                if is_optional(wanted.event) {
                     continue;
                 }
                 return Err(missing());

@@ -40,6 +40,9 @@ impl Flushes {
     pub(crate) fn start(rate_hz: u32) -> Result<Self, RecordError> {
         tasks::refuse_namespace()?;
         let tracefs = Tracefs::find()?;
+        if tracefs.format(EVENT)?.is_none() {
+            return Err(RecordError::NoEvent { event: EVENT });
+        }
         let decoder = Decoder::new(&tracefs, symbols()?)?;
         let guard = Guard::start(vec![tracefs.instance(Scope::System)])?;
         tracefs.remove_stale();

@@ -93,6 +93,9 @@ pub(super) fn start(
     streams: Vec<u32>,
     user: &User,
 ) -> Result<Option<Sampler>, RecordError> {
+    if tracefs.format(EVENT)?.is_none() {
+        return Ok(None);
+    }
     let Some(of_sampler) = options.of_sampler(tracefs.number(EVENT)?) else { return Ok(None) };
     // A CPU has a stream in each instance of tracing.
     let cpus: Vec<_> = BTreeSet::from_iter(streams).into_iter().collect();
