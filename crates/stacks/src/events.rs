@@ -1,4 +1,4 @@
-//! Samples of the tracepoint `tlb_flush`, and the mappings of processes, from the ring buffers of
+//! Samples of a tracepoint of flushes, and the mappings of processes, from the ring buffers of
 //! Linux's performance events. There is an event with a buffer on each CPU.
 
 use std::ffi::CString;
@@ -20,8 +20,6 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 const BUFFERS_BYTES: usize = 64 << 20;
 /// The bytes that are copied of a stack: what perf copies by default. The kernel's limit is 64 KiB.
 const STACK_BYTES: u32 = 8 << 10;
-/// The reason `remote IPI send` of `tlb_flush`: a CPU requests a flush from other CPUs.
-const FILTER: &str = "reason==4";
 
 /// Registers of x86-64 by their numbers in `perf_regs.h`, in ascending order.
 const REGISTERS: [u32; 3] = [RBP, RSP, RIP];
@@ -51,8 +49,10 @@ pub enum Unwinding {
 /// The options of a sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The kernel's number of the tracepoint `tlb/tlb_flush`.
+    /// The kernel's number of a tracepoint.
     pub tracepoint: u64,
+    /// The events of the tracepoint that are sampled, as the kernel selects them.
+    pub filter: String,
     /// Largest number of stacks per second and CPU, approximately.
     pub rate_hz: u64,
     /// The way in which user stacks are followed.
@@ -250,7 +250,7 @@ fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_eve
         builder.exclude_callchain_user(true);
     }
     let counter = builder.build()?;
-    set_filter(&counter)?;
+    set_filter(&counter, &options.filter)?;
     counter.sampled(buffer_bytes)
 }
 
@@ -260,10 +260,10 @@ fn buffer_bytes(cpus: usize) -> usize {
     1 << each.ilog2()
 }
 
-/// Restricts a counter to flush requests.
+/// Restricts a counter to some events.
 #[expect(unsafe_code, reason = "the kernel takes the filter by its address")]
-fn set_filter(counter: &perf_event::Counter) -> io::Result<()> {
-    let filter = CString::new(FILTER)?;
+fn set_filter(counter: &perf_event::Counter, filter: &str) -> io::Result<()> {
+    let filter = CString::new(filter)?;
     // SAFETY: `counter` owns the file descriptor of an event. The kernel copies the filter, which
     // ends with a zero byte, during the call, and does not write to it.
     let result = unsafe { ioctls::SET_FILTER(counter.as_raw_fd(), filter.as_ptr().cast_mut()) };

@@ -1,10 +1,10 @@
 //! The sums of flushes by cause and control group, since the command began.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use shootdown_explain::Causes;
-use shootdown_recording::raw::{CallSite, During, Function, RawEvent, RawKind};
+use shootdown_recording::raw::{Function, RawEvent, RawKind};
 use shootdown_recording::record::{FlushReason, Layer};
 
 /// Upper bounds of the histogram, in nanoseconds. Longer waits are counted as well.
@@ -40,7 +40,10 @@ pub(super) struct Tally {
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
     causes: Causes,
+    /// The last flush of each CPU.
     pending: HashMap<u32, Pending>,
+    /// The CPUs that were interrupted to call functions, and have not flushed since.
+    interrupted: HashSet<u32>,
     threads: HashMap<u32, Thread>,
 }
 
@@ -54,7 +57,7 @@ pub(super) struct Row {
     pub(super) waited_ns: u64,
 }
 
-/// The last flush of a CPU.
+/// A flush that may not be complete.
 #[derive(Debug, Default)]
 struct Pending {
     thread: u32,
@@ -63,8 +66,15 @@ struct Pending {
     /// The targets, each with the time at which it reported its flush.
     targets: Vec<(u32, Option<u64>)>,
     interrupts: u64,
-    /// `true` after its interrupt, or another function's.
-    is_sent: bool,
+}
+
+impl Pending {
+    /// Returns `true` if a request to `target` belongs to the next flush of the thread, which waits
+    /// for all targets of one before it begins another.
+    fn has_ended(&self, target: u32) -> bool {
+        self.targets.iter().all(|(_, at_ns)| at_ns.is_some())
+            || self.targets.iter().any(|(cpu, _)| *cpu == target)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,39 +88,32 @@ struct Thread {
 impl Tally {
     /// Adds the next event. `group` returns the control group of a thread.
     pub(super) fn add(&mut self, event: RawEvent, group: impl Fn(u32) -> String) {
-        let RawEvent { time_ns, cpu, tid, during, kind } = event;
+        let RawEvent { time_ns, cpu, tid, kind, .. } = event;
         match kind {
-            RawKind::Flush { reason: FlushReason::Request, .. } => {
-                if let Some(flush) = self.pending.remove(&cpu) {
+            RawKind::QueueCall { function: Function::FlushSpace, target } => {
+                let ended = |flush: &mut Pending| flush.thread != tid.0 || flush.has_ended(target);
+                if self.pending.get_mut(&cpu).is_some_and(ended)
+                    && let Some(flush) = self.pending.remove(&cpu)
+                {
                     self.complete(flush, &group);
                 }
-                let flush = Pending { thread: tid.0, at_ns: time_ns, ..Pending::default() };
-                self.pending.insert(cpu, flush);
+                let begun = Pending { thread: tid.0, at_ns: time_ns, ..Pending::default() };
+                self.pending.entry(cpu).or_insert(begun).targets.push((target, None));
             }
-            RawKind::Flush { reason: FlushReason::Remote, .. } => self.flushed(cpu, time_ns),
-            RawKind::QueueCall { function: Function::FlushSpace, target } => {
-                if let Some(flush) = self.requesting(cpu, during) {
-                    flush.targets.push((target, None));
-                }
+            RawKind::Flush { reason: FlushReason::Remote, .. } => {
+                let is_interrupt = self.interrupted.remove(&cpu);
+                self.flushed(cpu, time_ns, u64::from(is_interrupt));
             }
-            RawKind::Ipi { targets, site: CallSite::CallFunction } => {
-                if let Some(flush) = self.requesting(cpu, during) {
-                    flush.is_sent = true;
-                    if flush.targets.is_empty() {
-                        // This kernel does not trace the functions that are called.
-                        flush.targets = targets.iter().map(|target| (*target, None)).collect();
-                    }
-                    let is_ours = |target: &&u32| flush.targets.iter().any(|(it, _)| it == *target);
-                    flush.interrupts = targets.iter().filter(is_ours).count() as u64;
-                }
-            }
+            RawKind::Ipi { .. } => drop(self.interrupted.insert(cpu)),
             RawKind::Stack { frames, .. } => {
                 let kernel = frames.iter().filter(|frame| frame.layer == Layer::Kernel);
                 let functions: Vec<_> = kernel.map(|frame| &*frame.function).collect();
                 let cause = self.causes.of_functions(&functions);
                 if let Some(flush) = self.pending.get_mut(&cpu).filter(|it| it.thread == tid.0) {
-                    flush.cause = cause;
+                    flush.cause.clone_from(&cause);
                 }
+                // The kernel may sample before it traces, if another program samples as well.
+                self.threads.entry(tid.0).or_default().cause = cause;
             }
             RawKind::Lost { count } => {
                 self.lost = self.lost.saturating_add(count.max(1));
@@ -126,27 +129,19 @@ impl Tally {
         old.into_iter().for_each(|(_, flush)| self.complete(flush, &group));
     }
 
-    /// Returns the flush of a task that selects its targets.
-    fn requesting(&mut self, cpu: u32, during: During) -> Option<&mut Pending> {
-        let flush = self.pending.get_mut(&cpu)?;
-        (during == During::Task && !flush.is_sent).then_some(flush)
-    }
-
     /// A CPU flushed because another one asked it to: the first that still waits for it.
-    fn flushed(&mut self, cpu: u32, time_ns: u64) {
+    fn flushed(&mut self, cpu: u32, time_ns: u64, interrupts: u64) {
         let waits = |flush: &&mut Pending| flush.targets.contains(&(cpu, None));
         if let Some(flush) = self.pending.values_mut().filter(waits).min_by_key(|it| it.at_ns)
             && let Some(target) = flush.targets.iter_mut().find(|it| **it == (cpu, None))
         {
             target.1 = Some(time_ns);
+            flush.interrupts += interrupts;
         }
     }
 
     fn complete(&mut self, flush: Pending, group: impl Fn(u32) -> String) {
         let Pending { thread, at_ns, cause, targets, interrupts, .. } = flush;
-        if targets.is_empty() {
-            return;
-        }
         if self.threads.len() >= THREADS_MAX {
             self.threads.clear();
         }
@@ -190,36 +185,34 @@ fn group_of(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shootdown_recording::raw::Tid;
+    use shootdown_recording::raw::{CallSite, During, Tid};
     use shootdown_recording::record::Frame;
 
     fn event(time_ns: u64, (cpu, tid): (u32, u32), kind: RawKind) -> RawEvent {
         RawEvent { time_ns, cpu, tid: Tid(tid), during: During::Task, kind }
     }
 
-    /// Returns the events of a flush of thread 7 on CPU 0, which asks CPUs 1 and 2.
+    /// Returns the events of a flush of thread 7 on CPU 0, which asks CPUs 1 and 2 and interrupts
+    /// CPU 1.
     fn flush(at_ns: u64, calls: &[&str]) -> Vec<RawEvent> {
         let on = (0, 7);
-        let flush = |reason| RawKind::Flush { reason, pages: Some(1) };
+        let flushed = || RawKind::Flush { reason: FlushReason::Remote, pages: None };
         let queue = |target| RawKind::QueueCall { function: Function::FlushSpace, target };
         let frame = |function: &&str| {
             let function = (*function).to_owned();
             Frame { layer: Layer::Kernel, function, file: String::new(), line: 0 }
         };
         let frames: Vec<_> = calls.iter().map(frame).collect();
-        let mut events = vec![event(at_ns, on, flush(FlushReason::Request))];
+        let mut events = vec![event(at_ns, on, queue(1))];
         if !frames.is_empty() {
             events.push(event(at_ns, on, RawKind::Stack { frames, requests: 1 }));
         }
-        let ipi = |targets| RawKind::Ipi { targets, site: CallSite::CallFunction };
+        let called = RawKind::Ipi { targets: Vec::new(), site: CallSite::CallFunction };
         events.extend([
-            event(at_ns + 1, on, queue(1)),
             event(at_ns + 1, on, queue(2)),
-            event(at_ns + 2, on, ipi(vec![1, 3])),
-            // Another function's, which the flush does not wait for.
-            event(at_ns + 3, on, ipi(vec![1, 2])),
-            event(at_ns + 900, (1, 8), flush(FlushReason::Remote)),
-            event(at_ns + 1500, (2, 9), flush(FlushReason::Remote)),
+            event(at_ns + 800, (1, 8), called),
+            event(at_ns + 900, (1, 8), flushed()),
+            event(at_ns + 1500, (2, 9), flushed()),
         ]);
         events
     }

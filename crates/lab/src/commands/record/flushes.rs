@@ -1,32 +1,33 @@
-//! The flushes of all programs and nothing else, for an observer that runs for days: no event of
-//! switches, system calls or faults is traced, and call stacks have the kernel's part alone.
+//! The flushes of all programs and nothing else, for an observer that runs for days: no switch,
+//! wake-up, system call or fault has one of the events, and call stacks have the kernel's part
+//! alone.
 
 use std::convert::Infallible;
+use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shootdown_recording::raw::RawEvent;
-use shootdown_stacks::{Options, Sampler, Unwinding};
+use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
+use shootdown_stacks::{Options, Sampler, Symbols, Unwinding};
 
-use super::decode::Decoder;
+use super::decode::{self, Decoder};
 use super::error::RecordError;
 use super::guard::Guard;
 use super::merge::Merge;
 use super::queue::Batch;
 use super::rings::Rings;
-use super::stacks::{CallStacks, EVENT, Placed};
 use super::tracefs::{Instance, Scope, Tracefs};
-use super::{symbols, tasks};
+use super::{Purpose, symbols, tasks};
 
-/// The size of the buffer of each CPU: a second of some 20,000 flushes.
+/// The size of the buffer of each CPU: some 20,000 flushes.
 const BUFFER_KIB: u32 = 2 << 10;
+/// The time between two looks into the buffers.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The tracing of flushes, until it is dropped.
 pub(crate) struct Flushes {
     rings: Rings,
-    instance: Instance,
     decoder: Decoder,
-    sampler: Option<Sampler>,
+    sampler: Sampler,
     /// Removes the instance when it is dropped, after the files of the instance are closed.
     _guard: Guard,
 }
@@ -40,17 +41,19 @@ impl Flushes {
     pub(crate) fn start(rate_hz: u32) -> Result<Self, RecordError> {
         tasks::refuse_namespace()?;
         let tracefs = Tracefs::find()?;
-        if tracefs.format(EVENT)?.is_none() {
-            return Err(RecordError::NoEvent { event: EVENT });
-        }
-        let decoder = Decoder::new(&tracefs, symbols()?)?;
+        let symbols = symbols()?;
+        let filter = symbols.filter();
+        let decoder = Decoder::new(decode::FLUSHES, &tracefs, symbols)?;
         let guard = Guard::start(vec![tracefs.instance(Scope::System)])?;
         tracefs.remove_stale();
-        let events = decoder.flush_events();
+        let filtered = |event: &str| event.starts_with("csd/").then(|| filter.clone());
+        let events = decoder.events(Scope::System, Purpose::Keep).into_iter();
+        let events = events.map(|(event, _)| (event, filtered(event))).collect();
         let instance = Instance::new(&tracefs, Scope::System, events, BUFFER_KIB)?;
         let rings = Rings::open(&[&instance])?;
         let options = Options {
-            tracepoint: tracefs.number(EVENT)?,
+            tracepoint: tracefs.number(decode::OPTIONAL)?,
+            filter,
             rate_hz: rate_hz.into(),
             unwinding: Unwinding::Kernel,
             debug_directories: Vec::new(),
@@ -59,11 +62,11 @@ impl Flushes {
         let sampler = Sampler::start(&options, &cpus, || {});
         let sampler = sampler.map_err(RecordError::system("sampling of call stacks"))?;
         instance.start()?;
-        Ok(Self { rings, instance, decoder, sampler: Some(sampler), _guard: guard })
+        Ok(Self { rings, decoder, sampler, _guard: guard })
     }
 
-    /// Calls `seen` with each event, and with the call stacks of flushes, until `seen` returns
-    /// `false` for `None`, which it gets after each pass through the buffers.
+    /// Calls `seen` with each event, and with the sampled call stacks, in the order of time, until
+    /// `seen` returns `false` for `None`, which it gets after each look into the buffers.
     ///
     /// # Errors
     ///
@@ -73,39 +76,38 @@ impl Flushes {
         mut seen: impl FnMut(Option<RawEvent>) -> bool,
     ) -> Result<(), RecordError> {
         let mut merge = Merge::new(self.rings.cpus(), self.rings.format(), &self.decoder);
-        let mut stacks = CallStacks::new(self.sampler.take());
+        let mut names = Symbols::new();
         loop {
             let (Batch { pages, complete_to_ns, .. }, _) = self.rings.read()?;
-            let is_idle = pages.is_empty();
+            if !pages.is_empty() {
+                self.sampler.synchronize();
+            }
             for (stream, page) in pages {
                 merge.add(stream, page);
             }
-            if !is_idle {
-                stacks.collect();
-            }
+            let mut samples = self.sampler.take();
+            samples.sort_by_key(|sample| sample.time_ns);
+            let stacks = samples.into_iter().map(|sample| {
+                let frames = names.frames(&self.sampler, sample.stack);
+                let kind = RawKind::Stack { frames, requests: sample.requests };
+                let (tid, during) = (Tid(sample.thread), During::Task);
+                RawEvent { time_ns: sample.time_ns, cpu: sample.cpu, tid, during, kind }
+            });
+            let mut stacks = stacks.peekable();
             let Ok(()) = merge.emit_until(complete_to_ns, |event| -> Result<(), Infallible> {
-                let Placed { before, after, .. } = stacks.place(&event);
-                for event in [before, Some(event), after] {
-                    if event.is_some() {
-                        seen(event);
-                    }
+                while let Some(stack) = stacks.next_if(|stack| stack.time_ns < event.time_ns) {
+                    seen(Some(stack));
                 }
+                seen(Some(event));
                 Ok(())
             });
-            if !seen(None) {
-                return self.instance.stop();
+            for stack in stacks {
+                seen(Some(stack));
             }
-            self.wait();
+            if !seen(None) {
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
         }
-    }
-
-    /// Waits until a buffer is a quarter full, and for at most a tenth of a second.
-    fn wait(&self) {
-        let mut fds: Vec<_> =
-            self.rings.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let patience = Duration::from_millis(100);
-        let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
-        // An error is one of the next read as well.
-        let _ = poll(&mut fds, Some(&patience));
     }
 }

@@ -353,7 +353,7 @@ fn record(
     let tracefs = Tracefs::find()?;
     let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
-    let decoder = Decoder::new(&tracefs, symbols()?)?;
+    let decoder = Decoder::new(decode::WANTED, &tracefs, symbols()?)?;
     let (start, load) = (Instant::now(), Load::now());
     // The guard starts before the instances exist, and outlives them.
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));

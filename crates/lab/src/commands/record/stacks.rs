@@ -14,7 +14,9 @@ use super::tracefs::Tracefs;
 use super::user::User;
 
 /// The event whose stacks are sampled.
-pub(super) const EVENT: &str = "tlb/tlb_flush";
+const EVENT: &str = "tlb/tlb_flush";
+/// The reason `remote IPI send`: a CPU requests a flush from other CPUs.
+const FILTER: &str = "reason==4";
 /// The options of call stacks, which several commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StackOptions {
@@ -58,7 +60,14 @@ impl StackOptions {
             Some(How::None) => return None,
         };
         let debug_directories = self.debug_dir.clone();
-        Some(Options { tracepoint, rate_hz: self.stack_rate.into(), unwinding, debug_directories })
+        let filter = FILTER.to_owned();
+        Some(Options {
+            tracepoint,
+            filter,
+            rate_hz: self.stack_rate.into(),
+            unwinding,
+            debug_directories,
+        })
     }
 }
 

@@ -32,15 +32,10 @@ impl Symbols {
         }
     }
 
-    /// Returns the kernel's filter for calls of functions that flush, and for interrupts that
-    /// request calls.
-    pub(super) fn filters(&self) -> [String; 2] {
-        let joined = |terms: Vec<String>| terms.join(" || ");
+    /// Returns the kernel's filter for calls of the functions that flush.
+    pub(super) fn filter(&self) -> String {
         let starts = self.flush_space.iter().map(|it| format!("func == {:#x}", it.start));
-        let callers = self.call_function.iter();
-        let callers =
-            callers.map(|it| format!("(callsite >= {:#x} && callsite < {:#x})", it.start, it.end));
-        [joined(starts.collect()), joined(callers.collect())]
+        starts.collect::<Vec<_>>().join(" || ")
     }
 
     /// Returns the caller that `return_address` belongs to.
