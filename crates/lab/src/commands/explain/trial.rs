@@ -13,6 +13,8 @@ use crate::render::{duration, grouped, significant};
 
 /// Number of changes that are tried.
 const TRIALS_MAX: usize = 3;
+/// A change that removes less than this part of all requests is not tried: one of this number.
+const PARTS_MAX: u64 = 10;
 
 /// A run of the command with a change.
 #[derive(Clone, Debug, Serialize)]
@@ -39,9 +41,12 @@ pub(super) fn planned(findings: &Findings) -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     let advice = findings.callers.iter().flat_map(|caller| &caller.advice);
     for row in advice.filter(|row| is_worth_it(findings) && !row.settings.is_empty()) {
-        if trials.len() < TRIALS_MAX && trials.iter().all(|it| it.settings != row.settings) {
+        let predicted = predicted(&findings.callers, &row.settings);
+        // Two runs of the same command differ by more than a few requests.
+        let is_seen = predicted * PARTS_MAX >= findings.total.sum.requests;
+        let is_new = trials.iter().all(|it| it.settings != row.settings);
+        if is_seen && is_new && trials.len() < TRIALS_MAX {
             let result = Measured::Refused { reason: String::new() };
-            let predicted = predicted(&findings.callers, &row.settings);
             let (change, settings) = (row.change.clone(), row.settings.clone());
             trials.push(Trial { change, settings, predicted, result });
         }

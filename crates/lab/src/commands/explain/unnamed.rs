@@ -39,18 +39,10 @@ pub(super) fn hint(files: &[String]) -> String {
     )
 }
 
-/// Returns the package with the debug data of a file, as Debian, or else as Fedora names it.
+/// Returns the package with the debug data of a file, on Debian.
 fn package(file: &str) -> Option<String> {
-    let owner = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).arg(file).stderr(Stdio::null()).output();
-        let output = output.ok().filter(|output| output.status.success())?;
-        String::from_utf8(output.stdout).ok()
-    };
-    let debian = owner("dpkg-query", &["-S"]);
-    debian.and_then(|text| of_debian(&text)).or_else(|| {
-        let name = owner("rpm", &["-qf", "--queryformat", "%{NAME}"])?;
-        Some(format!("{name}-debuginfo"))
-    })
+    let owner = Command::new("dpkg-query").args(["-S", file]).stderr(Stdio::null()).output();
+    of_debian(&String::from_utf8(owner.ok()?.stdout).ok()?)
 }
 
 /// Returns the package from the text of `dpkg-query -S`.

@@ -2,19 +2,18 @@
 
 use std::fmt::Write as _;
 
-use super::tally::{BOUNDS_NS, Row, Tally};
+use super::tally::{BOUNDS_NS, Tally};
 
 /// Returns the metrics.
 pub(super) fn text(tally: &Tally) -> String {
     let mut text = String::new();
-    let counters: [(&str, &str, fn(&Row) -> u64); 2] = [
-        ("requests", "CPUs that were asked to flush their TLB.", |row| row.requests),
-        ("interrupts", "Interrupts that were sent for them.", |row| row.interrupts),
-    ];
-    for (name, help, number) in counters {
-        head(&mut text, &format!("shootdown_{name}"), "counter", help);
+    let helps = ["CPUs that were asked to flush their TLB.", "Interrupts that were sent for them."];
+    for (index, help) in helps.into_iter().enumerate() {
+        let name = ["shootdown_requests", "shootdown_interrupts"][index];
+        head(&mut text, name, "counter", help);
         for (key, row) in &tally.rows {
-            line(&mut text, &format!("shootdown_{name}_total"), &labels(key), number(row));
+            let number = [row.requests, row.interrupts][index];
+            line(&mut text, &format!("{name}_total"), &labels(key), number);
         }
     }
     let waits = "shootdown_wait_seconds";
@@ -60,6 +59,7 @@ fn seconds(time_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tally::Row;
     use super::*;
 
     #[test]

@@ -50,11 +50,12 @@ impl Export {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let listener = TcpListener::bind(self.listen)
             .map_err(|error| ExportError::Address { address: self.listen, error })?;
-        let address = listener.local_addr().map_err(ExportError::System)?;
-        let mut signals = Signals::listen().map_err(ExportError::System)?;
+        let system = |error| ExportError::Record(RecordError::System { what: "metrics", error });
+        let address = listener.local_addr().map_err(system)?;
+        let mut signals = Signals::listen().map_err(system)?;
         let flushes = Flushes::start(self.stack_rate).map_err(ExportError::Record)?;
         let tally = Arc::new(Mutex::new(Tally::default()));
-        server::start(listener, Arc::clone(&tally)).map_err(ExportError::System)?;
+        server::start(listener, Arc::clone(&tally)).map_err(system)?;
         // If standard error is closed, only the note is lost.
         let _ = writeln!(io::stderr(), "metrics: http://{address}/metrics");
         let end = self.duration.map(|time| Instant::now() + time);
@@ -79,15 +80,13 @@ enum ExportError {
     Address { address: SocketAddr, error: io::Error },
     #[error(transparent)]
     Record(RecordError),
-    #[error("{0}")]
-    System(io::Error),
 }
 
 impl UserError for ExportError {
     fn exit_status(&self) -> u8 {
         match self {
             Self::Address { .. } => BAD_INPUT,
-            Self::Record(_) | Self::System(_) => CANNOT_RUN,
+            Self::Record(_) => CANNOT_RUN,
         }
     }
 
@@ -95,7 +94,6 @@ impl UserError for ExportError {
         match self {
             Self::Address { .. } => "choose a free address with --listen ADDRESS:PORT".to_owned(),
             Self::Record(error) => error.remedy(),
-            Self::System(_) => "stop other programs, and run the command again".to_owned(),
         }
     }
 }

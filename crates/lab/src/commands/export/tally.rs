@@ -174,7 +174,7 @@ pub(super) fn cgroup(thread: u32) -> String {
     group_of(&text).unwrap_or(UNKNOWN).to_owned()
 }
 
-/// Returns the first group that is not the root: of the unified hierarchy, of systemd's or of memory's.
+/// Returns the first group that is not the root: of the unified hierarchy, systemd's or memory's.
 fn group_of(text: &str) -> Option<&str> {
     let path =
         |hierarchy| text.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(hierarchy));

@@ -118,8 +118,8 @@ const WAKING: &str = "sched/sched_waking";
 /// An event to enable, as a directory below `events`, with its filter.
 pub(super) type Enabled = (&'static str, Option<String>);
 
-/// The events of flushes alone, since Linux 6.5: a request, its end on its target, and interrupts to
-/// call functions. No switch or wake-up has one of them, unlike `tlb_flush` and `ipi_send_cpu`.
+/// The events of flushes alone, since Linux 6.5: a request, its end on its target, and interrupts
+/// that call functions. No switch or wake-up has one of them, unlike `tlb_flush` and `ipi_send_cpu`.
 pub(super) const FLUSHES: &[Wanted] = &[
     system(OPTIONAL, &["func", "cpu"], queued),
     system("csd/csd_function_exit", &["func"], |it| {
@@ -141,8 +141,8 @@ const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr
 /// the function that the interrupted CPU calls.
 pub(super) const OPTIONAL: &str = "csd/csd_queue_cpu";
 
-/// Returns `true` for events that a kernel may lack: those of interrupts before Linux 6.4, and those
-/// of flushes and faults if flushes are broadcasts, as of Arm.
+/// Returns `true` for events that a kernel may lack: those of interrupts before Linux 6.4, and
+/// those of flushes and faults if flushes are broadcasts, as of Arm.
 fn is_optional(event: &str) -> bool {
     let is_of_x86 = event.starts_with("tlb/") || event.starts_with("exceptions/");
     event == OPTIONAL

@@ -105,6 +105,9 @@ impl UserError for RecordError {
                                    with the host's processes (--pid=host, hostPID: true)"
                 .to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
+            Self::NoEvent { event } if event.starts_with("csd/") => {
+                "use Linux 6.5 or later on x86-64".to_owned()
+            }
             Self::NoEvent { .. } => {
                 "use Linux 5.8 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
             }
