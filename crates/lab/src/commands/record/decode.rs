@@ -420,6 +420,34 @@ mod tests {
     }
 
     #[test]
+    fn kernel_may_lack_events_of_interrupts_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let events = directory.path().join("events");
+        for (id, wanted) in WANTED.iter().enumerate() {
+            let common = ["common_type", "common_flags", "common_pid"].iter();
+            let fields = common
+                .chain(wanted.fields)
+                .map(|name| format!("\tfield:int {name};\toffset:0;\tsize:4;\n"));
+            fs::create_dir_all(events.join(wanted.event)).expect("a directory");
+            let format = format!("ID: {id}\n{}", fields.collect::<String>());
+            fs::write(events.join(wanted.event).join("format"), format).expect("a file");
+        }
+        let decoder = || {
+            let symbols = Symbols::parse("1 t flush_tlb_func\n2 t on_each_cpu_cond_mask\n");
+            Decoder::new(WANTED, &Tracefs::at(directory.path()), symbols.expect("symbols"))
+        };
+        let number = || decoder().map(|it| it.known.iter().flatten().count()).ok();
+        assert_eq!(number(), Some(WANTED.len()));
+        for event in INTERRUPTS.iter().chain([&OPTIONAL]) {
+            fs::remove_file(events.join(event).join("format")).expect("a file");
+        }
+        // As Linux 6.1.
+        assert_eq!(number(), Some(WANTED.len() - 3));
+        fs::remove_file(events.join("sched/sched_switch/format")).expect("a file");
+        assert_eq!(number(), None);
+    }
+
+    #[test]
     fn decoding_arbitrary_bytes_never_panics() {
         let decoder = Decoder::for_tests();
         for id in 0..WANTED.len() as u8 + 2 {

@@ -257,6 +257,12 @@ fn parse_lost(line: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    impl Tracefs {
+        pub(in crate::commands::record) fn at(root: &Path) -> Self {
+            Self { root: root.to_owned(), _mount: None }
+        }
+    }
+
     #[test]
     fn all_kinds_of_lost_events_are_summed() {
         let stats = "entries: 129\noverrun: 3\ncommit overrun: 20\nbytes: 1088\n\
