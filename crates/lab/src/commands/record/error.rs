@@ -105,7 +105,9 @@ impl UserError for RecordError {
                                    with the host's processes (--pid=host, hostPID: true)"
                 .to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
-            Self::NoEvent { event } if event.starts_with("csd/") => {
+            Self::NoEvent { event }
+                if event.starts_with("csd/") || event.starts_with("irq_vectors/") =>
+            {
                 "use Linux 6.5 or later on x86-64".to_owned()
             }
             Self::NoEvent { .. } => {
