@@ -119,7 +119,7 @@ const WAKING: &str = "sched/sched_waking";
 pub(super) type Enabled = (&'static str, Option<String>);
 
 /// The events of flushes alone, since Linux 6.5: a request, its end on its target, and interrupts
-/// that call functions. No switch or wake-up has one of them, unlike `tlb_flush` and `ipi_send_cpu`.
+/// that call functions. No switch or wake-up has one, unlike `tlb_flush` and `ipi_send_cpu`.
 pub(super) const FLUSHES: &[Wanted] = &[
     system(OPTIONAL, &["func", "cpu"], queued),
     system("csd/csd_function_exit", &["func"], |it| {

@@ -8,7 +8,8 @@
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
 //! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
-//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time. `flushes`
+//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
+//! `flushes`
 //! traces nothing but flushes, and makes none.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
