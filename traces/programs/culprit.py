@@ -1,12 +1,11 @@
 """A program with a known cause of shootdowns, for `cargo xtask soak culprits`.
 
 It allocates a large buffer for each request and drops it afterwards, beside a thread that computes
-on another CPU. With the argument `changed`, it uses one buffer for all requests.
+on another CPU. A setting of the C library keeps the buffer.
 """
 
 import hashlib
 import os
-import sys
 import threading
 
 REQUESTS = 2000
@@ -26,13 +25,10 @@ def release(buffers):
     buffers.clear()
 
 
-def serve(changed):
-    buffers = []
+def serve():
     for _ in range(REQUESTS):
-        if not buffers:
-            buffers.append(bytes(BUFFER_BYTES))
-        if not changed:
-            release(buffers)
+        buffers = [bytes(BUFFER_BYTES)]
+        release(buffers)
 
 
 def main():
@@ -41,7 +37,7 @@ def main():
     other.start()
     os.sched_setaffinity(0, {0})
     started.wait()
-    serve(sys.argv[2:] == ["changed"])
+    serve()
     stop.set()
     other.join()
 

@@ -1,5 +1,5 @@
 // Programs with a known cause of shootdowns, and the same programs with the change that removes
-// them:
+// them, if that is not a setting of the allocator:
 //
 //     culprits NAME [changed]
 //
@@ -130,6 +130,55 @@ static void forks(void) {
     }
 }
 
+// Programs whose allocator returns memory to the kernel: many small blocks that are freed together,
+// and large ones. Settings of the allocator change that.
+enum { BLOCKS = 32, BLOCK = 16 * PAGE };
+
+// Read by jemalloc: freed pages are returned at once.
+const char *malloc_conf = "dirty_decay_ms:0";
+
+CALL static void free_blocks(char **blocks) {
+    for (int at = BLOCKS - 1; at >= 0; at--) free(blocks[at]);
+    END;
+}
+
+static void frees_small(void) {
+    for (int round = 0; round < 500; round++) {
+        char *blocks[BLOCKS];
+        for (int at = 0; at < BLOCKS; at++) {
+            blocks[at] = malloc(BLOCK);
+            memset(blocks[at], 1, BLOCK);
+        }
+        free_blocks(blocks);
+    }
+}
+
+static void *work(void *unused) {
+    (void)unused;
+    frees_small();
+    return NULL;
+}
+
+static void frees_in_thread(void) {
+    pthread_t worker;
+    if (pthread_create(&worker, NULL, work, NULL)) exit(2);
+    pthread_join(worker, NULL);
+}
+
+// Larger than what glibc may come to take from the heap: 32 MiB.
+CALL static void free_large(char *block) {
+    free(block);
+    END;
+}
+
+static void frees_large(void) {
+    for (int round = 0; round < 1000; round++) {
+        char *block = malloc(10000 * PAGE);
+        memset(block, 1, 8 * PAGE);
+        free_large(block);
+    }
+}
+
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
@@ -137,6 +186,8 @@ int main(int count, char **arguments) {
     } CULPRITS[] = {
         {"discards", discards}, {"reads-first", reads_first}, {"protects", protects},
         {"unmaps", unmaps},     {"forks", forks},
+        {"frees-small", frees_small}, {"frees-in-thread", frees_in_thread},
+        {"frees-large", frees_large},
     };
     changed = count == 3 && strcmp(arguments[2], "changed") == 0;
     for (size_t at = 0; count >= 2 && at < sizeof CULPRITS / sizeof *CULPRITS; at++) {
@@ -150,6 +201,6 @@ int main(int count, char **arguments) {
         pthread_join(other, NULL);
         return 0;
     }
-    fprintf(stderr, "culprits discards|reads-first|protects|unmaps|forks [changed]\n");
+    fprintf(stderr, "culprits NAME [changed]\n");
     return 2;
 }

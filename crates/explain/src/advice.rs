@@ -8,6 +8,9 @@ use crate::change::Change;
 const TABLE: &str = include_str!("../advice.toml");
 /// Largest number of remedies for one site.
 const REMEDIES_MAX: usize = 2;
+/// Fewest calls of a stack that reaches its beginning: the kernel's caller, the thread's first
+/// function, and the one that calls it. Frame pointers may lead to the first alone.
+const THREAD_CALLS_MIN: usize = 3;
 
 /// The table of remedies.
 #[derive(Clone, Debug, Deserialize)]
@@ -24,6 +27,9 @@ pub struct Remedy {
     frames: Option<Vec<String>>,
     /// Number of innermost calls that are compared with `frames`; `None` for all.
     within: Option<usize>,
+    /// Parts of names that no call has: functions with these `frames` that another library has.
+    #[serde(default)]
+    without: Vec<String>,
     /// The file that has all calls.
     all_in: Option<String>,
     /// `true` if it may follow another remedy that fits every site.
@@ -71,7 +77,9 @@ impl Remedies {
         let mut remedies: Vec<&Remedy> = Vec::new();
         for remedy in self.advice.iter().filter(|remedy| remedy.fits(cause, frames)) {
             // Of two general remedies, the first is the more special one.
-            let is_new = remedies.last().is_none_or(|last| last.is_special() || remedy.also);
+            let is_new = remedies.last().is_none_or(|last| {
+                (last.is_special() || remedy.also) && last.change != remedy.change
+            });
             if is_new && remedies.len() < REMEDIES_MAX {
                 remedies.push(remedy);
             }
@@ -102,20 +110,28 @@ impl Remedy {
     }
 
     fn fits(&self, cause: &str, frames: &[Frame]) -> bool {
-        let names = |part: &String| {
-            let is_named = |frame: &Frame| match part.strip_prefix('=') {
-                Some(name) => frame.function == name,
-                // Java's machine code has names of Java; its runtime is known by its library.
-                None => frame.function.contains(&**part) || frame.file.contains(&**part),
-            };
-            frames.iter().take(self.within.unwrap_or(usize::MAX)).any(is_named)
+        let is_named = |part: &str, frame: &Frame| match part.strip_prefix('=') {
+            Some(name) => frame.function == name,
+            // Java's machine code has names of Java; its runtime is known by its library.
+            None => frame.function.contains(part) || frame.file.contains(part),
         };
+        let within = self.within.unwrap_or(usize::MAX);
+        let names = |part: &String| frames.iter().take(within).any(|frame| is_named(part, frame));
         let is_in = |file: &String| {
-            !frames.is_empty() && frames.iter().all(|frame| frame.file.contains(&**file))
+            frames.len() >= THREAD_CALLS_MIN && frames.iter().all(|it| it.file.contains(&**file))
         };
         cause.starts_with(&self.cause)
             && self.frames.as_ref().is_none_or(|parts| parts.iter().any(names))
+            && !self.without.iter().any(names)
             && self.all_in.as_ref().is_none_or(is_in)
+    }
+
+    /// Returns the words of the change that set a variable (`NAME=VALUE`) or are an option
+    /// (`--name`). A change that has some needs nothing else.
+    #[must_use]
+    pub fn settings(&self) -> Vec<String> {
+        let words = self.change.split_whitespace().map(|word| word.trim_end_matches(','));
+        words.filter(|word| is_setting(word)).map(str::to_owned).collect()
     }
 
     /// Returns the remedy with the variable that the program reads: jemalloc's functions and its
@@ -133,6 +149,14 @@ impl Remedy {
         };
         Self { change: self.change.replace(JEMALLOC, &variable), ..self.clone() }
     }
+}
+
+fn is_setting(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    let is_letter = |letter: char| letter.is_ascii_uppercase() || letter == '_';
+    let is_variable = name.starts_with(is_letter)
+        && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit());
+    is_variable || word.starts_with("--")
 }
 
 #[cfg(test)]
@@ -184,10 +208,30 @@ mod tests {
         assert!(first("brk", &["[libc+0x1]", "cfree", "work"]).starts_with("glibc"));
         assert!(first("munmap", &["munmap", "free_buffer"]).starts_with("reuse"));
         assert!(first("munmap", &["munmap", "free", "work"]).starts_with("glibc"));
+        assert!(first("munmap", &["munmap", "je_free", "free"]).starts_with("reuse"));
         assert!(first("mremap", &["mremap", "realloc", "grow"]).starts_with("glibc"));
         assert!(!first("mremap (same size)", &["mremap"]).contains("grow"));
         assert!(!first("mprotect", &["mprotect"]).contains("pkey_mprotect"));
         assert!(!first("mprotect", &["v8::internal::Heap::TearDown()"]).contains("compilation"));
+    }
+
+    #[test]
+    fn settings_are_the_words_that_need_no_edit() {
+        let settings = |cause, function| {
+            let remedies = Remedies::new().of(cause, &[frame(function)]);
+            remedies[0].settings().join(" ")
+        };
+        let dontneed = "madvise(MADV_DONTNEED)";
+        assert_eq!(settings(dontneed, "je_purge"), "MALLOC_CONF=dirty_decay_ms:60000");
+        assert_eq!(
+            settings("brk", "free"),
+            "MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432"
+        );
+        assert_eq!(settings("munmap", "grep_searcher::search"), "--no-mmap");
+        // Settings of the kernel are not those of one program.
+        for (cause, function) in [("NUMA", "x"), ("munmap", "free_buffer"), ("compaction", "x")] {
+            assert_eq!(settings(cause, function), "");
+        }
     }
 
     #[test]
@@ -197,9 +241,10 @@ mod tests {
         let remedies = Remedies::new();
         let change =
             |frames: &[Frame]| remedies.of("madvise(MADV_DONTNEED)", frames)[0].change.clone();
-        assert!(change(&stripped).contains("stack_cache_size"), "{}", change(&stripped));
+        assert!(change(&stripped).contains("pool: glibc"), "{}", change(&stripped));
+        assert!(!change(&stripped[..2]).contains("pool: glibc"), "a stack that was cut");
         let called = [&stripped[..1], &[frame("work")], &stripped[1..]].concat();
-        assert!(!change(&called).contains("stack_cache_size"));
+        assert!(!change(&called).contains("pool: glibc"));
     }
 
     #[test]

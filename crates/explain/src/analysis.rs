@@ -1,7 +1,7 @@
 //! The flushes that a program requested from other CPUs, each with its task, its cause, its call
 //! stack and its cost.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use shootdown_recording::record::{Event, FlushReason, FrameId, Owner, Record, SpaceId, TaskId};
 use shootdown_recording::{Header, ReadError, Reader, Tracker};
@@ -12,6 +12,9 @@ use crate::costs::Costs;
 use crate::counters::{Balance, Counters};
 use crate::doing::{OperationId, Operations};
 use crate::stacks::Stacks;
+
+/// The name of processors that broadcast flushes, in headers.
+const BROADCASTER: &str = "aarch64";
 
 /// A flush that was requested from at least one other CPU, or whose call stack was sampled.
 ///
@@ -84,6 +87,10 @@ pub struct Analysis {
     pub stacks_stand_for: u64,
     /// Number of the program's flush requests, also of those that were sent to no CPU.
     pub announced: u64,
+    /// `true` if the recording has neither requests nor interrupts, as before Linux 6.4. A CPU that
+    /// flushed because another one asked counts as a request and an interrupt of the last flush of
+    /// its space; CPUs that had nothing to flush are missing.
+    pub is_inferred: bool,
     /// The requests of all programs, held against the kernel's own counters, if those were
     /// recorded.
     pub balance: Option<Balance>,
@@ -104,6 +111,8 @@ struct Pending {
     is_local: bool,
     /// The targets, each with the time at which it reported its flush.
     targets: Vec<(u32, Option<u64>)>,
+    /// The CPUs that flushed although the recording does not name them as targets.
+    inferred: Vec<(u32, Option<u64>)>,
     last_ns: u64,
 }
 
@@ -123,6 +132,10 @@ pub struct Analyst {
     /// Flushes without a stack after such an event, before the first sampled one.
     undecided: HashMap<(TaskId, CauseId), Vec<usize>>,
     has_requests: bool,
+    /// `true` after the first request or interrupt.
+    has_targets: bool,
+    /// `true` after the first switch: without switches, the space of a CPU is a guess.
+    has_switches: bool,
     counters: Counters,
     running: Running,
 }
@@ -181,6 +194,18 @@ impl Analysis {
         change != Change::Spawn || self.forked.values().any(|executes| *executes)
     }
 
+    /// Returns the calls that flush, by their causes, if the processor broadcasts flushes: no event
+    /// of the kernel has them, and they interrupt no CPU.
+    #[must_use]
+    pub fn broadcasts(&self) -> Option<BTreeMap<&str, u64>> {
+        let calls = ["munmap", "mprotect", "madvise", "mremap"];
+        let causes = self.operations.all.iter().map(|operation| &*operation.cause);
+        let flushes = causes.filter(|cause| calls.iter().any(|call| cause.starts_with(call)));
+        let mut counts = BTreeMap::new();
+        flushes.for_each(|cause| *counts.entry(cause).or_default() += 1);
+        (self.header.processor == BROADCASTER && self.announced == 0).then_some(counts)
+    }
+
     /// CPU time of a flush: the sender's wait, and what its interrupts took from their targets.
     #[must_use]
     pub fn cpu_ns(flush: &Flush, costs: Costs) -> u64 {
@@ -203,6 +228,8 @@ impl Analyst {
             sampled: HashMap::new(),
             undecided: HashMap::new(),
             has_requests: false,
+            has_targets: false,
+            has_switches: false,
             counters: Counters::default(),
             running: Running::new(cpus),
         }
@@ -277,6 +304,7 @@ impl Analyst {
             }
         }
         self.tracker.apply(record);
+        self.has_switches |= matches!(record.event, Event::Switch { .. });
         if matches!(
             record.event,
             Event::Running { .. } | Event::Switch { .. } | Event::Exec { .. } | Event::Lost { .. }
@@ -362,13 +390,15 @@ impl Analyst {
             operation,
         };
         let last_ns = record.time_ns;
-        let (is_local, targets) = (false, Vec::new());
+        let is_local = false;
+        let (targets, inferred) = (Vec::new(), Vec::new());
         self.pending[cpu] =
-            Some(Pending { flush, by_event, is_certain, is_local, targets, last_ns });
+            Some(Pending { flush, by_event, is_certain, is_local, targets, inferred, last_ns });
     }
 
     /// Adds the targets of a flush. If the program did not request it, only its CPUs count.
     fn targets(&mut self, cpu: usize, targets: &[u32]) {
+        self.has_targets = true;
         let Self { tracker, pending, .. } = self;
         let Some(pending) = &mut pending[cpu] else { return };
         for target in targets {
@@ -406,16 +436,39 @@ impl Analyst {
             pending.targets[target].1 = Some(record.time_ns);
             pending.last_ns = record.time_ns;
             pending.flush.is_measured = true;
+        } else if !self.has_targets && self.has_switches {
+            self.infer(record);
+        }
+    }
+
+    /// A CPU flushed, and the recording does not name its requesters: probably the last one of the
+    /// space that it runs, or the last one outside the program.
+    fn infer(&mut self, record: &Record) {
+        let Some(space) = self.space_on(record.cpu) else { return };
+        let target = (record.cpu, Some(record.time_ns));
+        let is_other = |pending: &&mut Pending| {
+            let is_own = pending.flush.space.is_none_or(|it| it == space);
+            is_own
+                && pending.flush.cpu != record.cpu
+                && pending.inferred.iter().all(|(cpu, _)| *cpu != record.cpu)
+        };
+        let pending = self.pending.iter_mut().flatten().filter(is_other);
+        let last = pending.max_by_key(|it| (it.flush.space.is_some(), it.flush.at_ns));
+        if let Some(pending) = last {
+            pending.inferred.push(target);
         }
     }
 
     /// Ends the flush that a CPU requested, if there is one.
     fn complete(&mut self, cpu: usize) {
-        let Some(Pending { mut flush, by_event, is_certain, targets, last_ns, .. }) =
-            self.pending[cpu].take()
-        else {
-            return;
-        };
+        let Some(pending) = self.pending[cpu].take() else { return };
+        let Pending { mut flush, by_event, is_certain, mut targets, inferred, .. } = pending;
+        let mut last_ns = pending.last_ns;
+        if !self.has_targets && !inferred.is_empty() {
+            (flush.requests, flush.interrupts) = (inferred.len() as u32, inferred.len() as u32);
+            last_ns = inferred.iter().filter_map(|(_, at_ns)| *at_ns).fold(last_ns, u64::max);
+            (targets, flush.is_measured, self.analysis.is_inferred) = (inferred, true, true);
+        }
         if flush.requests == 0 && (flush.stack.is_none() || flush.space.is_none()) {
             return;
         }

@@ -119,7 +119,8 @@ impl Causes {
 
     /// Returns the name of the cause that the functions of the kernel in a call stack reveal, the
     /// innermost first.
-    pub(crate) fn of_functions(&self, functions: &[&str]) -> Option<String> {
+    #[must_use]
+    pub fn of_functions(&self, functions: &[&str]) -> Option<String> {
         let indices = functions.iter().filter_map(|function| self.by_function.get(*function));
         let of_table = indices.min().map(|index| self.table[*index].name.clone());
         of_table.or_else(|| entry(functions))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use shootdown_recording::record::Event;
+use shootdown_recording::record::{Event, FlushReason};
 
 /// The largest difference that is not reported, in percent of the kernel's count, and the largest
 /// that is due to the time in which the counters are read.
@@ -16,8 +16,8 @@ pub struct Balance {
     pub recorded: u64,
     /// Number of requests that the kernel counted.
     pub counted: u64,
-    /// `true` if the recording has interrupts instead of requests. One interrupt may serve several
-    /// requests.
+    /// `true` if the recording has interrupts or flushes instead of requests. One interrupt may
+    /// serve several requests.
     pub is_of_interrupts: bool,
 }
 
@@ -39,6 +39,7 @@ pub(crate) struct Counters {
     last: HashMap<u32, u64>,
     requests: Span,
     interrupts: Span,
+    flushed: Span,
 }
 
 /// A number that grows, now and when the kernel's counters were recorded.
@@ -55,11 +56,12 @@ impl Counters {
         match event {
             Event::Requests { targets } => self.requests.now += targets.len() as u64,
             Event::Interrupts { targets } => self.interrupts.now += targets.len() as u64,
+            Event::Flush { reason: FlushReason::Remote, .. } => self.flushed.now += 1,
             Event::Counted { requests } => {
                 let is_first = !self.first.contains_key(&cpu);
                 let counters = if is_first { &mut self.first } else { &mut self.last };
                 counters.insert(cpu, *requests);
-                for span in [&mut self.requests, &mut self.interrupts] {
+                for span in [&mut self.requests, &mut self.interrupts, &mut self.flushed] {
                     let at = if is_first { &mut span.at_first } else { &mut span.at_last };
                     *at = span.now;
                 }
@@ -72,7 +74,8 @@ impl Counters {
     pub(crate) fn balance(&self) -> Option<Balance> {
         let grown = |(cpu, last): (&u32, &u64)| last.saturating_sub(self.first[cpu]);
         let is_of_interrupts = self.requests.now == 0;
-        let span = if is_of_interrupts { self.interrupts } else { self.requests };
+        let spans = [self.requests, self.interrupts];
+        let span = spans.into_iter().find(|span| span.now > 0).unwrap_or(self.flushed);
         (!self.last.is_empty()).then(|| Balance {
             recorded: span.at_last - span.at_first,
             counted: self.last.iter().map(grown).sum(),

@@ -131,6 +131,52 @@ fn stack_of_a_flush_without_targets_counts_for_others() {
 }
 
 #[test]
+fn targets_that_flushed_are_inferred_without_requests() {
+    let announced = || Event::Flush { reason: FlushReason::Request, pages: Some(1) };
+    let flushed = || Event::Flush { reason: FlushReason::Remote, pages: Some(1) };
+    let mut program = Program::new();
+    program.madvise(Some(MADVISE));
+    program.madvise(None);
+    let old = |program: &Program, has_switches: bool| {
+        let is_known =
+            |event: &Event| !matches!(event, Event::Requests { .. } | Event::Interrupts { .. });
+        let mut old = Program::default();
+        for (cpu, requests) in [(0, 5), (1, 7)] {
+            old.on(cpu, Event::Counted { requests });
+        }
+        let switches = [TaskId::KERNEL, TaskId(2)].into_iter().filter(|_| has_switches);
+        let switch = |next| Event::Switch { next, left: Left::Runnable };
+        let switches: Vec<_> = switches.map(switch).collect();
+        let known = program.records.iter().filter(|record| is_known(&record.event));
+        for (index, record) in known.enumerate() {
+            // After both tasks began to run.
+            if index == 4 {
+                switches.iter().for_each(|event| old.on(1, event.clone()));
+            }
+            old.on(record.cpu, record.event.clone());
+        }
+        for (cpu, requests) in [(0, 5), (1, 9)] {
+            old.on(cpu, Event::Counted { requests });
+        }
+        old
+    };
+    assert!(sites(&old(&program, false)).is_empty(), "the spaces of CPUs would be guesses");
+    assert_eq!(sites(&old(&program, true)), sites(&program));
+    let (analysis, explanation) = explain(&old(&program, true).file());
+    assert!(analysis.is_inferred && analysis.flushes[0].is_measured);
+    assert_eq!((explanation.total.interrupts, explanation.total.in_vain), (2, 0));
+    let balance = analysis.balance.expect("counters");
+    assert_eq!((balance.recorded, balance.counted), (2, 2));
+    // One request for each CPU, and none of a CPU that runs another program, or of the sender.
+    program.on(0, announced());
+    program.on(1, flushed());
+    program.on(1, flushed());
+    program.on(0, flushed());
+    assert_eq!(explain(&old(&program, true).file()).1.total.requests, 3);
+    assert!(!explain(&program.file()).0.is_inferred, "the recording has requests");
+}
+
+#[test]
 fn flush_costs_the_wait_and_the_interrupt() {
     let mut program = Program::new();
     program.madvise(None);

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    boot, calibrate, check, explain, guest, import, machines, record, replay, report, reproduce,
-    run, sanitize, sweep, top,
+    boot, calibrate, check, explain, export, guest, import, machines, record, replay, report,
+    reproduce, run, sanitize, sweep, top,
 };
 use crate::error::Failure;
 use crate::output::print;
@@ -87,6 +87,9 @@ enum Command {
     /// Watch the processes and call sites that cause TLB shootdowns, live
     #[command(after_help = top::EXAMPLES)]
     Top(top::Top),
+    /// Serve the TLB shootdowns of all programs as metrics, for Prometheus
+    #[command(after_help = export::EXAMPLES)]
+    Export(export::Export),
     /// Record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
     #[command(after_help = guest::EXAMPLES)]
     Guest(guest::Guest),
@@ -130,6 +133,7 @@ impl Cli {
             Some(Command::RecordHelper(helper)) => helper.run(),
             Some(Command::Explain(explain)) => explain.run()?,
             Some(Command::Top(top)) => top.run()?,
+            Some(Command::Export(export)) => export.run()?,
             Some(Command::Guest(guest)) => return guest.run(),
             Some(Command::Import(import)) => import.run()?,
             Some(Command::Replay(replay)) => replay.run()?,
@@ -167,6 +171,7 @@ mod tests {
             calibrate::EXAMPLES,
             record::EXAMPLES,
             explain::EXAMPLES,
+            export::EXAMPLES,
             guest::EXAMPLES,
             import::EXAMPLES,
             replay::EXAMPLES,

@@ -1,4 +1,4 @@
-//! Samples of the tracepoint `tlb_flush`, and the mappings of processes, from the ring buffers of
+//! Samples of a tracepoint of flushes, and the mappings of processes, from the ring buffers of
 //! Linux's performance events. There is an event with a buffer on each CPU.
 
 use std::ffi::CString;
@@ -20,8 +20,6 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 const BUFFERS_BYTES: usize = 64 << 20;
 /// The bytes that are copied of a stack: what perf copies by default. The kernel's limit is 64 KiB.
 const STACK_BYTES: u32 = 8 << 10;
-/// The reason `remote IPI send` of `tlb_flush`: a CPU requests a flush from other CPUs.
-const FILTER: &str = "reason==4";
 
 /// Registers of x86-64 by their numbers in `perf_regs.h`, in ascending order.
 const REGISTERS: [u32; 3] = [RBP, RSP, RIP];
@@ -44,13 +42,17 @@ pub enum Unwinding {
     FramePointers,
     /// The kernel copies the stack, which is then unwound with the tables that exceptions use.
     Dwarf,
+    /// They are not followed: samples have the kernel's calls alone, and mappings cost nothing.
+    Kernel,
 }
 
 /// The options of a sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The kernel's number of the tracepoint `tlb/tlb_flush`.
+    /// The kernel's number of a tracepoint.
     pub tracepoint: u64,
+    /// The events of the tracepoint that are sampled, as the kernel selects them.
+    pub filter: String,
     /// Largest number of stacks per second and CPU, approximately.
     pub rate_hz: u64,
     /// The way in which user stacks are followed.
@@ -214,11 +216,11 @@ fn time_at_end(record: &[u8]) -> u64 {
 }
 
 fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_event::Sampler> {
-    let mut flags = SampleFlag::TID
-        | SampleFlag::TIME
-        | SampleFlag::CPU
-        | SampleFlag::CALLCHAIN
-        | SampleFlag::REGS_USER;
+    let mut flags = SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN;
+    let has_user = options.unwinding != Unwinding::Kernel;
+    if has_user {
+        flags |= SampleFlag::REGS_USER;
+    }
     if options.unwinding == Unwinding::Dwarf {
         flags |= SampleFlag::STACK_USER;
     }
@@ -231,19 +233,24 @@ fn open(options: &Options, cpu: u32, buffer_bytes: usize) -> io::Result<perf_eve
         .sample(flags)
         .sample_id_all(true)
         .sample_period(1)
-        .sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register))
         .clockid(Clock::MONOTONIC)
-        .mmap(true)
-        .mmap2(true)
-        .comm(true)
-        .comm_exec(true)
-        .task(true)
+        .mmap(has_user)
+        .mmap2(has_user)
+        .comm(has_user)
+        .comm_exec(has_user)
+        .task(has_user)
         .wakeup_watermark(buffer_bytes / 4);
+    if has_user {
+        builder.sample_regs_user(REGISTERS.iter().fold(0, |mask, register| mask | 1 << register));
+    }
     if options.unwinding == Unwinding::Dwarf {
-        builder.sample_stack_user(STACK_BYTES).exclude_callchain_user(true);
+        builder.sample_stack_user(STACK_BYTES);
+    }
+    if options.unwinding != Unwinding::FramePointers {
+        builder.exclude_callchain_user(true);
     }
     let counter = builder.build()?;
-    set_filter(&counter)?;
+    set_filter(&counter, &options.filter)?;
     counter.sampled(buffer_bytes)
 }
 
@@ -253,10 +260,10 @@ fn buffer_bytes(cpus: usize) -> usize {
     1 << each.ilog2()
 }
 
-/// Restricts a counter to flush requests.
+/// Restricts a counter to some events.
 #[expect(unsafe_code, reason = "the kernel takes the filter by its address")]
-fn set_filter(counter: &perf_event::Counter) -> io::Result<()> {
-    let filter = CString::new(FILTER)?;
+fn set_filter(counter: &perf_event::Counter, filter: &str) -> io::Result<()> {
+    let filter = CString::new(filter)?;
     // SAFETY: `counter` owns the file descriptor of an event. The kernel copies the filter, which
     // ends with a zero byte, during the call, and does not write to it.
     let result = unsafe { ioctls::SET_FILTER(counter.as_raw_fd(), filter.as_ptr().cast_mut()) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::events::{Event, Events, Options, RawSample};
+use crate::events::{Event, Events, Options, RawSample, Unwinding};
 use crate::processes::Processes;
 use crate::stack::{Address, Sample, Stacks};
 use crate::unwind::{Cache, user_stack};
@@ -17,6 +17,8 @@ use crate::unwind::{Cache, user_stack};
 /// read before its first sample is, and that a burst of requests changes the period before it has
 /// filled a buffer.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The same, if there are no mappings and samples are small.
+const LONG_PAUSE: Duration = Duration::from_millis(200);
 
 /// Samples flush requests until it is stopped or dropped.
 #[derive(Debug)]
@@ -78,9 +80,10 @@ impl Sampler {
         let [of_reader, of_unwinder] = [Arc::clone(&shared), Arc::clone(&shared)];
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         let unwinder = named("stacks").spawn(move || unwind(&receiver, &of_unwinder))?;
+        let pause = if options.unwinding == Unwinding::Kernel { LONG_PAUSE } else { PAUSE };
         let reader = named("samples").spawn(move || {
             prepare();
-            read(&mut events, &sender, &of_reader);
+            read((&mut events, pause), &sender, &of_reader);
         })?;
         let debug_directories = options.debug_directories.clone();
         Ok(Self { shared, threads: Some([reader, unwinder]), debug_directories })
@@ -135,7 +138,7 @@ impl Drop for Sampler {
 }
 
 /// Empties the buffers until the sampler is stopped.
-fn read(events: &mut Events, passes: &mpsc::Sender<Pass>, shared: &Shared) {
+fn read((events, pause): (&mut Events, Duration), passes: &mpsc::Sender<Pass>, shared: &Shared) {
     loop {
         // Relaxed: see `stop`.
         let must_stop = shared.must_stop.load(Ordering::Relaxed);
@@ -150,7 +153,7 @@ fn read(events: &mut Events, passes: &mpsc::Sender<Pass>, shared: &Shared) {
         if passes.send(pass).is_err() || must_stop {
             return;
         }
-        thread::park_timeout(PAUSE);
+        thread::park_timeout(pause);
     }
 }
 

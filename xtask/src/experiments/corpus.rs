@@ -58,6 +58,9 @@ pub(super) struct Culprit {
     pub(super) site: Option<String>,
     /// A word of the advice.
     pub(super) advice: String,
+    /// `true` if the change is made by `explain --try`, and not by the program.
+    #[serde(default)]
+    pub(super) settings: bool,
 }
 
 /// Builds and runs the culprits of a language.

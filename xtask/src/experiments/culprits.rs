@@ -19,7 +19,7 @@ pub(crate) fn soak() -> Result<(), Failure> {
     cargo("build --quiet --release -p shootdown-lab").run()?;
     let place = place(crate::output().join("release/shootdown"))?;
     println!(
-        "{:<13} {:<6} {:>9} {:>9} {:>9} {:>9}",
+        "{:<16} {:<15} {:>9} {:>9} {:>9} {:>9}",
         "program", "", "requests", "predicted", "removed", "ratio"
     );
     for culprit in &CORPUS.culprit {
@@ -27,17 +27,24 @@ pub(crate) fn soak() -> Result<(), Failure> {
         let is_ready =
             |it: &&Toolchain| it.language == *language && shell(&it.make, &place.work).is_ok();
         let Some(toolchain) = CORPUS.toolchain.iter().find(is_ready) else {
-            println!("{name:<13} {language:<6} skipped: it has no compiler here");
+            println!("{name:<16} {language:<15} skipped: it has no compiler here");
             continue;
         };
-        let before = explain(&place, toolchain, name)?;
+        let options = if culprit.settings { "--try" } else { "" };
+        let before = explain(&place, toolchain, (options, name))?;
         let predicted = culprit.found_in(&before, toolchain)?;
-        let after = explain(&place, toolchain, &format!("{name} changed"))?;
-        let (before, after) = (requests(&before), requests(&after));
-        let removed = before.saturating_sub(after);
+        let (before, predicted, removed) = if culprit.settings {
+            let tried = &before["tried"][0];
+            let number = |field: &str| tried[field].as_u64().unwrap_or_default();
+            (requests(&before), number("predicted"), number("removed"))
+        } else {
+            let after = explain(&place, toolchain, ("", &format!("{name} changed")))?;
+            let (before, after) = (requests(&before), requests(&after));
+            (before, predicted, before.saturating_sub(after))
+        };
         let ratio = removed as f64 / predicted as f64;
         println!(
-            "{name:<13} {language:<6} {before:>9} {predicted:>9} {removed:>9} {ratio:>9.2}{}",
+            "{name:<16} {language:<15} {before:>9} {predicted:>9} {removed:>9} {ratio:>9.2}{}",
             if toolchain.has_names { "" } else { "  (this version of the language has no names)" },
         );
         if !ACCURACY.contains(&ratio) {
@@ -50,8 +57,13 @@ pub(crate) fn soak() -> Result<(), Failure> {
     Ok(())
 }
 
-fn explain(place: &Place, toolchain: &Toolchain, arguments: &str) -> Result<Value, Failure> {
-    let command = Command::new(&place.lab).args("explain --format json --").args(&toolchain.run);
+fn explain(
+    place: &Place,
+    toolchain: &Toolchain,
+    (options, arguments): (&str, &str),
+) -> Result<Value, Failure> {
+    let command = Command::new(&place.lab).args("explain --format json").args(options).args("--");
+    let command = command.args(&toolchain.run);
     let printed = command.args(arguments).within(&place.work).output()?;
     serde_json::from_str(&printed).map_err(|error| {
         Failure::new(format!("`shootdown explain` printed no JSON: {error}"), "run it by hand")

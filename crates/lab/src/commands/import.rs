@@ -349,7 +349,8 @@ impl Kept {
         if !has_interrupts {
             notes.push(
                 "the text has no events of interrupts (csd_queue_cpu, ipi_send_cpu, \
-                 ipi_send_cpumask): the recording has no requests, and nothing to explain"
+                 ipi_send_cpumask): a request is inferred from each CPU that flushed when another \
+                 one asked, and the recording cannot be replayed"
                     .to_owned(),
             );
         }

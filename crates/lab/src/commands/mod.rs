@@ -3,6 +3,7 @@
 pub(crate) mod boot;
 pub(crate) mod calibrate;
 pub(crate) mod check;
+pub(crate) mod export;
 pub(crate) mod guest;
 pub(crate) mod explain;
 pub(crate) mod import;

@@ -67,6 +67,7 @@ dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
 figure{margin:.8rem 0}figcaption{margin-bottom:.3rem}figcaption span{white-space:nowrap}\
 figcaption i{display:inline-block;width:.75em;height:.75em;background:currentColor}\
 wbr{white-space:normal}svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
+.timeline svg{width:min(100%,50rem)}\
 summary{cursor:pointer}\
 .flame{width:100%;border:1px solid var(--line);background:#fff;color-scheme:light}\
 fieldset{border:1px solid var(--line);margin:0 0 1rem;padding:.3rem .8rem}\

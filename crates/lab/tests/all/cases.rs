@@ -2,7 +2,8 @@
 //! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs
 //! and a C compiler, and are skipped otherwise.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -120,6 +121,65 @@ fn interrupts_of_other_kinds_are_not_blamed_on_the_program() {
         let blamed = callers.filter(|row| name_of(row).contains(name));
         assert_eq!(blamed.count(), 0, "{json}");
     }
+}
+
+#[test]
+fn tried_settings_remove_what_was_predicted() {
+    let Some((_directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let program = program.to_str().expect("a path");
+    let json = explained(&["--try"], &[program, "frees-small"]).expect("a recording");
+    let requests = number(&json["total"]["requests"]);
+    if requests < 10 * REQUESTS_MIN || json["total"]["cpu_share"].as_f64() < Some(0.001) {
+        eprintln!("skipped: the threads did not run at once");
+        return;
+    }
+    let tried = &json["tried"][0];
+    assert_eq!(tried["settings"][0], "MALLOC_TRIM_THRESHOLD_=1073741824", "{json}");
+    let (predicted, removed) = (number(&tried["predicted"]), number(&tried["removed"]));
+    assert!((80..=125).contains(&(100 * removed / predicted)), "{tried}");
+    assert_eq!(number(&tried["after"]["requests"]), requests - removed, "{tried}");
+    let prefixed =
+        ["sh", "-c", &format!("test -z $MALLOC_TRIM_THRESHOLD_ && {program} frees-small")];
+    let json = explained(&["--try"], &prefixed).expect("a recording");
+    if let Some(tried) = json["tried"].get(0) {
+        assert_eq!(tried["reason"], "the command ends differently", "{tried}");
+    }
+}
+
+#[test]
+fn exported_metrics_have_cause_and_waits() {
+    let Some((_directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let mut exporter = command();
+    exporter.args(["export", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+    let mut exporter = exporter.spawn().expect("it runs");
+    let mut line = String::new();
+    let errors = exporter.stderr.take().expect("a pipe");
+    BufReader::new(errors).read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("metrics: http://").and_then(|it| it.split('/').next());
+    let address = address.unwrap_or_else(|| panic!("{line}"));
+    let status = Command::new(program).arg("discards").status().expect("it runs");
+    assert!(status.success());
+    // Flushes are complete after a second.
+    thread::sleep(Duration::from_millis(1500));
+    let mut stream = TcpStream::connect(address).expect("a server");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    stop(&mut exporter);
+    let sum = |name: &str| -> u64 {
+        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains("madvise"));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    };
+    let requests = sum("shootdown_requests_total{");
+    if requests < 10 * REQUESTS_MIN {
+        eprintln!("skipped: the threads did not run at once");
+        return;
+    }
+    let (interrupts, waits) =
+        (sum("shootdown_interrupts_total{"), sum("shootdown_wait_seconds_count{"));
+    assert!(interrupts <= requests && interrupts * 2 > requests, "{text}");
+    assert!(waits <= requests && waits * 2 > requests, "{text}");
+    assert!(text.ends_with("shootdown_lost_events_total 0\n# EOF\n"), "{text}");
 }
 
 /// Asserts that the call sites of a program are known while other tracers run.

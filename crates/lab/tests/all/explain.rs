@@ -216,24 +216,53 @@ fn missing_cpu_is_refused_before_recording() {
     assert!(!directory.path().join("run").exists());
 }
 
-#[test]
-fn text_without_targets_is_not_free_of_shootdowns() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let blind =
-        |record: &Event| !matches!(record, Event::Requests { .. } | Event::Interrupts { .. });
+/// Returns the recording with another header, and only with these events.
+fn rewritten(header: impl Fn(Header) -> Header, is_kept: impl Fn(&Event) -> bool) -> Vec<u8> {
     let mut read = shootdown_recording::Reader::open(std::io::Cursor::new(recording())).expect("r");
-    let header = Header { source: Source::PerfScript, ..read.header().clone() };
+    let header = header(read.header().clone());
     let mut writer = Writer::create(Vec::new(), &header).expect("a header");
     while let Some(record) = read.next_record().expect("a record") {
-        if blind(&record.event) {
+        if is_kept(&record.event) {
             writer.write(&record).expect("a record");
         }
     }
-    let bytes = writer.finish(Ended::Interrupted).expect("an end");
+    writer.finish(Ended::Interrupted).expect("an end")
+}
+
+#[test]
+fn text_without_targets_is_not_free_of_shootdowns() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let is_kept = |event: &Event| match event {
+        Event::Requests { .. } | Event::Interrupts { .. } => false,
+        Event::Flush { reason, .. } => *reason != FlushReason::Remote,
+        _ => true,
+    };
+    let imported = |header| Header { source: Source::PerfScript, ..header };
+    let bytes = rewritten(imported, is_kept);
     fs::write(directory.path().join("r"), bytes).expect("the file is written");
     let (output, status) = explain_in(&directory, &["r"]);
     assert!(output.starts_with("unknown: ") && status == Some(0), "{output}");
     assert_eq!(explain_in(&directory, &["r", "--budget", "requests<=9"]).1, Some(3));
+}
+
+#[test]
+fn broadcasts_are_calls_without_interrupts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (processor, answer) in [
+        ("aarch64", "no shootdowns: this processor broadcasts"),
+        ("x86", "no shootdowns: no thread"),
+    ] {
+        let is_kept = |event: &Event| {
+            matches!(event, Event::Task { .. } | Event::Running { .. } | Event::Call(_))
+                || matches!(event, Event::Return { .. })
+        };
+        let of = |header| Header { processor: processor.to_owned(), ..header };
+        fs::write(directory.path().join("r"), rewritten(of, is_kept)).expect("the file is written");
+        let (output, status) = explain_in(&directory, &["r"]);
+        assert!(output.starts_with(answer) && status == Some(0), "{output}");
+        let has_calls = output.contains(&format!("madvise(MADV_DONTNEED): {ROUNDS} calls"));
+        assert_eq!(has_calls, processor == "aarch64", "{output}");
+    }
 }
 
 #[test]

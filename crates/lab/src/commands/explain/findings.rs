@@ -1,11 +1,14 @@
 //! The result of `shootdown explain`. Its serialisation is the JSON output.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use shootdown_explain::{Advice, Analysis, Balance, Costs, Explanation, Site, Suffered, Sum};
 use shootdown_recording::Source;
 use shootdown_recording::record::Frame;
+
+use super::trial::Trial;
+use super::unnamed;
 
 /// The causes and call sites of a program's shootdowns.
 #[derive(Clone, Debug, Serialize)]
@@ -22,10 +25,17 @@ pub(super) struct Findings {
     pub(super) callers: Vec<SiteRow>,
     /// The requests of other programs and of the kernel to CPUs that ran the program, by number.
     pub(super) suffered: Vec<SufferedRow>,
+    /// The executables and libraries whose functions have no names.
+    pub(super) unnamed: Vec<String>,
     /// Number of events that the kernel lost.
     pub(super) lost: u64,
     /// `true` if the program flushed, and the imported text names none of the CPUs that it asked.
     pub(super) is_blind: bool,
+    /// The calls that flush, by their causes, if the processor broadcasts flushes and interrupts no
+    /// CPU.
+    pub(super) broadcasts: Option<BTreeMap<String, u64>>,
+    /// `true` if requests are CPUs that flushed, because the kernel traces no interrupts.
+    pub(super) is_inferred: bool,
     /// Number of the program's flushes, also of those that asked no CPU.
     pub(super) announced: u64,
     /// `null` if the recording lacks the kernel's counters.
@@ -34,6 +44,8 @@ pub(super) struct Findings {
     pub(super) recording: About,
     /// The runs of the command, by requests, if there are several.
     pub(super) runs: Vec<Run>,
+    /// The runs of the command with a change.
+    pub(super) tried: Vec<Trial>,
 }
 
 /// The totals of a run of the command.
@@ -119,6 +131,8 @@ pub(super) struct SufferedRow {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AdviceRow {
     pub(super) change: String,
+    /// The environment and the options that the change needs, if it needs nothing else.
+    pub(super) settings: Vec<String>,
     /// Number of these requests that the change removes.
     pub(super) saves: u64,
     /// Number of requests of the whole program that it removes, by replay.
@@ -187,10 +201,15 @@ impl Findings {
             callers: by_caller(&sites),
             sites,
             suffered: explanation.suffered.iter().map(|it| SufferedRow::of(analysis, it)).collect(),
+            unnamed: unnamed::files(&explanation.sites),
             lost: analysis.lost,
             is_blind: analysis.announced > 0
                 && analysis.received.is_empty()
                 && analysis.header.source != Source::Tracefs,
+            broadcasts: analysis.broadcasts().map(|calls| {
+                calls.into_iter().map(|(cause, count)| (cause.to_owned(), count)).collect()
+            }),
+            is_inferred: analysis.is_inferred,
             announced: analysis.announced,
             balance: analysis.balance.map(|balance| Balanced {
                 recorded: balance.recorded,
@@ -211,6 +230,7 @@ impl Findings {
                 time_ns: analysis.time_ns,
             },
             runs: Vec::new(),
+            tried: Vec::new(),
         }
     }
 }
@@ -292,7 +312,7 @@ fn reason(balance: Balance, lost: u64) -> &'static str {
     match balance {
         _ if lost > 0 => "events were lost",
         Balance { is_of_interrupts: true, .. } => {
-            "this kernel traces interrupts, of which one serves several requests"
+            "this kernel does not trace requests: interrupts or flushes were counted"
         }
         Balance { recorded, counted, .. } if recorded > counted => {
             "the kernel does not count all flushes"
@@ -305,6 +325,7 @@ fn row(analysis: &Analysis, site: &Site, share: f64, advice: Vec<Advice>) -> Sit
     let cause = analysis.causes.name(site.cause).to_owned();
     let has_calls = !site.frames.is_empty();
     let advice = advice.into_iter().map(|advice| AdviceRow {
+        settings: advice.remedy.settings(),
         change: advice.remedy.change,
         saves: advice.saves,
         by: if advice.is_replayed { "replay" } else { "count" },
@@ -337,7 +358,16 @@ pub(crate) fn shown_frame(frame: &Frame) -> String {
 }
 
 /// Files and functions that call the kernel for a program, by the beginning of their names.
-const SYSTEM_FILES: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libpthread", "libjvm.so"];
+const SYSTEM_FILES: [&str; 8] = [
+    "libc.so",
+    "libc-",
+    "ld-linux",
+    "libpthread",
+    "libjvm.so",
+    "libjemalloc",
+    "libtcmalloc",
+    "libmimalloc",
+];
 const SYSTEM_FUNCTIONS: &str = "runtime.,syscall.,internal/,__,[0x,madvise,munmap,mprotect,mmap,\
     mremap,ftruncate,je_,_rjem_,duckdb_je_,tcmalloc::,tc_,mi_,_mi_,operator new,operator delete,\
     alloc::,core::,std::,v8::base::,_PyEval_,_PyFunction_,_PyObject_,PyObject_";

@@ -1,10 +1,11 @@
 //! `shootdown explain`: the causes and call sites of the TLB shootdowns in a recording or of a
 //! command, their cost, and the changes that would remove them.
 //!
-//! In reading order: `predict` replays changed recordings. `findings` is the result, and `text`,
-//! `folded`, `flamegraph` and `timeline` are its formats besides JSON. `budget` holds it against
-//! limits, and `compare` against that of another recording. `cpu` is the view of a CPU. `page` is a
-//! part of the page of `shootdown report`, and `error` has the errors.
+//! In reading order: `predict` replays changed recordings, and `unnamed` lists files without names.
+//! `findings` is the result, and `text`, `folded`, `flamegraph` and `timeline` are its formats
+//! besides JSON. `budget` holds it against limits, `compare` against that of another recording, and
+//! `trial` against a run with a change. `cpu` is the view of a CPU. `page` is a part of the page of
+//! `shootdown report`, and `error` has the errors.
 
 mod budget;
 mod compare;
@@ -17,6 +18,8 @@ pub(crate) mod page;
 mod predict;
 mod text;
 mod timeline;
+mod trial;
+mod unnamed;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -24,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use shootdown_explain::{Analysis, Costs, Explanation};
+use shootdown_recording::Ended;
 
 use super::import;
 use super::record::{self, Follow, Live, ProgramOutput, Purpose, StackOptions};
@@ -41,11 +45,13 @@ use error::ExplainError;
 use findings::{Findings, Overhead, Run, Total};
 pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
+use trial::Measured;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown explain -- ./server --threads 2
   shootdown explain --runs 5 -- ./server --threads 2
+  shootdown explain --try -- ./server --threads 2
   shootdown explain --pid 4711 --duration 10s
   shootdown explain server.shootdown
   shootdown explain perf.data --pid 4711
@@ -99,6 +105,10 @@ pub(crate) struct Explain {
           conflicts_with_all = ["output", "cpu"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
+    /// Run CMD again with each change that needs only environment or options, and print what it
+    /// removes beside the prediction
+    #[arg(long = "try", requires = "command", conflicts_with_all = ["output", "cpu"])]
+    is_tried: bool,
     /// Where the calls and faults of CMD are separated from those of other programs [default:
     /// recorder, if these use at most a quarter of the CPUs' time]
     #[arg(long, value_enum, value_name = "SIDE", conflicts_with_all = ["recording", "output"])]
@@ -147,18 +157,18 @@ impl Explain {
         if let (Some(cpu), Some(cpus)) = (self.cpu, before.cpus()) {
             refuse_missing(cpu, cpus)?;
         }
-        if self.runs > 1 {
-            let (recording, overhead) = self.median_run(directory.path())?;
+        if self.runs > 1 || self.is_tried {
+            let (recording, overhead) = self.median_run(&self.command, directory.path())?;
             return self.explain(&recording, overhead, (None, None));
         }
         let path = self.output.clone().unwrap_or_else(|| directory.path().join("recording"));
-        let live = self.record(&path)?;
+        let live = self.record(&self.command, &path)?;
         let overhead = self.overhead(&live);
         let beside = Beside { calls: live.other_calls, before, after: Interrupts::now() };
         self.explain(&Recording::at(&path), overhead, (Some(&beside), None))
     }
 
-    fn record(&self, path: &Path) -> Result<Live, Failure> {
+    fn record(&self, command: &[OsString], path: &Path) -> Result<Live, Failure> {
         let purpose = match self.output {
             Some(_) => Purpose::Keep,
             None => Purpose::Explain(self.follow),
@@ -168,7 +178,7 @@ impl Explain {
             _ => ProgramOutput::Errors,
         };
         let how = (&self.stacks, purpose, program_output);
-        record::to_file(path, Existing::Keep, &self.selection, &self.command, how)
+        record::to_file(path, Existing::Keep, &self.selection, command, how)
     }
 
     fn overhead(&self, live: &Live) -> Overhead {
@@ -180,20 +190,56 @@ impl Explain {
         }
     }
 
-    /// Records the command several times. Returns the run with the median of the requests.
-    fn median_run(&self, directory: &Path) -> Result<(Recording, Overhead), Failure> {
+    /// Records a command as often as the user wants. Returns the run with the median of the
+    /// requests.
+    fn median_run(
+        &self,
+        command: &[OsString],
+        directory: &Path,
+    ) -> Result<(Recording, Overhead), Failure> {
         let mut recorded = Vec::new();
         for run in 0..self.runs {
             let path = directory.join(run.to_string());
-            let overhead = self.overhead(&self.record(&path)?);
+            let live = self.record(command, &path)?;
+            let overhead = self.overhead(&live);
             let (analysis, explanation, _) = analysed(&Recording::at(&path))?;
             let Total { sum, cpu_share, .. } = Total::of(&analysis, &explanation);
-            recorded.push((Run { requests: sum.requests, cpu_share }, path, overhead));
+            recorded.push((
+                Run { requests: sum.requests, cpu_share },
+                (path, live.ended),
+                overhead,
+            ));
         }
         recorded.sort_by_key(|(run, ..)| run.requests);
-        let runs = recorded.iter().map(|(run, ..)| *run).collect();
-        let (_, path, overhead) = recorded.swap_remove((recorded.len() - 1) / 2);
-        Ok((Recording { runs, ..Recording::at(&path) }, overhead))
+        let runs: Vec<_> = recorded.iter().map(|(run, ..)| *run).collect();
+        let (_, (path, ended), overhead) = recorded.swap_remove((recorded.len() - 1) / 2);
+        let runs = if self.runs > 1 { runs } else { Vec::new() };
+        Ok((Recording { runs, ended: Some(ended), ..Recording::at(&path) }, overhead))
+    }
+
+    /// Runs the command with each change of the advice that needs only settings.
+    fn tried(&self, findings: &mut Findings, before: &Recording) -> Result<(), Failure> {
+        let mut trials = trial::planned(findings);
+        for trial in &mut trials {
+            trial.result = match trial::changed(&self.command, &trial.settings) {
+                Err(name) => Measured::Refused { reason: format!("{name} is set already") },
+                Ok(command) => {
+                    let directory = tempfile::tempdir().map_err(ExplainError::NoDirectory)?;
+                    let (recording, _) = self.median_run(&command, directory.path())?;
+                    let (analysis, explanation, _) = analysed(&recording)?;
+                    let after = Total::of(&analysis, &explanation);
+                    let removed = findings.total.sum.requests.saturating_sub(after.sum.requests);
+                    // A program that refuses a setting makes no requests either.
+                    if recording.ended == before.ended {
+                        Measured::Run { after, removed }
+                    } else {
+                        Measured::Refused { reason: "the command ends differently".to_owned() }
+                    }
+                }
+            };
+        }
+        findings.tried = trials;
+        Ok(())
     }
 
     fn explain(
@@ -220,6 +266,9 @@ impl Explain {
         let advice = predict::advice(prediction, &recording.path, &analysis, &explanation);
         let mut findings = Findings::new(&analysis, &explanation, advice, overhead);
         findings.runs.clone_from(&recording.runs);
+        if self.is_tried {
+            self.tried(&mut findings, recording)?;
+        }
         if let Some(earlier) = earlier {
             return self.compare(&findings, earlier);
         }
@@ -230,7 +279,7 @@ impl Explain {
         }
         let Some(budget) = &self.budget else { return Ok(()) };
         budget.check(&findings.total)?;
-        if is_whole && findings.lost == 0 && !findings.is_blind {
+        if is_whole && findings.lost == 0 && !findings.is_blind && !findings.is_inferred {
             Ok(())
         } else {
             Err(ExplainError::Undecided.into())
@@ -261,11 +310,13 @@ struct Recording {
     is_whole: bool,
     /// All runs of the command, by requests, if there are several. The recording is of one of them.
     runs: Vec<Run>,
+    /// The end of the command, if it ran.
+    ended: Option<Ended>,
 }
 
 impl Recording {
     fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), is_whole: true, runs: Vec::new() }
+        Self { path: path.to_owned(), is_whole: true, runs: Vec::new(), ended: None }
     }
 }
 

@@ -139,7 +139,11 @@ fn sites(number: usize, findings: &Findings) -> String {
         let cause = findings.causes.iter().position(|row| row.cause == site.cause);
         let open = if index == 0 { " open" } else { "" };
         let class = cause.unwrap_or_default();
-        let _ = write!(part, "<details class=\"site cause-{class}\"{open}>\n{}", one(site));
+        let _ = write!(
+            part,
+            "<details class=\"site cause-{class}\"{open}>\n{}",
+            one(site, text::is_worth_it(findings))
+        );
         part += "</details>\n";
     }
     if let Some(more) = findings.callers.len().checked_sub(SITES_MAX).filter(|more| *more > 0) {
@@ -155,7 +159,7 @@ fn option(number: usize, id: &str, name: &str, checked: &str) -> String {
 }
 
 /// Returns a call site with its stack and its advice.
-fn one(site: &SiteRow) -> String {
+fn one(site: &SiteRow, is_worth_it: bool) -> String {
     let place = site.caller.as_deref().map_or("an unknown place".to_owned(), visible);
     let mut part = format!(
         "<summary><b>{place}</b> by {}: {} of CPU time ({})</summary>\n\
@@ -167,11 +171,14 @@ fn one(site: &SiteRow) -> String {
         grouped(site.sum.interrupts),
         grouped(site.sum.in_vain),
     );
-    for AdviceRow { change, saves, by, doubt, price, source, .. } in &site.advice {
+    for AdviceRow { change, saves, by, doubt, price, source, .. } in
+        site.advice.iter().filter(|_| is_worth_it)
+    {
+        let most = if *by == "count" { "at most " } else { "" };
         let doubt = doubt.map(|doubt| format!(", since {doubt}")).unwrap_or_default();
         let _ = writeln!(
             part,
-            "<p class=\"advice\"><b>Advice:</b> {}. It removes {} requests (by {by}{doubt}). \
+            "<p class=\"advice\"><b>Advice:</b> {}. It removes {most}{} requests (by {by}{doubt}). \
              <small>Price: {}. Evidence: {}.</small></p>",
             escaped(change),
             grouped(*saves),
@@ -192,7 +199,8 @@ fn one(site: &SiteRow) -> String {
 fn frame(svg: &str) -> String {
     // A document without an address cannot change it, which the script does to keep its state.
     let document = format!(
-        "<!doctype html><style>body{{margin:0}}svg{{display:block;width:100%}}</style>\
+        "<!doctype html><style>body{{margin:0}}#title{{display:none}}\
+         svg{{display:block;width:100%}}</style>\
          <script>history.replaceState=()=>{{}}</script>{svg}"
     );
     format!(

@@ -3,6 +3,7 @@
 use shootdown_explain::Sum;
 
 use super::findings::{AdviceRow, Balanced, Findings, Run, SiteRow, SufferedRow, Total};
+use super::unnamed;
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
@@ -22,6 +23,9 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     let command = format!("`{}`", shown(findings.recording.command.join(" ")));
     text += &format!("\n{}\n", totals(findings, &command));
     text += &spread(&findings.runs);
+    for (cause, count) in findings.broadcasts.iter().flatten() {
+        text += &format!("{}: {} calls\n", shown(cause), grouped(*count));
+    }
     if total.sum.requests > 0 {
         text += &format!("\n{}", causes(findings));
         for (number, caller) in (1..).zip(callers.iter().take(sites_max)) {
@@ -30,6 +34,9 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
         if callers.len() > sites_max {
             text += &format!("\n{} more callers: --sites N\n", callers.len() - sites_max);
         }
+    }
+    for trial in &findings.tried {
+        text += &trial.text(total);
     }
     text += &suffered(findings);
     text + &notes(findings)
@@ -63,7 +70,13 @@ pub(super) fn is_worth_it(findings: &Findings) -> bool {
 /// that costs most, and the change.
 pub(super) fn answer(findings: &Findings) -> String {
     let share = percent(findings.total.cpu_share);
+    let broadcasts = findings.broadcasts.as_ref().map(|calls| calls.values().sum());
     let mut text = match findings.callers.first() {
+        None if broadcasts.is_some() => format!(
+            "no shootdowns: this processor broadcasts flushes, which interrupt no CPU; the program \
+             made {} calls that flush",
+            grouped(broadcasts.unwrap_or_default())
+        ),
         None if findings.is_blind => format!(
             "unknown: the recording names no CPU that was asked by its {} flushes",
             grouped(findings.announced)
@@ -205,7 +218,7 @@ fn one(number: usize, site: &SiteRow, is_worth_it: bool) -> String {
     if site.stacks > 1 {
         text += &format!("     (the most expensive of {} call stacks)\n", grouped(site.stacks));
     }
-    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source } in
+    for AdviceRow { change, saves, saves_in_all, by, doubt, price, source, .. } in
         site.advice.iter().filter(|_| is_worth_it)
     {
         let in_all = saves_in_all.filter(|in_all| in_all > saves);
@@ -242,6 +255,11 @@ fn notes(findings: &Findings) -> String {
         text += &format!("; {} were lost", grouped(lost));
     }
     text += ".\n";
+    if findings.is_inferred {
+        text += "This recording has no interrupts, as before Linux 6.4: a request is a CPU that \
+                 flushed when another one asked. CPUs that were idle or had nothing to flush are \
+                 not counted.\n";
+    }
     if let Some(cpu_ns) = overhead.recorder_cpu_ns {
         let events = grouped(overhead.events);
         text +=
@@ -261,7 +279,7 @@ fn notes(findings: &Findings) -> String {
     if overhead.stacks == 0 && total.sum.requests > 0 {
         text += "try:   record again with call stacks: shootdown explain -- COMMAND\n";
     }
-    text
+    text + &unnamed::hint(&findings.unnamed)
 }
 
 pub(super) fn percent(part: f64) -> String {

@@ -27,9 +27,6 @@ pub(crate) enum GuestError {
     NoKernel(OsString),
     #[error("{} is not a kernel image for x86-64", shown(.0))]
     NotAnImage(PathBuf),
-    /// The kernel is too old.
-    #[error("Linux {} lacks the events ipi_send_cpu and csd_queue_cpu", shown(.0))]
-    NoEvents(String),
     #[error("there is no program `{}`", shown(.0))]
     NotFound(OsString),
     #[error("{} needs {}, which is not on this machine", shown(.program), shown(.library))]
@@ -70,7 +67,6 @@ impl UserError for GuestError {
             Self::NoPackage { .. }
             | Self::NoKernel(_)
             | Self::NotAnImage(_)
-            | Self::NoEvents(_)
             | Self::NotFound(_)
             | Self::NoLibrary { .. }
             | Self::File { .. } => BAD_INPUT,
@@ -95,7 +91,6 @@ impl UserError for GuestError {
             Self::NotAnImage(_) => {
                 "give a bzImage, such as /boot/vmlinuz-VERSION on Debian and Ubuntu".to_owned()
             }
-            Self::NoEvents(_) => "use Linux 6.4 or later, for example --kernel 6.12".to_owned(),
             Self::NotFound(_) => {
                 "give the path of a program, or the name of a program in PATH".to_owned()
             }

@@ -9,9 +9,6 @@ use super::archive::file_error;
 use super::error::GuestError;
 use super::packages::Packages;
 
-/// The oldest version that has the events of `shootdown record`.
-const FIRST_WITH_EVENTS: (u32, u32) = (6, 4);
-
 /// A kernel image for x86-64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
@@ -25,22 +22,15 @@ impl Kernel {
     ///
     /// # Errors
     ///
-    /// If there is no such kernel, or it lacks events.
+    /// If there is no such kernel.
     pub(super) fn find(kernel: &OsStr, packages: &mut Packages<'_>) -> Result<Self, GuestError> {
         let path = Path::new(kernel);
         let image = match kernel.to_str().and_then(Version::parse) {
-            Some(version) if !path.exists() => {
-                version.check(&version.0)?;
-                packages.kernel(&version)?
-            }
+            Some(version) if !path.exists() => packages.kernel(&version)?,
             _ if path.is_file() => path.to_owned(),
             _ => return Err(GuestError::NoKernel(kernel.to_owned())),
         };
         let release = release(&image)?;
-        if let Some(version) = Version::parse(release.split(['+', '-']).next().unwrap_or_default())
-        {
-            version.check(&release)?;
-        }
         Ok(Self { image, release })
     }
 }
@@ -66,15 +56,6 @@ impl Version {
     pub(super) fn includes(&self, release: &str) -> bool {
         let rest = release.strip_prefix(&self.0);
         rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
-    }
-
-    /// Refuses a version without the events.
-    fn check(&self, shown: &str) -> Result<(), GuestError> {
-        let numbers = numbers(&self.0);
-        if (numbers[0], numbers[1]) < FIRST_WITH_EVENTS {
-            return Err(GuestError::NoEvents(shown.to_owned()));
-        }
-        Ok(())
     }
 }
 
@@ -120,15 +101,6 @@ mod tests {
             ["6", "", "6.x", "vmlinuz", "6.12-rc1"].iter().all(|it| Version::parse(it).is_none())
         );
         assert!(numbers("6.12.117+deb13") > numbers("6.12.95+deb13"));
-    }
-
-    #[test]
-    fn versions_without_events_are_refused() {
-        let check = |text| Version::parse(text).expect("a version").check(text);
-        assert!(check("6.4").is_ok() && check("7.0").is_ok());
-        let error = check("6.1").unwrap_err();
-        assert_eq!(error.to_string(), "Linux 6.1 lacks the events ipi_send_cpu and csd_queue_cpu");
-        assert!(check("5.10").is_err());
     }
 
     #[test]

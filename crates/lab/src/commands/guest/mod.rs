@@ -55,8 +55,9 @@ that has only the program with its shared libraries, the files that you give wit
 busybox. Files have the same paths as on this machine, and the program runs in the same directory.
 Without --output, the program is not recorded. It can call `shootdown record` itself, as often as it
 likes in one guest: the last example brings two recordings back.
-Kernels that are named by a version come from Debian's packages; 6.4 is the first version that has
-all events. They are kept in ~/.cache/shootdown.
+Kernels that are named by a version come from Debian's packages, and are kept in
+~/.cache/shootdown. A version before 6.4 lacks the events of interrupts: its recordings are for
+`explain`, and cannot be replayed.
 
 With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that
 never forgets (see `shootdown sanitize`).

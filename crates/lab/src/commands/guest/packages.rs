@@ -16,8 +16,8 @@ use super::error::GuestError;
 use super::kernel::{Version, numbers};
 use crate::commands::record::Signals;
 
-/// The suites of Debian that have kernels with the events.
-const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+/// The suites of Debian that have kernels: 6.1, 6.12 and later ones.
+const SUITES: [&str; 3] = ["bookworm", "trixie", "trixie-backports"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The beginnings of the names of packages with a kernel image, the best first. Since Linux 7.0,
@@ -26,6 +26,8 @@ const IMAGES: [&str; 2] = ["linux-binary-", "linux-image-"];
 /// The kernels for virtual machines, whose packages are the smallest.
 const FLAVOUR: &str = "-cloud-amd64";
 const UNSIGNED: &str = "-unsigned";
+/// The numbers in 6.12.117+deb13-cloud-amd64 and 6.1.0-50-cloud-amd64; 6.12-cloud-amd64 has three.
+const NUMBERS_MIN: usize = 5;
 
 const APT: (&str, &str) = ("apt-get", "apt");
 
@@ -217,7 +219,7 @@ fn release(package: &str) -> Option<&str> {
     let is_release =
         release.ends_with(FLAVOUR) && release.starts_with(|c: char| c.is_ascii_digit());
     // A name without the number of the update is of a package that only depends on others.
-    (is_release && numbers(release).len() >= 3 && release.contains('+')).then_some(release)
+    (is_release && numbers(release).len() >= NUMBERS_MIN).then_some(release)
 }
 
 /// Returns the package with the newest image of a version.
@@ -270,7 +272,7 @@ fn names(directory: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const PACKAGES: [&str; 9] = [
+    const PACKAGES: [&str; 11] = [
         "linux-image-6.12.107+deb13-cloud-amd64-unsigned",
         "linux-image-6.12.117+deb13-cloud-amd64",
         "linux-image-6.12.117+deb13-cloud-amd64-unsigned",
@@ -280,6 +282,8 @@ mod tests {
         "linux-image-7.0.13+deb13-cloud-amd64",
         "linux-binary-7.0.13+deb13-cloud-amd64",
         "linux-binary-7.0.9+deb13-cloud-amd64",
+        "linux-image-6.1.0-50-cloud-amd64",
+        "linux-image-6.12-cloud-amd64",
     ];
 
     #[test]
@@ -288,8 +292,9 @@ mod tests {
         assert_eq!(newest("6.12"), Some(PACKAGES[2]));
         assert_eq!(newest("6.12.107"), Some(PACKAGES[0]));
         assert_eq!(newest("7.0"), Some(PACKAGES[7]));
-        assert_eq!(newest("6.1"), None);
-        assert_eq!(series(&PACKAGES), ["6.12", "7.0"]);
+        assert_eq!(newest("6.1"), Some(PACKAGES[9]));
+        assert_eq!(newest("5.10"), None);
+        assert_eq!(series(&PACKAGES), ["6.1", "6.12", "7.0"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shootdown_recording::raw::{During, Function, RawEvent, RawKind, Tid};
+use shootdown_recording::raw::{CallSite, During, Function, RawEvent, RawKind, Tid};
 use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
 use shootdown_stacks::KernelNames;
 
@@ -17,7 +17,7 @@ use super::tracefs::{Scope, Tracefs};
 
 /// An event that is recorded.
 #[derive(Debug)]
-struct Wanted {
+pub(super) struct Wanted {
     scope: Scope,
     /// The directory of the event below `events`.
     event: &'static str,
@@ -36,8 +36,9 @@ impl Wanted {
 
 type Read = fn(&Values<'_>) -> Option<RawKind>;
 
-/// All recorded events. Linux 6.4 and later versions have each of them.
-const WANTED: &[Wanted] = &[
+/// All recorded events. Linux 6.4 and later versions have each of them, and earlier ones all but
+/// those of [`INTERRUPTS`]: requests are then inferred from the flushes of their targets.
+pub(super) const WANTED: &[Wanted] = &[
     system("sched/sched_switch", &["prev_state", "next_pid", "next_comm"], |it| {
         let left = left(it.number(0)?);
         Some(RawKind::Switch { left, next: it.tid(1)?, next_name: it.text(2)? })
@@ -53,10 +54,7 @@ const WANTED: &[Wanted] = &[
     })
     // Each switch of spaces traces the reason "flush on task switch", and nothing counts it.
     .only("reason != 0"),
-    system(OPTIONAL, &["func", "cpu"], |it| {
-        let function = it.symbols.function(it.number(0)?);
-        Some(RawKind::QueueCall { function, target: it.narrow(1)? })
-    }),
+    system(OPTIONAL, &["func", "cpu"], queued),
     system("ipi/ipi_send_cpu", &["cpu", "callsite"], |it| {
         let site = it.symbols.call_site(it.number(1)?);
         Some(RawKind::Ipi { targets: vec![it.narrow(0)?], site })
@@ -118,13 +116,39 @@ const WANTED: &[Wanted] = &[
 const WAKING: &str = "sched/sched_waking";
 
 /// An event to enable, as a directory below `events`, with its filter.
-pub(super) type Enabled = (&'static str, Option<&'static str>);
+pub(super) type Enabled = (&'static str, Option<String>);
+
+/// The events of flushes alone, since Linux 6.5: a request, its end on its target, and interrupts
+/// that call functions. No switch or wake-up has one, unlike `tlb_flush` and `ipi_send_cpu`.
+pub(super) const FLUSHES: &[Wanted] = &[
+    system(OPTIONAL, &["func", "cpu"], queued),
+    system("csd/csd_function_exit", &["func"], |it| {
+        let is_flush = it.symbols.function(it.number(0)?) == Function::FlushSpace;
+        is_flush.then_some(RawKind::Flush { reason: FlushReason::Remote, pages: None })
+    }),
+    system("irq_vectors/call_function_entry", &[], |_| Some(CALLED)),
+    system("irq_vectors/call_function_single_entry", &[], |_| Some(CALLED)),
+];
+/// This CPU is interrupted to call functions.
+const CALLED: RawKind = RawKind::Ipi { targets: Vec::new(), site: CallSite::CallFunction };
+
+/// The events of the interrupts that request flushes.
+const INTERRUPTS: [&str; 2] = ["ipi/ipi_send_cpu", "ipi/ipi_send_cpumask"];
 
 const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
 
 /// The event that a kernel may lack. Without it, the call site of an interrupt is known, but not
 /// the function that the interrupted CPU calls.
-const OPTIONAL: &str = "csd/csd_queue_cpu";
+pub(super) const OPTIONAL: &str = "csd/csd_queue_cpu";
+
+/// Returns `true` for events that a kernel may lack: those of interrupts before Linux 6.4, and
+/// those of flushes and faults if flushes are broadcasts, as of Arm.
+fn is_optional(event: &str) -> bool {
+    let is_of_x86 = event.starts_with("tlb/") || event.starts_with("exceptions/");
+    event == OPTIONAL
+        || INTERRUPTS.contains(&event)
+        || is_of_x86 && cfg!(not(target_arch = "x86_64"))
+}
 
 const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
     Wanted { scope: Scope::System, event, filter: None, fields, read }
@@ -160,18 +184,22 @@ struct Known {
 }
 
 impl Decoder {
-    /// Returns a decoder for the events that `tracefs` describes.
+    /// Returns a decoder for these events, as `tracefs` describes them.
     ///
     /// # Errors
     ///
     /// If an event is missing, or its description cannot be parsed.
-    pub(super) fn new(tracefs: &Tracefs, symbols: Symbols) -> Result<Self, RecordError> {
+    pub(super) fn new(
+        wanted: &'static [Wanted],
+        tracefs: &Tracefs,
+        symbols: Symbols,
+    ) -> Result<Self, RecordError> {
         let mut known = Vec::new();
         let mut id = None;
-        for wanted in WANTED {
+        for wanted in wanted {
             let missing = || RecordError::NoEvent { event: wanted.event };
             let Some(format) = tracefs.format(wanted.event)? else {
-                if wanted.event == OPTIONAL {
+                if is_optional(wanted.event) {
                     continue;
                 }
                 return Err(missing());
@@ -184,7 +212,7 @@ impl Decoder {
             }
             known[index] = Some(Known::new(wanted, &layout).ok_or_else(missing)?);
         }
-        let id = id.ok_or(RecordError::NoEvent { event: WANTED[0].event })?;
+        let id = id.ok_or(RecordError::NoEvent { event: OPTIONAL })?;
         Ok(Self { symbols, known, id, calls: Mutex::default() })
     }
 
@@ -193,7 +221,7 @@ impl Decoder {
         let wanted = self.known.iter().flatten().map(|known| known.wanted);
         let wanted = wanted.filter(|it| it.scope == scope);
         let wanted = wanted.filter(|it| purpose == Purpose::Keep || it.event != WAKING);
-        wanted.map(|it| (it.event, it.filter)).collect()
+        wanted.map(|it| (it.event, it.filter.map(str::to_owned))).collect()
     }
 
     /// Decodes an event of `cpu`. Returns `None` if the event does not belong in a recording.
@@ -286,6 +314,11 @@ impl Values<'_> {
         let bits = mask.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 != 0));
         Some((0..).zip(bits).filter_map(|(cpu, set)| set.then_some(cpu)).collect())
     }
+}
+
+fn queued(values: &Values<'_>) -> Option<RawKind> {
+    let function = values.symbols.function(values.number(0)?);
+    Some(RawKind::QueueCall { function, target: values.narrow(1)? })
 }
 
 fn fault(values: &Values<'_>) -> Option<RawKind> {
@@ -384,6 +417,34 @@ mod tests {
             let index = WANTED.iter().position(|wanted| wanted.event == event);
             index.expect("an event") as u8
         }
+    }
+
+    #[test]
+    fn kernel_may_lack_events_of_interrupts_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let events = directory.path().join("events");
+        for (id, wanted) in WANTED.iter().enumerate() {
+            let common = ["common_type", "common_flags", "common_pid"].iter();
+            let fields = common
+                .chain(wanted.fields)
+                .map(|name| format!("\tfield:int {name};\toffset:0;\tsize:4;\n"));
+            fs::create_dir_all(events.join(wanted.event)).expect("a directory");
+            let format = format!("ID: {id}\n{}", fields.collect::<String>());
+            fs::write(events.join(wanted.event).join("format"), format).expect("a file");
+        }
+        let decoder = || {
+            let symbols = Symbols::parse("1 t flush_tlb_func\n2 t on_each_cpu_cond_mask\n");
+            Decoder::new(WANTED, &Tracefs::at(directory.path()), symbols.expect("symbols"))
+        };
+        let number = || decoder().map(|it| it.known.iter().flatten().count()).ok();
+        assert_eq!(number(), Some(WANTED.len()));
+        for event in INTERRUPTS.iter().chain([&OPTIONAL]) {
+            fs::remove_file(events.join(event).join("format")).expect("a file");
+        }
+        // As Linux 6.1.
+        assert_eq!(number(), Some(WANTED.len() - 3));
+        fs::remove_file(events.join("sched/sched_switch/format")).expect("a file");
+        assert_eq!(number(), None);
     }
 
     #[test]

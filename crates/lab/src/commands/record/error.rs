@@ -105,8 +105,13 @@ impl UserError for RecordError {
                                    with the host's processes (--pid=host, hostPID: true)"
                 .to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
+            Self::NoEvent { event }
+                if event.starts_with("csd/") || event.starts_with("irq_vectors/") =>
+            {
+                "use Linux 6.5 or later on x86-64".to_owned()
+            }
             Self::NoEvent { .. } => {
-                "use Linux 6.4 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
+                "use Linux 5.8 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
             }
             Self::NoSymbols => "sysctl kernel.kptr_restrict=1".to_owned(),
             Self::Kernel { .. } => {

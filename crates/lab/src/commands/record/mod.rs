@@ -9,6 +9,8 @@
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
 //! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
 //! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
+//! `flushes`
+//! traces nothing but flushes, and makes none.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
 //! its descendants. The other traces the switches, flushes and interrupts of all tasks.
@@ -20,6 +22,7 @@ mod counted;
 mod decode;
 mod error;
 mod files;
+mod flushes;
 mod follow;
 mod guard;
 mod helper;
@@ -51,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 
-use shootdown_recording::{Header, Observer};
+use shootdown_recording::{Ended, Header, Observer};
 
 use crate::error::Failure;
 use crate::output::Existing;
@@ -59,9 +62,11 @@ use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
 pub(crate) use error::RecordError;
+pub(crate) use flushes::Flushes;
 pub(crate) use follow::Follow;
 pub(crate) use helper::Helper;
 pub(crate) use recorded::{OtherCall, Reason};
+pub(crate) use rings::now_ns;
 pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
@@ -262,6 +267,8 @@ pub(crate) struct Live {
     pub(crate) recorder_cpu_ns: u64,
     /// The calls by interrupts that flush no pages of a program.
     pub(crate) other_calls: Vec<OtherCall>,
+    /// The end of the command.
+    pub(crate) ended: Ended,
 }
 
 /// Records the selected programs, or `command`, as `path`, which replaces an existing file only if
@@ -288,8 +295,8 @@ pub(crate) fn to_file(
     let before = process_time();
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
     let recorder_cpu_ns = (process_time() - before).as_nanos() as u64;
-    let Recorded { written, other_calls, .. } = recorded;
-    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls })
+    let Recorded { written, other_calls, ended, .. } = recorded;
+    Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls, ended })
 }
 
 /// The thread that observes a recording, and stops it.
@@ -348,7 +355,7 @@ fn record(
     let tracefs = Tracefs::find()?;
     let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
-    let decoder = Decoder::new(&tracefs, symbols()?)?;
+    let decoder = Decoder::new(decode::WANTED, &tracefs, symbols()?)?;
     let (start, load) = (Instant::now(), Load::now());
     // The guard starts before the instances exist, and outlives them.
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));

@@ -58,12 +58,12 @@ pub(super) enum Drained {
 }
 
 impl Rings {
-    /// Opens the buffer of every CPU, first of one instance, then of the other.
+    /// Opens the buffer of every CPU, first of one instance, then of the next.
     ///
     /// # Errors
     ///
     /// If a buffer cannot be opened.
-    pub(super) fn open(instances: [&Instance; 2]) -> Result<Self, RecordError> {
+    pub(super) fn open(instances: &[&Instance]) -> Result<Self, RecordError> {
         let format = instances[0].page_format()?;
         let mut rings = Vec::new();
         for instance in instances {
@@ -153,7 +153,7 @@ impl Rings {
 }
 
 /// Returns the time on the clock of the events.
-pub(super) fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -52,7 +52,7 @@ impl Session {
     ) -> Result<Self, RecordError> {
         let instance = |scope| Instance::new(tracefs, scope, events(scope), buffer_kib);
         let (command, system) = (instance(Scope::Command)?, instance(Scope::System)?);
-        let rings = Rings::open([&command, &system])?;
+        let rings = Rings::open(&[&command, &system])?;
         Ok(Self { command, system, rings })
     }
 

@@ -15,6 +15,8 @@ use super::user::User;
 
 /// The event whose stacks are sampled.
 const EVENT: &str = "tlb/tlb_flush";
+/// The reason `remote IPI send`: a CPU requests a flush from other CPUs.
+const FILTER: &str = "reason==4";
 /// The options of call stacks, which several commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StackOptions {
@@ -58,7 +60,14 @@ impl StackOptions {
             Some(How::None) => return None,
         };
         let debug_directories = self.debug_dir.clone();
-        Some(Options { tracepoint, rate_hz: self.stack_rate.into(), unwinding, debug_directories })
+        let filter = FILTER.to_owned();
+        Some(Options {
+            tracepoint,
+            filter,
+            rate_hz: self.stack_rate.into(),
+            unwinding,
+            debug_directories,
+        })
     }
 }
 
@@ -93,6 +102,9 @@ pub(super) fn start(
     streams: Vec<u32>,
     user: &User,
 ) -> Result<Option<Sampler>, RecordError> {
+    if tracefs.format(EVENT)?.is_none() {
+        return Ok(None);
+    }
     let Some(of_sampler) = options.of_sampler(tracefs.number(EVENT)?) else { return Ok(None) };
     // A CPU has a stream in each instance of tracing.
     let cpus: Vec<_> = BTreeSet::from_iter(streams).into_iter().collect();

@@ -18,10 +18,10 @@ impl Symbols {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let names = KernelNames::parse(text);
         let ranges = |wanted: &[&str]| names.ranges(wanted).collect::<Vec<_>>();
-        let flush_space = ranges(&["flush_tlb_func"]);
+        let flush_space = ranges(&["flush_tlb_func", "flush_tlb_func_remote"]);
         let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
-        (!flush_space.is_empty() && !call_function.is_empty())
-            .then_some(Self { flush_space, call_function })
+        let has_flushes = !flush_space.is_empty() || cfg!(not(target_arch = "x86_64"));
+        (has_flushes && !call_function.is_empty()).then_some(Self { flush_space, call_function })
     }
 
     /// Returns the function that starts at `address`.
@@ -30,6 +30,12 @@ impl Symbols {
             true => Function::FlushSpace,
             false => Function::Other,
         }
+    }
+
+    /// Returns the kernel's filter for calls of the functions that flush.
+    pub(super) fn filter(&self) -> String {
+        let starts = self.flush_space.iter().map(|it| format!("func == {:#x}", it.start));
+        starts.collect::<Vec<_>>().join(" || ")
     }
 
     /// Returns the caller that `return_address` belongs to.

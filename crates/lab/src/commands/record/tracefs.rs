@@ -154,7 +154,7 @@ impl Instance {
         for (event, filter) in events {
             if let Some(filter) = filter {
                 // Without it, the recording has events that nothing needs.
-                let _ = instance.set(&format!("events/{event}/filter"), filter);
+                let _ = instance.set(&format!("events/{event}/filter"), &filter);
             }
             instance.set(&format!("events/{event}/enable"), "1")?;
         }
@@ -256,6 +256,12 @@ fn parse_lost(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Tracefs {
+        pub(in crate::commands::record) fn at(root: &Path) -> Self {
+            Self { root: root.to_owned(), _mount: None }
+        }
+    }
 
     #[test]
     fn all_kinds_of_lost_events_are_summed() {

@@ -35,11 +35,13 @@ pub(super) fn header(command: &[OsString], cpus: u32) -> Header {
         };
         line.unwrap_or_default().trim().to_owned()
     };
+    let processor = Some(line("/proc/cpuinfo", Some("model name")));
+    let processor = processor.filter(|name| !name.is_empty());
     Header {
         recorder: format!("shootdown {}", env!("CARGO_PKG_VERSION")),
         source: Source::Tracefs,
         kernel: line("/proc/sys/kernel/osrelease", None),
-        processor: line("/proc/cpuinfo", Some("model name")),
+        processor: processor.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cpus,
         command: bounded(command),
     }

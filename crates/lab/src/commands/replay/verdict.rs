@@ -231,14 +231,6 @@ impl Verdict {
         Err(Unaccounted { file: self.recording.file.clone(), shortfall })
     }
 
-    /// Returns the number of CPUs that the replayed program could use.
-    pub(crate) const fn cpus_used(&self) -> usize {
-        match self.schedule {
-            Schedule::Recorded => self.recording.header.cpus as usize,
-            Schedule::Simulated => self.machine_cpus,
-        }
-    }
-
     /// Fails if a translation was used after its flush under shootdown.
     pub(crate) fn violated(&self) -> Result<(), Violations> {
         let is_ours = |row: &&DesignRow| row.design.name().starts_with("shootdown");

@@ -16,7 +16,7 @@ use super::verdict::{DesignRow, Kernel, Shortfall, Verdict, Wait, saved, sentenc
 use crate::render::page::{alarming, escaped, visible};
 use crate::render::plot::{Bar, OPACITIES, Of, Width, bars};
 use crate::render::table::{Cell, Table};
-use crate::render::{duration, grouped, significant};
+use crate::render::{duration, grouped};
 
 /// Returns an overview of all recordings, and a chapter for each.
 pub(crate) fn part(comparisons: &[Comparison]) -> String {
@@ -94,9 +94,6 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
         let (schedule, sentence) = (verdict.schedule.name(), sentence(ours, linux));
         let _ =
             writeln!(part, "<p class=\"{class}\">Under the {schedule} schedule, {sentence}</p>");
-    }
-    if let Some((ours, linux)) = verdict.ours_and_linux() {
-        part += &cost(verdict, ours, linux);
     }
     part += &facts(comparison);
     part += "<h3>The replay compared with the real kernel</h3>\n";
@@ -298,25 +295,6 @@ fn bars_of(
         bar(row.design.name(), of, ends_of(row))
     });
     kernel.into_iter().chain(designs).collect()
-}
-
-/// Returns the cost of the interrupts: per interrupt, in total, and as a share of the CPU time.
-fn cost(verdict: &Verdict, ours: &DesignRow, linux: &DesignRow) -> String {
-    let Some(each_ns) = linux.interrupted_ns.checked_div(linux.ipis_sent) else {
-        return String::new();
-    };
-    let total = |row: &DesignRow| {
-        let cpu_time_ns = row.time_ns.saturating_mul(verdict.cpus_used() as u64).max(1);
-        let percent = 100.0 * row.interrupted_ns as f64 / cpu_time_ns as f64;
-        format!("{} ({} % of the CPU time)", duration(row.interrupted_ns), significant(percent))
-    };
-    format!(
-        "<p>Under linux-7.0, an interrupt cost the interrupted CPU {} on average, and all \
-         interrupts together {}. Under shootdown, all interrupts together cost {}.</p>\n",
-        duration(each_ns),
-        total(linux),
-        total(ours),
-    )
 }
 
 fn file_name(verdict: &Verdict) -> String {
