@@ -172,7 +172,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Completes the flush of one extent that no other CPU must be notified of. Returns the
     /// generation up to which no CPU can walk unhooked tables any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush_alone(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
         // Not logged, because no other CPU has used the space lately and could catch up with it. A
         // CPU that comes nevertheless finds no log entry, and discards its tag.
@@ -182,6 +182,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.note_flushed_alone(space, generation - 1, generation);
         }
         generation
+    }
+
+    /// As [`flush_alone`](Self::flush_alone), where a CPU mask was read in vain.
+    #[cold]
+    #[inline(never)]
+    fn flush_alone_after_scan(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
+        self.flush_alone(space, extent, generation)
     }
 
     /// The rest of the flush of one extent, if other CPUs may be present. Returns the generation up
@@ -200,7 +207,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // A mask of one word was read by the caller, and has other CPUs or is being trimmed. A
         // wider mask may only name words that have no CPU any more.
         if !CpuSet::<M::CpuBits>::ONE_WORD && self.is_alone(space, &pending.waiting) {
-            return self.flush_alone(space, extent, generation);
+            return self.flush_alone_after_scan(space, extent, generation);
         }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
         let cleared = self.notify_others(space, &flush, pending);
@@ -223,7 +230,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let mut others = CpuSet::new();
         self.read_others(space, &mut others);
         let cleared = if self.is_alone(space, &others) {
-            self.flush_alone(space, extent, generation)
+            self.flush_alone_after_scan(space, extent, generation)
         } else {
             self.flush_among_others(space, extent, generation, walkers, pending)
         };
