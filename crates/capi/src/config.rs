@@ -123,6 +123,12 @@ pub struct Config {
     /// threads runnable, and may call `shootdown_poll_or_wake` for a flush for which an earlier
     /// call has returned false, to wake its thread only if that is done.
     pub wake_waiters: Option<extern "C" fn(u32)>,
+    /// On x86-64, in a library with the feature `kpti`; null if user mode runs on the space's own
+    /// root. Called masked, with a tag whose translations this CPU has dropped, and only if the
+    /// processor has PCIDs. User mode runs under the PCID `tag | 0x800`: drop this one on this CPU
+    /// before user mode uses it (Linux: `user_pcid_flush_mask`). In an NMI, do not load a user half
+    /// whose mark the interrupted code had yet to read.
+    pub mark_user_half: Option<extern "C" fn(u16)>,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
     /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…`,

@@ -27,6 +27,7 @@ pub(crate) static ENGINE: EngineCell<Machine> = EngineCell::new();
 ///   user page.
 /// - On RISC-V, the kernel's leaves have G, and no other entry has. On x86-64 and LoongArch, pages
 ///   that are marked as global are the kernel's, and are mapped alike in every root.
+/// - On x86-64, `config->mark_user_half` is null if user mode runs on the root of the space.
 /// - On Arm, `TCR_EL1` is the same on all CPUs, with `A1` = 0. User pages have nG = 1, the kernel's
 ///   have nG = 0, `CnP` is 0, and `HD` is 0 on CPUs whose dirty marks have an erratum.
 /// - The flags of `config->processor` are true of all CPUs.
@@ -50,6 +51,11 @@ pub unsafe extern "C" fn shootdown_init(config: *const Config) {
         config.cpu_limit as usize <= CPUS_MAX,
         "shootdown_config.cpu_limit is {}, and the library has room for {CPUS_MAX}",
         config.cpu_limit,
+    );
+    assert!(
+        config.mark_user_half.is_none() || cfg!(all(feature = "kpti", target_arch = "x86_64")),
+        "shootdown_config.mark_user_half is for x86-64 and a library with the feature `kpti`: leave \
+         it null",
     );
     assert!(
         config.interrupt_sme.is_none() || cfg!(all(feature = "processor", target_arch = "aarch64")),

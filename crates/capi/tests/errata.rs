@@ -52,6 +52,7 @@ fn sme_interrupt_allows_broadcasts() {
         kernel_root: 0,
         interrupt_sme: None,
         wake_waiters: None,
+        mark_user_half: None,
         cpu_limit: 0,
         processor: 0,
         traps_stale_writes: false,

@@ -673,12 +673,15 @@ static void print_counts(void)
 		printf("count %s", line);
 }
 
-static void flush_here_only(void)
+static void switch_on(const char *fault)
 {
-	int file = open("/sys/kernel/debug/shootdown/flush_here_only", O_WRONLY);
+	char name[64];
+	int file;
 
+	snprintf(name, sizeof(name), "/sys/kernel/debug/shootdown/%s", fault);
+	file = open(name, O_WRONLY);
 	if (file < 0 || write(file, "1", 1) != 1)
-		fail("flush_here_only");
+		fail(fault);
 	close(file);
 }
 
@@ -688,15 +691,14 @@ static void run_all(char *words)
 		char *count = strchr(word, ','), *last = count ? strchr(count, '-') : NULL;
 		unsigned i = 0;
 
-		if (!strcmp(word, "here-only")) {
-			flush_here_only();
+		if (!count) {
+			switch_on(word);
 			continue;
 		}
-		if (count)
-			*count++ = 0;
+		*count++ = 0;
 		while (i < PROGRAMS && strcmp(word, programs[i].name))
 			i++;
-		if (i == PROGRAMS || !count) {
+		if (i == PROGRAMS) {
 			printf("no program `%s`\n", word);
 			return;
 		}

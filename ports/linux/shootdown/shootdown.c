@@ -65,37 +65,39 @@ static struct shootdown_space *space_of(struct mm_struct *mm)
 static DEFINE_PER_CPU(unsigned long, requested_pages);
 
 struct tlb_work {
-	bool is_traced;
 	u64 pages, everything;
 };
 
 static struct tlb_work tlb_work(void)
 {
-	struct tlb_work work = { .is_traced = trace_tlb_flush_enabled() };
+	struct shootdown_cpu_counts now = shootdown_cpu_stats(raw_smp_processor_id());
 
-	if (unlikely(work.is_traced)) {
-		struct shootdown_cpu_counts now = shootdown_cpu_stats(raw_smp_processor_id());
-
-		work.pages = now.pages_invalidated;
-		work.everything = now.flushes_full;
-	}
-	return work;
+	return (struct tlb_work) { now.pages_invalidated, now.flushes_full };
 }
 
 static void trace_tlb_work(struct tlb_work before, enum tlb_flush_reason reason)
 {
-	struct tlb_work now;
+	struct tlb_work now = tlb_work();
 
-	if (likely(!before.is_traced))
-		return;
-	now = tlb_work();
 	if (now.everything != before.everything)
 		trace_tlb_flush(reason, TLB_FLUSH_ALL);
 	else if (now.pages != before.pages || reason == TLB_FLUSH_ON_TASK_SWITCH)
 		trace_tlb_flush(reason, now.pages - before.pages);
 }
 
-static void trace_request(unsigned long start, unsigned long end)
+/* Does something, and traces its work. It costs a `nop` while nobody traces. */
+#define TRACED(reason, something) do {					\
+	if (unlikely(trace_tlb_flush_enabled())) {			\
+		struct tlb_work before = tlb_work();			\
+									\
+		something;						\
+		trace_tlb_work(before, reason);				\
+	} else {							\
+		something;						\
+	}								\
+} while (0)
+
+static __always_inline void trace_request(unsigned long start, unsigned long end)
 {
 	if (trace_tlb_flush_enabled())
 		this_cpu_write(requested_pages, end == TLB_FLUSH_ALL ? TLB_FLUSH_ALL :
@@ -107,12 +109,9 @@ static void trace_request(unsigned long start, unsigned long end)
 /* The name by which tools recognise a flush. */
 static void flush_tlb_func(void *unused)
 {
-	struct tlb_work before = tlb_work();
-
 	inc_irq_stat(irq_tlb_count);
 	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH_RECEIVED);
-	shootdown_handle_flush_ipi();
-	trace_tlb_work(before, TLB_REMOTE_SHOOTDOWN);
+	TRACED(TLB_REMOTE_SHOOTDOWN, shootdown_handle_flush_ipi());
 }
 
 DEFINE_IDTENTRY_SYSVEC_SIMPLE(sysvec_shootdown)
@@ -163,13 +162,29 @@ void shootdown_os_panic(const char *message, size_t length)
 
 /* CPUs. */
 
+/*
+ * With page-table isolation, a space has a second root and PCID for user mode. The way back to user
+ * mode drops what was marked here.
+ */
+void shootdown_mark_user_half(u16 tag)
+{
+	__set_bit(tag, *this_cpu_ptr(&cpu_tlbstate.user_pcid_flush_mask));
+}
+
+/* The engine uses PCIDs 1 to 64 without broadcasts. */
+static_assert(sizeof_field(struct tlb_state, user_pcid_flush_mask) * BITS_PER_BYTE > 64);
+
 static void start_engine(void)
 {
+	const bool is_isolated = boot_cpu_has(X86_FEATURE_PTI);
 	const struct shootdown_config config = {
 		.layout = SHOOTDOWN_LAYOUT,
 		.cpu_limit = nr_cpu_ids,
 		.kernel_root = __sme_pa(init_mm.pgd),
-		.processor = SHOOTDOWN_X86_64_GLOBAL_KERNEL | SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
+		.processor = SHOOTDOWN_X86_64_KERNEL_SETS_CR4 |
+			(is_isolated ? SHOOTDOWN_NEVER_BROADCAST :
+				       SHOOTDOWN_X86_64_GLOBAL_KERNEL),
+		.mark_user_half = is_isolated ? shootdown_mark_user_half : NULL,
 	};
 	int cpu;
 
@@ -270,22 +285,37 @@ static void set_up(struct mm_struct *next)
 		load_mm_ldt(next);
 }
 
-void switch_mm_irqs_off(struct mm_struct *unused, struct mm_struct *next, struct task_struct *task)
+/* Returns false if the space was loaded already. */
+static __always_inline bool switch_to_mm(struct mm_struct *next, struct task_struct *task)
 {
-	struct tlb_work before = tlb_work();
-
 	if (next == &init_mm) {
 		if (this_cpu_read(cpu_tlbstate.loaded_mm) == &init_mm)
-			return;
+			return false;
 		shootdown_leave_space();
 	} else {
 		shootdown_switch(space_of(next));
 		if (this_cpu_read(set_up_for) == next->context.ctx_id)
-			return;
+			return false;
 		cond_mitigation(task);
 	}
 	set_up(next);
-	trace_tlb_work(before, TLB_FLUSH_ON_TASK_SWITCH);
+	return true;
+}
+
+static noinline void switch_traced(struct mm_struct *next, struct task_struct *task)
+{
+	struct tlb_work before = tlb_work();
+
+	if (switch_to_mm(next, task))
+		trace_tlb_work(before, TLB_FLUSH_ON_TASK_SWITCH);
+}
+
+void switch_mm_irqs_off(struct mm_struct *unused, struct mm_struct *next, struct task_struct *task)
+{
+	if (unlikely(trace_tlb_flush_enabled()))
+		switch_traced(next, task);
+	else
+		switch_to_mm(next, task);
 }
 
 void switch_mm(struct mm_struct *prev, struct mm_struct *next, struct task_struct *task)
@@ -325,6 +355,14 @@ EXPORT_SYMBOL_GPL(__get_current_cr3_fast);
 
 /* Flushes. */
 
+#ifdef CONFIG_PARAVIRT
+/* Hypervisors replace this one. Nothing calls it: the engine notifies by its interrupt. */
+void native_flush_tlb_multi(const struct cpumask *cpus, const struct flush_tlb_info *info)
+{
+	WARN_ON_ONCE(1);
+}
+#endif
+
 /* A flush of everything comes without a size of pages. */
 static u8 page_shift_of(unsigned int stride_shift)
 {
@@ -332,7 +370,7 @@ static u8 page_shift_of(unsigned int stride_shift)
 }
 
 /* The counters of /proc/vmstat: what was requested here, whatever else this CPU had missed. */
-static void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
+static __always_inline void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
 {
 	if (!IS_ENABLED(CONFIG_DEBUG_TLBFLUSH) || this_cpu_read(cpu_tlbstate.loaded_mm) != mm)
 		return;
@@ -345,7 +383,6 @@ static void count_local(struct mm_struct *mm, unsigned long start, unsigned long
 void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
 			unsigned int stride_shift, bool freed_tables)
 {
-	struct tlb_work before;
 	unsigned long flags;
 
 	if (unlikely(flush_here_only)) {
@@ -355,10 +392,10 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 	}
 	raw_cpu_inc(counts.requests);
 	local_irq_save(flags);
-	before = tlb_work();
 	trace_request(start, end);
-	shootdown_flush_and_wait(space_of(mm), start, end, page_shift_of(stride_shift), freed_tables);
-	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
+	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
+	       shootdown_flush_and_wait(space_of(mm), start, end, page_shift_of(stride_shift),
+					freed_tables));
 	count_local(mm, start, end, stride_shift);
 	local_irq_restore(flags);
 	mmu_notifier_arch_invalidate_secondary_tlbs(mm, start, end);
@@ -411,18 +448,16 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 			    unsigned int stride_shift)
 {
 	struct shootdown_horizon_numbers horizon;
-	struct tlb_work before;
 	unsigned long flags;
 
 	if (unlikely(flush_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
 	raw_cpu_inc(counts.requests);
 	local_irq_save(flags);
-	before = tlb_work();
 	trace_request(start, end);
-	horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
-						  page_shift_of(stride_shift));
-	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
+	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
+	       horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
+							 page_shift_of(stride_shift)));
 	count_local(tlb->mm, start, end, stride_shift);
 	local_irq_restore(flags);
 	tlb->shootdown = (struct shootdown_gather) { horizon.flush, horizon.cleared };

@@ -48,6 +48,9 @@ void shootdown_mm_drop_dead(void);
 /* Calls a function on the CPUs that are set up for a space, and waits. */
 void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info);
 
+/* This CPU has dropped what it cached of the space that has this PCID. */
+void shootdown_mark_user_half(u16 tag);
+
 /* This CPU is unplugged. */
 void shootdown_cpu_dies(void);
 /* This CPU stops for ever, wherever it was interrupted; and all others have stopped. */

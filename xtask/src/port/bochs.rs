@@ -1,8 +1,7 @@
-//! Boots the framework with the engine on Bochs, whose processor has PCIDs; QEMU's interpreter has
-//! none.
+//! Boots kernels with the engine on Bochs, whose processor has PCIDs; QEMU's interpreter has none.
 //!
-//! Bochs boots from a disc: its BIOS starts GRUB, which loads the kernel (multiboot2). All CPUs
-//! take turns on one thread of the host, and two boots give the same rows.
+//! Bochs boots from a disc: its BIOS starts GRUB, which loads the kernel. All CPUs take turns on
+//! one thread of the host, and two boots give the same rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,11 +45,11 @@ pub(super) fn install() -> Result<(), Failure> {
 }
 
 /// A disc that boots a kernel. Its file is deleted with it.
-struct Disc(PathBuf);
+pub(super) struct Disc(PathBuf);
 
 impl Disc {
-    /// Makes a disc for a kernel with these words on its command line.
-    fn new(kernel: &Path, words: &str) -> Result<Self, Failure> {
+    /// Makes a disc from the commands of GRUB, and the files that they name.
+    pub(super) fn new(commands: &str, contents: &[(&Path, &str)]) -> Result<Self, Failure> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let place = format!("shootdown-port-{}-{number}", std::process::id());
@@ -58,15 +57,25 @@ impl Disc {
         let (files, disc) = (place.with_extension("files"), place.with_extension("iso"));
         let lay_out = || {
             fs::create_dir_all(files.join("boot/grub"))?;
-            let grub = format!("multiboot2 /kernel {words}\nboot\n");
-            fs::write(files.join("boot/grub/grub.cfg"), grub)?;
-            fs::copy(kernel, files.join("kernel"))
+            fs::write(files.join("boot/grub/grub.cfg"), commands)?;
+            contents.iter().try_for_each(|(from, name)| fs::copy(from, files.join(name)).map(drop))
         };
         let laid_out = lay_out().map_err(unwritable(&files));
         let make = || Command::new("grub-mkrescue").arg("-o").arg(&disc).arg(&files);
-        let made = laid_out.and_then(|_| make().output_or_show());
+        let made = laid_out.and_then(|()| make().output_or_show());
         let _ = fs::remove_dir_all(&files);
         made.map(|()| Self(disc))
+    }
+
+    /// The command that boots the disc.
+    pub(super) fn command(&self, cpus: u32) -> Command {
+        let command = Command::new("sh").env("TERM", "dumb").arg("-c").arg(START).arg("bochs");
+        let command = command.args("-q -f /dev/null -log /dev/null");
+        OPTIONS
+            .iter()
+            .fold(command, |command, option| command.arg(option))
+            .arg(format!("ata0-master: type=cdrom, path={}, status=inserted", self.0.display()))
+            .arg(format!("cpu: count={cpus}, {CPU}"))
     }
 }
 
@@ -79,14 +88,9 @@ impl Drop for Disc {
 
 /// Boots a kernel, and returns the rows that it prints.
 pub(super) fn rows(kernel: &Path, cpus: u32, words: &str) -> Result<Vec<Row>, Failure> {
-    let disc = Disc::new(kernel, words)?;
-    let command = Command::new("sh").env("TERM", "dumb").arg("-c").arg(START).arg("bochs");
-    let command = command.args("-q -f /dev/null -log /dev/null");
-    let command = OPTIONS.iter().fold(command, |command, option| command.arg(option));
-    let command = command
-        .arg(format!("ata0-master: type=cdrom, path={}, status=inserted", disc.0.display()))
-        .arg(format!("cpu: count={cpus}, {CPU}"));
-    let (output, end) = watch::run(command, watch::CPU_MS_MAX)?;
+    let commands = format!("multiboot2 /kernel {words}\nboot\n");
+    let disc = Disc::new(&commands, &[(kernel, "kernel")])?;
+    let (output, end) = watch::run(disc.command(cpus), watch::CPU_MS_MAX)?;
     boot::judge(kernel, words, &output, end)?;
     boot::parse(&output, Variant::Shootdown, cpus, super::COLUMNS)
 }

@@ -54,7 +54,7 @@ pub(super) fn bare_targets() -> Result<(), Failure> {
         cargo("check --quiet --target")
             .arg(target)
             .args("-p shootdown -p shootdown-hw -p shootdown-vm -p shootdown-program")
-            .args("-p shootdown-capi --features shootdown-capi/processor")
+            .args("-p shootdown-capi --features shootdown-capi/kpti")
             .run()?;
         println!("engine, processors, memory manager, workloads and C interface: {target}");
     }

@@ -91,7 +91,7 @@ mod x86_64 {
         fn processor() -> Kpti {
             let features = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };
             // SAFETY: instructions are only recorded.
-            unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
+            unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks as fn() -> _) }
         }
         fn set_register(value: u64) {
             set_cr3(value);

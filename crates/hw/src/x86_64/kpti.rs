@@ -108,25 +108,50 @@ pub struct Halves {
     pub kernel: u64,
 }
 
-/// An x86-64 processor whose user mode runs on roots of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct Kpti {
-    processor: X86_64,
-    marks: fn() -> &'static UserMarks,
+/// The way to the marks of the CPU that calls: [`UserMarks`], or those that a kernel has already
+/// (Linux: `user_pcid_flush_mask`).
+pub trait MarkUserHalf: Copy + Send + Sync + 'static {
+    /// Makes this CPU drop the user half of `tag` before user mode uses it.
+    fn mark(&self, tag: Tag);
 }
 
-impl Kpti {
-    /// Isolates user mode on `processor`. `marks` returns the marks of the CPU that calls it.
+impl MarkUserHalf for fn() -> &'static UserMarks {
+    #[inline]
+    fn mark(&self, tag: Tag) {
+        self().mark(tag);
+    }
+}
+
+/// An x86-64 processor whose user mode runs on roots of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Kpti<M = fn() -> &'static UserMarks> {
+    processor: X86_64,
+    marks: M,
+}
+
+impl<M: MarkUserHalf> Kpti<M> {
+    /// Isolates user mode on `processor`. `marks` leads to the marks of the CPU that calls: a
+    /// function that returns them.
     ///
     /// # Safety
     ///
     /// The kernel keeps the [obligations](self#obligations-of-the-kernel). Each CPU has its own
     /// marks, always the same.
     #[must_use]
-    pub const unsafe fn new(processor: X86_64, marks: fn() -> &'static UserMarks) -> Self {
+    pub const unsafe fn new(processor: X86_64, marks: M) -> Self {
         Self { processor, marks }
     }
 
+    /// Defers the invalidation of a user half to this CPU's return to user mode.
+    #[inline]
+    fn mark(&self, tag: Tag) {
+        if self.processor.features().has_pcid {
+            self.marks.mark(tag);
+        }
+    }
+}
+
+impl Kpti {
     /// The values of CR3 for the next stay in user mode, in the space that is loaded. `user_root`
     /// is the root of its user half: a page that the kernel keeps beside each root (Linux), or one
     /// for each CPU into which the kernel copies the entries (Xen).
@@ -151,14 +176,6 @@ impl Kpti {
             kernel: cr3::with_pcid(root, tag, Entries::Keep),
         }
     }
-
-    /// Defers the invalidation of a user half to this CPU's return to user mode.
-    #[inline]
-    fn mark(&self, tag: Tag) {
-        if self.processor.features().has_pcid {
-            (self.marks)().mark(tag);
-        }
-    }
 }
 
 const fn user_tag(tag: Tag) -> Tag {
@@ -166,7 +183,7 @@ const fn user_tag(tag: Tag) -> Tag {
 }
 
 // SAFETY: the barriers are those of the processor.
-unsafe impl Memory for Kpti {
+unsafe impl<M: MarkUserHalf> Memory for Kpti<M> {
     type Word = AtomicU64;
 
     const PREFETCHES: bool = X86_64::PREFETCHES;
@@ -183,7 +200,7 @@ unsafe impl Memory for Kpti {
 
 // SAFETY: each method invalidates the kernel half as the processor does, and drops the user half
 // before it is used again. Invalidations under all tags include the user halves.
-unsafe impl Processor for Kpti {
+unsafe impl<M: MarkUserHalf> Processor for Kpti<M> {
     type TagSlots = <X86_64 as Processor>::TagSlots;
     type TagWords = <X86_64 as Processor>::TagWords;
     type Broadcaster = Self;
@@ -246,7 +263,7 @@ unsafe impl Processor for Kpti {
 }
 
 // SAFETY: the PCIDs from `USER_PCID` on are those of user halves, and no tags.
-unsafe impl PcidProcessor for Kpti {
+unsafe impl<M: MarkUserHalf> PcidProcessor for Kpti<M> {
     #[inline]
     fn pcid_max(&self) -> usize {
         if self.tag_count() == 0 { 0 } else { usize::from(cr3::USER_PCID) - 1 }
@@ -254,7 +271,7 @@ unsafe impl PcidProcessor for Kpti {
 }
 
 // SAFETY: as for `X86_64`, under both tags.
-unsafe impl Broadcaster for Kpti {
+unsafe impl<M: MarkUserHalf> Broadcaster for Kpti<M> {
     #[inline]
     fn capabilities(&self) -> Broadcast {
         self.processor.capabilities()
@@ -310,7 +327,7 @@ mod tests {
 
     fn kpti(features: Features) -> Kpti {
         // SAFETY: instructions are only recorded.
-        unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks) }
+        unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), marks as fn() -> _) }
     }
 
     const PCID: Features = Features { has_pcid: true, has_invpcid: true, ..Features::NONE };

@@ -52,7 +52,7 @@ pub use identity::{Registers, Source};
 #[cfg(target_arch = "x86_64")]
 pub use instructions::{detect, enable, order_before_x2apic_write, tags_are_enabled};
 #[cfg(any(target_arch = "x86_64", test))]
-pub use kpti::{Halves, Kpti, UserMarks};
+pub use kpti::{Halves, Kpti, MarkUserHalf, UserMarks};
 #[cfg(any(target_arch = "x86_64", test))]
 pub use processor::{KernelPages, X86_64};
 #[cfg(any(target_arch = "x86_64", test))]

@@ -21,7 +21,7 @@ use crate::setup;
 const FOLDER: &str = "ports/linux";
 
 /// The engine's features: its own processor, Linux's variables of a CPU, and counters.
-const FEATURES: &str = "panic-handler,processor,percpu-gs,statistics";
+const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics";
 
 /// What a build of Linux needs beside a C compiler.
 const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";

@@ -37,11 +37,16 @@ const FAULTS: [Fault; 10] = [
     Fault("no CPU flushes, itself included", FUNC, ("", RET), UNMAP),
     Fault("every CPU counts as lazy", "should_flush_tlb", ("", RET_FALSE), UNMAP),
     Fault("no single page is invalidated", "native_flush_tlb_one_user", ("", RET), UNMAP),
-    Fault("an interrupted CPU does nothing", FUNC, ("4839ca7406", "4839ca6690"), UNMAP),
+    Fault("an interrupted CPU does nothing", FUNC, ("4839ca7414", "4839ca6690"), UNMAP),
     Fault("no function runs on other CPUs", "smp_call_function_many_cond", ("", RET), UNMAP),
-    Fault("pages are freed before a flush", "tlb_finish_mmu", ("f40875", "f4086690"), UNMAP),
+    Fault(
+        "pages are freed before a flush",
+        "tlb_finish_mmu",
+        ("f4080f8581000000", "f408660f1f440000"),
+        UNMAP,
+    ),
     Fault("lazy CPUs keep freed tables", MM_RANGE, ("44884625", "c6462500"), FREE_TABLES),
-    Fault("a range ends where it starts", MM_RANGE, ("48897e10", "4c894e10"), UNMAP),
+    Fault("a range ends where it starts", MM_RANGE, ("48895610", "4c894e10"), UNMAP),
 ];
 
 /// The function at which a guest is stopped, when its first program runs.
@@ -103,8 +108,14 @@ impl Runs {
 
     /// Every program at the same time, while CPUs come and go. Nothing may be found.
     fn storm(&self, kernel: &Kernel, cpus: u32, hooks: Hooks, modes: &str) -> Result<(), Failure> {
-        let boot =
-            Boot { kernel, archive: &self.archive, cpus, clock: Clock::Host, run: "storm,60" };
+        let boot = Boot {
+            kernel,
+            archive: &self.archive,
+            cpus,
+            clock: Clock::Host,
+            words: "",
+            run: "storm,60",
+        };
         let begin = Instant::now();
         let output = self.command(&boot, hooks, modes).captured()?;
         let (text, name) = (String::from_utf8_lossy(&output.stdout), kernel.variant.name());
@@ -128,7 +139,8 @@ impl Runs {
         if socket.exists() {
             fs::remove_file(&socket).map_err(unwritable(&socket))?;
         }
-        let boot = Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, run };
+        let boot =
+            Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, words: "", run };
         let options = format!("{MODES} --limit 1 --seconds 300");
         let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
         let command = self.command(&boot, Hooks::Preset, &options).args(&waiting);

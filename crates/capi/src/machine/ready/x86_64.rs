@@ -2,20 +2,48 @@
 
 use shootdown_hw::Ipi;
 use shootdown_hw::x86_64::{Features, KernelPages, X2ApicIpi, X86_64, detect, tags_are_enabled};
+#[cfg(feature = "kpti")]
+use shootdown_hw::x86_64::{Kpti, MarkUserHalf};
 
 use crate::config::{
     Config, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_X86_64_GLOBAL_KERNEL,
     SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
 };
 
+#[cfg(not(feature = "kpti"))]
 pub(super) type Native = X86_64;
+#[cfg(feature = "kpti")]
+pub(super) type Native = Kpti<UserHalves>;
+
+/// The kernel's function that marks user halves.
+#[cfg(feature = "kpti")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserHalves(Option<extern "C" fn(u16)>);
+
+#[cfg(feature = "kpti")]
+impl MarkUserHalf for UserHalves {
+    #[inline]
+    fn mark(&self, tag: shootdown::Tag) {
+        if let Some(mark) = self.0 {
+            mark(tag.0);
+        }
+    }
+}
 
 /// The flags of `shootdown_config.processor` that this processor uses.
 pub(crate) const FLAGS: u32 =
     SHOOTDOWN_X86_64_GLOBAL_KERNEL | SHOOTDOWN_NEVER_BROADCAST | SHOOTDOWN_X86_64_KERNEL_SETS_CR4;
 
 /// The processor, with the features of this CPU.
-pub(super) fn processor(config: &Config) -> X86_64 {
+pub(super) fn processor(config: &Config) -> Native {
+    let processor = native(config);
+    #[cfg(feature = "kpti")]
+    // SAFETY: the kernel promises in `shootdown_init` that it drops what is marked.
+    let processor = unsafe { Kpti::new(processor, UserHalves(config.mark_user_half)) };
+    processor
+}
+
+fn native(config: &Config) -> X86_64 {
     let kernel_pages = match config.processor & SHOOTDOWN_X86_64_GLOBAL_KERNEL {
         0 => KernelPages::PerTag,
         _ => KernelPages::Global,

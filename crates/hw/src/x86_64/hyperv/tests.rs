@@ -122,7 +122,8 @@ fn wrapped_halves_keep_their_tags() {
     for (has_pcid, tags) in [(true, 2047), (false, 0)] {
         let features = Features { has_pcid, has_invpcid: has_pcid, ..Features::NONE };
         // SAFETY: privileged instructions are only recorded.
-        let kpti = unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), no_marks) };
+        let kpti =
+            unsafe { Kpti::new(X86_64::new(features, KernelPages::PerTag), no_marks as fn() -> _) };
         assert_eq!(HyperV::new(kpti, recorder()).tag_count(), tags);
     }
 }
