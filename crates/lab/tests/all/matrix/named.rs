@@ -17,7 +17,6 @@ pub(super) const NAMED: &[Named] = &[
     bad(XEON, 16..=72, &["fork-of-threads"], FORK),
     bad(XEON, 96..=96, &["process-starts"], SHELLS),
     bad(XEON, 96..=96, &["madvise-processes-x2"], UNEXPLAINED),
-    bad(XEON, 65..=65, &["page-discards step"], START),
     bad(ICE_LAKE, 128..=128, &["fork-of-threads"], FORK),
     bad(ICE_LAKE, 128..=128, &["madvise-processes-x1"], CHILDREN),
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
@@ -49,7 +48,6 @@ const LOCK: &str =
     "no flush is waited for under the lock of the space, so more CPUs contend for it";
 const MASK: &str =
     "at the start, each CPU gets the line of the space's mask three times, not twice";
-const START: &str = "the start is most of this short loop, and writes a mask of several words";
 const CGROUP: &str =
     "nearly all of the time is for the counter of the memory cgroup: -2 to 5 %, by the seed";
 const UNEXPLAINED: &str = "not explained yet";
