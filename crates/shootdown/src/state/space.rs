@@ -42,8 +42,8 @@ const NO_ENGINE: u32 = u32::MAX;
 /// - one with generation, id, root and counters, which flushes write, and CPUs that switch in read;
 /// - one with words that broadcasts, trims and the space's end write;
 /// - tag and [sets of CPUs](crate::CpuBits), which flushes read, and which a CPU writes when it
-///   first uses the space. If broadcasts wrote a word of these lines, each flush would wait for them
-///   several times.
+///   first uses the space. If broadcasts wrote a word of these lines, each flush would wait for
+///   them several times.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
     pub(crate) log: FlushLog<M>,

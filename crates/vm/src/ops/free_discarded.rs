@@ -21,8 +21,8 @@
 //! claim is resolved, so a call that has the space's lock for writing, and has detached the areas
 //! that it changes, finds no claim. A call that discards a claimed page flushes it. So
 //! the flush is not listed as [in flight](crate::deferred::in_flight): its range would make every
-//! concurrent discard in between flush as well. The space's lock is only tried: an allocation that fails
-//! frees discarded pages, and its caller may have any lock of any space.
+//! concurrent discard in between flush as well. The space's lock is only tried: an allocation that
+//! fails frees discarded pages, and its caller may have any lock of any space.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -92,8 +92,8 @@ impl<S: System> Vm<S> {
         })
     }
 
-    /// Frees discarded pages for which `is_private` returns `true`: those of private anonymous areas
-    /// that are locked. Returns their number.
+    /// Frees discarded pages for which `is_private` returns `true`: those of private anonymous
+    /// areas that are locked. Returns their number.
     pub(crate) fn free_discarded_if(
         &self,
         mappings: &Arc<Mappings<S>>,
