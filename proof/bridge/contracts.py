@@ -24,7 +24,7 @@ ACCESSES: dict[str, dict[str, Words]] = {
         "ClearRelease": "set", "SeenRelease": "seen generation", "OrphanRelease": "hazard", "TagLockRelease": "ASID lock",
         "ListRelease": ("listed", "pinned"), "WalkRelease": "walks"},
     "modify": {"BumpRelease": "generation", "BellAcquire": "bell", "QuietRelease": "bell", "DisconnectRelease": "bell",
-        "DisconnectAcquire": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor",
+        "DisconnectAcquire": "bell", "WakeRelease": "bell", "StampClaim": "stamp", "StopRelease": "hypervisor", "DeferAcquire": "hypervisor",
         "ReturnAcquire": "hypervisor", "TrimRelease": "phase", "TrimmingRelease": "phase", "HazardRelease": "hazard",
         "DropRefRelease": "references", "RetireRelease": "references", "TagLockAcquire": "ASID lock", "AsidRelease": "ASID",
         "UnpinRelease": "ASID", "ActiveTagRelease": "active tag", "BatchedRelease": "batches", "DetachRelease": "phase",
@@ -37,7 +37,8 @@ ALWAYS = {("store", "presence"): "LeaveRelease", ("store", "acknowledgement"): "
 """Accesses that must always name their rule: the engine has no other reason for them."""
 
 
-VERBS = {"QuietRelease": "exchanges", "BellAcquire": "adds to", "DisconnectRelease": "adds to", "DisconnectAcquire": "sets in"}
+VERBS = {"QuietRelease": "exchanges", "BellAcquire": "adds to", "DisconnectRelease": "adds to", "DisconnectAcquire": "sets in",
+    "WakeRelease": "sets in"}
 """The operation, where several on the same word have different rules."""
 
 

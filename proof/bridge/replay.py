@@ -46,7 +46,7 @@ class Targeting:
     def rung(self, cpu: int) -> int:
         """The bell's word, as the engine has it."""
         now = lambda value: getattr(self.state, f"rung_{value}")(cpu, self.rung_last(cpu))
-        return now("round") * 8 + (0 if now("conn") else 4) + (2 if now("att") else 0) + (1 if now("flag") else 0)
+        return now("round") * 16 + (0 if now("conn") else 4) + (2 if now("att") else 0) + (1 if now("flag") else 0)
 
     def kind(self, value: int) -> int:
         """Presence on this space, of a word of presence. Spaces have ids from 1 on."""
@@ -178,7 +178,7 @@ class Targeting:
 
     def raw(self, of: int, at: int) -> int:
         value = lambda name: getattr(self.state, f"rung_{name}")(of, at)
-        return value("round") * 8 + (0 if value("conn") else 4) + (2 if value("att") else 0) + (1 if value("flag") else 0)
+        return value("round") * 16 + (0 if value("conn") else 4) + (2 if value("att") else 0) + (1 if value("flag") else 0)
 
     def changes_bell(self, event: Event, of: int) -> None:
         cpu = event.cpu

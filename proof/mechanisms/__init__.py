@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..system import System
 from . import asids_invariant, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags
-from . import targeting, waiting, walkers
+from . import sleeping, targeting, waiting, walkers
 
 
 def build_all() -> list[System]:
     return [
-        targeting.build(), bell.build(), waiting.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(),
+        targeting.build(), bell.build(), waiting.build(), sleeping.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(),
         lifetimes.build(), lifetimes.build_list(),
         online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
         broadcasts.build_gaps(),

@@ -6,6 +6,7 @@
 mod bench;
 mod book;
 mod boots;
+mod capi_object;
 mod command;
 mod demo;
 mod experiments;
@@ -52,6 +53,16 @@ cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
+cargo xtask port linux [--cpus COUNT]
+                            build Linux 6.12 as published and with the engine, boot both on 1, 2, 4
+                            and 8 CPUs, and compare their work: half an hour, minutes from then on
+cargo xtask port linux --kernel-only
+                            only build them, and print the files that boot
+cargo xtask port linux --storm SECONDS
+                            all programs of the comparison at once, while CPUs come and go
+cargo xtask capi-object FILE [FEATURES]
+                            build the C interface for x86-64 as one object, which a kernel links
+                            that has no global offset table (Linux): seconds
 cargo xtask python          build the Python package, and test it, a cluster of processes, and job
                             files: a minute after a build of the command
 cargo xtask python --all    also run the notebook, and 100,000 cells on the cluster: minutes
@@ -77,6 +88,8 @@ cargo xtask soak guests loops
                             booted, and write docs/data/loops.csv: minutes
 cargo xtask soak guests [PROGRAM] [KERNEL] [CPUS]
                             record these cells, and write the table
+cargo xtask dist            pack the command for x86-64 and AArch64 Linux into target/dist: static
+                            executable, completions, man pages, licences, archive, Debian package
 cargo xtask semver [--baseline-rev REV]
                             compare the published crates with the last release, or with REV:
                             does a change break their users? builds a tool first: minutes
@@ -114,12 +127,15 @@ fn main() -> ExitCode {
         ["soak", minutes] => {
             soak::parse_minutes(minutes, "cargo xtask soak 60").and_then(soak::all)
         }
+        ["dist"] => publishing::dist::pack(),
         ["semver"] => publishing::semver::check(None),
         ["semver", "--baseline-rev", revision] => publishing::semver::check(Some(revision)),
         ["mutants"] => mutants::campaign(None),
         ["mutants", part] => mutants::campaign(Some(part)),
         ["python"] => python::test(python::Part::Short),
         ["python", "--all"] => python::test(python::Part::All),
+        ["capi-object", output] => capi_object::build_to(output, capi_object::FEATURES),
+        ["capi-object", output, features] => capi_object::build_to(output, features),
         ["port", ref rest @ ..] => port::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

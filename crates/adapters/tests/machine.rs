@@ -36,6 +36,8 @@ pub(crate) struct TwoCpus {
     is_rung: [AtomicBool; 2],
     /// Number of invalidations that dropped everything under a tag.
     pub(crate) full_flushes: AtomicU64,
+    /// Number of invalidations of pages that dropped the paths to them as well.
+    pub(crate) path_flushes: AtomicU64,
     cpu: AtomicU32,
 }
 
@@ -61,7 +63,19 @@ impl TwoCpus {
             tlbs: core::array::from_fn(|_| core::array::from_fn(|_| Entry::default())),
             is_rung: [AtomicBool::new(false), AtomicBool::new(false)],
             full_flushes: AtomicU64::new(0),
+            path_flushes: AtomicU64::new(0),
             cpu: AtomicU32::new(0),
+        }
+    }
+
+    /// Calls `operation` on each CPU. The one that runs now runs then.
+    #[allow(dead_code, reason = "for hardware that broadcasts")]
+    pub(crate) fn on_both(operation: impl Fn(&Self)) {
+        let machine = ENGINE.machine();
+        let caller = machine.cpu.load(SeqCst);
+        for cpu in [1 - caller, caller] {
+            Self::run_as(cpu);
+            operation(machine);
         }
     }
 
@@ -107,6 +121,11 @@ pub(crate) fn pin() -> PinnedCpu<'static, TwoCpus> {
     unsafe { ENGINE.try_pin() }.expect("the test has booted")
 }
 
+/// Number of interrupts that CPU 0 has sent.
+pub(crate) fn interrupts() -> u64 {
+    ENGINE.cpu(CpuId(0)).stats().interrupts_sent
+}
+
 // SAFETY: the words are atomics, and the fence is a full barrier.
 unsafe impl Memory for TwoCpus {
     type Word = AtomicU64;
@@ -146,6 +165,7 @@ unsafe impl Machine for TwoCpus {
     /// Drops the entries that translate the first address of a page, of whatever size, as `INVLPG`
     /// does.
     fn invalidate(&self, _: Tag, extent: Extent) {
+        self.path_flushes.fetch_add(extent.frees_tables().into(), SeqCst);
         self.drop_where(|entry| extent.addresses().any(|address| entry.covers(address)));
     }
     fn invalidate_tag(&self, _: Tag) {

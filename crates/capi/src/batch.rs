@@ -40,8 +40,20 @@ pub unsafe extern "C" fn shootdown_batch_init(batch: *mut BatchStorage) {
     unsafe { BatchStorage::init(batch, CBatch { batch: Batch::new(), is_sent: false }) };
 }
 
-/// Adds a space to a batch, unless it is in it. Call this before you clear the first entry of the
-/// space. Returns false if the batch already has 32 other spaces: then send it first.
+/// `shootdown_batch_add_space`: the batch has 32 other spaces. Send it first.
+pub const SHOOTDOWN_BATCH_FULL: u32 = 0;
+/// `shootdown_batch_add_space`: the space was in the batch already.
+pub const SHOOTDOWN_BATCH_HAS_SPACE: u32 = 1;
+/// `shootdown_batch_add_space`: the space was added. Keep it until the batch is done, for instance
+/// by a reference.
+pub const SHOOTDOWN_BATCH_ADDED: u32 = 2;
+
+/// Adds a space to a batch, unless it is in it. Returns one of `SHOOTDOWN_BATCH_…`; 0 if the batch
+/// is full.
+///
+/// Call this before you clear the first entry of the space. If a lock protects the entry, it is
+/// enough to call this under the lock under which you clear it, after that: an operation that finds
+/// the entry clear holds the lock later, and `shootdown_flush_if_batched` then finds the batch.
 ///
 /// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
 ///
@@ -53,10 +65,15 @@ pub unsafe extern "C" fn shootdown_batch_init(batch: *mut BatchStorage) {
 pub unsafe extern "C" fn shootdown_batch_add_space(
     batch: *mut BatchStorage,
     space: *const SpaceStorage,
-) -> bool {
+) -> u32 {
     // SAFETY: the caller's promises.
     let (batch, space) = unsafe { (BatchStorage::get_mut(batch), SpaceStorage::get(space)) };
-    batch.unsent().space(engine().machine(), &space).is_ok()
+    let batch = batch.unsent();
+    if batch.find(&space).is_some() {
+        return SHOOTDOWN_BATCH_HAS_SPACE;
+    }
+    let added = batch.space(engine().machine(), &space);
+    added.map_or(SHOOTDOWN_BATCH_FULL, |_| SHOOTDOWN_BATCH_ADDED)
 }
 
 /// Adds `extent` of `space`, in which entries were cleared. `was_writable` is true if an entry was

@@ -7,6 +7,9 @@ pub const SHOOTDOWN_TAGS_GLOBAL: u32 = 1;
 /// `tagging`: each CPU counts tags up, and gives a space the next one instead of invalidating
 /// (ARC).
 pub const SHOOTDOWN_TAGS_RENAMED: u32 = 2;
+/// `tagging`: the kernel assigns tags to spaces with `shootdown_space_assign_tag`. Spaces may share
+/// a tag, and the tag of a retired space may be assigned again at once: no flush is needed.
+pub const SHOOTDOWN_TAGS_ASSIGNED: u32 = 3;
 
 /// `broadcast.reach`: there are no broadcasts.
 pub const SHOOTDOWN_REACH_NOBODY: u32 = 0;
@@ -46,6 +49,11 @@ pub const SHOOTDOWN_RISCV64_KERNEL_LOADS: u32 = 1 << 6;
 /// `processor`, on RISC-V: there is no firmware (SBI) to call, as under QEMU's `-bios none`. No
 /// hart needs a workaround of the library for errata (SiFive's FU540 and FU740 do).
 pub const SHOOTDOWN_RISCV64_NO_FIRMWARE: u32 = 1 << 7;
+
+/// `processor`, on x86-64: the kernel sets `CR4.PGE` and `CR4.PCIDE`, and the library only reads
+/// them. It uses tags if PCIDE is set on the CPU that calls `shootdown_init`, and refuses a CPU on
+/// which it differs. Without the flag, `shootdown_online` sets both bits.
+pub const SHOOTDOWN_X86_64_KERNEL_SETS_CR4: u32 = 1 << 8;
 
 /// `shootdown_duties`: before a user page loses its permission to execute, clear the entry, flush,
 /// wait, and then store the new entry (Arm's erratum 2645198).
@@ -109,6 +117,12 @@ pub struct Config {
     /// mode and when it leaves, both with a full barrier. The function does not wait for CPUs in
     /// the kernel, and does not call the library. It may be called masked.
     pub interrupt_sme: Option<extern "C" fn()>,
+    /// Wakes the threads that wait for the answer of a CPU, after `shootdown_poll_or_wake`; null if
+    /// the kernel does not call that. Called with the number of the CPU, masked, in the handler of
+    /// the flush interrupt or where the CPU goes offline; perhaps when nothing waits. It may make
+    /// threads runnable, and may call `shootdown_poll_or_wake` for a flush for which an earlier
+    /// call has returned false, to wake its thread only if that is done.
+    pub wake_waiters: Option<extern "C" fn(u32)>,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,
     /// Flags of the processor that the library has: `SHOOTDOWN_X86_64_…`, `SHOOTDOWN_AARCH64_…`,

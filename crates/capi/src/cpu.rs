@@ -36,7 +36,8 @@ pub unsafe extern "C" fn shootdown_cpu_init(cpu: *mut CpuStorage) {
 ///
 /// The CPU runs on the kernel's own page table. On x86-64, if the library was built with the
 /// feature `processor`, this function enables global pages and tags (`CR4.PGE` and `CR4.PCIDE`), so
-/// bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4.
+/// bits 11 to 0 of CR3 are 0, and no other code changes these two bits of CR4. With
+/// `SHOOTDOWN_X86_64_KERNEL_SETS_CR4`, the kernel has set them.
 ///
 /// # Panics
 ///

@@ -4,8 +4,8 @@
 
 use shootdown::{Extent, PageSize};
 
-/// The pages that a flush covers: up to 4095 pages of one size, or the whole space. Made by
-/// `shootdown_page` and the functions below it.
+/// The pages that a flush covers: up to 4095 pages of one size, a long range, or the whole space.
+/// Made by `shootdown_page` and the functions below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExtentWord {
@@ -59,6 +59,20 @@ pub extern "C" fn shootdown_pages(address: u64, count: usize, page_shift: u8) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn shootdown_range(start: u64, end: u64, page_shift: u8) -> ExtentWord {
     Extent::range(start..end, PageSize::from_shift(page_shift)).into()
+}
+
+/// As `shootdown_range`. With more than 4095 pages, the extent counts larger ones, so it covers
+/// more at each end. A processor with range operations invalidates it (AArch64); otherwise, as in
+/// `shootdown_mmu_…` and on devices, it is the whole space.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 128.
+///
+/// # Panics
+///
+/// If `page_shift` is not within 12 to 43.
+#[unsafe(no_mangle)]
+pub extern "C" fn shootdown_long_range(start: u64, end: u64, page_shift: u8) -> ExtentWord {
+    Extent::long(start..end, PageSize::from_shift(page_shift)).into()
 }
 
 /// Returns the whole address space.

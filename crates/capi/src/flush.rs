@@ -4,7 +4,7 @@
 
 use core::{mem, ptr};
 
-use shootdown::Pending;
+use shootdown::{Extent, PageSize, Pending};
 
 use crate::engine::{ENGINE, find_engine, pin, try_pin};
 use crate::extent::ExtentWord;
@@ -39,6 +39,36 @@ pub unsafe extern "C" fn shootdown_flush(
         let value = pin().flush(SpaceStorage::get(space), extent.extent());
         PendingStorage::init(pending, Some(value));
     }
+}
+
+/// Flushes the pages of 2^`page_shift` bytes that overlap the addresses from `start` to before
+/// `end`, and waits; the whole space if there are more than 4095 pages, as from 0 to `UINT64_MAX`.
+/// `frees_tables` as in `shootdown_freeing_tables`.
+///
+/// The same as `shootdown_flush` and `shootdown_wait`, in half of the instructions if no other CPU
+/// uses the space.
+///
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+///
+/// # Safety
+///
+/// As `shootdown_flush` and `shootdown_wait`.
+///
+/// # Panics
+///
+/// As `shootdown_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_and_wait(
+    space: *const SpaceStorage,
+    start: u64,
+    end: u64,
+    page_shift: u8,
+    frees_tables: bool,
+) {
+    let pages = Extent::range(start..end, PageSize::from_shift(page_shift));
+    let extent = if frees_tables { pages.freeing_tables() } else { pages };
+    // SAFETY: the caller's promises.
+    unsafe { pin().flush_and_wait(SpaceStorage::get(space), extent) };
 }
 
 /// Flushes `extent` of `space` before an entry of another size replaces its entries (Arm's
@@ -126,6 +156,22 @@ pub unsafe extern "C" fn shootdown_wait(pending: *mut PendingStorage) {
 pub unsafe extern "C" fn shootdown_poll(pending: *mut PendingStorage) -> bool {
     // SAFETY: the caller's promise.
     find(unsafe { PendingStorage::get_mut(pending) }).is_none_or(Pending::poll)
+}
+
+/// As `shootdown_poll`. If the flush is not done, a CPU that it waits for calls the function
+/// `wake_waiters` of the configuration when it has answered; then call this again. The thread can
+/// sleep until then. Put it where `wake_waiters` finds it before each call, so that no wake-up is
+/// lost.
+///
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 512.
+///
+/// # Safety
+///
+/// As `shootdown_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_poll_or_wake(pending: *mut PendingStorage) -> bool {
+    // SAFETY: the caller's promise.
+    find(unsafe { PendingStorage::get_mut(pending) }).is_none_or(Pending::poll_or_wake)
 }
 
 /// A flush of the engine of this library.

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
-use shootdown::{ExtentSet, Horizon, Pending};
+use shootdown::{Extent, ExtentSet, Horizon, PageSize, Pending};
 
 use crate::engine::{pin, try_pin};
 use crate::extent::ExtentWord;
@@ -19,6 +19,13 @@ pub struct HorizonNumbers {
     pub flush: u64,
     /// Number of the last flush whose unhooked tables no CPU can walk any more; 0 if there is none.
     pub cleared: u64,
+}
+
+impl From<Horizon> for HorizonNumbers {
+    #[inline]
+    fn from(horizon: Horizon) -> Self {
+        Self { flush: horizon.flush(), cleared: horizon.cleared() }
+    }
 }
 
 /// Initialises an empty set of extents.
@@ -74,6 +81,32 @@ pub unsafe extern "C" fn shootdown_flush_gathered(
     }
 }
 
+/// Flushes pages whose page tables were unhooked as well, and waits: as `shootdown_flush_gathered`
+/// and `shootdown_wait`, for one range that is given as to `shootdown_flush_and_wait`. Returns
+/// which tables can be freed.
+///
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+///
+/// # Safety
+///
+/// As `shootdown_flush` and `shootdown_wait`.
+///
+/// # Panics
+///
+/// As `shootdown_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_flush_tables_and_wait(
+    space: *const SpaceStorage,
+    start: u64,
+    end: u64,
+    page_shift: u8,
+) -> HorizonNumbers {
+    let mut extents = ExtentSet::new();
+    extents.add(Extent::range(start..end, PageSize::from_shift(page_shift)).freeing_tables());
+    // SAFETY: the caller's promises.
+    unsafe { pin().flush_gathered_and_wait(SpaceStorage::get(space), &extents) }.into()
+}
+
 /// Flushes all extents of the kernel's own pages in one flush, which interrupts each CPU once;
 /// nothing if there are none. For a kernel that collects the ranges that it unmaps.
 ///
@@ -125,8 +158,7 @@ pub unsafe extern "C" fn shootdown_flush_walkers(
 pub unsafe extern "C" fn shootdown_horizon(pending: *const PendingStorage) -> HorizonNumbers {
     // SAFETY: the caller's promise.
     let pending = unsafe { PendingStorage::get(pending) };
-    let horizon = pending.as_ref().map_or(Horizon::UNKNOWN, Pending::horizon);
-    HorizonNumbers { flush: horizon.flush(), cleared: horizon.cleared() }
+    pending.as_ref().map_or(Horizon::UNKNOWN, Pending::horizon).into()
 }
 
 /// Returns true if the tables of this flush itself can be freed when it is done.

@@ -82,6 +82,7 @@ mod text;
 mod panic;
 
 pub use batch::{
+    SHOOTDOWN_BATCH_ADDED, SHOOTDOWN_BATCH_FULL, SHOOTDOWN_BATCH_HAS_SPACE,
     shootdown_batch_add_space, shootdown_batch_init, shootdown_batch_poll, shootdown_batch_send,
     shootdown_batch_unmapped, shootdown_batch_wait, shootdown_flush_if_batched,
     shootdown_is_batched,
@@ -92,8 +93,8 @@ pub use config::{
     SHOOTDOWN_DUTY_NO_DIRTY_MARKS, SHOOTDOWN_NEVER_BROADCAST, SHOOTDOWN_REACH_EVERYONE,
     SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS, SHOOTDOWN_RISCV64_KERNEL_LOADS,
     SHOOTDOWN_RISCV64_NO_FIRMWARE, SHOOTDOWN_RISCV64_SATP_ENDS_WALKS, SHOOTDOWN_RISCV64_SVINVAL,
-    SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
-    SHOOTDOWN_X86_64_GLOBAL_KERNEL,
+    SHOOTDOWN_TAGS_ASSIGNED, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
+    SHOOTDOWN_X86_64_GLOBAL_KERNEL, SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
 };
 pub use cpu::{
     LoadedRoot, shootdown_begin_walk, shootdown_cpu_init, shootdown_end_walk, shootdown_enter_lazy,
@@ -106,17 +107,17 @@ pub use crash::{
 };
 pub use engine::shootdown_init;
 pub use extent::{
-    ExtentWord, shootdown_freeing_tables, shootdown_page, shootdown_pages, shootdown_range,
-    shootdown_whole,
+    ExtentWord, shootdown_freeing_tables, shootdown_long_range, shootdown_page, shootdown_pages,
+    shootdown_range, shootdown_whole,
 };
 pub use flush::{
-    shootdown_flush, shootdown_flush_for_resize, shootdown_flush_kernel, shootdown_join,
-    shootdown_pending_init, shootdown_poll, shootdown_wait,
+    shootdown_flush, shootdown_flush_and_wait, shootdown_flush_for_resize, shootdown_flush_kernel,
+    shootdown_join, shootdown_pending_init, shootdown_poll, shootdown_poll_or_wake, shootdown_wait,
 };
 pub use gather::{
     HorizonNumbers, shootdown_extents_add, shootdown_extents_init, shootdown_flush_gathered,
-    shootdown_flush_kernel_gathered, shootdown_flush_walkers, shootdown_horizon,
-    shootdown_tables_are_clear,
+    shootdown_flush_kernel_gathered, shootdown_flush_tables_and_wait, shootdown_flush_walkers,
+    shootdown_horizon, shootdown_tables_are_clear,
 };
 #[cfg(all(feature = "processor", target_arch = "x86_64"))]
 pub use kvm::{
@@ -133,8 +134,8 @@ pub use processor::{
     shootdown_publish_kernel, shootdown_send_ipi,
 };
 pub use space::{
-    shootdown_reap, shootdown_retire, shootdown_space_id, shootdown_space_init,
-    shootdown_space_root, shootdown_trim_cpumask,
+    shootdown_for_each_user, shootdown_reap, shootdown_retire, shootdown_space_assign_tag,
+    shootdown_space_id, shootdown_space_init, shootdown_space_root, shootdown_trim_cpumask,
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{

@@ -2,9 +2,10 @@
 
 #![expect(unsafe_code, reason = "the C interface: the kernel promises what Rust's types enforce")]
 
+use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use shootdown::Root;
+use shootdown::{Root, Tag};
 
 use crate::engine::{engine, pin};
 use crate::storage::{SpaceStorage, Storage};
@@ -22,6 +23,21 @@ use crate::storage::{SpaceStorage, Storage};
 pub unsafe extern "C" fn shootdown_space_init(space: *mut SpaceStorage, root: u64) {
     // SAFETY: the caller's promise.
     engine().init_space(unsafe { SpaceStorage::uninit(space) }, Root(root));
+}
+
+/// Assigns the tag under which CPUs load the space, from 1 to the `tag_count` of the configuration,
+/// with `SHOOTDOWN_TAGS_ASSIGNED` only. Call this before the first switch to the space; later, only
+/// while no CPU has it loaded.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// `space` must be initialised, and not loaded on any CPU.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_assign_tag(space: *mut SpaceStorage, tag: u16) {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get_mut(space) }.assign_tag(Tag(tag));
 }
 
 /// Returns the id of a space: 1 for the first one. A CPU gives its spaces 64 ids in a row, and then
@@ -86,6 +102,28 @@ pub unsafe extern "C" fn shootdown_retire(space: NonNull<SpaceStorage>) {
 pub unsafe extern "C" fn shootdown_reap() {
     // SAFETY: the caller's promise.
     unsafe { pin() }.reap().wait();
+}
+
+/// Calls `call` with `context` and the number of each CPU that has `space` loaded, lazy ones and
+/// this one included: for what a kernel loads with a space, such as x86's LDT.
+///
+/// Store the new value, execute a full barrier, and then call this. A CPU that is not named loads
+/// the space later, and so observes the value after its `shootdown_switch`. (`shootdown_switch` has
+/// the barrier with which yours pairs.) A CPU that is named may have left the space by now.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// Masked. `space` is initialised, and not reclaimed. `call` does not call the library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_for_each_user(
+    space: *const SpaceStorage,
+    call: extern "C" fn(context: *mut c_void, cpu: u32),
+    context: *mut c_void,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { pin().for_each_user(SpaceStorage::get(space), |cpu| call(context, cpu.0)) };
 }
 
 /// Removes from the space's mask all CPUs that do not use the space. Such a CPU registers again

@@ -51,6 +51,7 @@ fn sme_interrupt_allows_broadcasts() {
         layout: 0,
         kernel_root: 0,
         interrupt_sme: None,
+        wake_waiters: None,
         cpu_limit: 0,
         processor: 0,
         traps_stale_writes: false,

@@ -9,7 +9,10 @@ use shootdown_capi::storage::sizes;
 /// The part of the header that comes from the sizes of Rust's types.
 fn macros() -> String {
     let mut text = String::from(
-        "\n/* Number of CPUs for which the library has room: 64, or 512 or 4096 if it was built \
+        "\n/* A kernel without these headers defines the name of its own for the same types. */\n\
+         #ifdef SHOOTDOWN_TYPES\n#include SHOOTDOWN_TYPES\n#else\n#include <stdbool.h>\n\
+         #include <stddef.h>\n#include <stdint.h>\n#endif\n\n\
+         /* Number of CPUs for which the library has room: 64, or 512 or 4096 if it was built \
          with the\n * feature `cpus-512` or `cpus-4096`. */\n\
          #ifndef SHOOTDOWN_CPUS_MAX\n#define SHOOTDOWN_CPUS_MAX 64\n#endif\n\n\
          #define SHOOTDOWN_ALIGNED(n) __attribute__((aligned(n)))\n\n\

@@ -177,7 +177,8 @@ static void expect_waits(void) {
 static void expect_flush_waits(void) { shootdown_flush(&a, PAGE, &pending), expect_waits(); }
 
 static void add_page(void) {
-    expect(shootdown_batch_add_space(&batch, &a));
+    expect(shootdown_batch_add_space(&batch, &a) == SHOOTDOWN_BATCH_ADDED);
+    expect(shootdown_batch_add_space(&batch, &a) == SHOOTDOWN_BATCH_HAS_SPACE);
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
 }
 static void fill_batch(void) { shootdown_batch_init(&batch), add_page(); }
@@ -237,10 +238,12 @@ static void calls_before_init(void) {
     shootdown_extents_init(&extents);
     shootdown_extents_add(&extents, shootdown_freeing_tables(shootdown_range(0, 9, 12)));
     shootdown_extents_add(&extents, shootdown_pages(0, 9, 12));
+    shootdown_extents_add(&extents, shootdown_long_range(0, 1 << 30, 12));
     shootdown_extents_add(&extents, shootdown_whole());
     shootdown_flush_kernel_gathered(&extents, &pending);
     shootdown_pending_init(&other);
     shootdown_join(&pending, &other);
+    expect(shootdown_poll_or_wake(&pending));
     expect(shootdown_poll(&pending) && !shootdown_tables_are_clear(shootdown_horizon(&pending)));
     shootdown_wait(&pending);
     shootdown_batch_init(&batch);
@@ -250,19 +253,26 @@ static void calls_before_init(void) {
     shootdown_lazy_returned_to_user(&predictor);
 }
 
+static uint32_t users;
+static void count_user(void *count, uint32_t cpu) { *(uint32_t *)count += cpu == 1; }
+
 /* Each function whose comment says "Callable: before shootdown_online". */
 static void calls_before_online(void) {
     struct shootdown_extents extents;
     char line[9];
     start(), on(5), shootdown_extents_init(&extents), shootdown_extents_add(&extents, PAGE);
     shootdown_space_init(&many[0], 0xd000);
+    shootdown_space_assign_tag(&many[0], 7);
     expect(shootdown_space_id(&many[0]) != 0 && shootdown_space_root(&many[0]) == 0xd000);
     on(1), shootdown_switch(&a), on(5);
     shootdown_flush(&a, PAGE, &pending), expect_waits();
     shootdown_because(SHOOTDOWN_CAUSE_PROTECT);
+    shootdown_for_each_user(&a, count_user, &users), expect(users == 1);
     shootdown_flush_for_resize(&a, PAGE, &pending), expect_waits();
     shootdown_flush_gathered(&a, &extents, &pending), expect_waits();
     shootdown_flush_walkers(&a, &pending), expect_waits();
+    shootdown_flush_and_wait(&a, 0, 9, 12, false);
+    expect(shootdown_flush_tables_and_wait(&a, 0, 9, 12).flush != 0);
     shootdown_batch_init(&batch), shootdown_batch_add_space(&batch, &a);
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
     expect(shootdown_is_batched(&a));
@@ -416,7 +426,7 @@ static void batch_of_33_spaces(void) {
     start(), shootdown_batch_init(&batch);
     for (size_t i = 0; i < 33; i++) {
         shootdown_space_init(&many[i], 0x100000 + i * 0x1000);
-        expect(shootdown_batch_add_space(&batch, &many[i]) == (i < 32));
+        expect((shootdown_batch_add_space(&batch, &many[i]) == SHOOTDOWN_BATCH_ADDED) == (i < 32));
     }
     shootdown_batch_unmapped(&batch, &many[32], PAGE, false, &pending);
 }

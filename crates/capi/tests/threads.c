@@ -24,7 +24,7 @@
 
 enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2, GLOBAL_TAGS = 15 };
 
-enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL };
+enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL, ASSIGNED };
 
 /* Each wait may take a time slice of the host. Without waits, more rounds fit into a second. */
 enum { ROUNDS = 1000, SILENT_ROUNDS = 4000 };
@@ -216,6 +216,27 @@ static void touch(size_t page) {
         || cached->entry != 1 + atomic_load_explicit(&space->freed[page], memory_order_relaxed);
 }
 
+/* Changed by each call of wake_waiters. */
+static _Atomic uint64_t wake_ups;
+
+static void wake_waiters(uint32_t cpu) {
+    if (cpu < CPUS)
+        atomic_fetch_add(&wake_ups, 1);
+}
+
+/* Sleeps until a flush is done. The CPU takes interrupts while its thread sleeps. */
+static void sleep_until_done(struct shootdown_pending *pending) {
+    for (;;) {
+        uint64_t before = atomic_load(&wake_ups);
+        if (shootdown_poll_or_wake(pending))
+            return;
+        while (atomic_load(&wake_ups) == before) {
+            interrupt_point();
+            sched_yield();
+        }
+    }
+}
+
 static _Atomic uint64_t expected_pages;
 
 /* `munmap` and `mmap` of a page. CPUs that wait for the lock answer the one that holds it. */
@@ -234,6 +255,7 @@ static void unmap(struct address_space *space, size_t page, struct shootdown_pen
         shootdown_because(SHOOTDOWN_CAUSE_UNMAP);
         atomic_fetch_add(&expected_pages, 1);
         shootdown_flush(&space->space, extent, pending);
+        sleep_until_done(pending);
     } else if (page % 3 == 1) {
         struct shootdown_batch batch;
         struct shootdown_sent_batch sent;
@@ -354,8 +376,8 @@ static bool is_described(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const names[] = {"", "broadcast", "silent", "forgetful"};
-    for (enum mode known = INTERRUPTS; known <= FORGETFUL; known++)
+    static const char *const names[] = {"", "broadcast", "silent", "forgetful", "assigned"};
+    for (enum mode known = INTERRUPTS; known <= ASSIGNED; known++)
         if (argc > 1 && strcmp(argv[1], names[known]) == 0)
             mode = known;
     struct shootdown_config config = {
@@ -364,12 +386,16 @@ int main(int argc, char **argv) {
         .tagging = SHOOTDOWN_TAGS_PER_CPU,
         .tag_count = TAGS,
         .traps_stale_writes = true,
+        .wake_waiters = wake_waiters,
     };
     if (mode == BROADCAST) {
         config.tagging = SHOOTDOWN_TAGS_GLOBAL;
         config.tag_count = GLOBAL_TAGS;
         config.broadcast.reach = SHOOTDOWN_REACH_TARGETS;
     }
+    /* Spaces share tags, because there are fewer. */
+    if (mode == ASSIGNED)
+        config.tagging = SHOOTDOWN_TAGS_ASSIGNED;
     /* Before there is an engine, a flush of kernel pages does nothing, and is done. */
     struct shootdown_pending early, joined;
     shootdown_flush_kernel(shootdown_page(0), &early);
@@ -383,6 +409,8 @@ int main(int argc, char **argv) {
         for (size_t page = 0; page < PAGES; page++)
             atomic_store(&spaces[i].entries[page], 1);
         shootdown_space_init(&spaces[i].space, i);
+        if (mode == ASSIGNED)
+            shootdown_space_assign_tag(&spaces[i].space, 1 + i % TAGS);
     }
     pthread_t threads[CPUS];
     pthread_barrier_init(&start, NULL, CPUS);
@@ -413,6 +441,9 @@ int main(int argc, char **argv) {
     if (reads == 0 || reclaimed != SPACES || unmapped_pages != expected_pages)
         return 2;
     if ((waits == 0) != (interrupts == 0) || !is_described())
+        return 2;
+    /* A waiter of a broadcast need not sleep. */
+    if (wake_ups == 0 && (mode == INTERRUPTS || mode == ASSIGNED))
         return 2;
     if ((interrupts + broadcasts == 0) != (mode == SILENT) || (broadcasts != 0) != (mode == BROADCAST))
         return 2;

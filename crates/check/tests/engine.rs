@@ -74,6 +74,7 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), OfflineOnline], &[UnmapKernelTable]],
     [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]],
     [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]],
+    [&[Run(0), OfflineOnline], &[UnmapAsleep(0, 0)]],
 ];
 
 #[test]
@@ -186,6 +187,7 @@ fn small_programs_have_no_violation_on_any_hardware() {
         (Profile::ARM64, Tags::Broadcast(3)),
         (Profile::ARM64, Tags::Refused(3)),
         (Profile::ARC, Tags::Renamed(2)),
+        (Profile::ARM64, Tags::Assigned(2)),
     ];
     let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
     for ((profile, tags), lifetime) in kinds.into_iter().zip(lifetimes.into_iter().cycle()) {
@@ -202,7 +204,8 @@ fn small_programs_have_no_violation_on_any_hardware() {
 }
 
 /// The kinds of hardware for large programs, with various lifetime policies.
-const KINDS: [(Profile, Config); 6] = [
+const KINDS: [(Profile, Config); 7] = [
+    (Profile::RISCV, Config { tags: Tags::Assigned(2), spaces: 5, ..CONFIG }),
     (Profile::X86, CONFIG),
     (Profile::X86, Config { lifetime: Lifetime::Shoot, ..CONFIG }),
     (Profile::X86, Config { cpu_words: 2, ..CONFIG }),
@@ -348,6 +351,8 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
         [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]],
     ),
     (Rule::RecheckBell, Profile::X86, [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]]),
+    (Rule::WakeRelease, Profile::ARM64, [&[Run(0)], &[UnmapAsleep(0, 0)]]),
+    (Rule::RecheckAnswer, Profile::X86, [&[Run(0)], &[UnmapAsleep(0, 0)]]),
     (Rule::CatchUpOnSwitch, Profile::X86, [&[Run(0), Run(1), Run(0)], &[Unmap(0, 0)]]),
     (Rule::CatchUpOnResume, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
@@ -371,8 +376,28 @@ fn each_rule_broken_is_detected() {
     for &(rule, profile, ops) in NEEDED {
         let Found { violation, .. } = found(rule, profile, ops);
         println!("{rule:?} on {}: {violation}", profile.name);
-        let is_hang = matches!(rule, Rule::AnswerWhileWaiting | Rule::RecheckBell);
+        let is_hang = matches!(
+            rule,
+            Rule::AnswerWhileWaiting | Rule::RecheckBell | Rule::WakeRelease | Rule::RecheckAnswer
+        );
         assert_eq!(violation == Violation::Stuck, is_hang, "{rule:?}: {violation}");
+    }
+}
+
+/// All spaces have one tag, which the kernel has assigned: living spaces, and one that is retired.
+#[test]
+fn assigned_tag_is_shared_without_flushes() {
+    let config = Config { tags: Tags::Assigned(1), ..CONFIG };
+    for text in ["run 0, run 1, run 0 | unmap 0.0", "run 0, idle, run 1 | retire 0"] {
+        for profile in HARDWARE {
+            let intact = everything(&Programs::parse(config, text).unwrap(), profile);
+            assert!(intact.found.is_none() && intact.is_complete, "{text}");
+            println!("{}: {text}: {} states", profile.name, intact.states);
+            let broken = Config { broken: Some(Rule::DiscardReusedTag), ..config };
+            let programs = Programs::parse(broken, text).unwrap();
+            let found = shortest(&programs, profile, 3, BUDGET).found;
+            println!("{text}: {}", found.expect("the tag is kept").violation);
+        }
     }
 }
 

@@ -51,7 +51,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "switch_current_tag",
             prepare: |system| Stage::new(system, 1),
             run: |stage| stage.switch(),
-            limits: Limits::new([37, 37, 37], Some([40, 42, 44])),
+            limits: Limits::new([36, 36, 36], Some([40, 42, 44])),
         },
         // Other spaces have taken the tag that the space had on the CPU.
         Self {
@@ -63,21 +63,21 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([114, 124, 126], Some([90, 90, 90])),
+            limits: Limits::new([112, 123, 125], Some([90, 90, 90])),
         },
         // No other CPU has run the space.
         Self {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
             run: Stage::flush,
-            limits: Limits::new([56, 72, 74], Some([45, 48, 52])),
+            limits: Limits::new([54, 65, 67], Some([45, 48, 52])),
         },
         // `munmap` flushes in this way, with gathered extents.
         Self {
             name: "flush_gathered_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.flush_gathered(),
-            limits: Limits::new([63, 79, 81], Some([55, 60, 65])),
+            limits: Limits::new([61, 72, 74], Some([55, 60, 65])),
         },
         // The other CPU is lazy on the space.
         Self {
@@ -87,7 +87,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::flush,
-            limits: Limits::new([168, 255, 252], Some([150, 160, 180])),
+            limits: Limits::new([168, 248, 247], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -97,7 +97,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::send_flush,
-            limits: Limits::new([186, 306, 292], Some([170, 180, 200])),
+            limits: Limits::new([186, 302, 286], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {

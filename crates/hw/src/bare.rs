@@ -75,6 +75,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn is_away(cpu: CpuId) -> bool;
         fn invalidate_devices(space: &Space<Self>, extents: &[Extent]);
         fn reclaim(space: NonNull<Space<Self>>);
+        fn wake_waiters(cpu: CpuId);
         fn trace_clock_ns() -> u64;
         fn trace_flush(trace: &FlushTrace);
         fn trace_wait(trace: &WaitTrace);

@@ -2,7 +2,7 @@
 //! the workarounds that they select.
 //!
 //! A table has every erratum for which Linux has a workaround, those included that need nothing
-//! here. A test writes the tables to the book (`docs/errata.md`). Each CPU that comes online
+//! here. A test writes the tables to `docs/data/errata.csv`. Each CPU that comes online
 //! compares its identity with the table of its architecture
 //! ([`Processor::set_up_cpu`](crate::Processor::set_up_cpu)).
 

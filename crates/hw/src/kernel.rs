@@ -87,6 +87,13 @@ pub unsafe trait Kernel: Sync + Sized {
         let _ = waiting;
     }
 
+    /// Wakes threads that wait for the answer of `cpu`, which has answered:
+    /// [`Machine::wake_waiters`](shootdown::Machine::wake_waiters).
+    #[cold]
+    fn wake_waiters(&self, cpu: CpuId) {
+        let _ = cpu;
+    }
+
     /// The time in nanoseconds since any fixed moment, for traces.
     #[inline]
     fn trace_clock_ns(&self) -> u64 {

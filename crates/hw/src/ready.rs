@@ -13,7 +13,7 @@ use crate::ipi::Ipi;
 use crate::kernel::Kernel;
 use crate::processor::Processor;
 
-/// The three functions that only your kernel has. The rest of a [`Kernel`] is [`ReadyKernel`].
+/// The functions that only your kernel has. The rest of a [`Kernel`] is [`ReadyKernel`].
 ///
 /// Implement [`Kernel`] instead if the kernel counts or watches its waits, has its own driver of
 /// the interrupt controller, or runs as a guest that asks for [absent CPUs](Kernel::is_away).
@@ -24,8 +24,8 @@ use crate::processor::Processor;
 ///   share a number, and no CPU changes its number.
 /// - [`CONTROLLER_ID`](Self::CONTROLLER_ID) returns the number by which the interrupt controller
 ///   knows that CPU.
-/// - All three may be called with interrupts masked and in the handler of the flush interrupt. They
-///   do not use the engine, and take no lock that the CPU may hold.
+/// - All of them may be called with interrupts masked and in the handler of the flush interrupt.
+///   They do not use the engine, and take no lock that the CPU may hold.
 pub unsafe trait Platform: Sized + 'static {
     /// The processor on which the kernel runs.
     type Processor: Processor;
@@ -43,6 +43,9 @@ pub unsafe trait Platform: Sized + 'static {
     /// Returns a retired space to the kernel. No CPU can use it any more. Put it on a list, and
     /// free its page tables later: the scheduler may be the caller.
     const RECLAIM: fn(NonNull<Space<ReadyMachine<Self>>>);
+
+    /// Wakes threads that sleep until a CPU has answered. See [`Kernel::wake_waiters`].
+    const WAKE_WAITERS: fn(CpuId) = |_| ();
 }
 
 /// The engine's machine on a [`Platform`].
@@ -85,6 +88,10 @@ unsafe impl<P: Platform> Kernel for ReadyKernel<P> {
 
     fn reclaim(&self, space: NonNull<Space<ReadyMachine<P>>>) {
         (P::RECLAIM)(space);
+    }
+
+    fn wake_waiters(&self, cpu: CpuId) {
+        (P::WAKE_WAITERS)(cpu);
     }
 }
 

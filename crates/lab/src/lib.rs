@@ -1,11 +1,12 @@
 //! The `shootdown` command: records programs, replays them under several designs of TLB coherence,
 //! reproduces published measurements in the simulator, and checks the engine.
 //!
-//! [`main`] is the command. [`sweep`] is the part of it that other programs call: the Python
-//! package runs cells of sweeps with it.
+//! [`main`] is the command, and [`command`] its definition. [`sweep`] is the part of it that other
+//! programs call: the Python package runs cells of sweeps with it.
 
 mod cli;
 mod commands;
+mod converted;
 mod error;
 mod machines;
 mod output;
@@ -20,8 +21,8 @@ mod workloads;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ContextKind;
+use clap::{CommandFactory as _, Parser as _};
 
 use cli::Cli;
 use error::{BAD_INPUT, CANNOT_RUN, Failure};
@@ -40,6 +41,12 @@ pub fn main() -> ExitCode {
         },
     };
     ExitCode::from(status)
+}
+
+/// The definition of the command line, from which completions and man pages are made.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Prints help, the version, or a usage error.

@@ -5,10 +5,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashMap;
+
 use crate::arch::Context;
 use crate::invalidation::{Invalidation, Pages};
 use crate::report::{Act, Change, Deed, Later, Mode, Moment, Report, Totals};
 use crate::shadow::{Entry, Tlb};
+use crate::speculation::Removed;
 use crate::translation::{Access, Kind, Slot, Tag};
 
 /// Slots of the cache: 2 MiB of pages.
@@ -51,6 +54,10 @@ pub(crate) struct Changed {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) tlb: Tlb,
+    /// Entries that the page tables do not have any more, and that the CPU has not used.
+    pub(crate) unused: Tlb,
+    /// By tag, the root under which the CPU may hold unused entries, and when it left the root.
+    walked: HashMap<u32, (u64, Option<u64>)>,
     pub(crate) context: Context,
     /// The last invalidations: when, by which CPU.
     recent: VecDeque<(Moment, usize, Invalidation)>,
@@ -128,9 +135,14 @@ impl Cpu {
     ) {
         // Before the invalidation, which may drop the last large page.
         let has_large_pages = state.tlb.has_large_pages();
-        let before = state.tlb.pending();
+        let before = state.pending();
         state.tlb.invalidate(invalidation);
-        state.counts.dropped_in_time += (before - state.tlb.pending()) as u64;
+        state.unused.invalidate(invalidation);
+        state.counts.dropped_in_time += (before - state.pending()) as u64;
+        if invalidation.pages == Pages::All {
+            let dropped = |tag: &u32| invalidation.tags.include(Tag::Space(*tag));
+            state.walked.retain(|tag, (_, left)| left.is_none() || !dropped(tag));
+        }
         state.counts.invalidations += 1;
         if state.recent.len() == RECENT {
             state.recent.pop_front();
@@ -147,6 +159,42 @@ impl Cpu {
 }
 
 impl State {
+    /// Empties the TLB.
+    pub(crate) fn reset(&mut self) {
+        (self.tlb, self.unused) = (Tlb::default(), Tlb::default());
+        self.walked.clear();
+    }
+
+    /// Number of pending entries.
+    pub(crate) fn pending(&self) -> usize {
+        self.tlb.pending() + self.unused.pending()
+    }
+
+    /// The CPU leaves its tables for others.
+    pub(crate) fn select(&mut self, context: Context, now: u64) {
+        let root = context.halves[0].root;
+        let is_same = (self.context.tag, self.context.halves[0].root) == (context.tag, root);
+        if let Some((_, left)) = self.walked.get_mut(&self.context.tag)
+            && !is_same
+        {
+            left.get_or_insert(now);
+        }
+        if context.is_on {
+            self.walked.insert(context.tag, (root, None));
+        }
+        self.context = context;
+    }
+
+    /// Keeps the entry if the CPU may hold it without a use. Returns its tag.
+    pub(crate) fn speculate(&mut self, removed: &Removed, change: Change) -> Option<Tag> {
+        let may_hold = |&(root, left): &(u64, Option<u64>)| {
+            root == removed.root && left.is_none_or(|left| left > removed.since)
+        };
+        let (&tag, _) = self.walked.iter().find(|(_, walked)| may_hold(walked))?;
+        let is_kept = !self.tlb.has(tag, removed) && self.unused.add_unused(tag, removed, change);
+        is_kept.then_some(Tag::Space(tag))
+    }
+
     /// The report of an entry with an act.
     pub(crate) fn report(
         &self,
@@ -159,7 +207,7 @@ impl State {
             Some(Later { at, by, left: invalidation.drops(tag, slot).err()? })
         });
         Report {
-            mode: mode(slot, act),
+            mode: mode(slot, act, entry.is_unused),
             cpu,
             in_user_mode,
             is_used,
@@ -182,8 +230,9 @@ impl State {
 }
 
 /// The mode that reports an entry with an act.
-pub(crate) fn mode(slot: &Slot, act: Act) -> Mode {
+pub(crate) fn mode(slot: &Slot, act: Act, is_unused: bool) -> Mode {
     match (slot.kind, act.deed) {
+        _ if is_unused => Mode::Speculation,
         (Kind::Table, _) => Mode::Tables,
         (_, Deed::Reused(_)) => Mode::Reuse,
         (_, Deed::Settled(_)) => Mode::Permission,

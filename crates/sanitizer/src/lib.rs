@@ -9,9 +9,9 @@
 //!
 //! [`translation`] and [`invalidation`] are the entries and what removes them; [`arch`] reads both
 //! from instructions, registers and page tables. [`shadow`] is the TLB of one CPU, [`frames`] the
-//! CPUs that hold a frame, [`report`] the result, [`hook`] the
-//! events that a user names, and [`sanitizer`] the events of a guest. None of
-//! these uses QEMU: the plugin calls them.
+//! CPUs that hold a frame, `speculation` the page tables that a CPU may have walked without an
+//! access, [`report`] the result, [`hook`] the events that a user names, and [`sanitizer`] the
+//! events of a guest. None of these uses QEMU: the plugin calls them.
 
 #![warn(clippy::pedantic)]
 #![allow(
@@ -32,6 +32,7 @@ pub mod hook;
 pub mod arch;
 pub mod shadow;
 pub mod frames;
+mod speculation;
 mod cpu;
 pub mod sanitizer;
 mod plugin;

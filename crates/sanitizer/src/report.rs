@@ -54,11 +54,15 @@ pub enum Mode {
     Permission,
     /// A pointer to a page table whose frame has a new owner.
     Tables,
+    /// Any of these, of an entry that the CPU has not used.
+    Speculation,
 }
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Self; 3] = [Self::Reuse, Self::Permission, Self::Tables];
+    pub const ALL: [Self; 4] = [Self::Reuse, Self::Permission, Self::Tables, Self::Speculation];
+    /// The modes for entries that were used.
+    pub const OF_USED: [Self; 3] = [Self::Reuse, Self::Permission, Self::Tables];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -66,6 +70,7 @@ impl Mode {
             Self::Reuse => "reuse",
             Self::Permission => "permission",
             Self::Tables => "tables",
+            Self::Speculation => "speculation",
         }
     }
 }
@@ -105,7 +110,7 @@ pub struct Report {
     pub frame: u64,
     /// `true` if the CPU can write.
     pub is_writable: bool,
-    /// When the CPU used the entry first.
+    /// When the CPU used the entry first, or from when on the tables had an unused one.
     pub filled: Moment,
     /// When the page table changed, if a store was seen.
     pub change: Option<Change>,

@@ -6,13 +6,14 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use crate::arch::{Architecture, Context, Step};
+use crate::arch::{Architecture, Context};
 use crate::cpu::{Changed, Cpu, State, Use, mode};
 use crate::frames::{self, Frames};
 use crate::invalidation::Invalidation;
 use crate::report::{Act, Change, Deed, Line, Mode, Moment, Report, Reports, Totals};
-use crate::shadow::{Entry, Tlb};
-use crate::translation::{Access, Kind, Slot, Translation};
+use crate::shadow::Entry;
+use crate::speculation::{Changes, Look, Tables};
+use crate::translation::{Access, Kind, Pointer, Slot, Translation};
 
 /// The largest number of CPUs.
 pub const CPUS_MAX: usize = 512;
@@ -65,6 +66,8 @@ pub struct Sanitizer<H> {
     cpus: Box<[OnceLock<Cpu>]>,
     cpu_count: AtomicUsize,
     frames: Frames,
+    /// The tables that CPUs may have walked, if unused entries are looked for.
+    tables: Option<Tables>,
     clock: AtomicU64,
     mark: AtomicU64,
     reused: AtomicU64,
@@ -76,10 +79,12 @@ pub struct Sanitizer<H> {
 impl<H: Host> Sanitizer<H> {
     /// A sanitizer without CPUs.
     pub fn new(arch: &'static dyn Architecture, host: H, options: Options) -> Self {
+        let tables = options.modes.contains(&Mode::Speculation).then(Tables::default);
         Self {
             arch,
             host,
             options,
+            tables,
             cpus: (0..CPUS_MAX).map(|_| OnceLock::new()).collect(),
             cpu_count: AtomicUsize::new(0),
             frames: Frames::default(),
@@ -108,7 +113,7 @@ impl<H: Host> Sanitizer<H> {
         if let Some(place) = self.cpus.get(cpu) {
             let place = place.get_or_init(Cpu::default);
             let mut state = place.lock();
-            state.tlb = Tlb::default();
+            state.reset();
             place.clear_fast();
             self.cpu_count.fetch_max(cpu + 1, Ordering::SeqCst);
         }
@@ -134,10 +139,57 @@ impl<H: Host> Sanitizer<H> {
     /// Records the registers that select page tables, when they have changed.
     pub fn select_tables(&self, cpu: usize, context: Context) {
         let Some(cpu) = self.cpu(cpu) else { return };
+        let is_new = self.look(|tables, look| tables.enter(look, &context)).unwrap_or(false);
         let mut state = cpu.lock();
         state.counts.root_loads += u64::from(state.context.halves != context.halves);
-        state.context = context;
+        state.select(context, self.now(0).time);
         cpu.clear_fast();
+        drop(state);
+        if is_new {
+            self.clear_all_fast();
+        }
+    }
+
+    /// Calls `act` with the tables that CPUs may have walked, if unused entries are looked for.
+    fn look<R>(&self, act: impl FnOnce(&Tables, Look<'_>) -> R) -> Option<R> {
+        let tables = self.tables.as_ref()?;
+        let read = |address| self.host.read(address);
+        let now = self.now(0).time;
+        Some(act(tables, Look { arch: self.arch, read: &read, frames: &self.frames, now }))
+    }
+
+    /// CPUs may hold entries without a use that the tables do not have any more.
+    fn speculate(&self, change: Change, found: &Changes) -> Vec<Changed> {
+        let mut changed = Vec::new();
+        if found.is_new {
+            self.clear_all_fast();
+        }
+        if found.removed.is_empty() {
+            return changed;
+        }
+        for (index, cpu) in self.cpus[..self.count()].iter().enumerate() {
+            let Some(cpu) = cpu.get() else { continue };
+            let mut state = cpu.lock();
+            for removed in &found.removed {
+                if let Some(tag) = state.speculate(removed, change) {
+                    let slot = removed.slot;
+                    let is_page = slot.kind == Kind::Page && slot.bytes() <= LISTED_MAX;
+                    let bytes = if is_page { slot.bytes() } else { PAGE_BYTES };
+                    self.frames.hold(index, removed.frame, bytes);
+                    changed.push(Changed { cpu: index, tag, slot, change });
+                }
+            }
+        }
+        changed
+    }
+
+    /// As [`select_tables`](Self::select_tables), after the CPU was halted or stopped. If
+    /// translation is off and no instruction has disabled it, the CPU was reset: its TLB is empty.
+    pub fn resume(&self, cpu: usize, context: Context) {
+        if self.context(cpu).is_on && !context.is_on {
+            self.add_cpu(cpu);
+        }
+        self.select_tables(cpu, context);
     }
 
     /// The tables that a CPU uses.
@@ -263,14 +315,16 @@ impl<H: Host> Sanitizer<H> {
             if event.in_user_mode { &[Kind::Table, Kind::Page] } else { &[Kind::Table] };
         let mut found = Vec::new();
         let tag = state.context.tag;
-        state.tlb.report_pending(tag, kinds, |tag, slot, entry| {
-            found.extend(entry.act.map(|act| (tag, *slot, *entry, act)));
-        });
+        for tlb in [&mut state.tlb, &mut state.unused] {
+            tlb.report_pending(tag, kinds, |tag, slot, entry| {
+                found.extend(entry.act.map(|act| (tag, *slot, *entry, act)));
+            });
+        }
         for (tag, slot, entry, act) in &found {
             let place = (event.cpu, at, event.in_user_mode, false);
             self.report(state.report(place, (*tag, slot, entry, *act)));
         }
-        cpu.attention.store(state.tlb.pending() != 0, Ordering::SeqCst);
+        cpu.attention.store(state.pending() != 0, Ordering::SeqCst);
     }
 
     /// Keeps the translation of an address, as the page tables have it now. Returns the physical
@@ -291,7 +345,8 @@ impl<H: Host> Sanitizer<H> {
             return (None, false);
         };
         state.counts.fills += 1;
-        state.tlb.fill(context.tag, address, &found, self.now(event.pc));
+        let half = &context.halves[(address >> 63) as usize];
+        state.tlb.fill((context.tag, half.root), address, &found, self.now(event.pc));
         let is_new = self.hold(event.cpu, &context, address, &found);
         let slot = Slot::covering(Kind::Page, found.shift, address);
         // A store into the tables after the walk may have found no bit of this CPU.
@@ -345,8 +400,13 @@ impl<H: Host> Sanitizer<H> {
     fn store_into_table(&self, event: Event, physical: u64, bytes: u64) {
         let at = self.now(event.pc);
         let change = Change { at, cpu: event.cpu };
-        let mut changed = Vec::new();
         let table = physical & !(PAGE_BYTES - 1);
+        let mut found = Changes::default();
+        let words = (physical & !7..physical + bytes).step_by(8);
+        self.look(|tables, look| {
+            words.clone().for_each(|source| tables.store(look, source, &mut found));
+        });
+        let mut changed = self.speculate(change, &found);
         for index in self.frames.holders(physical, self.count()) {
             let Some(cpu) = self.cpu(index) else { continue };
             let mut state = cpu.lock();
@@ -355,10 +415,9 @@ impl<H: Host> Sanitizer<H> {
                 continue;
             }
             let context = state.context;
-            for source in (physical & !7..physical + bytes).step_by(8) {
-                let Some(value) = self.host.read(source) else { continue };
+            for source in words.clone() {
                 state.tlb.change_source(source, |tag, slot, entry| {
-                    let is_old = !self.still_has(&context, slot, entry, value);
+                    let is_old = !self.still_has(&context, slot, entry);
                     if is_old && entry.change.is_none() {
                         entry.change = Some(change);
                         changed.push(Changed { cpu: index, tag, slot: *slot, change });
@@ -369,7 +428,9 @@ impl<H: Host> Sanitizer<H> {
             }
         }
         // Without entries, the frame may have become anything.
-        self.frames.is_no_table(table);
+        if !self.tables.as_ref().is_some_and(|tables| tables.has(table)) {
+            self.frames.is_no_table(table);
+        }
         if let Some(cpu) = self.cpu(event.cpu) {
             let mut state = cpu.lock();
             state.counts.table_stores += 1;
@@ -379,16 +440,26 @@ impl<H: Host> Sanitizer<H> {
         }
     }
 
-    /// Returns `true` if a page-table entry with this value still allows all that the TLB's entry
-    /// allows.
-    fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry, value: u64) -> bool {
-        let half = &context.halves[(slot.start >> 63) as usize];
-        match (self.arch.step(value, slot.start, slot.shift, half), slot.kind) {
-            (Step::Page { frame, access, .. }, Kind::Page) => {
-                frame == entry.frame && access.has(entry.access)
+    /// Returns `true` if the page tables still allow all that the TLB's entry allows. The root of a
+    /// kernel page may be gone: each root has the pages of the kernel.
+    fn still_has(&self, context: &Context, slot: &Slot, entry: &Entry) -> bool {
+        let mut half = context.halves[(slot.start >> 63) as usize];
+        if slot.start >> 63 == 0 {
+            half.root = entry.root;
+        }
+        let (mut pointers, read) = (Default::default(), |at| self.host.read(at));
+        let found = self.arch.walk_from(&half, 0, slot.start, &read, &mut pointers);
+        match slot.kind {
+            Kind::Page => found.is_some_and(|found| {
+                let within = slot.start & ((1 << found.shift) - 1);
+                let is_whole = found.shift >= slot.shift;
+                is_whole && found.frame + within == entry.frame && found.access.has(entry.access)
+            }),
+            Kind::Table => {
+                let is_it =
+                    |found: &Pointer| (found.shift, found.table) == (slot.shift, entry.frame);
+                pointers.iter().any(is_it)
             }
-            (Step::Table { table, .. }, Kind::Table) => table == entry.frame,
-            _ => false,
         }
     }
 
@@ -403,18 +474,22 @@ impl<H: Host> Sanitizer<H> {
         self.reused.fetch_add(frames, Ordering::Relaxed);
         let first = first & !(PAGE_BYTES - 1);
         for frame in (0..frames).map(|number| first + number * PAGE_BYTES) {
+            let mut found = Changes::default();
+            self.look(|tables, look| tables.free(look, frame, &mut found));
+            self.speculate(Change { at: act.at, cpu: act.cpu }, &found);
             for index in self.frames.holders(frame, self.count()) {
                 let Some(cpu) = self.cpu(index) else { continue };
                 let mut state = cpu.lock();
-                let marked = state.tlb.mark_frame(frame, |_, slot, entry| {
+                let is_concerned = |_, slot: &Slot, entry: &Entry| {
                     let is_user = entry.access.has(Access::USER) && slot.start >> 63 == 0;
                     let is_concerned = match slot.kind {
                         Kind::Page => is_user || entry.change.is_some(),
                         Kind::Table => slot.start >> 63 == 0,
                     };
-                    (is_concerned && self.is_wanted(slot, act)).then_some(act)
-                });
-                match marked {
+                    (is_concerned && self.is_wanted(slot, entry.is_unused, act)).then_some(act)
+                };
+                let used = state.tlb.mark_frame(frame, is_concerned);
+                match used.max(state.unused.mark_frame(frame, is_concerned)) {
                     // The bit may also stand for entries that were read from the frame.
                     None if !self.frames.is_table(frame) => {
                         self.frames.release(index, frame, self.count());
@@ -426,8 +501,8 @@ impl<H: Host> Sanitizer<H> {
         }
     }
 
-    fn is_wanted(&self, slot: &Slot, act: Act) -> bool {
-        self.options.modes.contains(&mode(slot, act))
+    fn is_wanted(&self, slot: &Slot, is_unused: bool, act: Act) -> bool {
+        self.options.modes.contains(&mode(slot, act, is_unused))
     }
 
     fn attend(&self, index: usize, cpu: &Cpu) {
@@ -446,7 +521,10 @@ impl<H: Host> Sanitizer<H> {
         for Changed { cpu: index, tag, slot, change } in changed {
             let Some(cpu) = self.cpu(index) else { continue };
             let mut state = cpu.lock();
-            if self.is_wanted(&slot, act) && state.tlb.mark(tag, &slot, &change, act) {
+            let is_marked = self.is_wanted(&slot, false, act)
+                && state.tlb.mark(tag, &slot, &change, act)
+                || self.is_wanted(&slot, true, act) && state.unused.mark(tag, &slot, &change, act);
+            if is_marked {
                 self.attend(index, cpu);
             }
         }
@@ -475,7 +553,7 @@ impl<H: Host> Sanitizer<H> {
             let state = cpu.lock();
             let counts = &state.counts;
             totals.cpus_in_user_mode += usize::from(cpu.ran_user_code.load(Ordering::Relaxed));
-            totals.held += state.tlb.held();
+            totals.held += state.tlb.held() + state.unused.held();
             totals.fills += counts.fills;
             totals.invalidations += counts.invalidations;
             totals.root_loads += counts.root_loads;

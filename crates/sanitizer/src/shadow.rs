@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 
 use crate::invalidation::{Invalidation, Pages, Pointers};
 use crate::report::{Act, Change, Deed, Moment};
-use crate::translation::{Access, Kind, Slot, Tag, Translation};
+use crate::speculation::Removed;
+use crate::translation::{Access, Kind, POINTERS_MAX, Slot, Tag, Translation};
 
 /// The bits of an entry's address that are its table's.
 const TABLE_MASK: u64 = !0xfff;
@@ -22,6 +23,13 @@ pub struct Entry {
     pub access: Access,
     /// Physical address of the page-table entry that it was read from.
     pub source: u64,
+    /// The root of the walk that read it, and the entries that were followed on the way to
+    /// `source`; unused ones are 0.
+    pub root: u64,
+    /// See `root`.
+    pub way: [u64; POINTERS_MAX],
+    /// `true` if the CPU has not used it.
+    pub is_unused: bool,
     /// When the CPU used it first.
     pub filled: Moment,
     /// The first change of the page-table entry since then.
@@ -33,6 +41,12 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The page-table entries that it was read from, from the root on.
+    fn sources(&self) -> impl Iterator<Item = u64> + use<> {
+        let way = self.way.into_iter().take_while(|&source| source != 0);
+        way.chain([self.source])
+    }
+
     /// Returns `true` if the entry is a fault as soon as the CPU could use it. A page of the kernel
     /// is one only when it is used: kernels unmap their pages long before they flush them.
     fn is_pending(&self, slot: &Slot) -> bool {
@@ -48,12 +62,23 @@ struct Held {
     entries: HashMap<Slot, Entry>,
     by_frame: HashMap<u64, SmallVec<[Slot; 1]>>,
     by_source: HashMap<u64, SmallVec<[Slot; 1]>>,
-    /// Number of entries that were read from each page table.
+    /// Number of entries that were read from each page table, or by way of it.
     tables: HashMap<u64, u32>,
+    /// Number of entries below each page-table entry with a pointer.
+    below: HashMap<u64, u32>,
     /// Number of entries of each kind and number of address bits that there are.
     counts: BTreeMap<(usize, u8), u32>,
     /// Number of pages and of tables that are [pending](Entry::is_pending).
     pending: [usize; 2],
+}
+
+fn release(counts: &mut HashMap<u64, u32>, key: u64) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
 }
 
 fn remove_from(index: &mut HashMap<u64, SmallVec<[Slot; 1]>>, key: u64, slot: &Slot) {
@@ -71,7 +96,12 @@ impl Held {
         self.entries.insert(slot, entry);
         self.by_frame.entry(entry.frame).or_default().push(slot);
         self.by_source.entry(entry.source).or_default().push(slot);
-        *self.tables.entry(entry.source & TABLE_MASK).or_default() += 1;
+        for source in entry.sources() {
+            *self.tables.entry(source & TABLE_MASK).or_default() += 1;
+            if source != entry.source {
+                *self.below.entry(source).or_default() += 1;
+            }
+        }
         *self.counts.entry((slot.kind as usize, slot.shift)).or_default() += 1;
     }
 
@@ -79,11 +109,10 @@ impl Held {
         let Some(entry) = self.entries.remove(slot) else { return false };
         remove_from(&mut self.by_frame, entry.frame, slot);
         remove_from(&mut self.by_source, entry.source, slot);
-        let table = entry.source & TABLE_MASK;
-        if let Some(count) = self.tables.get_mut(&table) {
-            *count -= 1;
-            if *count == 0 {
-                self.tables.remove(&table);
+        for source in entry.sources() {
+            release(&mut self.tables, source & TABLE_MASK);
+            if source != entry.source {
+                release(&mut self.below, source);
             }
         }
         let key = (slot.kind as usize, slot.shift);
@@ -103,6 +132,7 @@ impl Held {
         self.by_frame.clear();
         self.by_source.clear();
         self.tables.clear();
+        self.below.clear();
         self.counts.clear();
         self.pending = [0; 2];
         count
@@ -159,26 +189,69 @@ impl Tlb {
 
     /// Keeps a page that the CPU has used at `address`, and the pointers to page tables on the way
     /// to it. A pointer that is already there stays as it is.
-    pub fn fill(&mut self, tag: u32, address: u64, found: &Translation, filled: Moment) {
-        let entry = |frame, access, source| Entry {
+    pub fn fill(
+        &mut self,
+        (tag, root): (u32, u64),
+        address: u64,
+        found: &Translation,
+        filled: Moment,
+    ) {
+        let entry = |frame, access, source, way| Entry {
             frame,
             access,
             source,
+            root,
+            way,
+            is_unused: false,
             filled,
             change: None,
             act: None,
             is_reported: false,
         };
         let slot = Slot::covering(Kind::Page, found.shift, address);
-        let page = entry(found.frame, found.access, found.entry);
+        let way = found.pointers.map(|pointer| pointer.entry);
+        let page = entry(found.frame, found.access, found.entry, way);
         self.spaces.entry(found.tag).or_default().insert(slot, page);
         let held = self.spaces.entry(Tag::Space(tag)).or_default();
-        for pointer in found.pointers() {
+        for (level, pointer) in found.pointers().enumerate() {
             let slot = Slot::covering(Kind::Table, pointer.shift, address);
             if !held.entries.contains_key(&slot) {
-                held.insert(slot, entry(pointer.table, Access::ALL, pointer.entry));
+                let mut above = way;
+                above[level..].fill(0);
+                held.insert(slot, entry(pointer.table, Access::ALL, pointer.entry, above));
             }
         }
+    }
+
+    /// Keeps an entry that the CPU may hold without a use, unless the slot has an entry. Returns
+    /// `true` if it is kept.
+    pub(crate) fn add_unused(&mut self, tag: u32, removed: &Removed, change: Change) -> bool {
+        let held = self.spaces.entry(Tag::Space(tag)).or_default();
+        let is_free = !held.entries.contains_key(&removed.slot);
+        if is_free {
+            let entry = Entry {
+                frame: removed.frame,
+                access: removed.access,
+                source: removed.source,
+                root: removed.root,
+                way: [0; POINTERS_MAX],
+                is_unused: true,
+                filled: Moment { time: removed.since, pc: 0 },
+                change: Some(change),
+                act: None,
+                is_reported: false,
+            };
+            held.insert(removed.slot, entry);
+        }
+        is_free
+    }
+
+    /// Returns `true` if the CPU has used this entry.
+    pub(crate) fn has(&self, tag: u32, removed: &Removed) -> bool {
+        let held = [Tag::Space(tag), Tag::Global].map(|tag| self.spaces.get(&tag));
+        let mut found =
+            held.into_iter().flatten().filter_map(|held| held.entries.get(&removed.slot));
+        found.any(|entry| entry.frame == removed.frame)
     }
 
     /// Executes an invalidation, and returns the number of entries that it dropped.
@@ -252,26 +325,23 @@ impl Tlb {
         is_named.then_some(marked)
     }
 
-    /// Calls `change` for each entry that was read from the page-table entry at `source`. Returns
-    /// `None` if there is none.
-    pub fn change_source(
-        &mut self,
-        source: u64,
-        mut change: impl FnMut(Tag, &Slot, &mut Entry),
-    ) -> Option<()> {
-        let mut found = None;
-        for (&tag, Held { entries, by_source, .. }) in &mut self.spaces {
+    /// Calls `change` for each entry that was read from the page-table entry at `source`, or by way
+    /// of it.
+    pub fn change_source(&mut self, source: u64, mut change: impl FnMut(Tag, &Slot, &mut Entry)) {
+        for (&tag, Held { entries, by_source, below, .. }) in &mut self.spaces {
             for slot in by_source.get(&source).into_iter().flatten() {
                 if let Some(entry) = entries.get_mut(slot) {
-                    found = Some(());
                     change(tag, slot, entry);
                 }
             }
+            if below.contains_key(&source) {
+                let found = entries.iter_mut().filter(|(_, entry)| entry.way.contains(&source));
+                found.for_each(|(slot, entry)| change(tag, slot, entry));
+            }
         }
-        found
     }
 
-    /// Returns `true` if an entry was read from this table, or points to it.
+    /// Returns `true` if an entry was read from this table, by way of it, or points to it.
     pub fn uses_table(&self, table: u64) -> bool {
         self.spaces.values().any(|held| {
             let mut named = held.by_frame.get(&table).into_iter().flatten();
@@ -336,7 +406,6 @@ impl Tlb {
 mod tests {
     use super::*;
     use crate::invalidation::Tags;
-    use crate::translation::POINTERS_MAX;
 
     #[test]
     fn space_without_entries_is_removed() {
@@ -351,7 +420,7 @@ mod tests {
         };
         for tag in 1..=9 {
             found.tag = Tag::Space(tag);
-            tlb.fill(tag, 0, &found, Moment::default());
+            tlb.fill((tag, 0), 0, &found, Moment::default());
         }
         assert_eq!(tlb.invalidate(&Invalidation::whole(Tags::One(3))), 1);
         assert_eq!(tlb.spaces.len(), 8);

@@ -161,10 +161,10 @@
 //!   every step that correctness depends on has a name there, and a test that fails without it.
 //!   [`memory`](Memory) is the contract for shared words and barriers.
 //! - **`parts`** need memory alone: [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
-//!   that a flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
-//!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
-//!   `phase` and `cpumask`, the CPUs that a flush reads; `stats`, the counters; `method`, the
-//!   choice between interrupts and broadcasts.
+//!   that a flush covers; [`hook`](HookedPages), which collects them; [`cpu_set`](CpuSet);
+//!   `flush_log`, the generation and its log; [`presence`](Presence); `hazard`, the page tables
+//!   that a CPU can walk; `bell`, the doorbell; `phase` and `cpumask`, the CPUs that a flush reads;
+//!   `stats`, the counters; `method`, the choice between interrupts and broadcasts.
 //! - **`state`** lasts between calls. [`machine`](Machine) is the contract, with its
 //!   [`broadcaster`](Broadcaster). `vcpu` has a [word](VcpuWord) with which flushes of a guest skip
 //!   CPUs that do not run. [`space`](Space) and [`cpu_state`](CpuState) are made of the parts, and
@@ -224,6 +224,7 @@ pub use parts::bell::BellState;
 pub use parts::cpu_set::{CpuBits, CpuSet};
 pub use parts::extent::{Extent, PageSize};
 pub use parts::extent_set::ExtentSet;
+pub use parts::hook::{HookedPages, PageHook};
 pub use parts::presence::Presence;
 pub use parts::stats::{CpuStats, SpaceStats};
 pub use parts::trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};

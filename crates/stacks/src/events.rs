@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use perf_event::data::Record;
@@ -46,7 +47,7 @@ pub enum Unwinding {
 }
 
 /// The options of a sampler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The kernel's number of the tracepoint `tlb/tlb_flush`.
     pub tracepoint: u64,
@@ -54,6 +55,8 @@ pub struct Options {
     pub rate_hz: u64,
     /// The way in which user stacks are followed.
     pub unwinding: Unwinding,
+    /// Directories with debug data, as `.build-id/xx/….debug`, besides `/usr/lib/debug`.
+    pub debug_directories: Vec<PathBuf>,
 }
 
 /// A record of the kernel.

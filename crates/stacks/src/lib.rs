@@ -4,10 +4,11 @@
 //! mappings from the kernel. `modules` opens the mapped files, `processes` knows where they are
 //! mapped, `jit_code` reads code that belongs to no file, and `unwind` follows user stacks.
 //! [`Sampler`] does this in a thread. `kernel`, `perf_map` and `names` find the names of functions,
-//! for [`Symbols`].
+//! also in `debug_files`, for [`Symbols`].
 
 #![warn(missing_docs)]
 
+mod debug_files;
 mod events;
 mod jit_code;
 mod kernel;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -23,6 +24,7 @@ pub struct Sampler {
     shared: Arc<Shared>,
     /// The thread that empties the buffers, and the thread that unwinds.
     threads: Option<[JoinHandle<()>; 2]>,
+    pub(crate) debug_directories: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +82,8 @@ impl Sampler {
             prepare();
             read(&mut events, &sender, &of_reader);
         })?;
-        Ok(Self { shared, threads: Some([reader, unwinder]) })
+        let debug_directories = options.debug_directories.clone();
+        Ok(Self { shared, threads: Some([reader, unwinder]), debug_directories })
     }
 
     /// Takes the samples since the last call, in the order of each CPU.

@@ -51,7 +51,7 @@ impl Symbols {
                     Address::Kernel(address) => vec![self.kernel_frame(address)],
                     Address::Module(number, address) => {
                         let module = collected.processes.modules.module(number);
-                        self.names.frames(number, module, address)
+                        self.names.frames((number, module), address, &sampler.debug_directories)
                     }
                     Address::Anonymous { process, address } => {
                         match self.jit_frame(process, address) {

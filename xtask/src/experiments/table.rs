@@ -12,13 +12,12 @@ use crate::command::Failure;
 pub(super) const GUESTS: Table = Table {
     file: "docs/data/guests.csv",
     head: "program,linux,cpus,requests,requests_model,interrupts,interrupts_model,full,full_model,\
-           ranged,ranged_model,engine_requests,engine_interrupts,verdict",
+           ranged,ranged_model,verdict",
     columns: &[
         |counts| counts.requests,
         |counts| counts.interrupts,
         |counts| counts.full,
         |counts| counts.ranged,
-        |counts| counts.engine,
     ],
     summary: Some(("docs/guests.md", "corpus")),
 };
@@ -37,7 +36,7 @@ const SUMMARY_CPUS_MIN: u32 = 8;
 /// The rows of a table, by the first cell of their program and by their own position.
 pub(super) type Rows = BTreeMap<(usize, usize), (Cell, Result<Counts, String>)>;
 
-/// Returns the kernel's count and the model's, or two of the engine's.
+/// Returns the kernel's count and the model's.
 type Column = fn(&Counts) -> (u64, u64);
 
 pub(super) struct Table {
@@ -86,7 +85,7 @@ impl Table {
 /// Returns a row for each program, the sum over the cells of many CPUs, and a line about all cells,
 /// as Markdown.
 fn summary(rows: &Rows, cells: usize) -> String {
-    let mut programs = BTreeMap::<&str, ([u64; 4], [u64; 2])>::new();
+    let mut programs = BTreeMap::<&str, ([u64; 3], [u64; 2])>::new();
     let mut verdicts = BTreeMap::<Verdict, usize>::new();
     for (cell, counts) in rows.values() {
         let Ok(counts) = counts else { continue };
@@ -96,19 +95,17 @@ fn summary(rows: &Rows, cells: usize) -> String {
             continue;
         }
         let (sums, [close, all]) = programs.entry(&cell.program.name).or_default();
-        let (requests, interrupts) = (counts.requests, counts.interrupts.1);
-        let found = [requests.0, requests.1, interrupts, counts.engine.1];
+        let found = [counts.requests.0, counts.requests.1, counts.interrupts.1];
         sums.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
         *close += u64::from(verdict == Verdict::Close);
         *all += 1;
     }
-    let mut text = "| program | requests: Linux | model | interrupts: model | engine | cells \
-                    close |\n|---|---:|---:|---:|---:|---:|\n"
+    let mut text = "| program | requests: Linux | model | interrupts: model | cells close |\n\
+                    |---|---:|---:|---:|---:|\n"
         .to_owned();
-    for (name, ([linux, model, sent, engine], [close, all])) in programs {
+    for (name, ([linux, model, sent], [close, all])) in programs {
         // A string never refuses text.
-        let _ =
-            writeln!(text, "| {name} | {linux} | {model} | {sent} | {engine} | {close} of {all} |");
+        let _ = writeln!(text, "| {name} | {linux} | {model} | {sent} | {close} of {all} |");
     }
     let count: usize = verdicts.values().sum();
     let shares = verdicts.iter().map(|(verdict, share)| format!("{share} {}", verdict.name()));
@@ -143,20 +140,15 @@ mod tests {
         );
         assert!(host.contains("python,,,,,,,not recorded,"), "{host}");
         let guest = GUESTS.csv(&rows("7.0", off));
-        assert!(guest.lines().all(|line| columns(line) == 13), "{guest}");
-        assert!(guest.contains("python,7.0,4,100,200,0,0,0,0,0,0,0,0,requests\n"), "{guest}");
+        assert!(guest.lines().all(|line| columns(line) == 11), "{guest}");
+        assert!(guest.contains("python,7.0,4,100,200,0,0,0,0,0,0,requests\n"), "{guest}");
     }
 
     #[test]
     fn summary_adds_cells_of_many_cpus() {
-        let close = Counts {
-            requests: (100, 101),
-            interrupts: (90, 91),
-            engine: (3, 2),
-            ..Counts::default()
-        };
+        let close = Counts { requests: (100, 101), interrupts: (90, 91), ..Counts::default() };
         let text = summary(&rows("7.0", close), 5);
-        assert!(text.contains("| python | 200 | 202 | 182 | 4 | 2 of 2 |\n"), "{text}");
+        assert!(text.contains("| python | 200 | 202 | 182 | 2 of 2 |\n"), "{text}");
         assert!(text.ends_with("3 of the 5 cells are recorded: 3 close.\n"), "{text}");
     }
 }

@@ -88,5 +88,5 @@ pub(super) fn rows(kernel: &Path, cpus: u32, words: &str) -> Result<Vec<Row>, Fa
         .arg(format!("cpu: count={cpus}, {CPU}"));
     let (output, end) = watch::run(command, watch::CPU_MS_MAX)?;
     boot::judge(kernel, words, &output, end)?;
-    boot::parse(&output, Variant::Shootdown, cpus)
+    boot::parse(&output, Variant::Shootdown, cpus, super::COLUMNS)
 }

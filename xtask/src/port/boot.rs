@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::machine::{Clock, Machine};
-use super::row::Row;
+use super::row::{Columns, Row};
 use super::source::{Arch, Variant};
 use super::watch::{self, End};
 use crate::command::Failure;
@@ -25,9 +25,14 @@ pub(super) fn judge(kernel: &Path, words: &str, output: &str, end: End) -> Resul
 }
 
 /// Returns the rows that a kernel has printed.
-pub(super) fn parse(output: &str, variant: Variant, cpus: u32) -> Result<Vec<Row>, Failure> {
-    let rows: Vec<_> =
-        output.lines().filter_map(|line| Row::of_boot(line, variant, cpus)).collect();
+pub(super) fn parse(
+    output: &str,
+    variant: Variant,
+    cpus: u32,
+    columns: Columns,
+) -> Result<Vec<Row>, Failure> {
+    let row = |line| Row::of_boot(line, variant, cpus, columns);
+    let rows: Vec<_> = output.lines().filter_map(row).collect();
     if rows.is_empty() {
         return Err(Failure::new("the kernel prints no rows", "boot it by hand"));
     }
@@ -43,7 +48,7 @@ pub(super) fn rows(
 ) -> Result<Vec<Row>, Failure> {
     let (output, end) = watch::run(machine.command(kernel, words), watch::CPU_MS_MAX)?;
     judge(kernel, words, &output, end)?;
-    parse(&output, variant, machine.cpus)
+    parse(&output, variant, machine.cpus, super::COLUMNS)
 }
 
 /// Boots the kernel with the framework's tests. Returns their results, in the order of their names:

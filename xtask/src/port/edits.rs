@@ -1,13 +1,13 @@
-//! Edits of a framework's source: each names a file and an anchor, and contains only inserted text.
+//! Edits of another project's source: each names a file and an anchor, and contains only inserted
+//! text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
+use std::io;
 
 use serde::Deserialize;
 
-use crate::command::{Failure, unwritable};
+use crate::command::Failure;
 
 /// The file with the edits of one variant.
 #[derive(Debug, Deserialize)]
@@ -29,6 +29,8 @@ struct Edit {
     delete: Option<String>,
     /// The last line that is deleted, if it is not the first.
     through: Option<String>,
+    /// The line before which the deletion ends.
+    until: Option<String>,
     #[serde(default)]
     insert: String,
 }
@@ -43,17 +45,22 @@ impl Edits {
         })
     }
 
-    /// Applies all edits to the files under `folder`. `{repository}` in a text is replaced.
+    /// Returns the edited files by their paths. `read` returns the file at a path, and
+    /// `{repository}` in a text is replaced.
     ///
     /// # Errors
     ///
-    /// Names every edit that does not fit. Then no file is changed.
-    pub(super) fn apply(&self, folder: &Path, repository: &str) -> Result<(), Failure> {
+    /// Names every edit that does not fit.
+    pub(super) fn applied(
+        &self,
+        read: impl Fn(&str) -> io::Result<String>,
+        repository: &str,
+    ) -> Result<BTreeMap<&str, String>, Failure> {
         let mut files: BTreeMap<&str, String> = BTreeMap::new();
         let mut misfits = String::new();
         for edit in &self.edit {
             if !files.contains_key(edit.file.as_str()) {
-                let Ok(text) = fs::read_to_string(folder.join(&edit.file)) else {
+                let Ok(text) = read(&edit.file) else {
                     let _ = write!(misfits, "\n  {}: `{}`: no such file", edit.file, edit.name);
                     continue;
                 };
@@ -67,16 +74,13 @@ impl Edits {
                 }
             }
         }
-        if !misfits.is_empty() {
-            return Err(Failure::new(
-                format!("these edits do not fit this version of the framework:{misfits}"),
-                "change their anchors in ports/ostd to fit, or build the version in port.toml",
-            ));
+        if misfits.is_empty() {
+            return Ok(files);
         }
-        for (file, text) in files {
-            fs::write(folder.join(file), text).map_err(unwritable(file))?;
-        }
-        Ok(())
+        Err(Failure::new(
+            format!("these edits do not fit this version:{misfits}"),
+            "change their anchors in the port's edits.toml, or build the version in port.toml",
+        ))
     }
 }
 
@@ -103,11 +107,13 @@ impl Edit {
             }
             (None, None, Some(anchor)) => {
                 let first = find(anchor)?;
-                let last = match &self.through {
-                    Some(last) => next_line(&lines, first, last)?,
-                    None => first,
+                let end = match (&self.through, &self.until) {
+                    (Some(last), None) => next_line(&lines, first, last)? + 1,
+                    (None, Some(next)) => next_line(&lines, first, next)?,
+                    (None, None) => first + 1,
+                    _ => return Err("it has both `through` and `until`".to_owned()),
                 };
-                first..last + 1
+                first..end
             }
             _ => return Err("it needs one of `after`, `before` and `delete`".to_owned()),
         };
@@ -169,6 +175,15 @@ mod tests {
     }
 
     #[test]
+    fn deletion_ends_before_another_anchor() {
+        let edit = Edit { delete: some("fn a"), until: some("fn b"), ..Edit::default() };
+        let expected = &TEXT[TEXT.find("fn b").expect("it is there")..];
+        assert_eq!(edit.applied_to(TEXT, ""), Ok(expected.to_owned()));
+        let both = Edit { through: some("fn b"), ..edit };
+        assert!(both.applied_to(TEXT, "").is_err());
+    }
+
+    #[test]
     fn ambiguous_or_missing_anchor_is_refused() {
         let edit = |anchor| Edit { after: some(anchor), ..Edit::default() };
         assert_eq!(edit("one()").applied_to(TEXT, ""), Err("2 lines have `one()`".to_owned()));
@@ -177,20 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn misfits_are_all_named_and_nothing_is_written() {
-        let folder = std::env::temp_dir().join(format!("shootdown-edits-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for the test");
-        fs::write(folder.join("a.rs"), TEXT).expect("a file for the test");
+    fn misfits_are_all_named() {
+        let read = |path: &str| match path {
+            "a.rs" => Ok(TEXT.to_owned()),
+            _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
         let edits = "[[edit]]\nname = 'fits'\nfile = 'a.rs'\nafter = 'two()'\ninsert = 'x'\n\
                      [[edit]]\nname = 'gone'\nfile = 'a.rs'\nafter = 'three()'\n\
                      [[edit]]\nname = 'lost'\nfile = 'b.rs'\nafter = 'x'\n";
         let failure = Edits::parse("edits.toml", edits)
-            .and_then(|edits| edits.apply(&folder, ""))
+            .and_then(|edits| edits.applied(read, "").map(drop))
             .expect_err("two edits do not fit");
         assert!(failure.cause().contains("a.rs: `gone`: no line has `three()`"), "{failure}");
         assert!(failure.cause().contains("b.rs: `lost`: no such file"), "{failure}");
-        assert_eq!(fs::read_to_string(folder.join("a.rs")).expect("it is there"), TEXT);
-        fs::remove_dir_all(folder).expect("it can be removed");
     }
 
     #[test]

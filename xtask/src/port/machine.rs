@@ -15,6 +15,16 @@ pub(super) enum Clock {
     Host,
 }
 
+impl Clock {
+    /// Returns QEMU's options.
+    pub(super) const fn accelerator(self) -> &'static str {
+        match self {
+            Self::Instructions => "-accel tcg,thread=single -icount shift=0,sleep=off",
+            Self::Host => "-accel tcg,thread=multi",
+        }
+    }
+}
+
 /// A machine that boots a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
@@ -59,11 +69,7 @@ impl Machine {
             (Arch::Riscv64, Clock::Instructions) => (SHORT_TURNS, format!("counted {words}")),
             (Arch::Riscv64, Clock::Host) => ("", words.to_owned()),
         };
-        let accelerator = match self.clock {
-            Clock::Instructions => "-accel tcg,thread=single -icount shift=0,sleep=off",
-            Clock::Host => "-accel tcg,thread=multi",
-        };
-        command.args(options).args(accelerator).arg("-append").arg(words)
+        command.args(options).args(self.clock.accelerator()).arg("-append").arg(words)
     }
 }
 

@@ -5,89 +5,84 @@ use std::fmt::Write as _;
 
 use super::source::Variant;
 
+/// The names of counts, in the order of the columns.
+pub(super) type Columns = &'static [&'static str];
+
 /// The work of one scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) scenario: String,
     pub(super) cpus: u32,
     pub(super) variant: Variant,
-    pub(super) operations: u64,
-    pub(super) interrupts: u64,
-    /// Instructions of all CPUs; 0 if they were not counted.
-    pub(super) instructions: u64,
-    pub(super) pages_invalidated: u64,
-    pub(super) flushes_full: u64,
-    pub(super) stale_reads: u64,
+    columns: Columns,
+    counts: Vec<u64>,
 }
 
-/// The first line of the golden file.
-const HEADER: &str = "scenario,cpus,variant,operations,interrupts,instructions,pages_invalidated,\
-                      flushes_full,stale_reads";
-
 impl Row {
-    /// Parses a line of the kernel's output; `None` if it is not a row.
-    pub(super) fn of_boot(line: &str, variant: Variant, cpus: u32) -> Option<Self> {
-        let mut words = line.trim_end().strip_prefix("row ")?.split(' ');
-        let scenario = words.next()?.to_owned();
-        let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        Self::of_numbers(scenario, cpus, variant, &numbers)
+    /// Returns a row; `None` if the numbers of counts and of columns differ.
+    pub(super) fn new(
+        scenario: &str,
+        cpus: u32,
+        variant: Variant,
+        columns: Columns,
+        counts: Vec<u64>,
+    ) -> Option<Self> {
+        let is_complete = counts.len() == columns.len();
+        let scenario = scenario.to_owned();
+        is_complete.then_some(Self { scenario, cpus, variant, columns, counts })
     }
 
-    fn of_numbers(scenario: String, cpus: u32, variant: Variant, numbers: &[u64]) -> Option<Self> {
-        let &[operations, interrupts, instructions, pages_invalidated, flushes_full, stale_reads] =
-            numbers
-        else {
-            return None;
-        };
-        Some(Self {
-            scenario,
-            cpus,
-            variant,
-            operations,
-            interrupts,
-            instructions,
-            pages_invalidated,
-            flushes_full,
-            stale_reads,
-        })
+    /// Parses a line of the kernel's output; `None` if it is not a row.
+    pub(super) fn of_boot(
+        line: &str,
+        variant: Variant,
+        cpus: u32,
+        columns: Columns,
+    ) -> Option<Self> {
+        let mut words = line.trim_end().strip_prefix("row ")?.split(' ');
+        let scenario = words.next()?;
+        Self::new(scenario, cpus, variant, columns, numbers(words))
     }
 
     /// Parses a line of the golden file; `None` if it is not a row.
-    fn of_csv(line: &str) -> Option<Self> {
+    fn of_csv(line: &str, columns: Columns) -> Option<Self> {
         let mut cells = line.split(',');
-        let (scenario, cpus) = (cells.next()?.to_owned(), cells.next()?.parse().ok()?);
-        let name = cells.next()?;
+        let (scenario, cpus, name) = (cells.next()?, cells.next()?.parse().ok()?, cells.next()?);
         let variant =
             [Variant::Stock, Variant::Shootdown].into_iter().find(|v| v.name() == name)?;
-        let numbers: Vec<u64> = cells.map_while(|cell| cell.parse().ok()).collect();
-        Self::of_numbers(scenario, cpus, variant, &numbers)
+        Self::new(scenario, cpus, variant, columns, numbers(cells))
     }
 
     fn csv(&self) -> String {
-        format!(
-            "{},{},{},{},{},{},{},{},{}",
-            self.scenario,
-            self.cpus,
-            self.variant.name(),
-            self.operations,
-            self.interrupts,
-            self.instructions,
-            self.pages_invalidated,
-            self.flushes_full,
-            self.stale_reads
-        )
+        let counts = self.counts.iter().map(|count| format!(",{count}")).collect::<String>();
+        format!("{},{},{}{counts}", self.scenario, self.cpus, self.variant.name())
+    }
+
+    /// Returns the count in a column.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column.
+    pub(super) fn count(&self, column: &str) -> u64 {
+        let at = self.columns.iter().position(|name| *name == column);
+        self.counts[at.unwrap_or_else(|| panic!("no column {column}"))]
     }
 }
 
+/// Parses numbers up to the first word that is none.
+fn numbers<'t>(words: impl Iterator<Item = &'t str>) -> Vec<u64> {
+    words.map_while(|word| word.parse().ok()).collect()
+}
+
 /// Returns the rows as the golden file.
-pub(super) fn csv(rows: &[Row]) -> String {
+pub(super) fn csv(rows: &[Row], columns: Columns) -> String {
     let lines = rows.iter().map(|row| row.csv() + "\n");
-    format!("{HEADER}\n{}", lines.collect::<String>())
+    format!("scenario,cpus,variant,{}\n{}", columns.join(","), lines.collect::<String>())
 }
 
 /// Parses the golden file.
-pub(super) fn of_csv(text: &str) -> Vec<Row> {
-    text.lines().filter_map(Row::of_csv).collect()
+pub(super) fn of_csv(text: &str, columns: Columns) -> Vec<Row> {
+    text.lines().filter_map(|line| Row::of_csv(line, columns)).collect()
 }
 
 /// A scenario with some CPUs, in stock and with the engine.
@@ -105,11 +100,15 @@ pub(super) fn pairs(rows: &[Row]) -> Vec<Pair<'_>> {
 /// instructions.
 pub(super) fn summary(pairs: &[Pair<'_>]) -> (u64, u64, f64) {
     let interrupts = |of: fn(&Pair<'_>) -> u64| pairs.iter().map(of).sum();
-    let logarithms = pairs
-        .iter()
-        .map(|(stock, ours)| (ours.instructions as f64 / stock.instructions.max(1) as f64).ln());
+    let logarithms = pairs.iter().map(|(stock, ours)| {
+        (ours.count("instructions") as f64 / stock.count("instructions").max(1) as f64).ln()
+    });
     let mean = (logarithms.sum::<f64>() / pairs.len().max(1) as f64).exp();
-    (interrupts(|pair| pair.0.interrupts), interrupts(|pair| pair.1.interrupts), mean)
+    (
+        interrupts(|pair| pair.0.count("interrupts")),
+        interrupts(|pair| pair.1.count("interrupts")),
+        mean,
+    )
 }
 
 /// The differences from the golden counts that are no change, in percent. Another version of QEMU,
@@ -130,17 +129,23 @@ pub(super) fn changes(golden: &[Row], found: &[Row], tolerance: Tolerance) -> Ve
     for (was, is) in golden.iter().zip(found) {
         if (was.cpus, &was.scenario) != (is.cpus, &is.scenario) {
             changes.push(format!("`{}` instead of `{}`", is.scenario, was.scenario));
-        } else if differs(was.instructions, is.instructions, tolerance.instructions_percent)
-            || differs(was.interrupts, is.interrupts, tolerance.interrupts_percent)
-        {
+        } else if differs(
+            was.count("instructions"),
+            is.count("instructions"),
+            tolerance.instructions_percent,
+        ) || differs(
+            was.count("interrupts"),
+            is.count("interrupts"),
+            tolerance.interrupts_percent,
+        ) {
             changes.push(format!(
                 "{} CPUs, `{}`: {} instructions instead of {}, {} interrupts instead of {}",
                 is.cpus,
                 is.scenario,
-                is.instructions,
-                was.instructions,
-                is.interrupts,
-                was.interrupts
+                is.count("instructions"),
+                was.count("instructions"),
+                is.count("interrupts"),
+                was.count("interrupts")
             ));
         }
     }
@@ -155,15 +160,17 @@ pub(super) fn table(rows: &[Row], cpus: u32) -> String {
             .to_owned();
     let pairs = pairs(rows);
     for (stock, ours) in pairs.iter().filter(|(stock, _)| stock.cpus == cpus) {
-        let per = |of: fn(&Row) -> u64, row: &Row| of(row) as f64 / row.operations.max(1) as f64;
-        let interrupts = |row| per(|row| row.interrupts, row);
-        let instructions = |row| per(|row| row.instructions, row);
-        let invalidations = |row| per(|row| row.pages_invalidated + row.flushes_full, row);
+        let per =
+            |of: fn(&Row) -> u64, row: &Row| of(row) as f64 / row.count("operations").max(1) as f64;
+        let interrupts = |row| per(|row| row.count("interrupts"), row);
+        let instructions = |row| per(|row| row.count("instructions"), row);
+        let invalidations =
+            |row| per(|row| row.count("pages_invalidated") + row.count("flushes_full"), row);
         let _ = writeln!(
             text,
             "| `{}` | {} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.2} |",
             stock.scenario,
-            stock.operations,
+            stock.count("operations"),
             interrupts(stock),
             interrupts(ours),
             instructions(stock),
@@ -179,16 +186,18 @@ pub(super) fn table(rows: &[Row], cpus: u32) -> String {
 mod tests {
     use super::*;
 
+    const COLUMNS: Columns = super::super::COLUMNS;
+
     fn row(line: &str, variant: Variant) -> Row {
-        Row::of_boot(line, variant, 4).expect("it is a row")
+        Row::of_boot(line, variant, 4, COLUMNS).expect("it is a row")
     }
 
     #[test]
     fn row_survives_the_golden_file() {
         let rows = [row("row idle 200 0 1103866 200 3 0\r", Variant::Shootdown)];
-        assert_eq!(rows[0].instructions, 1_103_866);
-        assert_eq!(of_csv(&csv(&rows)), rows);
-        assert_eq!(Row::of_boot("row idle 200", Variant::Stock, 4), None);
+        assert_eq!(rows[0].count("instructions"), 1_103_866);
+        assert_eq!(of_csv(&csv(&rows, COLUMNS), COLUMNS), rows);
+        assert_eq!(Row::of_boot("row idle 200", Variant::Stock, 4, COLUMNS), None);
     }
 
     #[test]

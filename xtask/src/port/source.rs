@@ -126,20 +126,8 @@ impl Port {
         let place = place.filter(|place| place.exists()).ok_or_else(|| {
             Failure::new(format!("{archive} is not in cargo's cache"), "cargo fetch, in the kernel")
         })?;
-        self.verify(&place)?;
+        verify(&place, &self.checksum)?;
         Ok(place)
-    }
-
-    fn verify(&self, archive: &Path) -> Result<(), Failure> {
-        let printed = Command::new("sha256sum").arg(archive).output()?;
-        let found = printed.split_whitespace().next().unwrap_or_default();
-        if found == self.checksum {
-            return Ok(());
-        }
-        Err(Failure::new(
-            format!("{} has the checksum {found}, not {}", archive.display(), self.checksum),
-            "delete the file; cargo then downloads it again",
-        ))
     }
 
     /// Makes the source of a variant below `folder`: the framework in `ostd`, and the kernels
@@ -167,7 +155,11 @@ impl Port {
         copy_changed(&ours.join("src"), &framework.join("src"))?;
         let name = format!("{FOLDER}/{}/edits.toml", variant.name());
         let repository = crate::root().display().to_string();
-        Edits::parse(&name, &read_tracked(&name)?)?.apply(&framework, &repository)?;
+        let read = |file: &str| fs::read_to_string(framework.join(file));
+        let edits = Edits::parse(&name, &read_tracked(&name)?)?;
+        for (file, text) in edits.applied(read, &repository)? {
+            fs::write(framework.join(file), text).map_err(unwritable(file))?;
+        }
         copy_changed(&framework, &folder.join("ostd"))?;
         delete_others(&framework, &folder.join("ostd"))?;
         for kernel in ["kernel", "tests"] {
@@ -177,6 +169,19 @@ impl Port {
         }
         fs::remove_dir_all(&fresh).map_err(unwritable(&fresh))
     }
+}
+
+/// Compares the SHA-256 of a downloaded file.
+pub(super) fn verify(archive: &Path, checksum: &str) -> Result<(), Failure> {
+    let printed = Command::new("sha256sum").arg(archive).output()?;
+    let found = printed.split_whitespace().next().unwrap_or_default();
+    if found == checksum {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("{} has the checksum {found}, not {checksum}", archive.display()),
+        "delete the file; it is then downloaded again",
+    ))
 }
 
 /// Makes the kernel use the framework beside it.
@@ -224,7 +229,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     entries.map(|entry| entry.map(|entry| entry.path()).map_err(unwritable(folder))).collect()
 }
 
-fn write_changed(to: &Path, contents: &[u8]) -> Result<(), Failure> {
+pub(super) fn write_changed(to: &Path, contents: &[u8]) -> Result<(), Failure> {
     if fs::read(to).is_ok_and(|old| old == contents) {
         return Ok(());
     }

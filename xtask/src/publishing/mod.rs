@@ -1,6 +1,7 @@
 //! What must hold before a crate is published: licences and sources of dependencies, packages that
 //! build by themselves, and documentation that docs.rs can build.
 
+pub(crate) mod dist;
 mod docs_rs;
 pub(crate) mod semver;
 
@@ -18,7 +19,8 @@ const PUBLISHED: &[&str] = &[
     "shootdown-hw",
     "shootdown-capi",
     "shootdown-x86_64",
-    "shootdown-page-table-multiarch",
+    "shootdown-aarch64-paging",
+    "shootdown-ax-page-table-multiarch",
 ];
 
 /// Checks the dependencies against `deny.toml`, and that the published crates can be packaged and

@@ -196,7 +196,7 @@ fn tool(name: &str, version: &str, options: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Installs packages of Debian or Ubuntu, as root or with a `sudo` that needs no password.
-fn install_from_distribution(packages: &str) -> Result<(), Failure> {
+pub(crate) fn install_from_distribution(packages: &str) -> Result<(), Failure> {
     let by_hand = || {
         Failure::new(
             format!("not installed: {packages}"),

@@ -1,11 +1,10 @@
-//! Static libraries in programs of the host: the C interface, in a program with threads, and the
-//! test of an adapter.
+//! The C interface as a static library, in programs of the host with threads.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::{Captured, Command, Failure, cargo};
-use crate::setup;
+use crate::{capi_object, setup};
 
 /// The features of the library in the tests.
 const FEATURES: &str = "panic-handler,away,broadcast,trace";
@@ -23,11 +22,13 @@ pub(super) fn check() -> Result<(), Failure> {
     };
     setup::c_compiler()?;
     check_header_in_cpp()?;
+    capi_object::check()?;
     let library = build_library(target, "ci", FEATURES)?;
     check_hostile_calls(&build_library(target, "release", FEATURES)?, "release")?;
+    check_cmake(target)?;
     check_hostile_calls(&library, "ci")?;
     let program = compile("crates/capi/tests/threads.c", &library, "capi-threads")?;
-    for mode in ["", "broadcast"] {
+    for mode in ["", "broadcast", "assigned"] {
         let correct = run(&program, mode)?;
         print!("C, threads {mode}: {}", correct.output);
         if !correct.status.is_some_and(|status| status.success()) {
@@ -47,7 +48,8 @@ pub(super) fn check() -> Result<(), Failure> {
             ));
         }
     }
-    check_hook(target)
+    // This replaces the library.
+    link_embedding("gcc", &build_library(target, "ci", "panic-handler,processor")?)
 }
 
 pub(crate) fn build_library(
@@ -57,7 +59,7 @@ pub(crate) fn build_library(
 ) -> Result<PathBuf, Failure> {
     cargo("rustc --quiet -p shootdown-capi --crate-type staticlib")
         .args("--features")
-        .arg(features)
+        .args(features)
         .arg("--profile")
         .arg(profile)
         .arg("--target")
@@ -74,6 +76,37 @@ fn check_header_in_cpp() -> Result<(), Failure> {
         .run()
 }
 
+/// Links the smallest embedding, with functions of the kernel that are not called.
+pub(super) fn link_embedding(compiler: &str, library: &Path) -> Result<(), Failure> {
+    const KERNEL: &str = "cpu_number controller_number kernel_root put_on_dead_list stop entry_of \
+                          free_frame";
+    let mut command = Command::new(compiler)
+        .args("-std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib -static -no-pie")
+        .args("-I crates/capi/include crates/capi/examples/embed.c -Wl,-e,start_cpu");
+    for name in KERNEL.split_whitespace() {
+        command = command.arg(format!("-Wl,--defsym={name}=0"));
+    }
+    command.arg(library).arg("-o").arg(crate::output().join("capi-embedding")).run()
+}
+
+/// Builds the program with threads by CMake, with the library of the release profile, and runs it.
+fn check_cmake(target: &str) -> Result<(), Failure> {
+    let build = crate::output().join("capi-cmake");
+    if Command::new("cmake").args("--version").output().is_err() {
+        println!("skipped: CMake, which is not installed");
+        return Ok(());
+    }
+    let set = |name: &str, value: &Path| format!("-D{name}={}", value.display());
+    Command::new("cmake")
+        .args("--log-level=ERROR -S crates/capi/tests/cmake -B")
+        .arg(&build)
+        .arg(set("SHOOTDOWN_TARGET", Path::new(target)))
+        .arg(set("SHOOTDOWN_OUTPUT", &crate::output()))
+        .run()?;
+    Command::new("cmake").args("--build").arg(&build).args("-- --silent").run()?;
+    Command::new(build.join("threads")).run()
+}
+
 /// Runs calls that break a contract. The library must report each that it can know to be wrong.
 fn check_hostile_calls(library: &Path, profile: &str) -> Result<(), Failure> {
     let program = compile("crates/capi/tests/hostile.c", library, "capi-hostile")?;
@@ -88,23 +121,6 @@ fn check_hostile_calls(library: &Path, profile: &str) -> Result<(), Failure> {
     ))
 }
 
-/// Runs the test of the adapter for `page_table_multiarch`, which calls its hook only on a target
-/// without an operating system.
-fn check_hook(target: &str) -> Result<(), Failure> {
-    const FOLDER: &str = "crates/adapters/page_table_multiarch/examples";
-    // The test's page tables are those of x86-64.
-    if !target.starts_with("x86_64") {
-        println!("skipped: the hook of page_table_multiarch");
-        return Ok(());
-    }
-    cargo("rustc --quiet -p shootdown-page-table-multiarch --example hook --profile ci --target")
-        .arg(target)
-        .run()?;
-    let library = crate::output().join(target).join("ci/examples/libhook.a");
-    let program = compile(&format!("{FOLDER}/hook.c"), &library, "hook")?;
-    Command::new(program).run()
-}
-
 /// Returns the target without an operating system whose code this host executes.
 pub(crate) fn target() -> Option<&'static str> {
     let arch = std::env::consts::ARCH;
@@ -112,11 +128,22 @@ pub(crate) fn target() -> Option<&'static str> {
 }
 
 /// Compiles a program in C, and links it with a library. Returns its path.
-pub(crate) fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+fn compile(source: &str, library: &Path, name: &str) -> Result<PathBuf, Failure> {
+    compile_with("", source, library, name)
+}
+
+/// As [`compile`], with options.
+pub(crate) fn compile_with(
+    options: &str,
+    source: &str,
+    library: &Path,
+    name: &str,
+) -> Result<PathBuf, Failure> {
     let program = crate::output().join(name);
     // The library is made for fixed addresses, as kernels are.
     Command::new("gcc")
         .args("-std=c11 -Wall -Wextra -Werror -O1 -no-pie -pthread -I crates/capi/include")
+        .args(options)
         .arg(source)
         .arg(library)
         .arg("-o")

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::c::link_embedding;
 use crate::command::{Command, Failure};
 use crate::setup::{self, emulators};
 
@@ -36,7 +37,8 @@ pub(super) fn check() -> Result<(), Failure> {
     for (arguments, machine) in VARIANTS {
         boot(&compile(arguments)?, machine)?;
     }
-    Ok(())
+    let library = crate::output().join(TARGET).join("release/libshootdown_capi.a");
+    link_embedding("riscv64-linux-gnu-gcc", &library)
 }
 
 /// Compiles the library and the kernel as the book says. Returns the kernel's path.

@@ -1,4 +1,4 @@
-//! The page of limits: a row for each constant that bounds something, with its value, and a test
+//! The table of limits: a row for each constant that bounds something, with its value, and a test
 //! that exists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,48 +7,50 @@ use std::path::{Path, PathBuf};
 
 use super::source::without_tests;
 
-const PAGE: &str = "docs/limits.md";
-/// The start of a section, before the crate's folder.
-const SECTION: &str = "## Constants of `";
-/// The start of the line with a section's numbers that bound nothing.
-const OTHERS: &str = "Numbers that bound nothing shared: ";
+const TABLE: &str = "docs/data/limits.csv";
+/// The start of the effect of a number that needs no test.
+const BOUNDS_NOTHING: &str = "bounds nothing";
 
-/// Checks that each number of a crate that has a section is in that section, and that the values
-/// and tests of the rows exist.
+/// Checks that each number of a crate in the table has a row, and that the values and tests of the
+/// rows exist.
 pub(super) fn check(sources: &[(PathBuf, String)], findings: &mut Vec<String>) {
-    let page = fs::read_to_string(crate::root().join(PAGE)).unwrap_or_default();
+    let table = fs::read_to_string(crate::root().join(TABLE)).unwrap_or_default();
     let lines = sources.iter().flat_map(|(_, text)| text.lines());
     let tests: BTreeSet<&str> = lines.filter_map(function).collect();
-    let finding = |message: String| format!("{PAGE}: {message}");
-    for section in page.split(SECTION).skip(1) {
-        let folder = section.split('`').next().unwrap_or_default();
-        let constants = constants(Path::new(folder), sources);
-        let mut named = BTreeSet::new();
-        for line in section.lines().take_while(|line| !line.starts_with("## ")) {
-            if let Some(others) = line.strip_prefix(OTHERS) {
-                named.extend(quoted(others));
-            }
-            let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
-            let [name, value, .., test] = cells[..] else { continue };
-            let (Some(name), Some(value)) = (quoted(name).next(), quoted(value).next()) else {
-                continue;
-            };
-            named.insert(name);
-            if constants.get(name).map(String::as_str) != Some(value) {
-                let found = constants.get(name);
-                findings.push(finding(format!("`{name}` is {found:?} in {folder}, not {value}")));
-            }
-            if quoted(test).next().is_none() {
-                findings.push(finding(format!("`{name}` has no test")));
-            }
-            let missing = quoted(test).filter(|test| !tests.contains(test));
-            findings.extend(missing.map(|test| finding(format!("there is no test `{test}`"))));
+    let finding = |message: String| format!("{TABLE}: {message}");
+    let mut crates = BTreeMap::<String, BTreeMap<String, String>>::new();
+    for row in table.lines().skip(1).map(cells) {
+        let [folder, name, value, effect, named] = &row[..] else {
+            findings.push(finding(format!("a row has {} cells", row.len())));
+            continue;
+        };
+        let constants =
+            crates.entry(folder.clone()).or_insert_with(|| constants(Path::new(folder), sources));
+        let found = constants.remove(name);
+        if found.as_ref() != Some(value) {
+            findings.push(finding(format!("`{name}` is {found:?} in {folder}, not {value}")));
         }
-        let missing = constants
-            .iter()
-            .filter(|(name, value)| is_bound(name, value) && !named.contains(name.as_str()));
-        findings.extend(missing.map(|(name, _)| finding(format!("`{name}` has no row"))));
+        if named.is_empty() && !effect.starts_with(BOUNDS_NOTHING) {
+            findings.push(finding(format!("`{name}` has no test")));
+        }
+        let missing = named.split_whitespace().filter(|test| !tests.contains(test));
+        findings.extend(missing.map(|test| finding(format!("there is no test `{test}`"))));
     }
+    let missing = crates.values().flatten().filter(|(name, value)| is_bound(name, value));
+    findings.extend(missing.map(|(name, _)| finding(format!("`{name}` has no row"))));
+}
+
+/// The cells of a line of CSV. Those with commas are in quotes, and none contains a quote.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut is_quoted) = (vec![String::new()], false);
+    for letter in line.chars() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => cells.push(String::new()),
+            _ => cells.last_mut().expect("there is one").push(letter),
+        }
+    }
+    cells
 }
 
 /// The name of the function that a line of Rust or C begins.
@@ -56,11 +58,6 @@ fn function(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let named = line.strip_prefix("fn ").or_else(|| line.strip_prefix("static void "))?;
     named.split(['(', '<']).next()
-}
-
-/// The words of a text that are between backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`').skip(1).step_by(2)
 }
 
 /// The unsigned constants of a folder, without its tests: `module::NAME` and the text of the value.
@@ -101,6 +98,11 @@ fn is_bound(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quoted_cell_contains_commas() {
+        assert_eq!(cells("a,\"b, c\",,d"), ["a", "b, c", "", "d"]);
+    }
 
     #[test]
     fn bounds_are_told_from_flags() {

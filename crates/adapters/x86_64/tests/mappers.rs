@@ -7,8 +7,8 @@ mod machine;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use machine::{ENGINE, TwoCpus, pin};
-use shootdown::{CpuId, ExtentSet, Gather, Quarantine, Root, Space};
+use machine::{ENGINE, TwoCpus, interrupts, pin};
+use shootdown::{ExtentSet, Gather, Machine as _, Quarantine, Root, Space, Tag};
 use shootdown_x86_64::{DeferredTables, FlushAllCpus};
 use x86_64::structures::paging::mapper::{CleanUp, MapperFlush, TranslateResult};
 use x86_64::structures::paging::{
@@ -96,6 +96,9 @@ impl Bench {
         self.map(0);
         let (freed, flush) = self.unmap(0);
         assert_eq!(freed, frame(0));
+        // `MapperFlush::flush`, which this crate replaces, executes `INVLPG`.
+        ENGINE.machine().invalidate(Tag(0), flush.extent());
+        assert_eq!(self.access(page(0)), [None, Some(freed.start_address().as_u64())]);
         flush.flush_space(&pin(), self.space).wait();
         assert_eq!(self.access(page(0)), [None; 2]);
     }
@@ -168,10 +171,6 @@ impl Bench {
         self.unmap(6).1.flush_kernel(&pin()).wait();
         assert_eq!(self.access(page(6)), [None; 2]);
     }
-}
-
-fn interrupts() -> u64 {
-    ENGINE.cpu(CpuId(0)).stats().interrupts_sent
 }
 
 /// Number of times that a CPU dropped everything under a tag.

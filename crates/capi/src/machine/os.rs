@@ -20,6 +20,7 @@ const CALL_MAX: usize = 64;
 pub(crate) struct Os<B> {
     cpu_limit: usize,
     root: Root,
+    wake_waiters: Option<extern "C" fn(u32)>,
     cpus: PhantomData<B>,
 }
 
@@ -30,7 +31,8 @@ impl<B: CpuBits> Os<B> {
             0 => CpuSet::<B>::capacity(),
             limit => limit as usize,
         };
-        Self { cpu_limit, root: Root(config.kernel_root), cpus: PhantomData }
+        let (root, wake_waiters) = (Root(config.kernel_root), config.wake_waiters);
+        Self { cpu_limit, root, wake_waiters, cpus: PhantomData }
     }
 }
 
@@ -42,8 +44,36 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
 
     const TRACES: bool = cfg!(feature = "trace");
     /// C has no types that keep the engine's contracts.
-    const CHECKS: bool = true;
+    const CHECKS: bool = cfg!(feature = "checks");
 
+    #[cfg(feature = "percpu-gs")]
+    #[inline(always)]
+    fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
+        // SAFETY: the kernel has stored the address of each CPU's variables, and has initialised
+        // the state with `shootdown_cpu_init`. It has the type of this library's only machine.
+        unsafe {
+            let base = *(&raw const os::shootdown_os_percpu_base).cast::<usize>().add(cpu.index());
+            let offset = (&raw const os::shootdown_os_percpu_state).addr();
+            &*core::ptr::with_exposed_provenance(base.wrapping_add(offset))
+        }
+    }
+
+    #[cfg(feature = "percpu-gs")]
+    #[inline(always)]
+    fn cpu(&self) -> CpuId {
+        let number;
+        // SAFETY: the kernel has stored the number of each CPU, before this CPU uses the library.
+        unsafe {
+            core::arch::asm!(
+                "mov {:e}, dword ptr gs:[{}]", out(reg) number,
+                sym os::shootdown_os_percpu_number,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+        CpuId(number)
+    }
+
+    #[cfg(not(feature = "percpu-gs"))]
     #[inline]
     fn state(&self, cpu: CpuId) -> &CpuState<MachineOf<B>> {
         // SAFETY: the kernel returns the address of a state that it has initialised with
@@ -52,6 +82,7 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
         unsafe { &*os::shootdown_os_cpu(cpu.0).cast() }
     }
 
+    #[cfg(not(feature = "percpu-gs"))]
     #[inline]
     fn cpu(&self) -> CpuId {
         // SAFETY: the kernel defines the function without preconditions.
@@ -98,6 +129,13 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     fn trace_wait(&self, trace: &shootdown::WaitTrace) {
         // SAFETY: the event is valid during the call.
         unsafe { os::shootdown_os_trace_wait(&trace.into()) };
+    }
+
+    #[cold]
+    fn wake_waiters(&self, cpu: CpuId) {
+        if let Some(wake) = self.wake_waiters {
+            wake(cpu.0);
+        }
     }
 
     fn reclaim(&self, space: NonNull<Space<MachineOf<B>>>) {

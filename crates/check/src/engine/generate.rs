@@ -77,6 +77,7 @@ impl Programs {
                 9..11 => Op::Idle,
                 11..13 => Op::Leave,
                 13..16 => Op::Unmap(space, page),
+                16 if page < SLOTS => Op::UnmapAsleep(space, page),
                 16 => Op::UnmapMasked(space, page),
                 17..20 => Op::Map(space, page),
                 20..22 => Op::Reclaim(space, page),

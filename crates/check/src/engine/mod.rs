@@ -79,6 +79,9 @@ pub enum Tags {
     Refused(usize),
     /// Each CPU assigns up to this many tags, counting up, as on ARC.
     Renamed(usize),
+    /// The kernel assigns up to 63 tags to spaces in turn, so that spaces share tags if there are
+    /// more of them.
+    Assigned(usize),
 }
 
 /// Maximum number of address spaces.

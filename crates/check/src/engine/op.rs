@@ -20,6 +20,8 @@ pub enum Op {
     Unmap(usize, usize),
     /// As [`Op::Unmap`], with interrupts masked while the CPU waits.
     UnmapMasked(usize, usize),
+    /// As [`Op::Unmap`]. The thread sleeps until the CPUs that it waits for wake it.
+    UnmapAsleep(usize, usize),
     /// Maps an unmapped page of a space, if its frame is free. This requires no flush.
     Map(usize, usize),
     /// Reclaims a page of a space: unmaps it and flushes it in a batch.
@@ -105,6 +107,9 @@ impl Op {
             Self::UnmapMasked(space, page) => {
                 format!("unmaps page {page} of space {space}, with interrupts masked")
             }
+            Self::UnmapAsleep(space, page) => {
+                format!("unmaps page {page} of space {space}, and sleeps until the flush is done")
+            }
             Self::Map(space, page) => format!("maps page {page} of space {space}"),
             Self::Reclaim(space, page) => format!("reclaims page {page} of space {space}"),
             Self::Protect(space, page) => format!("write-protects page {page} of space {space}"),
@@ -149,6 +154,7 @@ impl Op {
             Self::Leave => ("leave", None, None),
             Self::Unmap(space, page) => ("unmap", Some(space), Some(page)),
             Self::UnmapMasked(space, page) => ("unmap-masked", Some(space), Some(page)),
+            Self::UnmapAsleep(space, page) => ("unmap-asleep", Some(space), Some(page)),
             Self::Map(space, page) => ("map", Some(space), Some(page)),
             Self::Reclaim(space, page) => ("reclaim", Some(space), Some(page)),
             Self::Protect(space, page) => ("protect", Some(space), Some(page)),
@@ -218,6 +224,7 @@ impl FromStr for Op {
             ("leave", []) => Self::Leave,
             ("unmap", &[space, page]) => Self::Unmap(space, page),
             ("unmap-masked", &[space, page]) => Self::UnmapMasked(space, page),
+            ("unmap-asleep", &[space, page]) => Self::UnmapAsleep(space, page),
             ("map", &[space, page]) => Self::Map(space, page),
             ("reclaim", &[space, page]) => Self::Reclaim(space, page),
             ("protect", &[space, page]) => Self::Protect(space, page),

@@ -48,7 +48,7 @@ impl Plan {
         scope: Scope,
         extent: Extent,
     ) -> Option<Self> {
-        if extent.is_whole() {
+        if extent.is_whole() || extent.is_long() && !features.has_ranges {
             return None;
         }
         let granule = features.granule_of(scope);
@@ -62,11 +62,10 @@ impl Plan {
         let granules = count << granules_shift;
         // A range operation covers an even number of granules, so the last of an odd number needs a
         // page operation. Ranges are used only if they need fewer operations than pages do.
-        let method = if features.has_ranges && range_operations(granules) < count {
-            Method::Range
-        } else {
-            Method::Page
-        };
+        // The pages of a long extent may consist of smaller ones, which a range drops as well. They
+        // have an even number of granules.
+        let is_fewer = extent.is_long() || range_operations(granules) < count;
+        let method = if features.has_ranges && is_fewer { Method::Range } else { Method::Page };
         let operations = if method == Method::Range { range_operations(granules) } else { count };
         // A hint is only correct if no larger leaf can be cached for the addresses, because with
         // the hint the processor may leave a larger leaf cached. If tables are freed, entries of
@@ -76,7 +75,8 @@ impl Plan {
         let is_exact = features.has_level_hints
             && leaf_shift >= granule.leaf_shift(largest)
             && level > 0
-            && !extent.frees_tables();
+            && !extent.frees_tables()
+            && !extent.is_long();
         (operations <= OPERATIONS_MAX as u64).then_some(Self {
             scope,
             levels: if extent.frees_tables() { Levels::All } else { Levels::Last },
@@ -190,6 +190,25 @@ mod tests {
                 let stride = 1 << Granule::Size4K.leaf_shift(size);
                 assert!(plan.clone().count() <= OPERATIONS_MAX);
                 assert_eq!(covered(plan, stride), (start, start + ((count as u64) << shift)));
+            }
+        }
+    }
+
+    /// A long extent is dropped by ranges without a level, and by its tag where there are none.
+    #[test]
+    fn long_extent_needs_ranges() {
+        for pages in [4096, 4097, 1 << 18, 4095 << 9, 1 << 22] {
+            let (start, bytes) = (1_u64 << 40, pages << 12);
+            let extent = Extent::long(start..start + bytes, PageSize::SIZE_4K);
+            assert!(extent.is_long() && plan(&V8_0, extent).is_none());
+            for largest in [PageSize::SIZE_2M, PageSize::SIZE_1G] {
+                let plan = Plan::new(&V8_4, largest, TAG, extent).unwrap();
+                assert!(plan.clone().count() <= 5, "{}", plan.clone().count());
+                let is_hinted = |it| matches!(it, Operation::Range(.., it) if it.level.is_some());
+                assert!(!plan.clone().any(is_hinted));
+                let size = extent.page_size().bytes();
+                let end = start + bytes.next_multiple_of(size);
+                assert_eq!(covered(plan, size), (start, end));
             }
         }
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::format;
 use std::path::Path;
 use std::string::{String, ToString};
-use std::sync::Mutex;
 use std::vec::Vec;
 
 use shootdown::{Broadcaster, CpuSet, Entries, Extent, PageSize, Root, Tag};
@@ -16,53 +15,49 @@ use crate::riscv64::{self, RiscV64};
 use crate::x86_64::{self, KernelPages, X86_64};
 use crate::{Processor, aarch64::features::tests::V8_0};
 
-/// Compares the part of the page between two marks of this name with `found`, or updates it if the
+/// Compares a file of the book with the text that `change` makes of it, or updates it if the
 /// environment has `UPDATE_BOOK`. Outside of the repository, there is no book.
-fn check_part(name: &str, found: &str) {
-    // Tests run side by side.
-    static PAGE: Mutex<()> = Mutex::new(());
-    let _page = PAGE.lock();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errata.md");
-    let Ok(text) = std::fs::read_to_string(&page) else { return };
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let (before, rest) = text.split_once(&begin).expect("the page has the first mark");
-    let (old, after) = rest.split_once(&end).expect("the page has the second mark");
+fn check(file: &str, change: impl FnOnce(&str) -> String) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+    let Ok(old) = std::fs::read_to_string(&file) else { return };
+    let new = change(&old);
     if std::env::var_os("UPDATE_BOOK").is_some() {
-        std::fs::write(&page, format!("{before}{begin}{found}{end}{after}")).expect("writable");
+        std::fs::write(&file, new).expect("writable");
     } else {
-        assert!(
-            old == found,
-            "docs/errata.md is out of date; try:   UPDATE_BOOK=1 cargo test -p shootdown-hw book"
-        );
+        let remedy = "UPDATE_BOOK=1 cargo test -p shootdown-hw book";
+        assert!(old == new, "{} is out of date; try:   {remedy}", file.display());
     }
 }
 
-fn table<C: Display>(rows: &[Erratum<C>]) -> String {
-    let head = "| erratum | processors | Linux | this project | source |\n|---|---|---|---|---|\n";
-    head.to_string() + &rows.iter().map(row).collect::<String>()
+/// Returns a line of CSV, without the marks of code.
+fn line(cells: &[&str]) -> String {
+    let quoted = |cell: &&str| format!("\"{}\"", cell.replace('"', "\"\"").replace('`', ""));
+    cells.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }
 
-fn row<C: Display>(row: &Erratum<C>) -> String {
-    let mut cpus: Vec<_> = row.cpus.iter().map(ToString::to_string).collect();
-    cpus.extend((!row.condition.is_empty()).then(|| row.condition.to_string()));
-    let answer = match row.answer {
-        Answer::Yes => "yes",
-        Answer::No => "no",
-        Answer::NotApplicable => "n.a.",
+fn rows<C: Display>(architecture: &str, rows: &[Erratum<C>]) -> String {
+    let row = |row: &Erratum<C>| {
+        let mut cpus: Vec<_> = row.cpus.iter().map(ToString::to_string).collect();
+        cpus.extend((!row.condition.is_empty()).then(|| row.condition.to_string()));
+        let answer = match row.answer {
+            Answer::Yes => "yes",
+            Answer::No => "no",
+            Answer::NotApplicable => "n.a.",
+        };
+        let Erratum { numbers, effect, linux, here, source, .. } = row;
+        line(&[architecture, numbers, effect, &cpus.join(", "), linux, answer, here, source])
     };
-    let Erratum { numbers, effect, linux, here, source, .. } = row;
-    let cpus = cpus.join(", ");
-    format!("| {numbers}: {effect} | {cpus} | {linux} | **{answer}**: {here} | {source} |\n")
+    rows.iter().map(row).collect()
 }
 
 #[test]
-fn book_has_the_tables_of_errata() {
-    check_part("aarch64", &table(aarch64::errata::TABLE));
-    check_part("x86-64", &table(x86_64::errata::TABLE));
-    check_part("riscv64", &table(riscv64::errata::TABLE));
-    for rows in [aarch64::errata::TABLE.len(), x86_64::errata::TABLE.len()] {
-        assert!(rows <= 25, "a longer table is data, not prose");
-    }
+fn book_has_the_table_of_errata() {
+    let head = ["architecture", "erratum", "effect", "processors", "Linux", "answer"];
+    let table = line(&[&head[..], &["this project", "source"]].concat())
+        + &rows("AArch64", aarch64::errata::TABLE)
+        + &rows("x86-64", x86_64::errata::TABLE)
+        + &rows("RISC-V", riscv64::errata::TABLE);
+    check("data/errata.csv", |_| table);
 }
 
 /// A row that answers yes by a workaround selects one, and no other row does.
@@ -176,5 +171,9 @@ fn book_has_the_costs_of_workarounds() {
     });
     let table = head.to_string() + &rows.collect::<String>();
     std::println!("{table}");
-    check_part("costs", &table);
+    check("errata.md", |page| {
+        let (before, rest) = page.split_once("<!-- costs -->\n").expect("the first mark");
+        let (_, after) = rest.split_once("<!-- /costs -->").expect("the second mark");
+        format!("{before}<!-- costs -->\n{table}<!-- /costs -->{after}")
+    });
 }

@@ -92,6 +92,12 @@ pub unsafe fn enable(features: Features) {
     }
 }
 
+/// Returns `true` if tags are enabled on this CPU (`CR4.PCIDE`). Call this in ring 0.
+#[must_use]
+pub fn tags_are_enabled() -> bool {
+    read_cr4() & PCIDE != 0
+}
+
 /// The bits of CR4 and HWCR that [`enable`] sets for the features. 0 leaves HWCR alone: only K8 is
 /// known to have the register.
 const fn bits_of(features: Features) -> (u64, u64) {

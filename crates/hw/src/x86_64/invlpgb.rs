@@ -60,6 +60,9 @@ const fn edx(tag: Tag) -> u32 {
     (tag.0 as u32) << PCID_SHIFT
 }
 
+/// Largest number of instructions for a long extent. With more, everything is dropped.
+const LONG_MAX: u64 = 8;
+
 /// An iterator over the instructions that drop an extent, in order.
 #[derive(Clone, Debug)]
 pub struct Instructions {
@@ -75,7 +78,10 @@ pub struct Instructions {
 
 impl Instructions {
     const fn new(extent: Extent, pages_per_operation: u32, compared: u64, edx: u32) -> Self {
-        if extent.is_whole() {
+        let size_shift = extent.page_size().shift();
+        let small_pages = (extent.page_count() as u64) << (size_shift - SHIFT_4K);
+        let is_too_long = extent.is_long() && small_pages > LONG_MAX * pages_per_operation as u64;
+        if extent.is_whole() || is_too_long {
             // Without an address, one instruction drops everything that is compared.
             let compared = compared | VALID_ASID;
             return Self {
@@ -87,11 +93,10 @@ impl Instructions {
                 edx,
             };
         }
-        let size_shift = extent.page_size().shift();
         let count = extent.page_count() as u64;
-        let (stride_shift, left, pages_max) = if size_shift < SHIFT_2M {
+        let (stride_shift, left, pages_max) = if size_shift < SHIFT_2M || extent.is_long() {
             // An instruction may begin and end within a page that is larger than 4 KiB.
-            (SHIFT_4K, count << (size_shift - SHIFT_4K), pages_per_operation as u64)
+            (SHIFT_4K, small_pages, pages_per_operation as u64)
         } else if size_shift == SHIFT_2M {
             (SHIFT_2M, count, pages_per_operation as u64)
         } else {
@@ -189,6 +194,19 @@ mod tests {
         // Pages of a size that the hardware does not have are named by pages of 4 KiB.
         let extent = Extent::pages(0x4_0000, 3, PageSize::SIZE_16K);
         assert_eq!(steps(extent, 8), [(0x4_0000, 7), (0x4_8000, 3)]);
+    }
+
+    /// The pages of a long extent may be small ones.
+    #[test]
+    fn long_range_is_named_by_small_pages() {
+        let extent = Extent::long(0..1 << 30, PageSize::SIZE_4K);
+        let steps = |upto| in_space(Tag(1), extent, upto).collect::<Vec<_>>();
+        let counts = |upto| steps(upto).iter().map(|it| it.ecx + 1).collect::<Vec<_>>();
+        assert_eq!(counts(0x1_0000), [0x1_0000; 4]);
+        assert_eq!(steps(0x1_0000)[1].rax & !0xfff, 1 << 28);
+        // The most, and one more.
+        assert_eq!(counts(0x8000), [0x8000; 8]);
+        assert!(in_space(Tag(1), extent, 0x7fff).eq(in_space(Tag(1), Extent::whole(), 0x7fff)));
     }
 
     #[test]

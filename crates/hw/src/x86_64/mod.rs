@@ -50,7 +50,7 @@ pub(crate) mod recorded;
 pub use features::Features;
 pub use identity::{Registers, Source};
 #[cfg(target_arch = "x86_64")]
-pub use instructions::{detect, enable, order_before_x2apic_write};
+pub use instructions::{detect, enable, order_before_x2apic_write, tags_are_enabled};
 #[cfg(any(target_arch = "x86_64", test))]
 pub use kpti::{Halves, Kpti, UserMarks};
 #[cfg(any(target_arch = "x86_64", test))]

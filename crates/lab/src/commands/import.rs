@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,6 +15,7 @@ use shootdown_recording::import::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::converted::converted;
 use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, INTERRUPTED, UserError, shown};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::progress;
@@ -34,8 +35,8 @@ record-tgid of the kernel), so that the threads of a program that already ran ar
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Import {
-    /// The output of `trace-cmd report` or `perf script --ns`, or a copy of the kernel's `trace`
-    /// file
+    /// The output of `trace-cmd report` or `perf script --ns`, a copy of the kernel's `trace` file,
+    /// or perf.data or trace.dat, which those tools then convert
     #[arg(value_name = "INPUT")]
     input: PathBuf,
     /// The tool that wrote INPUT
@@ -105,6 +106,9 @@ enum ImportFailure {
     /// The handlers of signals could not be installed.
     #[error("signals: {0}")]
     Signals(io::Error),
+    /// A file of another tool cannot be converted.
+    #[error("no temporary directory: {0}")]
+    NoDirectory(io::Error),
     /// The user stopped the import.
     #[error("interrupted, and nothing was imported")]
     Interrupted,
@@ -121,7 +125,7 @@ impl UserError for ImportFailure {
             | Self::NoProgram { .. }
             | Self::Incomplete(_) => BAD_INPUT,
             Self::Output(error) => error.exit_status(),
-            Self::Signals(_) => CANNOT_RUN,
+            Self::Signals(_) | Self::NoDirectory(_) => CANNOT_RUN,
             Self::Interrupted => INTERRUPTED,
         }
     }
@@ -139,6 +143,7 @@ impl UserError for ImportFailure {
             },
             Self::Output(error) => error.remedy(),
             Self::Signals(_) => "stop other programs, and run the command again".to_owned(),
+            Self::NoDirectory(_) => "name a directory with TMPDIR".to_owned(),
             Self::Interrupted => "run the command again".to_owned(),
             Self::Incomplete(_) => {
                 "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
@@ -162,17 +167,48 @@ fn listed(requesters: &[Requester]) -> String {
     }
 }
 
-/// Makes a recording from a text. SIGINT, SIGTERM and SIGHUP stop the import and leave no file.
+/// Makes a recording of a text for another command, as `output`. Without `pid`, the text must have
+/// one process that requests flushes. Returns `false` if the text lacks events.
+///
+/// # Errors
+///
+/// Any [`ImportFailure`] after which there is no recording.
+pub(crate) fn of_text(
+    (text, input): (&Path, &Path),
+    pid: Option<u32>,
+    output: &Path,
+) -> Result<bool, Failure> {
+    let one = || match requesters(BufReader::new(File::open(text).ok()?)).ok()?.as_slice() {
+        [only] => Some(only.pid),
+        _ => None,
+    };
+    let options = Import {
+        input: input.to_owned(),
+        source: Tool::Auto,
+        program: ProgramArg { pid: pid.or_else(one), command: None },
+        output: output.to_owned(),
+        force: true,
+    };
+    let (kept, is_whole) = match import(&options, text, &Stop::default()) {
+        Ok(kept) => (kept, true),
+        Err(ImportFailure::Incomplete(kept)) => (*kept, false),
+        Err(error) => return Err(error.into()),
+    };
+    kept.print_notes();
+    Ok(is_whole && !kept.imported.is_cut)
+}
+
+/// Makes a recording from a text, which errors name `input`.
 ///
 /// # Errors
 ///
 /// Any [`ImportFailure`]. A recording exists only after [`ImportFailure::Incomplete`].
-fn import(options: &Import) -> Result<Kept, ImportFailure> {
+fn import(options: &Import, text: &Path, stop: &Stop) -> Result<Kept, ImportFailure> {
     let Import { input, output, .. } = options;
     let existing = if options.force { Existing::Replace } else { Existing::Keep };
     let output = Output::new(output, existing)?;
     let no_input = |error| ImportFailure::NoInput { path: input.clone(), error };
-    let text = File::open(input).map_err(no_input)?;
+    let text = File::open(text).map_err(no_input)?;
     if options.program.pid.is_none() && options.program.command.is_none() {
         let requesters = requesters(BufReader::new(text));
         let path = input.clone();
@@ -183,10 +219,9 @@ fn import(options: &Import) -> Result<Kept, ImportFailure> {
     }
     let metadata = text.metadata().map_err(no_input)?;
     output.refuse_input(&metadata)?;
-    let stop = Stop::listen()?;
     let template = "importing: {bytes} of {total_bytes}, {elapsed}";
     let progress = progress::bar(Some(metadata.len()), template);
-    let text = Stoppable { text: progress.wrap_read(text), stop: &stop };
+    let text = Stoppable { text: progress.wrap_read(text), stop };
     let imported = shootdown_recording::import::import(
         BufReader::new(text),
         &options.options(),
@@ -210,12 +245,13 @@ fn import(options: &Import) -> Result<Kept, ImportFailure> {
 }
 
 impl Import {
+    /// Imports a file. SIGINT, SIGTERM and SIGHUP stop the import and leave no file.
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let kept = import(self)?;
-        for note in kept.notes() {
-            // If standard error is closed, only the note is lost.
-            let _ = writeln!(io::stderr(), "note: {note}");
-        }
+        let stop = Stop::listen()?;
+        let directory = tempfile::tempdir().map_err(ImportFailure::NoDirectory)?;
+        let text = converted(&self.input, directory.path())?;
+        let kept = import(self, &text.path, &stop)?;
+        kept.print_notes();
         Ok(print(&kept.to_string())?)
     }
 
@@ -234,7 +270,7 @@ impl Import {
 }
 
 /// The request of the user to stop.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stop(Arc<AtomicBool>);
 
 impl Stop {
@@ -277,6 +313,13 @@ impl<T: Seek> Seek for Stoppable<'_, T> {
 }
 
 impl Kept {
+    fn print_notes(&self) {
+        for note in self.notes() {
+            // If standard error is closed, only the note is lost.
+            let _ = writeln!(io::stderr(), "note: {note}");
+        }
+    }
+
     /// Returns what the recording lacks, or what was assumed, because the text lacks it.
     fn notes(&self) -> Vec<String> {
         let Imported { process, threads, grouping, began_before, has_interrupts, .. } =
@@ -343,7 +386,6 @@ mod tests {
     use super::*;
     use std::ffi::OsStr;
     use std::fs;
-    use std::path::Path;
 
     use clap::Parser;
     use shootdown_recording::Reader;
@@ -361,6 +403,10 @@ mod tests {
     fn parse(words: &[&OsStr]) -> Result<Import, clap::Error> {
         let words = [OsStr::new("import")].into_iter().chain(words.iter().copied());
         Line::try_parse_from(words).map(|line| line.import)
+    }
+
+    fn import(options: &Import) -> Result<Kept, ImportFailure> {
+        super::import(options, &options.input, &Stop::default())
     }
 
     /// Imports `text` into `x.shootdown` in `directory`.
@@ -444,18 +490,18 @@ mod tests {
     fn unopened_or_unwritten_path_is_named() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
-        let import = |input: &Path, output: &Path| {
+        let failure = |input: &Path, output: &Path| {
             let (pid, number) = (OsStr::new("--pid"), OsStr::new("19820"));
             let words = [input.as_os_str(), OsStr::new("-o"), output.as_os_str(), pid, number];
-            super::import(&parse(&words).expect("options")).expect_err("no recording")
+            import(&parse(&words).expect("options")).expect_err("no recording")
         };
-        let failure = import(&path("none\x07"), &path("x"));
-        assert!(matches!(failure, ImportFailure::NoInput { .. }));
-        assert!(failure.to_string().contains("none\\u{7}: "), "{failure:?}");
+        let missing = failure(&path("none\x07"), &path("x"));
+        assert!(matches!(missing, ImportFailure::NoInput { .. }));
+        assert!(missing.to_string().contains("none\\u{7}: "), "{missing:?}");
         fs::write(path("t"), TEXT).expect("a text");
-        let failure = import(&path("t"), &path("missing/x"));
+        let unwritten = failure(&path("t"), &path("missing/x"));
         assert!(matches!(
-            failure,
+            unwritten,
             ImportFailure::Output(OutputError { reason: Reason::Unwritable(_), .. })
         ));
     }

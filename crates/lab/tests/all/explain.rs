@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const ROUNDS: u64 = 50;
 
 /// Returns a recording of two threads, of which one touches a page and returns it, many times.
-fn recording() -> Vec<u8> {
+pub(crate) fn recording() -> Vec<u8> {
     recording_of("release_pages", ROUNDS)
 }
 
@@ -339,4 +339,22 @@ fn running_program_is_explained() {
     assert_eq!(site["cause"], "munmap", "{json}");
     let frames = site["frames"].to_string();
     assert!(frames.contains("return_memory"), "{frames}");
+}
+
+#[test]
+fn several_runs_have_spread_and_median() {
+    if !can_trace() {
+        return;
+    }
+    let program = std::env::current_exe().expect("a path");
+    let mut command = command();
+    command.args(["explain", "--runs", "3", "--format", "json", "--predict", "count", "--"]);
+    command.arg(program).args(["--exact", "explain::culprit", "--ignored"]);
+    let output = command.output().expect("the command runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let runs = json["runs"].as_array().expect("runs");
+    let requests: Vec<_> = runs.iter().map(|run| run["requests"].as_u64().expect("r")).collect();
+    assert!(requests.len() == 3 && requests.is_sorted(), "{requests:?}");
+    assert_eq!(json["total"]["requests"], requests[1], "{requests:?}");
 }

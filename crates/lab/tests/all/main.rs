@@ -11,6 +11,7 @@ mod designs;
 mod guest;
 mod import;
 mod explain;
+mod files;
 mod machines;
 mod matrix;
 mod record;

@@ -215,7 +215,7 @@ fn replayed(recording: &str, machine: &str, designs: &str) -> serde_json::Value 
 }
 
 /// The rows of the tables in the README and in the chapter on the memory manager that name a
-/// recording: the row's beginning, the recording, and its machine.
+/// recording: the row's beginning, the recording, and its machine. The README has five of them.
 const ROWS: [(&str, &str, &str); 7] = [
     ("PostgreSQL, ", "postgres", "emerald-rapids-kvm"),
     ("`xz`, 2", "xz", "emerald-rapids-kvm"),
@@ -232,6 +232,7 @@ fn book_and_readme_show_interrupts_of_replays() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let shown = [("README.md", 2), ("docs/memory-manager.md", 3)]
         .map(|(page, columns)| (fs::read_to_string(root.join(page)).unwrap(), page, columns));
+    let mut in_readme = 0;
     for (begin, recording, machine) in ROWS {
         let verdict = replayed(recording, machine, &DESIGNS.join(","));
         let designs = verdict["designs"].as_array().unwrap();
@@ -241,11 +242,16 @@ fn book_and_readme_show_interrupts_of_replays() {
         });
         for (text, page, columns) in &shown {
             let row = text.lines().find(|line| line.starts_with(&format!("| {begin}")));
-            let row = row.unwrap_or_else(|| panic!("{page} has no row {begin}"));
+            let Some(row) = row else {
+                assert_eq!(*page, "README.md", "no row {begin}");
+                continue;
+            };
+            in_readme += usize::from(*page == "README.md");
             let expected = format!(" | {} |", sent[..*columns].join(" | "));
             assert!(row.ends_with(&expected), "{page}: {row}\nshould end with {expected}");
         }
     }
+    assert_eq!(in_readme, 5);
 }
 
 /// Separates the digits of a number in groups of three.

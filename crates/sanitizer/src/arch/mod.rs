@@ -9,7 +9,7 @@ mod x86_64;
 use shootdown_profile::{Profile, UpperLevels};
 
 use crate::invalidation::{Invalidation, Pointers};
-use crate::translation::Translation;
+use crate::translation::{POINTERS_MAX, Pointer, Translation};
 
 pub use radix::{Half, Step};
 
@@ -164,7 +164,19 @@ pub trait Architecture: Sync + std::fmt::Debug {
     /// Translates an address. Returns the path with the translation.
     fn walk(&self, context: &Context, address: u64, read: Read<'_>) -> Option<Translation> {
         let half = &context.halves[(address >> 63) as usize];
-        radix::walk(half, context.tag, address, read, |value, shift| {
+        self.walk_from(half, context.tag, address, read, &mut Default::default())
+    }
+
+    /// Translates an address by the tables of `half`, and writes the pointers on the way.
+    fn walk_from(
+        &self,
+        half: &Half,
+        tag: u32,
+        address: u64,
+        read: Read<'_>,
+        pointers: &mut [Pointer; POINTERS_MAX],
+    ) -> Option<Translation> {
+        radix::walk(half, tag, address, read, pointers, |value, shift| {
             self.step(value, address, shift, half)
         })
     }

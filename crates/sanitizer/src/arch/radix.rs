@@ -16,7 +16,7 @@ pub struct Half {
 
 impl Half {
     /// Number of address bits that an entry of the root covers.
-    fn top_shift(&self) -> u8 {
+    pub(crate) fn top_shift(&self) -> u8 {
         let per_level = self.page_shift - 3;
         let levels = (self.bits - self.page_shift).div_ceil(per_level);
         self.page_shift + (levels - 1) * per_level
@@ -48,12 +48,14 @@ pub enum Step {
     },
 }
 
-/// Walks the tables of `half` for `address`.
+/// Walks the tables of `half` for `address`. The pointers on the way are written to `pointers`,
+/// also if there is no translation.
 pub(super) fn walk(
     half: &Half,
     tag: u32,
     address: u64,
     read: Read<'_>,
+    pointers: &mut [Pointer; POINTERS_MAX],
     step: impl Fn(u64, u8) -> Step,
 ) -> Option<Translation> {
     if half.bits <= half.page_shift {
@@ -62,7 +64,6 @@ pub(super) fn walk(
     let per_level = half.page_shift - 3;
     let address = address & (u64::MAX >> (64 - half.bits));
     let mut shift = half.top_shift();
-    let mut pointers = [Pointer::default(); POINTERS_MAX];
     let (mut table, mut limit, mut all_global) = (half.root, Access::ALL, false);
     // The root may have more or fewer entries than other tables (Arm).
     let mut index = address >> shift;
@@ -77,7 +78,7 @@ pub(super) fn walk(
             Step::Page { frame, access, is_global } => {
                 let tag = if all_global | is_global { Tag::Global } else { Tag::Space(tag) };
                 let access = access & limit;
-                return Some(Translation { shift, frame, access, tag, entry, pointers });
+                return Some(Translation { shift, frame, access, tag, entry, pointers: *pointers });
             }
         }
         shift = shift.checked_sub(per_level).filter(|&shift| shift >= half.page_shift)?;

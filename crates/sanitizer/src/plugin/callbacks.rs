@@ -43,6 +43,8 @@ struct Plugin {
 struct PerCpu {
     /// `true` if the registers must be read before the next block. The first time, they must.
     has_selected: AtomicBool,
+    /// `true` if the CPU has resumed, and not executed an instruction that selects tables before.
+    has_resumed: AtomicBool,
     places: Places,
 }
 
@@ -146,7 +148,12 @@ extern "C" fn begin_cpu(_: Id, cpu: c_uint) {
 /// A CPU continues after it has halted, perhaps from a reset.
 extern "C" fn resume_cpu(_: Id, cpu: c_uint) {
     if let Some(plugin) = PLUGIN.get() {
-        plugin.select(cpu as usize);
+        let cpu = cpu as usize;
+        if let Some(of_cpu) = plugin.cpus.get(cpu) {
+            let has_selected = of_cpu.has_selected.load(Ordering::SeqCst);
+            of_cpu.has_resumed.fetch_or(!has_selected, Ordering::SeqCst);
+        }
+        plugin.select(cpu);
     }
 }
 
@@ -318,7 +325,12 @@ impl Plugin {
         if of_cpu.has_selected.load(Ordering::Relaxed)
             && of_cpu.has_selected.swap(false, Ordering::SeqCst)
         {
-            self.sanitizer.select_tables(cpu, host.context(cpu, arch));
+            let context = host.context(cpu, arch);
+            if of_cpu.has_resumed.swap(false, Ordering::SeqCst) {
+                self.sanitizer.resume(cpu, context);
+            } else {
+                self.sanitizer.select_tables(cpu, context);
+            }
             of_cpu.places.clear();
         }
         let pc = of_cpu.places.at(pc, || host.register(cpu, arch.facts().pc));

@@ -30,7 +30,7 @@ impl Options {
             options.read(argument).ok_or(argument)?;
         }
         if options.core.modes.is_empty() {
-            options.core.modes = Mode::ALL.to_vec();
+            options.core.modes = Mode::OF_USED.to_vec();
         }
         options.core.settles = options.hooks.iter().any(|hook| hook.event == Event::Settle);
         Ok(options)

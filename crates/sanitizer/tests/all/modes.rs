@@ -98,6 +98,59 @@ fn removed_permission_is_reported_after_settling() {
 }
 
 #[test]
+fn cleared_upper_level_changes_pages_below() {
+    for (source, value) in [(UPPER, 0), (UPPER, TABLES[2] | READ_ONLY), (ROOT, 0)] {
+        let guest = Guest::new(&[Mode::Permission]);
+        guest.access(1, PAGE, Use::Store);
+        // The pointers are gone, and the page is not.
+        guest.invalidate_page(1, PAGE + 0x1000);
+        guest.store(0, source, value);
+        guest.settle(0);
+        guest.run(1, true);
+        let [fault] = &guest.faults()[..] else { panic!("{source:#x}: {:?}", guest.faults()) };
+        assert_eq!((fault.mode, fault.page), (Mode::Permission, PAGE));
+    }
+}
+
+#[test]
+fn upper_level_put_back_is_no_fault() {
+    let guest = Guest::new(&[Mode::Permission]);
+    guest.access(1, PAGE, Use::Store);
+    for value in [0, TABLES[2] | MAPPED, TABLES[2] | MAPPED | 0x20] {
+        guest.store(0, UPPER, value);
+    }
+    guest.settle(0);
+    guest.run(1, true);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
+fn kernel_page_below_cleared_table_is_reported() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.map_kernel_page(OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    guest.store(0, 0x7000, 0);
+    guest.reuse(0, OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    assert_eq!(guest.faults().len(), 1);
+}
+
+#[test]
+fn root_of_exited_program_leaves_kernel_pages() {
+    // CPU 1 has used the kernel's page in a space whose root is freed and cleared.
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.map_kernel_page(OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    let (root, entry) = (0x9000, (KERNEL_PAGE >> 39 & 511) * 8);
+    guest.sanitizer.host().write(root + entry, 0x6000 | 3);
+    guest.load_root(1, root);
+    guest.store(0, ROOT + entry, 0);
+    guest.reuse(0, OTHER);
+    guest.access(1, KERNEL_PAGE, Use::Load);
+    assert_eq!(guest.faults(), []);
+}
+
+#[test]
 fn permission_given_back_is_no_fault() {
     let guest = Guest::new(&[Mode::Permission]);
     guest.access(1, PAGE, Use::Store);
@@ -233,4 +286,77 @@ fn table_that_became_ordinary_is_forgotten() {
         guest.store(0, TABLES[2] + 0x800, value);
     }
     assert_eq!(guest.sanitizer.totals().table_stores, before + 1);
+}
+
+#[test]
+fn unused_entry_is_reported_by_speculation_alone() {
+    for (mode, count) in [(Mode::Reuse, 0), (Mode::Speculation, 1)] {
+        let guest = Guest::new(&[mode]);
+        // No CPU has used the page.
+        guest.store(0, ENTRY, 0);
+        guest.invalidate_page(0, PAGE);
+        guest.reuse(0, FRAME);
+        guest.run(0, true);
+        assert_eq!(guest.faults(), []);
+        guest.run(1, true);
+        assert_eq!(guest.faults().len(), count);
+    }
+}
+
+#[test]
+fn table_that_was_linked_later_is_walked() {
+    let guest = Guest::new(&[Mode::Speculation]);
+    guest.sanitizer.host().write(OTHER, FRAME | MAPPED);
+    guest.store(0, TABLES[1], OTHER | MAPPED);
+    // The table is freed, its pages with it, and nothing is invalidated.
+    guest.store(0, TABLES[1], 0);
+    guest.reuse(0, FRAME);
+    guest.run(1, true);
+    let [fault] = &guest.faults()[..] else { panic!("{:?}", guest.faults()) };
+    assert_eq!((fault.page, fault.frame, fault.change.is_some()), (0, FRAME, true));
+    guest.reuse(0, OTHER);
+    guest.run(1, false);
+    assert_eq!(guest.faults()[1].frame, OTHER);
+}
+
+#[test]
+fn unused_entry_is_held_while_its_space_was_loaded() {
+    // CPU 1 leaves the space before the page is mapped, or between that and its removal.
+    for (leaves_before, flushes, count) in [(true, false, 0), (false, false, 1), (false, true, 0)] {
+        let guest = Guest::new(&[Mode::Speculation]);
+        guest.store(0, ENTRY, 0);
+        guest.invalidate(0, whole(Tags::All));
+        guest.invalidate(1, whole(Tags::All));
+        let leave = || guest.load_root(1, OTHER | 5);
+        if leaves_before {
+            leave();
+        }
+        guest.store(0, ENTRY, FRAME | MAPPED);
+        if !leaves_before {
+            leave();
+        }
+        if flushes {
+            guest.invalidate(1, whole(Tags::One(0)));
+        }
+        guest.store(0, ENTRY, 0);
+        guest.reuse(0, FRAME);
+        guest.run(1, true);
+        assert_eq!(guest.faults(), [], "another space is loaded");
+        guest.load_root(1, ROOT);
+        guest.run(1, true);
+        assert_eq!(guest.faults().len(), count, "{leaves_before} {flushes}");
+    }
+}
+
+#[test]
+fn unused_permission_is_reported_after_settling() {
+    for (value, count) in [(FRAME | MAPPED | 0x60, 0), (FRAME | READ_ONLY, 1)] {
+        let guest = Guest::new(&[Mode::Speculation]);
+        guest.store(0, ENTRY, value);
+        guest.run(1, true);
+        assert_eq!(guest.faults(), [], "the flush may still come");
+        guest.settle(0);
+        guest.run(1, true);
+        assert_eq!(guest.faults().len(), count, "{value:#x}");
+    }
 }

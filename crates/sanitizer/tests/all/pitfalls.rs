@@ -135,6 +135,36 @@ fn cpu_plugged_again_has_empty_tlb() {
 }
 
 #[test]
+fn reset_cpu_has_empty_tlb() {
+    let off = |guest: &Guest| guest.arch().context(&[0, 0, 0, 0]);
+    for (resumes, faults) in [(true, 0), (false, 1)] {
+        let guest = Guest::new(&[Mode::Reuse]);
+        guest.access(1, PAGE, Use::Load);
+        guest.store(0, ENTRY, 0);
+        // A guest that disables translation itself keeps its TLB.
+        match resumes {
+            true => guest.sanitizer.resume(1, off(&guest)),
+            false => guest.sanitizer.select_tables(1, off(&guest)),
+        }
+        guest.load_root(1, ROOT);
+        guest.reuse(0, FRAME);
+        guest.run(1, true);
+        assert_eq!(guest.faults().len(), faults);
+    }
+}
+
+#[test]
+fn halted_cpu_keeps_its_tlb() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.access(1, PAGE, Use::Load);
+    guest.store(0, ENTRY, 0);
+    guest.sanitizer.resume(1, guest.sanitizer.context(1));
+    guest.reuse(0, FRAME);
+    guest.run(1, true);
+    assert_eq!(guest.faults().len(), 1);
+}
+
+#[test]
 fn frame_beyond_limit_is_refused_once() {
     // An address of the kernel in place of a physical one: the hook has another unit.
     const LIMIT: u64 = 2 << 40;

@@ -81,8 +81,7 @@
 //!   free the page                                devices −= 1           (DetachRelease)
 //! ```
 //!
-//! Either the flush observes the device, or the device walks page tables at least as new as the
-//! flush.
+//! Either the flush observes the device, or the device's walks are at least as new as the flush.
 //!
 //! # Virtual CPUs that are away
 //!
@@ -161,18 +160,15 @@
 //!        later: wait            (QuarantineTables) hazard := another space (HazardRelease)
 //! ```
 //!
-//! If there is no room left in quarantine, the kernel calls
-//! [`flush_walkers`](crate::PinnedCpu::flush_walkers), which rings two more kinds of CPU:
-//!
-//! - CPUs whose hazard pointer names the space, and that have not published that they have caught
-//!   up with the last flush;
-//! - CPUs that are switching in. Such a CPU may have read an older generation, and its hazard
-//!   pointer does not name the space yet ([`FlushWalkersFence`](Rule::FlushWalkersFence)).
+//! If there is no room left in quarantine, [`flush_walkers`](crate::PinnedCpu::flush_walkers) also
+//! rings CPUs whose hazard pointer names the space, and that have not published that they have
+//! caught up with the last flush; and CPUs that are switching in. Such a CPU may have read an older
+//! generation, and its hazard pointer does not name the space yet
+//! ([`FlushWalkersFence`](Rule::FlushWalkersFence)).
 //!
 //! # Global tags
 //!
-//! A flush that is broadcast names the space's ASID. While the flush reads the ASID, another CPU
-//! may be giving the space a different one:
+//! While a flush reads the ASID that it broadcasts, another CPU may give the space a different one:
 //!
 //! ```text
 //!   flush                                        switch in; the ASID is of an old epoch
@@ -232,10 +228,9 @@
 //!     → reclaim                                    else hazard := nothing (HazardRelease)
 //! ```
 //!
-//! A reclaimed space may wait on a list until a CPU can free it. A push releases
-//! ([`PushDeadRelease`](Rule::PushDeadRelease)), and to take the list acquires
-//! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)). Pushes are read-modify-writes of one word, so the
-//! CPU that takes the list acquires all of them.
+//! Spaces may wait on a list to be freed. A push ([`PushDeadRelease`](Rule::PushDeadRelease))
+//! continues the release of earlier ones; to take the list acquires
+//! ([`TakeDeadAcquire`](Rule::TakeDeadAcquire)).
 
 use core::sync::atomic::Ordering;
 
@@ -348,6 +343,9 @@ rules! {
     /// The other end of [`DisconnectRelease`](Self::DisconnectRelease): a ring that finds the bell
     /// disconnected. (The ring also releases, so that the answer finds the log entry.)
     DisconnectAcquire: Kind::Ordering(AcqRel),
+    /// A waiter is in the kernel's list before it requests to be woken. Pairs with `QuietRelease`
+    /// and `DisconnectRelease`, which also acquire. Without: the CPU that answers does not find it.
+    WakeRelease: Kind::Ordering(Release),
 
     /// A CPU that writes a log entry comes after the earlier writer of the same entry. Without: the
     /// two stores of the extent may take effect in either order, and the entry then pairs the new
@@ -540,6 +538,8 @@ rules! {
     /// A CPU reads its bell again when it leaves it, because a ring sends no interrupt while the
     /// bell is attended.
     RecheckBell: Step,
+    /// A waiter does not sleep if the CPU has left its bell. Without: no CPU wakes it.
+    RecheckAnswer: Step,
     /// A CPU that switches in with a kept tag compares generations.
     CatchUpOnSwitch: Step,
     /// A CPU that returns from lazy compares generations.

@@ -3,6 +3,7 @@
 
 pub(crate) mod extent;
 pub(crate) mod extent_set;
+pub(crate) mod hook;
 pub(crate) mod cpu_set;
 pub(crate) mod flush_log;
 pub(crate) mod presence;

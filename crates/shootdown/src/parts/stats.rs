@@ -19,7 +19,9 @@ impl Counter {
     /// Adds `count`, on the only CPU that ever writes this counter. Costs one unlocked add.
     #[inline]
     pub(crate) fn add_unshared(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+        if cfg!(feature = "statistics") {
+            self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+        }
     }
 
     /// Adds `count`, on one of several CPUs that write this counter. Writes nothing if `count` is
@@ -112,7 +114,8 @@ stats! {
         flushes_full,
         /// Ranges that this CPU invalidated page by page.
         flushes_ranged,
-        /// Pages of the ranges in `flushes_ranged`.
+        /// Pages of the ranges in `flushes_ranged`. A [long](crate::Extent::long) one counts 4,096
+        /// and its larger pages.
         pages_invalidated,
         /// Flushes with which this CPU caught up range by range when it returned to a space.
         caught_up_from_log,

@@ -64,7 +64,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let slot = self.loaded_slot();
         self.machine().invalidate(slot.tag(), extent);
         slot.set_generation(generation);
-        self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
+        self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         self.counters().flushes_ranged.add_unshared(1);
     }
 
@@ -98,7 +98,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
         };
         for extent in ranges.iter() {
             machine.invalidate(tag, extent);
-            counters.pages_invalidated.add_unshared(extent.page_count() as u64);
+            counters.pages_invalidated.add_unshared(extent.weight() as u64);
         }
         counters.flushes_ranged.add_unshared(ranges.count() as u64);
     }
@@ -131,7 +131,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
         for extent in ranges.iter() {
             machine.invalidate_kernel(extent);
             counters.flushes_ranged.add_unshared(1);
-            counters.pages_invalidated.add_unshared(extent.page_count() as u64);
+            counters.pages_invalidated.add_unshared(extent.weight() as u64);
         }
     }
 }

@@ -46,22 +46,33 @@ impl<M: Machine> PinnedCpu<'_, M> {
     #[inline(always)]
     fn answer(&self, round: Round) {
         self.answer_once(round);
-        if let Some(next) = self.cpu.bell.leave(self.machine()) {
+        if let Some(next) = self.leave_bell() {
             self.answer_again(next);
         }
+    }
+
+    /// Stops attending to the bell, or returns a new round if a CPU has rung.
+    #[inline(always)]
+    fn leave_bell(&self) -> Option<Round> {
+        self.cpu.bell.leave(self.machine(), || self.wake_waiters())
+    }
+
+    #[cold]
+    fn wake_waiters(&self) {
+        self.machine().wake_waiters(self.id);
     }
 
     #[cold]
     fn answer_again(&self, mut round: Round) {
         for _ in 2..ROUNDS_MAX {
             self.answer_once(round);
-            match self.cpu.bell.leave(self.machine()) {
+            match self.leave_bell() {
                 Some(next) => round = next,
                 None => return,
             }
         }
         self.answer_once(round);
-        if self.cpu.bell.hang_up(self.machine()) {
+        if self.cpu.bell.hang_up(self.machine(), || self.wake_waiters()) {
             // The CPUs that rang found the bell attended, and sent no interrupt.
             let mut cpus = CpuSet::new();
             cpus.insert(self.id);
@@ -87,7 +98,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     /// Publishes that this CPU does not poll its bell any more, so that rings send interrupts
     /// again. Answers the CPUs that have rung by then.
     pub(crate) fn end_polling(&self) {
-        if let Some(round) = self.cpu.bell.leave(self.machine()) {
+        if let Some(round) = self.leave_bell() {
             self.answer(round);
         }
     }

@@ -9,4 +9,5 @@ pub(crate) mod switch;
 pub(crate) mod loaded;
 pub(crate) mod notify;
 pub(crate) mod flush;
+pub(crate) mod flush_wait;
 pub(crate) mod flush_ipi;

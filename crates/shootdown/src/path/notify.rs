@@ -37,6 +37,14 @@ pub(crate) enum WalkerPolicy {
     Defer,
 }
 
+impl WalkerPolicy {
+    /// The policy of a flush without quarantine.
+    #[inline]
+    pub(crate) const fn of(extent: Extent) -> Self {
+        if extent.frees_tables() { Self::Interrupt } else { Self::Ignore }
+    }
+}
+
 /// The result of a scan of the CPUs in the cpumask.
 #[derive(Default)]
 pub(crate) struct Scan {
@@ -123,6 +131,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.read_others(space, &mut others);
         let in_use = Presence::Active(space.id());
         others.iter().any(|cpu| self.engine.cpu(cpu).presence(self.machine()) == in_use)
+    }
+
+    /// Calls `f` with each CPU that has `space` loaded, lazy ones and this one included: for what a
+    /// kernel loads with a space, such as x86's LDT.
+    ///
+    /// Call this after a full barrier that follows the change. A CPU that is not named loads the
+    /// space later, and observes the change after its [`switch`](Self::switch): your barrier pairs
+    /// with [`SwitchFence`](Rule::SwitchFence) and [`RegisterFence`](Rule::RegisterFence), as that
+    /// of a flush does. A CPU that is named may have left the space by now.
+    pub fn for_each_user(&self, space: &Space<M>, f: impl FnMut(CpuId)) {
+        let (machine, mut members) = (self.machine(), CpuSet::new());
+        space.cpumask.read_into(machine, &mut members);
+        let is_user = |cpu: &CpuId| machine.state(*cpu).presence_word(machine).is_on(space.id());
+        members.iter().filter(is_user).for_each(f);
     }
 
     /// Returns `true` if a flush concerns no other CPU, and need not be broadcast for devices.

@@ -2,11 +2,13 @@
 
 #![expect(unsafe_code, reason = "loads a root, and no type can prove that it is a page table")]
 
-use crate::base::ids::{SpaceId, Tag};
+use crate::base::ids::{CpuId, SpaceId, Tag};
 use crate::base::rules::Rule;
 use crate::parts::flush_log::Missed;
 use crate::parts::hazard::Hazard;
 use crate::parts::presence::Presence;
+use crate::state::cpu_state::CpuState;
+use crate::state::engine::Shootdown;
 use crate::state::machine::{Entries, Lifetime, Machine, Tagging, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::{Space, drop_lazy_ref, take_lazy_ref};
@@ -37,7 +39,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.return_from_lazy(space);
         } else {
             // SAFETY: the caller promises the same.
-            unsafe { self.switch_to(space) };
+            unsafe { Self::switch_to(self.engine, self.cpu, self.id, space) };
         }
     }
 
@@ -47,7 +49,23 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// As [`switch`](Self::switch).
     #[inline(never)]
-    unsafe fn switch_to(&self, space: &Space<M>) {
+    unsafe fn switch_to(
+        engine: &'e Shootdown<M>,
+        cpu: &'e CpuState<M>,
+        id: CpuId,
+        space: &Space<M>,
+    ) {
+        // SAFETY: the caller promises the same.
+        unsafe { Self::of(engine, cpu, id).load_other(space) };
+    }
+
+    /// The body of [`switch_to`](Self::switch_to).
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[inline(always)]
+    unsafe fn load_other(&self, space: &Space<M>) {
         if is_checked::<M>() {
             assert!(self.local().online.get(), "an offline CPU is not notified of flushes");
             assert!(self.engine.owns(space), "the space is another engine's");
@@ -63,6 +81,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // Until the new root is loaded, the CPU walks the old space's tables, as its hazard pointer
         // publishes.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
+        if !self.has_tags() {
+            // SAFETY: the caller promises the same.
+            return unsafe { self.switch_without_tags(space, before) };
+        }
         let known = self.known_slot(space);
         let registered = known.filter(|slot| slot.is_registered_in(space.cpumask.phase(machine)));
         if let Some(slot) = registered {
@@ -77,7 +99,30 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         // SAFETY: the caller promises the same.
-        unsafe { self.switch_slow(space, known, before) };
+        unsafe { Self::switch_slow(self.engine, self.cpu, self.id, space, known, before) };
+    }
+
+    /// Loads a space on a machine without tags, whose TLB keeps no translation of it. The space is
+    /// published as [`load_other`](Self::load_other) does.
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[inline(always)]
+    unsafe fn switch_without_tags(&self, space: &Space<M>, before: Presence) {
+        let (machine, counters) = (self.machine(), self.counters());
+        space.cpumask.register(machine, self.id);
+        // As in `load_other`.
+        let generation = space.log.generation(machine);
+        let (slot, tag) = self.spare_slot();
+        slot.give_to(space.id(), tag);
+        slot.set_generation(generation);
+        // SAFETY: the caller promises that the root is a valid page table.
+        unsafe { machine.load(space.root(), tag, Entries::Discard) };
+        for counter in [&counters.tags_taken, &counters.switches_flushed, &counters.flushes_full] {
+            counter.add_unshared(1);
+        }
+        self.finish_switch(space, slot, generation, before);
     }
 
     /// Loads a space if one of these may be necessary: to register in its cpumask, to catch up with
@@ -87,32 +132,39 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// As [`switch`](Self::switch).
     #[inline(never)]
-    unsafe fn switch_slow(&self, space: &Space<M>, known: Option<&'e TagSlot>, before: Presence) {
-        let machine = self.machine();
-        let phase = space.cpumask.register(machine, self.id);
-        // As in `switch_to`.
+    unsafe fn switch_slow(
+        engine: &'e Shootdown<M>,
+        cpu: &'e CpuState<M>,
+        id: CpuId,
+        space: &Space<M>,
+        known: Option<&'e TagSlot>,
+        before: Presence,
+    ) {
+        let (this, machine) = (Self::of(engine, cpu, id), &engine.machine);
+        let phase = space.cpumask.register(machine, id);
+        // As in `load_other`.
         let generation = space.log.generation(machine);
-        self.flush_kernel_tag();
-        let choice = self.choose_tag(space, known, generation);
+        this.flush_kernel_tag();
+        let choice = this.choose_tag(space, known, generation);
         choice.slot.set_phase(phase);
-        let (slot, flushed) = (choice.slot, &self.counters().switches_flushed);
+        let (slot, flushed) = (choice.slot, &this.counters().switches_flushed);
         match choice.generation {
             Some(seen) if seen < generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
                 flushed.add_unshared(1);
                 // SAFETY: the caller promises that the root is a valid page table.
-                unsafe { self.load_stale(space, slot, seen, generation) };
+                unsafe { this.load_stale(space, slot, seen, generation) };
             }
             None if !machine.breaks(Rule::DiscardReusedTag) => {
                 flushed.add_unshared(1);
                 // SAFETY: as above.
                 unsafe { machine.load(space.root(), slot.tag(), Entries::Discard) };
-                self.counters().flushes_full.add_unshared(1);
+                this.counters().flushes_full.add_unshared(1);
             }
             // SAFETY: as above.
             _ => unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) },
         }
         slot.set_generation(generation);
-        self.finish_switch(space, slot, generation, before);
+        this.finish_switch(space, slot, generation, before);
     }
 
     /// Publishes that the space is loaded and active.

@@ -141,11 +141,20 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     cost_reads: AtomicU64,
     broadcasts: AtomicU64,
     is_unmasked: AtomicBool,
+    /// One of the states below, of the one waiter that may sleep.
+    sleeper: P::Word,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
     traces: Mutex<(Vec<FlushTrace>, Vec<WaitTrace>)>,
     /// A clock for traces, which advances by 1 ns with each read.
     trace_clock_ns: AtomicU64,
 }
+
+/// No waiter sleeps.
+const AWAKE: u64 = 0;
+/// A waiter is registered, and not woken.
+const ASLEEP: u64 = 1;
+/// The waiter was woken.
+const WOKEN: u64 = 2;
 
 /// A space that no CPU has loaded any more.
 struct Reclaimed<P: Platform, const WORDS: usize>(NonNull<Space<Soft<P, WORDS>>>);
@@ -192,6 +201,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             cost_reads: AtomicU64::new(0),
             broadcasts: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
+            sleeper: P::Word::new(AWAKE),
             reclaimed: Mutex::default(),
             traces: Mutex::default(),
             trace_clock_ns: AtomicU64::new(1_000_000),
@@ -212,6 +222,18 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// Removes and returns the flushes and waits that were traced since the last call.
     pub fn take_traces(&self) -> (Vec<FlushTrace>, Vec<WaitTrace>) {
         core::mem::take(&mut guard(&self.traces))
+    }
+
+    /// Registers a waiter, which may sleep if
+    /// [`Pending::poll_or_wake`](crate::Pending::poll_or_wake) then returns `false`.
+    pub fn register_sleeper(&self) {
+        // Relaxed: the engine orders this before the answer.
+        self.sleeper.store(ASLEEP, Relaxed);
+    }
+
+    /// Returns `true` if the engine has woken the waiter since it was registered.
+    pub fn is_woken(&self) -> bool {
+        self.sleeper.load(Relaxed) == WOKEN
     }
 
     /// Makes [`Machine::interrupts_masked`] return `false` from now on, so that no CPU can be
@@ -370,6 +392,11 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         !self.is_unmasked.load(Relaxed)
     }
     fn publish(&self) {}
+    fn wake_waiters(&self, _: CpuId) {
+        if self.sleeper.load(Relaxed) == ASLEEP {
+            self.sleeper.store(WOKEN, Relaxed);
+        }
+    }
     fn tagging(&self) -> Tagging {
         self.config.tagging
     }

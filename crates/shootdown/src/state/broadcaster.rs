@@ -50,6 +50,8 @@ pub enum Reach {
 /// An implementation guarantees:
 ///
 /// - [`capabilities`](Self::capabilities) always returns the same value, on every CPU;
+/// - a broadcast of a [long](Extent::long) extent drops all addresses of the range, whatever the
+///   size of the pages, or the whole tag;
 /// - a broadcast takes effect no earlier than the `invalidate` methods of
 ///   [`Machine`](crate::Machine#safety) are allowed to;
 /// - when [`complete`](Self::complete) returns, every broadcast that this CPU issued before the

@@ -105,7 +105,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // Pairs with ScanAcquire of a kernel flush, which does not wait for this CPU from here on.
         // Without: this CPU's last accesses hit a kernel page that the flush's caller has freed.
         self.engine.online().remove(self.id, order(self.machine(), Rule::LeaveOnlineRelease));
-        self.cpu.bell.disconnect(self.machine());
+        self.cpu.bell.disconnect(self.machine(), || self.machine().wake_waiters(self.id));
     }
 
     /// Begins an operation, which ends when the returned guard is dropped.
@@ -143,6 +143,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Operation { cpu: Some(cell), before: cell.replace(activity) }
     }
 
+    /// The guard of the CPU `id`, whose state is `cpu`.
+    ///
+    /// A call that is not inlined needs its guard in memory. A function that gets these parts
+    /// instead, and makes the guard, leaves that of its caller in registers.
+    #[inline]
+    pub(crate) const fn of(engine: &'e Shootdown<M>, cpu: &'e CpuState<M>, id: CpuId) -> Self {
+        Self { engine, cpu, id, not_send: PhantomData }
+    }
+
     #[inline]
     pub(crate) fn machine(&self) -> &'e M {
         &self.engine.machine
@@ -166,8 +175,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         match self.machine().tagging() {
             Tagging::PerCpu => &slots[..tag_count.min(slots.len())],
             // Without tags, the TLB holds translations of the space that was loaded last only.
-            Tagging::Global | Tagging::Renamed if tag_count == 0 => &[],
-            Tagging::Global | Tagging::Renamed => slots,
+            _ if tag_count == 0 => &[],
+            Tagging::Global | Tagging::Renamed | Tagging::Assigned => slots,
         }
     }
 

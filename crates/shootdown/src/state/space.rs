@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::base::ids::{Root, SpaceId};
+use crate::base::ids::{Root, SpaceId, Tag};
 use crate::base::memory::{Word, order};
 use crate::base::rules::Rule;
 use crate::parts::cpumask::CpuMask;
@@ -65,7 +65,8 @@ pub struct Space<M: Machine> {
     /// `reclaim.rs`.
     pub(crate) batched: M::Word,
     _read_by_flushes: [Line; 0],
-    /// The space's [global](crate::Tagging::Global) tag. See `tag/global.rs`.
+    /// The space's [global](crate::Tagging::Global) tag (see `tag/global.rs`), or its
+    /// [assigned](crate::Tagging::Assigned) one.
     pub(crate) tag: M::Word,
     pub(crate) cpumask: CpuMask<M, M::CpuBits>,
     /// The space must not move, because CPUs store its address.
@@ -144,6 +145,24 @@ impl<M: Machine> Space<M> {
     #[inline]
     pub const fn root(&self) -> Root {
         self.root
+    }
+
+    /// Assigns the tag under which CPUs load the space: 1 to [`tag_count`](Machine::tag_count).
+    /// Call this before the first switch to the space, with
+    /// [`Tagging::Assigned`](crate::Tagging::Assigned) only.
+    ///
+    /// As long as no CPU has the space loaded, which `&mut` implies, the kernel may assign another
+    /// tag. No flush is needed.
+    pub fn assign_tag(&mut self, tag: Tag) {
+        // Relaxed: a CPU that switches to the space has it from this one.
+        self.tag.store(tag.0.into(), Relaxed);
+    }
+
+    /// The tag that the kernel has assigned.
+    #[inline]
+    pub(crate) fn assigned_tag(&self) -> Tag {
+        // Relaxed: as above.
+        Tag(self.tag.load(Relaxed) as u16)
     }
 
     /// Returns `true` if the space is not retired.

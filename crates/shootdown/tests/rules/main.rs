@@ -84,6 +84,7 @@ programs_against! {
     AnswerRelease | WaitAcquire => handle_interrupt,
     QuietRelease | QuietAcquire => handle_interrupt,
     DisconnectRelease | DisconnectAcquire => go_offline,
+    WakeRelease | RecheckAnswer => sleep_while_handling,
     ExtentRelease | ExtentAcquire => read_entry_being_overwritten,
     StampRelease | StampAcquire => read_entry_being_written,
     TrimFence => trim_while_switching,
@@ -210,8 +211,9 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 43] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 44] {
     [
+        ("sleep while going offline", sleep_while_going_offline::<W>),
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
         ("reclaim own", reclaim_own::<W>),
@@ -282,7 +284,7 @@ fn is(program: Program, other: Program) -> bool {
 /// long.
 ///
 /// Otherwise every program and every combination of actions still runs, with fewer preemptions.
-/// `docs/what-runs-where.md` lists the searches and their times.
+/// `docs/what-runs-where.md` lists the searches.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }

@@ -76,6 +76,33 @@ pub(crate) fn poll_bell<const W: usize>(config: Config) {
     System::<W>::active(config).race_flush(|_, cpu| cpu.pin().handle_flush_ipi());
 }
 
+/// CPU 0 flushes, and sleeps until CPU 1 has answered.
+pub(crate) fn sleep_while_handling<const W: usize>(config: Config) {
+    sleep_during(&System::<W>::active(config), |_, cpu| cpu.interrupt_point());
+}
+
+/// CPU 0 flushes, and sleeps until CPU 1 has answered, which goes offline.
+pub(crate) fn sleep_while_going_offline<const W: usize>(config: Config) {
+    sleep_during(&System::<W>::active(config), |_, cpu| cpu.pin().offline());
+}
+
+fn sleep_during<const W: usize>(
+    system: &Arc<System<W>>,
+    one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
+) {
+    let (pending, sleeps) = system.race(one, |cpu| {
+        let mut pending = system.unmap(cpu, 0);
+        system.machine().register_sleeper();
+        let sleeps = !pending.poll_or_wake();
+        (pending, sleeps)
+    });
+    system.cpu(1).interrupt_point();
+    let is_woken = system.machine().is_woken();
+    system.conclude(pending);
+    // Without, the waiter sleeps for ever.
+    assert!(is_woken || !sleeps);
+}
+
 /// CPU 0 rings a second time while CPU 1 handles the first interrupt.
 pub(crate) fn ring_during_handler<const W: usize>(config: Config) {
     let system = System::<W>::active(config);

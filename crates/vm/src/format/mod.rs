@@ -5,10 +5,10 @@
 //!
 //! Three published crates contain such bits, and none of them fits:
 //!
-//! - `x86_64` (0.15) and `page_table_multiarch` (0.6) change plain words through `&mut`. The
+//! - `x86_64` (0.15) and `ax-page-table-multiarch` (0.8) change plain words through `&mut`. The
 //!   entries here are also written by the hardware (accessed, dirty) and by faults on other CPUs.
-//! - `page_table_multiarch` also reaches its machine through functions without a `self`, so that a
-//!   program can have only one machine; it flushes when its cursor is dropped, and keeps empty
+//! - `ax-page-table-multiarch` also reaches its machine through functions without a `self`, so that
+//!   a program can have only one machine; it flushes when its cursor is dropped, and keeps empty
 //!   tables until the end.
 //! - `aarch64-paging` (0.12) has atomic entries, but supports one architecture, and sends
 //!   invalidations by itself.

@@ -86,7 +86,7 @@ fn keeps_tag() -> bool {
 /// A number of tags that a scenario can use up. Where all CPUs share tags, each CPU needs one.
 const fn tags_max(tagging: Tagging) -> usize {
     match tagging {
-        Tagging::PerCpu | Tagging::Renamed => 3,
+        Tagging::PerCpu | Tagging::Renamed | Tagging::Assigned => 3,
         Tagging::Global => 8,
     }
 }

@@ -8,7 +8,7 @@ use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Extent, NotifyCosts, Reach, Refused, Tag,
 };
 
-use super::parts;
+use super::parts_of_any;
 use crate::config::{
     Config, SHOOTDOWN_REACH_EVERYONE, SHOOTDOWN_REACH_NOBODY, SHOOTDOWN_REACH_TARGETS,
     SHOOTDOWN_TAGS_GLOBAL,
@@ -79,7 +79,7 @@ unsafe impl Broadcaster for Broadcasts {
         tag: Tag,
         extent: Extent,
     ) -> Result<(), Refused> {
-        let (address, count, shift, frees_tables) = parts(extent);
+        let (address, count, shift, frees_tables) = parts_of_any(extent);
         let send = |cpus, cpu_count| {
             // SAFETY: the array has this many numbers.
             unsafe {
@@ -105,7 +105,7 @@ unsafe impl Broadcaster for Broadcasts {
     }
 
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
-        let (address, count, shift, frees_tables) = parts(extent);
+        let (address, count, shift, frees_tables) = parts_of_any(extent);
         // SAFETY: the kernel defines this function without preconditions, like those below.
         let is_issued =
             unsafe { os::shootdown_mmu_broadcast_kernel(address, count, shift, frees_tables) };

@@ -9,7 +9,8 @@ use shootdown_hw::Processor;
 
 use super::SLOTS;
 use crate::config::{
-    Config, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU, SHOOTDOWN_TAGS_RENAMED,
+    Config, SHOOTDOWN_TAGS_ASSIGNED, SHOOTDOWN_TAGS_GLOBAL, SHOOTDOWN_TAGS_PER_CPU,
+    SHOOTDOWN_TAGS_RENAMED,
 };
 use crate::os;
 
@@ -42,6 +43,7 @@ impl Linked {
             SHOOTDOWN_TAGS_PER_CPU => Tagging::PerCpu,
             SHOOTDOWN_TAGS_GLOBAL => Tagging::Global,
             SHOOTDOWN_TAGS_RENAMED => Tagging::Renamed,
+            SHOOTDOWN_TAGS_ASSIGNED => Tagging::Assigned,
             other => {
                 panic!("shootdown_config.tagging is {other}, which is not a SHOOTDOWN_TAGS_ value")
             }
@@ -66,7 +68,8 @@ impl Linked {
         );
         let flush_ceiling = match config.flush_ceiling {
             0 => FLUSH_CEILING,
-            pages => pages,
+            // C has no long extents.
+            pages => pages.min(Extent::MAX_PAGES as u32),
         };
         Self {
             tagging,
@@ -194,7 +197,15 @@ unsafe impl Processor for Linked {
 }
 
 /// The address, the number of pages (0 for all), the size of a page, and whether tables are freed.
+/// The extent must not be long.
 #[inline]
 fn parts(extent: Extent) -> (u64, usize, u8, bool) {
     (extent.start(), extent.page_count(), extent.page_size().shift(), extent.frees_tables())
+}
+
+/// As [`parts`]: a long extent is the whole space, because C has none.
+#[cfg(feature = "broadcast")]
+fn parts_of_any(extent: Extent) -> (u64, usize, u8, bool) {
+    let (address, count, shift, frees_tables) = parts(extent);
+    (address, if extent.is_long() { 0 } else { count }, shift, frees_tables)
 }

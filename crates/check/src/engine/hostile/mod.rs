@@ -7,11 +7,12 @@ mod workarounds;
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
-    Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule, Space, Tag, TagSlot, Tagging,
-    VcpuWord,
+    Memory, NotifyCosts, PageSize, Pending, Reach, Refused, Root, Rule, Space, Tag, TagSlot,
+    Tagging, VcpuWord, Word as _,
 };
 
 use super::{Config, Fault, Tags};
@@ -39,6 +40,8 @@ pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     /// For each CPU, a number that changes when it enters and when it leaves user mode, and the tag
     /// that it uses there. Only with [`Erratum::UserAccessesLate`].
     users: Vec<CheckWord>,
+    /// For each CPU, [`ASLEEP`] while a thread of it waits for a flush and was not woken.
+    sleepers: Vec<CheckWord>,
     /// The tags that each CPU has broadcast since its last wait, one bit each.
     broadcast_tags: Vec<Cell<u64>>,
     /// The [answer](Answer) to the next broadcast of each CPU. Only with [`Tags::Refused`].
@@ -68,6 +71,9 @@ pub(super) const COUNTED: u8 = 2;
 /// CPUs of one word of a set.
 const WORD_BITS: usize = 64;
 
+/// A thread has registered itself to be woken.
+const ASLEEP: u64 = 1;
+
 // SAFETY: a run and all its objects stay on one host thread.
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for EngineMachine<LIFETIME, WORDS> {}
 
@@ -89,6 +95,8 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
         let are_late = workaround == Some(Erratum::UserAccessesLate);
         let user = |cpu| CheckWord::named(0, || format!("user mode of CPU {cpu}"));
         let users = (0..config.cpus).filter(|_| are_late).map(user).collect();
+        let sleeper = |cpu| CheckWord::named(0, || format!("sleeper of CPU {cpu}"));
+        let sleepers = (0..config.cpus).map(sleeper).collect();
         let broadcast_tags = vec![Cell::new(0); config.cpus];
         let first =
             if matches!(tags, Tags::Refused(_)) { Answer::NoneReached } else { Answer::Taken };
@@ -103,11 +111,18 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             workaround,
             stages,
             users,
+            sleepers,
             broadcast_tags,
             answers,
             retired_by,
             freed,
         }
+    }
+
+    /// Returns the tag that the kernel assigns to a space. Spaces share tags if there are too few.
+    pub(super) fn assigned_tag(&self, space: usize) -> Option<Tag> {
+        let Tags::Assigned(count) = self.tags else { return None };
+        Some(Tag(1 + (space % count) as u16))
     }
 
     /// Returns the engine's number of a CPU: CPUs are assigned to the words of sets in turn.
@@ -162,6 +177,21 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             Answer::Taken => Answer::NoneReached,
         };
         answer.replace(next)
+    }
+
+    /// Waits for a flush by sleeping.
+    pub(super) fn sleep_until_done(&self, mut pending: Pending<'_, Self>) {
+        let sleeper = &self.sleepers[with_machine(HostileMachine::cpu)];
+        loop {
+            // Relaxed: the engine orders this before the answer.
+            sleeper.store(ASLEEP, Relaxed);
+            if pending.poll_or_wake() {
+                return;
+            }
+            while sleeper.load(Relaxed) == ASLEEP {
+                self.spin_hint();
+            }
+        }
     }
 
     /// Records that `cpu` is about to retire the space with this root.
@@ -223,6 +253,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             Tags::PerCpu(_) => Tagging::PerCpu,
             Tags::Global(_) | Tags::Broadcast(_) | Tags::Refused(_) => Tagging::Global,
             Tags::Renamed(_) => Tagging::Renamed,
+            Tags::Assigned(_) => Tagging::Assigned,
         }
     }
     fn tag_count(&self) -> usize {
@@ -233,7 +264,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             | Tags::Global(count)
             | Tags::Broadcast(count)
             | Tags::Refused(count)
-            | Tags::Renamed(count) => count,
+            | Tags::Renamed(count)
+            | Tags::Assigned(count) => count,
         }
     }
     fn catch_up_ceiling(&self) -> usize {
@@ -309,6 +341,13 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     }
     fn broadcaster(&self) -> Option<&Self> {
         matches!(self.tags, Tags::Broadcast(_) | Tags::Refused(_)).then_some(self)
+    }
+    fn wake_waiters(&self, _: CpuId) {
+        for sleeper in &self.sleepers {
+            if sleeper.load(Relaxed) == ASLEEP {
+                sleeper.store(0, Relaxed);
+            }
+        }
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: the engine has given the space back, and spaces live as long as the run.

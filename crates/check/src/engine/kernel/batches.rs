@@ -3,7 +3,7 @@
 use shootdown::{Batch, Space, StaleWrites};
 
 use super::free_list::{FreeList, Freed};
-use super::{InFlight, Kernel, KernelSpace, page};
+use super::{InFlight, Kernel, KernelSpace, Wait, page};
 use crate::hardware::Entry;
 use crate::interrupt_oracle::FlushScope;
 use crate::machine::with_machine;
@@ -54,7 +54,7 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let first = unmap(one);
         if !first.is_present() {
             // Another CPU unmapped the page, and that CPU's flush covers it.
-            let _ = self.unmap(spaces[1], number);
+            let _ = self.unmap(spaces[1], number, Wait::Polling);
             return;
         }
         let (first_stale, mut second_stale) = (self.stale_entries(spaces[0], page(number)), None);

@@ -88,6 +88,14 @@ struct KernelSpace<const LIFETIME: u8, const WORDS: usize> {
     quarantine: RefCell<Quarantine<FreeList, 1>>,
 }
 
+/// How a thread waits for a flush.
+#[derive(Clone, Copy)]
+enum Wait {
+    Polling,
+    /// Until it is woken.
+    Asleep,
+}
+
 /// Counts as a change in flight while it lives.
 struct InFlight<'s>(&'s Cell<u32>);
 
@@ -157,13 +165,16 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::Run(space) => self.run_space(space),
             Op::Idle => self.stop_using(PinnedCpu::enter_lazy),
             Op::Leave => self.stop_using(PinnedCpu::leave_space),
-            Op::Unmap(space, page) => drop(self.unmap(space, page)),
-            Op::UnmapMasked(space, page) => drop(self.pinned(|_| self.unmap(space, page))),
+            Op::Unmap(space, page) => _ = self.unmap(space, page, Wait::Polling),
+            Op::UnmapMasked(space, page) => {
+                _ = self.pinned(|_| self.unmap(space, page, Wait::Polling));
+            }
+            Op::UnmapAsleep(space, page) => _ = self.unmap(space, page, Wait::Asleep),
             Op::Map(space, page) => self.map(space, page),
             Op::Reclaim(space, page) => self.reclaim(&[space], page),
             Op::Protect(space, page) => self.protect(space, page),
             Op::Migrate(space, page) => {
-                if self.unmap(space, page).is_some() {
+                if self.unmap(space, page, Wait::Polling).is_some() {
                     self.map(space, page);
                 }
             }
@@ -249,10 +260,24 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
 
     /// Flushes a change that was just made, waits, and claims that the entries are flushed.
     fn flush(&self, space: usize, extent: Extent, stale_entries: StaleEntries) {
+        self.flush_and(Wait::Polling, space, extent, stale_entries);
+    }
+
+    /// As [`flush`](Self::flush), with a method of waiting.
+    fn flush_and(&self, wait: Wait, space: usize, extent: Extent, stale_entries: StaleEntries) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         let scope = if extent.frees_tables() { FlushScope::Tables } else { FlushScope::Pages };
         with_machine(|machine| {
-            let flush = || self.pinned(|pin| pin.flush(own, extent)).wait();
+            let flush = || match wait {
+                Wait::Polling if machine.is_masked() => {
+                    self.pinned(|pin| pin.flush_and_wait(own, extent));
+                }
+                Wait::Polling => self.pinned(|pin| pin.flush(own, extent)).wait(),
+                Wait::Asleep => {
+                    let pending = self.pinned(|pin| pin.flush(own, extent));
+                    self.engine.machine().sleep_until_done(pending);
+                }
+            };
             machine.flushing(tables.root(), scope, flush);
             machine.complete_flush(stale_entries);
         });
@@ -273,13 +298,13 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     }
 
     /// Unmaps a page. Returns its frame if the page was mapped.
-    fn unmap(&self, space: usize, number: usize) -> Option<usize> {
+    fn unmap(&self, space: usize, number: usize, wait: Wait) -> Option<usize> {
         let KernelSpace { tables, in_flight, .. } = &self.spaces[space];
         let own = InFlight::begin(in_flight);
         let entry = tables.swap(number, Entry::EMPTY);
         let stale_entries = self.stale_entries(space, page(number));
         if self.is_mapped(entry) {
-            self.flush(space, page(number), stale_entries);
+            self.flush_and(wait, space, page(number), stale_entries);
             // By now, everything that CPUs wrote to the page is in its frame.
             with_machine(|machine| machine.write_out(entry.target(), true));
             self.free_frame(space, number, entry.target());
@@ -470,8 +495,11 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
         let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(machine);
         let new_space = || engine.space(Root(tables.root() as u64));
-        let space = machine
+        let mut space = machine
             .with_names(new_space, |place| format!("{} of space {number}", space_word(place)));
+        if let Some(tag) = engine.machine().assigned_tag(number) {
+            space.assign_tag(tag);
+        }
         let is_retired = ops().any(|op| matches!(op, Op::Retire(_)));
         let uses_left = is_retired.then(|| {
             let what = || format!("uses left of space {number}");

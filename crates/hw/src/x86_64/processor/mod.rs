@@ -35,6 +35,8 @@ pub struct X86_64 {
     features: Features,
     kernel_pages: KernelPages,
     notify_costs: NotifyCosts,
+    /// The kernel sets `CR4.PGE` and `CR4.PCIDE`, and this processor does not.
+    leaves_cr4: bool,
 }
 
 /// Number of PCIDs for spaces on a CPU if PCIDs are per CPU: six, as in Linux. Few programs take
@@ -73,13 +75,21 @@ impl X86_64 {
     /// `kernel_pages` declares.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
-        Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
+        Self { features, kernel_pages, notify_costs: ASSUMED_COSTS, leaves_cr4: false }
     }
 
     /// Sets the measured costs of notification.
     #[must_use]
     pub const fn with_notify_costs(self, notify_costs: NotifyCosts) -> Self {
         Self { notify_costs, ..self }
+    }
+
+    /// Leaves CR4 to a kernel that has a copy of the register, and may know of a reason to do
+    /// without tags. [`set_up_cpu`](Processor::set_up_cpu) then panics on a CPU on which tags are
+    /// [enabled](super::tags_are_enabled) and the features have none, or the reverse.
+    #[must_use]
+    pub const fn with_cr4_of_kernel(self) -> Self {
+        Self { leaves_cr4: true, ..self }
     }
 
     /// Switches broadcasts off: every flush, of kernel pages too, notifies by interrupts, and tags
@@ -172,6 +182,11 @@ unsafe impl Processor for X86_64 {
     /// If the CPU needs a workaround, or lacks a feature, that the engine's features do not have.
     unsafe fn set_up_cpu(&self) {
         self.features.admit(instructions::detect());
+        if self.leaves_cr4 && !self.workarounds().contains(Workarounds::NO_FLUSH_FILTER) {
+            let is_right = instructions::tags_are_enabled() == self.features.has_pcid;
+            assert!(is_right, "CR4.PCIDE of this CPU differs from that of the first");
+            return;
+        }
         // SAFETY: the caller's promise. `new` promises the features.
         unsafe { instructions::enable(self.features) };
     }

@@ -67,6 +67,21 @@ fn cpu_is_set_up_with_features_of_processor() {
 }
 
 #[test]
+fn kernel_keeps_its_cr4() {
+    use crate::x86_64::recorded::set_pcide;
+    let set_up = |pcid, is_set| {
+        let processor = processor(pcid, 0, KernelPages::Global).with_cr4_of_kernel();
+        set_pcide(is_set);
+        // SAFETY: privileged instructions are only recorded.
+        std::panic::catch_unwind(|| steps_of(|| unsafe { processor.set_up_cpu() })).ok()
+    };
+    for (pcid, is_set) in [(0, false), (1, true)] {
+        assert_eq!(set_up(pcid, is_set), Some(Vec::new()));
+        assert_eq!(set_up(pcid, !is_set), None);
+    }
+}
+
+#[test]
 fn tag_words_hold_tags_and_pins() {
     use shootdown::TagWords;
     let words = <X86_64 as Processor>::TagWords::zero();

@@ -41,6 +41,8 @@ std::thread_local! {
     static CR3: Cell<u64> = const { Cell::new(0) };
     /// The features of the CPU; `None` if it has those that are asked for.
     static CPU: Cell<Option<Features>> = const { Cell::new(None) };
+    /// `CR4.PCIDE`.
+    static PCIDE: Cell<bool> = const { Cell::new(true) };
     static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
@@ -146,6 +148,15 @@ pub(crate) unsafe fn wrmsr(register: u32, value: u64) {
 #[expect(unsafe_code, reason = "as unsafe as the instructions")]
 pub(crate) unsafe fn enable(features: Features) {
     record(Step::Enable(features));
+}
+
+pub(crate) fn tags_are_enabled() -> bool {
+    PCIDE.get()
+}
+
+/// Changes `CR4.PCIDE`.
+pub(crate) fn set_pcide(is_set: bool) {
+    PCIDE.set(is_set);
 }
 
 /// A device whose registers are 0.

@@ -15,7 +15,7 @@ mod workload;
 use std::path::Path;
 use std::time::Duration;
 
-use shootdown_sanitizer::report::{Line as PluginLine, Report as Fault};
+use shootdown_sanitizer::report::{Line as PluginLine, Mode, Report as Fault};
 
 use crate::commands::sanitize::{Plugin, Preset, SanitizeError, Symbols, judge};
 use crate::error::Failure;
@@ -140,7 +140,7 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Boot
 fn plugin(kernel: &Path) -> Result<Plugin, Failure> {
     let symbols = Symbols::read(kernel)?;
     let plugin = Plugin::find(None)?.with_hooks(&Preset::Shootdown.hooks(), &symbols)?;
-    Ok(plugin.with(&[], u64::MAX))
+    Ok(plugin.with(&Mode::ALL, u64::MAX))
 }
 
 /// The faults that the plugin has found.

@@ -342,8 +342,9 @@ pub(crate) fn tags(text: &str) -> Result<Tags, String> {
         "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
         "refused" if count <= 63 => Ok(Tags::Refused(count)),
         "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
-        _ => Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, refused:0 to 63 or \
-                 renamed:0 to 255"
+        "assigned" if (1..=63).contains(&count) => Ok(Tags::Assigned(count)),
+        _ => Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, refused:0 to 63, \
+                 renamed:0 to 255 or assigned:1 to 63"
             .into()),
     }
 }
@@ -356,6 +357,7 @@ fn tags_text(tags: Tags) -> String {
         Tags::Broadcast(count) => format!("broadcast:{count}"),
         Tags::Refused(count) => format!("refused:{count}"),
         Tags::Renamed(count) => format!("renamed:{count}"),
+        Tags::Assigned(count) => format!("assigned:{count}"),
     }
 }
 
@@ -366,7 +368,9 @@ mod tests {
     #[test]
     fn tags_are_parsed_as_printed() {
         let (broadcast, refused) = (Tags::Broadcast(9), Tags::Refused(63));
-        for kind in [Tags::PerCpu(0), Tags::Global(63), broadcast, refused, Tags::Renamed(3)] {
+        let by_kernel = [Tags::Renamed(3), Tags::Assigned(1)];
+        let all = [Tags::PerCpu(0), Tags::Global(63), broadcast, refused];
+        for kind in all.into_iter().chain(by_kernel) {
             assert_eq!(tags(&tags_text(kind)), Ok(kind));
         }
         for bad in ["", "per-cpu", "per-cpu:3", "global:64", "own:1", "global:x"] {

@@ -107,6 +107,7 @@ Rules:
 Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run 0 | unmap 0.1'.
   run S, idle, leave, offline-online      run a thread of space S; become idle; drop the space; ...
   map S.P, unmap S.P, unmap-masked S.P    map or unmap a page; the last with interrupts masked
+  unmap-asleep S.P                        unmap a page, and sleep until the flush is done
   protect S.P, reclaim S.P, migrate S.P   write-protect, reclaim or migrate a page
   unmap-table S.T, unmap-kernel T         unmap a page table with its pages; unmap a kernel page
   unmap-kernel-table                      unmap the kernel's page table with its pages

@@ -11,6 +11,9 @@ pub(super) enum ExplainError {
     /// The format shows call sites, and the result has none.
     #[error("--cpu and --compare have no such format")]
     OnlyTables,
+    /// `--pid` with a recording, or several numbers with a text.
+    #[error("--pid selects one process of another tool's file")]
+    OneProgram,
     #[error("no temporary directory: {0}")]
     NoDirectory(#[source] io::Error),
     /// The limits that a program exceeds.
@@ -24,7 +27,7 @@ pub(super) enum ExplainError {
 impl UserError for ExplainError {
     fn exit_status(&self) -> u8 {
         match self {
-            Self::NoCpu { .. } | Self::OnlyTables => BAD_INPUT,
+            Self::NoCpu { .. } | Self::OnlyTables | Self::OneProgram => BAD_INPUT,
             Self::Exceeded(_) => FOUND,
             Self::NoDirectory(_) | Self::Undecided => CANNOT_RUN,
         }
@@ -34,6 +37,7 @@ impl UserError for ExplainError {
         match self {
             Self::NoCpu { last, .. } => format!("--cpu N, with N from 0 to {last}"),
             Self::OnlyTables => "use --format text or --format json".to_owned(),
+            Self::OneProgram => "give a recording without --pid, a text with one".to_owned(),
             Self::NoDirectory(_) => "name a file for the recording with --output FILE".to_owned(),
             Self::Exceeded(_) => {
                 "compare with an earlier recording: shootdown explain --compare EARLIER FILE"

@@ -32,6 +32,15 @@ pub(super) struct Findings {
     pub(super) balance: Option<Balanced>,
     pub(super) overhead: Overhead,
     pub(super) recording: About,
+    /// The runs of the command, by requests, if there are several.
+    pub(super) runs: Vec<Run>,
+}
+
+/// The totals of a run of the command.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) requests: u64,
+    pub(super) cpu_share: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -201,12 +210,13 @@ impl Findings {
                 cpus: analysis.header.cpus,
                 time_ns: analysis.time_ns,
             },
+            runs: Vec::new(),
         }
     }
 }
 
 impl Total {
-    fn of(analysis: &Analysis, Explanation { total, causes, .. }: &Explanation) -> Self {
+    pub(super) fn of(analysis: &Analysis, Explanation { total, causes, .. }: &Explanation) -> Self {
         let unknown = causes.iter().filter(|(cause, _)| analysis.causes.name(*cause) == "unknown");
         let unknown: u64 = unknown.map(|(_, sum)| sum.requests).sum();
         let attributed = total.requests - unknown;

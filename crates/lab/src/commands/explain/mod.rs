@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, ValueEnum};
 use shootdown_explain::{Analysis, Costs, Explanation};
 
-use super::record::{self, Follow, ProgramOutput, Purpose, StackOptions};
+use super::import;
+use super::record::{self, Follow, Live, ProgramOutput, Purpose, StackOptions};
+use crate::converted::{beginning, converted};
 use crate::error::Failure;
 use crate::output::{Existing, print};
 use crate::recordings::{open_intact_part, refused};
@@ -36,15 +38,17 @@ use budget::Budget;
 use compare::Comparison;
 use cpu::{Beside, Interrupts, OfCpu};
 use error::ExplainError;
-use findings::{Findings, Overhead};
+use findings::{Findings, Overhead, Run, Total};
 pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown explain -- ./server --threads 2
+  shootdown explain --runs 5 -- ./server --threads 2
   shootdown explain --pid 4711 --duration 10s
   shootdown explain server.shootdown
+  shootdown explain perf.data --pid 4711
   shootdown explain server.shootdown --format json
   shootdown explain server.shootdown --format flamegraph > server.svg
   shootdown explain --all --cpu 3 --duration 10s
@@ -60,9 +64,12 @@ exceeded.";
 /// The options of `shootdown explain`.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("selected").args(["recording", "pid", "cgroup", "all", "command"])
-    .required(true))]
+    .required(true).multiple(true))]
+#[command(group = ArgGroup::new("running").args(["pid", "cgroup", "all", "command"]))]
 pub(crate) struct Explain {
-    /// A recording, as `shootdown record` writes it
+    /// A recording, or what `shootdown import` reads: perf.data, trace.dat, their tools' text. With
+    /// --pid, the process of that text
+    #[arg(conflicts_with_all = ["cgroup", "all", "command", "duration"])]
     recording: Option<PathBuf>,
     #[command(flatten)]
     selection: Selection,
@@ -87,6 +94,11 @@ pub(crate) struct Explain {
     /// Keep the recording of a command or of running programs as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "recording")]
     output: Option<PathBuf>,
+    /// Run CMD N times, print the spread of its requests, and explain the run with the median
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "command",
+          conflicts_with_all = ["output", "cpu"],
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
     /// The side that selects the calls and faults of CMD among those of all programs [default:
     /// recorder, if other programs use at most a quarter of the CPUs' time]
     #[arg(long, value_enum, value_name = "SIDE", conflicts_with_all = ["recording", "output"])]
@@ -124,14 +136,29 @@ impl Explain {
         if !self.format.has_tables() && (self.cpu.is_some() || self.compare.is_some()) {
             return Err(ExplainError::OnlyTables.into());
         }
-        if let Some(recording) = &self.recording {
-            return self.explain(recording, Overhead::default(), None);
-        }
         let directory = tempfile::tempdir().map_err(ExplainError::NoDirectory)?;
-        let path = match &self.output {
-            Some(path) => path.clone(),
-            None => directory.path().join("recording"),
-        };
+        if let Some(file) = &self.recording {
+            let read = |file| recording_of(file, &self.selection.pid, directory.path());
+            let earlier = self.compare.as_deref().map(read).transpose()?;
+            let recording = read(file)?;
+            return self.explain(&recording, Overhead::default(), (None, earlier.as_ref()));
+        }
+        let before = Interrupts::now();
+        if let (Some(cpu), Some(cpus)) = (self.cpu, before.cpus()) {
+            refuse_missing(cpu, cpus)?;
+        }
+        if self.runs > 1 {
+            let (recording, overhead) = self.median_run(directory.path())?;
+            return self.explain(&recording, overhead, (None, None));
+        }
+        let path = self.output.clone().unwrap_or_else(|| directory.path().join("recording"));
+        let live = self.record(&path)?;
+        let overhead = self.overhead(&live);
+        let beside = Beside { calls: live.other_calls, before, after: Interrupts::now() };
+        self.explain(&Recording::at(&path), overhead, (Some(&beside), None))
+    }
+
+    fn record(&self, path: &Path) -> Result<Live, Failure> {
         let purpose = match self.output {
             Some(_) => Purpose::Keep,
             None => Purpose::Explain(self.follow),
@@ -141,28 +168,41 @@ impl Explain {
             _ => ProgramOutput::Errors,
         };
         let how = (&self.stacks, purpose, program_output);
-        let before = Interrupts::now();
-        if let (Some(cpu), Some(cpus)) = (self.cpu, before.cpus()) {
-            refuse_missing(cpu, cpus)?;
-        }
-        let live = record::to_file(&path, Existing::Keep, &self.selection, &self.command, how)?;
-        let overhead = Overhead {
+        record::to_file(path, Existing::Keep, &self.selection, &self.command, how)
+    }
+
+    fn overhead(&self, live: &Live) -> Overhead {
+        Overhead {
             stacks_lost: Some(live.stacks_lost),
             stack_rate_hz: self.stacks.rate_hz(),
             recorder_cpu_ns: Some(live.recorder_cpu_ns),
             ..Overhead::default()
-        };
-        let beside = Beside { calls: live.other_calls, before, after: Interrupts::now() };
-        self.explain(&path, overhead, Some(&beside))
+        }
+    }
+
+    /// Records the command several times. Returns the run with the median of the requests.
+    fn median_run(&self, directory: &Path) -> Result<(Recording, Overhead), Failure> {
+        let mut recorded = Vec::new();
+        for run in 0..self.runs {
+            let path = directory.join(run.to_string());
+            let overhead = self.overhead(&self.record(&path)?);
+            let (analysis, explanation, _) = analysed(&Recording::at(&path))?;
+            let Total { sum, cpu_share, .. } = Total::of(&analysis, &explanation);
+            recorded.push((Run { requests: sum.requests, cpu_share }, path, overhead));
+        }
+        recorded.sort_by_key(|(run, ..)| run.requests);
+        let runs = recorded.iter().map(|(run, ..)| *run).collect();
+        let (_, path, overhead) = recorded.swap_remove((recorded.len() - 1) / 2);
+        Ok((Recording { runs, ..Recording::at(&path) }, overhead))
     }
 
     fn explain(
         &self,
-        path: &Path,
+        recording: &Recording,
         overhead: Overhead,
-        beside: Option<&Beside>,
+        (beside, earlier): (Option<&Beside>, Option<&Recording>),
     ) -> Result<(), Failure> {
-        let (analysis, explanation, is_whole) = analysed(path)?;
+        let (analysis, explanation, is_whole) = analysed(recording)?;
         if let Some(cpu) = self.cpu {
             refuse_missing(cpu, analysis.header.cpus)?;
             let of_cpu = OfCpu::of(cpu, &analysis, &explanation, beside);
@@ -177,9 +217,10 @@ impl Explain {
         }
         let has_advice = self.format.has_tables() && self.compare.is_none();
         let prediction = if has_advice { self.predict } else { Prediction::Count };
-        let advice = predict::advice(prediction, path, &analysis, &explanation);
-        let findings = Findings::new(&analysis, &explanation, advice, overhead);
-        if let Some(earlier) = &self.compare {
+        let advice = predict::advice(prediction, &recording.path, &analysis, &explanation);
+        let mut findings = Findings::new(&analysis, &explanation, advice, overhead);
+        findings.runs.clone_from(&recording.runs);
+        if let Some(earlier) = earlier {
             return self.compare(&findings, earlier);
         }
         match self.format {
@@ -196,9 +237,9 @@ impl Explain {
         }
     }
 
-    fn compare(&self, findings: &Findings, earlier: &Path) -> Result<(), Failure> {
+    fn compare(&self, findings: &Findings, earlier: &Recording) -> Result<(), Failure> {
         let (analysis, explanation, _) = analysed(earlier)?;
-        let advice = predict::advice(Prediction::Count, earlier, &analysis, &explanation);
+        let advice = predict::advice(Prediction::Count, &earlier.path, &analysis, &explanation);
         let earlier = Findings::new(&analysis, &explanation, advice, Overhead::default());
         let comparison = Comparison::of(&earlier, findings);
         let text = match self.format {
@@ -213,8 +254,44 @@ fn refuse_missing(cpu: u32, cpus: u32) -> Result<(), ExplainError> {
     if cpu < cpus { Ok(()) } else { Err(ExplainError::NoCpu { cpu, last: cpus.saturating_sub(1) }) }
 }
 
+/// A recording, or one that was made of another tool's file.
+struct Recording {
+    path: PathBuf,
+    /// `false` if the other file was cut, or its tool lost events.
+    is_whole: bool,
+    /// All runs of the command, by requests, if there are several. The recording is of one of them.
+    runs: Vec<Run>,
+}
+
+impl Recording {
+    fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), is_whole: true, runs: Vec::new() }
+    }
+}
+
+/// Returns the recording at `file`. If the file is another tool's, makes one of its process `pids`
+/// in `directory`.
+fn recording_of(file: &Path, pids: &[u32], directory: &Path) -> Result<Recording, Failure> {
+    let directory = tempfile::Builder::new().disable_cleanup(true).tempdir_in(directory);
+    let directory = directory.map_err(ExplainError::NoDirectory)?;
+    let text = converted(file, directory.path())?;
+    match (beginning(&text.path).first(), pids) {
+        // A recording begins like this. Errors of files that cannot be read are its reader's.
+        (None | Some(0x89), []) => {
+            Ok(Recording { is_whole: text.is_whole, ..Recording::at(&text.path) })
+        }
+        (None | Some(0x89), _) | (_, [_, _, ..]) => Err(ExplainError::OneProgram.into()),
+        (Some(_), pids) => {
+            let path = directory.path().join("recording");
+            let is_whole = import::of_text((&text.path, file), pids.first().copied(), &path)?;
+            Ok(Recording { is_whole: is_whole && text.is_whole, ..Recording::at(&path) })
+        }
+    }
+}
+
 /// Reads a recording, and sums its flushes. The last result is `false` if the file was cut.
-fn analysed(path: &Path) -> Result<(Analysis, Explanation, bool), Failure> {
+fn analysed(recording: &Recording) -> Result<(Analysis, Explanation, bool), Failure> {
+    let path = recording.path.as_path();
     let costs = Costs::MODEL;
     let mut reader = open_intact_part(path)?;
     let analysis = Analysis::of(&mut reader, costs).map_err(|error| refused(path, error))?;
@@ -227,5 +304,5 @@ fn analysed(path: &Path) -> Result<(Analysis, Explanation, bool), Failure> {
         let _ = writeln!(io::stderr(), "warning: {lost} events were lost, so counts are too small");
     }
     let explanation = Explanation::of(&analysis, costs);
-    Ok((analysis, explanation, reader.cut().is_none()))
+    Ok((analysis, explanation, recording.is_whole && reader.cut().is_none()))
 }

@@ -10,7 +10,7 @@ use shootdown_explain::{Analysis, Explanation};
 
 use super::findings::{AdviceRow, Findings, Overhead, SiteRow};
 use super::predict::{self, Prediction};
-use super::{analysed, flamegraph, text};
+use super::{Recording, analysed, flamegraph, text};
 use crate::error::{Failure, shown};
 use crate::render::page::{escaped, visible};
 use crate::render::table::Table;
@@ -36,7 +36,7 @@ impl Program {
     ///
     /// If the recording cannot be read.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, Failure> {
-        let (analysis, explanation, _) = analysed(path)?;
+        let (analysis, explanation, _) = analysed(&Recording::at(path))?;
         if explanation.total.requests == 0 {
             return Ok(None);
         }

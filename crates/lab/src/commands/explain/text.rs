@@ -2,7 +2,7 @@
 
 use shootdown_explain::Sum;
 
-use super::findings::{AdviceRow, Balanced, Findings, SiteRow, SufferedRow, Total};
+use super::findings::{AdviceRow, Balanced, Findings, Run, SiteRow, SufferedRow, Total};
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
@@ -21,6 +21,7 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     let mut text = answer(findings);
     let command = format!("`{}`", shown(findings.recording.command.join(" ")));
     text += &format!("\n{}\n", totals(findings, &command));
+    text += &spread(&findings.runs);
     if total.sum.requests > 0 {
         text += &format!("\n{}", causes(findings));
         for (number, caller) in (1..).zip(callers.iter().take(sites_max)) {
@@ -32,6 +33,25 @@ pub(super) fn findings(findings: &Findings, sites_max: usize) -> String {
     }
     text += &suffered(findings);
     text + &notes(findings)
+}
+
+/// Returns the spread of several runs, which are sorted by requests.
+fn spread(runs: &[Run]) -> String {
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return String::new() };
+    let median = runs[(runs.len() - 1) / 2];
+    let share = |pick: fn(f64, f64) -> f64| {
+        percent(runs.iter().map(|run| run.cpu_share).reduce(pick).unwrap_or_default())
+    };
+    format!(
+        "{} runs: {} to {} requests, median {}; {} to {} of CPU time. This is the run with the \
+         median.\n",
+        runs.len(),
+        grouped(first.requests),
+        grouped(last.requests),
+        grouped(median.requests),
+        share(f64::min),
+        share(f64::max),
+    )
 }
 
 /// Returns `true` if shootdowns take enough of the program's CPU time to advise a change.

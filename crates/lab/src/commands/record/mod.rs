@@ -285,8 +285,9 @@ pub(crate) fn to_file(
         command: command.to_vec(),
         ..Record::quiet(path, selection, stacks)
     };
+    let before = process_time();
     let recorded = kept(record(&options, User::new(Loudness::Quiet)?, None))?;
-    let recorder_cpu_ns = process_time().as_nanos() as u64;
+    let recorder_cpu_ns = (process_time() - before).as_nanos() as u64;
     let Recorded { written, other_calls, .. } = recorded;
     Ok(Live { stacks_lost: written.stacks_lost, recorder_cpu_ns, other_calls })
 }

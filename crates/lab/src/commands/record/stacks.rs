@@ -1,6 +1,7 @@
 //! The call stacks of flush requests, and the traced events that they belong to.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
@@ -27,6 +28,12 @@ pub(crate) struct StackOptions {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     stack_rate: u32,
+    /// A directory with the debug data of stripped programs and libraries, by build ID, besides
+    /// /usr/lib/debug; can be given several times
+    ///
+    /// If DEBUGINFOD_URLS names servers, `debuginfod-find` is asked as well.
+    #[arg(long, value_name = "PATH")]
+    debug_dir: Vec<PathBuf>,
 }
 
 /// The values of `--stacks`.
@@ -50,7 +57,8 @@ impl StackOptions {
             Some(How::Fp) => Unwinding::FramePointers,
             Some(How::None) => return None,
         };
-        Some(Options { tracepoint, rate_hz: self.stack_rate.into(), unwinding })
+        let debug_directories = self.debug_dir.clone();
+        Some(Options { tracepoint, rate_hz: self.stack_rate.into(), unwinding, debug_directories })
     }
 }
 

@@ -12,6 +12,8 @@ use super::hooks::Hook;
 use super::symbols::Symbols;
 
 const NAME: &str = "libshootdown_sanitizer.so";
+/// The place in a package, from the folder of the command.
+const INSTALLED: &str = "../lib/shootdown/libshootdown_sanitizer.so";
 
 /// The plugin with its arguments.
 #[derive(Debug)]
@@ -24,7 +26,8 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Finds the plugin: at the path that the user gave, or beside this command.
+    /// Finds the plugin: at the path that the user gave, beside this command, or where a package
+    /// installs it.
     ///
     /// # Errors
     ///
@@ -33,9 +36,13 @@ impl Plugin {
         let out = NamedTempFile::new().map_err(SanitizeError::Temporary)?;
         let directory = std::env::current_exe().ok();
         let directory = directory.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-        let beside = [directory.join(NAME), directory.join("deps").join(NAME)];
-        let candidates = path.map_or(beside.to_vec(), |path| vec![path.to_owned()]);
-        // Cargo leaves the plugin at either place. The newer is that of the last build.
+        let places = [NAME.into(), Path::new("deps").join(NAME), INSTALLED.into()];
+        let candidates = path.map_or_else(
+            || places.map(|place: PathBuf| directory.join(place)).to_vec(),
+            |path| vec![path.to_owned()],
+        );
+        // Cargo leaves the plugin at the first or the second place. The newer is that of the last
+        // build.
         let built = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
         let found = candidates.iter().filter(|path| path.is_file()).max_by_key(built);
         let path = found.cloned().ok_or_else(|| SanitizeError::NoPlugin(candidates[0].clone()))?;

@@ -16,6 +16,7 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
         Mode::Reuse => ("frame", "has a new owner"),
         Mode::Permission => ("frame", "is not mapped with this permission any more"),
         Mode::Tables => ("page table", "has a new owner"),
+        Mode::Speculation => ("page or table", "must not be used, and may be cached unused"),
     };
     let verb = if report.is_used { "uses" } else { "can use" };
     let privilege = if report.in_user_mode { "user mode" } else { "the kernel" };
@@ -29,7 +30,12 @@ pub(super) fn fault(report: &Report, number: usize, symbols: &Symbols, plugin: &
         if *mode == Mode::Tables { "pointer" } else { "translation" },
         bytes(report.bytes),
     );
-    let _ = writeln!(text, "  filled    at time {}, by {}", filled.time, place(filled.pc));
+    let _ = match mode {
+        Mode::Speculation => {
+            writeln!(text, "  allowed   from time {} on, and not used", filled.time)
+        }
+        _ => writeln!(text, "  filled    at time {}, by {}", filled.time, place(filled.pc)),
+    };
     match report.change {
         Some(change) => {
             let (time, by, pc) = (change.at.time, change.cpu, place(change.at.pc));

@@ -11,7 +11,7 @@
 //! that it has loaded.
 
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{self, Relaxed};
 
 use crate::base::cache_padded::CachePadded;
 use crate::base::memory::{Memory, Word, order};
@@ -20,7 +20,7 @@ use crate::base::rules::Rule;
 /// One CPU's bell.
 ///
 /// Rings write one cache line, and waiters read another one. So a ring does not disturb a waiter,
-/// which fetches its line again only after the owner has written it. A round number has 61 bits,
+/// which fetches its line again only after the owner has written it. A round number has 60 bits,
 /// which last for decades.
 #[repr(C)]
 pub(crate) struct Bell<M: Memory> {
@@ -36,7 +36,9 @@ const RUNG: u64 = 1;
 const ATTENDED: u64 = 2;
 /// The owner is offline: it handles no rings, and no flush waits for it.
 const DISCONNECTED: u64 = 4;
-const ROUND: u64 = 8;
+/// A waiter sleeps until the owner has answered: the owner must wake it.
+const AWAITED: u64 = 8;
+const ROUND: u64 = 16;
 
 /// Result of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,8 @@ enum WhenRung {
 #[derive(PartialEq, Eq)]
 enum Left {
     Quiet,
+    /// Quiet, and a waiter sleeps.
+    Awaited,
     Rung,
     Begun(Round),
 }
@@ -170,23 +174,29 @@ impl<M: Memory> Bell<M> {
     }
 
     /// Stops attending to the bell, unless a CPU has rung since the last round began. Then this
-    /// begins and returns a new round.
+    /// begins and returns a new round. Calls `wake` if the bell is quiet now and waiters sleep.
     ///
     /// The ringing CPU sent no interrupt, because the bell was attended. So the owner must do the
     /// new round. Without it, the ringing CPU waits forever. See [`Rule::RecheckBell`].
     #[inline]
-    pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
+    pub(crate) fn leave(&self, machine: &M, wake: impl FnOnce()) -> Option<Round> {
         match self.leave_or(machine, WhenRung::Begin) {
-            Left::Begun(round) => Some(round),
-            Left::Quiet | Left::Rung => None,
+            Left::Begun(round) => return Some(round),
+            Left::Awaited => wake(),
+            Left::Quiet | Left::Rung => {}
         }
+        None
     }
 
     /// Stops attending to the bell in any case. Returns `true` if a CPU has rung since the last
     /// round began. The owner must then send itself the interrupt, because that CPU has not sent
-    /// one.
-    pub(crate) fn hang_up(&self, machine: &M) -> bool {
-        self.leave_or(machine, WhenRung::HangUp) == Left::Rung
+    /// one. Calls `wake` as [`leave`](Self::leave) does.
+    pub(crate) fn hang_up(&self, machine: &M, wake: impl FnOnce()) -> bool {
+        let left = self.leave_or(machine, WhenRung::HangUp);
+        if left == Left::Awaited {
+            wake();
+        }
+        left == Left::Rung
     }
 
     #[inline]
@@ -196,17 +206,35 @@ impl<M: Memory> Bell<M> {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return Left::Quiet;
         }
-        // Relaxed: an expected value. Both read-modify-writes below have a rule.
+        // Relaxed: an expected value. Both read-modify-writes have a rule.
+        let found = self.rung.0.load(Relaxed);
+        // Relaxed: a failed exchange is repeated.
+        let exchange = || self.rung.0.compare_exchange(found, found & !ATTENDED, release, Relaxed);
+        if found & (RUNG | AWAITED) == 0 && exchange().is_ok() {
+            return Left::Quiet;
+        }
+        self.leave_slow(machine, when_rung, release)
+    }
+
+    /// Leaves a bell that is rung, or for whose answer a waiter sleeps.
+    #[cold]
+    #[inline(never)]
+    fn leave_slow(&self, machine: &M, when_rung: WhenRung, release: Ordering) -> Left {
+        // Relaxed: as above.
         let mut found = self.rung.0.load(Relaxed);
         loop {
             if found & RUNG != 0 && when_rung == WhenRung::Begin {
                 return Left::Begun(self.begin_round_of(machine, found));
             }
-            let left = found & !ATTENDED;
+            // If the bell is rung, waiters are woken when the next round is over. Otherwise, the
+            // exchange also acquires, so that the owner finds what a waiter did before it set the
+            // flag: see WakeRelease.
+            let awaited = if found & RUNG == 0 { found & AWAITED } else { 0 };
+            let left = found & !(ATTENDED | awaited);
             // Relaxed: a failed exchange is repeated.
             match self.rung.0.compare_exchange(found, left, release, Relaxed) {
                 Ok(_) if found & RUNG != 0 => return Left::Rung,
-                Ok(_) => return Left::Quiet,
+                Ok(_) => return if awaited == 0 { Left::Quiet } else { Left::Awaited },
                 Err(newer) => found = newer,
             }
         }
@@ -259,10 +287,18 @@ impl<M: Memory> Bell<M> {
         self.answered.0.load(order(machine, Rule::WaitAcquire)) >= ticket.0
     }
 
+    /// Requests that the owner wakes waiters when it next leaves the bell. Returns `false` if the
+    /// owner may have left it already, and wakes nobody. See [`Rule::RecheckAnswer`].
+    pub(crate) fn request_wake(&self, machine: &M) -> bool {
+        let found = self.rung.0.fetch_or(AWAITED, order(machine, Rule::WakeRelease));
+        let has_left = found & DISCONNECTED != 0 || found & (RUNG | ATTENDED) == 0;
+        !has_left || machine.breaks(Rule::RecheckAnswer)
+    }
+
     /// Connects the bell of an owner that comes online. No CPU that rang before waits for it.
     pub(crate) fn connect(&self) {
         // Relaxed: the owner does whatever a ring relies on after OnlineSync, which follows.
-        self.rung.0.fetch_and(!(DISCONNECTED | RUNG), Relaxed);
+        self.rung.0.fetch_and(!(DISCONNECTED | RUNG | AWAITED), Relaxed);
     }
 
     /// Disconnects the bell of an owner that goes offline, and has used its last translation: no
@@ -270,8 +306,8 @@ impl<M: Memory> Bell<M> {
     ///
     /// This also counts as a round, for waiters that have a ticket and may poll again only after
     /// the owner is back online. If the owner has stopped at any place of its code, another CPU
-    /// calls this instead.
-    pub(crate) fn disconnect(&self, machine: &M) {
+    /// calls this instead. Calls `wake` if waiters sleep.
+    pub(crate) fn disconnect(&self, machine: &M, wake: impl FnOnce()) {
         // Relaxed: the flags read here are the owner's, which is the caller or has stopped.
         let found = self.rung.0.load(Relaxed);
         if found & DISCONNECTED != 0 {
@@ -280,6 +316,9 @@ impl<M: Memory> Bell<M> {
         let change = ROUND + DISCONNECTED - (found & ATTENDED);
         let before = self.rung.0.fetch_add(change, order(machine, Rule::DisconnectRelease));
         self.end_round(machine, Round(before + change));
+        if before & AWAITED != 0 {
+            wake();
+        }
     }
 
     /// Returns `true` if the owner attends to no ring. For the owner's own NMI, which observes the

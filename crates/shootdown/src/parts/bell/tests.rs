@@ -14,9 +14,13 @@ fn handler_on_attended_bell_leaves_it_quiet() {
     let ticket = bell.ticket(machine).unwrap();
     let round = bell.begin_round(machine).unwrap();
     bell.end_round(machine, round);
-    assert_eq!(bell.leave(machine), None);
+    assert_eq!(bell.leave(machine, || ()), None);
     assert!(bell.has_answered(machine, ticket));
-    assert_eq!(bell.leave(machine), None, "the waiter leaves the bell after its handler did");
+    assert_eq!(
+        bell.leave(machine, || ()),
+        None,
+        "the waiter leaves the bell after its handler did"
+    );
     assert_eq!(bell.ticket(machine), None);
     assert_eq!(bell.ring(machine), Rung::First);
 }
@@ -29,7 +33,7 @@ fn round_satisfies_rings_before_its_begin() {
     assert_eq!(bell.ring(machine), Rung::Disconnected);
     bell.connect();
     for rounds in 0..3 {
-        assert_eq!((bell.begin_round(machine), bell.leave(machine)), (None, None));
+        assert_eq!((bell.begin_round(machine), bell.leave(machine, || ())), (None, None));
         assert_eq!(bell.ticket(machine), None, "no CPU has rung");
         assert_eq!(bell.ring(machine), Rung::First);
         assert_eq!(bell.ring(machine), Rung::Coalesced);
@@ -42,10 +46,10 @@ fn round_satisfies_rings_before_its_begin() {
         assert!(!bell.has_answered(machine, early));
         bell.end_round(machine, first);
         assert!(bell.has_answered(machine, early) && !bell.has_answered(machine, late));
-        let second = bell.leave(machine).expect("the bell was rung during the first round");
+        let second = bell.leave(machine, || ()).expect("the bell was rung during the first round");
         bell.end_round(machine, second);
         assert!(bell.has_answered(machine, late));
-        assert_eq!(bell.leave(machine), None);
+        assert_eq!(bell.leave(machine, || ()), None);
         assert_eq!(late, Ticket(2 * rounds + 2));
     }
 }
@@ -58,17 +62,17 @@ fn bell_left_by_hang_up_stays_rung() {
     bell.connect();
     assert_eq!(bell.ring(machine), Rung::First);
     bell.end_round(machine, bell.begin_round(machine).unwrap());
-    assert!(!bell.hang_up(machine), "no CPU has rung");
+    assert!(!bell.hang_up(machine, || ()), "no CPU has rung");
     assert_eq!(bell.ring(machine), Rung::First);
     bell.end_round(machine, bell.begin_round(machine).unwrap());
     assert_eq!(bell.ring(machine), Rung::Coalesced);
     let ticket = bell.ticket(machine).unwrap();
-    assert!(bell.hang_up(machine), "the owner must interrupt itself");
+    assert!(bell.hang_up(machine, || ()), "the owner must interrupt itself");
     assert_eq!(bell.ring(machine), Rung::Coalesced);
     assert!(!bell.has_answered(machine, ticket));
     bell.end_round(machine, bell.begin_round(machine).unwrap());
     assert!(bell.has_answered(machine, ticket));
-    assert_eq!(bell.leave(machine), None);
+    assert_eq!(bell.leave(machine, || ()), None);
     assert_eq!(bell.ring(machine), Rung::First);
 }
 
@@ -81,11 +85,11 @@ fn offline_and_online_again_satisfies_earlier_ticket() {
     for _ in 0..3 {
         assert_eq!(bell.ring(machine), Rung::First);
         bell.end_round(machine, bell.begin_round(machine).unwrap());
-        assert_eq!(bell.leave(machine), None);
+        assert_eq!(bell.leave(machine, || ()), None);
     }
     assert_eq!(bell.ring(machine), Rung::First);
     let ticket = bell.ticket(machine).unwrap();
-    bell.disconnect(machine);
+    bell.disconnect(machine, || ());
     assert_eq!(bell.ring(machine), Rung::Disconnected);
     assert_eq!(bell.ticket(machine), None);
     bell.connect();
@@ -122,7 +126,7 @@ fn disconnection_ends_what_a_stopped_owner_began() {
         assert_eq!((bell.is_quiet(), state.is_masked()), (false, is_masked));
         let ticket = bell.ticket(machine).unwrap();
         for _ in 0..2 {
-            bell.disconnect(machine);
+            bell.disconnect(machine, || ());
             assert_eq!(bell.state(), BellState::Disconnected);
             assert_eq!(bell.state().is_masked(), Some(true));
             assert!(bell.has_answered(machine, ticket) && bell.ticket(machine).is_none());
@@ -131,4 +135,46 @@ fn disconnection_ends_what_a_stopped_owner_began() {
         bell.connect();
         assert_eq!((bell.state(), bell.ring(machine)), (BellState::Quiet, Rung::First));
     }
+}
+
+/// The owner wakes waiters when its bell becomes quiet, or disconnected, and not while it is rung.
+#[test]
+fn awaited_owner_wakes_once_it_has_answered() {
+    let engine = Soft::<Host>::engine(Config::default());
+    let machine = engine.machine();
+    let bell = Bell::<Soft<Host>>::default();
+    assert!(!bell.request_wake(machine), "the bell is disconnected");
+    bell.connect();
+    assert!(!bell.request_wake(machine), "the bell is quiet");
+    let woken = core::cell::Cell::new(0);
+    let wake = || woken.set(woken.get() + 1);
+    bell.leave(machine, wake);
+    assert_eq!(woken.take(), 1, "a request that was refused may wake");
+    for hangs_up in [false, true] {
+        bell.ring(machine);
+        assert!(bell.request_wake(machine));
+        let round = bell.begin_round(machine).unwrap();
+        assert!(bell.request_wake(machine), "a round has begun");
+        bell.end_round(machine, round);
+        bell.ring(machine);
+        let rung = if hangs_up {
+            assert!(bell.hang_up(machine, wake));
+            bell.begin_round(machine)
+        } else {
+            bell.leave(machine, wake)
+        };
+        assert_eq!(woken.get(), 0, "the bell is rung");
+        bell.end_round(machine, rung.unwrap());
+        let is_rung = if hangs_up {
+            bell.hang_up(machine, wake)
+        } else {
+            bell.leave(machine, wake).is_some()
+        };
+        assert_eq!((is_rung, woken.take()), (false, 1));
+        assert_eq!((bell.leave(machine, wake), woken.get()), (None, 0), "once for each request");
+    }
+    bell.ring(machine);
+    assert!(bell.request_wake(machine));
+    bell.disconnect(machine, wake);
+    assert_eq!(woken.take(), 1);
 }

@@ -49,19 +49,20 @@ impl PageSize {
 }
 
 /// The extent of a flush: up to [`MAX_PAGES`](Extent::MAX_PAGES) consecutive pages of one size, or
-/// the whole space. A flag records that page tables above it are about to be freed.
+/// the whole space. A flag records that page tables above it are about to be freed. Another one
+/// records that the extent is [long](Extent::long): its pages may consist of smaller ones.
 ///
 /// An extent fits in one word. So a [`Space`](crate::Space) can keep a log of its last flushes,
 /// which other CPUs read without a lock:
 ///
 /// ```text
-///  63                     18 17      13    12     11         0
-/// ┌─────────────────────────┬──────────┬────────┬─────────────┐
-/// │ first address / 4 KiB   │ shift-12 │ tables │ pages       │   pages = 0: the whole space,
-/// └─────────────────────────┴──────────┴────────┴─────────────┘   or nothing if shift-12 = 31
+///  63                  19 18      14    13      12   11       0
+/// ┌──────────────────────┬──────────┬────────┬──────┬──────────┐
+/// │ first address / 4 KiB│ shift-12 │ tables │ long │ pages    │   pages = 0: the whole space,
+/// └──────────────────────┴──────────┴────────┴──────┴──────────┘   or nothing if shift-12 = 31
 /// ```
 ///
-/// The address field holds bits 12 to 57 of the address, and the highest of them is the sign. No
+/// The address field holds bits 12 to 56 of the address, and the highest of them is the sign. No
 /// machine has more address bits (x86 has 57 with five levels of tables). Bits 56 to 63 of an
 /// address must therefore be equal. If they are not, the address carries metadata that the caller
 /// has not masked off (Arm's TBI and MTE, x86's LAM). Such an extent is the whole space, because a
@@ -71,17 +72,21 @@ impl PageSize {
 pub struct Extent(u64);
 
 impl Extent {
-    /// Largest number of pages in an extent; with more, it is the whole space. That is 16 MiB of
-    /// small pages. No CPU would invalidate as many one by one, but a CPU with range operations can
-    /// cover them (`TLBI RVAE1`). Without range operations, Linux on arm64 still invalidates up to
-    /// 511 pages one by one.
+    /// Largest number of pages in an extent; with more, it is the whole space, or
+    /// [long](Self::long). That is 16 MiB of small pages. No CPU would invalidate as many one by
+    /// one, but a CPU with range operations can cover them (`TLBI RVAE1`). Without range
+    /// operations, Linux on arm64 still invalidates up to 511 pages one by one.
     pub const MAX_PAGES: usize = 4095;
 
     const PAGES: u64 = 0xfff;
-    const TABLES: u64 = 1 << 12;
+    const LONG: u64 = 1 << 12;
+    const TABLES: u64 = 1 << 13;
     const SIZE: u64 = 0x1f << Self::SIZE_SHIFT;
-    const SIZE_SHIFT: u32 = 13;
-    const ADDRESS_SHIFT: u32 = 18;
+    const SIZE_SHIFT: u32 = 14;
+    const ADDRESS_SHIFT: u32 = 19;
+
+    /// A long extent counts in pages of 2^9 times the size: the next level of 4 KiB tables.
+    const LONG_STEP: u8 = 9;
 
     /// The page of 4 KiB that contains `address`.
     #[must_use]
@@ -120,17 +125,53 @@ impl Extent {
     /// has more than [`MAX_PAGES`](Self::MAX_PAGES) pages, or ends before it begins. An `end` of 0
     /// means the end of the 64-bit address space, unless the range also begins at 0.
     #[must_use]
+    #[inline]
     pub const fn range(range: Range<u64>, size: PageSize) -> Self {
         // In page numbers, so that nothing wraps at the top of the address space.
         let first = range.start >> size.shift();
         let last = range.end.wrapping_sub(1) >> size.shift();
+        // Wraps to a large number if the range ends before it begins.
+        let after_first = last.wrapping_sub(first);
         if range.start == range.end {
             return Self::empty();
         }
-        if last < first || last - first >= Self::MAX_PAGES as u64 {
+        if after_first >= Self::MAX_PAGES as u64 {
             return Self::whole();
         }
-        Self::pages(range.start, (last - first + 1) as usize, size)
+        Self::pages(range.start, (after_first + 1) as usize, size)
+    }
+
+    /// The pages of `size` that overlap the addresses of `range`, of which there may be more than
+    /// [`MAX_PAGES`](Self::MAX_PAGES): then the extent counts larger pages, and covers up to one of
+    /// these more at each end.
+    ///
+    /// A machine with range operations invalidates such a range (`TLBI RVAE1`; for a guest,
+    /// `RIPAS2E1`). Any other machine treats it as the whole space: see
+    /// [`Machine::flush_ceiling`](crate::Machine::flush_ceiling).
+    #[must_use]
+    pub const fn long(range: Range<u64>, size: PageSize) -> Self {
+        let (start, end, mut shift) = (range.start, range.end, size.shift);
+        let mut extent = Self::range(start..end, size);
+        // A range that ends before it begins may be within one large page.
+        let is_range = start <= end.wrapping_sub(1);
+        while is_range && extent.is_whole() && shift + Self::LONG_STEP <= 43 {
+            shift += Self::LONG_STEP;
+            extent = Self::range(start..end, PageSize { shift });
+        }
+        if extent.is_whole() || shift == size.shift { extent } else { Self(extent.0 | Self::LONG) }
+    }
+
+    /// Returns `true` if the extent is [long](Self::long): its pages may consist of smaller ones,
+    /// so that to invalidate one address of each is not enough.
+    #[must_use]
+    #[inline]
+    pub const fn is_long(self) -> bool {
+        self.0 & Self::LONG != 0
+    }
+
+    /// This extent, or the whole space if it is long.
+    pub(crate) const fn without_long(self) -> Self {
+        if self.is_long() { Self(self.0 & Self::TABLES) } else { self }
     }
 
     /// The whole address space.
@@ -180,12 +221,19 @@ impl Extent {
         self.0 & Self::PAGES == 0
     }
 
-    /// Returns `true` if this has at least one and at most `page_count_max` pages, and so is
-    /// neither empty nor the whole space.
+    /// The number of pages, for a comparison with a ceiling: a long extent has more than
+    /// [`MAX_PAGES`](Self::MAX_PAGES), and at most twice as many.
+    #[inline]
+    pub(crate) const fn weight(self) -> usize {
+        (self.0 & (Self::PAGES | Self::LONG)) as usize
+    }
+
+    /// Returns `true` if this has at least one and at most `page_count_max` pages by
+    /// [weight](Self::weight), and so is neither empty nor the whole space.
     #[inline]
     pub(crate) const fn page_count_within(self, page_count_max: usize) -> bool {
         // A page count of 0 wraps around.
-        (self.page_count() as u64).wrapping_sub(1) < page_count_max as u64
+        (self.weight() as u64).wrapping_sub(1) < page_count_max as u64
     }
 
     /// Returns `true` if page tables are about to be freed.
@@ -215,7 +263,8 @@ impl Extent {
         (self.0 & Self::PAGES) as usize
     }
 
-    /// Size of the pages; 4 KiB for the whole space.
+    /// Size of the pages; 4 KiB for the whole space. In a long extent, they may consist of smaller
+    /// ones.
     #[must_use]
     #[inline]
     pub const fn page_size(self) -> PageSize {
@@ -240,18 +289,17 @@ impl Extent {
     }
 
     /// The shortest extent that covers `self` and `other`, neither of which may be whole. `None` if
-    /// their page sizes differ, or if the result would be whole.
+    /// their page sizes differ, if only one is long, or if the result would be whole.
     pub(crate) fn joined_with(self, other: Self) -> Option<Self> {
         let size = self.page_size();
-        if size != other.page_size() {
+        if (self.0 ^ other.0) & (Self::SIZE | Self::LONG) != 0 {
             return None;
         }
         let first = self.start().min(other.start());
         let last = self.last_page().max(other.last_page());
         let count = usize::try_from(((last - first) >> size.shift()) + 1).ok()?;
-        let joined = Self::pages(first, count, size);
-        let tables = self.frees_tables() || other.frees_tables();
-        let joined = if tables { joined.freeing_tables() } else { joined };
+        let flags = (self.0 | other.0) & (Self::TABLES | Self::LONG);
+        let joined = Self(Self::pages(first, count, size).0 | flags);
         (!joined.is_unbounded()).then_some(joined)
     }
 
@@ -270,7 +318,7 @@ impl Extent {
         }
         let skipped = (other.start() - self.start()) >> shift;
         skipped + other.page_count() as u64 <= self.page_count() as u64
-            && (self.frees_tables() || !other.frees_tables())
+            && other.0 & !self.0 & (Self::TABLES | Self::LONG) == 0
             && !other.is_whole()
     }
 
@@ -303,6 +351,9 @@ impl fmt::Debug for Extent {
                 self.page_count(),
                 self.page_size().bytes() >> 10
             )?;
+        }
+        if self.is_long() {
+            f.write_str("+smaller")?;
         }
         if self.frees_tables() { f.write_str("+tables") } else { Ok(()) }
     }

@@ -9,6 +9,38 @@ fn too_many_pages_widen_to_the_whole_space() {
     assert!(Extent::range(0x1000..0x1000 + 4096 * 4096, PageSize::SIZE_4K).is_whole());
 }
 
+/// The first count that is long, and the last one before its pages become larger again.
+#[test]
+fn long_extent_counts_larger_pages() {
+    const START: u64 = 1 << 40;
+    let long = |start: u64, pages: u64| {
+        let extent = Extent::long(start..start + (pages << 12), PageSize::SIZE_4K);
+        assert!(extent.covers(start) && extent.covers(start + (pages << 12) - 1));
+        assert_eq!(Extent::from_bits(extent.to_bits()), extent);
+        (extent.page_count(), extent.page_size().shift(), extent.is_long())
+    };
+    assert_eq!(long(START, 4095), (4095, 12, false));
+    assert_eq!(long(START, 4096), (8, 21, true));
+    assert_eq!(long(START + 0x1000, 4096), (9, 21, true));
+    assert_eq!(long(START, 4095 << 9), (4095, 21, true));
+    assert_eq!(long(START, (4095 << 9) + 1), (8, 30, true));
+    assert!(Extent::long(0..1 << 55, PageSize::SIZE_4K).is_whole());
+    assert!(Extent::long(Range { start: 0x5000, end: 0x1000 }, PageSize::SIZE_4K).is_whole());
+    assert!(Extent::long(0x1000..0x1000, PageSize::SIZE_4K).is_empty());
+    let gigabyte = Extent::long(START..START + (1 << 30), PageSize::SIZE_4K);
+    assert_eq!(format!("{gigabyte:?}"), "0x10000000000+512x2048K+smaller");
+    assert!(!gigabyte.page_count_within(Extent::MAX_PAGES) && gigabyte.page_count_within(8191));
+    let exact = Extent::pages(START, 512, PageSize::SIZE_2M);
+    assert!(gigabyte.contains(exact) && !exact.contains(gigabyte), "it has smaller pages");
+    assert_eq!((gigabyte.joined_with(exact), exact.joined_with(gigabyte)), (None, None));
+    let next = Extent::long(START + (1 << 30)..START + (2 << 30), PageSize::SIZE_4K);
+    let both = Extent::long(START..START + (2 << 30), PageSize::SIZE_4K);
+    assert_eq!(gigabyte.joined_with(next), Some(both));
+    let tables = gigabyte.freeing_tables();
+    assert_eq!(tables.without_long(), Extent::whole().freeing_tables());
+    assert_eq!(exact.without_long(), exact);
+}
+
 #[test]
 fn range_without_addresses_is_empty() {
     for start in [0, 0x1000, 0x1800, u64::MAX] {

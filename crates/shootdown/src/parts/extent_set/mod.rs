@@ -56,7 +56,8 @@ impl ExtentSet {
     pub(crate) fn up_to(&self, page_count_max: usize) -> &[Extent] {
         const PAGES: [Extent; 1] = [Extent::whole()];
         const TABLES: [Extent; 1] = [Extent::whole().freeing_tables()];
-        if self.count < 2 || self.page_count() <= page_count_max {
+        let weight = || self.as_slice().iter().map(|extent| extent.weight()).sum::<usize>();
+        if self.count < 2 || weight() <= page_count_max {
             return self.as_slice();
         }
         if self.free_tables() { &TABLES } else { &PAGES }

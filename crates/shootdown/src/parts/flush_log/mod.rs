@@ -206,7 +206,7 @@ impl<M: Memory> FlushLog<M> {
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if seen + 1 == now {
             if let Some((extent, cause)) = self.read(machine, now) {
-                if !extent.is_unbounded() && extent.page_count() <= ceiling.of(cause) {
+                if !extent.is_unbounded() && extent.weight() <= ceiling.of(cause) {
                     return Missed::Ranges(Ranges::One(extent));
                 }
             }
@@ -236,8 +236,8 @@ impl<M: Memory> FlushLog<M> {
                 continue;
             }
             match cause {
-                Cause::Explicit => explicit += extent.page_count(),
-                Cause::Reclaim => reclaim += extent.page_count(),
+                Cause::Explicit => explicit += extent.weight(),
+                Cause::Reclaim => reclaim += extent.weight(),
             }
             if explicit > ceiling.explicit
                 || reclaim > ceiling.reclaim

@@ -231,3 +231,18 @@ fn extent_missed_twice_is_returned_once() {
     log.log.record(machine, 5, Extent::whole(), Explicit);
     assert_eq!((log.missed_count(4, 5, 33, 33), log.missed_count(3, 5, 33, 33)), (None, None));
 }
+
+/// Where the ceiling is that of ranges, and where it is the largest number of pages.
+#[test]
+fn long_extent_drops_everything_without_ranges() {
+    let log = Log::new();
+    let range = Extent::long(0..1 << 30, crate::parts::extent::PageSize::SIZE_4K);
+    log.log.record(log.engine.machine(), 1, range, Explicit);
+    log.record(2, 1, Explicit);
+    for seen in [0, 1] {
+        let count = |ceiling| log.missed_count(seen, 1 + seen, ceiling, ceiling);
+        assert_eq!((count(4095), count(8191)), (Some(1).filter(|_| seen == 1), Some(1)));
+    }
+    let ranges = |ceiling| log.missed_count(0, 2, ceiling, ceiling);
+    assert_eq!((ranges(4095), ranges(8191)), (None, Some(2)));
+}

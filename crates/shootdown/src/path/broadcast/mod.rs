@@ -262,7 +262,7 @@ impl Broadcast {
     /// Number of operations that a broadcast of `extents` takes; `None` if it should drop the whole
     /// tag instead.
     fn operations(&self, extents: &[Extent]) -> Option<usize> {
-        let count = |extent: &Extent| extent.page_count().div_ceil(self.pages_per_operation.max(1));
+        let count = |extent: &Extent| extent.weight().div_ceil(self.pages_per_operation.max(1));
         let operations = extents.iter().map(count).sum();
         let is_whole = extents.iter().any(|extent| extent.is_whole());
         (!is_whole && operations <= self.operation_ceiling).then_some(operations)
@@ -297,8 +297,15 @@ impl<M: Machine> Space<M> {
 impl<M: Machine> Pending<'_, M> {
     /// Completes the broadcast that this flush waits for, if this CPU has issued it. Otherwise
     /// rings the issuer, and adds it to the CPUs to wait for.
+    #[inline]
     pub(crate) fn complete_broadcast(&mut self) {
-        let Some(issuer) = self.issuer.take() else { return };
+        if let Some(issuer) = self.issuer.take() {
+            self.complete_broadcast_of(issuer);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_broadcast_of(&mut self, issuer: CpuId) {
         let machine = &self.engine.machine;
         if machine.breaks(Rule::CompleteBroadcasts) {
             return;

@@ -12,6 +12,7 @@
 
 use core::slice;
 
+use crate::base::ids::CpuId;
 use crate::base::memory::fence;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
@@ -24,6 +25,8 @@ use crate::path::notify::{Flush, RingTo, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::path::trace::pages_of;
+use crate::state::cpu_state::CpuState;
+use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -53,9 +56,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     #[inline]
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
         let _operation = self.begin();
-        let walkers =
-            if extent.frees_tables() { WalkerPolicy::Interrupt } else { WalkerPolicy::Ignore };
-        let began_ns = self.begin_trace();
+        let (walkers, began_ns) = (WalkerPolicy::of(extent), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         if !extent.is_empty() {
             let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
@@ -127,21 +128,49 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         walkers: WalkerPolicy,
         pending: &mut Pending<'e, M>,
     ) -> (u64, u64) {
-        let generation = self.begin_flush(space, extent.is_unbounded(), 1);
-        let cleared = match space.cpumask.others(self.machine(), self.id) {
-            Others::None if !self.is_pinned(space) => self.flush_alone(space, extent, generation),
-            Others::PerhapsDevices => {
-                self.flush_with_devices(space, extent, generation, walkers, pending)
-            }
-            _ => self.flush_among_others(space, extent, generation, walkers, pending),
+        let (generation, others) = self.begin_flush_of_one(space, extent);
+        let cleared = match others {
+            Others::None => self.flush_alone(space, extent, generation),
+            _ => self.flush_others(space, extent, generation, others, walkers, pending),
         };
         (generation, cleared)
+    }
+
+    /// Counts a flush of one extent, which is not empty. Returns its generation, and the others
+    /// that it concerns.
+    #[inline]
+    pub(crate) fn begin_flush_of_one(&self, space: &Space<M>, extent: Extent) -> (u64, Others) {
+        let generation = self.begin_flush(space, extent.is_unbounded(), 1);
+        match space.cpumask.others(self.machine(), self.id) {
+            // Devices that a broadcast reaches.
+            Others::None if self.is_pinned(space) => (generation, Others::PerhapsCpus),
+            others => (generation, others),
+        }
+    }
+
+    /// The rest of the flush of one extent, if others may be concerned. Returns the generation up
+    /// to which no CPU can walk unhooked tables any more.
+    #[inline]
+    pub(crate) fn flush_others(
+        &self,
+        space: &Space<M>,
+        extent: Extent,
+        generation: u64,
+        others: Others,
+        walkers: WalkerPolicy,
+        pending: &mut Pending<'e, M>,
+    ) -> u64 {
+        if others == Others::PerhapsDevices {
+            self.flush_with_devices(space, extent, generation, walkers, pending)
+        } else {
+            self.flush_among_others(space, extent, generation, walkers, pending)
+        }
     }
 
     /// Completes the flush of one extent that no other CPU must be notified of. Returns the
     /// generation up to which no CPU can walk unhooked tables any more.
     #[inline]
-    fn flush_alone(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
+    pub(crate) fn flush_alone(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
         // Not logged, because no other CPU has used the space lately and could catch up with it. A
         // CPU that comes nevertheless finds no log entry, and discards its tag.
         self.counters().flushes_local.add_unshared(1);
@@ -438,9 +467,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             machine.invalidate(slot.tag(), extent);
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(1);
-            self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
+            self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         } else {
-            self.catch_up_after_flush(space);
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
     }
 
@@ -450,25 +479,31 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return;
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
-        let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
+        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
         if self.seen_of_loaded(space) + extents.len() as u64 == generation
             && !extents[0].is_unbounded()
-            && page_count <= machine.flush_ceiling()
+            && weight <= machine.flush_ceiling()
         {
             for &extent in extents {
                 machine.invalidate(slot.tag(), extent);
             }
             slot.set_generation(generation);
             self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-            self.counters().pages_invalidated.add_unshared(page_count as u64);
+            self.counters().pages_invalidated.add_unshared(weight as u64);
         } else {
-            self.catch_up_after_flush(space);
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
     }
 
     #[cold]
-    fn catch_up_after_flush(&self, space: &Space<M>) {
-        self.catch_up(space);
+    #[inline(never)]
+    fn catch_up_after_flush(
+        engine: &'e Shootdown<M>,
+        cpu: &'e CpuState<M>,
+        id: CpuId,
+        space: &Space<M>,
+    ) {
+        Self::of(engine, cpu, id).catch_up(space);
     }
 }
 

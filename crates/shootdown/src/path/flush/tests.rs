@@ -25,7 +25,7 @@ fn cpu_offline_before_its_ring_is_a_wasted_probe() {
         cpu.pin().set_presence(Presence::Active(space.id()).into());
     }
     for cpu in [1, 3] {
-        engine.cpu(CpuId(cpu)).bell.disconnect(machine);
+        engine.cpu(CpuId(cpu)).bell.disconnect(machine, || ());
     }
     engine.enter(CpuId(2)).pin().set_presence(Presence::Out.into());
     let zero = engine.enter(CpuId(0));
@@ -110,4 +110,51 @@ fn trim_cpumask_removes_absent_cpus() {
     space.cpumask.read_into(machine, &mut members);
     assert!(members.is_empty());
     assert_eq!((space.stats(machine).cpumask_trims, space.wasted_at_trim.read()), (1, 1));
+}
+
+/// The machine cannot invalidate ranges: neither on a CPU nor on a device.
+#[test]
+fn long_extent_drops_the_tag_without_ranges() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    let zero = engine.enter(CpuId(0));
+    #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+    // SAFETY: the space outlives the CPUs' use of it, and does not move.
+    unsafe {
+        zero.pin().switch(&space);
+    }
+    let flushes = || engine.cpu(CpuId(0)).stats().flushes_full;
+    let before = flushes();
+    let mut extents = ExtentSet::new();
+    // Eight larger pages.
+    let long = Extent::long(0..4096 << 12, crate::parts::extent::PageSize::SIZE_4K);
+    zero.pin().flush(&space, long).wait();
+    extents.add(Extent::page(1 << 40));
+    extents.add(long);
+    assert_eq!(extents.as_slice().len(), 2);
+    zero.pin().flush_gathered(&space, &extents).wait();
+    let mut pending = zero.pin().flush_kernel(long);
+    (1..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().handle_flush_ipi());
+    assert!(pending.poll());
+    assert_eq!(flushes() - before, 3);
+}
+
+#[test]
+fn users_have_the_space_loaded() {
+    let engine = engine();
+    let space = engine.space(Root(0));
+    for cpu in 0..3 {
+        #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
+        unsafe {
+            engine.enter(CpuId(cpu)).pin().switch(&space);
+        }
+    }
+    engine.enter(CpuId(1)).pin().enter_lazy();
+    engine.enter(CpuId(2)).pin().leave_space();
+    for cpu in [0, 3] {
+        let mut users = std::vec::Vec::new();
+        engine.enter(CpuId(cpu)).pin().for_each_user(&space, |user| users.push(user.0));
+        assert_eq!(users, [0, 1]);
+    }
 }

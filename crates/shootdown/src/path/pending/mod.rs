@@ -139,6 +139,41 @@ impl<'e, M: Machine> Pending<'e, M> {
         true
     }
 
+    /// As [`poll`](Self::poll). If the flush is not done, one of the CPUs in
+    /// [`waiting`](Self::waiting) calls [`Machine::wake_waiters`] when it has answered; then call
+    /// this again. The caller can sleep until then.
+    ///
+    /// Before each call, put the caller where `wake_waiters` finds it: no wake-up is lost then.
+    ///
+    /// ```
+    /// use core::{future::Future, pin::Pin, task::{Context, Poll, Waker}};
+    /// use shootdown::{Machine, Pending};
+    ///
+    /// # fn register(waker: &Waker) {}
+    /// struct Done<'e, M: Machine>(Pending<'e, M>);
+    ///
+    /// impl<M: Machine> Future for Done<'_, M> {
+    ///     type Output = ();
+    ///
+    ///     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    ///         register(context.waker()); // in the kernel's list, from which `wake_waiters` wakes
+    ///         if self.0.poll_or_wake() { Poll::Ready(()) } else { Poll::Pending }
+    ///     }
+    /// }
+    /// ```
+    pub fn poll_or_wake(&mut self) -> bool {
+        while !self.poll() {
+            let Some(cpu) = self.waiting.first() else { break };
+            let machine = &self.engine.machine;
+            if machine.state(cpu).bell.request_wake(machine) {
+                return false;
+            }
+            // The CPU has left its bell since the poll, so a new ticket shows that it has answered.
+            self.ticket = None;
+        }
+        true
+    }
+
     /// Prefetches what [`poll`](Self::poll) reads of the next CPUs, which have probably answered,
     /// because they were rung at the same time as a CPU that has. Before the first answer, this
     /// would take their bells' lines away from CPUs that are about to write them.
@@ -323,6 +358,9 @@ impl<M: Machine> Drop for Pending<'_, M> {
         self.wait();
     }
 }
+
+/// So that a future can contain it.
+impl<M: Machine> Unpin for Pending<'_, M> {}
 
 impl<M: Machine> fmt::Debug for Pending<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,6 +15,8 @@
 
 #![expect(unsafe_code, reason = "only the driver knows what a device caches")]
 
+use core::slice;
+
 use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
 use crate::state::engine::Shootdown;
@@ -76,7 +78,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
     pub(crate) fn flush_devices(&self, space: &Space<M>, extents: &[Extent]) {
         let machine = self.machine();
         if space.has_devices(machine) && !machine.breaks(Rule::FlushDevices) {
-            machine.invalidate_devices(space, extents);
+            let whole = extents.iter().find(|extent| extent.is_long()).map(|it| it.without_long());
+            machine.invalidate_devices(space, whole.as_ref().map_or(extents, slice::from_ref));
         }
     }
 }

@@ -41,6 +41,12 @@ pub enum Tagging {
     /// Each CPU counts tags up (ARC: 8 bits). To drop a space's translations, the CPU gives the
     /// space the next tag. When tags run out, the CPU empties its TLB and starts again.
     Renamed,
+    /// The kernel [assigns](crate::Space::assign_tag) a tag to each space, the same on all CPUs, as
+    /// where tags are objects of their own (seL4's ASID pools). The engine drops a tag on each CPU
+    /// that loads a space under it after another one. So the kernel may assign the tag of a dead
+    /// space again at once, without a flush, and may even let two living spaces share one. CPUs
+    /// must not share TLB entries (Arm: `CnP` = 0). The engine does not broadcast.
+    Assigned,
 }
 
 /// The method that keeps a space from being freed while a CPU is lazy on it.
@@ -212,6 +218,10 @@ pub unsafe trait Machine: Memory {
     /// costs 8 to 17 ns for each entry that the CPU needs again. The ceiling applies to one flush.
     /// A CPU that has missed several, and is interrupted for them, uses
     /// [`batch_ceiling`](Self::batch_ceiling).
+    ///
+    /// With more than [`Extent::MAX_PAGES`], the machine declares that its `invalidate` methods
+    /// cover [long](Extent::long) extents as well: all addresses of the range, whatever the size of
+    /// the pages. Other machines are never passed such an extent; they discard the tag.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
@@ -463,6 +473,19 @@ pub unsafe trait Machine: Memory {
     #[inline]
     fn trace_wait(&self, trace: &WaitTrace) {
         let _ = trace;
+    }
+
+    /// Wakes the threads that [wait](crate::Pending::poll_or_wake) for the answer of `cpu`, which
+    /// has answered: this CPU, or one that has stopped. The default does nothing.
+    ///
+    /// Called in the flush interrupt's handler, with the interrupt masked, or where a CPU goes
+    /// offline. It may be called when nothing waits. It may make threads runnable, and may call
+    /// `poll_or_wake` for a flush of which an earlier call has returned `false`; it must not use
+    /// the engine otherwise. To let the last CPU that answers wake a waiter once, call
+    /// `poll_or_wake` here and wake the waiter if that returns `true`.
+    #[cold]
+    fn wake_waiters(&self, cpu: CpuId) {
+        let _ = cpu;
     }
 
     /// Reports that a wait has lasted some seconds. Called at most once in each wait, and only in

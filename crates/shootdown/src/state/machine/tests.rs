@@ -83,7 +83,7 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
         let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
         while let Some(round) = next {
             bell.end_round(self, round);
-            next = bell.leave(self);
+            next = bell.leave(self, || ());
         }
     }
 }

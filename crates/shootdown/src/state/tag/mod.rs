@@ -1,6 +1,6 @@
 //! Tags, by which the TLB distinguishes the translations of different spaces.
 //!
-//! There are three kinds of tagging ([`Tagging`]). For each kind, this module decides:
+//! There are four kinds of tagging ([`Tagging`]). For each kind, this module decides:
 //!
 //! - under which tag to load a space ([`PinnedCpu::choose_tag`]);
 //! - how to drop all translations of a space, if no instruction invalidates a tag
@@ -21,7 +21,7 @@ use crate::base::ids::Tag;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
-use slots::{TagSlot, find, least_recently_used};
+use slots::{TagSlot, find, least_recently_used, named_by};
 
 /// The tag under which this CPU loads a space.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,16 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         match self.machine().tagging() {
             Tagging::PerCpu | Tagging::Renamed => find(self.tags(), space.id()),
             Tagging::Global => None,
+            Tagging::Assigned => self
+                .assigned_slot(space)
+                .filter(|slot| slot.is_of(space.id()) && slot.tag() == space.assigned_tag()),
         }
+    }
+
+    /// Returns `false` if tags would be this CPU's own, and there are none.
+    #[inline]
+    pub(crate) fn has_tags(&self) -> bool {
+        self.machine().tagging() != Tagging::PerCpu || !self.tags().is_empty()
     }
 
     /// Chooses the tag for `space`, which is at `generation` and has this
@@ -57,7 +66,28 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             (_, Some(slot)) => Choice { slot, generation: Some(slot.generation()) },
             (Tagging::PerCpu, None) => self.choose_own_tag(space),
             (Tagging::Renamed, None) => self.choose_renamed_tag(space, generation),
+            (Tagging::Assigned, None) => self.choose_assigned_tag(space),
         }
+    }
+
+    /// The slot of the space's assigned tag, which may be another space's. All spaces with one tag
+    /// have one slot, so only the space that this CPU has loaded last under the tag is known.
+    #[inline]
+    fn assigned_slot(&self, space: &Space<M>) -> Option<&'e TagSlot> {
+        named_by(self.tags(), space.assigned_tag())
+    }
+
+    /// Makes `space` the owner of its tag on this CPU, which may have loaded another space under
+    /// the tag before.
+    fn choose_assigned_tag(&self, space: &Space<M>) -> Choice<'e> {
+        let tag = space.assigned_tag();
+        let has_tags = !self.tags().is_empty();
+        let is_tag = (1..=self.machine().tag_count()).contains(&usize::from(tag.0));
+        assert!(!has_tags || is_tag, "the space has {tag:?}: call Space::assign_tag");
+        self.counters().tags_taken.add_unshared(1);
+        let slot = self.assigned_slot(space).unwrap_or(self.spare_slot().0);
+        slot.give_to(space.id(), if has_tags { tag } else { Tag::KERNEL });
+        Choice { slot, generation: None }
     }
 
     /// Gives a space without a tag the least recently used one of this CPU.

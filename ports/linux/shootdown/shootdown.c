@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * TLB coherence of user spaces by the shootdown engine, which is an object of its own. Flushes of
+ * kernel pages are tlb.c's.
+ *
+ * The engine calls the functions shootdown_os_...; all other functions are called by the edited
+ * places of the kernel. Interrupts are masked around each call of the engine.
+ */
+#include <linux/debugfs.h>
+#include <linux/export.h>
+#include <linux/interrupt.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/seq_file.h>
+#include <linux/slab.h>
+#include <trace/events/csd.h>
+#include <trace/events/ipi.h>
+#include <trace/events/tlb.h>
+
+#include <asm/apic.h>
+#include <asm/cpu.h>
+#include <asm/desc.h>
+#include <asm/idtentry.h>
+#include <asm/mmu_context.h>
+#include <asm/shootdown.h>
+#include <asm/tlb.h>
+
+/* In quotes, because gcc defines a macro with the name `linux`. */
+#define SHOOTDOWN_TYPES "linux/types.h"
+#include <asm/shootdown_engine.h>
+
+#include "mm_internal.h"
+
+static_assert(sizeof_field(struct shootdown_mm, space) == sizeof(struct shootdown_space));
+static_assert(NR_CPUS <= SHOOTDOWN_CPUS_MAX);
+
+/* The engine reads these two relative to GS, those of other CPUs by __per_cpu_offset. */
+DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, shootdown_os_percpu_state);
+DEFINE_PER_CPU(u32, shootdown_os_percpu_number);
+/* The spaces that the engine gave back on this CPU. */
+static DEFINE_PER_CPU(struct llist_head, dead_mms);
+/* The ctx_id of the space for which CR4.PCE and the LDT were set last. It may have ended. */
+static DEFINE_PER_CPU(u64, set_up_for);
+
+/* Counters that the engine does not have. */
+struct shootdown_counts {
+	u64 requests, batches, tables_kept, walkers_flushed;
+};
+static DEFINE_PER_CPU(struct shootdown_counts, counts);
+
+/* For a test of the tests: flushes reach this CPU alone. */
+static bool flush_here_only;
+
+static struct shootdown_space *space_of(struct mm_struct *mm)
+{
+	return (struct shootdown_space *)mm->context.shootdown.space;
+}
+
+/*
+ * Tracing. The work of an operation is read from the engine's counters, and only while somebody
+ * traces. The pages of a request are those of the flush that this CPU is in.
+ */
+
+static DEFINE_PER_CPU(unsigned long, requested_pages);
+
+struct tlb_work {
+	bool is_traced;
+	u64 pages, everything;
+};
+
+static struct tlb_work tlb_work(void)
+{
+	struct tlb_work work = { .is_traced = trace_tlb_flush_enabled() };
+
+	if (unlikely(work.is_traced)) {
+		struct shootdown_cpu_counts now = shootdown_cpu_stats(raw_smp_processor_id());
+
+		work.pages = now.pages_invalidated;
+		work.everything = now.flushes_full;
+	}
+	return work;
+}
+
+static void trace_tlb_work(struct tlb_work before, enum tlb_flush_reason reason)
+{
+	struct tlb_work now;
+
+	if (likely(!before.is_traced))
+		return;
+	now = tlb_work();
+	if (now.everything != before.everything)
+		trace_tlb_flush(reason, TLB_FLUSH_ALL);
+	else if (now.pages != before.pages || reason == TLB_FLUSH_ON_TASK_SWITCH)
+		trace_tlb_flush(reason, now.pages - before.pages);
+}
+
+static void trace_request(unsigned long start, unsigned long end)
+{
+	if (trace_tlb_flush_enabled())
+		this_cpu_write(requested_pages, end == TLB_FLUSH_ALL ? TLB_FLUSH_ALL :
+				(end - start) >> PAGE_SHIFT);
+}
+
+/* What the engine calls. */
+
+/* The name by which tools recognise a flush. */
+static void flush_tlb_func(void *unused)
+{
+	struct tlb_work before = tlb_work();
+
+	inc_irq_stat(irq_tlb_count);
+	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH_RECEIVED);
+	shootdown_handle_flush_ipi();
+	trace_tlb_work(before, TLB_REMOTE_SHOOTDOWN);
+}
+
+DEFINE_IDTENTRY_SYSVEC_SIMPLE(sysvec_shootdown)
+{
+	apic_eoi();
+	flush_tlb_func(NULL);
+}
+
+void shootdown_os_ring(const uint32_t *cpus, size_t count)
+{
+	struct cpumask mask;
+	size_t i;
+
+	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH);
+	trace_tlb_flush(TLB_REMOTE_SEND_IPI, this_cpu_read(requested_pages));
+	if (trace_csd_queue_cpu_enabled())
+		for (i = 0; i < count; i++)
+			trace_csd_queue_cpu(cpus[i], _THIS_IP_, flush_tlb_func, NULL);
+	if (count == 1) {
+		trace_ipi_send_cpu(cpus[0], _THIS_IP_, flush_tlb_func);
+		__apic_send_IPI(cpus[0], SHOOTDOWN_VECTOR);
+		return;
+	}
+	cpumask_clear(&mask);
+	for (i = 0; i < count; i++)
+		__cpumask_set_cpu(cpus[i], &mask);
+	trace_ipi_send_cpumask(&mask, _THIS_IP_, flush_tlb_func);
+	__apic_send_IPI_mask(&mask, SHOOTDOWN_VECTOR);
+}
+
+/* The caller may hold the lock of the run queue, so the space is dropped later. */
+void shootdown_os_reclaim(struct shootdown_space *space)
+{
+	struct mm_struct *mm =
+		container_of((void *)space, struct mm_struct, context.shootdown.space);
+
+	llist_add(&mm->context.shootdown.dead, this_cpu_ptr(&dead_mms));
+}
+
+void shootdown_os_wait_hint(uint32_t cpu)
+{
+}
+
+void shootdown_os_panic(const char *message, size_t length)
+{
+	panic("shootdown: %.*s", (int)length, message);
+}
+
+/* CPUs. */
+
+static void start_engine(void)
+{
+	const struct shootdown_config config = {
+		.layout = SHOOTDOWN_LAYOUT,
+		.cpu_limit = nr_cpu_ids,
+		.kernel_root = __sme_pa(init_mm.pgd),
+		.processor = SHOOTDOWN_X86_64_GLOBAL_KERNEL | SHOOTDOWN_X86_64_KERNEL_SETS_CR4,
+	};
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		shootdown_cpu_init(per_cpu_ptr(&shootdown_os_percpu_state, cpu));
+		per_cpu(shootdown_os_percpu_number, cpu) = cpu;
+	}
+	shootdown_init(&config);
+	pr_info("TLB coherence of user spaces: shootdown\n");
+}
+
+/* On each CPU that starts, with interrupts masked. The first one is here before all others. */
+void initialize_tlbstate_and_flush(void)
+{
+	static bool is_started;
+
+	if (!is_started)
+		start_engine();
+	is_started = true;
+	WARN_ON(this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm);
+	write_cr3(__sme_pa(init_mm.pgd));
+	/* No user space ran last: the mitigations apply to the first one. */
+	this_cpu_write(cpu_tlbstate.last_user_mm_spec, 1);
+	this_cpu_write(set_up_for, 0);
+	shootdown_online();
+}
+
+void shootdown_cpu_dies(void)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	shootdown_offline();
+	local_irq_restore(flags);
+}
+
+/* Possibly in an NMI, within any function of the engine. */
+void shootdown_cpu_stops(void)
+{
+	write_cr3(__sme_pa(init_mm.pgd));
+}
+
+void shootdown_cpus_stopped(void)
+{
+	int cpu;
+
+	/* A CPU that has not reported yet may still use its space. */
+	for_each_possible_cpu(cpu)
+		if (cpu != smp_processor_id() && !cpumask_test_cpu(cpu, &cpus_stop_mask))
+			shootdown_disconnect(cpu);
+}
+
+struct call_on_users {
+	struct mm_struct *mm;
+	smp_call_func_t func;
+	void *info;
+};
+
+static bool is_set_up(int cpu, void *data)
+{
+	const struct call_on_users *call = data;
+
+	return READ_ONCE(per_cpu(set_up_for, cpu)) == call->mm->context.ctx_id;
+}
+
+static void call_if_set_up(void *data)
+{
+	const struct call_on_users *call = data;
+
+	if (is_set_up(smp_processor_id(), data))
+		call->func(call->info);
+}
+
+/* A CPU that is not named sets itself up later, and then finds what the caller has stored. */
+void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info)
+{
+	struct call_on_users call = { mm, func, info };
+
+	/* Pairs with the barrier in set_up. */
+	smp_mb();
+	on_each_cpu_cond(is_set_up, call_if_set_up, &call, true);
+}
+
+/* Switching. */
+
+/* Linux's own state of a CPU follows the space. The engine compares spaces, not their addresses. */
+static void set_up(struct mm_struct *next)
+{
+	u16 ldt;
+
+	this_cpu_write(cpu_tlbstate.loaded_mm, next);
+	this_cpu_write(set_up_for, next->context.ctx_id);
+	/* Pairs with the barrier in shootdown_mm_on_users. */
+	smp_mb();
+	cr4_update_pce(NULL);
+	store_ldt(ldt);
+	if (unlikely(ldt || next->context.ldt))
+		load_mm_ldt(next);
+}
+
+void switch_mm_irqs_off(struct mm_struct *unused, struct mm_struct *next, struct task_struct *task)
+{
+	struct tlb_work before = tlb_work();
+
+	if (next == &init_mm) {
+		if (this_cpu_read(cpu_tlbstate.loaded_mm) == &init_mm)
+			return;
+		shootdown_leave_space();
+	} else {
+		shootdown_switch(space_of(next));
+		if (this_cpu_read(set_up_for) == next->context.ctx_id)
+			return;
+		cond_mitigation(task);
+	}
+	set_up(next);
+	trace_tlb_work(before, TLB_FLUSH_ON_TASK_SWITCH);
+}
+
+void switch_mm(struct mm_struct *prev, struct mm_struct *next, struct task_struct *task)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	switch_mm_irqs_off(prev, next, task);
+	local_irq_restore(flags);
+}
+
+void leave_mm(void)
+{
+	switch_mm(NULL, &init_mm, NULL);
+}
+EXPORT_SYMBOL_GPL(leave_mm);
+
+void enter_lazy_tlb(struct mm_struct *mm, struct task_struct *task)
+{
+	if (this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm)
+		shootdown_enter_lazy();
+}
+
+bool nmi_uaccess_okay(void)
+{
+	struct mm_struct *mm = current->mm;
+
+	return mm && shootdown_nmi_may_touch_user(space_of(mm));
+}
+
+/* A CPU that answers a flush may leave a space by itself, so only CR3 has the root. */
+unsigned long __get_current_cr3_fast(void)
+{
+	return __read_cr3();
+}
+EXPORT_SYMBOL_GPL(__get_current_cr3_fast);
+
+/* Flushes. */
+
+/* A flush of everything comes without a size of pages. */
+static u8 page_shift_of(unsigned int stride_shift)
+{
+	return stride_shift ?: PAGE_SHIFT;
+}
+
+/* The counters of /proc/vmstat: what was requested here, whatever else this CPU had missed. */
+static void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
+{
+	if (!IS_ENABLED(CONFIG_DEBUG_TLBFLUSH) || this_cpu_read(cpu_tlbstate.loaded_mm) != mm)
+		return;
+	if (end == TLB_FLUSH_ALL || (end - start) >> page_shift > tlb_single_page_flush_ceiling)
+		count_vm_tlb_event(NR_TLB_LOCAL_FLUSH_ALL);
+	else
+		count_vm_tlb_events(NR_TLB_LOCAL_FLUSH_ONE, (end - start) >> page_shift);
+}
+
+void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
+			unsigned int stride_shift, bool freed_tables)
+{
+	struct tlb_work before;
+	unsigned long flags;
+
+	if (unlikely(flush_here_only)) {
+		if (this_cpu_read(cpu_tlbstate.loaded_mm) == mm)
+			flush_tlb_local();
+		return;
+	}
+	raw_cpu_inc(counts.requests);
+	local_irq_save(flags);
+	before = tlb_work();
+	trace_request(start, end);
+	shootdown_flush_and_wait(space_of(mm), start, end, page_shift_of(stride_shift), freed_tables);
+	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
+	count_local(mm, start, end, stride_shift);
+	local_irq_restore(flags);
+	mmu_notifier_arch_invalidate_secondary_tlbs(mm, start, end);
+}
+
+/*
+ * Page tables that were unhooked. If a CPU is idle and still has the space loaded, it may walk them
+ * speculatively; they are kept until it has caught up, or the space ends.
+ */
+
+static LIST_HEAD(kept_tables);
+static DEFINE_SPINLOCK(kept_lock);
+static unsigned int kept_count;
+/* 4 MiB. With more, the idle CPUs are interrupted. */
+#define KEPT_TABLES_MAX 1024
+
+static void free_kept_up_to(struct mm_struct *mm, u64 cleared)
+{
+	struct mmu_table_batch *batch, *next;
+	LIST_HEAD(freed);
+
+	if (list_empty_careful(&kept_tables))
+		return;
+	spin_lock(&kept_lock);
+	list_for_each_entry_safe(batch, next, &kept_tables, shootdown.list)
+		if (batch->shootdown.mm == mm && batch->shootdown.flush <= cleared) {
+			list_move(&batch->shootdown.list, &freed);
+			kept_count -= batch->nr;
+		}
+	spin_unlock(&kept_lock);
+	list_for_each_entry_safe(batch, next, &freed, shootdown.list)
+		__tlb_remove_table_free(batch);
+}
+
+void shootdown_walkers_flush(struct mm_struct *mm)
+{
+	struct shootdown_pending pending;
+	unsigned long flags;
+
+	raw_cpu_inc(counts.walkers_flushed);
+	local_irq_save(flags);
+	trace_request(0, TLB_FLUSH_ALL);
+	shootdown_flush_walkers(space_of(mm), &pending);
+	shootdown_wait(&pending);
+	local_irq_restore(flags);
+	free_kept_up_to(mm, shootdown_horizon(&pending).cleared);
+}
+
+void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
+			    unsigned int stride_shift)
+{
+	struct shootdown_horizon_numbers horizon;
+	struct tlb_work before;
+	unsigned long flags;
+
+	if (unlikely(flush_here_only))
+		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
+	raw_cpu_inc(counts.requests);
+	local_irq_save(flags);
+	before = tlb_work();
+	trace_request(start, end);
+	horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
+						  page_shift_of(stride_shift));
+	trace_tlb_work(before, TLB_LOCAL_MM_SHOOTDOWN);
+	count_local(tlb->mm, start, end, stride_shift);
+	local_irq_restore(flags);
+	tlb->shootdown = (struct shootdown_gather) { horizon.flush, horizon.cleared };
+	mmu_notifier_arch_invalidate_secondary_tlbs(tlb->mm, start, end);
+}
+
+void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *tables)
+{
+	struct shootdown_gather at = tlb->shootdown;
+	bool are_many = false;
+
+	if (at.flush <= at.cleared) {
+		__tlb_remove_table_free(tables);
+	} else {
+		raw_cpu_add(counts.tables_kept, tables->nr);
+		tables->shootdown.mm = tlb->mm;
+		tables->shootdown.flush = at.flush;
+		spin_lock(&kept_lock);
+		list_add_tail(&tables->shootdown.list, &kept_tables);
+		kept_count += tables->nr;
+		are_many = kept_count > KEPT_TABLES_MAX;
+		spin_unlock(&kept_lock);
+	}
+	free_kept_up_to(tlb->mm, at.cleared);
+	if (are_many)
+		shootdown_walkers_flush(tlb->mm);
+}
+
+/* The life of a space. */
+
+void shootdown_mm_init(struct mm_struct *mm)
+{
+	shootdown_space_init(space_of(mm), __sme_pa(mm->pgd));
+	mm->context.shootdown.is_retired = false;
+}
+
+bool shootdown_mm_drop(struct mm_struct *mm)
+{
+	unsigned long flags;
+
+	if (mm->context.shootdown.is_retired)
+		return false;
+	mm->context.shootdown.is_retired = true;
+	local_irq_save(flags);
+	shootdown_retire(space_of(mm));
+	local_irq_restore(flags);
+	/* Nearly always this one. */
+	shootdown_mm_drop_dead();
+	return true;
+}
+
+void shootdown_mm_drop_dead(void)
+{
+	struct mm_struct *mm, *next;
+	struct llist_node *dead;
+
+	if (llist_empty(raw_cpu_ptr(&dead_mms)))
+		return;
+	dead = llist_del_all(raw_cpu_ptr(&dead_mms));
+	llist_for_each_entry_safe(mm, next, dead, context.shootdown.dead) {
+		free_kept_up_to(mm, U64_MAX);
+		__mmdrop(mm);
+	}
+}
+
+/* Batches of reclaim. A batch has memory from its first page to its flush. */
+
+struct shootdown_mm_batch {
+	struct shootdown_batch engine;
+	/* A space must not end before the batch is done. */
+	struct mm_struct *mms[32];
+	unsigned int count;
+};
+
+static bool batch_has_mm(struct shootdown_mm_batch *batch, struct mm_struct *mm)
+{
+	switch (shootdown_batch_add_space(&batch->engine, space_of(mm))) {
+	case SHOOTDOWN_BATCH_FULL:
+		return false;
+	case SHOOTDOWN_BATCH_ADDED:
+		mmgrab(mm);
+		batch->mms[batch->count++] = mm;
+	}
+	return true;
+}
+
+/*
+ * The entry was cleared under the lock of its page table, which is still held. A thread that relies
+ * on the flush of this entry takes the lock first, and then finds the space in the batch.
+ */
+void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struct *mm,
+			 unsigned long address)
+{
+	struct shootdown_pending pending;
+	unsigned long flags;
+
+	if (arch->batch && !batch_has_mm(arch->batch, mm))
+		arch_tlbbatch_flush(arch);
+	if (!arch->batch) {
+		arch->batch = kmalloc(sizeof(*arch->batch), GFP_ATOMIC | __GFP_NOWARN);
+		if (!arch->batch)
+			return flush_tlb_mm_range(mm, address, address + PAGE_SIZE, PAGE_SHIFT,
+						  false);
+		arch->batch->count = 0;
+		shootdown_batch_init(&arch->batch->engine);
+		batch_has_mm(arch->batch, mm);
+	}
+	local_irq_save(flags);
+	trace_request(address, address + PAGE_SIZE);
+	shootdown_batch_unmapped(&arch->batch->engine, space_of(mm), shootdown_page(address), true,
+				 &pending);
+	shootdown_wait(&pending);
+	local_irq_restore(flags);
+}
+
+void arch_tlbbatch_flush(struct arch_tlbflush_unmap_batch *arch)
+{
+	struct shootdown_mm_batch *batch = arch->batch;
+	struct shootdown_sent_batch sent;
+	unsigned long flags;
+
+	if (!batch)
+		return;
+	raw_cpu_inc(counts.batches);
+	local_irq_save(flags);
+	trace_request(0, TLB_FLUSH_ALL);
+	shootdown_batch_send(&batch->engine, &sent);
+	shootdown_batch_wait(&sent);
+	local_irq_restore(flags);
+	while (batch->count)
+		mmdrop(batch->mms[--batch->count]);
+	arch->batch = NULL;
+	kfree(batch);
+}
+
+/* Statistics: /sys/kernel/debug/shootdown. */
+
+static int counts_show(struct seq_file *file, void *unused)
+{
+	struct shootdown_cpu_counts engine = {};
+	struct shootdown_counts port = {};
+	unsigned int cpu, i;
+
+	for_each_possible_cpu(cpu) {
+		struct shootdown_cpu_counts more = shootdown_cpu_stats(cpu);
+
+		for (i = 0; i < sizeof(more) / sizeof(u64); i++)
+			((u64 *)&engine)[i] += ((u64 *)&more)[i];
+		for (i = 0; i < sizeof(port) / sizeof(u64); i++)
+			((u64 *)&port)[i] += ((u64 *)per_cpu_ptr(&counts, cpu))[i];
+	}
+#define SHOW(from, name) seq_printf(file, #name " %llu\n", (u64)from.name)
+	SHOW(port, requests);
+	SHOW(port, batches);
+	SHOW(port, tables_kept);
+	SHOW(port, walkers_flushed);
+	SHOW(engine, interrupts_sent);
+	SHOW(engine, rings_coalesced);
+	SHOW(engine, skipped_lazy);
+	SHOW(engine, skipped_elsewhere);
+	SHOW(engine, answers);
+	SHOW(engine, flushes_full);
+	SHOW(engine, flushes_ranged);
+	SHOW(engine, pages_invalidated);
+	SHOW(engine, caught_up);
+	SHOW(engine, switches);
+	SHOW(engine, switches_flushed);
+	SHOW(engine, spaces_reclaimed);
+	SHOW(engine, flushes_local);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(counts);
+
+static int __init create_files(void)
+{
+	struct dentry *folder = debugfs_create_dir("shootdown", NULL);
+
+	debugfs_create_file("counts", 0444, folder, NULL, &counts_fops);
+	debugfs_create_bool("flush_here_only", 0644, folder, &flush_here_only);
+	return 0;
+}
+late_initcall(create_files);

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the rest of the kernel needs of the shootdown engine: the engine's part of an address space,
+ * and the functions that the edited places call.
+ */
+#ifndef _ASM_X86_SHOOTDOWN_H
+#define _ASM_X86_SHOOTDOWN_H
+
+#include <linux/llist.h>
+#include <linux/smp.h>
+#include <linux/types.h>
+
+struct mm_struct;
+struct task_struct;
+struct mmu_gather;
+struct mmu_table_batch;
+struct arch_tlbflush_unmap_batch;
+
+/*
+ * A member of mm_context_t. The space is storage for the engine's type, whose header only the port
+ * includes: most files of the kernel include this one.
+ */
+struct shootdown_mm {
+	u64 space[56] __aligned(64);
+	/* On the list of spaces that the engine has given back. */
+	struct llist_node dead;
+	bool is_retired;
+};
+
+/* A member of mmu_gather: which of its page tables no CPU can walk any more. */
+struct shootdown_gather {
+	u64 flush, cleared;
+};
+
+/* A member of mmu_table_batch: its page tables while they wait for idle CPUs. */
+struct shootdown_tables {
+	struct list_head list;
+	struct mm_struct *mm;
+	u64 flush;
+};
+
+void shootdown_mm_init(struct mm_struct *mm);
+/* The last reference is gone. Returns true if the engine drops the space later. */
+bool shootdown_mm_drop(struct mm_struct *mm);
+/* Drops the spaces that the engine gave back on this CPU. */
+void shootdown_mm_drop_dead(void);
+
+/* Calls a function on the CPUs that are set up for a space, and waits. */
+void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info);
+
+/* This CPU is unplugged. */
+void shootdown_cpu_dies(void);
+/* This CPU stops for ever, wherever it was interrupted; and all others have stopped. */
+void shootdown_cpu_stops(void);
+void shootdown_cpus_stopped(void);
+
+void shootdown_batch_add(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *mm,
+			 unsigned long address);
+void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
+			    unsigned int stride_shift);
+void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *tables);
+void shootdown_walkers_flush(struct mm_struct *mm);
+
+/* Functions of the kernel that were static. */
+void cond_mitigation(struct task_struct *next);
+void __tlb_remove_table_free(struct mmu_table_batch *batch);
+
+#endif

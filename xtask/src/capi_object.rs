@@ -1,0 +1,104 @@
+//! The C interface as one object, for kernels that link no archive and have no global offset table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{Command, Failure, cargo, unwritable};
+use crate::setup;
+
+/// The library's features, if no others are named.
+pub(crate) const FEATURES: &str = "panic-handler,processor,checks,statistics";
+
+/// Builds the object, and copies it to `output`.
+pub(crate) fn build_to(output: &str, features: &str) -> Result<(), Failure> {
+    let object = build(features)?;
+    fs::copy(object, output).map_err(unwritable(output))?;
+    Command::new("nm").args("-u").arg(fs::canonicalize(output).map_err(unwritable(output))?).run()
+}
+
+/// Builds the object for x86-64. Its undefined symbols are the kernel's functions, `memcpy` and
+/// `memset`.
+///
+/// A compiler's own `core` is made for other kernels: it calls these two through a global offset
+/// table, and a stable compiler has no option against it. So the whole library, optimised as one,
+/// is assembled here, with direct calls.
+pub(crate) fn build(features: &str) -> Result<PathBuf, Failure> {
+    const TARGET: &str = "x86_64-unknown-none";
+    setup::c_compiler()?;
+    // One folder for each set of features: cargo writes the assembly only when it compiles.
+    let folder = crate::output().join("capi-object").join(features.replace(',', "+"));
+    let (assembly, direct) = (folder.join("shootdown.s"), folder.join("direct.s"));
+    cargo("rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features")
+        .args("--target")
+        .args(TARGET)
+        .arg("--features")
+        .arg(features)
+        .arg("--target-dir")
+        .arg(&folder)
+        .args("--")
+        .arg(format!("--emit=link,asm={}", assembly.display()))
+        .env(
+            "RUSTFLAGS",
+            "-Crelocation-model=static -Ccode-model=kernel -Cno-redzone=yes \
+             -Cforce-frame-pointers=yes",
+        )
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .run()?;
+    let text = fs::read_to_string(&assembly).map_err(unwritable(&assembly))?;
+    fs::write(&direct, with_direct_calls(&text)).map_err(unwritable(&direct))?;
+    let (parts, object) = (folder.join("parts.o"), folder.join("shootdown.o"));
+    Command::new("gcc").args("-c").arg(direct).arg("-o").arg(&parts).run()?;
+    let script = Path::new("crates/capi/object.lds");
+    Command::new("ld").args("-r -T").arg(script).arg(parts).arg("-o").arg(&object).run()?;
+    Ok(object)
+}
+
+/// Replaces calls through the global offset table by direct ones, and drops the lines of `core`'s
+/// source.
+fn with_direct_calls(assembly: &str) -> String {
+    let mut direct = String::with_capacity(assembly.len());
+    for line in assembly.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(".loc"), _) => continue,
+            (Some(".file"), Some(number)) if !number.starts_with('"') => continue,
+            (Some(call @ ("callq" | "jmpq")), Some(name)) if name.ends_with("@GOTPCREL(%rip)") => {
+                let name = name.trim_start_matches('*').trim_end_matches("@GOTPCREL(%rip)");
+                direct.push_str(&format!("\t{}\t{name}\n", call.trim_end_matches('q')));
+            }
+            _ => {
+                direct.push_str(line);
+                direct.push('\n');
+            }
+        }
+    }
+    direct
+}
+
+/// Links the object into a kernel whose script refuses a global offset table and sections that it
+/// does not name, and compiles the header without a C library.
+pub(crate) fn check() -> Result<(), Failure> {
+    let object = build(FEATURES)?;
+    Command::new("gcc")
+        .args("-std=c11 -Wall -Wextra -Werror -O1 -ffreestanding -nostdinc -nostdlib -fno-pie")
+        .args("-mcmodel=kernel -mno-red-zone -I crates/capi/include -I crates/capi/tests -e start")
+        .args("-no-pie -static -Wl,--orphan-handling=error,--fatal-warnings,--build-id=none")
+        .args("-z noexecstack -T crates/capi/tests/object.lds crates/capi/tests/object.c")
+        .arg(&object)
+        .arg("-o")
+        .arg(object.with_file_name("kernel"))
+        .run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_through_the_table_become_direct() {
+        let before = "\t.file\t\"a\"\n\t.file\t1 \"b\" \"c\"\n\t.loc\t1 2\n\
+                      \tcallq\t*memcpy@GOTPCREL(%rip)\n\tret\n";
+        assert_eq!(with_direct_calls(before), "\t.file\t\"a\"\n\tcall\tmemcpy\n\tret\n");
+    }
+}

@@ -1,0 +1,260 @@
+//! The two kernels: fetched as source, edited, configured and built in the user's cache.
+//!
+//! A build takes minutes, so its folder is named after everything that it depends on, and stock is
+//! built once. Ours stays unpacked, for builds after a change and for CI.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Deserialize;
+
+use crate::capi_object;
+use crate::command::{Command, Failure, read_tracked, unwritable};
+use crate::port::edits::Edits;
+use crate::port::source::{Variant, verify, write_changed};
+use crate::setup;
+
+/// The files of the port.
+const FOLDER: &str = "ports/linux";
+
+/// The engine's features: its own processor, Linux's variables of a CPU, and counters.
+const FEATURES: &str = "panic-handler,processor,percpu-gs,statistics";
+
+/// What a build of Linux needs beside a C compiler.
+const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";
+
+/// The files that are added, and their places.
+const OURS: [(&str, &str); 3] = [
+    ("crates/capi/include/shootdown.h", "arch/x86/include/asm/shootdown_engine.h"),
+    ("ports/linux/shootdown/shootdown.h", "arch/x86/include/asm/shootdown.h"),
+    ("ports/linux/shootdown/shootdown.c", "arch/x86/mm/shootdown.c"),
+];
+
+/// A line of progress for so many compiled files.
+const FILES_PER_LINE: usize = 200;
+
+/// The source that the port edits: `port.toml`.
+#[derive(Debug, Deserialize, Hash)]
+#[serde(deny_unknown_fields)]
+struct Package {
+    package: String,
+    version: String,
+    checksum: String,
+}
+
+/// A kernel that was built.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    pub(super) variant: Variant,
+    /// The file that boots.
+    pub(super) image: PathBuf,
+    /// The program with symbols.
+    pub(super) symbols: PathBuf,
+}
+
+/// Builds a kernel, unless the cache has it.
+pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
+    let folder = folder()?;
+    let kernel = |name: &str| folder.join(format!("{}.{name}", variant.name()));
+    let kernel = Kernel { variant, image: kernel("bzImage"), symbols: kernel("vmlinux") };
+    match variant {
+        Variant::Stock => stock(&folder, &kernel)?,
+        Variant::Shootdown => ours(&folder, &kernel)?,
+    }
+    Ok(kernel)
+}
+
+fn stock(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
+    if kernel.image.exists() {
+        return Ok(());
+    }
+    let tree = folder.join("stock");
+    unpack(&tree)?;
+    make(&tree, kernel)?;
+    fs::remove_dir_all(&tree).map_err(unwritable(&tree))
+}
+
+fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
+    let tree = folder.join("shootdown");
+    unpack(&tree)?;
+    let object = capi_object::build(FEATURES)?;
+    let stamp = (prepare(&tree)?, fs::read(&object).map_err(unwritable(&object))?);
+    let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join("stamp"));
+    if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
+        return Ok(());
+    }
+    Command::new("objcopy")
+        .args("--redefine-sym shootdown_os_percpu_base=__per_cpu_offset")
+        .arg(&object)
+        .arg(tree.join("arch/x86/mm/shootdown_engine.o_shipped"))
+        .run()?;
+    make(&tree, kernel)?;
+    fs::write(&place, stamp).map_err(unwritable(&place))
+}
+
+/// Compiles the port's file and the file that it replaces most of, in the prepared tree.
+///
+/// # Errors
+///
+/// If the cache has no tree, or the compiler fails.
+pub(super) fn compile_port() -> Result<(), Failure> {
+    let tree = folder()?.join("shootdown");
+    if !tree.join("stamp").exists() {
+        return Err(Failure::missing("the cache has no tree of Linux", "cargo xtask port linux"));
+    }
+    prepare(&tree)?;
+    let files = "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/tlb.o mm/mmu_gather.o";
+    Command::new("make").args("-s -C").arg(&tree).args(files).output_or_show()
+}
+
+/// Returns whether the port's edits are well-formed.
+pub(super) fn edits() -> Result<Edits, Failure> {
+    let name = format!("{FOLDER}/shootdown/edits.toml");
+    Edits::parse(&name, &read_tracked(&name)?)
+}
+
+/// The folder of everything that is built from this source, with this configuration and compiler.
+fn folder() -> Result<PathBuf, Failure> {
+    let compiler = Command::new("gcc").args("-dumpfullversion -dumpmachine").output()?;
+    let configuration = configuration()?;
+    let chosen: Vec<_> = configuration.lines().filter(|line| !line.starts_with('#')).collect();
+    let key = hash(&(package()?, chosen, compiler));
+    let folder = cache().join(format!("{key:016x}"));
+    fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
+    Ok(folder)
+}
+
+fn cache() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
+    cache.join("shootdown/linux")
+}
+
+fn hash(value: &impl std::hash::Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn package() -> Result<Package, Failure> {
+    let name = format!("{FOLDER}/port.toml");
+    toml::from_str(&read_tracked(&name)?).map_err(|error| {
+        Failure::new(format!("port.toml: {}", error.message()), format!("git checkout {name}"))
+    })
+}
+
+fn configuration() -> Result<String, Failure> {
+    read_tracked(&format!("{FOLDER}/small.config"))
+}
+
+/// Downloads the source with apt, or takes it from the cache.
+fn fetch() -> Result<PathBuf, Failure> {
+    let Package { package, version, checksum } = package()?;
+    let archive = cache().join(format!("{package}_{version}_all.deb"));
+    if !archive.exists() {
+        eprintln!("downloading {package} {version}: 150 MB");
+        let wanted = format!("{package}={version}");
+        Command::new("apt-get").args("download").arg(wanted).within(&cache()).output_or_show()?;
+    }
+    verify(&archive, &checksum)?;
+    Ok(archive)
+}
+
+/// Unpacks the source into `tree`, and configures it, unless it is there.
+fn unpack(tree: &Path) -> Result<(), Failure> {
+    const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | tar -xO --wildcards '*.tar.xz' | \
+                          tar -xJ --strip-components=1";
+    if tree.exists() {
+        return Ok(());
+    }
+    let tools = ["flex", "bison", "bc", "xz"];
+    if tools.iter().any(|tool| Command::new(tool).args("--version").output().is_err()) {
+        setup::install_from_distribution(PACKAGES)?;
+    }
+    let archive = fetch()?;
+    eprintln!("unpacking the source: 1.7 GB");
+    let partial = tree.with_extension("partial");
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial).map_err(unwritable(&partial))?;
+    Command::new("sh").arg("-c").arg(UNPACK).arg(archive).within(&partial).run()?;
+    let chosen = partial.join("chosen.config");
+    fs::write(&chosen, configuration()?).map_err(unwritable(&chosen))?;
+    Command::new("make")
+        .args("-s allnoconfig")
+        .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
+        .within(&partial)
+        .output_or_show()?;
+    fs::rename(&partial, tree).map_err(unwritable(tree))
+}
+
+/// Edits the tree, and adds the port's files. A file whose contents stay the same keeps its time.
+/// Returns the contents.
+fn prepare(tree: &Path) -> Result<BTreeMap<String, String>, Failure> {
+    // The published form of each edited file is beside it.
+    let original = |file: &str| tree.join(format!("{file}.stock"));
+    let edits = edits()?;
+    let read = |file: &str| {
+        fs::read_to_string(original(file)).or_else(|_| fs::read_to_string(tree.join(file)))
+    };
+    let mut contents: BTreeMap<String, String> = BTreeMap::new();
+    for (file, text) in edits.applied(read, "")? {
+        if !original(file).exists() {
+            fs::copy(tree.join(file), original(file)).map_err(unwritable(file))?;
+        }
+        contents.insert(file.to_owned(), text);
+    }
+    // A file that is not edited any more.
+    let list = tree.join("edited");
+    for file in fs::read_to_string(&list).unwrap_or_default().lines() {
+        let published = || fs::read_to_string(original(file)).map_err(unwritable(file));
+        if !contents.contains_key(file) {
+            write_changed(&tree.join(file), published()?.as_bytes())?;
+        }
+    }
+    let names: String = contents.keys().map(|file| format!("{file}\n")).collect();
+    fs::write(&list, names).map_err(unwritable(&list))?;
+    for (from, to) in OURS {
+        contents.insert(to.to_owned(), read_tracked(from)?);
+    }
+    for (file, text) in &contents {
+        write_changed(&tree.join(file), text.as_bytes())?;
+    }
+    Ok(contents)
+}
+
+/// Builds a kernel in its tree, and copies it out of there.
+fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
+    let (name, start) = (kernel.variant.name(), Instant::now());
+    eprintln!("building Linux ({name}): minutes, if it is the first time");
+    Command::new("make").args("-s olddefconfig").within(tree).output_or_show()?;
+    let mut files = 0;
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let status = Command::new("nice")
+        .arg("make")
+        .arg(format!("-j{jobs}"))
+        .args("bzImage KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
+        .args("KBUILD_BUILD_HOST=port KBUILD_BUILD_VERSION=1")
+        .within(tree)
+        .lines(|line| {
+            files += usize::from(line.starts_with("  CC"));
+            if files > 0 && line.starts_with("  CC") && files.is_multiple_of(FILES_PER_LINE) {
+                eprintln!(
+                    "  {name}: {files} of about 1,150 files, {} s",
+                    start.elapsed().as_secs()
+                );
+            }
+        })?;
+    if !status.success() {
+        return Err(Failure::new(
+            format!("the build of {} fails", tree.display()),
+            format!("install {PACKAGES}, or run `make bzImage` there"),
+        ));
+    }
+    for (from, to) in [("vmlinux", &kernel.symbols), ("arch/x86/boot/bzImage", &kernel.image)] {
+        fs::copy(tree.join(from), to).map_err(unwritable(to))?;
+    }
+    Ok(())
+}

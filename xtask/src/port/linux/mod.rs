@@ -1,0 +1,186 @@
+//! Linux with the engine instead of its own TLB shootdown, and Linux as published.
+
+mod guest;
+mod kernel;
+mod table;
+
+use guest::Boot;
+use kernel::Kernel;
+
+use super::machine::Clock;
+use super::row::{self, Row};
+use super::source::Variant;
+use super::{STALE_MIN, has_emulator};
+use crate::boots::golden;
+use crate::command::Failure;
+use crate::parallel;
+use crate::port::source::Arch;
+
+/// The golden file, with the rows of both kernels.
+const COUNTS: &str = "ports/linux/counts.csv";
+
+/// The chapter of the book, and the machine of its first table.
+const BOOK: (&str, u32) = ("docs/linux.md", 4);
+
+/// The machines of the comparison.
+const CPUS: [u32; 4] = [1, 2, 4, 8];
+
+/// The programs of the comparison. A thread that flushes while it holds a lock sends threefold more
+/// or fewer interrupts from one number of rounds to the next; the sum over many numbers does not.
+const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,100:\
+                        protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
+                        turns-idle,300:turns-purge,100:turns-processes,300:mmap,80-99:\
+                        mprotect,60-139:reclaim,4";
+
+/// The checks: what each finds is counted as wrong.
+const CHECKS: &str = "replace,400:protect,200:paging,50";
+
+/// Arguments after `linux`.
+pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
+    match arguments {
+        [] => compare(&CPUS),
+        ["--cpus", count] => match count.parse() {
+            Ok(count @ 1..=64) => compare(&[count]),
+            _ => usage(),
+        },
+        ["--kernel-only"] => kernels_only(),
+        ["--storm", seconds] => match seconds.parse() {
+            Ok(seconds) => storm(seconds),
+            Err(_) => usage(),
+        },
+        _ => usage(),
+    }
+}
+
+fn usage() -> Result<(), Failure> {
+    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --kernel-only, or --storm \
+                  SECONDS";
+    Err(Failure::usage("the arguments are not understood", remedy))
+}
+
+/// Compares both kernels on these machines. Updates the golden file if they are all machines.
+fn compare(machines: &[u32]) -> Result<(), Failure> {
+    has_emulator(Arch::X86_64)?;
+    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
+    let archive = guest::archive()?;
+    // The machines that take longest start first.
+    let boots: Vec<_> = machines
+        .iter()
+        .rev()
+        .flat_map(|&cpus| kernels.iter().map(move |kernel| (cpus, kernel)))
+        .collect();
+    let found = parallel::map(&boots, |&(cpus, kernel)| {
+        let clock = Clock::Instructions;
+        let boot = Boot { kernel, archive: &archive, cpus, clock, run: PROGRAMS };
+        let (runs, _) = boot.rows()?;
+        eprintln!("{}, {cpus} CPUs: {} runs", kernel.variant.name(), runs.len());
+        Ok(table::summed(&runs))
+    });
+    let mut rows = Vec::new();
+    for found in found {
+        rows.extend(found?);
+    }
+    rows.sort_by_key(|row| (row.cpus, row.variant));
+    for &cpus in machines {
+        println!("{cpus} CPUs:\n\n{}", table::of_machine(&rows, cpus));
+    }
+    println!("{}\n{}", table::of_machines(&rows), table::of_spreads(&rows));
+    check_contents(&kernels[1], &archive)?;
+    if machines == CPUS {
+        golden::check_file(COUNTS, &row::csv(&rows, table::COLUMNS))?;
+        check_book(&rows)?;
+    }
+    Ok(())
+}
+
+/// Runs the checks with a thread of the host for each CPU, and again with flushes that reach no
+/// other CPU, where they must find much.
+fn check_contents(kernel: &Kernel, archive: &std::path::Path) -> Result<(), Failure> {
+    let wrong = |run: &str| -> Result<u64, Failure> {
+        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, run };
+        let (rows, _) = boot.rows()?;
+        Ok(rows.iter().map(|row| row.count("wrong")).sum())
+    };
+    let (found, unnotified) =
+        (wrong(CHECKS)?, wrong(&format!("here-only:{}", "replace,100:protect,50"))?);
+    println!("checks: {found} wrong; {unnotified} if flushes reach no other CPU");
+    if found > 0 {
+        return Err(Failure::new(
+            format!("{found} stale reads, or lost or late writes"),
+            "find the cause in ports/linux/shootdown",
+        ));
+    }
+    if unnotified < STALE_MIN {
+        return Err(Failure::new(
+            format!("only {unnotified} are wrong if flushes reach no other CPU"),
+            "find out why ports/linux/guest does not detect them",
+        ));
+    }
+    Ok(())
+}
+
+/// All programs at the same time, on 4 and 8 CPUs, three of which come and go.
+fn storm(seconds: u32) -> Result<(), Failure> {
+    has_emulator(Arch::X86_64)?;
+    let (kernel, archive) = (kernel::build(Variant::Shootdown)?, guest::archive()?);
+    for cpus in [4, 8] {
+        let run = format!("storm,{seconds}");
+        let clock = Clock::Host;
+        let boot = Boot { kernel: &kernel, archive: &archive, cpus, clock, run: &run };
+        let (rows, output) = boot.rows()?;
+        let wrong: u64 = rows.iter().map(|row| row.count("wrong")).sum();
+        let reclaimed =
+            output.lines().find_map(|line| line.strip_prefix("count spaces_reclaimed "));
+        println!(
+            "{cpus} CPUs, {seconds} s: {wrong} wrong, {} spaces given back",
+            reclaimed.unwrap_or("no").trim()
+        );
+        if wrong > 0 {
+            return Err(Failure::new("stale reads, or lost or late writes", "find the cause"));
+        }
+    }
+    Ok(())
+}
+
+fn kernels_only() -> Result<(), Failure> {
+    for variant in [Variant::Stock, Variant::Shootdown] {
+        println!("{}: {}", variant.name(), kernel::build(variant)?.image.display());
+    }
+    println!("Nothing of these kernels has run on hardware. They are for tests, under GPL-2.0.");
+    Ok(())
+}
+
+/// CI: the port's files compile if the cache has a tree of Linux.
+pub(super) fn test() -> Result<(), Failure> {
+    match kernel::compile_port() {
+        Err(failure) if failure.status() == 3 => println!("skipped: {}", failure.cause()),
+        result => result?,
+    }
+    Ok(())
+}
+
+/// Compares the tables in the book with the rows, or updates them outside of CI.
+fn check_book(rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "counts", &table::of_machine(rows, BOOK.1))?;
+    golden::check_part(BOOK.0, "machines", &table::of_machines(rows))?;
+    golden::check_part(BOOK.0, "paths", &table::of_paths(rows))?;
+    golden::check_part(BOOK.0, "spreads", &table::of_spreads(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::read_tracked;
+
+    #[test]
+    fn edits_are_well_formed() {
+        kernel::edits().expect("edits");
+    }
+
+    #[test]
+    fn book_has_the_golden_counts() {
+        let rows = row::of_csv(&read_tracked(COUNTS).expect("golden counts"), table::COLUMNS);
+        assert!(!rows.is_empty());
+        check_book(&rows).expect("the tables of the book");
+    }
+}

@@ -1,0 +1,176 @@
+//! The counts of the comparison, and their tables.
+
+use std::fmt::Write as _;
+
+use crate::port::row::{Columns, Row, pairs};
+use crate::port::source::Variant;
+
+/// The sums over all runs of a program. `least` and `most` are interrupts of one run.
+pub(super) const COLUMNS: Columns =
+    &["operations", "runs", "interrupts", "least", "most", "flushes", "instructions", "wrong"];
+
+/// Returns the sums over the runs of each program, in the order of the programs.
+pub(super) fn summed(runs: &[Row]) -> Vec<Row> {
+    let mut sums = Vec::new();
+    for runs in runs.chunk_by(|one, other| one.scenario == other.scenario) {
+        let sum = |column| runs.iter().map(|row| row.count(column)).sum::<u64>();
+        let (least, most) = (runs.iter().map(interrupts).min(), runs.iter().map(interrupts).max());
+        let counts = vec![
+            sum("operations"),
+            runs.len() as u64,
+            runs.iter().map(interrupts).sum(),
+            least.unwrap_or(0),
+            most.unwrap_or(0),
+            sum("flushes"),
+            sum("instructions"),
+            sum("wrong"),
+        ];
+        let Row { scenario, cpus, variant, .. } = &runs[0];
+        sums.extend(Row::new(scenario, *cpus, *variant, COLUMNS, counts));
+    }
+    sums
+}
+
+/// The interrupts between CPUs. Stock flushes by function calls, which it counts; ours has a vector
+/// of its own.
+fn interrupts(row: &Row) -> u64 {
+    let own = if row.variant == Variant::Shootdown { row.count("flushes") } else { 0 };
+    row.count("calls") + own
+}
+
+/// Returns a table in Markdown of the programs on a machine.
+pub(super) fn of_machine(rows: &[Row], cpus: u32) -> String {
+    let mut text = "| program | operations | interrupts, stock | ours | flushes by them, stock | \
+                    ours | 1000 instructions, stock | ours |\n\
+                    |---|---:|---:|---:|---:|---:|---:|---:|\n"
+        .to_owned();
+    for (stock, ours) in pairs(rows).iter().filter(|(stock, _)| stock.cpus == cpus) {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} |",
+            stock.scenario,
+            stock.count("operations"),
+            stock.count("interrupts"),
+            ours.count("interrupts"),
+            stock.count("flushes"),
+            ours.count("flushes"),
+            stock.count("instructions") / 1000,
+            ours.count("instructions") / 1000
+        );
+    }
+    text
+}
+
+/// Returns a table in Markdown of the sums over the programs, for each machine. Programs with
+/// several runs, whose counts vary, are apart.
+pub(super) fn of_machines(rows: &[Row]) -> String {
+    let mut text =
+        "| CPUs | interrupts, stock | ours | under a lock, stock | ours | programs with \
+                    more in ours | instructions, ours of stock |\n\
+                    |---:|---:|---:|---:|---:|---|---:|\n"
+            .to_owned();
+    let pairs = pairs(rows);
+    for pairs in pairs.chunk_by(|one, other| one.0.cpus == other.0.cpus) {
+        let varies = |row: &Row| row.count("runs") > 1;
+        let sum = |column, several: Option<bool>| {
+            let counted =
+                pairs.iter().filter(|(row, _)| several.is_none_or(|is| varies(row) == is));
+            counted.fold((0, 0), |sums: (u64, u64), (stock, ours)| {
+                (sums.0 + stock.count(column), sums.1 + ours.count(column))
+            })
+        };
+        let more = pairs.iter().filter_map(|(stock, ours)| {
+            let (theirs, found) = (stock.count("interrupts"), ours.count("interrupts"));
+            (found > theirs).then(|| format!("`{}` ({found} to {theirs})", stock.scenario))
+        });
+        let more = more.collect::<Vec<_>>().join(", ");
+        let (once, several) = (sum("interrupts", Some(false)), sum("interrupts", Some(true)));
+        let instructions = sum("instructions", None);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {:.1} % |",
+            pairs[0].0.cpus,
+            once.0,
+            once.1,
+            several.0,
+            several.1,
+            if more.is_empty() { "none" } else { &more },
+            instructions.1 as f64 * 100.0 / instructions.0 as f64
+        );
+    }
+    text
+}
+
+/// What a program does on one CPU, where nothing but its paths differs.
+const PATHS: [(&str, &str); 6] = [
+    ("mprotect", "write a page, protect and allow it: two flushes"),
+    ("purge", "write 8 pages, and drop them: a flush"),
+    ("tables-idle", "map and unmap a page: a flush that frees page tables"),
+    ("turns-processes", "one turn each: two switches of spaces"),
+    ("exit", "fork and exit"),
+    ("exec", "fork, exec and exit"),
+];
+
+/// Returns a table in Markdown of the instructions for each operation on one CPU.
+pub(super) fn of_paths(rows: &[Row]) -> String {
+    let mut text =
+        "| an operation of | stock | ours | difference |\n|---|---:|---:|---:|\n".to_owned();
+    let pairs = pairs(rows);
+    for (program, what) in PATHS {
+        let found = pairs.iter().find(|(row, _)| row.cpus == 1 && row.scenario == program);
+        let Some((stock, ours)) = found else { continue };
+        let per = |row: &Row| row.count("instructions") as f64 / row.count("operations") as f64;
+        let (stock, ours) = (per(stock), per(ours));
+        let _ = writeln!(
+            text,
+            "| `{program}`: {what} | {stock:.0} | {ours:.0} | {:+.1} % |",
+            (ours / stock - 1.0) * 100.0
+        );
+    }
+    text
+}
+
+/// Returns a table in Markdown of the programs that run several times: the interrupts of the runs
+/// with the fewest and the most.
+pub(super) fn of_spreads(rows: &[Row]) -> String {
+    let mut text =
+        "| program | CPUs | runs | stock, least to most | ours |\n|---|---:|---:|---|---|\n"
+            .to_owned();
+    let spread = |row: &Row| format!("{} to {}", row.count("least"), row.count("most"));
+    for (stock, ours) in pairs(rows).iter().filter(|(stock, _)| stock.count("runs") > 1) {
+        let (name, runs) = (&stock.scenario, stock.count("runs"));
+        let (theirs, found) = (spread(stock), spread(ours));
+        let _ = writeln!(text, "| `{name}` | {} | {runs} | {theirs} | {found} |", stock.cpus);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::linux::guest;
+
+    fn runs(variant: Variant) -> Vec<Row> {
+        let line = |line| Row::of_boot(line, variant, 4, guest::COLUMNS).expect("a row");
+        vec![
+            line("row mmap 9 30 7 2000 0"),
+            line("row mmap 10 10 3 4000 0"),
+            line("row exit 5 1 0 9000 0\r"),
+        ]
+    }
+
+    #[test]
+    fn runs_are_summed_with_their_spread() {
+        let [stock, ours] = [Variant::Stock, Variant::Shootdown].map(|of| summed(&runs(of)));
+        let of = |row: &Row| COLUMNS.iter().map(|column| row.count(column)).collect::<Vec<_>>();
+        assert_eq!(of(&stock[0]), [19, 2, 40, 10, 30, 10, 6000, 0]);
+        assert_eq!(of(&ours[0]), [19, 2, 50, 13, 37, 10, 6000, 0]);
+        assert_eq!(stock.len(), 2);
+        let rows = [stock, ours].concat();
+        assert!(of_machine(&rows, 4).contains("| `mmap` | 19 | 40 | 50 | 10 | 10 | 6 | 6 |\n"));
+        assert!(
+            of_machines(&rows).contains("| 4 | 1 | 1 | 40 | 50 | `mmap` (50 to 40) | 100.0 % |\n")
+        );
+        assert!(of_spreads(&rows).contains("| `mmap` | 4 | 2 | 10 to 30 | 13 to 37 |\n"));
+    }
+}
