@@ -99,6 +99,8 @@ pub struct Machine {
     tlbs: Vec<Mutex<Tlb>>,
     flushes: Mutex<Vec<Change>>,
     retired: AtomicUsize,
+    /// Number of tables that ended spaces have emptied.
+    emptied: AtomicUsize,
     /// The contents of the disk: the word of each page of each file.
     stored: Mutex<HashMap<(FileId, u64), u64>>,
     /// Number of batches that contain pages of each space.
@@ -141,6 +143,8 @@ struct FrameState {
     /// The CPUs whose replicas link to a table.
     sharers: AtomicU64,
     entries: OnceLock<Box<[AtomicU64; 512]>>,
+    /// `true` if the frame is a table that was emptied for good.
+    is_emptied: AtomicBool,
 }
 
 impl FrameState {
@@ -198,6 +202,7 @@ impl Host {
             tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
             flushes: Mutex::default(),
             retired: AtomicUsize::new(0),
+            emptied: AtomicUsize::new(0),
             stored: Mutex::default(),
             batched: Mutex::default(),
             hook: Mutex::default(),
@@ -321,6 +326,10 @@ impl Host {
 
     pub fn retired(&self) -> usize {
         self.0.retired.load(Relaxed)
+    }
+
+    pub fn emptied(&self) -> usize {
+        self.0.emptied.load(Relaxed)
     }
 
     fn state(&self, frame: Frame, kind: u8) -> &FrameState {
@@ -459,8 +468,22 @@ impl Platform for Host {
         }
     }
 
+    fn empty_table(&self, table: Frame, entries: Range<usize>) {
+        self.interruption_point();
+        let state = self.state(table, TABLE);
+        let all = state.entries.get().expect("tables have entries");
+        all[entries].iter().for_each(|entry| entry.store(0, Relaxed));
+        state.is_emptied.store(true, Relaxed);
+        self.0.emptied.fetch_add(1, Relaxed);
+    }
+
     fn free_table(&self, table: Frame) {
         self.interruption_point();
+        let FrameState { entries, is_emptied, .. } = self.state(table, TABLE);
+        if is_emptied.swap(false, Relaxed) {
+            let mut entries = entries.get().expect("tables have entries").iter();
+            assert!(entries.all(|entry| entry.load(Relaxed) == 0), "{table:?} is not empty");
+        }
         self.free(table, TABLE);
     }
 
