@@ -22,10 +22,10 @@ impl<S: System> AddressSpace<S> {
     /// which nothing can be mapped.
     ///
     /// There is one [`retire`](Lifetimes::retire), and no flush, because no CPU uses a page of the
-    /// space from now on. So the entries of pages are not cleared, and pages are not gathered. CPUs
-    /// that are lazy on the space may walk its tables. The tables therefore stay, and point to
-    /// frames that may already have another use. A CPU may cache such translations speculatively,
-    /// but never uses them.
+    /// space from now on, and pages are not gathered. CPUs that are lazy on the space may walk its
+    /// tables. The tables therefore stay, and may point to frames that already have another use. A
+    /// CPU may cache such translations speculatively, but never uses them. Entries are emptied only
+    /// where that saves [filling](Platform::empty_table) the tables with zeros later.
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
