@@ -285,7 +285,8 @@ impl Sim {
     ///
     /// If the frame is not a table.
     pub fn empty_table(&self, table: FrameNumber, entries: Range<usize>) {
-        let bytes = (table << 12) + entries.start as u64 * 8..(table << 12) + entries.end as u64 * 8;
+        let bytes =
+            (table << 12) + entries.start as u64 * 8..(table << 12) + entries.end as u64 * 8;
         let lines = bytes.start / 64..bytes.end.div_ceil(64);
         let all = self.machine.kernel.clear_page.ps();
         self.spend(Time::from_ps(all * (lines.end - lines.start) / 64));

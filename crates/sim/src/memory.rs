@@ -260,7 +260,10 @@ impl Memory {
         let is_kept = has_room && self.used(table).is_emptied;
         if is_kept {
             let is_empty = (0..ENTRIES).all(|index| self.entry(table, index) == 0);
-            assert!(is_empty, "table {table} was emptied, and written: the memory manager is broken");
+            assert!(
+                is_empty,
+                "table {table} was emptied, and written: the memory manager is broken"
+            );
             self.used(table).users = 0;
             self.end_use(table);
             self.nodes[node].kept_tables[cpu].push(table);

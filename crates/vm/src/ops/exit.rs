@@ -92,7 +92,11 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Notes an entry that may not be empty. Empties those of the table before, if there is one.
-    fn note_used(&self, used: &mut Option<(Frame, Range<usize>)>, EntryAt { table, index }: EntryAt) {
+    fn note_used(
+        &self,
+        used: &mut Option<(Frame, Range<usize>)>,
+        EntryAt { table, index }: EntryAt,
+    ) {
         match used {
             Some((of, entries)) if *of == table => entries.end = index + 1,
             _ => self.empty(used.replace((table, index..index + 1))),

@@ -15,7 +15,6 @@ pub(super) struct Named {
 pub(super) const NAMED: &[Named] = &[
     bad(XEON, 2..=2, &["fork-of-threads"], FORK),
     bad(XEON, 64..=64, &["fork-of-threads"], FORK),
-    bad(XEON, 96..=96, &["process-starts"], SHELLS),
     bad(XEON, 96..=96, &["madvise-processes-x2"], UNEXPLAINED),
     bad(ICE_LAKE, 128..=128, &["madvise-processes-x1"], CHILDREN),
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
