@@ -277,9 +277,9 @@ impl Sim {
         before
     }
 
-    /// Empties entries of a table, after which all its entries stay empty. A CPU [keeps](Self::free_table)
-    /// the table when it frees it, as long as it keeps few, and allocates it again in the time for
-    /// one entry.
+    /// Empties entries of a table, after which all its entries stay empty. A CPU
+    /// [keeps](Self::free_table) the table when it frees it, as long as it keeps few, and allocates
+    /// it again in the time for one entry.
     ///
     /// # Panics
     ///

@@ -6,10 +6,11 @@
 #![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
 
 pub mod decode;
+pub mod deferring;
+mod frame_state;
 pub mod lagging;
 pub mod lock;
 mod mmu;
-pub mod deferring;
 mod notifying;
 mod observed;
 
@@ -18,9 +19,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
 use shootdown_vm::{
@@ -30,6 +30,7 @@ use shootdown_vm::{
 };
 
 use decode::Mmu;
+use frame_state::{FREE, FrameState, GARBAGE, PAGE, TABLE};
 pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
@@ -135,31 +136,7 @@ pub fn run_on(cpu: usize) -> usize {
     CPU.replace(cpu)
 }
 
-#[derive(Default)]
-struct FrameState {
-    kind: AtomicU8,
-    users: AtomicU64,
-    word: AtomicU64,
-    /// The CPUs whose replicas link to a table.
-    sharers: AtomicU64,
-    entries: OnceLock<Box<[AtomicU64; 512]>>,
-    /// `true` if the frame is a table that was emptied for good.
-    is_emptied: AtomicBool,
-}
-
-impl FrameState {
-    fn become_page(&self) {
-        self.word.store(GARBAGE, Relaxed);
-        self.users.store(1, Relaxed);
-        self.kind.store(PAGE, Release);
-    }
-}
-
 const ZERO_PAGE: Frame = Frame(1); // the first that is allocated
-const FREE: u8 = 0;
-const TABLE: u8 = 1;
-const PAGE: u8 = 2;
-const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
 /// The platform: a handle to the machine.
 #[derive(Clone)]
