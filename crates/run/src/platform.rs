@@ -1,6 +1,7 @@
 //! The simulated machine, as the platform of the memory manager.
 
 use core::array;
+use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -186,6 +187,9 @@ impl Platform for SimPlatform {
         if self.sim.release(page.0) {
             self.accounting.freed(page.0);
         }
+    }
+    fn empty_table(&self, table: Frame, entries: Range<usize>) {
+        self.sim.empty_table(table.0, entries);
     }
     fn free_table(&self, table: Frame) {
         self.sim.free_table(table.0);

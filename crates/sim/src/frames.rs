@@ -1,5 +1,7 @@
 //! Physical memory, as the memory manager uses it: frames, their users, and page-table entries.
 
+use core::ops::Range;
+
 use crate::causes::Cause;
 use crate::lines::{Access, LineId};
 use crate::lock::queued::QueuedLock;
@@ -15,6 +17,13 @@ impl Sim {
     #[must_use]
     pub fn allocate(&self, purpose: Purpose) -> Option<FrameNumber> {
         let node = self.node();
+        if purpose == Purpose::Table {
+            let kept = self.memory.borrow_mut().take_table(node, self.cpu());
+            if kept.is_some() {
+                self.spend(self.machine.kernel.entry);
+                return kept;
+            }
+        }
         self.begin_allocation(node);
         let frame = self.memory.borrow_mut().allocate(purpose, node, self.cpu())?;
         if purpose == Purpose::Table {
@@ -202,7 +211,8 @@ impl Sim {
         is_free
     }
 
-    /// Frees a page table. If a CPU can still walk it, a hazard is counted.
+    /// Frees a page table. If a CPU can still walk it, a hazard is counted. This CPU keeps a table
+    /// that was [emptied](Self::empty_table), unless it keeps 256.
     pub fn free_table(&self, table: FrameNumber) {
         let walkers: Vec<usize> = {
             let (tlbs, scheduler) = (self.tlbs.borrow(), self.scheduler.borrow());
@@ -216,12 +226,19 @@ impl Sim {
         for cpu in walkers {
             self.report(ViolationKind::WalkableTableFreed, cpu, table << 12);
         }
-        {
+        let is_kept = {
             let mut memory = self.memory.borrow_mut();
             let space = SpaceKey::new(table, memory.generation(table));
             self.oracle.borrow_mut().forget(space);
             self.replicas.borrow_mut().remove(&table);
-            memory.release(table, self.cpu());
+            let is_kept = memory.keep_table(table, self.cpu());
+            if !is_kept {
+                memory.release(table, self.cpu());
+            }
+            is_kept
+        };
+        if is_kept {
+            return self.spend(self.machine.kernel.entry);
         }
         lines_of(table).for_each(|line| self.forget_line(line));
         self.end_release(table);
@@ -258,6 +275,27 @@ impl Sim {
         let before = *entry;
         *entry = update(before);
         before
+    }
+
+    /// Empties entries of a table, after which all its entries stay empty. A CPU
+    /// [keeps](Self::free_table) the table when it frees it, as long as it keeps few, and allocates
+    /// it again in the time for one entry.
+    ///
+    /// # Panics
+    ///
+    /// If the frame is not a table.
+    pub fn empty_table(&self, table: FrameNumber, entries: Range<usize>) {
+        let bytes =
+            (table << 12) + entries.start as u64 * 8..(table << 12) + entries.end as u64 * 8;
+        let lines = bytes.start / 64..bytes.end.div_ceil(64);
+        let all = self.machine.kernel.clear_page.ps();
+        self.spend(Time::from_ps(all * (lines.end - lines.start) / 64));
+        lines.for_each(|line| self.access(LineId::of_physical(line * 64), Access::Store));
+        let mut memory = self.memory.borrow_mut();
+        for index in entries {
+            *memory.entry_mut(table, index).expect("the frame is a table") = 0;
+        }
+        memory.set_emptied(table);
     }
 
     /// Fills a page with data that a device has read, by DMA.

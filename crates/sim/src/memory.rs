@@ -26,6 +26,10 @@ const LARGE: usize = 512;
 /// since then it follows from watermarks, and is at least four batches.)
 const KEPT_BATCHES_MAX: usize = 6;
 
+/// Number of emptied page tables of a node that a CPU keeps: 1 MiB. (Linux until 5.3, on ia64 and
+/// sh: quicklists.)
+const KEPT_TABLES_MAX: usize = 256;
+
 /// Number of page tables that are always allowed, however small the memory is.
 const TABLES_LIMIT_MIN: usize = 4096;
 
@@ -49,6 +53,8 @@ struct Node {
     /// The free frames that each CPU keeps for itself, the last freed at the end. (Linux:
     /// `per_cpu_pages`.)
     kept: Vec<Vec<FrameNumber>>,
+    /// The free frames, filled with zeros, that each CPU keeps for page tables.
+    kept_tables: Vec<Vec<FrameNumber>>,
     in_use: usize,
 }
 
@@ -60,6 +66,8 @@ struct Frame {
     generation: u32,
     /// Set while a CPU has locked the frame, which is a page table.
     is_locked: bool,
+    /// Set while the frame is a page table that was emptied for good.
+    is_emptied: bool,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +86,8 @@ impl Memory {
         // Frame 0 is never used, so that no entry has address 0.
         let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
-        let node = |_| Node { kept: vec![Vec::new(); cpus], ..Node::default() };
+        let none = || vec![Vec::new(); cpus];
+        let node = |_| Node { kept: none(), kept_tables: none(), ..Node::default() };
         let nodes = (0..nodes).map(node).collect();
         Self { frames, large_generations: Vec::new(), nodes, limit, tables: 0, tables_limit }
     }
@@ -107,9 +116,22 @@ impl Memory {
         }
         let kept = self.nodes[node].kept[cpu].pop();
         let number = kept.or_else(|| self.take_free(node)).or_else(|| {
-            let kept = &mut self.nodes[node].kept;
-            kept.iter_mut().find_map(Vec::pop)
+            let Node { kept, kept_tables, .. } = &mut self.nodes[node];
+            kept.iter_mut().chain(kept_tables).find_map(Vec::pop)
         })?;
+        self.begin_use(number, purpose);
+        Some(number)
+    }
+
+    /// Allocates a table of a node that the CPU has kept. `None` if it keeps none.
+    pub(crate) fn take_table(&mut self, node: usize, cpu: usize) -> Option<FrameNumber> {
+        let number = self.nodes[node].kept_tables[cpu].pop()?;
+        self.begin_use(number, Purpose::Table);
+        Some(number)
+    }
+
+    fn begin_use(&mut self, number: FrameNumber, purpose: Purpose) {
+        let node = self.node_of(number);
         self.nodes[node].in_use += 1;
         let frame = &mut self.frames[number as usize];
         frame.users = 1;
@@ -118,7 +140,6 @@ impl Memory {
             Purpose::Table => Content::Table(Box::new([0; ENTRIES])),
         };
         self.tables += usize::from(purpose == Purpose::Table);
-        Some(number)
     }
 
     /// Takes a frame that no CPU keeps.
@@ -184,7 +205,7 @@ impl Memory {
             let before = node.free.len();
             node.free.retain(|number| !numbers.contains(number));
             node.in_use += before - node.free.len();
-            for kept in &mut node.kept {
+            for kept in node.kept.iter_mut().chain(&mut node.kept_tables) {
                 let before = kept.len();
                 kept.retain(|number| !numbers.contains(number));
                 node.in_use += before - kept.len();
@@ -220,16 +241,46 @@ impl Memory {
         if frame.users > 0 {
             return false;
         }
+        self.end_use(number);
+        let node = self.node_of(number);
+        self.nodes[node].kept[cpu].push(number);
+        true
+    }
+
+    /// Records that all entries of a table are empty, and stay so.
+    pub(crate) fn set_emptied(&mut self, table: FrameNumber) {
+        self.used(table).is_emptied = true;
+    }
+
+    /// Frees a table that was emptied, and that the CPU keeps for the next table. Returns `false`,
+    /// and changes nothing, if it was not emptied, or if the CPU keeps as many as it may.
+    pub(crate) fn keep_table(&mut self, table: FrameNumber, cpu: usize) -> bool {
+        let node = self.node_of(table);
+        let has_room = self.nodes[node].kept_tables[cpu].len() < KEPT_TABLES_MAX;
+        let is_kept = has_room && self.used(table).is_emptied;
+        if is_kept {
+            let is_empty = (0..ENTRIES).all(|index| self.entry(table, index) == 0);
+            assert!(
+                is_empty,
+                "table {table} was emptied, and written: the memory manager is broken"
+            );
+            self.used(table).users = 0;
+            self.end_use(table);
+            self.nodes[node].kept_tables[cpu].push(table);
+        }
+        is_kept
+    }
+
+    fn end_use(&mut self, number: FrameNumber) {
+        let frame = &mut self.frames[number as usize];
         let was_table = matches!(frame.content, Content::Table(_));
-        frame.content = Content::Free;
+        (frame.content, frame.is_emptied) = (Content::Free, false);
         frame.generation = frame.generation.wrapping_add(1);
         let large = &mut self.large_generations[number as usize / LARGE];
         *large = large.wrapping_add(1);
         let node = self.node_of(number);
-        self.nodes[node].kept[cpu].push(number);
         self.nodes[node].in_use -= 1;
         self.tables -= usize::from(was_table);
-        true
     }
 
     /// Locks a page table, unless it is locked. Returns `true` if it was not.
@@ -407,6 +458,23 @@ mod tests {
         let only = small.allocate(Purpose::Page, 0, 0).unwrap();
         assert!(small.release(only, 0));
         assert_eq!(small.allocate(Purpose::Page, 0, 1), Some(only));
+    }
+
+    #[test]
+    fn cpu_keeps_256_emptied_tables() {
+        let mut memory = Memory::new(300, 1, 2);
+        let tables: Vec<_> =
+            (0..257).map(|_| memory.allocate(Purpose::Table, 0, 0).unwrap()).collect();
+        assert!(!memory.keep_table(tables[0], 0), "it was not emptied");
+        tables.iter().for_each(|&table| memory.set_emptied(table));
+        let kept = tables.iter().filter(|&&table| memory.keep_table(table, 0)).count();
+        assert_eq!((kept, memory.in_use(), memory.free_of(0)), (256, 1, 299));
+        assert_eq!(memory.take_table(0, 1), None, "another CPU keeps none");
+        assert_eq!(memory.take_table(0, 0), Some(tables[255]));
+        assert!(!memory.keep_table(tables[255], 0), "each use empties it again");
+        // The last frames of a node are those that CPUs keep.
+        let pages = (0..298).filter_map(|_| memory.allocate(Purpose::Page, 0, 1)).count();
+        assert_eq!((pages, memory.allocate(Purpose::Page, 0, 1)), (298, None));
     }
 
     #[test]

@@ -369,9 +369,7 @@ impl Sim {
 
     fn idle_loop(&self) {
         if let Some(kernel) = self.kernel() {
-            self.mask();
-            kernel.online();
-            self.unmask();
+            self.outside_time(|| kernel.online());
         }
         loop {
             let next = self.scheduler.borrow_mut().pick(self.cpu());

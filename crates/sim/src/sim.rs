@@ -448,6 +448,13 @@ impl Sim {
         }
     }
 
+    /// Calls `f` on this CPU, in no time and without caches, as what was done before the run.
+    pub(crate) fn outside_time(&self, f: impl FnOnce()) {
+        self.in_context.set(false);
+        f();
+        self.in_context.set(true);
+    }
+
     /// Suspends the context until its CPU's event is next. A thread's context may continue on
     /// another CPU.
     pub(crate) fn suspend(&self) {

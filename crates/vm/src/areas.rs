@@ -255,7 +255,8 @@ impl<P: Platform> Areas<P> {
 
     /// Does the same for a thread, in a region of `region_bytes` that no other thread's mappings
     /// are placed in. A range that is not smaller than a region begins at a multiple of its size,
-    /// and where the thread's last such range was, if possible.
+    /// and where the thread's last such range was, if possible. The last page of a region stays
+    /// free: areas of two threads that touch would be merged, and all faults would lock one area.
     pub(crate) fn find_room_for(
         &mut self,
         thread: u64,
@@ -263,13 +264,14 @@ impl<P: Platform> Areas<P> {
         length: u64,
         occupied: impl Fn(&Range<u64>) -> Option<u64>,
     ) -> Option<Range<u64>> {
-        let size = if length < region_bytes { Size::Small } else { Size::Large };
+        let with_gap = length.checked_add(PAGE_BYTES)?;
+        let size = if with_gap <= region_bytes { Size::Small } else { Size::Large };
         if let Some(region) = self.regions.of(thread, size)
             && let Some(found) = self.first_gap(region, length, &occupied)
         {
             return Some(found);
         }
-        let whole = length.checked_next_multiple_of(region_bytes)?;
+        let whole = with_gap.checked_next_multiple_of(region_bytes)?;
         let mut start = self.limits.start.next_multiple_of(region_bytes);
         loop {
             let end = start.checked_add(whole).filter(|&end| end <= self.limits.end)?;
@@ -281,7 +283,7 @@ impl<P: Platform> Areas<P> {
                 None => break,
             }
         }
-        self.regions.set(thread, size, start..start + whole);
+        self.regions.set(thread, size, start..start + whole - PAGE_BYTES);
         Some(start..start + length)
     }
 

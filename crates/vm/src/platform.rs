@@ -124,6 +124,15 @@ pub trait Platform: Clone {
     /// No CPU may have a translation through which this user reached the page.
     fn release(&self, page: Frame);
 
+    /// Empties these entries of a table of the last level, the only ones that may not be empty:
+    /// the space has ended, and nothing writes to the table any more. CPUs may still walk it.
+    ///
+    /// When the table is [freed](Self::free_table), the platform can keep it as a table that need
+    /// not be filled with zeros again. The default implementation does nothing.
+    fn empty_table(&self, table: Frame, entries: Range<usize>) {
+        let _ = (table, entries);
+    }
+
     /// Frees a table. No CPU may be able to walk the table.
     fn free_table(&self, table: Frame);
 

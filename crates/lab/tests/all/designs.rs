@@ -32,9 +32,12 @@ pub(crate) const SETTINGS: Settings = Settings {
     ..Settings::DEFAULT
 };
 
+/// Runs a workload on a machine, each socket of which has memory of its own.
 pub(crate) fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
+    let memory = Memory { nodes: machine.topology.sockets, ..SETTINGS.memory };
+    let settings = Settings { memory, ..SETTINGS };
     let result =
-        shootdown_run::run(machine.clone(), SETTINGS, Rc::clone(workload), |sim| design.on(sim));
+        shootdown_run::run(machine.clone(), settings, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 

@@ -152,6 +152,7 @@ impl Cell<'_> {
         let code = &self.workload.code;
         let mut settings = Settings { on_fault: code.on_fault, ..Settings::DEFAULT };
         settings.limits.threads += self.machine.cpu_count();
+        settings.memory.nodes = self.machine.topology.sockets;
         if let Some((_, nodes)) = &code.nodes {
             let value = variables.value(nodes)?;
             check(value, 1..=NODES_MAX, "nodes", "nodes")?;

@@ -50,6 +50,9 @@ impl WalkerPolicy {
 pub(crate) struct Scan {
     /// The space's tag, for broadcasts.
     pub(crate) tag: Tag,
+    /// The generation that broadcasts had covered when the scan began. Read once, because other
+    /// CPUs' flushes take its line away at any time.
+    covered: u64,
     /// Number of CPUs that must be notified.
     present: u64,
     /// Number of CPUs that are skipped because they are lazy on the space.
@@ -207,6 +210,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let machine = self.machine();
         let mut scan = Scan {
             tag: self.broadcast_tag(space),
+            covered: self.covered_by_broadcasts(space),
             cleared: flush.generation,
             cleared_by_leaving: flush.generation,
             ..Scan::default()
@@ -272,7 +276,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             scan.notifies_leaving |= !is_lazy;
             return true;
         }
-        let covered = if is_lazy { self.covered_by_broadcasts(space) } else { 0 };
+        let covered = if is_lazy { scan.covered } else { 0 };
         let seen = state.seen(machine).max(covered);
         scan.cleared = scan.cleared.min(seen);
         if !is_lazy {

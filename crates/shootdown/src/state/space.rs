@@ -36,11 +36,14 @@ const NO_ENGINE: u32 = u32::MAX;
 ///
 /// # Size
 ///
-/// 448 bytes up to 192 CPUs, and 1408 bytes for 4096 CPUs. The cache lines of 64 bytes are:
+/// 448 bytes up to 128 CPUs, and 1472 bytes for 4096 CPUs. The cache lines of 64 bytes are:
 ///
 /// - four with the log, which flushes write, and CPUs that have missed a flush read;
 /// - one with generation, id, root and counters, which flushes write, and CPUs that switch in read;
-/// - two [sets of CPUs](crate::CpuBits), each of which a CPU writes when it first uses the space.
+/// - one with words that broadcasts, trims and the space's end write;
+/// - tag and [sets of CPUs](crate::CpuBits), which flushes read, and which a CPU writes when it
+///   first uses the space. If broadcasts wrote a word of these lines, each flush would wait for
+///   them several times.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
     pub(crate) log: FlushLog<M>,
@@ -55,19 +58,25 @@ pub struct Space<M: Machine> {
     /// drop the space before it can be freed. Not written before the space dies, unless lazy CPUs
     /// are [counted](crate::Lifetime::Counted).
     pub(crate) refs: M::Word,
-    /// The space's [global](crate::Tagging::Global) tag (see `tag/global.rs`), or its
-    /// [assigned](crate::Tagging::Assigned) one.
-    pub(crate) tag: M::Word,
     /// Every flush up to this generation is complete on all CPUs, or will be once a broadcast that
     /// its issuer is still waiting for has finished.
     pub(crate) clean_everywhere: M::Word,
-    pub(crate) cpumask: CpuMask<M, M::CpuBits>,
     /// Number of batches that have unmapped pages of this space and not yet flushed them. See
     /// `reclaim.rs`.
     pub(crate) batched: M::Word,
+    _read_by_flushes: [Line; 0],
+    /// The space's [global](crate::Tagging::Global) tag (see `tag/global.rs`), or its
+    /// [assigned](crate::Tagging::Assigned) one.
+    pub(crate) tag: M::Word,
+    pub(crate) cpumask: CpuMask<M, M::CpuBits>,
     /// The space must not move, because CPUs store its address.
     _pinned: PhantomPinned,
 }
+
+/// Begins a cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line;
 
 impl<M: Machine<Word = AtomicU64>> Space<M> {
     /// A vacant space, which is the initial value of a static, or of an element of a table of
@@ -83,10 +92,11 @@ impl<M: Machine<Word = AtomicU64>> Space<M> {
             counters: SpaceCounters::new(),
             wasted_at_trim: Counter::new(),
             refs: AtomicU64::new(ALIVE),
-            tag: AtomicU64::new(0),
             clean_everywhere: AtomicU64::new(0),
-            cpumask: CpuMask::new(),
             batched: AtomicU64::new(0),
+            _read_by_flushes: [],
+            tag: AtomicU64::new(0),
+            cpumask: CpuMask::new(),
             _pinned: PhantomPinned,
         }
     }
@@ -114,10 +124,11 @@ impl<M: Machine> Space<M> {
             counters: SpaceCounters::new(),
             wasted_at_trim: Counter::new(),
             refs: M::Word::new(ALIVE),
-            tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
-            cpumask: CpuMask::default(),
             batched: M::Word::new(0),
+            _read_by_flushes: [],
+            tag: M::Word::new(0),
+            cpumask: CpuMask::default(),
             _pinned: PhantomPinned,
         }
     }

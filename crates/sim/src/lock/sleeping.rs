@@ -29,10 +29,14 @@ use crate::word::SimWord;
 #[repr(align(64))]
 pub struct SleepingLock {
     pub(super) word: SimWord,
-    /// The thread that has the lock as a writer, plus 1; 0 if none does. In the line of the word,
-    /// as in Linux, so its accesses cost nothing more.
+    /// The thread that has the lock as a writer, plus 1; 0 if none does; or [`NONSPINNABLE`]. In
+    /// the line of the word, as in Linux, so its accesses cost nothing more.
     owner: AtomicU32,
 }
+
+/// The owner after a writer has spun in vain for as long as it may while readers had the lock. No
+/// writer spins then until one has had the lock (`RWSEM_NONSPINNABLE`).
+const NONSPINNABLE: u32 = u32::MAX;
 
 /// Longest time for which a sleeper is overtaken: 4 ms (`RWSEM_WAIT_TIMEOUT`).
 const OVERTAKEN_MAX: Time = Time::from_ms(4);
@@ -242,6 +246,14 @@ impl SleepingLock {
 
     pub(super) fn owner(&self) -> Option<ThreadId> {
         self.owner.load(Relaxed).checked_sub(1).map(ThreadId)
+    }
+
+    pub(super) fn is_spinnable(&self) -> bool {
+        self.owner.load(Relaxed) != NONSPINNABLE
+    }
+
+    pub(super) fn set_nonspinnable(&self) {
+        self.owner.store(NONSPINNABLE, Relaxed);
     }
 
     pub(super) fn set_owner(&self, owner: Option<ThreadId>) {

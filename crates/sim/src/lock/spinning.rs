@@ -78,6 +78,7 @@ impl SleepingLock {
                         let limit = sim.now() + readers_time(readers);
                         let end = *readers_until.get_or_insert(limit);
                         if sim.now() >= end {
+                            self.set_nonspinnable();
                             return false;
                         }
                         until = Some(end);
@@ -107,6 +108,7 @@ impl SleepingLock {
             return if runs { Owner::Runs(owner) } else { Owner::NotSpinnable };
         }
         match word & READERS {
+            _ if !self.is_spinnable() => Owner::NotSpinnable,
             0 => Owner::None,
             readers if sim.lock_waiting.get() == LockWaiting::SpinOnAll => Owner::Readers(readers),
             _ => Owner::NotSpinnable,

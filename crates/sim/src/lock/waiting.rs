@@ -10,8 +10,9 @@ pub enum LockWaiting {
     /// A writer spins while another writer has the lock and runs, and overtakes sleepers (Linux
     /// 3.16 to 5.2).
     SpinOnWriters,
-    /// A writer also spins while readers have the lock, for at most 25 µs. A reader overtakes
-    /// sleepers if no thread has the lock (Linux since 5.11).
+    /// A writer also spins while readers have the lock, for at most 25 µs; after that, no writer
+    /// spins until one has had the lock. A reader overtakes sleepers if no thread has the lock
+    /// (Linux since 5.11).
     #[default]
     SpinOnAll,
 }

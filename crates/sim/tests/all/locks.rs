@@ -137,6 +137,32 @@ fn writer_spins_on_readers_for_limited_time() {
     }
 }
 
+/// A writer spins in vain, the next one does not spin, and when both have had the lock, a third
+/// spins again.
+#[test]
+fn writer_that_spun_in_vain_stops_others() {
+    let (sim, lock) = (sim(3, LockWaiting::SpinOnAll), Logged::new());
+    let [reader, first, second] = [lock.clone(), lock.clone(), lock.clone()];
+    on_cpu(&sim, 0, move |sim| {
+        reader.read(sim, "reader", us(100));
+        sim.spend(us(200));
+        reader.read(sim, "reader", us(100));
+    });
+    on_cpu(&sim, 1, move |sim| {
+        sim.spend(us(2));
+        first.write(sim, "first", us(1));
+        sim.spend(us(310) - sim.now());
+        first.write(sim, "third", us(1));
+    });
+    on_cpu(&sim, 2, move |sim| {
+        sim.spend(us(20));
+        second.write(sim, "second", us(1));
+    });
+    run(&sim);
+    let spun = sim.counts().lock_spin;
+    assert!(us(20) < spun && spun < us(24), "{spun}");
+}
+
 #[test]
 fn readers_sleep_in_every_version() {
     for waiting in ALL {

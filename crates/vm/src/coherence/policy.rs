@@ -110,7 +110,8 @@ pub enum EmptyTables {
     /// (Linux).
     Freed,
     /// They stay for the next mapping there, and are freed when there are too many of them, or when
-    /// the space dies. An `munmap` then concerns only CPUs that use the space.
+    /// the space dies. An `munmap` then concerns only CPUs that use the space. A space that dies
+    /// [empties](crate::Platform::empty_table) its tables, so that the platform can keep them.
     Kept,
 }
 

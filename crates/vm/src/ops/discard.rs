@@ -118,7 +118,7 @@ impl<S: System> AddressSpace<S> {
             pages.push(found);
         }
         if !pages.is_empty() {
-            self.list_discarded(&pages, part)?;
+            self.list_discarded(area, &pages, part)?;
         }
         Some(pages)
     }
@@ -134,23 +134,34 @@ impl<S: System> AddressSpace<S> {
         sharers.count_without(platform.cpu())
     }
 
-    /// Lists pages as discarded. `None` if there is no room for them.
-    fn list_discarded(&self, pages: &[Found], part: &Range<u64>) -> Option<()> {
+    /// Lists pages of an area, which is locked, as discarded. `None` if there is no room for them.
+    fn list_discarded(
+        &self,
+        area: &Area<S::Platform>,
+        pages: &[Found],
+        part: &Range<u64>,
+    ) -> Option<()> {
         let (vm, mappings) = (&self.vm, &*self.mappings);
         vm.discards.register(&self.mappings);
         let now_ns = vm.platform.now_ns();
         let table_bytes = S::Format::span(1);
         let first_table = part.start / table_bytes;
         let list = self.list_for(first_table);
-        let near = if mappings.replicas.are_used() {
-            // A flush of pages of other tables would concern CPUs that a flush of these does not.
-            first_table * table_bytes..part.end.next_multiple_of(table_bytes)
-        } else {
-            0..u64::MAX
-        };
         let add = || mappings.discarded.add(list, pages.iter().map(|found| found.address), now_ns);
+        let make_room = || {
+            if !mappings.replicas.are_used() {
+                let all = Choice::OldestHalf(list, 0..u64::MAX);
+                return vm.free_discarded_of(&self.mappings, &all);
+            }
+            // A flush of pages of other tables would concern CPUs that a flush of these does not.
+            // The area is locked: for the lock of the space, all CPUs would wait.
+            let start = (first_table * table_bytes).max(area.range.start);
+            let end = part.end.next_multiple_of(table_bytes).min(area.range.end);
+            let near = Choice::OldestHalf(list, start..end);
+            vm.free_discarded_if(&self.mappings, &near, |_| true)
+        };
         let added = add().or_else(|| {
-            vm.free_discarded_of(&self.mappings, &Choice::OldestHalf(list, near));
+            make_room();
             add()
         })?;
         vm.discards.count_added(added, now_ns);

@@ -1,13 +1,14 @@
 //! The end of a space.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use shootdown::Root;
 
 use crate::area::LargePages;
-use crate::coherence::{Lifetimes, Retired};
+use crate::coherence::{EmptyTables, Lifetimes, Retired};
 use crate::format::{Format, Leaf, Marks};
-use crate::platform::{Platform, Work};
+use crate::platform::{EntryAt, Frame, Platform, Work};
 use crate::space::AddressSpace;
 use crate::system::{Coherent, System};
 use crate::table::pages_of;
@@ -21,17 +22,21 @@ impl<S: System> AddressSpace<S> {
     /// which nothing can be mapped.
     ///
     /// There is one [`retire`](Lifetimes::retire), and no flush, because no CPU uses a page of the
-    /// space from now on. So the entries of pages are not cleared, and pages are not gathered. CPUs
-    /// that are lazy on the space may walk its tables. The tables therefore stay, and point to
-    /// frames that may already have another use. A CPU may cache such translations speculatively,
-    /// but never uses them.
+    /// space from now on, and pages are not gathered. CPUs that are lazy on the space may walk its
+    /// tables. The tables therefore stay, and may point to frames that already have another use. A
+    /// CPU may cache such translations speculatively, but never uses them. Entries are emptied only
+    /// where that saves [filling](Platform::empty_table) the tables with zeros later.
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
         let Some(mut areas) = self.mappings.areas.write().close() else { return };
+        let mut used = None;
         for area in areas.iter() {
             let mut page_count = 0;
             for found in self.entries_with_records(area.range.clone()) {
+                if found.slot.level == 0 {
+                    self.note_used(&mut used, found.slot.at);
+                }
                 let Some(leaf) = found.leaf::<S::Format>() else { continue };
                 if found.slot.level > 0 && area.large_pages() == LargePages::Folios {
                     self.vm.release(leaf.frame);
@@ -49,6 +54,7 @@ impl<S: System> AddressSpace<S> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
+        self.empty(used);
         self.vm.discards.remove(&self.mappings, platform.now_ns());
         let ranges = areas.with_tables(S::Format::span(1));
         let mut tables = self.take_quarantined();
@@ -83,6 +89,27 @@ impl<S: System> AddressSpace<S> {
         self.vm.quarantined.count_dead(self.root());
         self.vm.bound_quarantine();
         self.vm.close_all(areas.into_areas());
+    }
+
+    /// Notes an entry that may not be empty. Empties those of the table before, if there is one.
+    fn note_used(
+        &self,
+        used: &mut Option<(Frame, Range<usize>)>,
+        EntryAt { table, index }: EntryAt,
+    ) {
+        match used {
+            Some((of, entries)) if *of == table => entries.end = index + 1,
+            _ => self.empty(used.replace((table, index..index + 1))),
+        }
+    }
+
+    /// Empties the used entries of a table, so that the next space can have it.
+    fn empty(&self, used: Option<(Frame, Range<usize>)>) {
+        if let Some((table, entries)) = used
+            && self.vm.policy.empty_tables == EmptyTables::Kept
+        {
+            self.vm.platform.empty_table(table, entries);
+        }
     }
 
     fn retire(&self, root: Root, coherent: &Coherent<S>) {

@@ -17,17 +17,18 @@
 //!
 //! # Locks
 //!
-//! The space is locked for reading from the first claim until the last claim is resolved, so a call
-//! that has the lock for writing finds no claim. A call that discards a claimed page flushes it. So
+//! The space, or the area of the pages, is locked for reading from the first claim until the last
+//! claim is resolved, so a call that has the space's lock for writing, and has detached the areas
+//! that it changes, finds no claim. A call that discards a claimed page flushes it. So
 //! the flush is not listed as [in flight](crate::deferred::in_flight): its range would make every
-//! concurrent discard in between flush as well. The lock is only tried: an allocation that fails
-//! frees discarded pages, and its caller may have any lock of any space.
+//! concurrent discard in between flush as well. The space's lock is only tried: an allocation that
+//! fails frees discarded pages, and its caller may have any lock of any space.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::PAGE_BYTES;
-use crate::areas::Areas;
+use crate::area::Area;
 use crate::coherence::Change;
 use crate::discarded::{AGE_MAX_NS, Choice};
 use crate::format::{EMPTY, Format, Leaf, Marks};
@@ -85,13 +86,28 @@ impl<S: System> Vm<S> {
     /// Frees discarded pages of one space, if its lock is free. Returns their number.
     pub(crate) fn free_discarded_of(&self, mappings: &Arc<Mappings<S>>, choice: &Choice) -> usize {
         let Some(areas) = mappings.areas.try_read() else { return 0 };
+        // Tables stay during the walk only where an area is.
+        self.free_discarded_if(mappings, choice, |page| {
+            areas.find(page).is_some_and(Area::is_private_anonymous)
+        })
+    }
+
+    /// Frees discarded pages for which `is_private` returns `true`: those of private anonymous
+    /// areas that are locked. Returns their number.
+    pub(crate) fn free_discarded_if(
+        &self,
+        mappings: &Arc<Mappings<S>>,
+        choice: &Choice,
+        is_private: impl Fn(u64) -> bool,
+    ) -> usize {
         let taken = mappings.discarded.take(choice, self.platform.now_ns());
         if taken.pages.is_empty() {
             return 0;
         }
         self.discards.count_taken(&taken);
-        let claim = |&page: &u64| self.claim_if_zero(mappings, &areas, page);
-        let claimed: Vec<Claimed> = taken.pages.iter().filter_map(claim).collect();
+        let private = taken.pages.iter().filter(|&&page| is_private(page));
+        let claimed: Vec<Claimed> =
+            private.filter_map(|&page| self.claim_if_zero(mappings, page)).collect();
         self.flush_claimed(mappings, &claimed);
         let is_freed = |page: &&Claimed| self.resolve(mappings, page);
         let freed = claimed.iter().filter(is_freed).count();
@@ -103,14 +119,7 @@ impl<S: System> Vm<S> {
     }
 
     /// Claims the entry of a page that can be freed and is zero.
-    fn claim_if_zero(
-        &self,
-        mappings: &Mappings<S>,
-        areas: &Areas<S::Platform>,
-        address: u64,
-    ) -> Option<Claimed> {
-        // Tables stay during the walk only where an area is.
-        areas.find(address).filter(|area| area.is_private_anonymous())?;
+    fn claim_if_zero(&self, mappings: &Mappings<S>, address: u64) -> Option<Claimed> {
         let platform = &self.platform;
         let at = mappings.tables.find(platform, address)?;
         let claim = mappings.new_claim();

@@ -263,6 +263,24 @@ fn exit_retires_once_and_flushes_nothing() {
     assert!(space.unmap(pages(0, 1)).is_err());
 }
 
+/// The host asserts that a table which the space has emptied is empty when it is freed.
+#[test]
+fn ended_space_empties_tables_if_kept() {
+    fn emptied<const LOCK: u8>() -> usize {
+        let host = Host::with_addresses(64, 2, pages(0, 1024));
+        let space: Space<LOCK, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+        let place = Place::Fixed(pages(0, 1024));
+        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+        for page in [1, 5, 700] {
+            space.fault(BASE + page * PAGE_BYTES, Access::Write).unwrap();
+        }
+        space.exit();
+        assert_eq!(host.frames_in_use(), 1);
+        host.emptied()
+    }
+    assert_eq!((emptied::<KEEPING>(), emptied::<RELEASED>()), (2, 0));
+}
+
 /// Faults find areas in the index first.
 #[test]
 fn ended_space_has_no_areas_in_its_index() {

@@ -33,7 +33,8 @@ fn threads_map_in_regions_of_their_own() {
     assert_eq!(fixture.map(0, 2), Ok(first), "the lowest gap of the region is used again");
     // The rest of the region is too small.
     assert_eq!(fixture.map(0, 511), Ok(3 * REGION));
-    assert_eq!(fixture.map(1, 508), Ok(other + 4 * PAGE_BYTES));
+    assert_eq!(fixture.map(1, 508), Ok(4 * REGION), "the last page stays free");
+    assert_eq!(fixture.map(1, 3), Ok(4 * REGION + 508 * PAGE_BYTES));
     fixture.0.exit();
 }
 
@@ -44,6 +45,17 @@ fn large_mapping_begins_at_a_multiple_of_its_size() {
     assert_eq!(fixture.map(0, 600), Ok(2 * REGION));
     assert_eq!(fixture.map(1, 1), Ok(4 * REGION), "not behind the large mapping");
     fixture.0.exit();
+}
+
+/// One area would have one lock, which the faults of all threads would take.
+#[test]
+fn areas_of_two_threads_are_not_merged() {
+    for pages in [511, 512, 1023] {
+        let fixture = Fixture::new(8);
+        (0..2).for_each(|thread| _ = fixture.map(thread, pages).unwrap());
+        assert_eq!(fixture.0.areas().len(), 2, "{pages} pages");
+        fixture.0.exit();
+    }
 }
 
 #[test]
@@ -58,10 +70,10 @@ fn large_mapping_returns_to_its_place() {
     // Not the lowest gap, and not where the other thread's was.
     assert_eq!(fixture.map(1, 700), Ok(other));
     assert_eq!(fixture.map(1, 600), Ok(5 * REGION));
-    assert_eq!(fixture.map(0, 1024), Ok(first));
+    assert_eq!(fixture.map(0, 1023), Ok(first));
     // It is too small for this one.
-    fixture.0.unmap(first..first + 1024 * PAGE_BYTES).unwrap();
-    assert_eq!(fixture.map(0, 1025), Ok(7 * REGION));
+    fixture.0.unmap(first..first + 1023 * PAGE_BYTES).unwrap();
+    assert_eq!(fixture.map(0, 1024), Ok(7 * REGION));
     fixture.0.exit();
 }
 

@@ -375,9 +375,13 @@ impl<M: Memory, B: CpuBits> SharedCpuSet<M, B> {
     /// Inserts a CPU, without ordering: fence before relying on the insertion being observed.
     pub(crate) fn insert(&self, cpu: CpuId) {
         let (word, bit) = place(cpu);
+        // Relaxed: the bit is never cleared, so a reader that observes the caller's fence observes
+        // the bit also, whichever CPU has set it. Each write would move the line, for which all
+        // CPUs of a new space wait.
+        let is_named = !Self::HAS_TOP || self.top.load(Relaxed) & top_bit(word) != 0;
         // Relaxed: the caller's fence, or the lock that guards the set, orders both.
         self.words()[word].fetch_or(bit, Relaxed);
-        if Self::HAS_TOP {
+        if !is_named {
             // Relaxed: see the insertion into the word.
             self.top.fetch_or(top_bit(word), Relaxed);
         }

@@ -128,7 +128,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if chosen == NotifyMethod::Interrupt && !devices {
             return false;
         }
-        let has_old_gap = generation.saturating_sub(space.clean_everywhere()) > GAP_MAX;
+        let before = generation - extents.len() as u64;
+        let has_old_gap = closes_old_gap(space.clean_everywhere(), before, generation);
         let is_whole = operations.is_none() || has_old_gap && broadcast.reach == Reach::Everyone;
         let issued = if is_whole {
             broadcaster.broadcast(present, tag, Extent::whole())
@@ -142,7 +143,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return false;
         }
         if broadcast.reach == Reach::Everyone {
-            let before = generation - extents.len() as u64;
             if is_whole {
                 self.note_whole(space, before, generation);
             } else {
@@ -247,6 +247,15 @@ impl<M: Machine> PinnedCpu<'_, M> {
     pub(crate) fn seen_of_loaded(&self, space: &Space<M>) -> u64 {
         self.loaded_slot().generation().max(self.covered_by_broadcasts(space))
     }
+}
+
+/// Returns `true` if a flush of the generations after `before` up to `generation` drops the whole
+/// tag, because of a gap after the generation `clean`: one of [`GAP_MAX`] flushes, as long as none
+/// has closed the gap. If all that are in flight did, their CPUs would refill their TLBs all the
+/// time.
+const fn closes_old_gap(clean: u64, before: u64, generation: u64) -> bool {
+    let since = clean + 1;
+    generation.saturating_sub(since) / GAP_MAX > before.saturating_sub(since) / GAP_MAX
 }
 
 impl Broadcast {

@@ -20,6 +20,18 @@ fn operations_cover_all_pages_up_to_the_ceiling() {
 }
 
 #[test]
+fn one_of_64_flushes_closes_a_gap() {
+    let closing = |extents: u64| {
+        let flushes = (0..300).step_by(extents as usize);
+        let closes = move |before: &u64| closes_old_gap(9, *before, before + extents);
+        flushes.filter(closes).map(|before| before + extents).collect::<std::vec::Vec<_>>()
+    };
+    assert_eq!(closing(1), [74, 138, 202, 266]);
+    assert_eq!(closing(4), [76, 140, 204, 268]);
+    assert!((0..=9).all(|before| !closes_old_gap(9, before, before + 4)));
+}
+
+#[test]
 fn time_to_answer_is_not_measured_by_default() {
     assert_eq!(Soft::<Host>::engine(Config::default()).machine().clock_ns(), 0);
 }

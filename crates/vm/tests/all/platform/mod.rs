@@ -6,10 +6,11 @@
 #![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
 
 pub mod decode;
+pub mod deferring;
+mod frame_state;
 pub mod lagging;
 pub mod lock;
 mod mmu;
-pub mod deferring;
 mod notifying;
 mod observed;
 
@@ -18,9 +19,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 use parking_lot::Mutex;
 use shootdown_vm::{
@@ -30,6 +30,7 @@ use shootdown_vm::{
 };
 
 use decode::Mmu;
+use frame_state::{FREE, FrameState, GARBAGE, PAGE, TABLE};
 pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::Notifying;
@@ -99,6 +100,8 @@ pub struct Machine {
     tlbs: Vec<Mutex<Tlb>>,
     flushes: Mutex<Vec<Change>>,
     retired: AtomicUsize,
+    /// Number of tables that ended spaces have emptied.
+    emptied: AtomicUsize,
     /// The contents of the disk: the word of each page of each file.
     stored: Mutex<HashMap<(FileId, u64), u64>>,
     /// Number of batches that contain pages of each space.
@@ -133,29 +136,7 @@ pub fn run_on(cpu: usize) -> usize {
     CPU.replace(cpu)
 }
 
-#[derive(Default)]
-struct FrameState {
-    kind: AtomicU8,
-    users: AtomicU64,
-    word: AtomicU64,
-    /// The CPUs whose replicas link to a table.
-    sharers: AtomicU64,
-    entries: OnceLock<Box<[AtomicU64; 512]>>,
-}
-
-impl FrameState {
-    fn become_page(&self) {
-        self.word.store(GARBAGE, Relaxed);
-        self.users.store(1, Relaxed);
-        self.kind.store(PAGE, Release);
-    }
-}
-
 const ZERO_PAGE: Frame = Frame(1); // the first that is allocated
-const FREE: u8 = 0;
-const TABLE: u8 = 1;
-const PAGE: u8 = 2;
-const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
 /// The platform: a handle to the machine.
 #[derive(Clone)]
@@ -198,6 +179,7 @@ impl Host {
             tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
             flushes: Mutex::default(),
             retired: AtomicUsize::new(0),
+            emptied: AtomicUsize::new(0),
             stored: Mutex::default(),
             batched: Mutex::default(),
             hook: Mutex::default(),
@@ -321,6 +303,10 @@ impl Host {
 
     pub fn retired(&self) -> usize {
         self.0.retired.load(Relaxed)
+    }
+
+    pub fn emptied(&self) -> usize {
+        self.0.emptied.load(Relaxed)
     }
 
     fn state(&self, frame: Frame, kind: u8) -> &FrameState {
@@ -459,8 +445,22 @@ impl Platform for Host {
         }
     }
 
+    fn empty_table(&self, table: Frame, entries: Range<usize>) {
+        self.interruption_point();
+        let state = self.state(table, TABLE);
+        let all = state.entries.get().expect("tables have entries");
+        all[entries].iter().for_each(|entry| entry.store(0, Relaxed));
+        state.is_emptied.store(true, Relaxed);
+        self.0.emptied.fetch_add(1, Relaxed);
+    }
+
     fn free_table(&self, table: Frame) {
         self.interruption_point();
+        let FrameState { entries, is_emptied, .. } = self.state(table, TABLE);
+        if is_emptied.swap(false, Relaxed) {
+            let mut entries = entries.get().expect("tables have entries").iter();
+            assert!(entries.all(|entry| entry.load(Relaxed) == 0), "{table:?} is not empty");
+        }
         self.free(table, TABLE);
     }
 
