@@ -113,7 +113,7 @@ impl Runs {
             archive: &self.archive,
             cpus,
             clock: Clock::Host,
-            words: "",
+            words: "nopti",
             run: "storm,60",
         };
         let begin = Instant::now();
@@ -140,7 +140,7 @@ impl Runs {
             fs::remove_file(&socket).map_err(unwritable(&socket))?;
         }
         let boot =
-            Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, words: "", run };
+            Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, words: "nopti", run };
         let options = format!("{MODES} --limit 1 --seconds 300");
         let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
         let command = self.command(&boot, Hooks::Preset, &options).args(&waiting);
