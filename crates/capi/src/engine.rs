@@ -54,8 +54,7 @@ pub unsafe extern "C" fn shootdown_init(config: *const Config) {
     );
     assert!(
         config.mark_user_half.is_none() || cfg!(all(feature = "kpti", target_arch = "x86_64")),
-        "shootdown_config.mark_user_half is for x86-64 and a library with the feature `kpti`: leave \
-         it null",
+        "shootdown_config.mark_user_half is for x86-64 and the feature `kpti`: leave it null",
     );
     assert!(
         config.interrupt_sme.is_none() || cfg!(all(feature = "processor", target_arch = "aarch64")),

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -664,6 +665,18 @@ static void swap_to_ram(void)
 		fail("swapon");
 }
 
+/* User mode has page tables of its own. */
+static bool is_isolated(void)
+{
+	FILE *file = fopen("/proc/cpuinfo", "r");
+	char line[4096];
+	bool is = false;
+
+	while (file && fgets(line, sizeof(line), file))
+		is |= !strncmp(line, "flags", 5) && strstr(line, " pti ");
+	return is;
+}
+
 static void print_counts(void)
 {
 	FILE *file = fopen("/sys/kernel/debug/shootdown/counts", "r");
@@ -729,7 +742,7 @@ int main(int words, char **arguments)
 	cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	wrong = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	swap_to_ram();
-	printf("booted %d CPUs\n", cpus);
+	printf("booted %d CPUs%s\n", cpus, is_isolated() ? ", isolated" : "");
 	file = open("/proc/cmdline", O_RDONLY);
 	if (read(file, line, sizeof(line) - 1) > 0 && (run = strstr(line, "run="))) {
 		run += 4;
@@ -737,5 +750,7 @@ int main(int words, char **arguments)
 		run_all(run);
 	}
 	sync();
+	/* Bochs sends at the speed of the line. */
+	tcdrain(1);
 	return reboot(RB_POWER_OFF) + words;
 }

@@ -6,7 +6,7 @@
 //! `choose_asid`, `roll_over`, `current_asid`, `pin_locked` and `global_tag` in
 //! `state/tag/global.rs`; `choose`, `reserved_in` and `is_reserved` in `state/tag/reserved.rs`;
 //! `listed` and `write_list` in `state/tag/asids`; `bump`, `record` and `read` in
-//! `parts/flush_log`; `scan` in `path/notify.rs`; `catch_up` in `path/catch_up.rs`.
+//! `parts/flush_log`; `scan` in `path/notify`; `catch_up` in `path/catch_up.rs`.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;

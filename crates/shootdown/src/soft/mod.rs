@@ -166,7 +166,8 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     }
 
     /// Makes [`Machine::interrupts_masked`](crate::Machine::interrupts_masked) return `false` from
-    /// now on, so that no CPU can be pinned. CPUs still take the interrupt at interrupt points only.
+    /// now on, so that no CPU can be pinned. CPUs still take the interrupt at interrupt points
+    /// only.
     pub fn unmask(&self) {
         self.is_unmasked.store(true, Relaxed);
     }

@@ -60,6 +60,9 @@ enum Hooks {
     Inferred,
 }
 
+/// As the preset requires.
+const WORDS: &str = "nopti";
+
 const MODES: &str = "--mode reuse --mode tables --mode speculation";
 
 /// Breaks stock Linux in each way, and then runs both kernels for these minutes.
@@ -108,14 +111,8 @@ impl Runs {
 
     /// Every program at the same time, while CPUs come and go. Nothing may be found.
     fn storm(&self, kernel: &Kernel, cpus: u32, hooks: Hooks, modes: &str) -> Result<(), Failure> {
-        let boot = Boot {
-            kernel,
-            archive: &self.archive,
-            cpus,
-            clock: Clock::Host,
-            words: "nopti",
-            run: "storm,60",
-        };
+        let (archive, clock) = (&self.archive, Clock::Host);
+        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run: "storm,60" };
         let begin = Instant::now();
         let output = self.command(&boot, hooks, modes).captured()?;
         let (text, name) = (String::from_utf8_lossy(&output.stdout), kernel.variant.name());
@@ -139,8 +136,8 @@ impl Runs {
         if socket.exists() {
             fs::remove_file(&socket).map_err(unwritable(&socket))?;
         }
-        let boot =
-            Boot { kernel, archive: &self.archive, cpus: 4, clock: Clock::Host, words: "nopti", run };
+        let (archive, clock, words) = (&self.archive, Clock::Host, WORDS);
+        let boot = Boot { kernel, archive, cpus: 4, clock, words, run };
         let options = format!("{MODES} --limit 1 --seconds 300");
         let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
         let command = self.command(&boot, Hooks::Preset, &options).args(&waiting);

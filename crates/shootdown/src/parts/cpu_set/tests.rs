@@ -1,7 +1,9 @@
 #![cfg(test)]
 
 use super::*;
+use crate::base::rules::Rule;
 use crate::soft::{Config, Host, Soft};
+use core::sync::atomic::Ordering::Relaxed;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::format;
