@@ -59,7 +59,7 @@ fn tables() -> Vec<Table> {
                 with_replicas("arena", 4, true),
                 with_replicas("reclaim", 4, true),
                 Row { is_in_test: true, ..with_replicas("moves", 4, true) },
-                with_replicas("traces/go.shootdown", 2, true),
+                with_replicas("traces/go.shootdown", 2, false),
             ],
         },
         Table {

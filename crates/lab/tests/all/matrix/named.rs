@@ -20,6 +20,7 @@ pub(super) const NAMED: &[Named] = &[
     bad(AMD, 32..=128, &["file-discards"], FLUSHES),
     bad(AMD, 128..=128, &["mprotect-threads-x1", "mprotect-threads-x2"], LOCK),
     bad(AMD, 128..=128, &["process-starts"], SHELLS),
+    bad(AMD, 128..=128, &["pthread-mmap", "mprotect-processes-x2"], UNEXPLAINED),
     bad(ARM, 128..=128, &["file-discards"], FLUSHES),
     bad(RISC_V, 64..=64, &["file-discards"], FLUSHES),
     bad(POWER, 192..=192, &["pthread-mmap"], LOCK),
