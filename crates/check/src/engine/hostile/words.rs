@@ -31,14 +31,14 @@ const LOG_WORDS: usize = 32;
 
 const SPACE_WORDS: [&str; 9] = [
     "references",
-    "ASID",
     "covered generation",
+    "batches",
+    "ASID",
     "phase",
     "top of set 0",
     "set 0",
     "top of set 1",
     "set 1",
-    "batches",
 ];
 
 const ENGINE_WORDS: [&str; 13] = [
