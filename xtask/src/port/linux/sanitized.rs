@@ -25,6 +25,9 @@ const RET_FALSE: &str = "31c0c3";
 
 /// Programs that unmap, with tables and without.
 const UNMAP: &str = "purge,200:mmap,100:replace,50";
+/// All programs at once. Without any flush, a program alone takes no fault, and asks for no frame
+/// that it has freed.
+const ALL: &str = "storm,20";
 /// The first one calls `madvise`, at which the guest is stopped.
 const FREE_TABLES: &str = "purge,2:tables-idle,50:exit,10";
 
@@ -33,7 +36,7 @@ const FREE_TABLES: &str = "purge,2:tables-idle,50:exit,10";
 /// stored from the register of `start`.
 const FAULTS: [Fault; 10] = [
     Fault("no other CPU is interrupted", "native_flush_tlb_multi", ("", RET), UNMAP),
-    Fault("no range is flushed", MM_RANGE, ("", RET), UNMAP),
+    Fault("no range is flushed", MM_RANGE, ("", RET), ALL),
     Fault("no CPU flushes, itself included", FUNC, ("", RET), UNMAP),
     Fault("every CPU counts as lazy", "should_flush_tlb", ("", RET_FALSE), UNMAP),
     Fault("no single page is invalidated", "native_flush_tlb_one_user", ("", RET), UNMAP),
@@ -124,6 +127,12 @@ impl Runs {
         if output.status.success() && text.contains("nothing was found") {
             return Ok(());
         }
+        let faults = String::from_utf8_lossy(&output.stderr);
+        let mut faults = faults.lines().filter(|line| line.starts_with("fault ")).peekable();
+        if kernel.variant == Variant::Stock && faults.peek().is_some() && faults.all(is_known) {
+            println!("  all faults are those of docs/found.md");
+            return Ok(());
+        }
         eprint!("{text}{}", String::from_utf8_lossy(&output.stderr));
         Err(Failure::new(format!("the sanitizer on intact {name} Linux"), "read its output above"))
     }
@@ -157,12 +166,17 @@ impl Runs {
                 Ok(())
             }
             _ => {
-                eprint!("{found}");
+                eprint!("{}{found}", String::from_utf8_lossy(&output.stdout));
                 let cause = format!("the sanitizer does not find that {does}");
                 Err(Failure::new(cause, "read its output above"))
             }
         }
     }
+}
+
+/// The fault of stock Linux that docs/found.md explains.
+fn is_known(fault: &str) -> bool {
+    fault.contains("(tables)") && fault.contains("at switch_mm_irqs_off")
 }
 
 /// The lines with the sanitizer's totals.
