@@ -126,8 +126,8 @@ pub struct Config {
     /// On x86-64, in a library with the feature `kpti`; null if user mode runs on the space's own
     /// root. Called masked, with a tag whose translations this CPU has dropped, and only if the
     /// processor has PCIDs. User mode runs under the PCID `tag | 0x800`: drop this one on this CPU
-    /// before user mode uses it (Linux: `user_pcid_flush_mask`). In an NMI, do not load a user half
-    /// whose mark the interrupted code had yet to read.
+    /// before user mode uses it (Linux: `user_pcid_flush_mask`). An NMI restores the CR3 that it
+    /// found, with bit 63 set if that is a user half.
     pub mark_user_half: Option<extern "C" fn(u16)>,
     /// Upper limit of the number of CPUs; 0 for `SHOOTDOWN_CPUS_MAX`.
     pub cpu_limit: u32,

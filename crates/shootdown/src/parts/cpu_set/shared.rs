@@ -58,8 +58,8 @@ impl<M: Memory, B: CpuBits> SharedCpuSet<M, B> {
     pub(crate) fn insert(&self, cpu: CpuId) {
         let (word, bit) = place(cpu);
         // Relaxed: the bit is never cleared, so a reader that observes the caller's fence observes
-        // the bit also, whichever CPU has set it. Each write would move the line, for which all
-        // CPUs of a new space wait.
+        // the bit also, whichever CPU has set it. This is argued: loom's programs have sets of one
+        // word. Each write would move the line, for which all CPUs of a new space wait.
         let is_named = !Self::HAS_TOP || self.top.load(Relaxed) & top_bit(word) != 0;
         // Relaxed: the caller's fence, or the lock that guards the set, orders both.
         self.words()[word].fetch_or(bit, Relaxed);
