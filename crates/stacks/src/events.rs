@@ -1,6 +1,7 @@
 //! Samples of a tracepoint of flushes, and the mappings of processes, from the ring buffers of
 //! Linux's performance events. There is an event with a buffer on each CPU.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -108,27 +109,36 @@ pub(crate) struct RawMapping {
     pub(crate) path: String,
 }
 
-/// The event of each CPU.
+/// The event of each CPU, in the order of their numbers.
 pub(crate) struct Events {
     cpus: Vec<OnCpu>,
     rate_hz: u64,
 }
+
+/// The processes whose stacks are wanted most, with their descendants; `None` if all are alike.
+pub(crate) type Preferred = Option<BTreeSet<u32>>;
 
 /// The event of a CPU.
 ///
 /// The period is ours: the kernel's own adjustment is misled by a few requests that follow each
 /// other quickly, and then samples almost nothing for a second.
 struct OnCpu {
+    number: u32,
     sampler: perf_event::Sampler,
     /// Number of requests of which one is sampled.
     period: u64,
-    /// Number of samples since the period was chosen.
-    samples: u64,
+    /// Number of samples since the period was chosen, times [`OTHERS`]; those of processes that are
+    /// not preferred count once.
+    weight: u64,
     chosen_at: Instant,
 }
 
 /// The shortest time after which a period is chosen again.
 const CHOOSE_AFTER: Duration = Duration::from_millis(10);
+/// How many samples of other programs cost as much of the rate as one that is wanted. Otherwise a
+/// burst of flushes by a compiler beside the program takes all of its stacks away. With more, the
+/// smallest buffer, of 126 copied stacks, could overflow between two looks.
+const OTHERS: u64 = 4;
 
 impl Events {
     /// Opens an event on each of `cpus`.
@@ -140,9 +150,10 @@ impl Events {
         let buffer_bytes = buffer_bytes(cpus.len());
         let on_cpu = |cpu: &u32| -> io::Result<_> {
             let (sampler, chosen_at) = (open(options, *cpu, buffer_bytes)?, Instant::now());
-            Ok(OnCpu { sampler, period: 1, samples: 0, chosen_at })
+            Ok(OnCpu { number: *cpu, sampler, period: 1, weight: 0, chosen_at })
         };
-        let cpus = cpus.iter().map(on_cpu).collect::<io::Result<_>>()?;
+        let mut cpus: Vec<_> = cpus.iter().map(on_cpu).collect::<io::Result<_>>()?;
+        cpus.sort_by_key(|cpu| cpu.number);
         Ok(Self { cpus, rate_hz: options.rate_hz.max(1) })
     }
 
@@ -156,9 +167,9 @@ impl Events {
         self.cpus.iter_mut().try_for_each(|cpu| cpu.sampler.disable())
     }
 
-    /// Calls `handle` with the time of each record in the buffers, in nanoseconds, and the record:
-    /// those of one CPU after those of another.
-    pub(crate) fn drain(&mut self, mut handle: impl FnMut(u64, Event)) {
+    /// Takes the records in the buffers with their times, in nanoseconds and in their order.
+    pub(crate) fn drain(&mut self) -> Vec<(u64, Event)> {
+        let mut pass = Vec::new();
         for cpu in &mut self.cpus {
             while let Some(record) = cpu.sampler.next_record() {
                 let is_exec = record.misc() & MISC_EXEC != 0;
@@ -166,19 +177,44 @@ impl Events {
                 let Some(mut event) = converted else { continue };
                 let time_ns = match &mut event {
                     Event::Sample(sample) => {
-                        cpu.samples += 1;
                         sample.requests = cpu.period;
                         sample.time_ns
                     }
                     _ => time_at_end(&record.to_contiguous()),
                 };
                 if let Event::Lost { count } = event {
-                    cpu.samples += count;
+                    cpu.weight += OTHERS * count;
                 }
-                handle(time_ns, event);
+                pass.push((time_ns, event));
             }
-            cpu.choose_period(self.rate_hz);
         }
+        pass.sort_by_key(|(time_ns, _)| *time_ns);
+        pass
+    }
+
+    /// Chooses the periods after a pass, and adds children to the processes that are preferred.
+    pub(crate) fn choose_periods(&mut self, pass: &[(u64, Event)], preferred: &mut Preferred) {
+        for (_, event) in pass {
+            if let (Event::Fork { process, parent }, Some(preferred)) = (event, &mut *preferred)
+                && preferred.contains(parent)
+            {
+                preferred.insert(*process);
+            }
+            let Event::Sample(sample) = event else { continue };
+            let number = |cpu: &OnCpu| cpu.number;
+            if let Ok(index) = self.cpus.binary_search_by_key(&sample.cpu, number) {
+                self.cpus[index].weight += weight(sample.process, preferred);
+            }
+        }
+        self.cpus.iter_mut().for_each(|cpu| cpu.choose_period(self.rate_hz));
+    }
+}
+
+/// Returns the part of the rate that a sample takes, times [`OTHERS`].
+fn weight(process: u32, preferred: &Preferred) -> u64 {
+    match preferred {
+        Some(preferred) if !preferred.contains(&process) => 1,
+        _ => OTHERS,
     }
 }
 
@@ -189,12 +225,12 @@ impl OnCpu {
         if elapsed < CHOOSE_AFTER {
             return;
         }
-        let period = period(self.period, self.samples, elapsed, rate_hz);
+        let period = period(self.period, self.weight.div_ceil(OTHERS), elapsed, rate_hz);
         // If the kernel refuses, the old period goes on.
         if period != self.period && set_period(&self.sampler, period).is_ok() {
             self.period = period;
         }
-        (self.samples, self.chosen_at) = (0, Instant::now());
+        (self.weight, self.chosen_at) = (0, Instant::now());
     }
 }
 
@@ -359,6 +395,13 @@ mod tests {
         assert_eq!([after(1, 20), after(1, 200), after(10, 20)], [1, 10, 10]);
         assert_eq!([after(10, 1), after(10, 0), after(1, 0)], [1, 5, 1]);
         assert_eq!(period(1, 3, Duration::from_millis(10), 1), 3, "not one in the time");
+    }
+
+    #[test]
+    fn samples_of_others_count_less() {
+        assert_eq!(weight(8, &None), OTHERS);
+        let preferred = Some(BTreeSet::from([7]));
+        assert_eq!([7, 8].map(|process| weight(process, &preferred)), [OTHERS, 1]);
     }
 
     #[test]

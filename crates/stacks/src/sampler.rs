@@ -1,5 +1,6 @@
 //! The threads that receive samples, and unwind their stacks while the program runs.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::events::{Event, Events, Options, RawSample, Unwinding};
+use crate::events::{Event, Events, Options, Preferred, RawSample, Unwinding};
 use crate::processes::Processes;
 use crate::stack::{Address, Sample, Stacks};
 use crate::unwind::{Cache, user_stack};
@@ -32,6 +33,7 @@ pub struct Sampler {
 #[derive(Debug, Default)]
 struct Shared {
     collected: Mutex<Collected>,
+    preferred: Mutex<Preferred>,
     must_stop: AtomicBool,
     /// Number of times that all buffers were emptied.
     read: AtomicU64,
@@ -87,6 +89,13 @@ impl Sampler {
         })?;
         let debug_directories = options.debug_directories.clone();
         Ok(Self { shared, threads: Some([reader, unwinder]), debug_directories })
+    }
+
+    /// Prefers the stacks of these processes and their future children. Those of other processes
+    /// are sampled still, and take a smaller part of the rate.
+    pub fn prefer(&self, processes: &BTreeSet<u32>) {
+        let mut preferred = self.shared.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        preferred.get_or_insert_default().extend(processes);
     }
 
     /// Takes the samples since the last call, in the order of each CPU.
@@ -146,8 +155,10 @@ fn read((events, pause): (&mut Events, Duration), passes: &mpsc::Sender<Pass>, s
             // An event that cannot be stopped ends with its file descriptor.
             let _ = events.stop();
         }
-        let mut pass = Pass::new();
-        events.drain(|time_ns, event| pass.push((time_ns, event)));
+        let pass = events.drain();
+        let mut preferred = shared.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        events.choose_periods(&pass, &mut preferred);
+        drop(preferred);
         // Relaxed: see `synchronize`.
         shared.read.fetch_add(1, Ordering::Relaxed);
         if passes.send(pass).is_err() || must_stop {

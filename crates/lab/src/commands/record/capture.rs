@@ -54,7 +54,8 @@ pub(super) fn capture<'o>(
 ) -> Result<Capture<'o>, RecordError> {
     let mut tasks = Tasks::default();
     let queue = Queue::new(options.memory_mib as usize * MIB);
-    let (mut target, recorded) = begin((&session, &queue), (options, load), account, &mut tasks)?;
+    let to = (&session, &queue, sampler.as_ref());
+    let (mut target, recorded) = begin(to, (options, load), account, &mut tasks)?;
     if user.signals.stop_request() != StopRequest::None {
         return Err(RecordError::Interrupted);
     }
@@ -102,15 +103,17 @@ pub(super) fn capture<'o>(
 
 /// Starts tracing the command, which does not run yet, or the programs that run.
 fn begin(
-    (session, queue): (&Session, &Queue),
+    (session, queue, sampler): (&Session, &Queue, Option<&Sampler>),
     (options, load): (&Record, Option<Load>),
     account: Option<&Account>,
     tasks: &mut Tasks,
 ) -> Result<(Target, Vec<Tid>), RecordError> {
     // The tasks are listed twice, because one may start between the first list and the first event.
     tasks.update()?;
+    let prefer = |processes: &_| sampler.into_iter().for_each(|it| it.prefer(processes));
     if !options.command.is_empty() {
         let child = StoppedChild::start(&options.command, account, options.program_output)?;
+        prefer(&BTreeSet::from([child.pid()]));
         if options.purpose.follow(load, session.cpus() as usize) == Follow::Kernel {
             session.follow([child.pid()].into_iter())?;
         }
@@ -123,6 +126,7 @@ fn begin(
     let mut recorded = BTreeSet::new();
     for round in 0..2 {
         let processes = target::selected(&options.selection, tasks)?;
+        prefer(&processes);
         let new = tasks.threads(&processes).map(|task| task.tid.0);
         let new: Vec<_> = new.filter(|tid| recorded.insert(*tid)).collect();
         session.follow(new.into_iter())?;

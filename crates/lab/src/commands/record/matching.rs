@@ -5,7 +5,7 @@
 //! or, if another program sampled the event before this recorder started, before it. In either
 //! case, the thread causes no other event on its CPU in between.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
 use shootdown_recording::record::FlushReason;
@@ -15,7 +15,10 @@ use shootdown_stacks::Sample;
 #[derive(Debug, Default)]
 pub(super) struct Matching {
     cpus: Vec<OnCpu>,
-    /// Number of samples whose event did not arrive.
+    /// The threads of all events so far. The kernel may leave out the events of other programs, but
+    /// samples their stacks.
+    threads: BTreeSet<Tid>,
+    /// Number of samples of these threads whose event did not arrive.
     pub(super) unmatched: u64,
     /// Number of samples that can only belong to the event after them, less those that can only
     /// belong to the event before them. The order does not change while this recorder samples.
@@ -29,8 +32,8 @@ struct OnCpu {
     /// The time and the thread of the last event of a task, if that is a flush request without a
     /// sample.
     requested: Option<(u64, Tid)>,
-    /// `true` after the first event: sampling starts before tracing.
-    is_traced: bool,
+    /// The time of the first event: sampling starts before tracing.
+    traced_from_ns: Option<u64>,
 }
 
 /// The samples that belong to an event, and to the last one of the CPU.
@@ -64,11 +67,13 @@ impl Matching {
         if event.during != During::Task {
             return matched;
         }
+        self.threads.insert(event.tid);
         let on_cpu = self.on(event.cpu);
+        let from_ns = *on_cpu.traced_from_ns.get_or_insert(event.time_ns);
         let is_early = |sample: &&Sample| sample.time_ns <= event.time_ns;
-        let next = on_cpu.samples.front().filter(is_early);
+        let mut early = on_cpu.samples.iter().take_while(is_early);
         let is_fault = matches!(event.kind, RawKind::Fault { code, .. } if !code.is_user());
-        if is_fault && next.is_some_and(|sample| Tid(sample.thread) == event.tid) {
+        if is_fault && early.any(|sample| Tid(sample.thread) == event.tid) {
             matched.is_caused = true;
             return matched;
         }
@@ -79,7 +84,10 @@ impl Matching {
             let last = last.filter(|(_, tid)| tid.0 == sample.thread && matched.before.is_none());
             let is_open = is_request && event.tid.0 == sample.thread && matched.after.is_none();
             match self.choose(&sample, last, is_open.then_some(event.time_ns)) {
-                Of::None => self.unmatched += u64::from(self.cpus[event.cpu as usize].is_traced),
+                Of::None => {
+                    let is_recorded = self.threads.contains(&Tid(sample.thread));
+                    self.unmatched += u64::from(is_recorded && from_ns <= sample.time_ns);
+                }
                 Of::Last => matched.before = last.map(|(at_ns, _)| (at_ns, sample)),
                 Of::This => matched.after = Some(sample),
             }
@@ -87,7 +95,6 @@ impl Matching {
         let is_open = is_request && matched.after.is_none();
         let on_cpu = self.on(event.cpu);
         on_cpu.requested = is_open.then_some((event.time_ns, event.tid));
-        on_cpu.is_traced = true;
         matched
     }
 
@@ -185,13 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn sample_of_another_thread_is_counted_as_lost() {
+    fn sample_without_event_of_recorded_thread_is_lost() {
         let mut matching = Matching::default();
-        for unmatched in [0, 1] {
-            // Before the first event, nothing is traced.
-            matching.add(sample(100, 8));
+        matching.place(&event(100, RawKind::Exit));
+        // Before the first event, nothing is traced, and of thread 9 nothing is.
+        for (time_ns, thread, unmatched) in [(99, 7, 0), (100, 9, 0), (100, 7, 1)] {
+            matching.add(sample(time_ns, thread));
             assert_eq!(matching.place(&event(200, RawKind::Exit)), Matched::default());
-            assert_eq!(matching.unmatched, unmatched);
+            assert_eq!(matching.unmatched, unmatched, "{time_ns} {thread}");
         }
         let interrupt = RawEvent { during: During::Interrupt, ..event(300, RawKind::Exit) };
         matching.place(&request(240));
@@ -204,6 +212,8 @@ mod tests {
     fn only_faults_of_the_kernel_while_sampling_are_ours() {
         let mut matching = Matching::default();
         let fault = |at, code| event(at, RawKind::Fault { address: 0x1000, code: FaultCode(code) });
+        // The events of thread 8 are not recorded.
+        matching.add(sample(90, 8));
         matching.add(sample(100, 7));
         assert!(!matching.place(&fault(50, 0)).is_caused, "before the sample");
         assert!(
