@@ -75,13 +75,11 @@ impl<'a> Packages<'a> {
         };
         self.progress.set_message(format!("fetching {package}"));
         let directory = self.unpacked(package)?;
-        let boot = directory.path().join("boot");
-        let image = names(&boot).into_iter().find(|name| name.starts_with("vmlinuz-"));
-        let image = image.ok_or_else(|| GuestError::Failed {
+        let (image, name) = image(directory.path()).ok_or_else(|| GuestError::Failed {
             program: "dpkg-deb",
             error: format!("{package} has no image"),
         })?;
-        self.keep(&boot.join(&image), &image)
+        self.keep(&image, &name)
     }
 
     /// Returns a static busybox: the host's, or one from the cache or a package.
@@ -161,6 +159,18 @@ impl<'a> Packages<'a> {
         };
         Ok(self.apt.insert(apt))
     }
+}
+
+/// Returns the image in an unpacked package, and its name in the cache. Since Linux 7.3, it lies
+/// with the modules.
+fn image(directory: &Path) -> Option<(PathBuf, String)> {
+    let (boot, modules) = (directory.join("boot"), directory.join("usr/lib/modules"));
+    let in_boot = names(&boot).into_iter().map(|name| (boot.join(&name), name));
+    let with_modules = names(&modules)
+        .into_iter()
+        .map(|release| (modules.join(&release).join("vmlinuz"), format!("vmlinuz-{release}")));
+    let mut images = in_boot.chain(with_modules);
+    images.find(|(path, name)| name.starts_with("vmlinuz-") && path.is_file())
 }
 
 impl Apt {
@@ -295,6 +305,22 @@ mod tests {
         assert_eq!(newest("6.1"), Some(PACKAGES[9]));
         assert_eq!(newest("5.10"), None);
         assert_eq!(series(&PACKAGES), ["6.1", "6.12", "7.0"]);
+    }
+
+    #[test]
+    fn image_lies_in_boot_or_with_modules() {
+        const OTHERS: [&str; 2] = ["boot/config-7.0", "usr/lib/modules/7.0/modules.dep"];
+        for place in ["boot/vmlinuz-7.0", "usr/lib/modules/7.0/vmlinuz"] {
+            let directory = tempfile::tempdir().expect("a directory");
+            for file in OTHERS.into_iter().chain([place]) {
+                assert_eq!(image(directory.path()), None, "{file}");
+                let path = directory.path().join(file);
+                fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+                fs::write(path, "").expect("a file");
+            }
+            let found = (directory.path().join(place), "vmlinuz-7.0".to_owned());
+            assert_eq!(image(directory.path()), Some(found));
+        }
     }
 
     #[test]
