@@ -16,6 +16,8 @@ use crate::translation::{Access, Kind, Slot, Tag};
 
 /// Slots of the cache: 2 MiB of pages.
 const FAST: usize = 512;
+/// A page that no address is on.
+const NO_PAGE: u64 = u64::MAX;
 /// Invalidations that are remembered for reports.
 const RECENT: usize = 16;
 
@@ -77,6 +79,11 @@ pub(crate) struct Cpu {
     /// itself writes a slot, under the lock; any CPU clears slots, under the lock. The CPU reads
     /// without the lock: if it observes a clear late, it behaves as if the access had come before.
     fast: Box<[AtomicU64; FAST]>,
+    /// The frame of each slot that allows stores. Written as `fast` is.
+    stored: Box<[AtomicU64; FAST]>,
+    /// The page of the last store into a [gone](crate::frames::Frames::is_gone) frame, and that
+    /// frame: kernels clear pages word by word. Written and read as `fast` is.
+    gone: (AtomicU64, AtomicU64),
     /// `true` if an entry is marked and not reported.
     pub(crate) attention: AtomicBool,
     /// `true` if the CPU has run user code with translation on.
@@ -88,6 +95,8 @@ impl Default for Cpu {
     fn default() -> Self {
         Self {
             fast: Box::new([const { AtomicU64::new(0) }; FAST]),
+            stored: Box::new([const { AtomicU64::new(0) }; FAST]),
+            gone: (AtomicU64::new(NO_PAGE), AtomicU64::new(0)),
             attention: AtomicBool::new(false),
             ran_user_code: AtomicBool::new(false),
             state: Mutex::default(),
@@ -112,9 +121,13 @@ impl Cpu {
         found >> 3 == page & (u64::MAX >> 3) && found & wanted as u64 != 0
     }
 
-    /// Records that a use of the address is no event. The caller has the lock.
-    pub(crate) fn set_fast(&self, address: u64, allowed: Use) {
+    /// Records that a use of the address, which is in this frame, is no event. The caller has the
+    /// lock.
+    pub(crate) fn set_fast(&self, address: u64, allowed: Use, frame: u64) {
         let page = address >> 12;
+        if allowed == Use::Store {
+            self.stored[page as usize % FAST].store(frame, Ordering::Relaxed);
+        }
         let slot = self.fast_slot(page);
         let found = slot.load(Ordering::Relaxed);
         let others = if found >> 3 == page { found & 7 } else { 0 };
@@ -126,6 +139,29 @@ impl Cpu {
         for slot in self.fast.iter() {
             slot.store(0, Ordering::Relaxed);
         }
+        self.gone.0.store(NO_PAGE, Ordering::Relaxed);
+    }
+
+    /// Makes the next store into each of these frames an event. The caller has the lock.
+    pub(crate) fn observe_stores(&self, frames: &[u64]) {
+        for (slot, stored) in self.fast.iter().zip(self.stored.iter()) {
+            if frames.contains(&stored.load(Ordering::Relaxed)) {
+                slot.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Records a store of the kernel into a gone frame. The caller has the lock.
+    pub(crate) fn set_gone(&self, address: u64, physical: u64) {
+        self.gone.1.store(physical >> 12 << 12, Ordering::Relaxed);
+        self.gone.0.store(address >> 12, Ordering::Relaxed);
+    }
+
+    /// Returns the physical address if the page had the last store into a gone frame. Only the
+    /// CPU's own thread writes both words, so it reads those of one store.
+    pub(crate) fn gone_at(&self, address: u64) -> Option<u64> {
+        let is_same = self.gone.0.load(Ordering::Relaxed) == address >> 12;
+        is_same.then(|| self.gone.1.load(Ordering::Relaxed) + address % 4096)
     }
 
     /// Executes an invalidation. The caller has the lock.
@@ -151,6 +187,7 @@ impl Cpu {
             state.recent.pop_front();
         }
         state.recent.push_back((at, by, *invalidation));
+        self.gone.0.store(NO_PAGE, Ordering::Relaxed);
         match invalidation.pages {
             // Pages are mostly small ones, and a larger one covers all slots.
             Pages::Range(first, last) if first == last && !has_large_pages => {

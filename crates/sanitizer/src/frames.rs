@@ -111,6 +111,12 @@ impl Frames {
         self.has(address, GONE)
     }
 
+    /// Returns `true` if the frame has lost a mapping, and is no page table.
+    pub(crate) fn is_gone_page(&self, address: u64) -> bool {
+        let word = self.word(address).map_or(0, |word| word.load(Ordering::SeqCst));
+        word & (TABLE | GONE) == GONE
+    }
+
     /// Returns `true` if a store into the frame is an event.
     pub(crate) fn is_observed(&self, address: u64) -> bool {
         self.has(address, TABLE | GONE)

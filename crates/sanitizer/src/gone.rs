@@ -28,7 +28,7 @@ impl Gone {
         self.with(|frames| {
             let words = frames.entry(address - first).or_default();
             (first / 8..=last / 8).for_each(|word| words[word as usize / 64] |= 1 << (word % 64));
-            *words == [u64::MAX; 8]
+            words.iter().all(|word| *word == u64::MAX)
         })
     }
 

@@ -1,7 +1,5 @@
 //! Entries of one tag, with the indices that find them.
 
-use std::collections::BTreeMap;
-
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -64,10 +62,37 @@ pub(crate) struct Held {
     pub(crate) tables: HashMap<u64, u32>,
     /// Number of entries below each page-table entry with a pointer.
     pub(crate) below: HashMap<u64, u32>,
-    /// Number of entries of each kind and number of address bits that there are.
-    counts: BTreeMap<(usize, u8), u32>,
+    /// The sizes of pages and of tables.
+    sizes: [Sizes; 2],
     /// Number of pages and of tables that are [pending](Entry::is_pending).
     pub(crate) pending: [usize; 2],
+}
+
+/// Number of entries with each number of address bits.
+#[derive(Debug)]
+struct Sizes {
+    counts: [u32; 64],
+    /// A bit for each count that is not 0.
+    present: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { counts: [0; 64], present: 0 }
+    }
+}
+
+impl Sizes {
+    fn add(&mut self, shift: u8) {
+        self.counts[usize::from(shift)] += 1;
+        self.present |= 1 << shift;
+    }
+
+    fn remove(&mut self, shift: u8) {
+        let count = &mut self.counts[usize::from(shift)];
+        *count -= 1;
+        self.present &= !(u64::from(*count == 0) << shift);
+    }
 }
 
 fn release(counts: &mut HashMap<u64, u32>, key: u64) {
@@ -100,7 +125,7 @@ impl Held {
                 *self.below.entry(source).or_default() += 1;
             }
         }
-        *self.counts.entry((slot.kind as usize, slot.shift)).or_default() += 1;
+        self.sizes[slot.kind as usize].add(slot.shift);
     }
 
     pub(crate) fn remove(&mut self, slot: &Slot) -> bool {
@@ -113,13 +138,7 @@ impl Held {
                 release(&mut self.below, source);
             }
         }
-        let key = (slot.kind as usize, slot.shift);
-        if let Some(count) = self.counts.get_mut(&key) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&key);
-            }
-        }
+        self.sizes[slot.kind as usize].remove(slot.shift);
         self.pending[slot.kind as usize] -= usize::from(entry.is_pending(slot));
         true
     }
@@ -131,14 +150,19 @@ impl Held {
         self.by_source.clear();
         self.tables.clear();
         self.below.clear();
-        self.counts.clear();
+        self.sizes = Default::default();
         self.pending = [0; 2];
         count
     }
 
-    pub(crate) fn shifts(&self, kind: Kind) -> impl Iterator<Item = u8> {
-        let kind = kind as usize;
-        self.counts.range((kind, 0)..=(kind, 63)).map(|(&(_, shift), _)| shift)
+    /// Numbers of address bits of the entries, the smallest first.
+    pub(crate) fn shifts(&self, kind: Kind) -> impl Iterator<Item = u8> + use<> {
+        let mut present = self.sizes[kind as usize].present;
+        std::iter::from_fn(move || {
+            let shift = present.trailing_zeros() as u8;
+            present &= present.wrapping_sub(1);
+            (shift < 64).then_some(shift)
+        })
     }
 
     /// Removes what the invalidation drops, and returns the number of these entries.

@@ -143,7 +143,7 @@ impl<H: Host> Sanitizer<H> {
     /// Pages have lost a mapping. If new owners are inferred, the kernel's stores into their frames
     /// are events from now on.
     fn lose(&self, changed: &[Changed]) {
-        let mut is_new = false;
+        let mut new = Vec::new();
         for Changed { slot, frame, .. } in changed {
             if self.options.infers
                 && slot.kind == Kind::Page
@@ -151,13 +151,11 @@ impl<H: Host> Sanitizer<H> {
             {
                 for frame in (*frame..frame + slot.bytes()).step_by(PAGE_BYTES as usize) {
                     self.gone.forget(frame);
-                    is_new |= self.frames.becomes_gone(frame);
+                    new.extend(self.frames.becomes_gone(frame).then_some(frame));
                 }
             }
         }
-        if is_new {
-            self.clear_all_fast();
-        }
+        self.observe_stores(&new);
     }
 
     /// The kernel stores into a frame that has lost a mapping, by another one. A frame of which it
@@ -176,7 +174,7 @@ impl<H: Host> Sanitizer<H> {
         event: Event,
         found: &Translation,
         physical: u64,
-        is_new_table: bool,
+        new_tables: &[u64],
     ) {
         let frame = physical & !(PAGE_BYTES - 1);
         if found.access.has(Access::USER)
@@ -185,11 +183,8 @@ impl<H: Host> Sanitizer<H> {
         {
             self.infer(event, frame, Deed::Mapped);
         }
-        if is_new_table {
-            let tables = found.pointers().map(|pointer| pointer.table);
-            for table in tables.filter(|table| self.frames.is_gone(*table)) {
-                self.infer(event, table, Deed::Walked);
-            }
+        for &table in new_tables.iter().filter(|table| self.frames.is_gone(**table)) {
+            self.infer(event, table, Deed::Walked);
         }
     }
 

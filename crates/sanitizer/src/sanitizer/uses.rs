@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, OnceLock};
 
+use smallvec::SmallVec;
+
 use super::owners::is_listed;
 use super::{Event, Host, PAGE_BYTES, PAGE_SHIFT, Sanitizer};
 use crate::arch::Context;
@@ -15,9 +17,13 @@ use crate::translation::{Access, Kind, Slot, Translation};
 struct Filled {
     /// The translation and the physical address, if the page tables still have them.
     found: Option<(Translation, u64)>,
-    /// `true` if a frame is now known to be a page table.
-    is_new_table: bool,
+    /// The frames that are now known to be page tables.
+    new_tables: NewTables,
 }
+
+type NewTables = SmallVec<[u64; 4]>;
+/// For more frames than these, the whole cache is cleared: the same work as looking for each.
+const OBSERVED_MAX: usize = 32;
 
 impl<H: Host> Sanitizer<H> {
     /// Returns `true` if this use of the address needs no call of [`access`](Self::access).
@@ -33,6 +39,12 @@ impl<H: Host> Sanitizer<H> {
     pub fn access(&self, event: Event, address: u64, bytes: u64, wanted: Use) {
         let Some(cpu) = self.cpu(event.cpu) else { return };
         let address = self.arch.canonical(address);
+        if wanted == Use::Store
+            && let Some(physical) = cpu.gone_at(address)
+            && self.frames.is_gone_page(physical)
+        {
+            return self.store_into_gone(event, physical, bytes);
+        }
         let state = cpu.lock();
         if !state.context.is_on {
             return;
@@ -83,7 +95,7 @@ impl<H: Host> Sanitizer<H> {
             Some((tag, slot, entry)) if entry.access.has(wanted.needs()) => {
                 let physical = entry.frame + (address - slot.start);
                 match entry.act {
-                    None => self.allow_fast(cpu, address, wanted, physical),
+                    None => self.allow_fast(cpu, (address, wanted), physical, entry.access),
                     Some(act) if !entry.is_reported => {
                         state.tlb.set_reported(tag, &slot);
                         let place = (event.cpu, self.now(event.pc), event.in_user_mode, true);
@@ -101,20 +113,21 @@ impl<H: Host> Sanitizer<H> {
             }
         };
         drop(state);
-        if filled.is_new_table {
-            self.clear_all_fast();
-        }
+        self.observe_stores(&filled.new_tables);
         let (found, physical) = filled.found?;
         if self.options.infers {
-            self.infer_from(event, &found, physical, filled.is_new_table);
+            self.infer_from(event, &found, physical, &filled.new_tables);
         }
         Some((physical, found.access))
     }
 
-    /// Lets later uses of the address's 4 KiB pass, except stores that are events.
-    fn allow_fast(&self, cpu: &Cpu, address: u64, wanted: Use, physical: u64) {
+    /// Lets later uses of the address's 4 KiB pass, except stores that are events. The caller has
+    /// the lock.
+    fn allow_fast(&self, cpu: &Cpu, (address, wanted): (u64, Use), physical: u64, access: Access) {
         if wanted != Use::Store || !self.frames.is_observed(physical) {
-            cpu.set_fast(address, wanted);
+            cpu.set_fast(address, wanted, physical >> 12 << 12);
+        } else if self.frames.is_gone_page(physical) && !access.has(Access::USER) {
+            cpu.set_gone(address, physical);
         }
     }
 
@@ -159,21 +172,21 @@ impl<H: Host> Sanitizer<H> {
         state.counts.fills += 1;
         let half = &context.halves[(address >> 63) as usize];
         state.tlb.fill((context.tag, half.root), address, &found, self.now(event.pc));
-        let is_new_table = self.hold(event.cpu, &context, address, &found);
+        let new_tables = self.hold(event.cpu, &context, address, &found);
         let slot = Slot::covering(Kind::Page, found.shift, address);
         // A store into the tables after the walk may have found no bit of this CPU.
         if self.arch.walk(&context, address, &read) != Some(found) {
             state.tlb.remove(found.tag, &slot);
             state.counts.not_in_tables += 1;
-            return Filled { found: None, is_new_table };
+            return Filled { found: None, new_tables };
         }
         let physical = found.frame + (address - slot.start);
-        self.allow_fast(cpu, address, wanted, physical);
-        Filled { found: Some((found, physical)), is_new_table }
+        self.allow_fast(cpu, (address, wanted), physical, found.access);
+        Filled { found: Some((found, physical)), new_tables }
     }
 
-    /// Records the frames that a translation names and was read from.
-    fn hold(&self, cpu: usize, context: &Context, address: u64, found: &Translation) -> bool {
+    /// Records the frames that a translation names and was read from. Returns the new tables.
+    fn hold(&self, cpu: usize, context: &Context, address: u64, found: &Translation) -> NewTables {
         let bytes = 1 << found.shift;
         let is_user = found.access.has(Access::USER);
         let half = &context.halves[(address >> 63) as usize];
@@ -193,11 +206,23 @@ impl<H: Host> Sanitizer<H> {
         }
         self.frames.hold(cpu, found.entry & !(PAGE_BYTES - 1), PAGE_BYTES);
         // After the bits of this CPU: see `store_into_table`.
-        let mut is_new = self.frames.becomes_table(half.root);
-        for pointer in found.pointers() {
-            is_new |= self.frames.becomes_table(pointer.table);
+        let below = found.pointers().map(|pointer| pointer.table);
+        let tables = std::iter::once(half.root).chain(below);
+        tables.filter(|table| self.frames.becomes_table(*table)).collect()
+    }
+
+    /// Makes the next store into each of these frames an event.
+    pub(super) fn observe_stores(&self, frames: &[u64]) {
+        if frames.len() > OBSERVED_MAX {
+            return self.clear_all_fast();
         }
-        is_new
+        for cpu in self.cpus[..self.count()].iter().filter_map(OnceLock::get) {
+            if frames.is_empty() {
+                return;
+            }
+            let _state = cpu.lock();
+            cpu.observe_stores(frames);
+        }
     }
 
     /// Makes the next store of every CPU an event: it may be one into a page table.

@@ -5,7 +5,7 @@ use shootdown_sanitizer::invalidation::Tags;
 use shootdown_sanitizer::report::{Deed, Mode};
 
 use crate::guest::{
-    CALLER, ENTRY, FRAME, Guest, MAPPED, OTHER, PAGE, READ_ONLY, TABLES, UPPER, whole,
+    CALLER, ENTRY, FRAME, Guest, KERNEL_PAGE, MAPPED, OTHER, PAGE, READ_ONLY, TABLES, UPPER, whole,
 };
 
 /// A guest in which CPU 1 uses the page, and CPU 0 changes its entry and invalidates nothing on
@@ -82,6 +82,20 @@ fn stores_by_pages_of_user_mode_do_not_count() {
     guest.store(0, ENTRY + 8, FRAME | MAPPED);
     (0..512).for_each(|word| guest.access(0, PAGE + 0x1000 + word * 8, Use::Store));
     assert_eq!(deed(&guest), None);
+}
+
+#[test]
+fn stores_after_kernel_page_moves_do_not_count() {
+    for (frame, expected) in [(OTHER, None), (FRAME, Some(Deed::Overwritten))] {
+        let guest = changed(&[Mode::Reuse], 0);
+        guest.map_kernel_page(FRAME);
+        let store = |word: u64| guest.access(0, KERNEL_PAGE + word * 8, Use::Store);
+        (0..511).for_each(store);
+        guest.map_kernel_page(frame);
+        guest.invalidate_page(0, KERNEL_PAGE);
+        store(511);
+        assert_eq!(deed(&guest), expected, "{frame:#x}");
+    }
 }
 
 #[test]
