@@ -41,3 +41,7 @@ pub mod sanitizer;
 mod plugin;
 
 pub use cpu::Use;
+
+/// A program in C that exposes missing flushes of the kernel that runs it: threads use pages
+/// without a fault, while another one replaces and protects them.
+pub const EXPOSING_PROGRAM: &str = include_str!("../expose.c");

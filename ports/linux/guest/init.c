@@ -29,10 +29,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#define EXPOSE_WITHOUT_MAIN
+#include "../../../crates/sanitizer/expose.c"
+
 #define PAGE 4096ul
 #define TABLE (2ul << 20) /* the bytes that a page table maps */
 #define ARENA 8           /* the pages that a purge drops */
-#define CHECKED 16
 #define RECLAIMED 256
 #define PAGED 1024
 #define CPUS_MAX 255
@@ -384,116 +386,10 @@ static void run_reclaim(void)
 	run_threads(cpus, read_or_page_out);
 }
 
-/*
- * The first check: pages are replaced, and readers on the other CPUs must not see an old one. Page
- * `i` has the version `settled[i]` if that is also `begun[i]`.
- */
+/* The first two checks: pages are replaced or protected, and no other CPU uses an old one. */
 
-static volatile uint64_t *pages[CHECKED];
-static _Atomic uint64_t begun[CHECKED], settled[CHECKED];
-
-static void *read_pages(void *me)
-{
-	pin((long)me);
-	while (!done)
-		for (int i = 0; i < CHECKED; i++) {
-			uint64_t version = settled[i], found = *pages[i];
-
-			if (begun[i] == version && found != version)
-				++*wrong;
-		}
-	return NULL;
-}
-
-static void replace(int i, unsigned how, void *spare)
-{
-	void *page = (void *)pages[i];
-	uint64_t version = ++begun[i];
-
-	switch (how % 4) {
-	case 0:
-		map_at(page, PAGE);
-		break;
-	case 1:
-		madvise(page, PAGE, MADV_DONTNEED);
-		break;
-	case 2:
-		touch(spare, 1);
-		mremap(spare, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page);
-		map_at(spare, PAGE);
-		break;
-	case 3: /* its page table goes with it */
-		munmap(page, PAGE);
-		map_at(page, PAGE);
-	}
-	*pages[i] = version;
-	settled[i] = version;
-}
-
-static void *replace_pages(void *me)
-{
-	void *spare = map_at(NULL, PAGE);
-	unsigned seed = 1;
-
-	if (me)
-		return read_pages(me);
-	pin(0);
-	for (long n = 0; n < rounds; n++)
-		replace(rand_r(&seed) % CHECKED, rand_r(&seed) / 8, spare);
-	done = true;
-	return NULL;
-}
-
-/* A page is away for a moment: the access is repeated until it is back. */
-static void ignore(int signal) { (void)signal; }
-
-static void run_replace(void)
-{
-	char *space = mmap(NULL, (CHECKED + 1) * TABLE, PROT_NONE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	signal(SIGSEGV, ignore);
-	for (int i = 0; i < CHECKED; i++)
-		pages[i] = map_at((char *)(((uintptr_t)space + TABLE) & ~(TABLE - 1)) + i * TABLE + i * PAGE, PAGE);
-	run_threads(cpus, replace_pages);
-}
-
-/* The second check: after mprotect, no thread writes any more. */
-
-static void spin(int turns)
-{
-	while (turns--)
-		__builtin_ia32_pause();
-}
-
-static void *write_or_protect(void *me)
-{
-	pin((long)me);
-	if (me) {
-		while (!done)
-			__atomic_fetch_add(shared_pages, 1, __ATOMIC_RELAXED);
-		return NULL;
-	}
-	for (long i = 0; i < rounds; i++) {
-		long before;
-
-		mprotect((void *)shared_pages, PAGE, PROT_READ);
-		before = *shared_pages;
-		spin(20);
-		*wrong += *shared_pages - before;
-		mprotect((void *)shared_pages, PAGE, PROT_READ | PROT_WRITE);
-		spin(20);
-	}
-	done = true;
-	return NULL;
-}
-
-static void run_protect(void)
-{
-	signal(SIGSEGV, ignore);
-	shared_pages = map_at(NULL, PAGE);
-	run_threads(cpus, write_or_protect);
-}
+static void run_replace(void) { *wrong += expose_replaced(cpus, rounds); }
+static void run_protect(void) { *wrong += expose_protected(cpus, rounds); }
 
 /* The third check: pages go to the swap space while threads write. Each has a word in each page. */
 

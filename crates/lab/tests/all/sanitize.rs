@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::common::{BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, text};
 
@@ -126,4 +126,26 @@ fn missing_hooks_and_symbols_are_explained() {
     );
     let no_file = [&["--symbols", "gone"], &HOOKED[2..]].concat();
     assert_error(&with(&no_file), BAD_INPUT, &["gone: No such file", "System.map"]);
+}
+
+#[test]
+fn printed_program_runs_and_finds_nothing_here() {
+    let printed = command().args(["sanitize", "--print-program"]).output().expect("it runs");
+    assert!(printed.status.success());
+    let directory = tempfile::tempdir().expect("a directory");
+    let [source, program] = ["expose.c", "expose"].map(|name| directory.path().join(name));
+    fs::write(&source, printed.stdout).expect("a file");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(&source);
+    match compiler.arg("-o").arg(&program).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return eprintln!("skipped: no C compiler: {error}"),
+    }
+    let run =
+        |arguments: &[&str]| Command::new(&program).args(arguments).output().expect("it runs");
+    let output = run(&["1", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).ends_with(" 0 uses of an old page\n"));
+    assert_eq!(run(&["1", "1"]).status.code(), Some(2));
+    assert_eq!(run(&["1", "513"]).status.code(), Some(2));
 }

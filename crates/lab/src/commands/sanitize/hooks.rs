@@ -79,8 +79,9 @@ impl Preset {
         let has = |hook: &Hook| symbols.addresses(&hook.symbol).next().is_some();
         let mut found: Vec<Hook> = self.hooks().into_iter().filter(has).collect();
         // x86-64 without KASLR and with four levels, if `struct page` has an array of its own.
-        let is_x86 = found.iter().any(|hook| hook.symbol == "clear_page_orig");
-        if is_x86 && symbols.addresses("vmemmap_populate").next().is_some() {
+        // Linux 7.3 clears pages inline.
+        let is_there = |symbol| symbols.addresses(symbol).next().is_some();
+        if self == Self::Linux && is_there("entry_SYSCALL_64") && is_there("vmemmap_populate") {
             let unit = Unit::Descriptor(0xffff_ea00_0000_0000, 64);
             // Pages that go to a CPU's list, by two names, and those that go to the zone.
             let freed = [
@@ -141,6 +142,21 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn linux_on_x86_has_hooks_where_pages_are_freed() {
+        let hooks = |names: &[&str]| {
+            let line = |(at, name): (usize, &&str)| format!("ffffffff8100{at:04x} T {name}\n");
+            let text: String = names.iter().enumerate().map(line).collect();
+            let symbols = Symbols::of_kallsyms(&text).expect("symbols");
+            Preset::Linux.hooks_of(&symbols).expect("hooks").len()
+        };
+        const X86: [&str; 2] = ["entry_SYSCALL_64", "vmemmap_populate"];
+        const COMMON: [&str; 3] = ["copy_page", "free_frozen_page_commit", "__free_pages_ok"];
+        assert_eq!(hooks(&[&COMMON[..], &X86].concat()), 3, "as Linux 7.3");
+        assert_eq!(hooks(&[&COMMON[..], &X86[..1]].concat()), 1, "without an array of pages");
+        assert_eq!(hooks(&[&COMMON[..], &X86[1..]].concat()), 1, "another architecture");
+    }
 
     #[test]
     fn hook_becomes_argument_of_plugin() {

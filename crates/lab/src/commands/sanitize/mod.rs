@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use shootdown_sanitizer::EXPOSING_PROGRAM;
 use shootdown_sanitizer::report::{Line, Mode, Report, Totals};
 
 use crate::commands::boot::Architecture;
@@ -41,6 +42,8 @@ Examples:
     -smp 3 -m 128M -nographic -drive file=fs.img,if=none,format=raw,id=x0
   shootdown sanitize --kernel my.elf --reuse frame_free:1:physical -- -smp 4 -nographic
   shootdown sanitize -- qemu-system-aarch64 -M virt -smp 4 -kernel my.elf -nographic
+  shootdown sanitize --print-program > expose.c && cc -O1 -pthread expose.c -o expose &&
+    shootdown guest --sanitize --cpus 4 -- ./expose 60
 
 Runs QEMU with the guest's console as QEMU has it. A fault is printed on standard error when it is
 found, and a summary on standard output at the end. A hook is SYMBOL:ARGUMENT[:UNIT[:ORDER]]: where
@@ -91,6 +94,9 @@ pub(crate) struct Sanitize {
     /// The plugin, if it is not beside this command
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
+    /// Print a program in C that exposes missing flushes, for your kernel to run, and exit
+    #[arg(long)]
+    print_program: bool,
     /// QEMU's program with its options, or its options alone
     #[arg(last = true, value_name = "QEMU")]
     qemu: Vec<OsString>,
@@ -125,6 +131,10 @@ fn has_option(options: &[OsString], name: &str) -> bool {
 
 impl Sanitize {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if self.print_program {
+            print(EXPOSING_PROGRAM)?;
+            return Ok(0);
+        }
         let (program, options) = self.program()?;
         let (symbols, hooks) = self.hooks()?;
         let json = self.json.as_ref().map(|path| Output::page(path, "--json", &[])).transpose()?;
