@@ -2,7 +2,7 @@
 //! belong to.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use shootdown_recording::record::{Call, Event, FaultCode, SpaceId, TaskId};
@@ -52,6 +52,8 @@ pub(crate) struct Operations {
     /// The mappings of each space: the call that made each, and how a file or shared memory is
     /// shared.
     mappings: HashMap<SpaceId, Ranges<(OperationId, Option<Sharing>)>>,
+    /// Spaces that were copied, and the copies.
+    copied: HashSet<SpaceId>,
 }
 
 impl Operations {
@@ -73,6 +75,11 @@ impl Operations {
             }
             _ => {}
         }
+    }
+
+    /// A task created a copy of a space.
+    pub(crate) fn copy(&mut self, from: SpaceId, to: SpaceId) {
+        self.copied.extend([from, to]);
     }
 
     /// Counts a fault that a tracer of the kernel caused while the task did something else.
@@ -153,6 +160,9 @@ impl Operations {
                 match (first_read, file) {
                     (_, Some(Sharing::Shared)) => causes::SHARED_WRITE,
                     (Some(_), _) => causes::ZERO_PAGE,
+                    (_, Some(Sharing::Private)) if !self.copied.contains(&space) => {
+                        causes::FILE_COPY
+                    }
                     (None, _) => causes::COPY_ON_WRITE,
                 }
             }
@@ -217,7 +227,11 @@ mod tests {
             Event::Return { value: 0x1000 },
         ];
         let events = [&file[..], &[fault(0x1000, 4), fault(0x1008, 7)]].concat();
-        assert_eq!(cause_after(&events), causes::COPY_ON_WRITE, "a page of a file");
+        assert_eq!(cause_after(&events), causes::FILE_COPY);
+        let mut operations = Operations::default();
+        operations.copy(SPACE, SpaceId(1));
+        events.iter().for_each(|event| operations.apply(TASK, SPACE, event));
+        assert_eq!(operations.current(TASK).1, causes::COPY_ON_WRITE, "a child may share it");
         let map = Call::Map { address: 0, length: 0x2000, protection: 3, flags: 1 };
         let events = [Event::Call(map), file[1].clone(), fault(0x1008, 7)];
         assert_eq!(cause_after(&events), causes::SHARED_WRITE);
