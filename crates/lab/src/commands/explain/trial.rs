@@ -79,10 +79,8 @@ pub(super) fn changed(command: &[OsString], settings: &[String]) -> Result<Vec<O
     }
     let end = command.iter().position(|word| word == "--").unwrap_or(command.len());
     let (program, operands) = command.split_at(end);
-    let mut words: Vec<OsString> = Vec::new();
-    if !environment.is_empty() {
-        words.push("env".into());
-    }
+    let setter = (!environment.is_empty()).then(|| "env".into());
+    let mut words: Vec<OsString> = setter.into_iter().collect();
     words.extend(environment.into_iter().map(OsString::from));
     words.extend_from_slice(program);
     words.extend(options.into_iter().map(OsString::from));
