@@ -238,6 +238,32 @@ CALL install_filter(void) {
     setsockopt(file, SOL_SOCKET, SO_DETACH_FILTER, 0, 0);
 }
 
+// Locked pages stay mapped, and pages that are already on their node are not moved.
+CALL lock_pages(void) {
+    write_pages(area);
+    if (mlock(area, LENGTH) || munlock(area, LENGTH)) exit(UNAVAILABLE);
+}
+
+CALL move_to_node(void) {
+    void *page = area;
+    int node = 0, status;
+    write_pages(area);
+    if (syscall(SYS_move_pages, 0, 1, &page, &node, &status, 0)) exit(UNAVAILABLE);
+}
+
+// The bitmap of idle pages: the kernel clears the accessed bits, and flushes nothing.
+CALL mark_idle(void) {
+    unsigned long idle = -1ul;
+    write_pages(area);
+    if (pwrite(file, &idle, sizeof idle, 0) < 0) exit(UNAVAILABLE);
+}
+
+static void idle_pages(void) {
+    private();
+    file = open("/sys/kernel/mm/page_idle/bitmap", O_WRONLY);
+    if (file < 0) exit(UNAVAILABLE);
+}
+
 static void filters(void) { file = socket(AF_INET, SOCK_DGRAM, 0); }
 
 static const struct {
@@ -264,6 +290,9 @@ static const struct {
     {"discard_ranges", private, discard_ranges},
     {"wait_for_others", barriers, wait_for_others},
     {"install_filter", filters, install_filter},
+    {"lock_pages", private, lock_pages},
+    {"move_to_node", private, move_to_node},
+    {"mark_idle", idle_pages, mark_idle},
 };
 
 // A program whose pages its parent reclaims. Prints the number of the process, and ends when its

@@ -110,10 +110,11 @@ impl Remedy {
     }
 
     fn fits(&self, cause: &str, frames: &[Frame]) -> bool {
-        let is_named = |part: &str, frame: &Frame| match part.strip_prefix('=') {
-            Some(name) => frame.function == name,
+        let is_named = |part: &str, frame: &Frame| match part.as_bytes() {
+            [b'=', ..] => frame.function == part[1..],
+            [b'/', ..] => frame.file.ends_with(part),
             // Java's machine code has names of Java; its runtime is known by its library.
-            None => frame.function.contains(part) || frame.file.contains(part),
+            _ => frame.function.contains(part) || frame.file.contains(part),
         };
         let within = self.within.unwrap_or(usize::MAX);
         let names = |part: &String| frames.iter().take(within).any(|frame| is_named(part, frame));
@@ -209,10 +210,16 @@ mod tests {
         assert!(first("munmap", &["munmap", "free_buffer"]).starts_with("reuse"));
         assert!(first("munmap", &["munmap", "free", "work"]).starts_with("glibc"));
         assert!(first("munmap", &["munmap", "je_free", "free"]).starts_with("reuse"));
+        for (file, beginning) in [("/usr/bin/ag", "The Silver"), ("/usr/bin/agent", "reuse")] {
+            let frame = Frame { file: file.into(), ..frame("[ag+0xb830]") };
+            assert!(remedies.of("munmap", &[frame])[0].change.starts_with(beginning), "{file}");
+        }
         assert!(first("mremap", &["mremap", "realloc", "grow"]).starts_with("glibc"));
         assert!(!first("mremap (same size)", &["mremap"]).contains("grow"));
         assert!(!first("mprotect", &["mprotect"]).contains("pkey_mprotect"));
-        assert!(!first("mprotect", &["v8::internal::Heap::TearDown()"]).contains("compilation"));
+        for cause in ["mprotect", "munmap", dontneed] {
+            assert!(first(cause, &["v8::internal::Heap::TearDown()"]).starts_with("keep workers"));
+        }
     }
 
     #[test]

@@ -345,6 +345,7 @@ impl Analyst {
             let flushes = self.unexplained.remove(&task).unwrap_or_default();
             if *child != space {
                 self.analysis.forked.entry(*child).or_default();
+                self.analysis.operations.copy(space, *child);
                 let fork = self.analysis.causes.number(causes::FORK);
                 for flush in flushes {
                     let flush = &mut self.analysis.flushes[flush];
@@ -506,7 +507,8 @@ impl Analyst {
         let name = causes.of_functions(&functions)?;
         // The events know more than the stack: the advice, and the kind of the page.
         let is_refined = by_event.starts_with(&name)
-            || name == causes::COPY_ON_WRITE && by_event == causes::ZERO_PAGE;
+            || name == causes::COPY_ON_WRITE
+                && [causes::ZERO_PAGE, causes::FILE_COPY].contains(&by_event);
         Some(if is_refined { by_event.to_owned() } else { name })
     }
 

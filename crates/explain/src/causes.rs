@@ -13,6 +13,7 @@ const TABLE: &str = include_str!("../causes.toml");
 /// Names of causes that `doing` distinguishes.
 pub(crate) const COPY_ON_WRITE: &str = "copy-on-write";
 pub(crate) const ZERO_PAGE: &str = "zero page upgraded";
+pub(crate) const FILE_COPY: &str = "private copy of a file's page";
 pub(crate) const MADVISE: &str = "madvise";
 pub(crate) const FORK: &str = "fork";
 pub(crate) const EXIT: &str = "exit";

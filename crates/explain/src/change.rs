@@ -1,7 +1,7 @@
 //! Changes of a recording that do what a remedy does to the program. A replay of the changed
 //! recording predicts what the remedy saves.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use serde::Deserialize;
@@ -9,19 +9,23 @@ use shootdown_recording::record::{Call, Event, FaultCode, Record, SpaceId, TaskI
 use shootdown_recording::{Reader, Tracker, Writer};
 
 use crate::analysis::Analysis;
-use crate::doing::OperationId;
+use crate::doing::{OperationId, pages};
+use crate::ranges::Ranges;
 use crate::sites::{Explanation, Key, Site};
 
 /// The bit of a fault's code that means a write.
 const WRITE: u32 = 1 << 1;
+/// Linux's flag of `mmap` that requires the address.
+const MAP_FIXED: u32 = 0x10;
 
 /// A change of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// The calls are not made. The memory that they would have returned stays.
+    /// The calls are not made. The memory that they would have returned stays; what `munmap` would
+    /// have unmapped as a whole is not mapped or accessed in the first place.
     Drop,
-    /// Memory is not unmapped, and reused by later mappings of its addresses.
+    /// Memory is not unmapped, and reused by later mappings of its addresses, which may be larger.
     Keep,
     /// Pages are written when they are first read.
     WriteFirst,
@@ -66,11 +70,13 @@ struct Changer<'a> {
     tracker: Tracker,
     /// The operations to change.
     selected: HashSet<OperationId>,
+    /// The calls that would have mapped the memory of dropped calls of `munmap`.
+    unmade: HashSet<OperationId>,
     next: u32,
     /// Tasks whose next return belongs to a call that was dropped.
     dropped: HashSet<TaskId>,
-    /// Memory that was not unmapped: the end of each range, by its start.
-    kept: HashMap<SpaceId, BTreeMap<u64, u64>>,
+    /// Memory that was not unmapped, or not mapped.
+    changed: HashMap<SpaceId, Ranges<()>>,
     /// Spaces of children that now share their parent's, until they execute a program.
     shared: HashMap<SpaceId, SpaceId>,
 }
@@ -78,13 +84,17 @@ struct Changer<'a> {
 impl<'a> Changer<'a> {
     fn new(change: Change, analysis: &'a Analysis, sites: &Explanation, site: &Site) -> Self {
         let selected = match change {
-            Change::WriteFirst => first_reads(analysis, sites, site),
+            Change::WriteFirst => earlier(analysis, &operations(analysis, sites, site)),
             Change::Drop | Change::Keep => operations(analysis, sites, site),
             Change::Spawn | Change::None => HashSet::new(),
         };
+        let unmade = match change {
+            Change::Drop => earlier(analysis, &selected),
+            _ => HashSet::new(),
+        };
         let tracker = Tracker::new(analysis.header.cpus);
-        let (dropped, kept, shared) = (HashSet::new(), HashMap::new(), HashMap::new());
-        Self { change, analysis, tracker, selected, next: 0, dropped, kept, shared }
+        let (dropped, changed, shared) = (HashSet::new(), HashMap::new(), HashMap::new());
+        Self { change, analysis, tracker, selected, unmade, next: 0, dropped, changed, shared }
     }
 
     /// Returns the changed record; `None` if it is dropped.
@@ -102,8 +112,11 @@ impl<'a> Changer<'a> {
                 }
             }
             Event::Return { .. } if self.dropped.remove(&task) => return None,
-            Event::Fault { code, .. } => {
+            Event::Fault { address, code } => {
                 let id = self.next_operation();
+                if self.change == Change::Drop && self.is_unmade(task, *address) {
+                    return None;
+                }
                 if self.change == Change::WriteFirst && self.selected.contains(&id) {
                     *code = FaultCode(code.0 | WRITE);
                 }
@@ -126,22 +139,44 @@ impl<'a> Changer<'a> {
     fn is_dropped(&mut self, id: OperationId, task: TaskId, call: &Call) -> bool {
         let Some(space) = self.tracker.task(task).map(|task| task.space) else { return false };
         let is_selected = self.selected.contains(&id);
-        match (self.change, call) {
-            (Change::Drop, _) => is_selected,
+        let is_unmade = self.unmade.contains(&id);
+        let changed = self.changed.entry(space).or_default();
+        match (self.change, *call) {
+            (Change::Drop | Change::Keep, Call::Map { length, flags, .. }) => {
+                let at = self.analysis.operations.operation(id).returned.unwrap_or(-1) as u64;
+                let range = pages(at, length);
+                // The program gets the memory that it kept.
+                let is_kept = self.change == Change::Keep
+                    && flags & MAP_FIXED == 0
+                    && changed.has_part_of(&range);
+                if is_unmade || is_kept {
+                    changed.insert(range, ());
+                } else {
+                    changed.remove(&range);
+                }
+                is_unmade || is_kept || is_selected
+            }
             (Change::Keep, Call::Unmap { address, length }) if is_selected => {
-                let kept = self.kept.entry(space).or_default();
-                kept.insert(*address, address.saturating_add(*length));
+                changed.insert(pages(address, length), ());
                 true
             }
-            (Change::Keep, Call::Map { length, .. }) => {
-                // The program gets the memory that it kept, and maps nothing.
-                let at = self.analysis.operations.operation(id).returned.unwrap_or(-1) as u64;
-                let kept = self.kept.get(&space);
-                let below = kept.and_then(|kept| kept.range(..=at).next_back());
-                below.is_some_and(|(_, end)| at.saturating_add(*length) <= *end)
+            (Change::Drop | Change::Keep, Call::Unmap { address, length }) => {
+                changed.remove(&pages(address, length));
+                is_selected
             }
+            (Change::Drop, Call::Protect { address, .. } | Call::Advise { address, .. }) => {
+                is_selected || changed.at(address).is_some()
+            }
+            (Change::Drop, _) => is_selected,
             _ => false,
         }
+    }
+
+    /// Returns `true` if an address lies in memory that was not mapped.
+    fn is_unmade(&self, task: TaskId, address: u64) -> bool {
+        let space = self.tracker.task(task).map(|task| task.space);
+        let changed = space.and_then(|space| self.changed.get(&space));
+        changed.is_some_and(|changed| changed.at(address).is_some())
     }
 
     /// Lets a child share its parent's space.
@@ -188,9 +223,8 @@ fn operations(analysis: &Analysis, sites: &Explanation, site: &Site) -> HashSet<
     selected
 }
 
-/// Returns the faults that first read the pages which a site then wrote.
-fn first_reads(analysis: &Analysis, sites: &Explanation, site: &Site) -> HashSet<OperationId> {
-    let written = operations(analysis, sites, site);
-    let all = &analysis.operations;
-    written.into_iter().filter_map(|id| all.operation(id).first_read).collect()
+/// Returns the faults that first read what these operations then wrote, and the calls that mapped
+/// what they unmapped.
+fn earlier(analysis: &Analysis, of: &HashSet<OperationId>) -> HashSet<OperationId> {
+    of.iter().filter_map(|id| analysis.operations.operation(*id).earlier).collect()
 }

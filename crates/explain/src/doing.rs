@@ -2,11 +2,13 @@
 //! belong to.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use shootdown_recording::record::{Call, Event, FaultCode, SpaceId, TaskId};
 
 use crate::causes;
+use crate::ranges::Ranges;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -25,8 +27,9 @@ pub(crate) struct Operation {
     pub(crate) space: SpaceId,
     /// Name of the cause of its flushes.
     pub(crate) cause: Cow<'static, str>,
-    /// The fault that first read the page, if this is the write that replaces the zero page.
-    pub(crate) first_read: Option<OperationId>,
+    /// The fault that first read the page, if this is the write that replaces the zero page; the
+    /// call that mapped all of the memory that this call unmaps.
+    pub(crate) earlier: Option<OperationId>,
     /// The value that a call returned.
     pub(crate) returned: Option<i64>,
 }
@@ -46,9 +49,11 @@ pub(crate) struct Operations {
     doing: HashMap<TaskId, Doing>,
     /// The first reads of pages that were not written since.
     reads: HashMap<(SpaceId, u64), OperationId>,
-    /// Mappings of files and shared mappings: the end of each, and whether it is shared, by its
-    /// start.
-    files: HashMap<SpaceId, BTreeMap<u64, (u64, bool)>>,
+    /// The mappings of each space: the call that made each, and how a file or shared memory is
+    /// shared.
+    mappings: HashMap<SpaceId, Ranges<(OperationId, Option<Sharing>)>>,
+    /// Spaces that were copied, and the copies.
+    copied: HashSet<SpaceId>,
 }
 
 impl Operations {
@@ -56,7 +61,8 @@ impl Operations {
     pub(crate) fn apply(&mut self, task: TaskId, space: SpaceId, event: &Event) {
         match event {
             Event::Call(call) => {
-                let id = self.add(task, space, causes::of_call(call).into(), None);
+                let earlier = self.mapped(space, call);
+                let id = self.add(task, space, causes::of_call(call).into(), earlier);
                 self.doing.insert(task, Doing::Call(id, *call));
             }
             Event::Return { value } => self.returned(task, space, *value),
@@ -69,6 +75,11 @@ impl Operations {
             }
             _ => {}
         }
+    }
+
+    /// A task created a copy of a space.
+    pub(crate) fn copy(&mut self, from: SpaceId, to: SpaceId) {
+        self.copied.extend([from, to]);
     }
 
     /// Counts a fault that a tracer of the kernel caused while the task did something else.
@@ -104,30 +115,38 @@ impl Operations {
         task: TaskId,
         space: SpaceId,
         cause: Cow<'static, str>,
-        first_read: Option<OperationId>,
+        earlier: Option<OperationId>,
     ) -> OperationId {
         let id = OperationId(self.all.len() as u32);
-        self.all.push(Operation { task, space, cause, first_read, returned: None });
+        self.all.push(Operation { task, space, cause, earlier, returned: None });
         id
     }
 
     fn returned(&mut self, task: TaskId, space: SpaceId, value: i64) {
         let Some(Doing::Call(id, call)) = self.doing.remove(&task) else { return };
         self.all[id.0 as usize].returned = Some(value);
-        if let Call::Map { length, flags, .. } = call
-            && !(-4095..0).contains(&value)
-        {
-            let files = self.files.entry(space).or_default();
-            let start = value as u64;
-            let is_shared = flags & MAP_SHARED != 0;
-            if is_shared || flags & MAP_ANONYMOUS == 0 {
-                files.insert(start, (start.saturating_add(length), is_shared));
-            } else {
-                files.retain(|file, (end, _)| {
-                    *file >= start.saturating_add(length) || *end <= start
-                });
-            }
+        if (-4095..0).contains(&value) {
+            return;
         }
+        let mappings = self.mappings.entry(space).or_default();
+        match call {
+            Call::Map { length, flags, .. } => {
+                let sharing = match (flags & MAP_SHARED != 0, flags & MAP_ANONYMOUS == 0) {
+                    (true, _) => Some(Sharing::Shared),
+                    (false, is_file) => is_file.then_some(Sharing::Private),
+                };
+                mappings.insert(pages(value as u64, length), (id, sharing));
+            }
+            Call::Unmap { address, length } => mappings.remove(&pages(address, length)),
+            _ => {}
+        }
+    }
+
+    /// Returns the call that mapped what a call unmaps, if that is the same memory.
+    fn mapped(&self, space: SpaceId, call: &Call) -> Option<OperationId> {
+        let Call::Unmap { address, length } = *call else { return None };
+        let (range, (by, _)) = self.mappings.get(&space)?.at(address)?;
+        (range == pages(address, length)).then_some(by)
     }
 
     fn fault(&mut self, task: TaskId, space: SpaceId, address: u64, code: FaultCode) {
@@ -141,6 +160,9 @@ impl Operations {
                 match (first_read, file) {
                     (_, Some(Sharing::Shared)) => causes::SHARED_WRITE,
                     (Some(_), _) => causes::ZERO_PAGE,
+                    (_, Some(Sharing::Private)) if !self.copied.contains(&space) => {
+                        causes::FILE_COPY
+                    }
                     (None, _) => causes::COPY_ON_WRITE,
                 }
             }
@@ -163,10 +185,13 @@ impl Operations {
 
     /// Returns how the mapping of a file or of shared memory at an address is shared.
     fn file(&self, space: SpaceId, address: u64) -> Option<Sharing> {
-        let (_, (end, is_shared)) = self.files.get(&space)?.range(..=address).next_back()?;
-        let sharing = if *is_shared { Sharing::Shared } else { Sharing::Private };
-        (address < *end).then_some(sharing)
+        self.mappings.get(&space)?.at(address)?.1.1
     }
+}
+
+/// Returns the addresses of the pages of a range.
+pub(crate) fn pages(address: u64, length: u64) -> Range<u64> {
+    address..address.saturating_add(length).checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
 }
 
 /// The kind of a mapping of a file.
@@ -202,7 +227,11 @@ mod tests {
             Event::Return { value: 0x1000 },
         ];
         let events = [&file[..], &[fault(0x1000, 4), fault(0x1008, 7)]].concat();
-        assert_eq!(cause_after(&events), causes::COPY_ON_WRITE, "a page of a file");
+        assert_eq!(cause_after(&events), causes::FILE_COPY);
+        let mut operations = Operations::default();
+        operations.copy(SPACE, SpaceId(1));
+        events.iter().for_each(|event| operations.apply(TASK, SPACE, event));
+        assert_eq!(operations.current(TASK).1, causes::COPY_ON_WRITE, "a child may share it");
         let map = Call::Map { address: 0, length: 0x2000, protection: 3, flags: 1 };
         let events = [Event::Call(map), file[1].clone(), fault(0x1008, 7)];
         assert_eq!(cause_after(&events), causes::SHARED_WRITE);

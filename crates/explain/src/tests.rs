@@ -258,21 +258,61 @@ fn dropped_calls_leave_no_return() {
     assert_eq!(returns, [&Event::Return { value: -12 }]);
 }
 
+/// Maps memory at an address, and unmaps it, which flushes if `is_flushed`.
+fn map_and_unmap(program: &mut Program, at: u64, length: u64, is_flushed: bool) {
+    let map = Call::Map { address: 0, length, protection: 3, flags: 2 };
+    program.on(0, Event::Call(map));
+    program.on(0, Event::Return { value: at as i64 });
+    program.on(0, Event::Fault { address: at + 0x1000, code: FaultCode(4) });
+    program.on(0, Event::Call(Call::Unmap { address: at, length }));
+    if is_flushed {
+        program.flush(None);
+    }
+    program.on(0, Event::Return { value: 0 });
+}
+
+/// Returns the addresses of the calls, returns and faults of a program.
+fn steps(events: &[Event]) -> Vec<u64> {
+    let step = |event: &Event| match event {
+        Event::Call(Call::Map { length, .. }) => Some(*length),
+        Event::Call(Call::Unmap { address, .. }) | Event::Fault { address, .. } => Some(*address),
+        Event::Return { value } => Some(*value as u64),
+        _ => None,
+    };
+    events.iter().filter_map(step).collect()
+}
+
 #[test]
 fn kept_memory_is_not_mapped_again() {
     let mut program = Program::new();
     program.on(0, Event::Call(Call::Unmap { address: 0x10_000, length: 0x4000 }));
     program.flush(None);
     program.on(0, Event::Return { value: 0 });
-    for at in [0x11_000, 0x13_000] {
-        let map = Call::Map { address: 0, length: 0x2000, protection: 3, flags: 0x22 };
-        program.on(0, Event::Call(map));
+    // The last lies where no mapping was kept, and the next is mapped over the others.
+    for (at, flags) in [(0x11_000, 2), (0x13_000, 2), (0x14_000, 2), (0x15_000, 2), (0x11_000, 18)]
+    {
+        program.on(0, Event::Call(Call::Map { address: 0, length: 0x2000, protection: 3, flags }));
         program.on(0, Event::Return { value: at });
     }
     let events = changed(&program, Change::Keep);
-    let calls = events.iter().filter(|it| matches!(it, Event::Call(_))).count();
-    assert_eq!(calls, 1, "the second mapping goes beyond what was kept");
-    assert!(events.contains(&Event::Return { value: 0x13_000 }));
+    assert_eq!(steps(&events), [0x2000, 0x11_000], "larger mappings reuse what was kept");
+}
+
+#[test]
+fn dropped_munmap_drops_its_mmap_and_accesses() {
+    let mut program = Program::new();
+    // As of a file whose size is not a number of pages.
+    map_and_unmap(&mut program, 0x10_000, 0x1f01, true);
+    map_and_unmap(&mut program, 0x10_000, 0x1f01, false);
+    // Only a part of this is unmapped.
+    let map = Call::Map { address: 0, length: 0x3000, protection: 3, flags: 2 };
+    program.on(0, Event::Call(map));
+    program.on(0, Event::Return { value: 0x20_000 });
+    program.on(0, Event::Call(Call::Unmap { address: 0x20_000, length: 0x1000 }));
+    program.on(0, Event::Return { value: 0 });
+    program.on(0, Event::Fault { address: 0x11_000, code: FaultCode(4) });
+    let events = changed(&program, Change::Drop);
+    assert_eq!(steps(&events), [0x3000, 0x20_000, 0x11_000]);
 }
 
 #[test]

@@ -41,8 +41,9 @@ const CASES: [(&str, &str, &str); 18] = [
     ("move_page", "mremap (same size)", "exchange pointers"),
     ("discard_ranges", "process_madvise", "more ranges"),
 ];
-/// Programs whose interrupts are no flushes of the program.
-const OTHERS: [&str; 2] = ["wait_for_others", "install_filter"];
+/// Programs whose interrupts are no flushes of the program, and whose calls flush nothing.
+const OTHERS: [&str; 5] =
+    ["wait_for_others", "install_filter", "lock_pages", "move_to_node", "mark_idle"];
 
 /// Compiles a program of `traces/programs`; `None` without a compiler.
 fn compiled(name: &str) -> Option<(TempDir, PathBuf)> {

@@ -63,8 +63,8 @@ fn predicted(callers: &[SiteRow], settings: &[String]) -> u64 {
     callers.iter().map(saves).sum()
 }
 
-/// Returns a command with settings, which `env` makes: the environment before the program, and the
-/// options after it.
+/// Returns a command with settings: `env` sets the environment, before the program. Options come
+/// last, or before `--`, because the last one of a program's own options counts.
 ///
 /// # Errors
 ///
@@ -77,15 +77,14 @@ pub(super) fn changed(command: &[OsString], settings: &[String]) -> Result<Vec<O
             return Err(name.to_owned());
         }
     }
-    let (program, arguments) = command.split_at(1.min(command.len()));
-    let mut words: Vec<OsString> = Vec::new();
-    if !environment.is_empty() {
-        words.push("env".into());
-    }
+    let end = command.iter().position(|word| word == "--").unwrap_or(command.len());
+    let (program, operands) = command.split_at(end);
+    let setter = (!environment.is_empty()).then(|| "env".into());
+    let mut words: Vec<OsString> = setter.into_iter().collect();
     words.extend(environment.into_iter().map(OsString::from));
     words.extend_from_slice(program);
     words.extend(options.into_iter().map(OsString::from));
-    words.extend_from_slice(arguments);
+    words.extend_from_slice(operands);
     Ok(words)
 }
 
@@ -123,12 +122,12 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let changed = |settings: &[&str]| {
             let settings: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
-            super::changed(&words(&["rg", "a", "b"]), &settings)
+            super::changed(&words(&["rg", "--mmap", "--", "b"]), &settings)
         };
-        assert_eq!(changed(&["--no-mmap"]), Ok(words(&["rg", "--no-mmap", "a", "b"])));
+        assert_eq!(changed(&["--no-mmap"]), Ok(words(&["rg", "--mmap", "--no-mmap", "--", "b"])));
         assert_eq!(
             changed(&["SD_A=1", "SD_B=2"]),
-            Ok(words(&["env", "SD_A=1", "SD_B=2", "rg", "a", "b"]))
+            Ok(words(&["env", "SD_A=1", "SD_B=2", "rg", "--mmap", "--", "b"]))
         );
         assert_eq!(changed(&["PATH=/"]), Err("PATH".to_owned()), "the user's setting is kept");
     }
