@@ -139,6 +139,15 @@ impl Arrival {
 }
 
 impl CpuClock {
+    /// Counts time that the CPU waits for a line, if it does work of the kernel without another
+    /// cause.
+    #[inline]
+    pub(crate) fn count_line_wait(&mut self, wait: Time) {
+        if wait != Time::ZERO && self.causes.is_kernel() {
+            self.counts.line_wait += wait;
+        }
+    }
+
     /// Takes time from this CPU, unless it is waiting or stalled.
     pub(crate) fn steal(&mut self, time: Time) {
         if !self.is_waiting && !self.stalled {

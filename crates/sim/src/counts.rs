@@ -94,6 +94,8 @@ counts! {
     lock_spin: Time,
     /// Time that threads slept for locks, until they had them. The CPU may have run other threads.
     lock_sleep: Time,
+    /// Time that the CPU waited for cache lines while it did [kernel](crate::Cause::Kernel) work.
+    line_wait: Time,
     /// Context switches.
     switches: u64,
     /// Threads that came from another CPU.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::StepError;
-use shootdown_sim::{Machine, TimeByCause};
+use shootdown_sim::{HotSpot, Machine, TimeByCause};
+use shootdown_vm::{FaultError, RangeError};
 use thiserror::Error;
 
 use super::error::{Position, TextError};
@@ -27,7 +28,8 @@ pub struct Cell<'a> {
     pub machine: &'a Machine,
     /// The design.
     pub design: Design,
-    /// The seed of the workload's random numbers.
+    /// The seed of the workload's random numbers, and, unless it is 1, of the
+    /// [jitter](Settings::jitter) of the machine.
     pub seed: u64,
 }
 
@@ -63,11 +65,58 @@ pub struct Row {
     pub flushes_ranged: u64,
     /// The time of all CPUs together, by its cause.
     pub time_by_cause: TimeByCause,
+    /// The part of the causes' kernel time in which CPUs waited for cache lines.
+    pub line_wait_ns: u64,
+    /// The lines and locks that were waited for longest, the longest first; at most eight.
+    pub hottest: Vec<Hottest>,
     /// The pages that were discarded in place, in the whole run.
     #[serde(flatten)]
     pub memory_costs: MemoryCosts,
     /// Number of uses of a translation after the flush that removed it, in the whole run.
     pub violations: u64,
+}
+
+/// The waits for the lines and locks of one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hottest {
+    /// The name: that of a known structure, or the module that accesses the lines.
+    pub name: &'static str,
+    /// Time that CPUs waited for the lines, in nanoseconds, all CPUs together.
+    pub line_wait_ns: u64,
+    /// Number of these waits.
+    pub transfers: u64,
+    /// Time that threads waited for the locks, spinning or asleep, in nanoseconds.
+    pub lock_wait_ns: u64,
+    /// Number of these waits.
+    pub lock_waits: u64,
+}
+
+impl Hottest {
+    /// Returns the longer of the two waits, which contains a part of the other.
+    #[must_use]
+    pub fn wait_ns(&self) -> u64 {
+        self.line_wait_ns.max(self.lock_wait_ns)
+    }
+}
+
+/// Number of lines and locks in a row.
+const HOTTEST_MAX: usize = 8;
+
+fn hottest(spots: &[HotSpot]) -> Vec<Hottest> {
+    let mut all: Vec<_> = spots
+        .iter()
+        .map(|spot| Hottest {
+            name: spot.name,
+            line_wait_ns: spot.line_wait.ns(),
+            transfers: spot.transfers,
+            lock_wait_ns: spot.lock_wait.ns(),
+            lock_waits: spot.lock_waits,
+        })
+        .filter(|spot| spot.wait_ns() > 0)
+        .collect();
+    all.sort_by_key(|spot| (core::cmp::Reverse(spot.wait_ns()), spot.name));
+    all.truncate(HOTTEST_MAX);
+    all
 }
 
 /// The reason why a cell has no rows.
@@ -110,11 +159,12 @@ impl Cell<'_> {
         if let Some(failure) = world.failure() {
             return Err(CellError::from(failure));
         }
-        let outcome = outcome.map_err(|error| located(&world, error))?;
+        let outcome = outcome.map_err(|error| located(&world, settings.limits.threads, error))?;
         let whole = Reading {
             time: outcome.time,
             counts: outcome.counts,
             causes: outcome.causes.iter().sum(),
+            hot: outcome.hot_spots.clone(),
             operations: world.operations(),
         };
         let row = |interval: &str, reading: &Reading| self.row(interval, reading, &outcome);
@@ -127,7 +177,7 @@ impl Cell<'_> {
     }
 
     fn row(&self, interval: &str, reading: &Reading, outcome: &Outcome) -> Row {
-        let Reading { time, counts, causes, operations } = reading;
+        let Reading { time, counts, causes, hot, operations } = reading;
         let slash = if interval.is_empty() { "" } else { "/" };
         Row {
             workload: format!("{}{slash}{interval}", self.workload.name()),
@@ -143,6 +193,8 @@ impl Cell<'_> {
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,
+            line_wait_ns: counts.line_wait.ns(),
+            hottest: hottest(hot),
             memory_costs: MemoryCosts::from(outcome),
             violations: outcome.violations,
         }
@@ -150,7 +202,9 @@ impl Cell<'_> {
 
     fn settings(&self, variables: &mut Constants<'_>) -> Result<Settings, TextError> {
         let code = &self.workload.code;
-        let mut settings = Settings { on_fault: code.on_fault, ..Settings::DEFAULT };
+        // The first seed is the machine without jitter, whose figures are the most exact to repeat.
+        let jitter = (self.seed != 1).then_some(self.seed);
+        let mut settings = Settings { on_fault: code.on_fault, jitter, ..Settings::DEFAULT };
         settings.limits.threads += self.machine.cpu_count();
         settings.memory.nodes = self.machine.topology.sockets;
         if let Some((_, nodes)) = &code.nodes {
@@ -183,9 +237,14 @@ fn check(
     Err(TextError::new(start, format!("there are {value} {what}"), remedy))
 }
 
-/// Adds the place in the text to an error of the run.
-fn located(world: &World, error: RunError) -> CellError {
+/// Adds the place in the text to an error of the run, in which at most `threads` threads can exist.
+fn located(world: &World, threads: usize, error: RunError) -> CellError {
     let (program, cause, remedy) = match &error {
+        RunError::Step { program, error: StepError::NoThread } => (
+            Some(*program),
+            format!("{threads} threads exist, and a run has room for no more"),
+            "start fewer at a time; a thread that starts itself needs an `if` that ends this",
+        ),
         RunError::Step { program, error } => (Some(*program), error.to_string(), remedy(error)),
         RunError::Deadlock(count) => (
             world.first_unfinished(),
@@ -207,11 +266,14 @@ fn located(world: &World, error: RunError) -> CellError {
 
 fn remedy(error: &StepError) -> &'static str {
     match error {
-        StepError::OutOfMemory | StepError::Map(_) => {
-            "declare more `memory`, add `reclaim` to it, or map less"
+        StepError::OutOfMemory
+        | StepError::Map(_)
+        | StepError::Range(RangeError::OutOfMemory)
+        | StepError::Fault(FaultError::OutOfMemory) => {
+            "declare `memory SIZE`, which is 16GiB if missing; `memory SIZE reclaim` reclaims pages \
+             of files; or write fewer pages"
         }
         StepError::NotHeld(_) => "lock it in the same thread first",
-        StepError::NoThread => "start fewer threads at a time",
         StepError::NotRefused => "protect the page before `segfault`",
         _ => "map the pages first, with the permission for the access; or add `survive_faults`",
     }

@@ -459,10 +459,14 @@ fn unknown_statement(word: &str, at: Position) -> TextError {
         "case" | "else" => format!("`{word}` does not begin a statement"),
         _ => format!("`{word}` is not an operation"),
     };
-    let distance = |known: &&str| strsim::levenshtein(known, word);
-    let near = STATEMENTS.into_iter().min_by_key(distance).filter(|known| distance(known) <= 2);
+    let distance = |known: &&str| strsim::osa_distance(known, word);
+    let is_near = |known: &&str| distance(known) <= 1 + known.len() / 6;
+    let near = STATEMENTS.into_iter().min_by_key(distance).filter(is_near);
     let remedy = match near {
         _ if word == "else" => "write `} else {` on one line".to_owned(),
+        _ if word == "while" || word == "loop" => {
+            "use `repeat N {`, `repeat for TIME {` or `for i in 0..N {`".to_owned()
+        }
         _ if word == "case" => "use `case` between `choose {` and `}`".to_owned(),
         Some(near) => format!("use `{near}`"),
         None => format!("use one of {}", list(STATEMENTS)),

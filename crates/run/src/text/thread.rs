@@ -19,6 +19,8 @@ const CHUNK: u64 = 16;
 const STEPS_MAX: u32 = 1 << 22;
 /// The largest number of threads that one statement starts.
 const STARTED_MAX: u64 = 1 << 16;
+/// The largest number of threads that a run starts. The host needs up to a kilobyte for each.
+const THREADS_MAX: usize = 1 << 20;
 
 /// A thread that runs.
 pub(super) struct Running {
@@ -453,6 +455,10 @@ impl Running {
         if count > STARTED_MAX {
             let remedy = format!("start at most {STARTED_MAX} at a time");
             return self.error(format!("{count} threads are too many"), remedy);
+        }
+        if self.shared.state.borrow().thread_count() + count as usize > THREADS_MAX {
+            let cause = format!("the run starts more than {THREADS_MAX} threads");
+            return self.error(cause, "start fewer, or end the loop or the recursion with an `if`");
         }
         for index in 0..count {
             self.children += 1;

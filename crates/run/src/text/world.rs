@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use shootdown_program::operation::{AreaId, ProgramId, Steps, Workload};
-use shootdown_sim::{Counts, Rng, Sim, Time, TimeByCause};
+use shootdown_sim::{Counts, HotSpot, Rng, Sim, Time, TimeByCause};
 
 use super::error::{Position, TextError};
 use super::syntax::Code;
@@ -101,11 +101,12 @@ struct Interval {
 }
 
 /// The clock, counts of all CPUs, and operations.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     pub(super) time: Time,
     pub(super) counts: Counts,
     pub(super) causes: TimeByCause,
+    pub(super) hot: Vec<HotSpot>,
     pub(super) operations: u64,
 }
 
@@ -165,7 +166,7 @@ impl World {
     pub(super) fn intervals(&self) -> Vec<(usize, Reading)> {
         let state = self.0.state.borrow();
         let opened = state.intervals.iter().enumerate().filter(|(_, it)| it.was_opened);
-        opened.map(|(number, interval)| (number, interval.sum)).collect()
+        opened.map(|(number, interval)| (number, interval.sum.clone())).collect()
     }
 }
 
@@ -189,7 +190,7 @@ impl Shared {
         let Some(sim) = self.sim.get() else { return Reading::default() };
         let time = sim.now();
         let causes = sim.time_by_cause(time).iter().sum();
-        Reading { time, counts: sim.counts(), causes, operations: 0 }
+        Reading { time, counts: sim.counts(), causes, hot: sim.hot_spots(), operations: 0 }
     }
 
     /// The calling thread enters an interval.
@@ -220,6 +221,13 @@ impl Reading {
         self.time += now.time - earlier.time;
         self.counts += now.counts.since(&earlier.counts);
         self.causes += now.causes.since(&earlier.causes);
+        for (index, spot) in now.hot.iter().enumerate() {
+            if index == self.hot.len() {
+                self.hot.push(HotSpot { name: spot.name, ..HotSpot::default() });
+            }
+            let before = earlier.hot.get(index).copied().unwrap_or_default();
+            self.hot[index].add(&spot.since(&before));
+        }
     }
 }
 
@@ -237,6 +245,11 @@ impl State {
         self.instances.push(InstanceState { waiting: Some(instance), thread, index, at });
         self.latest.insert((thread, index), program);
         program
+    }
+
+    /// Number of threads that were started.
+    pub(super) const fn thread_count(&self) -> usize {
+        self.instances.len()
     }
 
     /// Records the step that a thread performs.

@@ -206,6 +206,7 @@ fn survived_faults_do_not_end_the_run() {
 fn mistakes_are_reported_at_their_position() {
     for (source, line, column, cause) in [
         ("thread main {\n  raed heap\n}", 2, 3, "`raed` is not an operation"),
+        ("thread main {\n  while 1 {\n}", 2, 3, "`while` is not an operation"),
         ("thread main {\n  read heap\n}", 2, 8, "no thread maps `heap`"),
         ("thread main {\n  compute 4\n}", 2, 11, "expected a time, found a number"),
         ("thread main { map a 1us }", 1, 21, "expected a size, found a time"),
@@ -263,12 +264,55 @@ fn failing_statement_is_reported_at_its_position() {
         ("repeat for 1ms { let n = 1 }", 1, "does nothing that takes time"),
         ("count random(0)", 1, "there is no number from 0 on and below 0"),
         ("wake main(3)", 1, "no thread `main(3)` was started"),
+        ("spawn main * 2", 1, "4098 threads exist, and a run has room for no more"),
+        ("spawn main", 1, "the run starts more than 1048576 threads"),
     ] {
         let error = run(&text(&format!("thread main {{ {body} }}")), 2, Design::SHOOTDOWN, 1);
         let Err(CellError::Text(error)) = error else { panic!("{body}: {error:?}") };
         assert_eq!(error.at.line, line, "{body}: {error}");
         assert!(error.cause.contains(cause), "{body}: {error}");
     }
+}
+
+#[test]
+fn remedy_names_what_the_text_lacks() {
+    let remedy = |source: &str| match Text::parse("test", source) {
+        Err(error) => error.remedy,
+        Ok(text) => match run(&text, 2, Design::SHOOTDOWN, 1) {
+            Err(CellError::Text(error)) => error.remedy,
+            other => panic!("{source}: {other:?}"),
+        },
+    };
+    let full = remedy("memory 1MiB\nthread main { map a 2MiB\n write a }");
+    assert!(full.contains("`memory SIZE`") && full.contains("reclaim"), "{full}");
+    let looping = remedy("thread main { while 1 { } }");
+    assert!(looping.contains("`repeat N {`") && !looping.contains("write"), "{looping}");
+    assert_eq!(remedy("thread main { raed a }"), "use `read`");
+    assert_eq!(remedy("thread main { survivefaults }").find("use one of `map`"), Some(0));
+}
+
+#[test]
+fn seeds_after_the_first_have_jitter() {
+    let text = text("thread main { time { repeat 100 { compute 1us\n syscall } } }");
+    let time = |seed| run(&text, 2, Design::SHOOTDOWN, seed).unwrap()[0].time_ns;
+    let (exact, near) = (time(1), time(2));
+    assert!(exact != near && near != time(3), "{exact} {near}");
+    assert_eq!(near, time(2), "the same seed, the same time");
+    assert!(near.abs_diff(exact) < exact / 100, "the mean of costs stays: {exact} {near}");
+}
+
+#[test]
+fn hottest_line_of_discards_is_the_area_lock() {
+    let text = text(include_str!("../../../../workloads/page-discards.workload"));
+    let machine = Machine::from_toml(include_str!("../../../../machines/amd-invlpgb.toml"));
+    let machine = machine.unwrap().with_cpus(36).unwrap();
+    let design = Design::LINUX_INVLPGB;
+    let row = Cell { workload: &text, machine: &machine, design, seed: 1 }.run().unwrap().remove(0);
+    let hottest = &row.hottest[0];
+    assert_eq!(hottest.name, "lock of an area", "{:?}", row.hottest);
+    let kernel = row.time_by_cause[Cause::Kernel].ns();
+    assert!(row.line_wait_ns > kernel / 2 && row.line_wait_ns < kernel, "{row:?}");
+    assert!(hottest.line_wait_ns > row.line_wait_ns / 2 && hottest.transfers > 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The means of the rows over the seeds.
 
-use shootdown_run::text::Row;
+use shootdown_run::text::{Hottest, Row};
 use shootdown_run::{Classes, MemoryCosts};
 use shootdown_sim::{Cause, TimeByCause};
 
@@ -26,6 +26,10 @@ pub(super) struct Summary {
     pub(super) violations: u64,
     /// The sum over the seeds.
     causes: TimeByCause,
+    /// The sum over the seeds of the kernel's waits for lines.
+    line_wait_ns: u64,
+    /// The sum over the seeds, the longest first.
+    hottest: Vec<Hottest>,
 }
 
 impl Summary {
@@ -37,7 +41,27 @@ impl Summary {
 
     /// Returns the part of the time of all CPUs that has a cause, in percent.
     pub(super) fn percent(&self, cause: Cause) -> f64 {
-        100.0 * self.causes[cause].ps() as f64 / self.causes.total().ps().max(1) as f64
+        self.percent_of_all(self.causes[cause].ns())
+    }
+
+    /// Returns the part of the time of all CPUs in which the kernel waited for cache lines, in
+    /// percent.
+    pub(super) fn percent_of_lines(&self) -> f64 {
+        self.percent_of_all(self.line_wait_ns)
+    }
+
+    /// Returns the lines and locks whose waits are at least a hundredth of the time of all CPUs, at
+    /// most three, with the waits for the lines and for the locks in percent.
+    pub(super) fn hottest(&self) -> impl Iterator<Item = (&Hottest, f64, f64)> {
+        let percents = |it: &Hottest| {
+            (self.percent_of_all(it.line_wait_ns), self.percent_of_all(it.lock_wait_ns))
+        };
+        let all = self.hottest.iter().map(move |it| (it, percents(it).0, percents(it).1));
+        all.filter(|(_, line, lock)| line.max(*lock) >= 1.0).take(3)
+    }
+
+    fn percent_of_all(&self, ns: u64) -> f64 {
+        100.0 * ns as f64 / self.causes.total().ns().max(1) as f64
     }
 }
 
@@ -59,6 +83,24 @@ pub(super) fn summaries(rows: &[Row]) -> Vec<Summary> {
     workloads.dedup();
     groups.sort_by_key(|group| workloads.iter().position(|it| *it == group[0].workload));
     groups.iter().map(|group| summary(group)).collect()
+}
+
+/// Adds up the waits of the same name.
+fn hottest(rows: &[&Row]) -> Vec<Hottest> {
+    let mut sums: Vec<Hottest> = Vec::new();
+    for it in rows.iter().flat_map(|row| &row.hottest) {
+        match sums.iter_mut().find(|sum| sum.name == it.name) {
+            None => sums.push(it.clone()),
+            Some(sum) => {
+                sum.line_wait_ns += it.line_wait_ns;
+                sum.transfers += it.transfers;
+                sum.lock_wait_ns += it.lock_wait_ns;
+                sum.lock_waits += it.lock_waits;
+            }
+        }
+    }
+    sums.sort_by_key(|sum| std::cmp::Reverse(sum.wait_ns()));
+    sums
 }
 
 fn summary(rows: &[&Row]) -> Summary {
@@ -86,5 +128,7 @@ fn summary(rows: &[&Row]) -> Summary {
         ),
         violations: rows.iter().map(|row| row.violations).sum(),
         causes: rows.iter().map(|row| &row.time_by_cause).sum(),
+        line_wait_ns: rows.iter().map(|row| row.line_wait_ns).sum(),
+        hottest: hottest(rows),
     }
 }
