@@ -19,7 +19,7 @@ pub(crate) const TABLE_LOCKS: u16 = 2;
 pub(crate) const PAIRS: u16 = 3;
 
 /// The names of modules whose lines are well known.
-const MODULES: [(&str, &str); 14] = [
+const MODULES: [(&str, &str); 19] = [
     ("vm/src/area_index.rs", "lock of an area"),
     ("vm/src/locked_areas.rs", "lock of the space"),
     ("vm/src/file.rs", "lock of a file's pages"),
@@ -32,8 +32,13 @@ const MODULES: [(&str, &str); 14] = [
     ("designs/src/linux/mask.rs", "mm_cpumask"),
     ("designs/src/linux/v7_0/mod.rs", "context.tlb_gen and loaded_mm"),
     ("designs/src/linux/mm_count.rs", "mm_count"),
-    ("shootdown/src/state/space.rs", "flush counter of a space"),
-    ("shootdown/src/state/cpu.rs", "state of a CPU"),
+    ("shootdown/src/parts/flush_log/mod.rs", "log of a space's flushes"),
+    ("shootdown/src/parts/cpumask/mod.rs", "CPUs of a space"),
+    ("shootdown/src/parts/presence/mod.rs", "presence of a CPU"),
+    ("shootdown/src/parts/bell/mod.rs", "doorbell of a CPU"),
+    ("vm/src/reclaim/rmap.rs", "lock of a reverse map"),
+    ("vm/src/replicas/mod.rs", "replicas of a space"),
+    ("vm/src/deferred/quarantine.rs", "quarantine of page tables"),
 ];
 
 /// The waits for lines and locks of one name, of all CPUs together.
