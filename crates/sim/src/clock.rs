@@ -41,6 +41,8 @@ pub(crate) struct CpuClock {
     pub(crate) is_spinning: bool,
     /// Time since which the CPU has had no thread to run.
     pub(crate) idle_since: Option<Time>,
+    /// Set while a thread computes, which can be preempted at any time.
+    pub(crate) computes: bool,
     /// Set while an instruction waits for other CPUs.
     pub(crate) stalled: bool,
     /// Time that other CPUs' broadcasts and remote fences took from this CPU, not yet charged to

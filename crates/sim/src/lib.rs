@@ -22,7 +22,8 @@
 //!   issued.
 //! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; the cost that a
 //!   hypervisor adds to each; masking; wake-up from idle states, which get deeper with idle time.
-//! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices.
+//! - **Threads.** Run queues, affinity, stealing by idle CPUs; timeslices in turn, or Linux's EEVDF
+//!   with preemption by threads that wake.
 //! - **Locks.** Spin locks, and Linux's `rwsem`: writers spin while the owner runs, and overtake
 //!   sleepers ([`LockWaiting`]).
 //! - **Costs** come from a [machine file](machine), which gives the source of each.
@@ -79,6 +80,7 @@ mod frames;
 mod inspect;
 mod broadcast;
 mod threads;
+mod eevdf;
 mod scheduler;
 mod lock;
 mod oracle;

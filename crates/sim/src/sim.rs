@@ -435,16 +435,16 @@ impl Sim {
     }
 
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
-    pub(crate) fn advance(&self, target: Time) {
+    /// Returns the time that is left if the thread is preempted before.
+    pub(crate) fn advance(&self, target: Time) -> Time {
         let step = self.clock.borrow_mut().step(self.cpu(), target);
-        if step != Step::Reached {
-            self.finish_advance(step, target);
-        }
+        if step == Step::Reached { Time::ZERO } else { self.finish_advance(step, target) }
     }
 
-    /// Continues to `target` after a step that did not reach it.
+    /// Continues to `target` after a step that did not reach it. Returns as
+    /// [`advance`](Self::advance) does.
     #[inline(never)]
-    pub(crate) fn finish_advance(&self, mut step: Step, mut target: Time) {
+    pub(crate) fn finish_advance(&self, mut step: Step, mut target: Time) -> Time {
         let mut stolen = Time::ZERO;
         loop {
             if let Step::Preceded(until) = step {
@@ -458,6 +458,10 @@ impl Sim {
                 let before = self.now();
                 self.take_interrupt();
                 target += self.now() - before;
+                let computes = self.clock.borrow().cpus[self.cpu()].computes;
+                if computes && self.must_reschedule(self.cpu()) {
+                    break;
+                }
             } else if self.now() >= target {
                 break;
             }
@@ -470,6 +474,7 @@ impl Sim {
             let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
             cpu.causes.transfer(stolen, Cause::Interrupts, cpu.now);
         }
+        target.saturating_sub(self.now())
     }
 
     /// Calls `f` on this CPU, in no time and without caches, as what was done before the run.

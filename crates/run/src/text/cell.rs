@@ -11,6 +11,7 @@ use shootdown_vm::{FaultError, RangeError};
 use thiserror::Error;
 
 use super::error::{Position, TextError};
+use super::syntax::PipeKind;
 use super::world::{Reading, World};
 use super::{Constants, Text};
 use crate::classes::Classes;
@@ -65,6 +66,12 @@ pub struct Row {
     pub flushes_ranged: u64,
     /// The time of all CPUs together, by its cause.
     pub time_by_cause: TimeByCause,
+    /// Number of context switches.
+    pub switches: u64,
+    /// Number of threads that woke where another ran.
+    pub preemption_checks: u64,
+    /// Number of these threads that preempted the other.
+    pub preemptions: u64,
     /// The part of the causes' kernel time in which CPUs waited for cache lines.
     pub line_wait_ns: u64,
     /// The lines and locks that were waited for longest, the longest first; at most eight.
@@ -134,6 +141,8 @@ pub enum CellError {
 const MEMORY_MAX: u64 = 1 << 24;
 /// The smallest memory of a node, in pages.
 const MEMORY_MIN: u64 = 64;
+/// The largest number of messages in the buffer of a pipe.
+const MESSAGES_MAX: u64 = 1 << 20;
 /// The largest number of nodes.
 const NODES_MAX: u64 = 64;
 
@@ -149,9 +158,10 @@ impl Cell<'_> {
         let sockets = self.machine.topology.sockets;
         let mut variables = self.workload.variables(cpus, sockets, self.seed)?;
         let settings = self.settings(&mut variables)?;
+        let pipes = self.pipes(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
-        let world = World::new(name, code, variables.values, self.seed);
+        let world = World::new(name, code, variables.values, pipes, self.seed);
         let outcome = run(self.machine.clone(), settings, Rc::new(world.clone()), |sim| {
             world.attach(&sim);
             self.design.on(sim)
@@ -193,11 +203,26 @@ impl Cell<'_> {
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,
+            switches: counts.switches,
+            preemption_checks: counts.preemption_checks,
+            preemptions: counts.preemptions,
             line_wait_ns: counts.line_wait.ns(),
             hottest: hottest(hot),
             memory_costs: MemoryCosts::from(outcome),
             violations: outcome.violations,
         }
+    }
+
+    /// Returns the buffers of pipes, by the numbers of their names.
+    fn pipes(&self, variables: &mut Constants<'_>) -> Result<Vec<(u64, PipeKind)>, TextError> {
+        let code = &self.workload.code;
+        let mut pipes = vec![(1, PipeKind::Pipe); code.names.pipes.len()];
+        for (name, spec) in &code.pipes {
+            let messages = variables.value(&spec.messages)?;
+            check(messages, 1..=MESSAGES_MAX, "messages in a buffer", "pipe")?;
+            pipes[*name] = (messages, spec.kind);
+        }
+        Ok(pipes)
     }
 
     fn settings(&self, variables: &mut Constants<'_>) -> Result<Settings, TextError> {

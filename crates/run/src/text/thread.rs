@@ -10,7 +10,7 @@ use shootdown_sim::Rng;
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
 use super::syntax::{COUNT, Change, INDEX, Indexed, Kind, Loop, Map, Part, Sharing};
-use super::world::{Areas, Backed, Instance, Named, Shared};
+use super::world::{Areas, Backed, End, Instance, Named, Pipe, Shared};
 
 /// Number of pages that a thread touches between two points at which its time slice may end.
 const CHUNK: u64 = 16;
@@ -40,9 +40,8 @@ pub(super) struct Running {
     queue: VecDeque<Operation>,
     /// Pages that the current step has yet to touch.
     touching: Option<(AreaId, Range<u64>, Access)>,
-    /// The barrier that the thread waits at, and the barrier's round.
-    waiting: Option<((usize, u64), u64)>,
-    /// Number of wakes that were meant for a `block`, and that arrived at the barrier.
+    waiting: Option<Waiting>,
+    /// Number of wakes that were meant for a `block`, and that arrived during another wait.
     stray_wakes: u64,
     /// The threads that this one has started and not joined, by name.
     started: Vec<(usize, ProgramId)>,
@@ -58,6 +57,15 @@ struct Variables {
     shared: Rc<Shared>,
     values: Vec<Option<u64>>,
     rng: Rng,
+}
+
+/// The event that a thread waits for.
+#[derive(Clone, Copy)]
+enum Waiting {
+    /// The end of a barrier's round.
+    Barrier((usize, u64), u64),
+    /// Room or a message in a pipe.
+    Pipe((usize, u64), End),
 }
 
 enum Frame {
@@ -167,9 +175,30 @@ impl Running {
             }
             return Some(operation);
         }
-        let (key, round) = self.waiting?;
-        let has_passed =
-            self.shared.state.borrow().barriers.get(&key).is_none_or(|it| it.round != round);
+        let has_passed = match self.waiting? {
+            Waiting::Barrier(key, round) => {
+                self.shared.state.borrow().barriers.get(&key).is_none_or(|it| it.round != round)
+            }
+            Waiting::Pipe(key, end) => {
+                let shared = Rc::clone(&self.shared);
+                let state = &mut *shared.state.borrow_mut();
+                let pipe = state.pipes.entry(key).or_default();
+                let is_stray = pipe.waiting(end).contains(&self.program);
+                if !is_stray {
+                    // Woken by the other end: tries again.
+                    match self.pass(pipe, key, end) {
+                        true => self.waiting = None,
+                        false => self.queue.push_back(Operation::Block),
+                    }
+                    let strays =
+                        if self.waiting.is_none() { &mut self.stray_wakes } else { &mut 0 };
+                    let strays = core::mem::take(strays);
+                    self.queue.extend((0..strays).map(|_| Operation::Wake(self.program)));
+                    return self.queue.pop_front();
+                }
+                false
+            }
+        };
         if has_passed {
             self.waiting = None;
             // A `block` that follows finds the wakes that arrived in the meantime.
@@ -220,6 +249,8 @@ impl Running {
                 self.queue.push_back(Operation::Unlock(lock));
             }
             Kind::Barrier(barrier, size) => self.arrive(barrier, size)?,
+            Kind::Send(pipe) => self.use_pipe(pipe, End::Send)?,
+            Kind::Receive(pipe) => self.use_pipe(pipe, End::Receive)?,
             Kind::Count(number) => {
                 let number = number.as_ref().map_or(Ok(1), |number| self.value(number))?;
                 self.shared.state.borrow_mut().count(number, &self.intervals);
@@ -513,12 +544,42 @@ impl Running {
         barrier.size = size;
         if (barrier.waiting.len() as u64) < size - 1 {
             barrier.waiting.push(self.program);
-            self.waiting = Some((key, barrier.round));
+            self.waiting = Some(Waiting::Barrier(key, barrier.round));
             self.queue.push_back(Operation::Block);
         } else {
             barrier.round += 1;
             self.queue.extend(barrier.waiting.drain(..).map(Operation::Wake));
         }
         Ok(())
+    }
+
+    /// Sends or receives a message, in one system call, or waits until it can.
+    fn use_pipe(&mut self, pipe: &Indexed, end: End) -> Result<(), TextError> {
+        let key = self.key(pipe)?;
+        let shared = Rc::clone(&self.shared);
+        let state = &mut *shared.state.borrow_mut();
+        if !self.pass(state.pipes.entry(key).or_default(), key, end) {
+            self.waiting = Some(Waiting::Pipe(key, end));
+            self.queue.push_back(Operation::Block);
+        } else if self.queue.is_empty() {
+            self.queue.push_back(Operation::SystemCall);
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if the thread has sent or received a message. It wakes a thread at the other
+    /// end then; otherwise, it is among the threads that wait.
+    fn pass(&mut self, pipe: &mut Pipe, (name, _): (usize, u64), end: End) -> bool {
+        let (capacity, kind) = self.shared.pipes[name];
+        match pipe.pass(end, capacity, kind) {
+            Some(woken) => {
+                self.queue.extend(woken.map(Operation::Wake));
+                true
+            }
+            None => {
+                pipe.waiting(end).push_back(self.program);
+                false
+            }
+        }
     }
 }

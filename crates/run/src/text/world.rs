@@ -1,7 +1,7 @@
 //! The state that all threads of a run share: their instances, barriers and intervals.
 
 use core::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use shootdown_program::operation::{AreaId, ProgramId, Steps, Workload};
 use shootdown_sim::{Counts, HotSpot, Rng, Sim, Time, TimeByCause};
 
 use super::error::{Position, TextError};
-use super::syntax::Code;
+use super::syntax::{Code, PipeKind};
 use super::thread::Running;
 
 /// A run of a text. It is the workload that the executor runs.
@@ -19,6 +19,8 @@ pub(super) struct World(Rc<Shared>);
 pub(super) struct Shared {
     pub(super) code: Arc<Code>,
     name: String,
+    /// The buffers of pipes, by the numbers of their names.
+    pub(super) pipes: Vec<(u64, PipeKind)>,
     pub(super) sim: OnceCell<Rc<Sim>>,
     pub(super) state: RefCell<State>,
 }
@@ -30,6 +32,7 @@ pub(super) struct State {
     /// The program of the last thread that was started, by its name and its index.
     latest: HashMap<(usize, u64), ProgramId>,
     pub(super) barriers: HashMap<(usize, u64), Barrier>,
+    pub(super) pipes: HashMap<(usize, u64), Pipe>,
     intervals: Vec<Interval>,
     /// Sum of all `count`s so far.
     operations: u64,
@@ -90,6 +93,53 @@ pub(super) struct Barrier {
     pub(super) waiting: Vec<ProgramId>,
 }
 
+/// A pipe or a socket, and the threads that wait for messages or for room.
+#[derive(Default)]
+pub(super) struct Pipe {
+    messages: u64,
+    receivers: VecDeque<ProgramId>,
+    senders: VecDeque<ProgramId>,
+}
+
+/// The end of a pipe that a thread uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Send,
+    Receive,
+}
+
+impl Pipe {
+    /// Sends or receives a message, if there is room or a message. Then returns the thread to wake.
+    pub(super) fn pass(
+        &mut self,
+        end: End,
+        capacity: u64,
+        kind: PipeKind,
+    ) -> Option<Option<ProgramId>> {
+        match end {
+            End::Send if self.messages >= capacity => None,
+            End::Send => {
+                self.messages += 1;
+                Some(self.receivers.pop_front())
+            }
+            End::Receive if self.messages == 0 => None,
+            End::Receive => {
+                self.messages -= 1;
+                let has_room = kind == PipeKind::Pipe || self.messages <= capacity / 4;
+                Some(if has_room { self.senders.pop_front() } else { None })
+            }
+        }
+    }
+
+    /// The threads that wait at an end, in order of arrival.
+    pub(super) fn waiting(&mut self, end: End) -> &mut VecDeque<ProgramId> {
+        match end {
+            End::Send => &mut self.senders,
+            End::Receive => &mut self.receivers,
+        }
+    }
+}
+
 /// A timed interval. It is open while any thread is in it.
 #[derive(Clone, Debug, Default)]
 struct Interval {
@@ -116,11 +166,12 @@ impl World {
         name: String,
         code: Arc<Code>,
         variables: Vec<Option<u64>>,
+        pipes: Vec<(u64, PipeKind)>,
         seed: u64,
     ) -> Self {
         let intervals = vec![Interval::default(); code.names.intervals.len()];
         let state = RefCell::new(State { intervals, ..State::default() });
-        let world = Self(Rc::new(Shared { code, name, sim: OnceCell::new(), state }));
+        let world = Self(Rc::new(Shared { code, name, pipes, sim: OnceCell::new(), state }));
         let main = world.0.code.threads.iter().position(|thread| thread.name == "main");
         let instance = Instance {
             thread: main.unwrap_or_default(),

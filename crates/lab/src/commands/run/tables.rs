@@ -125,7 +125,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(["violations"])
         .left(Classes::NAMES)
         .left(MemoryCosts::NAMES)
-        .left(["line_wait_ns", "hottest"]);
+        .left(["line_wait_ns", "switches", "preemption_checks", "preemptions", "hottest"]);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
         let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
@@ -134,7 +134,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let cells = names.into_iter().chain([Cell::Count(row.cpus as u64), row.design.into()]);
         let numbers = numbers.into_iter().chain(flushes).chain(times).chain([row.violations]);
         let numbers = numbers.chain(row.classes.values()).chain(row.memory_costs.values());
-        let numbers = numbers.chain([row.line_wait_ns]).map(Cell::Count);
+        let last = [row.line_wait_ns, row.switches, row.preemption_checks, row.preemptions];
+        let numbers = numbers.chain(last).map(Cell::Count);
         let hottest = row.hottest.first().map_or("", |it| it.name);
         table.row(cells.chain(numbers).chain([hottest.into()]));
     }
