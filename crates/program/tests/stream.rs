@@ -40,7 +40,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(23) {
+    let raw_address = match number.wrapping_sub(25) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -80,6 +80,8 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         20 => Operation::Begin,
         21 => Operation::End { iterations: b },
         22 => Operation::PageOut { area, pages },
+        23 => Operation::DiscardEach { area, pages, step: d },
+        24 => Operation::Offer { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -90,8 +92,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..36_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 36"))
+    (0..38_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 38"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -104,7 +106,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 36, "{kinds:?}");
+    assert_eq!(kinds.len(), 38, "{kinds:?}");
 }
 
 proptest! {

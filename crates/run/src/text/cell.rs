@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::StepError;
-use shootdown_sim::{HotSpot, Machine, TimeByCause};
+use shootdown_sim::{FlushWaits, HotSpot, Machine, TimeByCause};
 use shootdown_vm::{FaultError, RangeError};
 use thiserror::Error;
 
@@ -51,6 +51,13 @@ pub struct Row {
     pub seed: u64,
     /// Measured time, in simulated nanoseconds.
     pub time_ns: u64,
+    /// Time that half of the passes of single threads through the interval took at most, in
+    /// nanoseconds, to three digits; 0 without an interval.
+    pub pass_p50_ns: u64,
+    /// The same of 99 % of the passes.
+    pub pass_p99_ns: u64,
+    /// The longest pass.
+    pub pass_max_ns: u64,
     /// Sum of the workload's `count`s.
     pub operations: u64,
     /// Number of flushes that the memory manager requested.
@@ -177,16 +184,25 @@ impl Cell<'_> {
             hot: outcome.hot_spots.clone(),
             operations: world.operations(),
         };
-        let row = |interval: &str, reading: &Reading| self.row(interval, reading, &outcome);
+        let row = |interval: &str, reading: &Reading, passes: &FlushWaits| {
+            self.row(interval, reading, passes, &outcome)
+        };
         let intervals = world.intervals();
         if intervals.is_empty() {
-            return Ok(vec![row("", &whole)]);
+            return Ok(vec![row("", &whole, &FlushWaits::default())]);
         }
         let names = &self.workload.code.names.intervals;
-        Ok(intervals.iter().map(|(number, reading)| row(&names[*number], reading)).collect())
+        let rows = intervals.iter().map(|(number, sum, passes)| row(&names[*number], sum, passes));
+        Ok(rows.collect())
     }
 
-    fn row(&self, interval: &str, reading: &Reading, outcome: &Outcome) -> Row {
+    fn row(
+        &self,
+        interval: &str,
+        reading: &Reading,
+        passes: &FlushWaits,
+        outcome: &Outcome,
+    ) -> Row {
         let Reading { time, counts, causes, hot, operations } = reading;
         let slash = if interval.is_empty() { "" } else { "/" };
         Row {
@@ -196,6 +212,9 @@ impl Cell<'_> {
             design: self.design.name(),
             seed: self.seed,
             time_ns: time.ns(),
+            pass_p50_ns: passes.quantile(0.5).ns(),
+            pass_p99_ns: passes.quantile(0.99).ns(),
+            pass_max_ns: passes.max().ns(),
             operations: *operations,
             requests: counts.requests(),
             interrupts: counts.interrupts_sent,

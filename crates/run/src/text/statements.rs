@@ -19,11 +19,42 @@ const DECLARATIONS: &str =
     "`thread`, `parameter`, `memory`, `nodes`, `pipe`, `socket` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 32] = [
-    "map", "unmap", "protect", "discard", "page_out", "move", "read", "write", "segfault", "spawn",
-    "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall", "lock", "unlock",
-    "barrier", "block", "wake", "send", "receive", "time", "count", "repeat", "for", "if",
-    "choose", "let",
+const STATEMENTS: [&str; 35] = [
+    "map",
+    "unmap",
+    "protect",
+    "discard",
+    "discard_each",
+    "offer",
+    "page_out",
+    "move",
+    "read",
+    "write",
+    "segfault",
+    "spawn",
+    "fork",
+    "join",
+    "exec",
+    "pin",
+    "yield",
+    "sleep",
+    "compute",
+    "syscall",
+    "lock",
+    "unlock",
+    "barrier",
+    "block",
+    "wake",
+    "send",
+    "receive",
+    "stop",
+    "time",
+    "count",
+    "repeat",
+    "for",
+    "if",
+    "choose",
+    "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -362,6 +393,12 @@ impl Parser<'_> {
                 Kind::Change(Change::Protect(permission), part)
             }
             "discard" => Kind::Change(Change::Discard, self.part()?),
+            "discard_each" => {
+                let part = self.part()?;
+                let step = self.accept("step").then(|| self.expression("a number", SIZE));
+                Kind::Change(Change::DiscardEach(step.transpose()?), part)
+            }
+            "offer" => Kind::Change(Change::Offer, self.part()?),
             "page_out" => Kind::Change(Change::PageOut, self.part()?),
             "move" => {
                 let part = self.part()?;
@@ -443,6 +480,11 @@ impl Parser<'_> {
                     Ok(index)
                 });
                 Kind::Wake(thread, index.transpose()?)
+            }
+            "stop" => {
+                let cpu = self.expression("a CPU", NUMBER)?;
+                self.expect("for", "write `stop CPU for TIME`")?;
+                Kind::Stop(cpu, self.expression("a time", TIME)?)
             }
             "send" => Kind::Send(self.indexed("a pipe", |names| &mut names.pipes)?),
             "receive" => Kind::Receive(self.indexed("a pipe", |names| &mut names.pipes)?),

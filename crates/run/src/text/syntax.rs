@@ -115,6 +115,8 @@ pub(super) enum Kind {
     Unlock(Indexed),
     /// Waits until the given number of threads have arrived.
     Barrier(Indexed, Expression),
+    /// Stops a virtual CPU for a time.
+    Stop(Expression, Expression),
     Send(Indexed),
     Receive(Indexed),
     Count(Option<Expression>),
@@ -171,6 +173,10 @@ pub(super) enum Change {
     Unmap,
     Protect(Permission),
     Discard,
+    /// Discards every n-th page, each as a range of its own, in one call.
+    DiscardEach(Option<Expression>),
+    /// Marks pages that may be freed when memory is short.
+    Offer,
     /// Writes pages of a file out, and reclaims them.
     PageOut,
     /// Moves pages to a node.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use shootdown_program::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, ProgramId};
-use shootdown_sim::Rng;
+use shootdown_sim::{Rng, Time};
 
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
@@ -35,7 +35,7 @@ pub(super) struct Running {
     areas: Areas,
     loops: Vec<Frame>,
     /// The intervals that the thread is in.
-    intervals: Vec<usize>,
+    intervals: Vec<(usize, Time)>,
     /// Operations of the current step.
     queue: VecDeque<Operation>,
     /// Pages that the current step has yet to touch.
@@ -249,19 +249,29 @@ impl Running {
                 self.queue.push_back(Operation::Unlock(lock));
             }
             Kind::Barrier(barrier, size) => self.arrive(barrier, size)?,
+            Kind::Stop(cpu, time) => {
+                let (cpu, time) = (self.value(cpu)?, Time::from_ns(self.value(time)?));
+                let cpu = self.existing_cpu(cpu)?;
+                if let Some(sim) = self.shared.sim.get() {
+                    sim.stop_cpu(cpu, sim.now(), sim.now() + time);
+                }
+            }
             Kind::Send(pipe) => self.use_pipe(pipe, End::Send)?,
             Kind::Receive(pipe) => self.use_pipe(pipe, End::Receive)?,
             Kind::Count(number) => {
                 let number = number.as_ref().map_or(Ok(1), |number| self.value(number))?;
-                self.shared.state.borrow_mut().count(number, &self.intervals);
+                let inside: Vec<usize> =
+                    self.intervals.iter().map(|(interval, _)| *interval).collect();
+                self.shared.state.borrow_mut().count(number, &inside);
             }
             Kind::IntervalBegins(interval) => {
-                self.intervals.push(*interval);
-                self.shared.enter(*interval);
+                let now = self.shared.enter(*interval);
+                self.intervals.push((*interval, now));
             }
             Kind::IntervalEnds(interval) => {
-                self.intervals.pop();
-                self.shared.leave(*interval);
+                if let Some((_, entered)) = self.intervals.pop() {
+                    self.shared.leave(*interval, entered);
+                }
             }
             _ => return self.control(kind),
         }
@@ -452,6 +462,20 @@ impl Running {
             Change::Unmap => Operation::Unmap { area, pages },
             Change::Protect(permission) => Operation::protect(area, pages, *permission),
             Change::Discard => Operation::discard(area, pages),
+            Change::DiscardEach(step) => {
+                let step = step.as_ref().map_or(Ok(1), |step| self.value(step))?;
+                if step == 0 {
+                    return self.error("the step is 0", "use a step of at least 1");
+                }
+                Operation::DiscardEach { area, pages, step }
+            }
+            Change::Offer if backing == Backed::File => {
+                let name = &self.shared.code.names.areas[part.area.name];
+                let cause =
+                    format!("`{name}` maps a file, and only anonymous pages can be offered");
+                return self.error(cause, "use `discard` or `page_out`");
+            }
+            Change::Offer => Operation::Offer { area, pages },
             Change::Segfault => Operation::Segfault { area, page: pages.start },
             Change::PageOut if backing == Backed::Anonymous => {
                 let name = &self.shared.code.names.areas[part.area.name];

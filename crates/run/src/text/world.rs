@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use shootdown_program::operation::{AreaId, ProgramId, Steps, Workload};
-use shootdown_sim::{Counts, HotSpot, Rng, Sim, Time, TimeByCause};
+use shootdown_sim::{Counts, FlushWaits, HotSpot, Rng, Sim, Time, TimeByCause};
 
 use super::error::{Position, TextError};
 use super::syntax::{Code, PipeKind};
@@ -148,6 +148,8 @@ struct Interval {
     /// The events while it was open, and the operations that were counted for it.
     sum: Reading,
     was_opened: bool,
+    /// The times from the entries of single threads to their exits.
+    passes: FlushWaits,
 }
 
 /// The clock, counts of all CPUs, and operations.
@@ -213,11 +215,11 @@ impl World {
         self.0.state.borrow().operations
     }
 
-    /// Returns the sum of each interval that was opened, by the interval's number.
-    pub(super) fn intervals(&self) -> Vec<(usize, Reading)> {
+    /// Returns the sum and the passes of each interval that was opened, by the interval's number.
+    pub(super) fn intervals(&self) -> Vec<(usize, Reading, FlushWaits)> {
         let state = self.0.state.borrow();
         let opened = state.intervals.iter().enumerate().filter(|(_, it)| it.was_opened);
-        opened.map(|(number, interval)| (number, interval.sum.clone())).collect()
+        opened.map(|(number, it)| (number, it.sum.clone(), it.passes.clone())).collect()
     }
 }
 
@@ -244,19 +246,22 @@ impl Shared {
         Reading { time, counts: sim.counts(), causes, hot: sim.hot_spots(), operations: 0 }
     }
 
-    /// The calling thread enters an interval.
-    pub(super) fn enter(&self, interval: usize) {
+    /// The calling thread enters an interval. Returns the time.
+    pub(super) fn enter(&self, interval: usize) -> Time {
         let interval = &mut self.state.borrow_mut().intervals[interval];
         interval.was_opened = true;
         if interval.threads == 0 {
             interval.opened = Some(self.reading());
         }
         interval.threads += 1;
+        self.sim.get().map_or(Time::ZERO, |sim| sim.now())
     }
 
-    /// The calling thread leaves an interval.
-    pub(super) fn leave(&self, interval: usize) {
+    /// The calling thread leaves an interval, which it entered at a time.
+    pub(super) fn leave(&self, interval: usize, entered: Time) {
         let interval = &mut self.state.borrow_mut().intervals[interval];
+        let now = self.sim.get().map_or(Time::ZERO, |sim| sim.now());
+        interval.passes.record(now.saturating_sub(entered));
         interval.threads -= 1;
         if interval.threads == 0
             && let Some(opened) = interval.opened.take()

@@ -292,6 +292,65 @@ fn remedy_names_what_the_text_lacks() {
 }
 
 #[test]
+fn pass_of_each_thread_through_interval_is_measured() {
+    let row = rows(
+        "thread main { spawn worker * 100\n join }
+         thread worker { lock one\n time { if index == 7 { compute 90us } else { compute 10us } }
+            unlock one }",
+    )
+    .remove(0);
+    let near = |ns: u64, us: u64| ns.abs_diff(us * 1000) < us * 10;
+    assert!(near(row.pass_p50_ns, 10) && near(row.pass_p99_ns, 10), "{row:?}");
+    assert!(near(row.pass_max_ns, 90), "{row:?}");
+    assert_eq!(rows("thread main { compute 1us }")[0].pass_max_ns, 0);
+}
+
+#[test]
+fn pages_of_one_call_are_flushed_together() {
+    let flushes = |discards: &str| {
+        let source = format!(
+            "thread main {{ map a 16\n spawn other\n block\n write a\n time {{ {discards} }} }}
+             thread other {{ pin 1\n read a\n wake main\n compute 200us }}"
+        );
+        let row = run(&text(&source), 2, Design::LINUX_6_12, 1).unwrap().remove(0);
+        (row.requests, row.violations)
+    };
+    assert_eq!(flushes("for page in 0..16 step 2 { discard a[page] }"), (8, 0));
+    assert_eq!(flushes("discard_each a step 2"), (1, 0));
+    assert_eq!(flushes("discard_each a[3..4]"), (1, 0));
+    assert_eq!(flushes("offer a"), (1, 0));
+}
+
+#[test]
+fn stopped_cpu_runs_nothing_until_its_return() {
+    let source = "thread main { spawn worker\n compute 20us\n stop 1 for 1ms\n join }
+         thread worker { pin 1\n time { compute 100us } }";
+    assert_eq!((us(source) + 50) / 100, 11);
+}
+
+#[test]
+fn sender_waits_for_room_in_the_buffer() {
+    let source = |kind: &str| {
+        format!(
+            "{kind} box 8
+             thread main {{ spawn sender\n pin 0\n compute 50us
+                repeat 20 {{ receive box\n compute 10us\n count }}\n join }}
+             thread sender {{ pin 1\n repeat 8 {{ send box }}\n time {{ send box }}
+                repeat 11 {{ send box }} }}"
+        )
+    };
+    // The ninth message waits for room: in a pipe, for one place; in a socket, for six.
+    let sent = |kind| run(&text(&source(kind)), 2, Design::SHOOTDOWN, 1).unwrap()[0].operations;
+    assert!(sent("pipe") < 2 && (5..7).contains(&sent("socket")), "{}", sent("socket"));
+    for (body, cause) in [("send box", "there is no pipe `box`"), ("receive x", "no pipe `x`")] {
+        let error = Text::parse("test", &format!("thread main {{ {body} }}")).unwrap_err();
+        assert!(error.cause.contains(cause), "{error}");
+    }
+    let bad = text("pipe box 0\nthread main { send box }");
+    assert!(run(&bad, 2, Design::SHOOTDOWN, 1).is_err());
+}
+
+#[test]
 fn seeds_after_the_first_have_jitter() {
     let text = text("thread main { time { repeat 100 { compute 1us\n syscall } } }");
     let time = |seed| run(&text, 2, Design::SHOOTDOWN, seed).unwrap()[0].time_ns;

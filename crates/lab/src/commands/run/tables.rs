@@ -32,6 +32,8 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
     let mut table = Table::default().left(["workload"]).right(["CPUs"]).left(["design"]).right([
         "time",
         "±",
+        "pass p50",
+        "p99",
         "operations",
         "per second",
         "requests",
@@ -54,6 +56,8 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
             Cell::from(it.design),
             Cell::Nanoseconds(it.time_ns),
             Cell::Text(spread),
+            Cell::Nanoseconds(it.pass_p50_ns),
+            Cell::Nanoseconds(it.pass_p99_ns),
             Cell::Count(it.operations),
             Cell::Text(it.rate().map(significant).unwrap_or_default()),
             Cell::Count(it.requests),
@@ -125,7 +129,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(["violations"])
         .left(Classes::NAMES)
         .left(MemoryCosts::NAMES)
-        .left(["line_wait_ns", "switches", "preemption_checks", "preemptions", "hottest"]);
+        .left(["line_wait_ns", "switches", "preemption_checks", "preemptions"])
+        .left(["pass_p50_ns", "pass_p99_ns", "pass_max_ns", "hottest"]);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
         let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
@@ -135,7 +140,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let numbers = numbers.into_iter().chain(flushes).chain(times).chain([row.violations]);
         let numbers = numbers.chain(row.classes.values()).chain(row.memory_costs.values());
         let last = [row.line_wait_ns, row.switches, row.preemption_checks, row.preemptions];
-        let numbers = numbers.chain(last).map(Cell::Count);
+        let passes = [row.pass_p50_ns, row.pass_p99_ns, row.pass_max_ns];
+        let numbers = numbers.chain(last).chain(passes).map(Cell::Count);
         let hottest = row.hottest.first().map_or("", |it| it.name);
         table.row(cells.chain(numbers).chain([hottest.into()]));
     }
