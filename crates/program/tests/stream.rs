@@ -193,7 +193,7 @@ fn errors_name_the_damage() {
     let longer = [bytes.as_slice(), &[0]].concat();
     assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
     let mut unknown = bytes.clone();
-    *unknown.last_mut().unwrap() = 24;
+    *unknown.last_mut().unwrap() = 26;
     let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
     assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
@@ -208,7 +208,7 @@ fn errors_name_the_damage() {
 
 #[test]
 fn codes_do_not_change() {
-    for number in 0..32 {
+    for number in 0..34 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
@@ -219,8 +219,8 @@ fn codes_do_not_change() {
         let code = |index: usize| usize::from(bytes[steps_at + index]);
         match number {
             0..=6 => assert_eq!(code(0), number),
-            7..=22 => assert_eq!(code(0), number + 1),
-            _ => assert_eq!([code(0), code(1)], [7, number - 23]),
+            7..=24 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 25]),
         }
     }
 }
