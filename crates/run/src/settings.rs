@@ -25,8 +25,8 @@ pub struct Settings {
     pub contents: Contents,
     /// The consequence of refused accesses and changes.
     pub on_fault: OnFault,
-    /// The seed of the [jitter](shootdown_sim::Sim::set_jitter) of start times and costs; `None` for
-    /// no jitter.
+    /// The seed of the [jitter](shootdown_sim::Sim::set_jitter) of start times and costs; `None`
+    /// for no jitter.
     pub jitter: Option<u64>,
 }
 

@@ -5,8 +5,8 @@
 //! of those of its threads. A thread behind the mean has *lag*, and is *eligible*. Of the eligible
 //! threads, the one with the earliest deadline runs. A sleeper keeps its lag: if it was owed time,
 //! it is eligible when it wakes, and the thread that runs is not, so the sleeper preempts it. With
-//! `RUN_TO_PARITY`, a thread that runs is not preempted as long as it is eligible, until it has used
-//! the slice for which it was picked.
+//! `RUN_TO_PARITY`, a thread that runs is not preempted as long as it is eligible, until it has
+//! used the slice for which it was picked.
 //!
 //! # Differences from Linux
 //!

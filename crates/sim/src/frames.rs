@@ -76,7 +76,7 @@ impl Sim {
             return;
         }
         self.masked(|| {
-            self.access(lock.line(), Access::Atomic, site);
+            self.access(lock.line(), Access::Atomic, Some(site));
             let now = self.now();
             let starts_at = lock.reserve(now, work());
             if starts_at != now {
@@ -267,11 +267,7 @@ impl Sim {
     #[inline]
     #[must_use]
     pub fn entry(&self, table: FrameNumber, index: usize) -> u64 {
-        self.access(
-            LineId::of_physical((table << 12) | (index as u64 * 8)),
-            Access::Load,
-            Location::caller(),
-        );
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load, None);
         self.memory.borrow().entry(table, index)
     }
 
@@ -286,11 +282,7 @@ impl Sim {
         index: usize,
         update: impl FnOnce(u64) -> u64,
     ) -> u64 {
-        self.access(
-            LineId::of_physical((table << 12) | (index as u64 * 8)),
-            Access::Atomic,
-            Location::caller(),
-        );
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic, None);
         let mut memory = self.memory.borrow_mut();
         let entry = memory.entry_mut(table, index).expect("the frame is a table");
         let before = *entry;
@@ -311,9 +303,7 @@ impl Sim {
         let lines = bytes.start / 64..bytes.end.div_ceil(64);
         let all = self.machine.kernel.clear_page.ps();
         self.spend(Time::from_ps(all * (lines.end - lines.start) / 64));
-        lines.for_each(|line| {
-            self.access(LineId::of_physical(line * 64), Access::Store, Location::caller())
-        });
+        lines.for_each(|line| self.access(LineId::of_physical(line * 64), Access::Store, None));
         let mut memory = self.memory.borrow_mut();
         for index in entries {
             *memory.entry_mut(table, index).expect("the frame is a table") = 0;

@@ -50,8 +50,8 @@ pub struct HotSpot {
     pub line_wait: Time,
     /// Number of these waits.
     pub transfers: u64,
-    /// Time that threads waited for a lock, from the request until they had it. They may have slept,
-    /// and the time contains waits for the lock's line.
+    /// Time that threads waited for a lock, spinning or asleep, from the request until they had it.
+    /// Contains waits for the lock's line.
     pub lock_wait: Time,
     /// Number of requests for a lock that another thread had.
     pub lock_waits: u64,
@@ -109,7 +109,7 @@ impl HotSpots {
     pub(crate) fn waited_for_line(&mut self, name: u16, wait: Time) {
         let spot = &mut self.spots[usize::from(name)];
         spot.line_wait += wait;
-        spot.transfers += 1;
+        spot.transfers += u64::from(wait != Time::ZERO);
     }
 
     pub(crate) fn waited_for_lock(&mut self, name: u16, wait: Time) {
@@ -145,6 +145,7 @@ mod tests {
         assert_eq!(hot.name(Location::caller()), name, "another site of the same module");
         assert_eq!(name_of("crates/vm/src/area_index.rs"), "lock of an area");
         hot.waited_for_line(PAIRS, Time::TICK);
+        hot.waited_for_line(PAIRS, Time::ZERO);
         assert_eq!(hot.spots[3].transfers, 1);
     }
 }

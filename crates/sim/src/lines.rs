@@ -36,10 +36,6 @@ impl LineId {
     pub(crate) const fn of_physical(address: u64) -> Self {
         Self((address / 64) | (1 << 63))
     }
-
-    const fn is_physical(self) -> bool {
-        self.0 >> 63 == 1
-    }
 }
 
 /// A CPU's access to a line.
@@ -166,7 +162,7 @@ impl Lines {
         self.use_record_as(PAGE_RECORDS, frame, cpu, now)
     }
 
-    /// As [`use_page_record`](Self::use_page_record), for a line of another name.
+    /// The same, for a line of another name.
     #[inline]
     pub(crate) fn use_record_as(&mut self, name: u16, frame: u64, cpu: usize, now: Time) -> Time {
         let transfer = self.take_page_record(frame, cpu);
@@ -176,9 +172,7 @@ impl Lines {
         }
         // The CPU's own line may be on its way.
         let wait = free_at.saturating_sub(now);
-        if wait != Time::ZERO {
-            self.hot.waited_for_line(name, wait);
-        }
+        self.hot.waited_for_line(name, wait);
         wait
     }
 
@@ -208,7 +202,8 @@ impl Lines {
         Some(transfer)
     }
 
-    /// The cost of an access by `cpu`, which has the line afterwards.
+    /// The cost of an access by `cpu`, which has the line afterwards. `site` names a line of the
+    /// host's memory; the others are in page tables.
     #[inline]
     pub(crate) fn access(
         &mut self,
@@ -216,14 +211,13 @@ impl Lines {
         cpu: usize,
         access: Access,
         now: Time,
-        site: Site,
+        site: Option<Site>,
     ) -> Cost {
         let at = match self.index.get(&line) {
             Some(&at) => at as usize,
             None => {
                 let at = self.add(line) as usize;
-                self.lines[at].name =
-                    if line.is_physical() { PAGE_TABLES } else { self.hot.name(site) };
+                self.lines[at].name = site.map_or(PAGE_TABLES, |site| self.hot.name(site));
                 at
             }
         };
@@ -232,18 +226,14 @@ impl Lines {
         let is_shared = self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1;
         if !(owned || is_shared && access.only_reads()) {
             let cost = self.miss(at, cpu, access, now);
-            if cost.wait != Time::ZERO {
-                self.hot.waited_for_line(self.lines[at].name, cost.wait);
-            }
+            self.hot.waited_for_line(self.lines[at].name, cost.wait);
             return cost;
         }
         let mut late = Time::ZERO;
         if line.prefetched_by == Some(cpu as u16) {
             line.prefetched_by = None;
             late = line.free_at.saturating_sub(now);
-        }
-        if late != Time::ZERO {
-            self.hot.waited_for_line(self.lines[at].name, late);
+            self.hot.waited_for_line(line.name, late);
         }
         Cost { busy: self.hit(owned, access) + late, wait: late, stored_at: Time::ZERO }
     }
@@ -473,8 +463,6 @@ impl Hasher for LineHasher {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use core::panic::Location;
-
     use super::*;
 
     pub(crate) fn lines() -> Lines {
@@ -497,7 +485,7 @@ pub(crate) mod tests {
     const LINE: LineId = LineId::of_physical(0x40);
 
     fn busy(lines: &mut Lines, cpu: usize, access: Access, now: u64) -> u64 {
-        lines.access(LINE, cpu, access, Time::from_ns(now), Location::caller()).busy.ns()
+        lines.access(LINE, cpu, access, Time::from_ns(now), None).busy.ns()
     }
 
     #[test]
@@ -568,7 +556,7 @@ pub(crate) mod tests {
     fn store_is_buffered_until_line_arrives() {
         let mut lines = lines();
         busy(&mut lines, 2, Access::Load, 0);
-        let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200), Location::caller());
+        let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200), None);
         assert_eq!((cost.busy.ns(), cost.stored_at.ns()), (2, 220));
     }
 
@@ -577,12 +565,12 @@ pub(crate) mod tests {
         let mut lines = lines();
         let all = [0x40, 0x80, 0xc0].map(LineId::of_physical);
         for (cpu, line) in (2..).zip(all) {
-            lines.access(line, cpu, Access::Atomic, Time::ZERO, Location::caller());
+            lines.access(line, cpu, Access::Atomic, Time::ZERO, None);
         }
         let mut now = Time::from_ns(1000);
         for access in [Access::Prefetch, Access::Load] {
             for line in all {
-                now += lines.access(line, 0, access, now, Location::caller()).busy;
+                now += lines.access(line, 0, access, now, None).busy;
             }
         }
         // Two lines from the cluster, one from the socket: 50 ns, and not 90.

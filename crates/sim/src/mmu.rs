@@ -5,7 +5,6 @@
 //! a memory manager that writes wrong entries.
 
 use core::ops::Range;
-use core::panic::Location;
 use std::rc::Rc;
 
 use crate::causes::Cause;
@@ -449,11 +448,7 @@ impl Sim {
         access: Access,
         invalidation_count: u64,
     ) -> Option<()> {
-        self.access(
-            LineId::of_physical((table << 12) | (index as u64 * 8)),
-            access,
-            Location::caller(),
-        );
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), access, None);
         (self.tlbs.borrow()[self.cpu()].invalidation_count == invalidation_count).then_some(())
     }
 

@@ -84,9 +84,7 @@ impl PairWord {
             let mut line = PairLine::unpack(self.0.get());
             let cost = line.access(lines, cpu, other, access, now);
             self.0.set(self.0.get() & Self::VALUE | line.pack());
-            if cost.wait != Time::ZERO {
-                lines.hot.waited_for_line(PAIRS, cost.wait);
-            }
+            lines.hot.waited_for_line(PAIRS, cost.wait);
             cost
         });
     }
@@ -192,13 +190,7 @@ mod tests {
                 let mut line = PairLine::unpack(bits);
                 let cost = line.access(&mut packed, cpus[me], cpus[1 - me], access, now);
                 bits = line.pack();
-                let expected = general.access(
-                    LineId::of_physical(64),
-                    cpus[me],
-                    access,
-                    now,
-                    core::panic::Location::caller(),
-                );
+                let expected = general.access(LineId::of_physical(64), cpus[me], access, now, None);
                 assert_eq!(cost, expected, "{access:?} by {} of {cpus:?}, {seed}", cpus[me]);
                 now += Time::from_ns(rng.below(120));
             }

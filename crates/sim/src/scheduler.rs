@@ -21,8 +21,8 @@ impl Sim {
     ///
     /// # Errors
     ///
-    /// If no stack is left: [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if as many threads exist
-    /// as the simulation was created for.
+    /// If no stack is left; [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if as many threads
+    /// exist as the simulation was created for.
     pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
         let context = self.contexts.create(move || {
             // The code that switched to this thread had masked interrupts.

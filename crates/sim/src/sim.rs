@@ -327,8 +327,8 @@ impl Sim {
         total
     }
 
-    /// The waits for lines and locks so far, by name. Later readings have the same names at the same
-    /// places, and perhaps more.
+    /// The waits for lines and locks so far, by name. Later readings have the same names at the
+    /// same places, and perhaps more.
     #[must_use]
     pub fn hot_spots(&self) -> Vec<HotSpot> {
         self.lines.borrow().hot.spots.clone()
@@ -376,7 +376,7 @@ impl Sim {
 
     /// An access to a line: waits for the line as a CPU would, and then for this CPU's turn.
     #[inline]
-    pub(crate) fn access(&self, line: LineId, access: Access, site: Site) {
+    pub(crate) fn access(&self, line: LineId, access: Access, site: Option<Site>) {
         self.access_by(access, |lines, cpu, now| lines.access(line, cpu, access, now, site));
     }
 

@@ -71,7 +71,7 @@ impl SimWord {
     #[track_caller]
     fn access(&self, access: Access) {
         let site = Location::caller();
-        with_running(|sim| sim.access(self.line(), access, site));
+        with_running(|sim| sim.access(self.line(), access, Some(site)));
     }
 }
 

@@ -314,8 +314,8 @@ fn remedy(error: &StepError) -> &'static str {
         | StepError::Map(_)
         | StepError::Range(RangeError::OutOfMemory)
         | StepError::Fault(FaultError::OutOfMemory) => {
-            "declare `memory SIZE`, which is 16GiB if missing; `memory SIZE reclaim` reclaims pages \
-             of files; or write fewer pages"
+            "declare `memory SIZE`, which is 16GiB if missing; `memory SIZE reclaim` reclaims \
+             pages of files; or write fewer pages"
         }
         StepError::NotHeld(_) => "lock it in the same thread first",
         StepError::NotRefused => "protect the page before `segfault`",

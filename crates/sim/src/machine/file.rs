@@ -383,7 +383,7 @@ pub enum Policy {
     /// In turn, each for a timeslice. A thread that wakes goes to the end of the queue.
     #[default]
     RoundRobin,
-    /// By the earliest eligible virtual deadline (Linux since 6.6). A thread that wakes may preempt.
+    /// By the earliest eligible virtual deadline (Linux since 6.6). Threads that wake may preempt.
     Eevdf,
     /// As `Eevdf`, with the feature `RUN_TO_PARITY` off: a thread that wakes preempts more often.
     EevdfNoRunToParity,

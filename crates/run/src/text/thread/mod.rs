@@ -1,5 +1,7 @@
 //! A thread of a text, as a generator of operations.
 
+mod waiting;
+
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -10,7 +12,8 @@ use shootdown_sim::{Rng, Time};
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
 use super::syntax::{COUNT, Change, INDEX, Indexed, Kind, Loop, Map, Part, Sharing};
-use super::world::{Areas, Backed, End, Instance, Named, Pipe, Shared};
+use super::world::{Areas, Backed, End, Instance, Named, Shared};
+use waiting::Waiting;
 
 /// Number of pages that a thread touches between two points at which its time slice may end.
 const CHUNK: u64 = 16;
@@ -57,15 +60,6 @@ struct Variables {
     shared: Rc<Shared>,
     values: Vec<Option<u64>>,
     rng: Rng,
-}
-
-/// The event that a thread waits for.
-#[derive(Clone, Copy)]
-enum Waiting {
-    /// The end of a barrier's round.
-    Barrier((usize, u64), u64),
-    /// Room or a message in a pipe.
-    Pipe((usize, u64), End),
 }
 
 enum Frame {
@@ -175,39 +169,7 @@ impl Running {
             }
             return Some(operation);
         }
-        let has_passed = match self.waiting? {
-            Waiting::Barrier(key, round) => {
-                self.shared.state.borrow().barriers.get(&key).is_none_or(|it| it.round != round)
-            }
-            Waiting::Pipe(key, end) => {
-                let shared = Rc::clone(&self.shared);
-                let state = &mut *shared.state.borrow_mut();
-                let pipe = state.pipes.entry(key).or_default();
-                let is_stray = pipe.waiting(end).contains(&self.program);
-                if !is_stray {
-                    // Woken by the other end: tries again.
-                    match self.pass(pipe, key, end) {
-                        true => self.waiting = None,
-                        false => self.queue.push_back(Operation::Block),
-                    }
-                    let strays =
-                        if self.waiting.is_none() { &mut self.stray_wakes } else { &mut 0 };
-                    let strays = core::mem::take(strays);
-                    self.queue.extend((0..strays).map(|_| Operation::Wake(self.program)));
-                    return self.queue.pop_front();
-                }
-                false
-            }
-        };
-        if has_passed {
-            self.waiting = None;
-            // A `block` that follows finds the wakes that arrived in the meantime.
-            let strays = core::mem::take(&mut self.stray_wakes);
-            self.queue.extend((0..strays).map(|_| Operation::Wake(self.program)));
-            return self.queue.pop_front();
-        }
-        self.stray_wakes += 1;
-        Some(Operation::Block)
+        self.continue_waiting()
     }
 
     fn perform(&mut self, kind: &Kind) -> Result<Flow, TextError> {
@@ -553,57 +515,5 @@ impl Running {
     fn lock(&mut self, lock: &Indexed) -> Result<LockId, TextError> {
         let (name, index) = self.key(lock)?;
         Ok(LockId(self.shared.state.borrow_mut().lock(name, index)))
-    }
-
-    /// Arrives at a barrier. The last thread wakes the others.
-    fn arrive(&mut self, barrier: &Indexed, size: &Expression) -> Result<(), TextError> {
-        let (key, size) = (self.key(barrier)?, self.value(size)?);
-        let shared = Rc::clone(&self.shared);
-        let state = &mut *shared.state.borrow_mut();
-        let barrier = state.barriers.entry(key).or_default();
-        if size == 0 || !barrier.waiting.is_empty() && barrier.size != size {
-            let cause = format!("the barrier is for {size} threads, and was for {}", barrier.size);
-            return self.error(cause, "give the same number, at least 1, wherever it is used");
-        }
-        barrier.size = size;
-        if (barrier.waiting.len() as u64) < size - 1 {
-            barrier.waiting.push(self.program);
-            self.waiting = Some(Waiting::Barrier(key, barrier.round));
-            self.queue.push_back(Operation::Block);
-        } else {
-            barrier.round += 1;
-            self.queue.extend(barrier.waiting.drain(..).map(Operation::Wake));
-        }
-        Ok(())
-    }
-
-    /// Sends or receives a message, in one system call, or waits until it can.
-    fn use_pipe(&mut self, pipe: &Indexed, end: End) -> Result<(), TextError> {
-        let key = self.key(pipe)?;
-        let shared = Rc::clone(&self.shared);
-        let state = &mut *shared.state.borrow_mut();
-        if !self.pass(state.pipes.entry(key).or_default(), key, end) {
-            self.waiting = Some(Waiting::Pipe(key, end));
-            self.queue.push_back(Operation::Block);
-        } else if self.queue.is_empty() {
-            self.queue.push_back(Operation::SystemCall);
-        }
-        Ok(())
-    }
-
-    /// Returns `true` if the thread has sent or received a message. It wakes a thread at the other
-    /// end then; otherwise, it is among the threads that wait.
-    fn pass(&mut self, pipe: &mut Pipe, (name, _): (usize, u64), end: End) -> bool {
-        let (capacity, kind) = self.shared.pipes[name];
-        match pipe.pass(end, capacity, kind) {
-            Some(woken) => {
-                self.queue.extend(woken.map(Operation::Wake));
-                true
-            }
-            None => {
-                pipe.waiting(end).push_back(self.program);
-                false
-            }
-        }
     }
 }
