@@ -117,6 +117,13 @@ pub enum Operation {
         /// The pages; at least 1.
         pages: Range<u64>,
     },
+    /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`).
+    Collapse {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages; at least 1.
+        pages: Range<u64>,
+    },
     /// Writes pages of files out, if necessary, and reclaims them (`madvise(MADV_PAGEOUT)`). Other
     /// pages stay. The run fails if the memory manager does not record where pages are mapped.
     PageOut {

@@ -6,6 +6,8 @@
 use core::panic::Location;
 use std::collections::HashMap;
 
+use serde::{Serialize, Serializer};
+
 use crate::time::Time;
 
 /// The place in the source that accesses a line.
@@ -42,22 +44,34 @@ const MODULES: [(&str, &str); 19] = [
 ];
 
 /// The waits for lines and locks of one name, of all CPUs together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HotSpot {
-    /// The name.
+    /// The name: that of a known structure, or the module that accesses the lines.
     pub name: &'static str,
     /// Time that CPUs waited until they had a line.
+    #[serde(rename = "line_wait_ns", serialize_with = "as_ns")]
     pub line_wait: Time,
     /// Number of these waits.
     pub transfers: u64,
     /// Time that threads waited for a lock, spinning or asleep, from the request until they had it.
     /// Contains waits for the lock's line.
+    #[serde(rename = "lock_wait_ns", serialize_with = "as_ns")]
     pub lock_wait: Time,
     /// Number of requests for a lock that another thread had.
     pub lock_waits: u64,
 }
 
+fn as_ns<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.ns())
+}
+
 impl HotSpot {
+    /// The longer of the two waits, which contains a part of the other.
+    #[must_use]
+    pub fn wait(&self) -> Time {
+        self.line_wait.max(self.lock_wait)
+    }
+
     /// The difference from an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

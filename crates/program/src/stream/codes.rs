@@ -69,6 +69,7 @@ codes! {
         23 = PageOut { area: a, pages: r }
         24 = DiscardEach { area: a, pages: r, step: n }
         25 = Offer { area: a, pages: r }
+        26 = Collapse { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }

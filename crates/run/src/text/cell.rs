@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::StepError;
-use shootdown_sim::{FlushWaits, HotSpot, Machine, TimeByCause};
+use shootdown_sim::{FlushWaits, HotSpot, Machine, Time, TimeByCause};
 use shootdown_vm::{FaultError, RangeError};
 use thiserror::Error;
 
@@ -82,7 +82,7 @@ pub struct Row {
     /// The part of the causes' kernel time in which CPUs waited for cache lines.
     pub line_wait_ns: u64,
     /// The lines and locks that were waited for longest, the longest first; at most eight.
-    pub hottest: Vec<Hottest>,
+    pub hottest: Vec<HotSpot>,
     /// The pages that were discarded in place, in the whole run.
     #[serde(flatten)]
     pub memory_costs: MemoryCosts,
@@ -90,45 +90,13 @@ pub struct Row {
     pub violations: u64,
 }
 
-/// The waits for the lines and locks of one name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Hottest {
-    /// The name: that of a known structure, or the module that accesses the lines.
-    pub name: &'static str,
-    /// Time that CPUs waited for the lines, in nanoseconds, all CPUs together.
-    pub line_wait_ns: u64,
-    /// Number of these waits.
-    pub transfers: u64,
-    /// Time that threads waited for the locks, spinning or asleep, in nanoseconds.
-    pub lock_wait_ns: u64,
-    /// Number of these waits.
-    pub lock_waits: u64,
-}
-
-impl Hottest {
-    /// Returns the longer of the two waits, which contains a part of the other.
-    #[must_use]
-    pub fn wait_ns(&self) -> u64 {
-        self.line_wait_ns.max(self.lock_wait_ns)
-    }
-}
-
 /// Number of lines and locks in a row.
 const HOTTEST_MAX: usize = 8;
 
-fn hottest(spots: &[HotSpot]) -> Vec<Hottest> {
-    let mut all: Vec<_> = spots
-        .iter()
-        .map(|spot| Hottest {
-            name: spot.name,
-            line_wait_ns: spot.line_wait.ns(),
-            transfers: spot.transfers,
-            lock_wait_ns: spot.lock_wait.ns(),
-            lock_waits: spot.lock_waits,
-        })
-        .filter(|spot| spot.wait_ns() > 0)
-        .collect();
-    all.sort_by_key(|spot| (core::cmp::Reverse(spot.wait_ns()), spot.name));
+fn hottest(spots: &[HotSpot]) -> Vec<HotSpot> {
+    let mut all = spots.to_vec();
+    all.retain(|spot| spot.wait() != Time::ZERO);
+    all.sort_by_key(|spot| (core::cmp::Reverse(spot.wait()), spot.name));
     all.truncate(HOTTEST_MAX);
     all
 }

@@ -23,7 +23,7 @@ mod grid;
 
 use std::sync::Arc;
 
-pub use cell::{Cell, CellError, Hottest, Row};
+pub use cell::{Cell, CellError, Row};
 pub use error::{Position, TextError};
 pub use grid::{Grid, GridError};
 

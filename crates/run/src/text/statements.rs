@@ -20,41 +20,10 @@ const DECLARATIONS: &str =
 
 /// The statements of a thread.
 const STATEMENTS: [&str; 35] = [
-    "map",
-    "unmap",
-    "protect",
-    "discard",
-    "discard_each",
-    "offer",
-    "page_out",
-    "move",
-    "read",
-    "write",
-    "segfault",
-    "spawn",
-    "fork",
-    "join",
-    "exec",
-    "pin",
-    "yield",
-    "sleep",
-    "compute",
-    "syscall",
-    "lock",
-    "unlock",
-    "barrier",
-    "block",
-    "wake",
-    "send",
-    "receive",
-    "stop",
-    "time",
-    "count",
-    "repeat",
-    "for",
-    "if",
-    "choose",
-    "let",
+    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "move", "read", "write",
+    "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall",
+    "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop", "time", "count",
+    "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -392,12 +361,12 @@ impl Parser<'_> {
                 };
                 Kind::Change(Change::Protect(permission), part)
             }
-            "discard" => Kind::Change(Change::Discard, self.part()?),
-            "discard_each" => {
+            "discard" => {
                 let part = self.part()?;
                 let step = self.accept("step").then(|| self.expression("a number", SIZE));
-                Kind::Change(Change::DiscardEach(step.transpose()?), part)
+                Kind::Change(step.transpose()?.map_or(Change::Discard, Change::DiscardEach), part)
             }
+            "collapse" => Kind::Change(Change::Collapse, self.part()?),
             "offer" => Kind::Change(Change::Offer, self.part()?),
             "page_out" => Kind::Change(Change::PageOut, self.part()?),
             "move" => {

@@ -174,9 +174,11 @@ pub(super) enum Change {
     Protect(Permission),
     Discard,
     /// Discards every n-th page, each as a range of its own, in one call.
-    DiscardEach(Option<Expression>),
+    DiscardEach(Expression),
     /// Marks pages that may be freed when memory is short.
     Offer,
+    /// Replaces small pages by large ones.
+    Collapse,
     /// Writes pages of a file out, and reclaims them.
     PageOut,
     /// Moves pages to a node.

@@ -1,8 +1,8 @@
 //! The means of the rows over the seeds.
 
-use shootdown_run::text::{Hottest, Row};
+use shootdown_run::text::Row;
 use shootdown_run::{Classes, MemoryCosts};
-use shootdown_sim::{Cause, TimeByCause};
+use shootdown_sim::{Cause, HotSpot, TimeByCause};
 
 /// The mean of the rows that differ only in the seed.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Summary {
     /// The sum over the seeds of the kernel's waits for lines.
     line_wait_ns: u64,
     /// The sum over the seeds, the longest first.
-    hottest: Vec<Hottest>,
+    hottest: Vec<HotSpot>,
 }
 
 impl Summary {
@@ -54,9 +54,9 @@ impl Summary {
 
     /// Returns the lines and locks whose waits are at least a hundredth of the time of all CPUs, at
     /// most three, with the waits for the lines and for the locks in percent.
-    pub(super) fn hottest(&self) -> impl Iterator<Item = (&Hottest, f64, f64)> {
-        let percents = |it: &Hottest| {
-            (self.percent_of_all(it.line_wait_ns), self.percent_of_all(it.lock_wait_ns))
+    pub(super) fn hottest(&self) -> impl Iterator<Item = (&HotSpot, f64, f64)> {
+        let percents = |it: &HotSpot| {
+            (self.percent_of_all(it.line_wait.ns()), self.percent_of_all(it.lock_wait.ns()))
         };
         let all = self.hottest.iter().map(move |it| (it, percents(it).0, percents(it).1));
         all.filter(|(_, line, lock)| line.max(*lock) >= 1.0).take(3)
@@ -88,20 +88,15 @@ pub(super) fn summaries(rows: &[Row]) -> Vec<Summary> {
 }
 
 /// Adds up the waits of the same name.
-fn hottest(rows: &[&Row]) -> Vec<Hottest> {
-    let mut sums: Vec<Hottest> = Vec::new();
+fn hottest(rows: &[&Row]) -> Vec<HotSpot> {
+    let mut sums: Vec<HotSpot> = Vec::new();
     for it in rows.iter().flat_map(|row| &row.hottest) {
         match sums.iter_mut().find(|sum| sum.name == it.name) {
-            None => sums.push(it.clone()),
-            Some(sum) => {
-                sum.line_wait_ns += it.line_wait_ns;
-                sum.transfers += it.transfers;
-                sum.lock_wait_ns += it.lock_wait_ns;
-                sum.lock_waits += it.lock_waits;
-            }
+            None => sums.push(*it),
+            Some(sum) => sum.add(it),
         }
     }
-    sums.sort_by_key(|sum| std::cmp::Reverse(sum.wait_ns()));
+    sums.sort_by_key(|sum| std::cmp::Reverse(sum.wait()));
     sums
 }
 

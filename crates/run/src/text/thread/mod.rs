@@ -425,7 +425,7 @@ impl Running {
             Change::Protect(permission) => Operation::protect(area, pages, *permission),
             Change::Discard => Operation::discard(area, pages),
             Change::DiscardEach(step) => {
-                let step = step.as_ref().map_or(Ok(1), |step| self.value(step))?;
+                let step = self.value(step)?;
                 if step == 0 {
                     return self.error("the step is 0", "use a step of at least 1");
                 }
@@ -438,6 +438,7 @@ impl Running {
                 return self.error(cause, "use `discard` or `page_out`");
             }
             Change::Offer => Operation::Offer { area, pages },
+            Change::Collapse => Operation::Collapse { area, pages },
             Change::Segfault => Operation::Segfault { area, page: pages.start },
             Change::PageOut if backing == Backed::Anonymous => {
                 let name = &self.shared.code.names.areas[part.area.name];
