@@ -182,7 +182,7 @@ impl Host for Executor {
         let spec = ThreadSpec { space: Some(process.data.number.get()), affinity };
         let executor = self.this.upgrade().expect("`run` holds the executor");
         let thread = self.sim.spawn(spec, move || {
-            executor.sim.spend(executor.sim.start_jitter());
+            executor.sim.delay_start();
             run_thread(&*executor, process, program);
         });
         thread.map_err(|error| {

@@ -31,10 +31,11 @@ impl Sim {
         }
     }
 
-    /// Returns the delay of a thread that starts.
-    #[must_use]
-    pub fn start_jitter(&self) -> Time {
-        let mut jitter = self.jitter.borrow_mut();
-        jitter.as_mut().map_or(Time::ZERO, |rng| Time::from_ps(rng.below(START_MAX.ps())))
+    /// Delays the calling thread, which starts. Without jitter, this is not a step of the thread.
+    pub fn delay_start(&self) {
+        let late = self.jitter.borrow_mut().as_mut().map(|rng| rng.below(START_MAX.ps()));
+        if let Some(late) = late {
+            self.spend(Time::from_ps(late));
+        }
     }
 }
