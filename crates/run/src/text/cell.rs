@@ -129,10 +129,23 @@ impl Cell<'_> {
     ///
     /// If an operation of the workload fails, or the host lacks room.
     pub fn run(&self) -> Result<Vec<Row>, CellError> {
+        self.run_with((self.seed != 1).then_some(self.seed))
+    }
+
+    /// Runs the workload as [`run`](Self::run) does, without jitter also if the seed is not 1.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    pub fn run_exactly(&self) -> Result<Vec<Row>, CellError> {
+        self.run_with(None)
+    }
+
+    fn run_with(&self, jitter: Option<u64>) -> Result<Vec<Row>, CellError> {
         let cpus = self.machine.cpu_count();
         let sockets = self.machine.topology.sockets;
         let mut variables = self.workload.variables(cpus, sockets, self.seed)?;
-        let settings = self.settings(&mut variables)?;
+        let settings = Settings { jitter, ..self.settings(&mut variables)? };
         let pipes = self.pipes(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
@@ -214,9 +227,7 @@ impl Cell<'_> {
 
     fn settings(&self, variables: &mut Constants<'_>) -> Result<Settings, TextError> {
         let code = &self.workload.code;
-        // The first seed is the machine without jitter, whose figures are the most exact to repeat.
-        let jitter = (self.seed != 1).then_some(self.seed);
-        let mut settings = Settings { on_fault: code.on_fault, jitter, ..Settings::DEFAULT };
+        let mut settings = Settings { on_fault: code.on_fault, ..Settings::DEFAULT };
         settings.limits.threads += self.machine.cpu_count();
         settings.memory.nodes = self.machine.topology.sockets;
         if let Some((_, nodes)) = &code.nodes {
