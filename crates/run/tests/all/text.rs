@@ -479,7 +479,11 @@ fn examples_run_under_every_general_design() {
 fn first_workload_of_the_book_runs() {
     let chapter = include_str!("../../../../docs/workloads.md");
     let blocks = chapter.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let source = blocks.into_iter().find(|block| block.contains("thread main")).unwrap();
+    let sources: Vec<_> = blocks.filter(|block| block.contains("thread main")).collect();
+    // All threads count while the interval is open, for 10 ms and the last turn.
+    let throughput = run(&text(sources[1]), 2, Design::LINUX_7_0, 1).unwrap();
+    assert!((10_000..10_200).contains(&(throughput[0].time_ns / 1000)), "{throughput:?}");
+    let source = sources[0];
     let mut text = text(source);
     text.set("workers", "cpus").unwrap();
     let rows = run(&text, 2, Design::LINUX_7_0, 1).unwrap();
