@@ -15,6 +15,7 @@ const ALL: &[Design] = &[
     Design::RISCV,
     Design::RISCV_PER_PAGE,
     Design::LINUX_INVLPGB,
+    Design::LINUX_7_0_PV,
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
     Design::SHOOTDOWN_EARLY_ANSWERS,

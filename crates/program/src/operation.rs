@@ -100,6 +100,30 @@ pub enum Operation {
         /// The pages to free; at least 1.
         pages: Range<u64>,
     },
+    /// Frees the contents of every `step`-th page, each as a range of its own, in one call with one
+    /// flush (`process_madvise`).
+    DiscardEach {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The first page, and the end; at least 1.
+        pages: Range<u64>,
+        /// The distance of two pages; 0 counts as 1.
+        step: u64,
+    },
+    /// Marks pages that the kernel may free when memory is short (`madvise(MADV_FREE)`).
+    Offer {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages; at least 1.
+        pages: Range<u64>,
+    },
+    /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`).
+    Collapse {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages; at least 1.
+        pages: Range<u64>,
+    },
     /// Writes pages of files out, if necessary, and reclaims them (`madvise(MADV_PAGEOUT)`). Other
     /// pages stay. The run fails if the memory manager does not record where pages are mapped.
     PageOut {

@@ -40,7 +40,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(23) {
+    let raw_address = match number.wrapping_sub(26) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -80,6 +80,9 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         20 => Operation::Begin,
         21 => Operation::End { iterations: b },
         22 => Operation::PageOut { area, pages },
+        23 => Operation::DiscardEach { area, pages, step: d },
+        24 => Operation::Offer { area, pages },
+        25 => Operation::Collapse { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -90,8 +93,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..36_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 36"))
+    (0..39_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 39"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -104,7 +107,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 36, "{kinds:?}");
+    assert_eq!(kinds.len(), 39, "{kinds:?}");
 }
 
 proptest! {
@@ -191,7 +194,7 @@ fn errors_name_the_damage() {
     let longer = [bytes.as_slice(), &[0]].concat();
     assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
     let mut unknown = bytes.clone();
-    *unknown.last_mut().unwrap() = 24;
+    *unknown.last_mut().unwrap() = 27;
     let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
     assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
@@ -206,7 +209,7 @@ fn errors_name_the_damage() {
 
 #[test]
 fn codes_do_not_change() {
-    for number in 0..32 {
+    for number in 0..35 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
@@ -217,8 +220,8 @@ fn codes_do_not_change() {
         let code = |index: usize| usize::from(bytes[steps_at + index]);
         match number {
             0..=6 => assert_eq!(code(0), number),
-            7..=22 => assert_eq!(code(0), number + 1),
-            _ => assert_eq!([code(0), code(1)], [7, number - 23]),
+            7..=25 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 26]),
         }
     }
 }

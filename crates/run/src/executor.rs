@@ -1,6 +1,7 @@
 //! The execution of a workload on a simulated machine, under one design.
 
 use core::cell::RefCell;
+use std::io::ErrorKind;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -46,6 +47,9 @@ fn run_on(
     let kernel = SimKernel::new(Rc::clone(&sim), settings, design);
     let kernel = kernel.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let kernel = Rc::new(kernel);
+    if let Some(seed) = settings.jitter {
+        sim.set_jitter(seed);
+    }
     let starts = workload.processes();
     let (state, failure) = (RefCell::default(), RefCell::new(None));
     let executor = Rc::new_cyclic(|this| Executor {
@@ -151,7 +155,9 @@ impl Host for Executor {
     }
 
     fn steps(&self, program: ProgramId) -> impl Iterator<Item = Result<Operation, StepError>> {
-        self.workload.steps(program).map(Ok)
+        // A thread that went on after the failure of another could start threads without end.
+        let has_not_failed = |_: &Operation| self.failure.borrow().is_none();
+        self.workload.steps(program).take_while(has_not_failed).map(Ok)
     }
 
     fn new_process(&self) -> Result<SimProcess, StepError> {
@@ -175,9 +181,14 @@ impl Host for Executor {
         let affinity = cpu.map_or(Affinity::Any, Affinity::Cpu);
         let spec = ThreadSpec { space: Some(process.data.number.get()), affinity };
         let executor = self.this.upgrade().expect("`run` holds the executor");
-        let thread = self.sim.spawn(spec, move || run_thread(&*executor, process, program));
+        let thread = self.sim.spawn(spec, move || {
+            executor.sim.delay_start();
+            run_thread(&*executor, process, program);
+        });
         thread.map_err(|error| {
-            self.failure.borrow_mut().get_or_insert(RunError::Host(error.to_string()));
+            if error.kind() != ErrorKind::QuotaExceeded {
+                self.failure.borrow_mut().get_or_insert(host_error(error));
+            }
             StepError::NoThread
         })
     }
@@ -212,7 +223,7 @@ impl Host for Executor {
     }
 
     fn compute(&self, process: &SimProcess, ns: u64) -> Result<(), StepError> {
-        let mut left = Time::from_ns(ns);
+        let mut left = self.sim.jittered(Time::from_ns(ns));
         loop {
             left = self.sim.spend_in_slice(left);
             if left == Time::ZERO {

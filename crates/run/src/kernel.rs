@@ -323,7 +323,7 @@ impl MemoryHost for SimKernel {
 
     fn enter_kernel(&self) {
         self.begin_kernel_work();
-        self.sim.spend(self.sim.machine().kernel.syscall);
+        self.sim.spend(self.sim.jittered(self.sim.machine().kernel.syscall));
     }
 
     fn return_to_user(&self, process: &SimProcess) {

@@ -3,7 +3,7 @@
 use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::ProgramId;
-use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, TimeByCause, Violation};
+use shootdown_sim::{Counts, FlushWaits, HotSpot, RunEnd, Time, TimeByCause, Violation};
 use shootdown_vm::{DiscardStats, QuarantineStats, Stats};
 use thiserror::Error;
 
@@ -27,6 +27,8 @@ pub struct Outcome {
     /// The time of each CPU by its cause, from the first `Begin` to the last `End`. The times of a
     /// CPU add up to [`time`](Self::time).
     pub causes: Vec<TimeByCause>,
+    /// The waits for lines and locks, by name, in the whole run.
+    pub hot_spots: Vec<HotSpot>,
     /// The flushes of `munmap`s.
     pub unmaps: Unmaps,
     /// The durations of flushes.
@@ -66,6 +68,7 @@ impl Outcome {
             iterations: 0,
             counts: sim.counts(),
             causes: sim.time_by_cause(sim.time()),
+            hot_spots: sim.hot_spots(),
             unmaps: kernel.design().unmaps(),
             waits: sim.flush_waits(),
             violations: sim.violations(),

@@ -308,6 +308,6 @@ impl Platform for SimPlatform {
             Work::ForkEntry => cost.fork_entry,
             Work::MovePage => cost.move_page,
         };
-        self.sim.spend(each * count as u64);
+        self.sim.spend(self.sim.jittered(each * count as u64));
     }
 }

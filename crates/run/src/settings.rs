@@ -25,6 +25,9 @@ pub struct Settings {
     pub contents: Contents,
     /// The consequence of refused accesses and changes.
     pub on_fault: OnFault,
+    /// The seed of the [jitter](shootdown_sim::Sim::set_jitter) of start times and costs; `None`
+    /// for no jitter.
+    pub jitter: Option<u64>,
 }
 
 impl Settings {
@@ -35,6 +38,7 @@ impl Settings {
         limits: Limits::DEFAULT,
         contents: Contents::Unchecked,
         on_fault: OnFault::Fatal,
+        jitter: None,
     };
 }
 

@@ -128,6 +128,10 @@ pub(crate) struct Causes {
 }
 
 impl Causes {
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.current == Cause::Kernel
+    }
+
     /// Changes the cause at the CPU's time `now`. Returns the cause before.
     #[inline]
     pub(crate) fn change(&mut self, cause: Cause, now: Time) -> Cause {

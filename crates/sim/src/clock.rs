@@ -41,6 +41,8 @@ pub(crate) struct CpuClock {
     pub(crate) is_spinning: bool,
     /// Time since which the CPU has had no thread to run.
     pub(crate) idle_since: Option<Time>,
+    /// Set while a thread computes, which can be preempted at any time.
+    pub(crate) computes: bool,
     /// Set while an instruction waits for other CPUs.
     pub(crate) stalled: bool,
     /// Time that other CPUs' broadcasts and remote fences took from this CPU, not yet charged to
@@ -139,6 +141,15 @@ impl Arrival {
 }
 
 impl CpuClock {
+    /// Counts time that the CPU waits for a line, if it does work of the kernel without another
+    /// cause.
+    #[inline]
+    pub(crate) fn count_line_wait(&mut self, wait: Time) {
+        if wait != Time::ZERO && self.causes.is_kernel() {
+            self.counts.line_wait += wait;
+        }
+    }
+
     /// Takes time from this CPU, unless it is waiting or stalled.
     pub(crate) fn steal(&mut self, time: Time) {
         if !self.is_waiting && !self.stalled {

@@ -42,11 +42,11 @@ impl Contexts {
     ///
     /// # Errors
     ///
-    /// If no stack is left.
+    /// If no stack is left: [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if all are in use.
     pub(crate) fn create(&self, body: impl FnOnce() + 'static) -> io::Result<ContextId> {
         let Some(stack) = self.slab.borrow_mut().take()? else {
             return Err(io::Error::new(
-                io::ErrorKind::OutOfMemory,
+                io::ErrorKind::QuotaExceeded,
                 "the simulation has more threads than it was created for",
             ));
         };

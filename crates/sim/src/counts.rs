@@ -94,6 +94,13 @@ counts! {
     lock_spin: Time,
     /// Time that threads slept for locks, until they had them. The CPU may have run other threads.
     lock_sleep: Time,
+    /// Time that the CPU waited for cache lines while it did [kernel](crate::Cause::Kernel) work.
+    line_wait: Time,
+    /// Threads that this CPU woke where another ran, so that the scheduler compared the two. This
+    /// count and the next are 0 if threads run in turn.
+    preemption_checks: u64,
+    /// Comparisons after which the woken thread preempted the other.
+    preemptions: u64,
     /// Context switches.
     switches: u64,
     /// Threads that came from another CPU.

@@ -1,8 +1,10 @@
 //! Physical memory, as the memory manager uses it: frames, their users, and page-table entries.
 
 use core::ops::Range;
+use core::panic::Location;
 
 use crate::causes::Cause;
+use crate::hot::{PAGE_RECORDS, TABLE_LOCKS};
 use crate::lines::{Access, LineId};
 use crate::lock::queued::QueuedLock;
 use crate::machine::Refill;
@@ -66,17 +68,20 @@ impl Sim {
 
     /// Waits for a lock, with interrupts masked, and holds it for the time that `work` returns.
     /// (Linux: `spin_lock_irqsave`.)
+    #[track_caller]
     pub fn hold(&self, lock: &QueuedLock, work: impl FnOnce() -> Time) {
+        let site = Location::caller();
         if !self.is_in_context() {
             work();
             return;
         }
         self.masked(|| {
-            self.access(lock.line(), Access::Atomic);
+            self.access(lock.line(), Access::Atomic, Some(site));
             let now = self.now();
             let starts_at = lock.reserve(now, work());
             if starts_at != now {
                 self.spend_as(Cause::LockWait, starts_at - now);
+                self.waited_for_lock(lock.line(), starts_at - now);
                 self.count(|counts| {
                     counts.lock_waits += 1;
                     counts.lock_spin += starts_at - now;
@@ -93,16 +98,23 @@ impl Sim {
         let mut lines = self.lines.borrow_mut();
         let began = self.now();
         let use_record = |now, &frame| now + lines.use_page_record(frame, self.cpu(), now);
-        frames.iter().fold(began, use_record) - began
+        let time = frames.iter().fold(began, use_record) - began;
+        self.clock.borrow_mut().cpus[self.cpu()].count_line_wait(time);
+        time
     }
 
     /// Writes the record of a frame, with some locked operations: `struct page`, which has one
     /// cache line, with the counts of users and mappings, the links of lists, and the lock of a
     /// page table.
     pub fn use_page_record(&self, frame: FrameNumber, locked_operations: u64) {
+        self.use_record_as(PAGE_RECORDS, frame, locked_operations);
+    }
+
+    fn use_record_as(&self, name: u16, frame: FrameNumber, locked_operations: u64) {
         if self.is_in_context() {
             let (cpu, now) = (self.cpu(), self.now());
-            let transfer = self.lines.borrow_mut().use_page_record(frame, cpu, now);
+            let transfer = self.lines.borrow_mut().use_record_as(name, frame, cpu, now);
+            self.clock.borrow_mut().cpus[cpu].count_line_wait(transfer);
             self.spend(transfer + self.machine.cache.atomic * locked_operations);
         }
     }
@@ -131,6 +143,7 @@ impl Sim {
             }
         });
         let spun = self.now() - began;
+        self.lines.borrow_mut().hot.waited_for_lock(TABLE_LOCKS, spun);
         self.count(|counts| {
             counts.lock_waits += 1;
             counts.lock_spin += spun;
@@ -139,7 +152,7 @@ impl Sim {
 
     /// Locks a page table if no CPU has locked it. Returns `true` if it is locked now.
     pub fn try_lock_table(&self, table: FrameNumber) -> bool {
-        self.use_page_record(table, 1);
+        self.use_record_as(TABLE_LOCKS, table, 1);
         self.memory.borrow_mut().try_lock(table)
     }
 
@@ -254,7 +267,7 @@ impl Sim {
     #[inline]
     #[must_use]
     pub fn entry(&self, table: FrameNumber, index: usize) -> u64 {
-        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load);
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load, None);
         self.memory.borrow().entry(table, index)
     }
 
@@ -269,7 +282,7 @@ impl Sim {
         index: usize,
         update: impl FnOnce(u64) -> u64,
     ) -> u64 {
-        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic);
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic, None);
         let mut memory = self.memory.borrow_mut();
         let entry = memory.entry_mut(table, index).expect("the frame is a table");
         let before = *entry;
@@ -290,7 +303,7 @@ impl Sim {
         let lines = bytes.start / 64..bytes.end.div_ceil(64);
         let all = self.machine.kernel.clear_page.ps();
         self.spend(Time::from_ps(all * (lines.end - lines.start) / 64));
-        lines.for_each(|line| self.access(LineId::of_physical(line * 64), Access::Store));
+        lines.for_each(|line| self.access(LineId::of_physical(line * 64), Access::Store, None));
         let mut memory = self.memory.borrow_mut();
         for index in entries {
             *memory.entry_mut(table, index).expect("the frame is a table") = 0;

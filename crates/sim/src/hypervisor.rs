@@ -4,6 +4,7 @@
 //! A CPU is stopped only where its interrupts are unmasked. On hardware, a hypervisor also stops
 //! CPUs that have masked them.
 
+use core::panic::Location;
 use core::ptr;
 
 use crate::clock::{Vcpu, Vector};
@@ -29,11 +30,11 @@ impl Sim {
         // The word that the CPU and the hypervisor share: one in each CPU's state, which is larger
         // than a line and never moves.
         let line = LineId::of_host(ptr::from_ref(&self.clock.borrow().cpus[cpu]) as usize);
-        self.access(line, Access::Load);
+        self.access(line, Access::Load, Some(Location::caller()));
         if !self.is_stopped(cpu) {
             return false;
         }
-        self.access(line, Access::Atomic);
+        self.access(line, Access::Atomic, Some(Location::caller()));
         // The CPU may have returned during the access, which takes effect now.
         let vcpu = &mut self.clock.borrow_mut().cpus[cpu].vcpu;
         let is_away = *vcpu != Vcpu::Running;

@@ -22,7 +22,8 @@
 //!   issued.
 //! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; the cost that a
 //!   hypervisor adds to each; masking; wake-up from idle states, which get deeper with idle time.
-//! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices.
+//! - **Threads.** Run queues, affinity, stealing by idle CPUs; timeslices in turn, or Linux's EEVDF
+//!   with preemption by threads that wake.
 //! - **Locks.** Spin locks, and Linux's `rwsem`: writers spin while the owner runs, and overtake
 //!   sleepers ([`LockWaiting`]).
 //! - **Costs** come from a [machine file](machine), which gives the source of each.
@@ -64,6 +65,7 @@ mod causes;
 mod attribute;
 mod context;
 mod stack;
+mod hot;
 mod lines;
 mod word;
 mod polls;
@@ -78,6 +80,7 @@ mod frames;
 mod inspect;
 mod broadcast;
 mod threads;
+mod eevdf;
 mod scheduler;
 mod lock;
 mod oracle;
@@ -88,10 +91,12 @@ mod classify;
 mod counts;
 mod waits;
 mod rng;
+mod jitter;
 
 pub use broadcast::BroadcastScope;
 pub use causes::{Cause, TimeByCause};
 pub use counts::Counts;
+pub use hot::HotSpot;
 pub use inspect::is_cached;
 pub use lock::{LockWaiting, QueuedLock, ReadMostlyLock, SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};

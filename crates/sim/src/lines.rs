@@ -11,6 +11,7 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::hot::{HotSpots, PAGE_RECORDS, PAGE_TABLES, Site};
 use crate::machine::{Cache, Distance, Links, Topology};
 use crate::time::Time;
 
@@ -64,6 +65,8 @@ impl Access {
 pub(crate) struct Cost {
     /// Time for which the CPU is busy.
     pub(crate) busy: Time,
+    /// The part of that time in which the CPU waits for the line.
+    pub(crate) wait: Time,
     /// Time at which a store in the store buffer gets its line; zero if it has the line.
     pub(crate) stored_at: Time,
 }
@@ -85,6 +88,7 @@ pub(crate) struct Lines {
     far: Time,
     /// For each CPU, the prefetches that are on their way.
     prefetches: Vec<Prefetches>,
+    pub(crate) hot: HotSpots,
 }
 
 /// The line of the record of a frame. Nearly every access writes it, so it has no sharers.
@@ -126,10 +130,13 @@ struct Line {
     free_at: Time,
     /// The CPU that prefetched the line, until it reads the line.
     prefetched_by: Option<u16>,
+    /// The number of its name.
+    name: u16,
 }
 
 impl Line {
-    const UNCACHED: Self = Self { owner: None, free_at: Time::ZERO, prefetched_by: None };
+    const UNCACHED: Self =
+        Self { owner: None, free_at: Time::ZERO, prefetched_by: None, name: PAGE_TABLES };
 }
 
 impl Lines {
@@ -142,6 +149,7 @@ impl Lines {
             free: Vec::new(),
             prefetches: vec![Prefetches::default(); topology.cpu_count()],
             page_records: Vec::new(),
+            hot: HotSpots::default(),
             topology,
             cost,
             far,
@@ -151,13 +159,21 @@ impl Lines {
     /// Time until `cpu` has the line of the record of a frame, which it writes.
     #[inline]
     pub(crate) fn use_page_record(&mut self, frame: u64, cpu: usize, now: Time) -> Time {
+        self.use_record_as(PAGE_RECORDS, frame, cpu, now)
+    }
+
+    /// The same, for a line of another name.
+    #[inline]
+    pub(crate) fn use_record_as(&mut self, name: u16, frame: u64, cpu: usize, now: Time) -> Time {
         let transfer = self.take_page_record(frame, cpu);
         let free_at = &mut self.page_records[frame as usize].free_at;
         if let Some(transfer) = transfer {
             *free_at = now.max(*free_at) + transfer;
         }
         // The CPU's own line may be on its way.
-        free_at.saturating_sub(now)
+        let wait = free_at.saturating_sub(now);
+        self.hot.waited_for_line(name, wait);
+        wait
     }
 
     /// Starts a transfer of the line of the record of a frame to `cpu`, which writes it soon.
@@ -186,25 +202,40 @@ impl Lines {
         Some(transfer)
     }
 
-    /// The cost of an access by `cpu`, which has the line afterwards.
+    /// The cost of an access by `cpu`, which has the line afterwards. `site` names a line of the
+    /// host's memory; the others are in page tables.
     #[inline]
-    pub(crate) fn access(&mut self, line: LineId, cpu: usize, access: Access, now: Time) -> Cost {
+    pub(crate) fn access(
+        &mut self,
+        line: LineId,
+        cpu: usize,
+        access: Access,
+        now: Time,
+        site: Option<Site>,
+    ) -> Cost {
         let at = match self.index.get(&line) {
             Some(&at) => at as usize,
-            None => self.add(line) as usize,
+            None => {
+                let at = self.add(line) as usize;
+                self.lines[at].name = site.map_or(PAGE_TABLES, |site| self.hot.name(site));
+                at
+            }
         };
         let line = &mut self.lines[at];
         let owned = line.owner == Some(cpu as u16);
         let is_shared = self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1;
         if !(owned || is_shared && access.only_reads()) {
-            return self.miss(at, cpu, access, now);
+            let cost = self.miss(at, cpu, access, now);
+            self.hot.waited_for_line(self.lines[at].name, cost.wait);
+            return cost;
         }
         let mut late = Time::ZERO;
         if line.prefetched_by == Some(cpu as u16) {
             line.prefetched_by = None;
             late = line.free_at.saturating_sub(now);
+            self.hot.waited_for_line(line.name, late);
         }
-        Cost { busy: self.hit(owned, access) + late, stored_at: Time::ZERO }
+        Cost { busy: self.hit(owned, access) + late, wait: late, stored_at: Time::ZERO }
     }
 
     /// The cost of an access to a line that a CPU has in the required state.
@@ -234,15 +265,19 @@ impl Lines {
             // The only CPU that has the line may also write it (the E of MESI).
             self.lines[at].owner = was_uncached.then_some(cpu as u16);
             self.add_sharer(at, cpu);
-            return Cost { busy: arrives - now, stored_at: Time::ZERO };
+            return Cost { busy: arrives - now, wait: arrives - now, stored_at: Time::ZERO };
         }
         self.lines[at].owner = Some(cpu as u16);
         self.lines[at].prefetched_by = None;
         self.sharers_mut(at).fill(0);
         self.add_sharer(at, cpu);
         match access {
-            Access::Store => Cost { busy: self.cost.store, stored_at: arrives },
-            _ => Cost { busy: arrives - now + self.cost.atomic, stored_at: Time::ZERO },
+            Access::Store => Cost { busy: self.cost.store, wait: Time::ZERO, stored_at: arrives },
+            _ => Cost {
+                busy: arrives - now + self.cost.atomic,
+                wait: arrives - now,
+                stored_at: Time::ZERO,
+            },
         }
     }
 
@@ -280,7 +315,12 @@ impl Lines {
 
     /// The cost of a prefetch that waited for a buffer.
     pub(crate) fn requested(&self, wait: Time) -> Cost {
-        Cost { busy: wait + self.cost.store, stored_at: Time::ZERO }
+        Cost { busy: wait + self.cost.store, wait, stored_at: Time::ZERO }
+    }
+
+    /// The number of the name of a line; that of page tables if it is in no cache.
+    pub(crate) fn name(&self, line: LineId) -> u16 {
+        self.index.get(&line).map_or(PAGE_TABLES, |&at| self.lines[at as usize].name)
     }
 
     /// Duration of a transfer of a line that no CPU has.
@@ -312,7 +352,8 @@ impl Lines {
             }
             None => self.add(line) as usize,
         };
-        self.lines[at] = Line { owner: Some(cpu as u16), ..Line::UNCACHED };
+        let name = self.lines[at].name;
+        self.lines[at] = Line { owner: Some(cpu as u16), name, ..Line::UNCACHED };
         self.add_sharer(at, cpu);
     }
 
@@ -444,7 +485,7 @@ pub(crate) mod tests {
     const LINE: LineId = LineId::of_physical(0x40);
 
     fn busy(lines: &mut Lines, cpu: usize, access: Access, now: u64) -> u64 {
-        lines.access(LINE, cpu, access, Time::from_ns(now)).busy.ns()
+        lines.access(LINE, cpu, access, Time::from_ns(now), None).busy.ns()
     }
 
     #[test]
@@ -515,7 +556,7 @@ pub(crate) mod tests {
     fn store_is_buffered_until_line_arrives() {
         let mut lines = lines();
         busy(&mut lines, 2, Access::Load, 0);
-        let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200));
+        let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200), None);
         assert_eq!((cost.busy.ns(), cost.stored_at.ns()), (2, 220));
     }
 
@@ -524,12 +565,12 @@ pub(crate) mod tests {
         let mut lines = lines();
         let all = [0x40, 0x80, 0xc0].map(LineId::of_physical);
         for (cpu, line) in (2..).zip(all) {
-            lines.access(line, cpu, Access::Atomic, Time::ZERO);
+            lines.access(line, cpu, Access::Atomic, Time::ZERO, None);
         }
         let mut now = Time::from_ns(1000);
         for access in [Access::Prefetch, Access::Load] {
             for line in all {
-                now += lines.access(line, 0, access, now).busy;
+                now += lines.access(line, 0, access, now, None).busy;
             }
         }
         // Two lines from the cluster, one from the socket: 50 ns, and not 90.

@@ -448,7 +448,7 @@ impl Sim {
         access: Access,
         invalidation_count: u64,
     ) -> Option<()> {
-        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), access);
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), access, None);
         (self.tlbs.borrow()[self.cpu()].invalidation_count == invalidation_count).then_some(())
     }
 

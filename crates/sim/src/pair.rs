@@ -12,6 +12,7 @@ use core::cell::Cell;
 use core::ptr;
 
 use crate::causes::Cause;
+use crate::hot::PAIRS;
 use crate::lines::{Access, Cost, Lines};
 use crate::sim::Sim;
 use crate::time::Time;
@@ -83,6 +84,7 @@ impl PairWord {
             let mut line = PairLine::unpack(self.0.get());
             let cost = line.access(lines, cpu, other, access, now);
             self.0.set(self.0.get() & Self::VALUE | line.pack());
+            lines.hot.waited_for_line(PAIRS, cost.wait);
             cost
         });
     }
@@ -133,7 +135,8 @@ impl PairLine {
                 self.prefetched_by = 0;
                 busy += self.free_at.saturating_sub(now);
             }
-            return Cost { busy, stored_at: Time::ZERO };
+            let wait = busy.saturating_sub(lines.hit(owned, access));
+            return Cost { busy, wait, stored_at: Time::ZERO };
         }
         let was_uncached = self.holders == 0;
         let transfer = match self.holders & !me {
@@ -151,10 +154,11 @@ impl PairLine {
         if access == Access::Load {
             self.owner = if was_uncached { me } else { 0 };
             self.holders |= me;
-            return Cost { busy: self.free_at - now, stored_at: Time::ZERO };
+            let wait = self.free_at - now;
+            return Cost { busy: wait, wait, stored_at: Time::ZERO };
         }
         (self.owner, self.holders, self.prefetched_by) = (me, me, 0);
-        Cost { busy: lines.hit(true, Access::Store), stored_at: self.free_at }
+        Cost { busy: lines.hit(true, Access::Store), wait: Time::ZERO, stored_at: self.free_at }
     }
 }
 
@@ -186,7 +190,7 @@ mod tests {
                 let mut line = PairLine::unpack(bits);
                 let cost = line.access(&mut packed, cpus[me], cpus[1 - me], access, now);
                 bits = line.pack();
-                let expected = general.access(LineId::of_physical(64), cpus[me], access, now);
+                let expected = general.access(LineId::of_physical(64), cpus[me], access, now, None);
                 assert_eq!(cost, expected, "{access:?} by {} of {cpus:?}, {seed}", cpus[me]);
                 now += Time::from_ns(rng.below(120));
             }

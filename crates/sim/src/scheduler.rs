@@ -1,15 +1,16 @@
 //! The scheduler: threads, a queue of ready threads for each CPU, and the idle loop.
 //!
-//! It is simple, and the same for every design. A thread stays on its CPU. A thread that wakes goes
-//! to an idle CPU if its own is busy, the nearest first. An idle CPU takes a thread from the
-//! longest queue. A thread whose timeslice ends goes to the end of its CPU's queue. There are no
-//! priorities, and a waking thread does not preempt the running one.
+//! It is the same for every design. A thread stays on its CPU. A thread that wakes goes to an idle
+//! CPU if its own is busy, the nearest first. An idle CPU takes a thread from the longest queue.
+//! There are no priorities. The machine's [`Policy`] decides which thread of a queue runs next, and
+//! whether a thread that wakes preempts the running one.
 
 use std::io;
 
 use crate::causes::Cause;
 use crate::clock::Vector;
-use crate::machine::{Idle, TlbInIdle};
+use crate::eevdf::Virtual;
+use crate::machine::{Idle, Policy, TlbInIdle};
 use crate::sim::{Sim, SwitchedTo, with_running};
 use crate::thread_id::ThreadId;
 use crate::threads::{Affinity, NextState, State, Thread, ThreadSpec, WaitMode};
@@ -20,7 +21,8 @@ impl Sim {
     ///
     /// # Errors
     ///
-    /// If no stack is left.
+    /// If no stack is left; [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if as many threads
+    /// exist as the simulation was created for.
     pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
         let context = self.contexts.create(move || {
             // The code that switched to this thread had masked interrupts.
@@ -42,6 +44,7 @@ impl Sim {
                 cpu,
                 state: State::Blocked,
                 keeps_cpu: false,
+                times: Virtual::default(),
             });
             scheduler.unfinished += 1;
             id
@@ -64,6 +67,7 @@ impl Sim {
             State::Blocked => {
                 drop(scheduler);
                 let target = self.enqueue(id);
+                self.preempt(target, id);
                 self.kick(target);
             }
             _ => {}
@@ -169,25 +173,91 @@ impl Sim {
     /// Lets other ready threads of this CPU run.
     pub fn yield_now(&self) {
         let alone = self.scheduler.borrow().cpus[self.cpu()].ready.is_empty();
-        if !alone {
+        match (self.machine.scheduler, self.current_thread()) {
+            _ if alone => {}
+            (Policy::RoundRobin, _) | (_, None) => self.leave_cpu(NextState::Ready),
+            (_, Some(id)) => {
+                let slice = self.machine.kernel.timeslice;
+                self.scheduler.borrow_mut().yield_slice(id, slice);
+                self.reschedule(id);
+            }
+        }
+    }
+
+    /// Gives the CPU to the ready thread that should run instead of the calling thread, if there is
+    /// one.
+    fn reschedule(&self, id: ThreadId) {
+        let (cpu, now) = (self.cpu(), self.now());
+        let is_replaced = {
+            let mut scheduler = self.scheduler.borrow_mut();
+            scheduler.charge(cpu, now);
+            scheduler.cpus[cpu].must_reschedule = false;
+            let rest = scheduler.rest_of_slice(id, self.machine.kernel.timeslice);
+            scheduler.cpus[cpu].slice_ends = now + rest;
+            scheduler.successor(cpu, self.machine.scheduler).is_some()
+        };
+        if is_replaced {
             self.leave_cpu(NextState::Ready);
         }
     }
 
-    /// Lets time pass until the end of the timeslice at most, and returns the remaining time.
+    /// Makes a CPU replace its thread by one that has just become ready there, if the policy says
+    /// so (Linux: `wakeup_preempt`).
+    fn preempt(&self, target: usize, woken: ThreadId) {
+        let (now, policy) = (self.now(), self.machine.scheduler);
+        let preempts = {
+            let mut scheduler = self.scheduler.borrow_mut();
+            let queue = &scheduler.cpus[target];
+            let is_busy = queue.current.is_some() && !queue.switching && !queue.must_reschedule;
+            if policy == Policy::RoundRobin || !is_busy {
+                return;
+            }
+            scheduler.charge(target, now);
+            let preempts = scheduler.successor(target, policy) == Some(woken);
+            scheduler.cpus[target].must_reschedule = preempts;
+            preempts
+        };
+        self.count(|counts| {
+            counts.preemption_checks += 1;
+            counts.preemptions += u64::from(preempts);
+        });
+        if preempts && target != self.cpu() {
+            self.spend(self.machine.interrupt.send);
+            self.deliver(target, Vector::Reschedule);
+        }
+    }
+
+    /// Returns `true` if the thread of a CPU should leave it where it returns to user mode
+    /// (`need_resched`).
+    pub(crate) fn must_reschedule(&self, cpu: usize) -> bool {
+        self.scheduler.borrow().cpus[cpu].must_reschedule
+    }
+
+    /// Lets time pass until the end of the timeslice, or until the thread is preempted, and returns
+    /// the remaining time.
     pub fn spend_in_slice(&self, time: Time) -> Time {
-        let slice_ends = self.scheduler.borrow().cpus[self.cpu()].slice_ends;
+        let cpu = self.cpu();
+        let slice_ends = self.scheduler.borrow().cpus[cpu].slice_ends;
         let part = time.min(slice_ends.saturating_sub(self.now()));
-        self.spend(part);
-        time - part
+        self.clock.borrow_mut().cpus[cpu].computes = true;
+        let left = self.advance((self.now() + part).min(Time::END));
+        self.clock.borrow_mut().cpus[cpu].computes = false;
+        time - part + left
     }
 
     /// Gives the CPU to another ready thread if the timeslice is over. Call this where a thread
     /// returns to user mode.
     pub fn preemption_point(&self) {
         let now = self.now();
-        let is_over = now >= self.scheduler.borrow().cpus[self.cpu()].slice_ends;
-        if is_over {
+        let (is_over, must_leave) = {
+            let queue = &self.scheduler.borrow().cpus[self.cpu()];
+            (now >= queue.slice_ends, queue.must_reschedule)
+        };
+        if self.machine.scheduler != Policy::RoundRobin {
+            if let Some(id) = self.current_thread().filter(|_| is_over || must_leave) {
+                self.reschedule(id);
+            }
+        } else if is_over {
             self.yield_now();
             let slice_ends = self.now() + self.machine.kernel.timeslice;
             self.scheduler.borrow_mut().cpus[self.cpu()].slice_ends = slice_ends;
@@ -228,8 +298,15 @@ impl Sim {
         };
         let next = {
             let mut scheduler = self.scheduler.borrow_mut();
+            let (policy, slice) = (self.machine.scheduler, self.machine.kernel.timeslice);
+            if policy != Policy::RoundRobin {
+                scheduler.charge(cpu, self.now());
+                if next_state != NextState::Ready {
+                    scheduler.block_current(cpu, id, slice);
+                }
+            }
             scheduler.thread_mut(id).state = State::Leaving(next_state);
-            scheduler.pick(cpu)
+            scheduler.pick(cpu, policy, slice)
         };
         self.owner_leaves(id);
         self.switch_to(next);
@@ -250,7 +327,7 @@ impl Sim {
         self.spend(self.machine.kernel.context_switch);
         self.load_space_of(next);
         let now = self.now();
-        let slice_ends = now + self.machine.kernel.timeslice;
+        let mut slice_ends = now + self.machine.kernel.timeslice;
         let mut scheduler = self.scheduler.borrow_mut();
         if let Some(id) = next {
             let thread = scheduler.thread_mut(id);
@@ -261,7 +338,11 @@ impl Sim {
                 scheduler = self.scheduler.borrow_mut();
             }
         }
+        if let Some(id) = next.filter(|_| self.machine.scheduler != Policy::RoundRobin) {
+            slice_ends = now + scheduler.begin_slice(id, self.machine.kernel.timeslice);
+        }
         let queue = &mut scheduler.cpus[cpu];
+        (queue.must_reschedule, queue.charged_until) = (false, now);
         (queue.current, queue.switching, queue.slice_ends) = (next, false, slice_ends);
         queue.switched_at = now;
         drop(scheduler);
@@ -318,7 +399,15 @@ impl Sim {
     /// Puts a thread into the queue of the CPU on which it should run, and returns that CPU.
     fn enqueue(&self, id: ThreadId) -> usize {
         let mut scheduler = self.scheduler.borrow_mut();
-        let target = scheduler.place(id, &self.machine.topology);
+        let policy = self.machine.scheduler;
+        let target = scheduler.place(id, &self.machine.topology, policy);
+        if policy != Policy::RoundRobin {
+            scheduler.charge(target, self.now());
+            let thread = scheduler.thread(id);
+            let was_preempted = matches!(thread.state, State::Leaving(_));
+            let from = was_preempted.then_some(thread.cpu);
+            scheduler.enter(id, target, from, self.machine.kernel.timeslice);
+        }
         scheduler.thread_mut(id).state = State::Ready;
         scheduler.movable += usize::from(scheduler.is_movable(id));
         scheduler.cpus[target].ready.push_back(id);
@@ -372,7 +461,8 @@ impl Sim {
             self.outside_time(|| kernel.online());
         }
         loop {
-            let next = self.scheduler.borrow_mut().pick(self.cpu());
+            let (policy, slice) = (self.machine.scheduler, self.machine.kernel.timeslice);
+            let next = self.scheduler.borrow_mut().pick(self.cpu(), policy, slice);
             if next.is_some() {
                 self.mask();
                 self.switch_to(next);

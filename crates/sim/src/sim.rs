@@ -23,6 +23,7 @@ use crate::classes::Target;
 use crate::clock::{Clock, CpuClock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
+use crate::hot::{HotSpot, Site};
 use crate::lines::{Access, Cost, LineId, Lines};
 use crate::lock::queue::LockQueues;
 use crate::lock::queued::QueuedLock;
@@ -32,6 +33,7 @@ use crate::memory::{FrameNumber, Memory};
 use crate::oracle::{Oracle, Violation};
 use crate::queue::Key;
 use crate::replica_uses::ReplicaUses;
+use crate::rng::Rng;
 use crate::thread_id::ThreadId;
 use crate::threads::Scheduler;
 use crate::time::Time;
@@ -117,6 +119,7 @@ pub struct Sim {
     kernel: RefCell<Option<Rc<dyn Kernel>>>,
     /// Set if a hypervisor stops CPUs.
     pub(crate) is_guest: Cell<bool>,
+    pub(crate) jitter: RefCell<Option<Rng>>,
 }
 
 /// Reason why a run ended.
@@ -180,6 +183,7 @@ impl Sim {
             lock_waiting: Cell::default(),
             kernel: RefCell::new(None),
             is_guest: Cell::new(false),
+            jitter: RefCell::new(None),
             machine,
         };
         sim.start_idle_loops()?;
@@ -273,9 +277,10 @@ impl Sim {
     #[inline]
     pub fn fence(&self) {
         let stored_at = {
-            let clock = self.clock.borrow();
-            let cpu = &clock.cpus[self.cpu()];
-            cpu.stored_at.saturating_sub(cpu.now)
+            let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
+            let wait = cpu.stored_at.saturating_sub(cpu.now);
+            cpu.count_line_wait(wait);
+            wait
         };
         self.spend(stored_at + self.machine.cache.fence);
     }
@@ -322,6 +327,20 @@ impl Sim {
         total
     }
 
+    /// The waits for lines and locks so far, by name. Later readings have the same names at the
+    /// same places, and perhaps more.
+    #[must_use]
+    pub fn hot_spots(&self) -> Vec<HotSpot> {
+        self.lines.borrow().hot.spots.clone()
+    }
+
+    /// Records that a thread waited for the lock in a line.
+    pub(crate) fn waited_for_lock(&self, line: LineId, wait: Time) {
+        let mut lines = self.lines.borrow_mut();
+        let name = lines.name(line);
+        lines.hot.waited_for_lock(name, wait);
+    }
+
     /// Distribution of the durations of all flushes so far.
     #[must_use]
     pub fn flush_waits(&self) -> FlushWaits {
@@ -357,8 +376,8 @@ impl Sim {
 
     /// An access to a line: waits for the line as a CPU would, and then for this CPU's turn.
     #[inline]
-    pub(crate) fn access(&self, line: LineId, access: Access) {
-        self.access_by(access, |lines, cpu, now| lines.access(line, cpu, access, now));
+    pub(crate) fn access(&self, line: LineId, access: Access, site: Option<Site>) {
+        self.access_by(access, |lines, cpu, now| lines.access(line, cpu, access, now, site));
     }
 
     /// An access to a line that `cost` finds.
@@ -377,12 +396,17 @@ impl Sim {
             let cpu = &mut clock.cpus[number];
             let cost = cost(&mut self.lines.borrow_mut(), number, cpu.now);
             let mut target = cpu.now + cost.busy;
+            let mut wait = cost.wait;
             match access {
                 Access::Load | Access::Prefetch | Access::PrefetchForWrite => {}
                 Access::Store => cpu.stored_at = cpu.stored_at.max(cost.stored_at),
                 // A locked operation waits for earlier stores to drain.
-                Access::Atomic => target = target.max(cpu.stored_at),
+                Access::Atomic => {
+                    wait += cpu.stored_at.saturating_sub(target);
+                    target = target.max(cpu.stored_at);
+                }
             }
+            cpu.count_line_wait(wait);
             (clock.step(number, target), target)
         };
         if step != Step::Reached {
@@ -411,16 +435,16 @@ impl Sim {
     }
 
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
-    pub(crate) fn advance(&self, target: Time) {
+    /// Returns the time that is left if the thread is preempted before.
+    pub(crate) fn advance(&self, target: Time) -> Time {
         let step = self.clock.borrow_mut().step(self.cpu(), target);
-        if step != Step::Reached {
-            self.finish_advance(step, target);
-        }
+        if step == Step::Reached { Time::ZERO } else { self.finish_advance(step, target) }
     }
 
-    /// Continues to `target` after a step that did not reach it.
+    /// Continues to `target` after a step that did not reach it. Returns as
+    /// [`advance`](Self::advance) does.
     #[inline(never)]
-    pub(crate) fn finish_advance(&self, mut step: Step, mut target: Time) {
+    pub(crate) fn finish_advance(&self, mut step: Step, mut target: Time) -> Time {
         let mut stolen = Time::ZERO;
         loop {
             if let Step::Preceded(until) = step {
@@ -434,6 +458,10 @@ impl Sim {
                 let before = self.now();
                 self.take_interrupt();
                 target += self.now() - before;
+                let computes = self.clock.borrow().cpus[self.cpu()].computes;
+                if computes && self.must_reschedule(self.cpu()) {
+                    break;
+                }
             } else if self.now() >= target {
                 break;
             }
@@ -446,6 +474,7 @@ impl Sim {
             let cpu = &mut self.clock.borrow_mut().cpus[self.cpu()];
             cpu.causes.transfer(stolen, Cause::Interrupts, cpu.now);
         }
+        target.saturating_sub(self.now())
     }
 
     /// Calls `f` on this CPU, in no time and without caches, as what was done before the run.

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::context::ContextId;
+use crate::eevdf::Virtual;
+use crate::machine::{Distance, Policy, Topology};
 use crate::thread_id::ThreadId;
 use crate::time::Time;
 
@@ -35,6 +37,7 @@ pub(crate) struct Thread {
     pub(crate) state: State,
     /// The thread stays on its CPU while it waits: see [`Sim::keep_cpu`](crate::Sim::keep_cpu).
     pub(crate) keeps_cpu: bool,
+    pub(crate) times: Virtual,
 }
 
 /// Activity of a CPU while its thread [waits](crate::Sim::wait_on_cpu).
@@ -84,6 +87,12 @@ pub(crate) struct CpuQueue {
     pub(crate) switched_at: Time,
     pub(crate) ready: VecDeque<ThreadId>,
     pub(crate) slice_ends: Time,
+    /// The runtime of the current thread contains the time until then.
+    pub(crate) charged_until: Time,
+    /// The virtual time when it was last computed.
+    pub(crate) virtual_time: i64,
+    /// Set if another thread should replace the current one, before its slice ends.
+    pub(crate) must_reschedule: bool,
 }
 
 impl Scheduler {
@@ -114,7 +123,7 @@ impl Scheduler {
     }
 
     /// The CPU on which a thread that becomes ready should run.
-    pub(crate) fn place(&self, id: ThreadId, topology: &crate::machine::Topology) -> usize {
+    pub(crate) fn place(&self, id: ThreadId, topology: &Topology, policy: Policy) -> usize {
         let thread = self.thread(id);
         let own = match thread.affinity {
             Affinity::Cpu(cpu) => return cpu,
@@ -128,7 +137,15 @@ impl Scheduler {
             return own;
         }
         let all = 0..self.cpus.len();
-        all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
+        let key = |&cpu: &usize| {
+            let distance = topology.distance(own, cpu);
+            // Linux prefers a core whose threads are all idle among those that share the cache
+            // (`select_idle_sibling`). It finds other caches when it balances, here at once.
+            let is_core_busy = || !topology.within(cpu, Distance::Core).all(|it| is_idle(&it));
+            let is_second = policy != Policy::RoundRobin && is_core_busy();
+            (distance > Distance::Cluster, is_second, distance)
+        };
+        all.filter(is_idle).min_by_key(key).unwrap_or(own)
     }
 
     /// Returns `true` if a thread may run on any CPU, which does not change while it is queued.
@@ -137,7 +154,7 @@ impl Scheduler {
     }
 
     /// Takes a thread that may run on any CPU from the longest queue.
-    fn steal(&mut self, thief: usize) -> Option<ThreadId> {
+    fn steal(&mut self, thief: usize, policy: Policy, slice: Time) -> Option<ThreadId> {
         if self.movable == 0 {
             return None;
         }
@@ -146,11 +163,20 @@ impl Scheduler {
             .filter(|&cpu| cpu != thief && self.cpus[cpu].ready.iter().any(movable))
             .max_by_key(|&cpu| (self.cpus[cpu].ready.len(), core::cmp::Reverse(cpu)))?;
         let at = self.cpus[longest].ready.iter().position(movable)?;
+        if policy != Policy::RoundRobin {
+            let id = self.cpus[longest].ready[at];
+            self.enter(id, thief, Some(longest), slice);
+        }
         self.cpus[longest].ready.remove(at)
     }
 
-    pub(crate) fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
-        let id = self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))?;
+    pub(crate) fn pick(&mut self, cpu: usize, policy: Policy, slice: Time) -> Option<ThreadId> {
+        let place = match policy {
+            Policy::RoundRobin => Some(0),
+            Policy::Eevdf | Policy::EevdfNoRunToParity => self.first_eligible(cpu),
+        };
+        let own = place.and_then(|place| self.cpus[cpu].ready.remove(place));
+        let id = own.or_else(|| self.steal(cpu, policy, slice))?;
         self.movable -= usize::from(self.is_movable(id));
         Some(id)
     }

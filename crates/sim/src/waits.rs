@@ -1,5 +1,5 @@
-//! The distribution of flush durations, from the beginning of each flush to the end of waiting for
-//! it.
+//! The distribution of durations: of flushes, from the beginning of each to the end of waiting for
+//! it, and of the parts of a program.
 
 use core::fmt;
 
@@ -7,13 +7,16 @@ use hdrhistogram::Histogram;
 
 use crate::time::Time;
 
-/// The durations of flushes, to three significant digits.
+/// Durations, to three significant digits.
 #[derive(Clone)]
 pub struct FlushWaits(Histogram<u64>);
 
 impl FlushWaits {
-    pub(crate) fn record(&mut self, wait: Time) {
-        self.0.record(wait.ns()).expect("the histogram resizes itself");
+    /// Adds a duration.
+    pub fn record(&mut self, wait: Time) {
+        // The histogram grows with its values.
+        let is_recorded = self.0.record(wait.ns()).is_ok();
+        debug_assert!(is_recorded, "{wait:?}");
     }
 
     /// Adds the durations of another run.

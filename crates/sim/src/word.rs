@@ -1,5 +1,6 @@
 //! Shared words, whose accesses cost as much as those of their cache lines.
 
+use core::panic::Location;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,7 @@ impl SimWord {
     /// Fetches the line ahead of time: a load soon after waits only for the rest of the transfer.
     /// For loads in a row that a CPU would execute out of order.
     #[inline]
+    #[track_caller]
     pub fn prefetch(&self) {
         self.access(Access::Prefetch);
     }
@@ -43,6 +45,7 @@ impl SimWord {
     /// Fetches the line ahead of time for a write: a locked operation soon after waits only for the
     /// rest of the transfer.
     #[inline]
+    #[track_caller]
     pub fn prefetch_for_write(&self) {
         self.access(Access::PrefetchForWrite);
     }
@@ -65,8 +68,10 @@ impl SimWord {
     }
 
     #[inline]
+    #[track_caller]
     fn access(&self, access: Access) {
-        with_running(|sim| sim.access(self.line(), access));
+        let site = Location::caller();
+        with_running(|sim| sim.access(self.line(), access, Some(site)));
     }
 }
 
@@ -75,36 +80,43 @@ impl Word for SimWord {
         Self::with(value)
     }
     #[inline]
+    #[track_caller]
     fn load(&self, _order: Ordering) -> u64 {
         self.access(Access::Load);
         self.0.load(Relaxed)
     }
     #[inline]
+    #[track_caller]
     fn store(&self, value: u64, _order: Ordering) {
         self.access(Access::Store);
         self.0.store(value, Relaxed);
     }
     #[inline]
+    #[track_caller]
     fn swap(&self, value: u64, _order: Ordering) -> u64 {
         self.access(Access::Atomic);
         self.0.swap(value, Relaxed)
     }
     #[inline]
+    #[track_caller]
     fn fetch_add(&self, value: u64, _order: Ordering) -> u64 {
         self.access(Access::Atomic);
         self.0.fetch_add(value, Relaxed)
     }
     #[inline]
+    #[track_caller]
     fn fetch_or(&self, value: u64, _order: Ordering) -> u64 {
         self.access(Access::Atomic);
         self.0.fetch_or(value, Relaxed)
     }
     #[inline]
+    #[track_caller]
     fn fetch_and(&self, value: u64, _order: Ordering) -> u64 {
         self.access(Access::Atomic);
         self.0.fetch_and(value, Relaxed)
     }
     #[inline]
+    #[track_caller]
     fn compare_exchange(
         &self,
         current: u64,

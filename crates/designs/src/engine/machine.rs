@@ -156,20 +156,25 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L
         with_running(Sim::fence);
     }
     // As on x86, a locked operation is a full barrier.
+    #[track_caller]
     fn store_then_fence(&self, word: &SimWord, value: u64, order: Ordering) {
         word.swap(value, order);
     }
+    #[track_caller]
     fn fetch_add_then_fence(&self, word: &SimWord, value: u64, order: Ordering) -> u64 {
         word.fetch_add(value, order)
     }
+    #[track_caller]
     fn fetch_or_then_fence(&self, word: &SimWord, value: u64, order: Ordering) -> u64 {
         word.fetch_or(value, order)
     }
     const PREFETCHES_FOR_WRITE: bool = true;
 
+    #[track_caller]
     fn prefetch(&self, word: &SimWord) {
         word.prefetch();
     }
+    #[track_caller]
     fn prefetch_for_write(&self, word: &SimWord) {
         word.prefetch_for_write();
     }

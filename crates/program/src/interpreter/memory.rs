@@ -1,6 +1,7 @@
 //! The meaning of operations on memory.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use shootdown_vm::{
@@ -255,6 +256,28 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     ) -> Result<(), RangeError> {
         let change = Change::Discard(pages(&range));
         self.advise(area, change, range, Advice::DontNeed)
+    }
+
+    /// Discards every `step`-th page of a range, with one flush.
+    pub(super) fn discard_each(
+        &self,
+        area: AreaId,
+        range: Range<u64>,
+        step: u64,
+    ) -> Result<(), RangeError> {
+        let step = step.max(1).saturating_mul(PAGE_BYTES) as usize;
+        let starts = range.step_by(step);
+        let ranges: Vec<_> = starts.map(|start| start..start.saturating_add(PAGE_BYTES)).collect();
+        let begin = |range| {
+            self.host.change_begins(self.process, Some(area), Change::Discard(pages(range)))
+        };
+        let under_way: Vec<_> = ranges.iter().map(begin).collect();
+        let result = self.space().advise_ranges(&ranges, Advice::DontNeed);
+        let is_done = result.as_ref().err().is_none_or(|error| *error == RangeError::NoArea);
+        for change in under_way {
+            self.host.change_ends(change, if is_done { Ended::Done } else { Ended::Failed });
+        }
+        result
     }
 
     pub(super) fn offer(&self, range: Range<u64>) -> Result<(), RangeError> {

@@ -277,6 +277,17 @@ impl<H: Host> Thread<'_, H> {
             }),
             Operation::Discard { area, pages } => memory
                 .system_call(|| Ok(memory.discard(Some(area), memory.addresses(area, &pages)?)?)),
+            Operation::DiscardEach { area, pages, step } => memory.system_call(|| {
+                Ok(memory.discard_each(area, memory.addresses(area, &pages)?, step)?)
+            }),
+            Operation::Offer { area, pages } => {
+                memory.system_call(|| Ok(memory.offer(memory.addresses(area, &pages)?)?))
+            }
+            Operation::Collapse { area, pages } => memory.system_call(|| {
+                // Without memory for a large page, the small ones stay.
+                let _ = memory.space().collapse(memory.addresses(area, &pages)?);
+                Ok(())
+            }),
             Operation::PageOut { area, pages } => {
                 memory.system_call(|| memory.page_out(memory.addresses(area, &pages)?))
             }

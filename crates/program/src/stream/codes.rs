@@ -67,6 +67,9 @@ codes! {
         21 = Begin {}
         22 = End { iterations: n }
         23 = PageOut { area: a, pages: r }
+        24 = DiscardEach { area: a, pages: r, step: n }
+        25 = Offer { area: a, pages: r }
+        26 = Collapse { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::StepError;
-use shootdown_sim::{Machine, TimeByCause};
+use shootdown_sim::{FlushWaits, HotSpot, Machine, Time, TimeByCause};
+use shootdown_vm::{FaultError, RangeError};
 use thiserror::Error;
 
 use super::error::{Position, TextError};
+use super::syntax::PipeKind;
 use super::world::{Reading, World};
 use super::{Constants, Text};
 use crate::classes::Classes;
@@ -27,7 +29,8 @@ pub struct Cell<'a> {
     pub machine: &'a Machine,
     /// The design.
     pub design: Design,
-    /// The seed of the workload's random numbers.
+    /// The seed of the workload's random numbers, and, unless it is 1, of the
+    /// [jitter](Settings::jitter) of the machine.
     pub seed: u64,
 }
 
@@ -48,6 +51,13 @@ pub struct Row {
     pub seed: u64,
     /// Measured time, in simulated nanoseconds.
     pub time_ns: u64,
+    /// Time that half of the passes of single threads through the interval took at most, in
+    /// nanoseconds, to three digits; 0 without an interval.
+    pub pass_p50_ns: u64,
+    /// The same of 99 % of the passes.
+    pub pass_p99_ns: u64,
+    /// The longest pass.
+    pub pass_max_ns: u64,
     /// Sum of the workload's `count`s.
     pub operations: u64,
     /// Number of flushes that the memory manager requested.
@@ -63,11 +73,32 @@ pub struct Row {
     pub flushes_ranged: u64,
     /// The time of all CPUs together, by its cause.
     pub time_by_cause: TimeByCause,
+    /// Number of context switches.
+    pub switches: u64,
+    /// Number of threads that woke where another ran.
+    pub preemption_checks: u64,
+    /// Number of these threads that preempted the other.
+    pub preemptions: u64,
+    /// The part of the causes' kernel time in which CPUs waited for cache lines.
+    pub line_wait_ns: u64,
+    /// The lines and locks that were waited for longest, the longest first; at most eight.
+    pub hottest: Vec<HotSpot>,
     /// The pages that were discarded in place, in the whole run.
     #[serde(flatten)]
     pub memory_costs: MemoryCosts,
     /// Number of uses of a translation after the flush that removed it, in the whole run.
     pub violations: u64,
+}
+
+/// Number of lines and locks in a row.
+const HOTTEST_MAX: usize = 8;
+
+fn hottest(spots: &[HotSpot]) -> Vec<HotSpot> {
+    let mut all = spots.to_vec();
+    all.retain(|spot| spot.wait() != Time::ZERO);
+    all.sort_by_key(|spot| (core::cmp::Reverse(spot.wait()), spot.name));
+    all.truncate(HOTTEST_MAX);
+    all
 }
 
 /// The reason why a cell has no rows.
@@ -85,6 +116,8 @@ pub enum CellError {
 const MEMORY_MAX: u64 = 1 << 24;
 /// The smallest memory of a node, in pages.
 const MEMORY_MIN: u64 = 64;
+/// The largest number of messages in the buffer of a pipe.
+const MESSAGES_MAX: u64 = 1 << 20;
 /// The largest number of nodes.
 const NODES_MAX: u64 = 64;
 
@@ -96,13 +129,27 @@ impl Cell<'_> {
     ///
     /// If an operation of the workload fails, or the host lacks room.
     pub fn run(&self) -> Result<Vec<Row>, CellError> {
+        self.run_with((self.seed != 1).then_some(self.seed))
+    }
+
+    /// Runs the workload as [`run`](Self::run) does, without jitter also if the seed is not 1.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    pub fn run_exactly(&self) -> Result<Vec<Row>, CellError> {
+        self.run_with(None)
+    }
+
+    fn run_with(&self, jitter: Option<u64>) -> Result<Vec<Row>, CellError> {
         let cpus = self.machine.cpu_count();
         let sockets = self.machine.topology.sockets;
         let mut variables = self.workload.variables(cpus, sockets, self.seed)?;
-        let settings = self.settings(&mut variables)?;
+        let settings = Settings { jitter, ..self.settings(&mut variables)? };
+        let pipes = self.pipes(&mut variables)?;
         let name = self.workload.name().to_owned();
         let code = Arc::clone(&self.workload.code);
-        let world = World::new(name, code, variables.values, self.seed);
+        let world = World::new(name, code, variables.values, pipes, self.seed);
         let outcome = run(self.machine.clone(), settings, Rc::new(world.clone()), |sim| {
             world.attach(&sim);
             self.design.on(sim)
@@ -110,24 +157,34 @@ impl Cell<'_> {
         if let Some(failure) = world.failure() {
             return Err(CellError::from(failure));
         }
-        let outcome = outcome.map_err(|error| located(&world, error))?;
+        let outcome = outcome.map_err(|error| located(&world, settings.limits.threads, error))?;
         let whole = Reading {
             time: outcome.time,
             counts: outcome.counts,
             causes: outcome.causes.iter().sum(),
+            hot: outcome.hot_spots.clone(),
             operations: world.operations(),
         };
-        let row = |interval: &str, reading: &Reading| self.row(interval, reading, &outcome);
+        let row = |interval: &str, reading: &Reading, passes: &FlushWaits| {
+            self.row(interval, reading, passes, &outcome)
+        };
         let intervals = world.intervals();
         if intervals.is_empty() {
-            return Ok(vec![row("", &whole)]);
+            return Ok(vec![row("", &whole, &FlushWaits::default())]);
         }
         let names = &self.workload.code.names.intervals;
-        Ok(intervals.iter().map(|(number, reading)| row(&names[*number], reading)).collect())
+        let rows = intervals.iter().map(|(number, sum, passes)| row(&names[*number], sum, passes));
+        Ok(rows.collect())
     }
 
-    fn row(&self, interval: &str, reading: &Reading, outcome: &Outcome) -> Row {
-        let Reading { time, counts, causes, operations } = reading;
+    fn row(
+        &self,
+        interval: &str,
+        reading: &Reading,
+        passes: &FlushWaits,
+        outcome: &Outcome,
+    ) -> Row {
+        let Reading { time, counts, causes, hot, operations } = reading;
         let slash = if interval.is_empty() { "" } else { "/" };
         Row {
             workload: format!("{}{slash}{interval}", self.workload.name()),
@@ -136,6 +193,9 @@ impl Cell<'_> {
             design: self.design.name(),
             seed: self.seed,
             time_ns: time.ns(),
+            pass_p50_ns: passes.quantile(0.5).ns(),
+            pass_p99_ns: passes.quantile(0.99).ns(),
+            pass_max_ns: passes.max().ns(),
             operations: *operations,
             requests: counts.requests(),
             interrupts: counts.interrupts_sent,
@@ -143,9 +203,26 @@ impl Cell<'_> {
             flushes_full: counts.flushes_full,
             flushes_ranged: counts.flushes_ranged,
             time_by_cause: *causes,
+            switches: counts.switches,
+            preemption_checks: counts.preemption_checks,
+            preemptions: counts.preemptions,
+            line_wait_ns: counts.line_wait.ns(),
+            hottest: hottest(hot),
             memory_costs: MemoryCosts::from(outcome),
             violations: outcome.violations,
         }
+    }
+
+    /// Returns the buffers of pipes, by the numbers of their names.
+    fn pipes(&self, variables: &mut Constants<'_>) -> Result<Vec<(u64, PipeKind)>, TextError> {
+        let code = &self.workload.code;
+        let mut pipes = vec![(1, PipeKind::Pipe); code.names.pipes.len()];
+        for (name, spec) in &code.pipes {
+            let messages = variables.value(&spec.messages)?;
+            check(messages, 1..=MESSAGES_MAX, "messages in a buffer", "pipe")?;
+            pipes[*name] = (messages, spec.kind);
+        }
+        Ok(pipes)
     }
 
     fn settings(&self, variables: &mut Constants<'_>) -> Result<Settings, TextError> {
@@ -183,9 +260,14 @@ fn check(
     Err(TextError::new(start, format!("there are {value} {what}"), remedy))
 }
 
-/// Adds the place in the text to an error of the run.
-fn located(world: &World, error: RunError) -> CellError {
+/// Adds the place in the text to an error of the run, in which at most `threads` threads can exist.
+fn located(world: &World, threads: usize, error: RunError) -> CellError {
     let (program, cause, remedy) = match &error {
+        RunError::Step { program, error: StepError::NoThread } => (
+            Some(*program),
+            format!("{threads} threads exist, and a run has room for no more"),
+            "start fewer at a time; a thread that starts itself needs an `if` that ends this",
+        ),
         RunError::Step { program, error } => (Some(*program), error.to_string(), remedy(error)),
         RunError::Deadlock(count) => (
             world.first_unfinished(),
@@ -207,11 +289,14 @@ fn located(world: &World, error: RunError) -> CellError {
 
 fn remedy(error: &StepError) -> &'static str {
     match error {
-        StepError::OutOfMemory | StepError::Map(_) => {
-            "declare more `memory`, add `reclaim` to it, or map less"
+        StepError::OutOfMemory
+        | StepError::Map(_)
+        | StepError::Range(RangeError::OutOfMemory)
+        | StepError::Fault(FaultError::OutOfMemory) => {
+            "declare `memory SIZE`, which is 16GiB if missing; `memory SIZE reclaim` reclaims \
+             pages of files; or write fewer pages"
         }
         StepError::NotHeld(_) => "lock it in the same thread first",
-        StepError::NoThread => "start fewer threads at a time",
         StepError::NotRefused => "protect the page before `segfault`",
         _ => "map the pages first, with the permission for the access; or add `survive_faults`",
     }

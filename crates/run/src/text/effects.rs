@@ -9,6 +9,7 @@ use crate::settings::Supply;
 /// Checks that the text has no statement or declaration that would do nothing.
 pub(super) fn check(code: &Code) -> Parsed<()> {
     check_memory(code)?;
+    check_pipes(code)?;
     code.threads.iter().try_for_each(|thread| check_joins(code, thread))
 }
 
@@ -38,6 +39,19 @@ fn check_memory(code: &Code) -> Parsed<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks that the text declares the buffer of each pipe.
+fn check_pipes(code: &Code) -> Parsed<()> {
+    for step in code.threads.iter().flat_map(|thread| &thread.steps) {
+        let (Kind::Send(pipe) | Kind::Receive(pipe)) = &step.kind else { continue };
+        if code.pipes.iter().all(|(name, _)| *name != pipe.name) {
+            let name = &code.names.pipes[pipe.name];
+            let remedy = format!("add `pipe {name} MESSAGES` to the declarations, or `socket`");
+            return Err(TextError::new(step.at, format!("there is no pipe `{name}`"), remedy));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a thread waits only for threads that it may have started. It would not wait for

@@ -9,18 +9,21 @@ use super::expression::Expression;
 use super::lexer::{Token, Unit, tokens};
 use super::parser::{NameKind, Parsed, Parser, number_of};
 use super::syntax::{
-    Change, Code, Kind, Loop, Map, MemorySize, Parameter, Part, Sharing, Step, Thread,
+    Change, Code, Kind, Loop, Map, MemorySize, Parameter, Part, PipeKind, PipeSpec, Sharing, Step,
+    Thread,
 };
 use crate::settings::Supply;
 
 /// The declarations of a text.
-const DECLARATIONS: &str = "`thread`, `parameter`, `memory`, `nodes` or `survive_faults`";
+const DECLARATIONS: &str =
+    "`thread`, `parameter`, `memory`, `nodes`, `pipe`, `socket` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 30] = [
-    "map", "unmap", "protect", "discard", "page_out", "move", "read", "write", "segfault", "spawn",
-    "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall", "lock", "unlock",
-    "barrier", "block", "wake", "time", "count", "repeat", "for", "if", "choose", "let",
+const STATEMENTS: [&str; 35] = [
+    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "move", "read", "write",
+    "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall",
+    "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop", "time", "count",
+    "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -36,6 +39,7 @@ pub(super) fn parse(source: &str) -> Result<Code, TextError> {
         memory: None,
         nodes: None,
         on_fault: OnFault::Fatal,
+        pipes: Vec::new(),
         names: parser.names.clone(),
     };
     let mut threads: Vec<Option<Thread>> = parser.threads.iter().map(|_| None).collect();
@@ -67,8 +71,8 @@ pub(super) fn parse(source: &str) -> Result<Code, TextError> {
     }
     parser.check_names(&ats, &code.parameters)?;
     code.threads = threads.into_iter().flatten().collect();
-    effects::check(&code)?;
     code.names = parser.names;
+    effects::check(&code)?;
     Ok(code)
 }
 
@@ -107,6 +111,14 @@ impl Parser<'_> {
             "nodes" => {
                 set_once(code.nodes.is_some())?;
                 code.nodes = Some((at, self.constant(Some(("a number of nodes", NUMBER)))?.0));
+            }
+            "pipe" | "socket" => {
+                let name = self.name("a pipe or a socket")?;
+                let name = number_of(&mut self.names.pipes, name);
+                set_once(code.pipes.iter().any(|(known, _)| *known == name))?;
+                let (messages, _) = self.constant(Some(("a number of messages", NUMBER)))?;
+                let kind = if word == "pipe" { PipeKind::Pipe } else { PipeKind::Socket };
+                code.pipes.push((name, PipeSpec { messages, kind }));
             }
             "survive_faults" => {
                 set_once(code.on_fault == OnFault::Survived)?;
@@ -349,7 +361,13 @@ impl Parser<'_> {
                 };
                 Kind::Change(Change::Protect(permission), part)
             }
-            "discard" => Kind::Change(Change::Discard, self.part()?),
+            "discard" => {
+                let part = self.part()?;
+                let step = self.accept("step").then(|| self.expression("a number", SIZE));
+                Kind::Change(step.transpose()?.map_or(Change::Discard, Change::DiscardEach), part)
+            }
+            "collapse" => Kind::Change(Change::Collapse, self.part()?),
+            "offer" => Kind::Change(Change::Offer, self.part()?),
             "page_out" => Kind::Change(Change::PageOut, self.part()?),
             "move" => {
                 let part = self.part()?;
@@ -432,6 +450,13 @@ impl Parser<'_> {
                 });
                 Kind::Wake(thread, index.transpose()?)
             }
+            "stop" => {
+                let cpu = self.expression("a CPU", NUMBER)?;
+                self.expect("for", "write `stop CPU for TIME`")?;
+                Kind::Stop(cpu, self.expression("a time", TIME)?)
+            }
+            "send" => Kind::Send(self.indexed("a pipe", |names| &mut names.pipes)?),
+            "receive" => Kind::Receive(self.indexed("a pipe", |names| &mut names.pipes)?),
             "count" => {
                 let number = (!is_end).then(|| self.expression("a number", SIZE));
                 Kind::Count(number.transpose()?)
@@ -459,10 +484,14 @@ fn unknown_statement(word: &str, at: Position) -> TextError {
         "case" | "else" => format!("`{word}` does not begin a statement"),
         _ => format!("`{word}` is not an operation"),
     };
-    let distance = |known: &&str| strsim::levenshtein(known, word);
-    let near = STATEMENTS.into_iter().min_by_key(distance).filter(|known| distance(known) <= 2);
+    let distance = |known: &&str| strsim::osa_distance(known, word);
+    let is_near = |known: &&str| distance(known) <= 1 + known.len() / 6;
+    let near = STATEMENTS.into_iter().min_by_key(distance).filter(is_near);
     let remedy = match near {
         _ if word == "else" => "write `} else {` on one line".to_owned(),
+        _ if word == "while" || word == "loop" => {
+            "use `repeat N {`, `repeat for TIME {` or `for i in 0..N {`".to_owned()
+        }
         _ if word == "case" => "use `case` between `choose {` and `}`".to_owned(),
         Some(near) => format!("use `{near}`"),
         None => format!("use one of {}", list(STATEMENTS)),

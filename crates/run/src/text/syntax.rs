@@ -18,6 +18,8 @@ pub(super) struct Code {
     /// The number of nodes, and the place of its declaration.
     pub(super) nodes: Option<(Position, Expression)>,
     pub(super) on_fault: OnFault,
+    /// The pipes and sockets, by the numbers of their names.
+    pub(super) pipes: Vec<(usize, PipeSpec)>,
     pub(super) names: Names,
 }
 
@@ -30,6 +32,7 @@ pub(super) struct Names {
     pub(super) files: Vec<String>,
     pub(super) locks: Vec<String>,
     pub(super) barriers: Vec<String>,
+    pub(super) pipes: Vec<String>,
     /// The intervals. The empty name is the interval without a name.
     pub(super) intervals: Vec<String>,
 }
@@ -48,6 +51,23 @@ pub(super) struct Parameter {
     pub(super) at: Position,
     pub(super) variable: usize,
     pub(super) default: Expression,
+}
+
+/// The buffer of a pipe or a socket.
+#[derive(Clone, Debug)]
+pub(super) struct PipeSpec {
+    /// Number of messages that the buffer holds.
+    pub(super) messages: Expression,
+    pub(super) kind: PipeKind,
+}
+
+/// The time at which a sender that waits for room is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PipeKind {
+    /// When there is room.
+    Pipe,
+    /// When at most a quarter of the buffer is in use (Linux: `unix_writable`).
+    Socket,
 }
 
 /// The size of memory.
@@ -95,6 +115,10 @@ pub(super) enum Kind {
     Unlock(Indexed),
     /// Waits until the given number of threads have arrived.
     Barrier(Indexed, Expression),
+    /// Stops a virtual CPU for a time.
+    Stop(Expression, Expression),
+    Send(Indexed),
+    Receive(Indexed),
     Count(Option<Expression>),
     Let(usize, Expression),
     /// Begins a loop over numbers.
@@ -149,6 +173,12 @@ pub(super) enum Change {
     Unmap,
     Protect(Permission),
     Discard,
+    /// Discards every n-th page, each as a range of its own, in one call.
+    DiscardEach(Expression),
+    /// Marks pages that may be freed when memory is short.
+    Offer,
+    /// Replaces small pages by large ones.
+    Collapse,
     /// Writes pages of a file out, and reclaims them.
     PageOut,
     /// Moves pages to a node.

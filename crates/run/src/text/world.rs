@@ -1,15 +1,15 @@
 //! The state that all threads of a run share: their instances, barriers and intervals.
 
 use core::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use shootdown_program::operation::{AreaId, ProgramId, Steps, Workload};
-use shootdown_sim::{Counts, Rng, Sim, Time, TimeByCause};
+use shootdown_sim::{Counts, FlushWaits, HotSpot, Rng, Sim, Time, TimeByCause};
 
 use super::error::{Position, TextError};
-use super::syntax::Code;
+use super::syntax::{Code, PipeKind};
 use super::thread::Running;
 
 /// A run of a text. It is the workload that the executor runs.
@@ -19,6 +19,8 @@ pub(super) struct World(Rc<Shared>);
 pub(super) struct Shared {
     pub(super) code: Arc<Code>,
     name: String,
+    /// The buffers of pipes, by the numbers of their names.
+    pub(super) pipes: Vec<(u64, PipeKind)>,
     pub(super) sim: OnceCell<Rc<Sim>>,
     pub(super) state: RefCell<State>,
 }
@@ -30,6 +32,7 @@ pub(super) struct State {
     /// The program of the last thread that was started, by its name and its index.
     latest: HashMap<(usize, u64), ProgramId>,
     pub(super) barriers: HashMap<(usize, u64), Barrier>,
+    pub(super) pipes: HashMap<(usize, u64), Pipe>,
     intervals: Vec<Interval>,
     /// Sum of all `count`s so far.
     operations: u64,
@@ -90,6 +93,53 @@ pub(super) struct Barrier {
     pub(super) waiting: Vec<ProgramId>,
 }
 
+/// A pipe or a socket, and the threads that wait for messages or for room.
+#[derive(Default)]
+pub(super) struct Pipe {
+    messages: u64,
+    receivers: VecDeque<ProgramId>,
+    senders: VecDeque<ProgramId>,
+}
+
+/// The end of a pipe that a thread uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Send,
+    Receive,
+}
+
+impl Pipe {
+    /// Sends or receives a message, if there is room or a message. Then returns the thread to wake.
+    pub(super) fn pass(
+        &mut self,
+        end: End,
+        capacity: u64,
+        kind: PipeKind,
+    ) -> Option<Option<ProgramId>> {
+        match end {
+            End::Send if self.messages >= capacity => None,
+            End::Send => {
+                self.messages += 1;
+                Some(self.receivers.pop_front())
+            }
+            End::Receive if self.messages == 0 => None,
+            End::Receive => {
+                self.messages -= 1;
+                let has_room = kind == PipeKind::Pipe || self.messages <= capacity / 4;
+                Some(if has_room { self.senders.pop_front() } else { None })
+            }
+        }
+    }
+
+    /// The threads that wait at an end, in order of arrival.
+    pub(super) fn waiting(&mut self, end: End) -> &mut VecDeque<ProgramId> {
+        match end {
+            End::Send => &mut self.senders,
+            End::Receive => &mut self.receivers,
+        }
+    }
+}
+
 /// A timed interval. It is open while any thread is in it.
 #[derive(Clone, Debug, Default)]
 struct Interval {
@@ -98,14 +148,17 @@ struct Interval {
     /// The events while it was open, and the operations that were counted for it.
     sum: Reading,
     was_opened: bool,
+    /// The times from the entries of single threads to their exits.
+    passes: FlushWaits,
 }
 
 /// The clock, counts of all CPUs, and operations.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     pub(super) time: Time,
     pub(super) counts: Counts,
     pub(super) causes: TimeByCause,
+    pub(super) hot: Vec<HotSpot>,
     pub(super) operations: u64,
 }
 
@@ -115,11 +168,12 @@ impl World {
         name: String,
         code: Arc<Code>,
         variables: Vec<Option<u64>>,
+        pipes: Vec<(u64, PipeKind)>,
         seed: u64,
     ) -> Self {
         let intervals = vec![Interval::default(); code.names.intervals.len()];
         let state = RefCell::new(State { intervals, ..State::default() });
-        let world = Self(Rc::new(Shared { code, name, sim: OnceCell::new(), state }));
+        let world = Self(Rc::new(Shared { code, name, pipes, sim: OnceCell::new(), state }));
         let main = world.0.code.threads.iter().position(|thread| thread.name == "main");
         let instance = Instance {
             thread: main.unwrap_or_default(),
@@ -161,11 +215,11 @@ impl World {
         self.0.state.borrow().operations
     }
 
-    /// Returns the sum of each interval that was opened, by the interval's number.
-    pub(super) fn intervals(&self) -> Vec<(usize, Reading)> {
+    /// Returns the sum and the passes of each interval that was opened, by the interval's number.
+    pub(super) fn intervals(&self) -> Vec<(usize, Reading, FlushWaits)> {
         let state = self.0.state.borrow();
         let opened = state.intervals.iter().enumerate().filter(|(_, it)| it.was_opened);
-        opened.map(|(number, interval)| (number, interval.sum)).collect()
+        opened.map(|(number, it)| (number, it.sum.clone(), it.passes.clone())).collect()
     }
 }
 
@@ -189,22 +243,25 @@ impl Shared {
         let Some(sim) = self.sim.get() else { return Reading::default() };
         let time = sim.now();
         let causes = sim.time_by_cause(time).iter().sum();
-        Reading { time, counts: sim.counts(), causes, operations: 0 }
+        Reading { time, counts: sim.counts(), causes, hot: sim.hot_spots(), operations: 0 }
     }
 
-    /// The calling thread enters an interval.
-    pub(super) fn enter(&self, interval: usize) {
+    /// The calling thread enters an interval. Returns the time.
+    pub(super) fn enter(&self, interval: usize) -> Time {
         let interval = &mut self.state.borrow_mut().intervals[interval];
         interval.was_opened = true;
         if interval.threads == 0 {
             interval.opened = Some(self.reading());
         }
         interval.threads += 1;
+        self.sim.get().map_or(Time::ZERO, |sim| sim.now())
     }
 
-    /// The calling thread leaves an interval.
-    pub(super) fn leave(&self, interval: usize) {
+    /// The calling thread leaves an interval, which it entered at a time.
+    pub(super) fn leave(&self, interval: usize, entered: Time) {
         let interval = &mut self.state.borrow_mut().intervals[interval];
+        let now = self.sim.get().map_or(Time::ZERO, |sim| sim.now());
+        interval.passes.record(now.saturating_sub(entered));
         interval.threads -= 1;
         if interval.threads == 0
             && let Some(opened) = interval.opened.take()
@@ -220,6 +277,13 @@ impl Reading {
         self.time += now.time - earlier.time;
         self.counts += now.counts.since(&earlier.counts);
         self.causes += now.causes.since(&earlier.causes);
+        for (index, spot) in now.hot.iter().enumerate() {
+            if index == self.hot.len() {
+                self.hot.push(HotSpot { name: spot.name, ..HotSpot::default() });
+            }
+            let before = earlier.hot.get(index).copied().unwrap_or_default();
+            self.hot[index].add(&spot.since(&before));
+        }
     }
 }
 
@@ -237,6 +301,11 @@ impl State {
         self.instances.push(InstanceState { waiting: Some(instance), thread, index, at });
         self.latest.insert((thread, index), program);
         program
+    }
+
+    /// Number of threads that were started.
+    pub(super) const fn thread_count(&self) -> usize {
+        self.instances.len()
     }
 
     /// Records the step that a thread performs.

@@ -5,6 +5,7 @@ mod arc_asid_range;
 mod arm64_skip_broadcast;
 mod bound;
 mod causes;
+mod eevdf;
 mod encoded;
 mod exhausted;
 mod folios;

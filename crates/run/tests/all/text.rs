@@ -206,6 +206,7 @@ fn survived_faults_do_not_end_the_run() {
 fn mistakes_are_reported_at_their_position() {
     for (source, line, column, cause) in [
         ("thread main {\n  raed heap\n}", 2, 3, "`raed` is not an operation"),
+        ("thread main {\n  while 1 {\n}", 2, 3, "`while` is not an operation"),
         ("thread main {\n  read heap\n}", 2, 8, "no thread maps `heap`"),
         ("thread main {\n  compute 4\n}", 2, 11, "expected a time, found a number"),
         ("thread main { map a 1us }", 1, 21, "expected a size, found a time"),
@@ -263,12 +264,134 @@ fn failing_statement_is_reported_at_its_position() {
         ("repeat for 1ms { let n = 1 }", 1, "does nothing that takes time"),
         ("count random(0)", 1, "there is no number from 0 on and below 0"),
         ("wake main(3)", 1, "no thread `main(3)` was started"),
+        ("spawn main * 2", 1, "4098 threads exist, and a run has room for no more"),
+        ("spawn main", 1, "the run starts more than 1048576 threads"),
     ] {
         let error = run(&text(&format!("thread main {{ {body} }}")), 2, Design::SHOOTDOWN, 1);
         let Err(CellError::Text(error)) = error else { panic!("{body}: {error:?}") };
         assert_eq!(error.at.line, line, "{body}: {error}");
         assert!(error.cause.contains(cause), "{body}: {error}");
     }
+}
+
+#[test]
+fn remedy_names_what_the_text_lacks() {
+    let remedy = |source: &str| match Text::parse("test", source) {
+        Err(error) => error.remedy,
+        Ok(text) => match run(&text, 2, Design::SHOOTDOWN, 1) {
+            Err(CellError::Text(error)) => error.remedy,
+            other => panic!("{source}: {other:?}"),
+        },
+    };
+    let full = remedy("memory 1MiB\nthread main { map a 2MiB\n write a }");
+    assert!(full.contains("`memory SIZE`") && full.contains("reclaim"), "{full}");
+    let looping = remedy("thread main { while 1 { } }");
+    assert!(looping.contains("`repeat N {`") && !looping.contains("write"), "{looping}");
+    assert_eq!(remedy("thread main { raed a }"), "use `read`");
+    assert_eq!(remedy("thread main { survivefaults }").find("use one of `map`"), Some(0));
+}
+
+#[test]
+fn pass_of_each_thread_through_interval_is_measured() {
+    let row = rows(
+        "thread main { spawn worker * 100\n join }
+         thread worker { lock one\n time { if index == 7 { compute 90us } else { compute 10us } }
+            unlock one }",
+    )
+    .remove(0);
+    let near = |ns: u64, us: u64| ns.abs_diff(us * 1000) < us * 10;
+    assert!(near(row.pass_p50_ns, 10) && near(row.pass_p99_ns, 10), "{row:?}");
+    assert!(near(row.pass_max_ns, 90), "{row:?}");
+    assert_eq!(rows("thread main { compute 1us }")[0].pass_max_ns, 0);
+}
+
+#[test]
+fn pages_of_one_call_are_flushed_together() {
+    let flushes = |discards: &str| {
+        let source = format!(
+            "thread main {{ map a 16\n spawn other\n block\n write a\n time {{ {discards} }} }}
+             thread other {{ pin 1\n read a\n wake main\n compute 200us }}"
+        );
+        let row = run(&text(&source), 2, Design::LINUX_6_12, 1).unwrap().remove(0);
+        (row.requests, row.violations)
+    };
+    assert_eq!(flushes("for page in 0..16 step 2 { discard a[page] }"), (8, 0));
+    assert_eq!(flushes("discard a step 2"), (1, 0));
+    assert_eq!(flushes("discard a[3..4] step 1"), (1, 0));
+    assert_eq!(flushes("offer a"), (1, 0));
+    // A part of the area is a large page then.
+    let large = "map b 4MiB\n write b\n collapse b\n write b\n discard b[0..512]\n unmap b";
+    assert_eq!(flushes(large).1, 0);
+}
+
+#[test]
+fn stopped_cpu_runs_nothing_until_its_return() {
+    let source = "thread main { spawn worker\n compute 20us\n stop 1 for 1ms\n join }
+         thread worker { pin 1\n time { compute 100us } }";
+    assert_eq!((us(source) + 50) / 100, 11);
+}
+
+#[test]
+fn paravirtual_flush_does_not_wait_for_stopped_cpu() {
+    let source = "thread main { map a 1\n write a\n spawn reader\n compute 50us\n stop 1 for 1ms
+            compute 10us\n time { discard a }\n join }
+         thread reader { pin 1\n repeat 20 { read a\n compute 10us } }";
+    let wait = |design| {
+        let row = run(&text(source), 2, design, 1).unwrap().remove(0);
+        assert_eq!(row.violations, 0, "{design}");
+        row.time_ns / 1000
+    };
+    assert!(wait(Design::LINUX_7_0) > 900 && wait(Design::LINUX_7_0_PV) < 20);
+    assert!(wait(Design::SHOOTDOWN) < 20);
+}
+
+#[test]
+fn sender_waits_for_room_in_the_buffer() {
+    let source = |kind: &str| {
+        format!(
+            "{kind} box 8
+             thread main {{ spawn sender\n pin 0\n compute 50us
+                repeat 20 {{ receive box\n compute 10us\n count }}\n join }}
+             thread sender {{ pin 1\n repeat 8 {{ send box }}\n time {{ send box }}
+                repeat 11 {{ send box }} }}"
+        )
+    };
+    // The ninth message waits for room: in a pipe, for one place; in a socket, for six.
+    let sent = |kind| run(&text(&source(kind)), 2, Design::SHOOTDOWN, 1).unwrap()[0].operations;
+    assert!(sent("pipe") < 2 && (5..7).contains(&sent("socket")), "{}", sent("socket"));
+    for (body, cause) in [("send box", "there is no pipe `box`"), ("receive x", "no pipe `x`")] {
+        let error = Text::parse("test", &format!("thread main {{ {body} }}")).unwrap_err();
+        assert!(error.cause.contains(cause), "{error}");
+    }
+    let bad = text("pipe box 0\nthread main { send box }");
+    assert!(run(&bad, 2, Design::SHOOTDOWN, 1).is_err());
+}
+
+#[test]
+fn seeds_after_the_first_have_jitter() {
+    let text = text("thread main { time { repeat 100 { compute 1us\n syscall } } }");
+    let time = |seed| run(&text, 2, Design::SHOOTDOWN, seed).unwrap()[0].time_ns;
+    let (exact, near) = (time(1), time(2));
+    assert!(exact != near && near != time(3), "{exact} {near}");
+    assert_eq!(near, time(2), "the same seed, the same time");
+    let machine = machine(2);
+    let cell = Cell { workload: &text, machine: &machine, design: Design::SHOOTDOWN, seed: 2 };
+    assert_eq!(cell.run_exactly().unwrap()[0].time_ns, exact);
+    assert!(near.abs_diff(exact) < exact / 100, "the mean of costs stays: {exact} {near}");
+}
+
+#[test]
+fn hottest_line_of_discards_is_the_area_lock() {
+    let text = text(include_str!("../../../../workloads/page-discards.workload"));
+    let machine = Machine::from_toml(include_str!("../../../../machines/amd-invlpgb.toml"));
+    let machine = machine.unwrap().with_cpus(36).unwrap();
+    let design = Design::LINUX_INVLPGB;
+    let row = Cell { workload: &text, machine: &machine, design, seed: 1 }.run().unwrap().remove(0);
+    let hottest = &row.hottest[0];
+    assert_eq!(hottest.name, "lock of an area", "{:?}", row.hottest);
+    let kernel = row.time_by_cause[Cause::Kernel].ns();
+    assert!(row.line_wait_ns > kernel / 2 && row.line_wait_ns < kernel, "{row:?}");
+    assert!(hottest.line_wait.ns() > row.line_wait_ns / 2 && hottest.transfers > 0);
 }
 
 #[test]
@@ -356,7 +479,11 @@ fn examples_run_under_every_general_design() {
 fn first_workload_of_the_book_runs() {
     let chapter = include_str!("../../../../docs/workloads.md");
     let blocks = chapter.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let source = blocks.into_iter().find(|block| block.contains("thread main")).unwrap();
+    let sources: Vec<_> = blocks.filter(|block| block.contains("thread main")).collect();
+    // All threads count while the interval is open, for 10 ms and the last turn.
+    let throughput = run(&text(sources[1]), 2, Design::LINUX_7_0, 1).unwrap();
+    assert!((10_000..10_200).contains(&(throughput[0].time_ns / 1000)), "{throughput:?}");
+    let source = sources[0];
     let mut text = text(source);
     text.set("workers", "cpus").unwrap();
     let rows = run(&text, 2, Design::LINUX_7_0, 1).unwrap();

@@ -18,6 +18,7 @@ pub use sleeping::SleepingLock;
 pub use waiting::LockWaiting;
 
 use crate::causes::Cause;
+use crate::lines::LineId;
 use crate::sim::with_running;
 use crate::word::SimWord;
 
@@ -32,11 +33,13 @@ unsafe impl RawMutex for SpinLock {
     const INIT: Self = Self(SimWord::with(0));
     type GuardMarker = GuardSend;
 
+    #[track_caller]
     fn lock(&self) {
         if !self.try_lock() {
             self.lock_contended();
         }
     }
+    #[track_caller]
     fn try_lock(&self) -> bool {
         self.0.swap(1, Relaxed) == 0
     }
@@ -61,6 +64,7 @@ impl SpinLock {
                 }
             });
             let spun = sim.now() - began;
+            sim.waited_for_lock(LineId::of_host(core::ptr::from_ref(self).addr()), spun);
             sim.count(|counts| {
                 counts.lock_waits += 1;
                 counts.lock_spin += spun;

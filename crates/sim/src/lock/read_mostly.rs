@@ -34,9 +34,11 @@ unsafe impl RawRwLock for ReadMostlyLock {
     const INIT: Self = Self { word: SimWord::with(0), holders: Cell::new(0) };
     type GuardMarker = GuardNoSend;
 
+    #[track_caller]
     fn lock_shared(&self) {
         assert!(self.try_lock_shared(), "time passed while a writer had the index");
     }
+    #[track_caller]
     fn try_lock_shared(&self) -> bool {
         self.word.load(Relaxed);
         let is_free = self.holders.get() != WRITER;
@@ -48,9 +50,11 @@ unsafe impl RawRwLock for ReadMostlyLock {
     unsafe fn unlock_shared(&self) {
         self.holders.update(|holders| holders - 1);
     }
+    #[track_caller]
     fn lock_exclusive(&self) {
         assert!(self.try_lock_exclusive(), "time passed while a thread had the index");
     }
+    #[track_caller]
     fn try_lock_exclusive(&self) -> bool {
         self.word.fetch_add(1, Relaxed);
         let is_free = self.holders.get() == 0;

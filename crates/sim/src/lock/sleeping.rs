@@ -16,6 +16,7 @@ use lock_api::{GuardSend, RawRwLock, RawRwLockDowngrade};
 use shootdown::Word;
 
 use crate::causes::Cause;
+use crate::lines::LineId;
 use crate::lock::queue::{LockMode, Sleeper, SleeperState};
 use crate::lock::waiting::LockWaiting;
 use crate::sim::{Sim, with_running};
@@ -52,6 +53,7 @@ pub(super) const READERS: u64 = HANDOFF - 1;
 
 impl SleepingLock {
     /// Takes the lock if no thread must wait for it. Otherwise returns the word.
+    #[track_caller]
     fn try_lock(&self, mode: LockMode) -> Result<(), u64> {
         // One locked operation. Its effect depends on the word's value at this thread's turn.
         let before = self.word.fetch_or(0, Relaxed);
@@ -66,12 +68,15 @@ impl SleepingLock {
         Ok(())
     }
 
+    #[track_caller]
     fn lock(&self, mode: LockMode) {
         let Err(before) = self.try_lock(mode) else { return };
         let waited = with_running(|sim| {
             let Some(thread) = sim.current_thread() else { return false };
             sim.count(|counts| counts.lock_waits += 1);
+            let began = sim.now();
             sim.attribute(Cause::LockWait, || self.wait(sim, thread, mode, before));
+            sim.waited_for_lock(LineId::of_host(self.key()), sim.now() - began);
             true
         });
         assert!(waited == Some(true), "the caller must wait for a lock, and is not a thread");
@@ -268,18 +273,22 @@ unsafe impl RawRwLock for SleepingLock {
     const INIT: Self = Self { word: SimWord::with(0), owner: AtomicU32::new(0) };
     type GuardMarker = GuardSend;
 
+    #[track_caller]
     fn lock_shared(&self) {
         self.lock(LockMode::Shared);
     }
+    #[track_caller]
     fn try_lock_shared(&self) -> bool {
         self.try_lock(LockMode::Shared).is_ok()
     }
     unsafe fn unlock_shared(&self) {
         self.unlock(LockMode::Shared);
     }
+    #[track_caller]
     fn lock_exclusive(&self) {
         self.lock(LockMode::Exclusive);
     }
+    #[track_caller]
     fn try_lock_exclusive(&self) -> bool {
         self.try_lock(LockMode::Exclusive).is_ok()
     }

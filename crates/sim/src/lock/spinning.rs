@@ -162,7 +162,7 @@ impl Sim {
     fn needs_reschedule(&self) -> bool {
         let scheduler = self.scheduler.borrow();
         let queue = &scheduler.cpus[self.cpu()];
-        !queue.ready.is_empty() && self.now() >= queue.slice_ends
+        queue.must_reschedule || !queue.ready.is_empty() && self.now() >= queue.slice_ends
     }
 
     /// Lets time pass until another CPU [notifies](Self::notify_spinner) this one, the timeslice

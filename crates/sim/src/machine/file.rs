@@ -376,6 +376,19 @@ pub enum MixedSizes {
     Tolerated,
 }
 
+/// The order in which ready threads run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// In turn, each for a timeslice. A thread that wakes goes to the end of the queue.
+    #[default]
+    RoundRobin,
+    /// By the earliest eligible virtual deadline (Linux since 6.6). Threads that wake may preempt.
+    Eevdf,
+    /// As `Eevdf`, with the feature `RUN_TO_PARITY` off: a thread that wakes preempts more often.
+    EevdfNoRunToParity,
+}
+
 /// Behaviour of CPUs that have no thread to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -417,6 +430,8 @@ pub(super) struct MachineFile {
     pub(super) tagging: Tagging,
     #[serde(default)]
     pub(super) refill: Refill,
+    #[serde(default)]
+    pub(super) scheduler: Policy,
     #[serde(default)]
     pub(super) stale_writes: StaleWrites,
     #[serde(default)]

@@ -16,7 +16,7 @@ use crate::queue::Key;
 use crate::time::Time;
 
 pub use file::{
-    Broadcast, Cache, Far, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill,
+    Broadcast, Cache, Far, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Policy, Refill,
     RemoteFence, StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
 };
 pub use topology::{Distance, Links, Topology};
@@ -34,6 +34,8 @@ pub struct Machine {
     pub tagging: Tagging,
     /// Whether hardware or the kernel walks the page tables after a miss.
     pub refill: Refill,
+    /// The order in which ready threads run.
+    pub scheduler: Policy,
     /// Effect of a write through a cached translation that is not marked dirty.
     pub stale_writes: StaleWrites,
     /// Whether a TLB may hold translations of two sizes for one address.
@@ -123,6 +125,7 @@ impl Machine {
             topology: file.topology(),
             tagging: file.tagging,
             refill: file.refill,
+            scheduler: file.scheduler,
             stale_writes: file.stale_writes,
             mixed_sizes: file.mixed_sizes,
             cache: file.cache.resolve(1.0),

@@ -54,28 +54,53 @@ impl<S: System> AddressSpace<S> {
         self.vm.platform.work(Work::Areas, 1);
         let advised = match self.advise_in_locked_area(&range, advice) {
             Some(()) => Ok(()),
-            None => self.advise_in_locked_space(&range, advice),
+            None => self.advise_in_locked_space(core::slice::from_ref(&range), advice),
         };
         self.vm.free_discarded();
         advised
     }
 
+    /// Acts on advice about pages in several ranges, in ascending order, with one flush. (Linux:
+    /// `process_madvise`, which flushes once since 6.16 if the pages are discarded.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`advise`](Self::advise). [`RangeError::BadRange`] also if there is no range.
+    pub fn advise_ranges(&self, ranges: &[Range<u64>], advice: Advice) -> Result<(), RangeError> {
+        self.vm.platform.work(Work::Areas, ranges.len());
+        let advised = self.advise_in_locked_space(ranges, advice);
+        self.vm.free_discarded();
+        advised
+    }
+
     /// Acts on advice with the space locked.
-    fn advise_in_locked_space(&self, range: &Range<u64>, advice: Advice) -> Result<(), RangeError> {
-        let (areas, split) =
-            self.read_areas_split(range, |large| must_split::<S::Format>(large, range, advice));
-        areas.check(range)?;
+    fn advise_in_locked_space(
+        &self,
+        ranges: &[Range<u64>],
+        advice: Advice,
+    ) -> Result<(), RangeError> {
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
+            return Err(RangeError::BadRange);
+        };
+        let hull = first.start..last.end;
+        let (areas, split) = self.read_areas_split(&hull, |large| {
+            ranges.iter().any(|range| must_split::<S::Format>(large, range, advice))
+        });
+        ranges.iter().try_for_each(|range| areas.check(range))?;
         split?;
-        let is_covered = areas.cover(range);
+        let is_covered = ranges.iter().all(|range| areas.cover(range));
         if advice == Advice::PageOut {
-            let frames = self.frames(&areas, range);
+            let frames: Vec<_> =
+                ranges.iter().flat_map(|range| self.frames(&areas, range)).collect();
             drop(areas);
             self.vm.page_out(&frames);
             return if is_covered { Ok(()) } else { Err(RangeError::NoArea) };
         }
-        let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
-        for area in areas.overlapping(range) {
-            self.discard(area, range, advice, &mut gather);
+        let mut gather = Gather::begin(self, hull, Cause::Advise);
+        for range in ranges {
+            for area in areas.overlapping(range) {
+                self.discard(area, range, advice, &mut gather);
+            }
         }
         gather.send().wait_and_unlock(areas);
         if is_covered { Ok(()) } else { Err(RangeError::NoArea) }

@@ -48,7 +48,7 @@ impl Linux70 {
             return flush_all_nonglobals(&self.sim);
         }
         let info = Rc::new(FlushInfo::of_batch());
-        let others = batch.others(self.cpu());
+        let others = self.without_stopped(batch.others(self.cpu()));
         let flush_local = || self.sim.masked(|| self.flush_func(&info));
         match (others.is_empty(), batch.contains(self.cpu())) {
             (true, true) => flush_local(),

@@ -32,10 +32,12 @@ use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
 use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
+use pv::StoppedFlush;
 use v6_12::MaskClearing;
 
 mod batch;
 pub mod invlpgb;
+pub mod pv;
 pub mod v6_12;
 
 impl Design {
@@ -57,6 +59,7 @@ pub struct Linux70 {
     last_ctx_id: Cell<u64>,
     exit_flush: ExitFlush,
     mask_clearing: MaskClearing,
+    stopped_flush: StoppedFlush,
     lifetime: Box<dyn Lifetime>,
     /// Used if the machine has INVLPGB.
     global: Option<GlobalAsids>,
@@ -138,6 +141,7 @@ impl Linux70 {
             last_ctx_id: Cell::new(INIT_MM),
             exit_flush,
             mask_clearing: MaskClearing::AtFlush,
+            stopped_flush: StoppedFlush::ByInterrupt,
             lifetime: Box::new(lifetime),
             global: None,
             broken: None,
@@ -335,7 +339,7 @@ impl Linux70 {
             return self.broadcast_tlb_flush(space, &info);
         }
         let flush_local = || self.flush_local(space, &info);
-        let others = space.cpumask.others(sim.cpu());
+        let others = self.without_stopped(space.cpumask.others(sim.cpu()));
         if others.is_empty() {
             return flush_local();
         }

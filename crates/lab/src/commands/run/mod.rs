@@ -39,7 +39,8 @@ pub(crate) struct Run {
     /// The machine: a name, or a file that ends in .toml
     #[arg(long, value_name = "MACHINE", default_value = Embedded::XEON_2S.name)]
     machine: OsString,
-    /// The numbers of CPUs, separated by commas. Without this option, all CPUs of the machine
+    /// The numbers of CPUs, separated by commas: the first of the machine, core by core, socket by
+    /// socket. Without this option, all CPUs of the machine
     #[arg(long, value_name = "N,M", value_delimiter = ',')]
     cpus: Vec<usize>,
     /// The designs, separated by commas; an unknown name prints the list
@@ -50,7 +51,8 @@ pub(crate) struct Run {
     /// several times
     #[arg(long, value_name = "K=V")]
     set: Vec<String>,
-    /// The number of seeds: each run is repeated with the seeds 1 to N
+    /// The number of seeds: each run is repeated with the seeds 1 to N, of which those after the
+    /// first jitter start times and costs
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
@@ -175,6 +177,13 @@ impl Run {
             let (cause, remedy) = parts(error);
             OptionError::Cpus { cause, remedy }
         })?;
+        if let Some(cpus) = cpus.iter().find(|cpus| **cpus > machine.cpu_count()) {
+            eprintln!(
+                "note: {} has {} CPUs; a run on {cpus} adds sockets of the same kind",
+                machine.name,
+                machine.cpu_count()
+            );
+        }
         let bar =
             progress::bar(Some(grid.cells().count() as u64), "{pos} of {len} runs, {elapsed}");
         bar.enable_steady_tick(progress::PERIOD);

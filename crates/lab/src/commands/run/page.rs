@@ -56,6 +56,8 @@ pub(super) fn page(summaries: &[Summary], text: &Text, machine: &Machine) -> Str
         body += &tables::figures(part).html();
         body += "<h3>Time of all CPUs by its cause, in percent</h3>\n";
         body += &tables::causes(part).html();
+        body += "<h3>Lines and locks that were waited for longest</h3>\n";
+        body += &tables::hottest(part).html();
     }
     body += &format!("<h2>The workload</h2>\n<pre>{}</pre>\n", source(text));
     page::page(&format!("{}: simulated designs of TLB coherence", visible(text.name())), &body)

@@ -99,7 +99,7 @@ impl Load {
                 cost.waits.add(&outcome.waits);
             }
             Self::Text(workload) => {
-                let rows = Cell { workload, machine, design, seed }.run();
+                let rows = Cell { workload, machine, design, seed }.run_exactly();
                 for row in rows.unwrap_or_else(|error| panic!("{}: {error}", workload.name())) {
                     assert_eq!(row.violations, 0, "{}, {design}", workload.name());
                     cost.interrupts += row.interrupts;

@@ -163,6 +163,7 @@ impl Case {
         let Program { sizes, reading, .. } = self.program;
         let settings = Settings {
             kept_free_frames: None,
+            jitter: None,
             memory: Memory {
                 frames: self.room.frames(sizes),
                 nodes: if self.room == Room::Enough { 1 } else { NODES as usize },

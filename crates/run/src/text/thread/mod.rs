@@ -1,16 +1,19 @@
 //! A thread of a text, as a generator of operations.
 
+mod waiting;
+
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use shootdown_program::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, ProgramId};
-use shootdown_sim::Rng;
+use shootdown_sim::{Rng, Time};
 
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
 use super::syntax::{COUNT, Change, INDEX, Indexed, Kind, Loop, Map, Part, Sharing};
-use super::world::{Areas, Backed, Instance, Named, Shared};
+use super::world::{Areas, Backed, End, Instance, Named, Shared};
+use waiting::Waiting;
 
 /// Number of pages that a thread touches between two points at which its time slice may end.
 const CHUNK: u64 = 16;
@@ -19,6 +22,8 @@ const CHUNK: u64 = 16;
 const STEPS_MAX: u32 = 1 << 22;
 /// The largest number of threads that one statement starts.
 const STARTED_MAX: u64 = 1 << 16;
+/// The largest number of threads that a run starts. The host needs up to a kilobyte for each.
+const THREADS_MAX: usize = 1 << 20;
 
 /// A thread that runs.
 pub(super) struct Running {
@@ -33,14 +38,13 @@ pub(super) struct Running {
     areas: Areas,
     loops: Vec<Frame>,
     /// The intervals that the thread is in.
-    intervals: Vec<usize>,
+    intervals: Vec<(usize, Time)>,
     /// Operations of the current step.
     queue: VecDeque<Operation>,
     /// Pages that the current step has yet to touch.
     touching: Option<(AreaId, Range<u64>, Access)>,
-    /// The barrier that the thread waits at, and the barrier's round.
-    waiting: Option<((usize, u64), u64)>,
-    /// Number of wakes that were meant for a `block`, and that arrived at the barrier.
+    waiting: Option<Waiting>,
+    /// Number of wakes that were meant for a `block`, and that arrived during another wait.
     stray_wakes: u64,
     /// The threads that this one has started and not joined, by name.
     started: Vec<(usize, ProgramId)>,
@@ -165,18 +169,7 @@ impl Running {
             }
             return Some(operation);
         }
-        let (key, round) = self.waiting?;
-        let has_passed =
-            self.shared.state.borrow().barriers.get(&key).is_none_or(|it| it.round != round);
-        if has_passed {
-            self.waiting = None;
-            // A `block` that follows finds the wakes that arrived in the meantime.
-            let strays = core::mem::take(&mut self.stray_wakes);
-            self.queue.extend((0..strays).map(|_| Operation::Wake(self.program)));
-            return self.queue.pop_front();
-        }
-        self.stray_wakes += 1;
-        Some(Operation::Block)
+        self.continue_waiting()
     }
 
     fn perform(&mut self, kind: &Kind) -> Result<Flow, TextError> {
@@ -218,17 +211,29 @@ impl Running {
                 self.queue.push_back(Operation::Unlock(lock));
             }
             Kind::Barrier(barrier, size) => self.arrive(barrier, size)?,
+            Kind::Stop(cpu, time) => {
+                let (cpu, time) = (self.value(cpu)?, Time::from_ns(self.value(time)?));
+                let cpu = self.existing_cpu(cpu)?;
+                if let Some(sim) = self.shared.sim.get() {
+                    sim.stop_cpu(cpu, sim.now(), sim.now() + time);
+                }
+            }
+            Kind::Send(pipe) => self.use_pipe(pipe, End::Send)?,
+            Kind::Receive(pipe) => self.use_pipe(pipe, End::Receive)?,
             Kind::Count(number) => {
                 let number = number.as_ref().map_or(Ok(1), |number| self.value(number))?;
-                self.shared.state.borrow_mut().count(number, &self.intervals);
+                let inside: Vec<usize> =
+                    self.intervals.iter().map(|(interval, _)| *interval).collect();
+                self.shared.state.borrow_mut().count(number, &inside);
             }
             Kind::IntervalBegins(interval) => {
-                self.intervals.push(*interval);
-                self.shared.enter(*interval);
+                let now = self.shared.enter(*interval);
+                self.intervals.push((*interval, now));
             }
             Kind::IntervalEnds(interval) => {
-                self.intervals.pop();
-                self.shared.leave(*interval);
+                if let Some((_, entered)) = self.intervals.pop() {
+                    self.shared.leave(*interval, entered);
+                }
             }
             _ => return self.control(kind),
         }
@@ -419,6 +424,21 @@ impl Running {
             Change::Unmap => Operation::Unmap { area, pages },
             Change::Protect(permission) => Operation::protect(area, pages, *permission),
             Change::Discard => Operation::discard(area, pages),
+            Change::DiscardEach(step) => {
+                let step = self.value(step)?;
+                if step == 0 {
+                    return self.error("the step is 0", "use a step of at least 1");
+                }
+                Operation::DiscardEach { area, pages, step }
+            }
+            Change::Offer if backing == Backed::File => {
+                let name = &self.shared.code.names.areas[part.area.name];
+                let cause =
+                    format!("`{name}` maps a file, and only anonymous pages can be offered");
+                return self.error(cause, "use `discard` or `page_out`");
+            }
+            Change::Offer => Operation::Offer { area, pages },
+            Change::Collapse => Operation::Collapse { area, pages },
             Change::Segfault => Operation::Segfault { area, page: pages.start },
             Change::PageOut if backing == Backed::Anonymous => {
                 let name = &self.shared.code.names.areas[part.area.name];
@@ -453,6 +473,10 @@ impl Running {
         if count > STARTED_MAX {
             let remedy = format!("start at most {STARTED_MAX} at a time");
             return self.error(format!("{count} threads are too many"), remedy);
+        }
+        if self.shared.state.borrow().thread_count() + count as usize > THREADS_MAX {
+            let cause = format!("the run starts more than {THREADS_MAX} threads");
+            return self.error(cause, "start fewer, or end the loop or the recursion with an `if`");
         }
         for index in 0..count {
             self.children += 1;
@@ -492,27 +516,5 @@ impl Running {
     fn lock(&mut self, lock: &Indexed) -> Result<LockId, TextError> {
         let (name, index) = self.key(lock)?;
         Ok(LockId(self.shared.state.borrow_mut().lock(name, index)))
-    }
-
-    /// Arrives at a barrier. The last thread wakes the others.
-    fn arrive(&mut self, barrier: &Indexed, size: &Expression) -> Result<(), TextError> {
-        let (key, size) = (self.key(barrier)?, self.value(size)?);
-        let shared = Rc::clone(&self.shared);
-        let state = &mut *shared.state.borrow_mut();
-        let barrier = state.barriers.entry(key).or_default();
-        if size == 0 || !barrier.waiting.is_empty() && barrier.size != size {
-            let cause = format!("the barrier is for {size} threads, and was for {}", barrier.size);
-            return self.error(cause, "give the same number, at least 1, wherever it is used");
-        }
-        barrier.size = size;
-        if (barrier.waiting.len() as u64) < size - 1 {
-            barrier.waiting.push(self.program);
-            self.waiting = Some((key, barrier.round));
-            self.queue.push_back(Operation::Block);
-        } else {
-            barrier.round += 1;
-            self.queue.extend(barrier.waiting.drain(..).map(Operation::Wake));
-        }
-        Ok(())
     }
 }
