@@ -48,6 +48,8 @@ pub struct Row {
     pub seed: u64,
     /// Measured time, in simulated nanoseconds.
     pub time_ns: u64,
+    /// The error to expect of the time, in percent, as the machine's file states it.
+    pub time_error_percent: Option<u64>,
     /// Sum of the workload's `count`s.
     pub operations: u64,
     /// Number of flushes that the memory manager requested.
@@ -136,6 +138,7 @@ impl Cell<'_> {
             design: self.design.name(),
             seed: self.seed,
             time_ns: time.ns(),
+            time_error_percent: self.machine.time_error_percent,
             operations: *operations,
             requests: counts.requests(),
             interrupts: counts.interrupts_sent,

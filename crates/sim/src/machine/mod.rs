@@ -58,6 +58,9 @@ pub struct Machine {
     pub kernel: Kernel,
     /// Times that programs measured on the real machine, by the key of the program.
     pub measured: Vec<Number>,
+    /// The error to expect of a simulated time, in percent of the real one; `None` if it is not
+    /// known. The ratio of two designs on one machine mostly has a smaller one.
+    pub time_error_percent: Option<u64>,
     numbers: Vec<Number>,
     /// The contents of the file.
     table: Arc<toml::Table>,
@@ -135,6 +138,7 @@ impl Machine {
             idle: file.idle(),
             kernel: file.kernel.resolve(scale),
             measured: file.measured(),
+            time_error_percent: file.time_error_percent(),
             name: file.name,
             about: file.about,
             numbers,
@@ -175,7 +179,7 @@ impl Machine {
     pub fn with_number(&self, key: &str, value: f64) -> Result<Self, MachineError> {
         let section = key.split('.').next().unwrap_or_default();
         require(
-            !matches!(section, "clock" | "measured"),
+            !matches!(section, "clock" | "measured" | "error"),
             format!("no cost follows from `{}` of a machine", key.escape_debug()),
             "set the costs themselves, for example `kernel.syscall_ns`",
         )?;

@@ -13,6 +13,7 @@ pub(super) struct Summary {
     pub(super) design: &'static str,
     pub(super) seeds: u64,
     pub(super) time_ns: u64,
+    pub(super) time_error_percent: Option<u64>,
     /// Half of the difference between the longest and the shortest time, in percent of the mean.
     pub(super) spread_percent: f64,
     pub(super) operations: u64,
@@ -74,6 +75,7 @@ fn summary(rows: &[&Row]) -> Summary {
         design: first.design,
         seeds,
         time_ns,
+        time_error_percent: first.time_error_percent,
         spread_percent: 50.0 * range as f64 / time_ns.max(1) as f64,
         operations: mean(|row| row.operations),
         requests: mean(|row| row.requests),

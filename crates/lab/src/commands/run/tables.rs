@@ -30,6 +30,7 @@ pub(super) fn text(summaries: &[Summary]) -> String {
 pub(super) fn figures(summaries: &[Summary]) -> Table {
     let mut table = Table::default().left(["workload"]).right(["CPUs"]).left(["design"]).right([
         "time",
+        "error",
         "±",
         "operations",
         "per second",
@@ -45,6 +46,7 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
         "violations",
     ]);
     for it in summaries {
+        let error = it.time_error_percent.map_or("not known".to_owned(), |it| format!("±{it} %"));
         let spread =
             if it.seeds > 1 { format!("{:.1} %", it.spread_percent) } else { String::new() };
         table.row([
@@ -52,6 +54,7 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
             Cell::Count(it.cpus as u64),
             Cell::from(it.design),
             Cell::Nanoseconds(it.time_ns),
+            Cell::Text(error),
             Cell::Text(spread),
             Cell::Count(it.operations),
             Cell::Text(it.rate().map(significant).unwrap_or_default()),
@@ -88,7 +91,8 @@ pub(super) fn causes(summaries: &[Summary]) -> Table {
 /// Returns one line for each row, with the keys of the JSON.
 pub(super) fn csv(rows: &[Row]) -> String {
     let mut table = Table::default()
-        .left(["workload", "machine", "cpus", "design", "seed", "time_ns", "operations"])
+        .left(["workload", "machine", "cpus", "design", "seed", "time_ns", "time_error_percent"])
+        .left(["operations"])
         .left(["requests", "interrupts", "flushes_full", "flushes_ranged"])
         .left(Cause::ALL.map(Cause::name_ns))
         .left(["violations"])
@@ -96,12 +100,14 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(MemoryCosts::NAMES);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
-        let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
+        let error = row.time_error_percent.map_or(Cell::from(""), Cell::Count);
+        let numbers = [row.operations, row.requests, row.interrupts];
         let flushes = [row.flushes_full, row.flushes_ranged];
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let cells = names.into_iter().chain([Cell::Count(row.cpus as u64), row.design.into()]);
         let numbers = numbers.into_iter().chain(flushes).chain(times).chain([row.violations]);
         let numbers = numbers.chain(row.classes.values()).chain(row.memory_costs.values());
+        let cells = cells.chain([row.seed, row.time_ns].map(Cell::Count)).chain([error]);
         table.row(cells.chain(numbers.map(Cell::Count)));
     }
     table.csv()
