@@ -294,8 +294,11 @@ section! {
     pub Broadcast, BroadcastFile, "broadcast":
     /// One operation, on the CPU that issues it.
     issue: Time = issue_ns,
-    /// From the issue until the operation is complete on every CPU, if no other CPU issues any.
+    /// From the issue until the operation is complete on every CPU of the socket, if no other CPU
+    /// issues any: the latency of the barrier.
     complete: Time = complete_ns,
+    /// The time by which it is complete later where the machine has several sockets.
+    cross: Time = cross_ns,
     /// Time for which one operation occupies the interconnect, which serves one at a time.
     occupy: Time = occupy_ns,
     /// Time that one operation takes from each other CPU that is running.

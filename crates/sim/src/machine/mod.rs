@@ -154,6 +154,15 @@ impl Machine {
         self.topology.cpu_count()
     }
 
+    /// The time from the issue of a broadcast until it is complete on every CPU, if no other CPU
+    /// issues any.
+    #[must_use]
+    pub fn completion_of(&self, broadcast: &Broadcast) -> Time {
+        let crosses = self.topology.sockets > 1;
+        let cross = if crosses { broadcast.cross } else { Time::ZERO };
+        (broadcast.complete + cross).max(broadcast.occupy)
+    }
+
     /// Returns this machine with another number of CPUs. Fewer CPUs are the first of this
     /// machine's; more CPUs are in additional sockets of the same kind.
     ///

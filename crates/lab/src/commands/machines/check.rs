@@ -77,21 +77,26 @@ impl Compared {
 pub(crate) const SET: &str = "set for this run";
 
 /// The loops of some machines, compared.
-pub(crate) struct Check(Vec<Compared>);
+pub(crate) struct Check {
+    loops: Vec<Compared>,
+    /// The error that each file states, with its source.
+    errors: Vec<String>,
+}
 
 impl Check {
     /// Runs the loops that the files of the machines quote.
     pub(crate) fn of(machines: &[Machine]) -> Result<Self, Failure> {
         let loops = machines.iter().flat_map(|it| it.measured.iter().map(move |loop_| (it, loop_)));
         let loops: Vec<_> = loops.collect();
-        Ok(Self(loops.into_par_iter().map(compare).collect::<Result<_, Failure>>()?))
+        let loops = loops.into_par_iter().map(compare).collect::<Result<_, Failure>>()?;
+        Ok(Self { loops, errors: machines.iter().filter_map(error_of).collect() })
     }
 
     /// Returns a table for reading.
     pub(crate) fn text(&self) -> String {
         let mut table = Table::default().left(["machine", "loop", "use"]);
         table = table.right(["measured", "simulated", "difference"]);
-        for it in &self.0 {
+        for it in &self.loops {
             let cells = [it.measured_ns, it.simulated_ns].map(|ns| format!("{ns:.1} ns"));
             let [measured, simulated] = cells;
             let difference = format!("{:+.1} %", it.percent());
@@ -99,20 +104,21 @@ impl Check {
             let names = [it.machine.clone(), it.about.to_owned(), use_of.to_owned()];
             table.row(names.into_iter().chain([measured, simulated, difference]));
         }
-        table.to_string()
+        let errors = self.errors.concat();
+        format!("{table}{}{errors}", if errors.is_empty() { "" } else { "\nStated errors of times:\n" })
     }
 
     /// Returns the largest difference of a loop that nothing was fitted to, rounded up, in percent.
     pub(crate) fn error_percent(&self) -> Option<u64> {
-        let tests = self.0.iter().filter(|it| it.use_of == Use::Test);
+        let tests = self.loops.iter().filter(|it| it.use_of == Use::Test);
         tests.map(|it| it.percent().abs().ceil() as u64).max()
     }
 
     /// Fails if a loop differs too much.
     pub(crate) fn verdict(&self) -> Result<(), CheckError> {
-        match self.0.iter().filter(|it| it.differs()).count() {
+        match self.loops.iter().filter(|it| it.differs()).count() {
             0 => Ok(()),
-            differ => Err(CheckError::Differs { differ, all: self.0.len() }),
+            differ => Err(CheckError::Differs { differ, all: self.loops.len() }),
         }
     }
 }
@@ -123,6 +129,12 @@ pub(crate) fn loop_of(machine: &Machine, number: &Number) -> Result<&'static Hos
         machine: machine.name.clone(),
         key: number.key.clone(),
     })
+}
+
+/// Returns a line with the error that the file of a machine states.
+fn error_of(machine: &Machine) -> Option<String> {
+    let stated = machine.numbers().iter().find(|it| it.section == "error")?;
+    Some(format!("  {}: ±{} %, {}\n", machine.name, stated.value, stated.source))
 }
 
 fn compare((machine, number): (&Machine, &Number)) -> Result<Compared, Failure> {

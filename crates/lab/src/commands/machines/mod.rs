@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_embedded_machine_is_listed_with_details() {
-        assert_eq!(list().lines().count(), Embedded::ALL.len() + 4);
+        assert_eq!(list().lines().count(), Embedded::ALL.len() + 5);
         for embedded in Embedded::ALL {
             assert!(
                 !details(&find(embedded.name.as_ref()).expect("an embedded machine")).is_empty()
