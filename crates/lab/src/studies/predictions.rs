@@ -291,9 +291,7 @@ impl Read {
         let each_ns = |row: &Row| row.time_ns as f64 / row.operations.max(1) as f64;
         match (self, rows) {
             (Self::TimeChange, [before, after]) => 100.0 * (each_ns(after) / each_ns(before) - 1.0),
-            (Self::RateChange, [before, after]) => {
-                100.0 * (each_ns(before) / each_ns(after) - 1.0)
-            }
+            (Self::RateChange, [before, after]) => 100.0 * (each_ns(before) / each_ns(after) - 1.0),
             (Self::Rate, [row]) => 1e6 / each_ns(row),
             (Self::WaitShare, [row]) => {
                 let waits_ns = row.time_by_cause[Cause::FlushWait].ns();
@@ -380,7 +378,10 @@ mod tests {
             {
                 let verdicts = [*frozen, *today].map(|figure| Figure::verdict(*of, figure));
                 let counts = [&mut hits, &mut todays];
-                counts.into_iter().zip(verdicts).for_each(|(count, it)| *count += u32::from(it == "hit"));
+                counts
+                    .into_iter()
+                    .zip(verdicts)
+                    .for_each(|(count, it)| *count += u32::from(it == "hit"));
                 published += u32::from(of.is_some());
                 let of = of.map_or_else(|| "none yet".to_owned(), |of| format!("{of} {unit}"));
                 let error = error.map(|error| format!(" ± {error}")).unwrap_or_default();
@@ -391,9 +392,10 @@ mod tests {
                 );
             }
         }
-        table + &format!(
-            "\nOf {published} published figures, the frozen ones hit {hits}, and today's {todays}.\n"
-        )
+        table
+            + &format!(
+                "\nOf {published} published figures, the frozen ones hit {hits}, and today's {todays}.\n"
+            )
     }
 
     #[test]

@@ -272,8 +272,7 @@ impl Pages {
         let pages = Self::map_unadvised(count)?;
         // A large page would make the first read of a page the read of 512.
         // SAFETY: the pages are this value's own, and the advice changes no contents.
-        let _ =
-            unsafe { rustix::mm::madvise(pages.start, pages.bytes(), Advice::LinuxNoHugepage) };
+        let _ = unsafe { rustix::mm::madvise(pages.start, pages.bytes(), Advice::LinuxNoHugepage) };
         Ok(pages)
     }
 

@@ -94,7 +94,10 @@ impl Calibrate {
         let unstated = machines::parse(&text, Path::new("this-host.toml"))?;
         if let Some(percent) = Check::of(std::slice::from_ref(&unstated))?.error_percent() {
             let source = "largest difference of the loops that nothing was fitted to";
-            let _ = write!(text, "\n[error]\ntime_percent = {{ value = {percent}, source = \"{source}\" }}\n");
+            let _ = write!(
+                text,
+                "\n[error]\ntime_percent = {{ value = {percent}, source = \"{source}\" }}\n"
+            );
         }
         match &output {
             None => print(&text)?,
@@ -169,7 +172,8 @@ fn numbers(machine: &Machine, measured: &Measured) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (at, (host_loop, ns)) in measured.iter().enumerate() {
         let Some(number) = host_loop.fitted_number(machine) else { continue };
-        let later = |(it, _): &(&HostLoop, f64)| it.fitted_number(machine).as_ref() == Some(&number);
+        let later =
+            |(it, _): &(&HostLoop, f64)| it.fitted_number(machine).as_ref() == Some(&number);
         if measured[at + 1..].iter().any(later) {
             continue;
         }

@@ -105,7 +105,10 @@ impl Check {
             table.row(names.into_iter().chain([measured, simulated, difference]));
         }
         let errors = self.errors.concat();
-        format!("{table}{}{errors}", if errors.is_empty() { "" } else { "\nStated errors of times:\n" })
+        format!(
+            "{table}{}{errors}",
+            if errors.is_empty() { "" } else { "\nStated errors of times:\n" }
+        )
     }
 
     /// Returns the largest difference of a loop that nothing was fitted to, rounded up, in percent.

@@ -89,7 +89,8 @@ pub(super) fn predictions(predictions: &[studies::Prediction]) -> Table {
     for prediction in predictions {
         for figure in &prediction.figures {
             let value = |value| format!("{value:.1} {}", figure.unit);
-            let error = |error: Option<f64>| error.map_or_else(String::new, |it| format!("{it:+.1}"));
+            let error =
+                |error: Option<f64>| error.map_or_else(String::new, |it| format!("{it:+.1}"));
             let expected = figure.error.map(|error| format!(" ± {error}")).unwrap_or_default();
             let figures = [
                 prediction.name.clone(),
