@@ -120,8 +120,9 @@ fn machine_is_fitted_to_its_loops() {
     let directory = tempfile::tempdir().expect("a directory");
     let base = include_str!("../../../../machines/emerald-rapids-kvm.toml");
     let quoted = base.split("[measured]").last().expect("loops");
-    let own =
-        format!("name = \"own\"\nabout = \"a test\"\nextends = \"haswell-desktop\"\n[measured]{quoted}");
+    let own = format!(
+        "name = \"own\"\nabout = \"a test\"\nextends = \"haswell-desktop\"\n[measured]{quoted}"
+    );
     fs::write(directory.path().join("own.toml"), own).expect("a file");
     let check = command(&["machines", "own.toml", "--check"], directory.path());
     assert_eq!(check.status.code(), Some(1), "the numbers of the base are of another machine");

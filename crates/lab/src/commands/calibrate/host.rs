@@ -96,7 +96,10 @@ fn measure_on(load: Load, first: usize, second: usize) -> io::Result<Vec<(&'stat
     measured.push(("first_read_ns", first_reads(load)?));
     many.write_all();
     let mut next = (0..MANY).cycle();
-    let mut write_next = || Ok(many.write(next.next().unwrap_or_default()));
+    let mut write_next = || {
+        many.write(next.next().unwrap_or_default());
+        Ok(())
+    };
     let discard = || many.discard(0..MANY);
     let clock = ClockId::ThreadCPUTime;
     measured.push(("first_write_ns", each(load, clock, few, discard, &mut write_next)?));
@@ -106,7 +109,10 @@ fn measure_on(load: Load, first: usize, second: usize) -> io::Result<Vec<(&'stat
     page.write(0);
     measured.push(("mprotect_present_ns", own(1_000, &mut || page.protect_twice())?));
     measured.push(("discard_ns", own(1_000, &mut || page.use_and_discard())?));
-    let write_512 = || Ok((0..512).for_each(|page| many.write(page)));
+    let write_512 = || {
+        (0..512).for_each(|page| many.write(page));
+        Ok(())
+    };
     let discard_512 = each(load, clock, 1, write_512, &mut || many.discard(0..512))?;
     measured.push(("discard_many_ns", discard_512 / 512.0));
     let file = Pages::map_file(MANY)?;
@@ -121,7 +127,8 @@ fn measure_on(load: Load, first: usize, second: usize) -> io::Result<Vec<(&'stat
         let page = pages.next().unwrap_or_default();
         file.write(page);
         file.discard(page..page + 1)?;
-        Ok(file.read(page))
+        file.read(page);
+        Ok(())
     };
     measured.push(("file_discard_ns", own(few, &mut discard_next)?));
     measured.push(("fork_page_ns", fork_each_page(load, &many)?));
@@ -188,8 +195,8 @@ fn first_reads(load: Load) -> io::Result<f64> {
 }
 
 unsafe extern "C" {
-    safe fn fork() -> i32;
-    safe fn _exit(status: i32) -> !;
+    fn fork() -> i32;
+    fn _exit(status: i32) -> !;
 }
 
 /// Returns the time by which a fork takes longer for each written page of the process.
@@ -201,10 +208,12 @@ fn fork_each_page(load: Load, few: &Pages) -> io::Result<f64> {
             few.write_all();
             write();
             let start = now_ns(ClockId::ThreadCPUTime);
-            let child = fork();
+            // SAFETY: the child runs nothing of this process, whose locks nobody would release
+            // there: it ends at once, without handlers.
+            let child = unsafe { fork() };
             if child == 0 {
-                // Nothing of this process may run in the child, whose locks nobody releases.
-                _exit(0);
+                // SAFETY: see above.
+                unsafe { _exit(0) };
             }
             *time = now_ns(ClockId::ThreadCPUTime) - start;
             let child = Pid::from_raw(child).filter(|_| child > 0);
@@ -323,7 +332,8 @@ impl Pages {
     fn discard(&self, pages: Range<usize>) -> io::Result<()> {
         let bytes = pages.len() * PAGE_BYTES;
         // SAFETY: the pages are this value's own, and nothing refers to their contents.
-        Ok(unsafe { rustix::mm::madvise(self.page(pages.start), bytes, Advice::LinuxDontNeed)? })
+        unsafe { rustix::mm::madvise(self.page(pages.start), bytes, Advice::LinuxDontNeed)? };
+        Ok(())
     }
 
     fn protect_twice(&self) -> io::Result<()> {

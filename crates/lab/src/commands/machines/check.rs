@@ -159,9 +159,10 @@ fn compare((machine, number): (&Machine, &Number)) -> Result<Compared, Failure> 
     Ok(Compared {
         machine: machine.name.clone(),
         about: host_loop.about,
-        use_of: match machine.numbers().iter().any(|it| is_last && is_fitted(&it)) {
-            true => Use::Fitted,
-            false => Use::Test,
+        use_of: if is_last && machine.numbers().iter().any(|it| is_fitted(&it)) {
+            Use::Fitted
+        } else {
+            Use::Test
         },
         measured_ns: number.value,
         simulated_ns,
