@@ -387,14 +387,16 @@ mod tests {
                 let error = error.map(|error| format!(" ± {error}")).unwrap_or_default();
                 let knowledge = format!("{:?}", record.frozen.knowledge).to_lowercase();
                 table += &format!(
-                    "| `{}`: {name} | {knowledge} | {of} | {frozen}{error} {unit} | {} | {today} {unit} | {} |\n",
+                    "| `{}`: {name} | {knowledge} | {of} | {frozen}{error} {unit} | {} | \
+                     {today} {unit} | {} |\n",
                     record.name, verdicts[0], verdicts[1]
                 );
             }
         }
         table
             + &format!(
-                "\nOf {published} published figures, the frozen ones hit {hits}, and today's {todays}.\n"
+                "\nOf {published} published figures, the frozen ones hit {hits}, and today's \
+             {todays}.\n"
             )
     }
 

@@ -119,8 +119,8 @@ impl Calibrate {
             host::Load::Busy => " on a busy host: times may be too long",
         };
         let mut text = format!(
-            "# Written by `shootdown calibrate`{busy}.\n\nname = {}\nextends = {}\nabout = \"{} CPUs, \
-             measured by shootdown calibrate\"\n\n[topology]\n",
+            "# Written by `shootdown calibrate`{busy}.\n\nname = {}\nextends = {}\n\
+             about = \"{} CPUs, measured by shootdown calibrate\"\n\n[topology]\n",
             quoted(name),
             quoted(&self.extends),
             sockets * cores * threads

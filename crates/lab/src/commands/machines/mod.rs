@@ -75,7 +75,8 @@ fn list() -> String {
         table.row([machine.name.clone(), cpus, error, machine.about]);
     }
     format!(
-        "{table}\nThe error is that of a simulated time, against times that nothing was fitted to.\n\
+        "{table}\nThe error is that of a simulated time, against times that nothing was \
+         fitted to.\n\
          `shootdown machines NAME` shows every number and its source.\n"
     )
 }
