@@ -27,10 +27,11 @@ static void run_on(int cpu) {
     sched_setaffinity(0, sizeof set, &set);
 }
 
-#define MEASURE(what, count, statement) do { \
+#define MEASURE(what, count, statement) MEASURE_EACH(what, count, count, statement)
+#define MEASURE_EACH(what, count, parts, statement) do { \
     double start = now_ns(); \
     for (long i = 0; i < (count); i++) { statement; } \
-    printf("%-48s %8.1f ns\n", what, (now_ns() - start) / (count)); \
+    printf("%-58s %8.1f ns\n", what, (now_ns() - start) / (parts)); \
 } while (0)
 
 static _Alignas(64) atomic_long ball;
@@ -59,6 +60,38 @@ static void use_and_discard(char *page) {
     madvise(page, 4096, MADV_DONTNEED);
 }
 
+static void write_pages(char *pages, long count) {
+    for (long i = 0; i < count; i++) *(volatile char *)(pages + i * 4096) = 1;
+}
+
+// The time by which a fork takes longer for each written page.
+static void fork_pages(char *pages, long few, long many) {
+    double times[2] = {0};
+    for (int i = 0; i < 40; i++) {
+        if (i == 20) write_pages(pages, many);
+        double start = now_ns();
+        if (fork() == 0) _exit(0);
+        times[i / 20] += (now_ns() - start) / 20;
+        wait(0);
+        write_pages(pages, i < 20 ? few : many);
+    }
+    printf("%-58s %8.1f ns\n", "fork, each written page", (times[1] - times[0]) / (many - few));
+}
+
+static void files(void) {
+    enum { PAGES = 2048 };
+    FILE *file = tmpfile();
+    for (long i = 0; i < PAGES * 4096L; i++) putc(1, file);
+    fflush(file);
+    char *pages = mmap(0, PAGES * 4096L, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    volatile char *page = pages;
+    for (long i = 0; i < PAGES; i++) (void)page[i * 4096];
+    MEASURE("read and madvise of a page of a file, neighbours mapped", 100000,
+            (void)page[7 * 4096]; madvise(pages + 7 * 4096, 4096, MADV_DONTNEED));
+    MEASURE("write, madvise and read of each page of a file (tlb_flush1)", PAGES,
+            page[i * 4096] = 1; madvise(pages + i * 4096, 4096, MADV_DONTNEED); (void)page[i * 4096]);
+}
+
 static void round_trips(int cpu, const char *what) {
     int there[2], back[2];
     char byte = 0;
@@ -85,7 +118,19 @@ int main(void) {
     MEASURE("system call (getppid)", 1000000, syscall(SYS_getppid));
     MEASURE("locked operation", 10000000, atomic_fetch_add(&counter, 1));
     MEASURE("PAUSE", 1000000, __builtin_ia32_pause());
+    madvise(pages, PAGES * 4096L, MADV_NOHUGEPAGE);
     MEASURE("first read of a page", PAGES, (void)*(volatile char *)(pages + i * 4096));
+    write_pages(pages, 2048);
+    madvise(pages, 2048 * 4096L, MADV_DONTNEED);
+    MEASURE("write of a discarded page", 2048, *(volatile char *)(pages + i * 4096) = 1);
+    MEASURE_EACH("madvise(DONTNEED) of 512 pages, each", 4, 2048,
+                 madvise(pages + i * 512 * 4096, 512 * 4096, MADV_DONTNEED));
+    MEASURE("madvise(DONTNEED), nothing present", 200000, madvise(pages, 4096, MADV_DONTNEED));
+    MEASURE("mmap and munmap of an untouched page", 200000,
+            char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            munmap(page, 4096));
+    fork_pages(pages, 2048, 8192);
+    files();
     MEASURE("mprotect twice, nothing present", 200000, protect_twice(untouched));
     *(volatile char *)pages = 1;
     MEASURE("mprotect twice, a page present", 200000, protect_twice(pages));

@@ -10,6 +10,7 @@ const ALL: &[Design] = &[
     Design::ARC_3_9,
     Design::ARC_RANGED,
     Design::ARM64,
+    Design::ARM64_PER_PAGE,
     Design::ARM64_5_6,
     Design::ARM64_SKIP,
     Design::RISCV,

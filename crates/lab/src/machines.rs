@@ -37,6 +37,7 @@ embedded! {
     ARM64_2S = "arm64-2s",
     DESKTOP_1S = "desktop-1s",
     EMERALD_RAPIDS_KVM = "emerald-rapids-kvm",
+    EPYC_ZEN5_KVM = "epyc-zen5-kvm",
     HASWELL_DESKTOP = "haswell-desktop",
     ICELAKE_2S_128 = "icelake-2s-128",
     POWER8_16S = "power8-16s",

@@ -98,6 +98,7 @@ impl Accounting {
     /// Accounts for a page that was allocated.
     pub(crate) fn new_page(&self, page: u64) {
         self.charge();
+        self.sim.spend(self.sim.machine().kernel.new_page);
         self.sim.use_page_record(page, NEW_PAGE_OPERATIONS);
         let batch = self.of_cpu(|cpu| {
             cpu.new_pages.push(page);

@@ -302,8 +302,10 @@ impl Platform for SimPlatform {
         let cost = &self.sim.machine().kernel;
         let each = match work {
             Work::Areas => cost.areas,
+            Work::FindArea => cost.find_area,
             Work::Fault => cost.fault,
             Work::Entry => cost.entry,
+            Work::AroundFault => cost.around_fault,
             Work::UnmapPage => cost.unmap_page,
             Work::ForkEntry => cost.fork_entry,
             Work::MovePage => cost.move_page,

@@ -136,7 +136,7 @@ impl Sim {
         let cpu = &mut clock.cpus[number];
         cpu.counts.broadcasts += 1;
         cpu.broadcasts.operations.push(operation);
-        let done_at = starts_at + cost.complete.max(cost.occupy);
+        let done_at = starts_at + self.machine.completion_of(cost);
         cpu.broadcasts.done_at = done_at.max(cpu.broadcasts.done_at);
         if cost.victim > Time::ZERO {
             let others = clock.cpus.iter_mut().enumerate().filter(|&(other, _)| other != number);

@@ -47,12 +47,16 @@ pub struct EntryAt {
 /// A piece of work that takes time beyond the memory accesses that it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Finding, making, cutting or removing areas.
+    /// Making, cutting, joining or removing areas.
     Areas,
+    /// Finding the area of a call that changes none, such as advice.
+    FindArea,
     /// Taking a page fault's exception, finding its cause, and returning from it.
     Fault,
     /// Examining one page-table entry in a loop over a range, present or not.
     Entry,
+    /// Examining one page of a file, and its entry, around the page of a fault.
+    AroundFault,
     /// Accounting for one page when it is unmapped.
     UnmapPage,
     /// Copying one page-table entry at a fork.

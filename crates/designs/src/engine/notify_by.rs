@@ -47,7 +47,7 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
     let costs = match (&machine.broadcast, &machine.remote_fence) {
         (Some(cost), _) => {
             let others = machine.cpu_count() as u64 - 1;
-            let done = cost.complete.max(cost.occupy).max(machine.cache.fence);
+            let done = machine.completion_of(cost).max(machine.cache.fence);
             let broadcast = cost.issue + done + cost.victim * others;
             NotifyCosts {
                 broadcast_ns: broadcast.ns(),

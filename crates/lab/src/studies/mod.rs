@@ -21,7 +21,7 @@ mod x86_lazy_tlb;
 pub(crate) use choice::{Cell, Choice, Cost};
 pub(crate) use experiment::{Experiment, Pair, Scale, Study};
 pub(crate) use powerpc_shoot_lazies::CONTEXT_SWITCHES;
-pub(crate) use predictions::Prediction;
+pub(crate) use predictions::{Figure, Prediction};
 pub(crate) use results::{Results, Row, Simulated};
 pub(crate) use scaling::{Curve, Scaling};
 pub(crate) use simulate::{Conditions, Measurement, Runs, simulate};

@@ -28,7 +28,20 @@ macro_rules! embedded {
     };
 }
 
-embedded!("latr-munmap", "riscv-page-out");
+embedded!(
+    "latr-munmap",
+    "riscv-page-out",
+    "mm-tlb-gen",
+    "process-madvise",
+    "invlpgb-flush2",
+    "kunpeng-page-out",
+    "phone-page-out",
+    "arm64-migration",
+    "arm64-page-reuse",
+    "rar-discards",
+    "tlbi-domains",
+    "mshare-faults"
+);
 
 /// The contents of a record.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +50,7 @@ struct Record {
     name: String,
     about: String,
     publication: String,
+    /// The place of the published figures; for an open forecast, what is published.
     source: String,
     machine: String,
     cpus: Option<usize>,
@@ -57,6 +71,20 @@ pub(crate) struct Frozen {
     pub(crate) recorded: String,
     /// The version of the model.
     pub(crate) model: String,
+    /// What was known of the published figures.
+    pub(crate) knowledge: Knowledge,
+}
+
+/// What was known of the published figures when the simulated ones were frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Knowledge {
+    /// Nobody who chose the workload had looked at them.
+    Blind,
+    /// They were known, or it is not recorded whether they were.
+    Known,
+    /// Nothing is published.
+    Open,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -71,20 +99,42 @@ struct RecordedFigure {
     name: String,
     unit: String,
     read: Read,
-    /// The designs that the figure is read from.
-    designs: Vec<String>,
-    published: f64,
+    /// The runs that the figure is read from.
+    runs: Vec<Run>,
+    /// Missing if nothing is published.
+    published: Option<f64>,
     frozen: f64,
+    /// The error that was expected of the frozen figure, in its unit; missing if none was stated.
+    error: Option<f64>,
     /// The figure of today's model, as recorded.
     today: f64,
 }
 
-/// The way in which a figure is read from the rows of its designs.
+/// A run of the workload.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Run {
+    design: String,
+    /// Parameters of the workload.
+    #[serde(default)]
+    parameters: BTreeMap<String, u64>,
+    /// Numbers of the machine that differ for this run.
+    #[serde(default)]
+    set: BTreeMap<String, f64>,
+    /// The interval that is read; the first if missing.
+    interval: Option<String>,
+}
+
+/// The way in which a figure is read from the rows of its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Read {
-    /// The change of the time of an operation from the first design to the second, in percent.
+    /// The change of the time of an operation from the first run to the second, in percent.
     TimeChange,
+    /// The change of the rate of operations, in percent.
+    RateChange,
+    /// The rate of operations, in thousands per second.
+    Rate,
     /// The share of the time in which the only busy thread waits for flushes, in percent.
     WaitShare,
 }
@@ -112,15 +162,33 @@ pub(crate) struct Prediction {
 pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) unit: String,
-    pub(crate) published: f64,
+    pub(crate) published: Option<f64>,
     /// The simulated figure when the prediction was made. It never changes.
     pub(crate) frozen: f64,
+    /// The error that was expected of it.
+    pub(crate) error: Option<f64>,
     /// The frozen figure less the published one.
-    pub(crate) frozen_error: f64,
+    pub(crate) frozen_error: Option<f64>,
     /// The simulated figure of today's model.
     pub(crate) today: f64,
     /// Today's figure less the published one.
-    pub(crate) today_error: f64,
+    pub(crate) today_error: Option<f64>,
+}
+
+impl Figure {
+    /// The part of the published figure by which a figure may differ from it.
+    const SIZE: f64 = 0.25;
+
+    /// Returns whether the direction is right and the size, in words; `open` without a published
+    /// figure.
+    pub(crate) fn verdict(published: Option<f64>, figure: f64) -> &'static str {
+        match published {
+            None => "open",
+            Some(published) if published * figure <= 0.0 => "miss: direction",
+            Some(published) if (figure / published - 1.0).abs() > Self::SIZE => "miss: size",
+            Some(_) => "hit",
+        }
+    }
 }
 
 impl Prediction {
@@ -139,18 +207,33 @@ impl Embedded {
         let text = Text::parse(&record.name, self.workload).expect("a test parses each workload");
         let machine = record.machine()?;
         let mut violations = 0;
-        let mut row = |name: &String| -> Result<Row, SimulationError> {
+        let mut row = |run: &Run| -> Result<Row, Failure> {
+            let name = &run.design;
             let design: Design = name.parse().map_err(|error| failed(name, format!("{error}")))?;
+            let mut text = text.clone();
+            for (key, value) in &run.parameters {
+                let set = text.set(key, &value.to_string());
+                set.map_err(|error| failed(name, error.to_string()))?;
+            }
+            let mut machine = machine.clone();
+            for (key, value) in &run.set {
+                let set = machine.with_number(key, *value);
+                machine = set.map_err(|error| failed(name, error.to_string()))?;
+            }
             let cell = Cell { workload: &text, machine: &machine, design, seed: 1 };
             let rows = cell.run().map_err(|error| failed(name, error.to_string()))?;
-            let row = rows.into_iter().next();
+            let is_wanted = |row: &Row| {
+                let end = |interval: &String| row.workload.ends_with(&format!("/{interval}"));
+                run.interval.as_ref().is_none_or(end)
+            };
+            let row = rows.into_iter().find(is_wanted);
             let row = row.ok_or_else(|| failed(name, "it measured nothing".to_owned()))?;
             violations += row.violations;
             Ok(row)
         };
         let mut figures = Vec::new();
         for figure in &record.figures {
-            let rows = figure.designs.iter().map(&mut row).collect::<Result<Vec<_>, _>>()?;
+            let rows = figure.runs.iter().map(&mut row).collect::<Result<Vec<_>, _>>()?;
             figures.push(figure.with_today(figure.read.figure(&rows)));
         }
         let recorded = record.figures.iter().map(|figure| figure.today).collect();
@@ -189,15 +272,16 @@ impl Record {
 
 impl RecordedFigure {
     fn with_today(&self, today: f64) -> Figure {
-        let Self { published, frozen, .. } = *self;
+        let Self { published, frozen, error, .. } = *self;
         Figure {
             name: self.name.clone(),
             unit: self.unit.clone(),
             published,
             frozen,
-            frozen_error: frozen - published,
+            error,
+            frozen_error: published.map(|published| frozen - published),
             today,
-            today_error: today - published,
+            today_error: published.map(|published| today - published),
         }
     }
 }
@@ -207,6 +291,8 @@ impl Read {
         let each_ns = |row: &Row| row.time_ns as f64 / row.operations.max(1) as f64;
         match (self, rows) {
             (Self::TimeChange, [before, after]) => 100.0 * (each_ns(after) / each_ns(before) - 1.0),
+            (Self::RateChange, [before, after]) => 100.0 * (each_ns(before) / each_ns(after) - 1.0),
+            (Self::Rate, [row]) => 1e6 / each_ns(row),
             (Self::WaitShare, [row]) => {
                 let waits_ns = row.time_by_cause[Cause::FlushWait].ns();
                 100.0 * waits_ns as f64 / row.time_ns as f64
@@ -233,7 +319,27 @@ mod tests {
         }
     }
 
-    /// A frozen figure is a record of the past. This test has the second copy of each.
+    /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
+    const FROZEN: [(Option<f64>, f64); 16] = [
+        (Some(-70.8), -78.6),
+        (Some(68.17), 61.0),
+        (Some(8.64), 5.0),
+        (Some(160.0), 542.0),
+        (Some(387.0), 80.0),
+        (Some(-33.5), -33.0),
+        (Some(-67.0), -93.5),
+        (Some(58.3), 6.0),
+        (Some(-12.5), -4.3),
+        (Some(17.0), 45.0),
+        (Some(-6.1), -4.3),
+        (Some(78.0), 2.9),
+        (Some(40.0), 36.5),
+        (None, 20.5),
+        (None, -8.7),
+        (None, -78.0),
+    ];
+
+    /// Frozen and published figures are records of the past. This test has the second copy of each.
     #[test]
     fn frozen_figures_never_change() {
         let frozen = |embedded: &Embedded| {
@@ -241,7 +347,57 @@ mod tests {
             record.figures.iter().map(|it| (it.published, it.frozen)).collect::<Vec<_>>()
         };
         let frozen: Vec<_> = EMBEDDED.iter().flat_map(frozen).collect();
-        assert_eq!(frozen, [(-70.8, -78.6), (68.17, 61.0), (8.64, 5.0)]);
+        assert_eq!(frozen, FROZEN);
+    }
+
+    /// The table of the book follows from the records. With `UPDATE_BOOK` set, it is written.
+    #[test]
+    fn book_has_table_of_records() {
+        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/studies.md");
+        let text = std::fs::read_to_string(book).expect("the chapter");
+        let [start, end] = ["<!-- predictions -->\n", "<!-- end of predictions -->"];
+        let (before, rest) = text.split_once(start).expect("the start of the table");
+        let (_, after) = rest.split_once(end).expect("the end of the table");
+        let written = format!("{before}{start}{}{end}{after}", table());
+        if std::env::var_os("UPDATE_BOOK").is_some() {
+            std::fs::write(book, &written).expect("a chapter that can be written");
+        } else {
+            assert_eq!(text, written, "run this test with UPDATE_BOOK=1");
+        }
+    }
+
+    /// Returns the table of all records, and the number of hits.
+    fn table() -> String {
+        let mut table = "| prediction | known? | published | frozen | | today | |\n".to_owned();
+        table += "|---|---|---|---|---|---|---|\n";
+        let (mut hits, mut todays, mut published) = (0, 0, 0);
+        for embedded in EMBEDDED {
+            let record: Record = toml::from_str(embedded.record).expect("a record");
+            for RecordedFigure { name, unit, published: of, frozen, error, today, .. } in
+                &record.figures
+            {
+                let verdicts = [*frozen, *today].map(|figure| Figure::verdict(*of, figure));
+                let counts = [&mut hits, &mut todays];
+                counts
+                    .into_iter()
+                    .zip(verdicts)
+                    .for_each(|(count, it)| *count += u32::from(it == "hit"));
+                published += u32::from(of.is_some());
+                let of = of.map_or_else(|| "none yet".to_owned(), |of| format!("{of} {unit}"));
+                let error = error.map(|error| format!(" ± {error}")).unwrap_or_default();
+                let knowledge = format!("{:?}", record.frozen.knowledge).to_lowercase();
+                table += &format!(
+                    "| `{}`: {name} | {knowledge} | {of} | {frozen}{error} {unit} | {} | \
+                     {today} {unit} | {} |\n",
+                    record.name, verdicts[0], verdicts[1]
+                );
+            }
+        }
+        table
+            + &format!(
+                "\nOf {published} published figures, the frozen ones hit {hits}, and today's \
+             {todays}.\n"
+            )
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use shootdown_designs::Design;
 
 use super::experiment::Better;
-use super::predictions::{Figure, Frozen};
+use super::predictions::{Figure, Frozen, Knowledge};
 use super::scaling::Point;
 use super::{Cell, Choice, Curve, Experiment, Measurement, Pair, Results, Row, Scale, Scaling};
 use super::{Prediction, Simulated, Study, experiments};
@@ -89,11 +89,12 @@ fn prediction() -> Prediction {
     let figure = Figure {
         name: "time of <call>".to_owned(),
         unit: "%".to_owned(),
-        published: -70.8,
+        published: Some(-70.8),
         frozen: -78.6,
-        frozen_error: -7.8,
+        error: Some(20.0),
+        frozen_error: Some(-7.8),
         today: -69.12,
-        today_error: 1.68,
+        today_error: Some(1.68),
     };
     let text = str::to_owned;
     Prediction {
@@ -103,7 +104,11 @@ fn prediction() -> Prediction {
         source: text("abstract: it is faster"),
         machine: text("xeon-2s"),
         cpus: 16,
-        frozen: Frozen { recorded: text("2026-11-23"), model: text("the first model") },
+        frozen: Frozen {
+            recorded: text("2026-11-23"),
+            model: text("the first model"),
+            knowledge: Knowledge::Blind,
+        },
         learnt: text("Locks matter."),
         figures: vec![figure],
         violations: 0,

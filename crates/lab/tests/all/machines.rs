@@ -57,13 +57,40 @@ fn command(arguments: &[&str], directory: &Path) -> std::process::Output {
     command.args(arguments).current_dir(directory).output().expect("the command")
 }
 
+#[test]
+fn every_file_states_error_of_its_times() {
+    for path in files() {
+        let machine = machine(&path);
+        let percent = machine.time_error_percent.expect("an error of times");
+        let is_held = machine.measured.is_empty() || percent <= 15;
+        assert!(percent > 0 && is_held, "{}: {percent} %", path.display());
+    }
+}
+
+/// A cost of the kernel's work that is 0 in a file names the number that it is a part of, or says
+/// that it is none.
+#[test]
+fn no_cost_of_kernel_is_silently_zero() {
+    for path in files() {
+        let machine = machine(&path);
+        let zeros = machine.numbers().iter().filter(|it| it.section == "kernel" && it.value == 0.0);
+        for number in zeros {
+            let has_reason = number.source.contains("part of") || number.source.contains("all of");
+            assert!(has_reason, "{}: {}: {}", path.display(), number.key, number.source);
+        }
+    }
+}
+
 /// Every embedded file that quotes loops of a real machine, in the simulator.
 #[test]
 fn machines_take_as_long_as_they_quote() {
     let output = command(&["machines", "--check"], Path::new("."));
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success(), "{text}");
-    assert_eq!(text.lines().filter(|line| line.starts_with("emerald-rapids-kvm")).count(), 9);
+    for (machine, loops) in [("emerald-rapids-kvm", 9), ("epyc-zen5-kvm", 12), ("xeon-2s", 1)] {
+        let lines = text.lines().filter(|line| line.starts_with(machine));
+        assert_eq!(lines.count(), loops, "{machine}: {text}");
+    }
 }
 
 #[test]
@@ -93,8 +120,9 @@ fn machine_is_fitted_to_its_loops() {
     let directory = tempfile::tempdir().expect("a directory");
     let base = include_str!("../../../../machines/emerald-rapids-kvm.toml");
     let quoted = base.split("[measured]").last().expect("loops");
-    let own =
-        format!("name = \"own\"\nabout = \"a test\"\nextends = \"xeon-2s\"\n[measured]{quoted}");
+    let own = format!(
+        "name = \"own\"\nabout = \"a test\"\nextends = \"haswell-desktop\"\n[measured]{quoted}"
+    );
     fs::write(directory.path().join("own.toml"), own).expect("a file");
     let check = command(&["machines", "own.toml", "--check"], directory.path());
     assert_eq!(check.status.code(), Some(1), "the numbers of the base are of another machine");

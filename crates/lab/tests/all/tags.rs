@@ -52,6 +52,7 @@ impl Hardware {
                 let keys = [
                     ("issue_ns", 10.0),
                     ("complete_ns", 300.0),
+                    ("cross_ns", 0.0),
                     ("occupy_ns", 100.0),
                     ("victim_ns", 10.0),
                     ("pages_per_operation", 1.0),

@@ -51,6 +51,8 @@ pub struct Row {
     pub seed: u64,
     /// Measured time, in simulated nanoseconds.
     pub time_ns: u64,
+    /// The error to expect of the time, in percent, as the machine's file states it.
+    pub time_error_percent: Option<u64>,
     /// Time that half of the passes of single threads through the interval took at most, in
     /// nanoseconds, to three digits; 0 without an interval.
     pub pass_p50_ns: u64,
@@ -193,6 +195,7 @@ impl Cell<'_> {
             design: self.design.name(),
             seed: self.seed,
             time_ns: time.ns(),
+            time_error_percent: self.machine.time_error_percent,
             pass_p50_ns: passes.quantile(0.5).ns(),
             pass_p99_ns: passes.quantile(0.99).ns(),
             pass_max_ns: passes.max().ns(),

@@ -254,12 +254,18 @@ section! {
     syscall: Time = syscall_ns,
     /// A page fault: exception, search for the cause, return.
     fault: Time = fault_ns,
-    /// Finding, creating, splitting or removing areas of an address space.
+    /// Creating, splitting, joining or removing areas of an address space.
     areas: Time = areas_ns,
+    /// Finding the area of a call that changes none, such as `madvise`.
+    find_area: Time = find_area_ns,
     /// Preparing a flush that the memory manager requests, besides what the design does.
     flush: Time = flush_ns,
     /// Reading one page-table entry in a loop.
     entry: Time = entry_ns,
+    /// Examining one page of a file around the page of a fault, mapped or not.
+    around_fault: Time = around_fault_ns,
+    /// Adding a new page to the kernel's records, besides allocating and filling it.
+    new_page: Time = new_page_ns,
     /// Removing one page from the kernel's records.
     unmap_page: Time = unmap_page_ns,
     /// Copying one page-table entry at a fork.
@@ -288,8 +294,11 @@ section! {
     pub Broadcast, BroadcastFile, "broadcast":
     /// One operation, on the CPU that issues it.
     issue: Time = issue_ns,
-    /// From the issue until the operation is complete on every CPU, if no other CPU issues any.
+    /// From the issue until the operation is complete on every CPU of the socket, if no other CPU
+    /// issues any: the latency of the barrier.
     complete: Time = complete_ns,
+    /// The time by which it is complete later where the machine has several sockets.
+    cross: Time = cross_ns,
     /// Time for which one operation occupies the interconnect, which serves one at a time.
     occupy: Time = occupy_ns,
     /// Time that one operation takes from each other CPU that is running.
@@ -461,6 +470,14 @@ pub(super) struct MachineFile {
     /// Times of programs on the real machine, in nanoseconds.
     #[serde(default)]
     measured: BTreeMap<String, Sourced>,
+    /// Missing if no time on the machine is known that was not used to make the file.
+    error: Option<ErrorFile>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ErrorFile {
+    time_percent: Sourced,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -565,8 +582,13 @@ impl MachineFile {
         }
         self.kernel.add_numbers(&mut numbers);
         numbers.extend(self.clock.iter().map(|clock| clock.ghz.number("clock", "ghz")));
+        numbers.extend(self.error.iter().map(|it| it.time_percent.number("error", "time_percent")));
         numbers.extend(self.measured());
         numbers
+    }
+
+    pub(super) fn time_error_percent(&self) -> Option<u64> {
+        self.error.as_ref().map(|error| error.time_percent.value as u64)
     }
 
     pub(super) fn measured(&self) -> Vec<Number> {

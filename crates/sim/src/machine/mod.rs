@@ -60,6 +60,9 @@ pub struct Machine {
     pub kernel: Kernel,
     /// Times that programs measured on the real machine, by the key of the program.
     pub measured: Vec<Number>,
+    /// The error to expect of a simulated time, in percent of the real one; `None` if it is not
+    /// known. The ratio of two designs on one machine mostly has a smaller one.
+    pub time_error_percent: Option<u64>,
     numbers: Vec<Number>,
     /// The contents of the file.
     table: Arc<toml::Table>,
@@ -138,6 +141,7 @@ impl Machine {
             idle: file.idle(),
             kernel: file.kernel.resolve(scale),
             measured: file.measured(),
+            time_error_percent: file.time_error_percent(),
             name: file.name,
             about: file.about,
             numbers,
@@ -151,6 +155,15 @@ impl Machine {
     #[must_use]
     pub fn cpu_count(&self) -> usize {
         self.topology.cpu_count()
+    }
+
+    /// The time from the issue of a broadcast until it is complete on every CPU, if no other CPU
+    /// issues any.
+    #[must_use]
+    pub fn completion_of(&self, broadcast: &Broadcast) -> Time {
+        let crosses = self.topology.sockets > 1;
+        let cross = if crosses { broadcast.cross } else { Time::ZERO };
+        (broadcast.complete + cross).max(broadcast.occupy)
     }
 
     /// Returns this machine with another number of CPUs. Fewer CPUs are the first of this
@@ -178,7 +191,7 @@ impl Machine {
     pub fn with_number(&self, key: &str, value: f64) -> Result<Self, MachineError> {
         let section = key.split('.').next().unwrap_or_default();
         require(
-            !matches!(section, "clock" | "measured"),
+            !matches!(section, "clock" | "measured" | "error"),
             format!("no cost follows from `{}` of a machine", key.escape_debug()),
             "set the costs themselves, for example `kernel.syscall_ns`",
         )?;

@@ -15,6 +15,7 @@ const BROADCAST: &str = "
 [broadcast]
 issue_ns = { value = 10, source = \"made up for tests\" }
 complete_ns = { value = 1000, source = \"made up for tests\" }
+cross_ns = { value = 0, source = \"made up for tests\" }
 occupy_ns = { value = 1000, source = \"made up for tests\" }
 victim_ns = { value = 0, source = \"made up for tests\" }
 pages_per_operation = { value = 8, source = \"made up for tests\" }

@@ -51,7 +51,7 @@ impl<S: System> AddressSpace<S> {
     /// large pages: nothing is changed then. [`RangeError::NoArea`] if a part of the range is in no
     /// area: the rest is changed nevertheless, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
-        self.vm.platform.work(Work::Areas, 1);
+        self.vm.platform.work(Work::FindArea, 1);
         let advised = match self.advise_in_locked_area(&range, advice) {
             Some(()) => Ok(()),
             None => self.advise_in_locked_space(core::slice::from_ref(&range), advice),

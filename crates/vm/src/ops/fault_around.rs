@@ -45,7 +45,7 @@ impl<S: System> AddressSpace<S> {
         };
         let cached = file.cached(first..first + (end - start) / PAGE_BYTES, is_empty);
         if examined.get() != 0 {
-            platform.work(Work::Entry, examined.get());
+            platform.work(Work::AroundFault, examined.get());
         }
         count(&self.counters.mapped_around, cached.len());
         // No CPU has used the neighbours, and perhaps none will.

@@ -44,9 +44,10 @@ impl Hardware {
         let (head, tail) = match self {
             Self::Plain => ("", String::new()),
             Self::Broadcast => {
-                let times = [("issue_ns", 10), ("complete_ns", 300), ("occupy_ns", 100)];
+                let times =
+                    [("issue_ns", 10), ("complete_ns", 300), ("cross_ns", 0), ("occupy_ns", 100)];
                 let limits = [("victim_ns", 0), ("pages_per_operation", 1), ("page_ceiling", 512)];
-                let keys = [times, limits].concat();
+                let keys = [&times[..], &limits[..]].concat();
                 ("tagging = \"global\"\n", section("broadcast", &keys))
             }
             Self::Fence => {

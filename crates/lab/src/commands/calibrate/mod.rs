@@ -10,7 +10,7 @@ use clap::Args;
 use shootdown_run::host_loops::{HostLoop, fit, value_of};
 use shootdown_sim::machine::Machine;
 
-use super::machines::check::{Check, CheckError, loop_of};
+use super::machines::check::{Check, CheckError, SET, loop_of};
 use crate::error::{CANNOT_RUN, Failure, SimulationError, UserError};
 use crate::machines::{self, Embedded};
 use crate::output::{Existing, Output, print};
@@ -22,7 +22,7 @@ Examples:
   shootdown run fork-server --machine this-host.toml
   shootdown calibrate --refit my-server.toml
 
-The host should be idle: nine loops run on two of its CPUs, some seconds in total. Numbers that a
+The host should be idle: fifteen loops run on two of its CPUs, some seconds in total. Numbers that a
 program cannot measure are those of the machine that the file extends.";
 
 #[derive(Args, Clone, Debug)]
@@ -33,6 +33,10 @@ pub(crate) struct Calibrate {
     /// Replace an existing file
     #[arg(long)]
     force: bool,
+    /// Measure although other programs run: the shorter batches count, and loops that need a second
+    /// CPU without other programs are left out. The file says so
+    #[arg(long, conflicts_with = "refit")]
+    busy: bool,
     /// The machine whose other numbers the file takes: a name of `shootdown machines`
     #[arg(long, value_name = "MACHINE", default_value = BASE.name)]
     extends: String,
@@ -60,7 +64,7 @@ impl UserError for HostError {
     }
 
     fn remedy(&self) -> String {
-        "run this on an idle Linux with two CPUs and the command `cat`".to_owned()
+        "run this on an idle Linux with two CPUs and the command `cat`, or add `--busy`".to_owned()
     }
 }
 
@@ -80,13 +84,21 @@ impl Calibrate {
         let output = self.output.as_deref().map(|path| Output::new(path, existing)).transpose()?;
         // Before the measurement, which takes seconds.
         machines::find(self.extends.as_ref())?;
-        let measured = host::measure().map_err(|error| HostError(error.to_string()))?;
+        let measured = host::measure(self.load()).map_err(|error| HostError(error.to_string()))?;
         let name = output.as_ref().and_then(|output| output.path().file_stem());
         let name = name.map_or("this-host".into(), |stem| stem.to_string_lossy().into_owned());
         let start = self.start(&name, &measured);
         let machine = machines::parse(&start, Path::new("this-host.toml"))?;
         let fitted = fitted(&machine, &measured)?;
-        let text = start + &numbers(&fitted, &measured);
+        let mut text = start + &numbers(&fitted, &measured);
+        let unstated = machines::parse(&text, Path::new("this-host.toml"))?;
+        if let Some(percent) = Check::of(std::slice::from_ref(&unstated))?.error_percent() {
+            let source = "largest difference of the loops that nothing was fitted to";
+            let _ = write!(
+                text,
+                "\n[error]\ntime_percent = {{ value = {percent}, source = \"{source}\" }}\n"
+            );
+        }
         match &output {
             None => print(&text)?,
             Some(output) => output.write(&text)?,
@@ -94,13 +106,21 @@ impl Calibrate {
         shown(&machines::parse(&text, Path::new("this-host.toml"))?)
     }
 
+    fn load(&self) -> host::Load {
+        if self.busy { host::Load::Busy } else { host::Load::Idle }
+    }
+
     /// Returns the file without the fitted numbers.
     fn start(&self, name: &str, measured: &Measured) -> String {
         let host::Topology { sockets, cores, threads } = host::topology();
         let quoted = |text: &str| toml_string(text);
+        let busy = match self.load() {
+            host::Load::Idle => "",
+            host::Load::Busy => " on a busy host: times may be too long",
+        };
         let mut text = format!(
-            "# Written by `shootdown calibrate`.\n\nname = {}\nextends = {}\nabout = \"{} CPUs, \
-             measured by shootdown calibrate\"\n\n[topology]\n",
+            "# Written by `shootdown calibrate`{busy}.\n\nname = {}\nextends = {}\n\
+             about = \"{} CPUs, measured by shootdown calibrate\"\n\n[topology]\n",
             quoted(name),
             quoted(&self.extends),
             sockets * cores * threads
@@ -118,7 +138,7 @@ impl Calibrate {
         }
         text += "\n[measured]\n";
         for (host_loop, ns) in measured {
-            let source = quoted(&format!("shootdown calibrate: {}", host_loop.about));
+            let source = quoted(&format!("shootdown calibrate{busy}: {}", host_loop.about));
             let _ = writeln!(text, "{} = {{ value = {ns:.1}, source = {source} }}", host_loop.key);
         }
         text
@@ -150,8 +170,13 @@ fn fitted(machine: &Machine, measured: &Measured) -> Result<Machine, SimulationE
 /// repeated as a whole.
 fn numbers(machine: &Machine, measured: &Measured) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
-    for (host_loop, ns) in measured {
+    for (at, (host_loop, ns)) in measured.iter().enumerate() {
         let Some(number) = host_loop.fitted_number(machine) else { continue };
+        let later =
+            |(it, _): &(&HostLoop, f64)| it.fitted_number(machine).as_ref() == Some(&number);
+        if measured[at + 1..].iter().any(later) {
+            continue;
+        }
         let Some((section, key)) = number.rsplit_once('.') else { continue };
         if section.starts_with("idle.") {
             continue;
@@ -183,7 +208,7 @@ fn idle(machine: &Machine) -> String {
             };
             let Some(number) = machine.numbers().iter().find(named) else { continue };
             let source = match number.source.as_str() {
-                "set for this run" => "fitted: round trip through pipes between two CPUs",
+                SET => "fitted: round trip through pipes between two CPUs",
                 source => source,
             };
             let source = toml_string(source);

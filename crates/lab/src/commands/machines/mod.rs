@@ -23,7 +23,8 @@ Examples:
 
 A file may extend another, with `extends = \"xeon-2s\"`, and quote in its section `[measured]` the
 times of loops on the real machine. `--check` runs these loops in the simulator; they must take the
-same time within 10 %. `shootdown calibrate` writes such a file for this host.";
+same time within the error that the file states, or 10 %. `shootdown calibrate` writes such a file
+for this host.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Machines {
@@ -66,12 +67,18 @@ impl Machines {
 
 /// Returns a table with one machine per line.
 fn list() -> String {
-    let mut table = Table::default().left(["machine"]).right(["CPUs"]).left(["about"]);
+    let mut table = Table::default().left(["machine"]).right(["CPUs", "error"]).left(["about"]);
     // A test checks that every embedded file is valid.
     for machine in Embedded::ALL.iter().filter_map(|embedded| embedded.machine().ok()) {
-        table.row([machine.name.clone(), machine.cpu_count().to_string(), machine.about]);
+        let error = machine.time_error_percent.map_or_else(String::new, |it| format!("±{it} %"));
+        let cpus = machine.cpu_count().to_string();
+        table.row([machine.name.clone(), cpus, error, machine.about]);
     }
-    format!("{table}\n`shootdown machines NAME` shows every number and its source.\n")
+    format!(
+        "{table}\nThe error is that of a simulated time, against times that nothing was \
+         fitted to.\n\
+         `shootdown machines NAME` shows every number and its source.\n"
+    )
 }
 
 /// Returns every number of a machine with its unit and its source.
@@ -154,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_embedded_machine_is_listed_with_details() {
-        assert_eq!(list().lines().count(), Embedded::ALL.len() + 4);
+        assert_eq!(list().lines().count(), Embedded::ALL.len() + 5);
         for embedded in Embedded::ALL {
             assert!(
                 !details(&find(embedded.name.as_ref()).expect("an embedded machine")).is_empty()

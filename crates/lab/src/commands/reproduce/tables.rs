@@ -83,20 +83,24 @@ pub(super) fn predictions(predictions: &[studies::Prediction]) -> Table {
         "error",
         "today",
         "error",
+        "verdict",
         "violations",
     ]);
     for prediction in predictions {
         for figure in &prediction.figures {
             let value = |value| format!("{value:.1} {}", figure.unit);
-            let error = |error| format!("{error:+.1}");
+            let error =
+                |error: Option<f64>| error.map_or_else(String::new, |it| format!("{it:+.1}"));
+            let expected = figure.error.map(|error| format!(" ± {error}")).unwrap_or_default();
             let figures = [
                 prediction.name.clone(),
                 figure.name.clone(),
-                value(figure.published),
-                value(figure.frozen),
+                figure.published.map_or_else(|| "none yet".to_owned(), value),
+                value(figure.frozen) + &expected,
                 error(figure.frozen_error),
                 value(figure.today),
                 error(figure.today_error),
+                studies::Figure::verdict(figure.published, figure.today).to_owned(),
             ];
             let violations = [Cell::Alarm(prediction.violations)];
             table.row(figures.map(Cell::from).into_iter().chain(violations));

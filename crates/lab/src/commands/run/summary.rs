@@ -13,6 +13,7 @@ pub(super) struct Summary {
     pub(super) design: &'static str,
     pub(super) seeds: u64,
     pub(super) time_ns: u64,
+    pub(super) time_error_percent: Option<u64>,
     pub(super) pass_p50_ns: u64,
     pub(super) pass_p99_ns: u64,
     /// Half of the difference between the longest and the shortest time, in percent of the mean.
@@ -113,6 +114,7 @@ fn summary(rows: &[&Row]) -> Summary {
         design: first.design,
         seeds,
         time_ns,
+        time_error_percent: first.time_error_percent,
         pass_p50_ns: mean(|row| row.pass_p50_ns),
         pass_p99_ns: mean(|row| row.pass_p99_ns),
         spread_percent: 50.0 * range as f64 / time_ns.max(1) as f64,

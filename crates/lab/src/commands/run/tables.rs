@@ -31,6 +31,7 @@ pub(super) fn text(summaries: &[Summary]) -> String {
 pub(super) fn figures(summaries: &[Summary]) -> Table {
     let mut table = Table::default().left(["workload"]).right(["CPUs"]).left(["design"]).right([
         "time",
+        "error",
         "±",
         "pass p50",
         "p99",
@@ -48,6 +49,7 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
         "violations",
     ]);
     for it in summaries {
+        let error = it.time_error_percent.map_or("not known".to_owned(), |it| format!("±{it} %"));
         let spread =
             if it.seeds > 1 { format!("{:.1} %", it.spread_percent) } else { String::new() };
         table.row([
@@ -55,6 +57,7 @@ pub(super) fn figures(summaries: &[Summary]) -> Table {
             Cell::Count(it.cpus as u64),
             Cell::from(it.design),
             Cell::Nanoseconds(it.time_ns),
+            Cell::Text(error),
             Cell::Text(spread),
             Cell::Nanoseconds(it.pass_p50_ns),
             Cell::Nanoseconds(it.pass_p99_ns),
@@ -123,7 +126,8 @@ fn percent(value: f64) -> Cell {
 /// Returns one line for each row, with the keys of the JSON.
 pub(super) fn csv(rows: &[Row]) -> String {
     let mut table = Table::default()
-        .left(["workload", "machine", "cpus", "design", "seed", "time_ns", "operations"])
+        .left(["workload", "machine", "cpus", "design", "seed", "time_ns", "time_error_percent"])
+        .left(["operations"])
         .left(["requests", "interrupts", "flushes_full", "flushes_ranged"])
         .left(Cause::ALL.map(Cause::name_ns))
         .left(["violations"])
@@ -133,7 +137,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         .left(["pass_p50_ns", "pass_p99_ns", "pass_max_ns", "hottest"]);
     for row in rows {
         let names = [row.workload.clone().into(), row.machine.clone().into()];
-        let numbers = [row.seed, row.time_ns, row.operations, row.requests, row.interrupts];
+        let error = row.time_error_percent.map_or(Cell::from(""), Cell::Count);
+        let numbers = [row.operations, row.requests, row.interrupts];
         let flushes = [row.flushes_full, row.flushes_ranged];
         let times = Cause::ALL.map(|cause| row.time_by_cause[cause].ns());
         let cells = names.into_iter().chain([Cell::Count(row.cpus as u64), row.design.into()]);
@@ -143,6 +148,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let passes = [row.pass_p50_ns, row.pass_p99_ns, row.pass_max_ns];
         let numbers = numbers.chain(last).chain(passes).map(Cell::Count);
         let hottest = row.hottest.first().map_or("", |it| it.name);
+        let cells = cells.chain([row.seed, row.time_ns].map(Cell::Count)).chain([error]);
         table.row(cells.chain(numbers).chain([hottest.into()]));
     }
     table.csv()
