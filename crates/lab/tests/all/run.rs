@@ -56,8 +56,8 @@ fn json_has_the_documented_keys() {
              late_page_ns line_wait_ns machine operations pages_discarded_in_place \
              pages_predicted pages_predicted_in_vain pages_reclaimable_max pass_max_ns \
              pass_p50_ns pass_p99_ns preemption_checks preemptions replica_link_faults \
-             replica_links replica_tables requests seed switches time_by_cause time_error_percent time_ns \
-             violations workload"
+             replica_links replica_tables requests seed switches time_by_cause \
+             time_error_percent time_ns violations workload"
         );
         assert_eq!(
             keys(&row["time_by_cause"]),
