@@ -78,7 +78,7 @@ pub(crate) struct Sanitize {
     /// A function that is called when all changes of page tables by this CPU have been flushed
     #[arg(long, value_name = "SYMBOL")]
     settled: Vec<String>,
-    /// The faults to look for; without this option, all
+    /// The faults to look for; without this option, all but speculation
     #[arg(long = "mode", value_name = "MODE", value_parser = mode)]
     modes: Vec<Mode>,
     /// Write the faults and the totals to a file, as lines of JSON

@@ -74,7 +74,7 @@ impl Plugin {
         Ok(self)
     }
 
-    /// Adds the modes, all if there is none, and the largest number of faults.
+    /// Adds the modes, all but speculation if there is none, and the largest number of faults.
     pub(crate) fn with(mut self, modes: &[Mode], limit: u64) -> Self {
         for mode in modes {
             self.arguments += &format!(",mode={}", mode.name());
