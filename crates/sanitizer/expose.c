@@ -1,6 +1,6 @@
 /*
  * A program that exposes missing TLB flushes. One thread replaces pages, and takes the permission to
- * write away; threads on all other CPUs use the pages meanwhile. The frame of a replaced page is
+ * write away, while threads on all other CPUs use the pages. The frame of a replaced page is
  * used again at once, at another address, with another content.
  *
  *   cc -O1 -pthread expose.c -o expose

@@ -71,11 +71,11 @@ pub(crate) struct Frozen {
     pub(crate) recorded: String,
     /// The version of the model.
     pub(crate) model: String,
-    /// What was known of the published figures.
+    /// The knowledge of the published figures.
     pub(crate) knowledge: Knowledge,
 }
 
-/// What was known of the published figures when the simulated ones were frozen.
+/// The knowledge of the published figures when the simulated ones were frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Knowledge {

@@ -91,7 +91,7 @@ impl<H: Host> Sanitizer<H> {
             self.note_callers(event.cpu, at);
             self.lose(&changed);
         }
-        // Without entries, the frame may have become anything. Another CPU may walk it meanwhile.
+        // Without entries, the frame may have become anything. Another CPU may walk it now.
         if !self.is_used_as_table(table) {
             self.frames.is_no_table(table);
             if self.is_used_as_table(table) {
@@ -166,25 +166,22 @@ impl<H: Host> Sanitizer<H> {
         }
     }
 
+    /// A walk has found page tables: as pages, these frames are lost.
+    pub(super) fn infer_from_tables(&self, event: Event, new_tables: &[u64]) {
+        for &table in new_tables.iter().filter(|table| self.frames.is_gone(**table)) {
+            self.infer(event, table, Deed::Walked);
+        }
+    }
+
     /// A walk has found a page of user mode: its frame is not a page table, and belongs to this
-    /// mapping if the kernel has stored into it since another one was lost. The frames that are now
-    /// known to be page tables are no pages.
-    pub(super) fn infer_from(
-        &self,
-        event: Event,
-        found: &Translation,
-        physical: u64,
-        new_tables: &[u64],
-    ) {
+    /// mapping if the kernel has stored into it since another one was lost.
+    pub(super) fn infer_from_page(&self, event: Event, found: &Translation, physical: u64) {
         let frame = physical & !(PAGE_BYTES - 1);
         if found.access.has(Access::USER)
             && (self.frames.is_table(frame)
                 || self.frames.is_gone(frame) && self.gone.is_stored(frame))
         {
             self.infer(event, frame, Deed::Mapped);
-        }
-        for &table in new_tables.iter().filter(|table| self.frames.is_gone(**table)) {
-            self.infer(event, table, Deed::Walked);
         }
     }
 

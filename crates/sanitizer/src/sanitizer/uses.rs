@@ -114,9 +114,12 @@ impl<H: Host> Sanitizer<H> {
         };
         drop(state);
         self.observe_stores(&filled.new_tables);
+        if self.options.infers {
+            self.infer_from_tables(event, &filled.new_tables);
+        }
         let (found, physical) = filled.found?;
         if self.options.infers {
-            self.infer_from(event, &found, physical, &filled.new_tables);
+            self.infer_from_page(event, &found, physical);
         }
         Some((physical, found.access))
     }

@@ -5,7 +5,8 @@ use shootdown_sanitizer::invalidation::Tags;
 use shootdown_sanitizer::report::{Deed, Mode};
 
 use crate::guest::{
-    CALLER, ENTRY, FRAME, Guest, KERNEL_PAGE, MAPPED, OTHER, PAGE, READ_ONLY, TABLES, UPPER, whole,
+    CALLER, ENTRY, FRAME, Guest, KERNEL_PAGE, LARGE, MAPPED, OTHER, PAGE, READ_ONLY, TABLES, UPPER,
+    whole,
 };
 
 /// A guest in which CPU 1 uses the page, and CPU 0 changes its entry and invalidates nothing on
@@ -82,6 +83,19 @@ fn stores_by_pages_of_user_mode_do_not_count() {
     guest.store(0, ENTRY + 8, FRAME | MAPPED);
     (0..512).for_each(|word| guest.access(0, PAGE + 0x1000 + word * 8, Use::Store));
     assert_eq!(deed(&guest), None);
+}
+
+#[test]
+fn overwritten_frame_of_large_page_has_new_owner() {
+    let guest = Guest::new(&[Mode::Reuse]);
+    guest.sanitizer.host().write(UPPER, OTHER | MAPPED | LARGE);
+    guest.access(1, PAGE, Use::Load);
+    // The kernel has stored into the frame before, so that its stores pass.
+    let frame = OTHER + 0x5000;
+    fill(&guest, frame, 1);
+    guest.store(0, UPPER, 0);
+    fill(&guest, frame, 512);
+    assert_eq!(deed(&guest), Some(Deed::Overwritten));
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn topology() -> Topology {
     Topology { sockets, cores: cores.div_ceil(sockets), threads: cpus.div_ceil(cores) }
 }
 
-/// What else runs on the host.
+/// The load of the host by other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     /// Nothing: the median of the batches counts, and all loops are measured.
