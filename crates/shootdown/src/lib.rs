@@ -174,8 +174,9 @@
 //!   by software, and [`devices`](Shootdown::attach_device), TLBs outside of the CPUs.
 //! - **`path`** is what happens often: [`quarantine`](Quarantine), for tables that wait;
 //!   [`pending`](Pending); [`trace`](CauseCounters) of flushes by cause; `broadcast`; `catch_up`;
-//!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`;
-//!   [`flush`](PinnedCpu::flush); [`flush_ipi`](PinnedCpu::handle_flush_ipi).
+//!   [`switch`](PinnedCpu::switch); [`loaded`](LoadedRoot), for trampolines; `notify`; [user
+//!   mode](PinnedCpu::enter_user) without interrupts for the kernel; [`flush`](PinnedCpu::flush);
+//!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - **`end`** frees pages and spaces: [`gather`](Gather), [`parked`](Parked), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire) with a list of [dead spaces](DeadSpaces), and
 //!   [`disconnect`](PinnedCpu::disconnect) for CPUs that have stopped in a crash. The last module,

@@ -108,6 +108,9 @@ stats! {
         skipped_elsewhere,
         /// CPUs that this CPU did not interrupt because they were [away](crate::Machine::is_away).
         skipped_away,
+        /// CPUs that this CPU did not interrupt for a kernel flush, because they were in [user
+        /// mode](crate::PinnedCpu::enter_user).
+        skipped_in_user,
         /// Rounds in which this CPU answered its bell.
         answers,
         /// Invalidations of a whole tag or of the whole TLB on this CPU.

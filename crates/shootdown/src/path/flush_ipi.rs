@@ -34,6 +34,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     /// methods where this CPU's state is consistent.
     #[inline]
     pub fn handle_flush_ipi(&self) {
+        self.refuse_in_user();
         // The bell has nearly always been rung, so that its word is written next. Without the hint,
         // the load fetches the line, and the write that begins the round fetches it again.
         self.cpu.bell.prefetch_for_ring(self.machine());

@@ -8,6 +8,7 @@ pub(crate) mod catch_up;
 pub(crate) mod switch;
 pub(crate) mod loaded;
 pub(crate) mod notify;
+pub(crate) mod user_mode;
 pub(crate) mod flush;
 pub(crate) mod flush_wait;
 pub(crate) mod flush_ipi;

@@ -47,6 +47,8 @@ pub struct Config {
     /// See [`Machine::catch_up_ceiling`](crate::Machine::catch_up_ceiling). The default is 33, not
     /// 8, because a CPU that drops a whole tag hides a mistake in catching up.
     pub catch_up_ceiling: usize,
+    /// A page of the kernel that CPUs [use on entry](crate::Machine::is_used_on_entry).
+    pub entry_page: Option<usize>,
     /// A rule that the engine breaks on this machine; `None` for none.
     pub broken: Option<Rule>,
     /// A rule that the engine breaks at one place of its source only; `None` for none.
@@ -108,6 +110,7 @@ impl Config {
         tolerates_mixed_sizes: false,
         answers: Answers::Late,
         catch_up_ceiling: 33,
+        entry_page: None,
         broken: None,
         broken_site: None,
         note_site: None,

@@ -47,6 +47,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
 
     const LIFETIME: Lifetime = P::LIFETIME;
     const TRACES: bool = P::TRACES;
+    const ISOLATES: bool = true;
 
     fn trace_clock_ns(&self) -> u64 {
         self.trace_clock_ns.fetch_add(1, Relaxed)
@@ -123,6 +124,10 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn answers_early(&self) -> bool {
         self.config.answers != Answers::Late
+    }
+    fn is_used_on_entry(&self, extent: Extent) -> bool {
+        let entry_page = self.config.entry_page;
+        entry_page.is_some_and(|page| extent.covers((page as u64) << 12))
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {

@@ -226,6 +226,18 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.kernel.free(page);
     }
 
+    /// Replaces the kernel's page tables. Flush the old ones with
+    /// [`Extent::freeing_tables`](crate::Extent::freeing_tables) before you free them.
+    pub fn unhook_kernel_tables(&self) {
+        self.kernel.unhook_tables();
+    }
+
+    /// Frees the kernel's page tables that were unhooked first. Walks of them from now on are
+    /// counted in [`freed_table_walks`](Self::freed_table_walks).
+    pub fn free_kernel_tables(&self) {
+        self.kernel.free_tables();
+    }
+
     /// Sum of the statistics of all CPUs.
     pub fn total_stats(&self) -> CpuStats {
         let mut total = CpuStats::default();

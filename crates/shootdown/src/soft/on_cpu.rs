@@ -65,11 +65,29 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
         machine.count_walk(machine.tlb(|tlb| tlb.speculate(&machine.tables)));
     }
 
-    /// Takes the flush interrupt, if it was sent.
+    /// Walks the kernel's page tables as speculation may at any moment, in user mode too. A walk of
+    /// freed tables is counted.
+    pub fn speculate_in_kernel(&self) {
+        P::set_cpu(self.cpu);
+        let machine = self.engine.machine();
+        machine.count_walk(machine.tlb(|tlb| tlb.speculate_in_kernel(&machine.kernel)));
+    }
+
+    /// Takes the flush interrupt, if it was sent. From user mode, the CPU enters the kernel, and
+    /// then user mode again.
     pub fn interrupt_point(&self) {
         let interrupt = &self.engine.machine().cpus[self.cpu.index()].interrupt;
-        if interrupt.load(Relaxed) != 0 && interrupt.swap(0, Acquire) != 0 {
-            self.pin().handle_flush_ipi();
+        if interrupt.load(Relaxed) == 0 || interrupt.swap(0, Acquire) == 0 {
+            return;
+        }
+        let pinned = self.pin();
+        let is_in_user = pinned.is_in_user();
+        if is_in_user {
+            pinned.enter_kernel();
+        }
+        pinned.handle_flush_ipi();
+        if is_in_user {
+            pinned.enter_user();
         }
     }
 }

@@ -135,6 +135,7 @@ pub(super) struct Tlb {
     pages: HashMap<(Tag, usize), Translation>,
     kernel_pages: HashMap<usize, Translation>,
     upper: HashMap<Tag, Upper>,
+    kernel_upper: Option<Upper>,
 }
 
 impl Tlb {
@@ -166,6 +167,12 @@ impl Tlb {
         }
         let cached = self.upper.get(&self.tag);
         cached.is_some_and(|&upper| table(tables, upper.root).has_freed(upper))
+    }
+
+    /// As [`speculate`](Self::speculate), with the kernel's table.
+    pub(super) fn speculate_in_kernel<P: Platform>(&mut self, table: &Table<P>) -> bool {
+        let cached = *self.kernel_upper.get_or_insert_with(|| table.upper(KERNEL));
+        table.has_freed(cached)
     }
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {
@@ -204,12 +211,16 @@ impl Tlb {
 
     pub(super) fn invalidate_kernel(&mut self, extent: Extent) {
         self.kernel_pages.retain(|&page, _| !extent.covers((page as u64) << 12));
+        if extent.frees_tables() {
+            self.kernel_upper = None;
+        }
     }
 
     pub(super) fn invalidate_all(&mut self) {
         self.pages.clear();
         self.kernel_pages.clear();
         self.upper.clear();
+        self.kernel_upper = None;
     }
 }
 

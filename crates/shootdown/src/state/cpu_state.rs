@@ -38,7 +38,7 @@ use crate::state::tag::stock::Stock;
 ///
 /// - presence and hazard pointer, which this CPU writes when it switches, and flushes read;
 /// - the bell's word, which ringing CPUs write;
-/// - the last answer, which waiters read.
+/// - the last answer, which waiters read, and whether the CPU is in user mode.
 ///
 /// They are separate, so that with many flushes at the same time, flushes and waiters read lines
 /// that rings do not invalidate.
@@ -85,10 +85,9 @@ pub(crate) struct Local<M: Machine> {
     pub(crate) cause: Cell<FlushCause>,
     /// The kernel's generation up to which this CPU's TLB is clean.
     pub(crate) kernel_generation: Cell<u64>,
-    /// Number of [renamed](crate::Tagging::Renamed) tags that this CPU has used.
-    pub(crate) renamed_tags: Cell<u64>,
-    /// The epoch of global tags for which this CPU has emptied its TLB.
-    pub(crate) tag_epoch: Cell<u64>,
+    /// If tags are global, the epoch for which this CPU has emptied its TLB. If spaces are
+    /// [renamed](crate::Tagging::Renamed), the number of tags that this CPU has used.
+    pub(crate) tag_clock: Cell<u64>,
     /// The global tags that this CPU has taken for its next spaces.
     pub(crate) stock: Stock,
     /// The last [id](crate::state::space_ids::next_id) that a thread on this CPU has given to a
@@ -108,6 +107,8 @@ pub(crate) enum Activity {
     Operation,
     /// It is in [`Machine::wait_hint`], masked, where it may only answer, or disconnect a CPU.
     Hint,
+    /// It is in user mode.
+    User,
 }
 
 // SAFETY: the cells in `local` are the only part that is not `Sync`. Only methods of `PinnedCpu`
@@ -128,8 +129,7 @@ impl<M: Machine> Local<M> {
             activity: Cell::new(Activity::Idle),
             cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
-            renamed_tags: Cell::new(0),
-            tag_epoch: Cell::new(0),
+            tag_clock: Cell::new(0),
             stock: Stock::new(),
             last_space,
             policy: NotifyPolicy::new(),

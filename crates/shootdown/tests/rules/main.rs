@@ -36,6 +36,7 @@ mod sites;
 mod stopped;
 mod system;
 mod tags;
+mod user_mode;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +55,7 @@ use shootdown::Rule;
 use shootdown::soft::Config;
 use stopped::*;
 use tags::*;
+use user_mode::*;
 
 type Program = fn(Config);
 
@@ -78,6 +80,10 @@ programs_against! {
     RegisterFence => first_switch,
     OnlineSync => come_online,
     LeaveOnlineRelease => go_offline_from_kernel,
+    EnterKernelFence | CatchUpOnEntry => enter_kernel,
+    EnterUserRelease | InUserAcquire => enter_user,
+    RingInUserForTables => free_kernel_tables_in_user,
+    RingInUserForEntry => use_entry_page,
     BumpRelease | GenerationAcquire => first_switch,
     LeaveRelease | PresenceAcquire => enter_lazy,
     BellAcquire => poll_bell,
@@ -211,8 +217,9 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 44] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 45] {
     [
+        ("enter the kernel for a while", enter_kernel_for_a_while::<W>),
         ("sleep while going offline", sleep_while_going_offline::<W>),
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),

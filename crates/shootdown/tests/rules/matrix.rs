@@ -86,6 +86,10 @@ enum Action {
     StopWhileLazy,
     /// Comes online, with a TLB that has kept its translations, and switches in.
     GoOnline,
+    /// Enters user mode, and stays there.
+    EnterUser,
+    /// Enters the kernel from user mode, in which it has been on the space.
+    EnterKernel,
 }
 
 impl Operation {
@@ -166,7 +170,7 @@ impl Operation {
 }
 
 impl Action {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::FirstSwitch,
         Self::Switch,
         Self::SwitchBack,
@@ -191,6 +195,8 @@ impl Action {
         Self::Stop,
         Self::StopWhileLazy,
         Self::GoOnline,
+        Self::EnterUser,
+        Self::EnterKernel,
     ];
 
     /// Returns `true` if CPU 1 is lazy on the space at the beginning, and does not use it again.
@@ -219,6 +225,8 @@ impl Action {
                 | Self::Poll
                 | Self::GoOffline
                 | Self::Stop
+                | Self::EnterUser
+                | Self::EnterKernel
         )
     }
 
@@ -247,6 +255,7 @@ impl Action {
             Self::SwitchBack => switch(cpu, &system.b),
             Self::GoOnline => cpu.pin().offline(),
             Self::Resume => cpu.pin().enter_lazy(),
+            Self::EnterKernel => cpu.pin().enter_user(),
             _ if self.stays_lazy() => cpu.pin().enter_lazy(),
             _ => {}
         }
@@ -256,7 +265,7 @@ impl Action {
         if self.starts_active() {
             assert_ne!(cpu.touch(0), Touch::Stale);
         }
-        if self != Self::GoOnline {
+        if !matches!(self, Self::GoOnline | Self::EnterKernel) {
             assert_ne!(cpu.touch_kernel(0), Touch::Stale);
         }
         match self {
@@ -300,6 +309,8 @@ impl Action {
             }
             Self::GoOffline | Self::GoOfflineFromLazy => return cpu.pin().offline(),
             Self::Stop | Self::StopWhileLazy => return stop(system, cpu),
+            Self::EnterUser => return cpu.pin().enter_user(),
+            Self::EnterKernel => cpu.pin().enter_kernel(),
             Self::GoOnline => {
                 cpu.pin().online();
                 assert_ne!(cpu.touch_kernel(0), Touch::Stale);
@@ -418,6 +429,9 @@ fn run(operation: Operation, action: Action, config: Config) {
     let cpu = system.cpu(1);
     if action.goes_offline() {
         cpu.pin().online();
+    }
+    if action == Action::EnterUser {
+        cpu.pin().enter_kernel();
     }
     cpu.speculate();
     assert_ne!(cpu.touch_kernel(0), Touch::Stale);
@@ -542,6 +556,8 @@ fn matrix_fails_without_each_of_these_rules() {
     let cases = [
         (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, Config::default()),
         (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, Config::default()),
+        (Rule::EnterUserRelease, Operation::Kernel, Action::EnterUser, Config::default()),
+        (Rule::EnterKernelFence, Operation::Kernel, Action::EnterKernel, Config::default()),
         (Rule::LeaveRelease, Operation::Batch, Action::SwitchAway, Config::default()),
         (Rule::SwitchFence, Operation::Page, Action::SwitchBack, Config::default()),
         (Rule::ResumeFence, Operation::Page, Action::Resume, Config::default()),

@@ -443,7 +443,7 @@ pub(crate) fn flush_kernel<const W: usize>(config: Config) {
 }
 
 /// Unmaps page 0 of the kernel and sends the flush.
-fn unmap_kernel<'e, const W: usize>(
+pub(crate) fn unmap_kernel<'e, const W: usize>(
     system: &System<W>,
     cpu: &Cpu<'e, W>,
 ) -> Pending<'e, Machine<W>> {
@@ -452,7 +452,10 @@ fn unmap_kernel<'e, const W: usize>(
 }
 
 /// As [`System::conclude`], for page 0 of the kernel.
-fn conclude_kernel<const W: usize>(system: &System<W>, pending: Pending<'_, Machine<W>>) {
+pub(crate) fn conclude_kernel<const W: usize>(
+    system: &System<W>,
+    pending: Pending<'_, Machine<W>>,
+) {
     let cpu = system.cpu(1);
     cpu.interrupt_point();
     finish(pending);

@@ -10,8 +10,9 @@ use Ordering::{AcqRel, Acquire, Release};
 rules! {
     /// A flush fences after it bumps the generation, before it reads the cpumask and presence.
     /// Pairs with [`SwitchFence`](Self::SwitchFence), [`ResumeFence`](Self::ResumeFence),
-    /// [`RegisterFence`](Self::RegisterFence) and [`OnlineSync`](Self::OnlineSync). Without: the
-    /// flush does not find the CPU present, and the CPU reads the old generation.
+    /// [`RegisterFence`](Self::RegisterFence), [`OnlineSync`](Self::OnlineSync) and
+    /// [`EnterKernelFence`](Self::EnterKernelFence). Without: the flush does not find the CPU
+    /// present, and the CPU reads the old generation.
     FlushFence: Fence,
     /// A CPU that switches in fences after it writes its presence, before it reads the cpumask and
     /// the generation. Pairs with [`FlushFence`](Self::FlushFence), [`TrimFence`](Self::TrimFence)
@@ -45,6 +46,16 @@ rules! {
     /// waits for a CPU outside of the set. Without: the CPU's last accesses hit a kernel page that
     /// has been freed.
     LeaveOnlineRelease: Kind::Ordering(Release),
+    /// A CPU that enters the kernel fences after it publishes so, before it reads the kernel's
+    /// generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush. Without: the
+    /// flush finds the CPU in user mode, and the CPU reads the old generation.
+    EnterKernelFence: Fence,
+    /// A CPU's last use of the kernel's pages comes before it publishes that it is in user mode.
+    /// Pairs with [`InUserAcquire`](Self::InUserAcquire): a kernel flush that skips the CPU may
+    /// free the pages. Without: the CPU's last accesses hit a page that has been freed.
+    EnterUserRelease: Kind::Ordering(Release),
+    /// The other end of [`EnterUserRelease`](Self::EnterUserRelease).
+    InUserAcquire: Kind::Ordering(Acquire),
 
     /// The bump publishes the page-table writes before it. Pairs with
     /// [`GenerationAcquire`](Self::GenerationAcquire): a CPU that has read generation n walks page
@@ -336,4 +347,13 @@ rules! {
     FlushOnOnline: Step,
     /// A kernel flush rings every CPU that is online.
     RingOnline: Step,
+    /// A CPU that enters the kernel compares the kernel's generation.
+    CatchUpOnEntry: Step,
+    /// A kernel flush that frees tables also rings the CPUs that are in user mode. Without: such a
+    /// CPU walks a freed table.
+    RingInUserForTables: Step,
+    /// A kernel flush of pages that are [used on entry](crate::Machine::is_used_on_entry) also
+    /// rings the CPUs that are in user mode. Without: the CPU's entry path uses a page that has
+    /// been freed, before it catches up.
+    RingInUserForEntry: Step,
 }

@@ -109,6 +109,31 @@
 //!                                                clear the bit          (LeaveOnlineRelease)
 //! ```
 //!
+//! # CPUs in user mode
+//!
+//! A CPU in user mode uses no page of the kernel that is ever flushed. A kernel flush does not
+//! interrupt it, and it catches up when it enters the kernel:
+//!
+//! ```text
+//!   flush of the kernel's pages                  enter the kernel
+//!   ───────────────────────────                  ────────────────
+//!   clear the entry                              in user := no
+//!   kernel's generation += 1                     full fence             (EnterKernelFence)
+//!   full fence             (FlushFence)          read the kernel's generation
+//!   read in user           (InUserAcquire)       it has missed flushes → catch up
+//!   no → ring                                                           (CatchUpOnEntry)
+//!   yes → free the page                          …
+//!                                                enter user mode
+//!                                                ───────────────
+//!                                                last use of the page
+//!                                                in user := yes         (EnterUserRelease)
+//! ```
+//!
+//! Speculation in user mode may still walk the kernel's tables, so a flush that frees tables rings
+//! such CPUs as well ([`RingInUserForTables`](Rule::RingInUserForTables)). So does a flush of what
+//! the entry path uses before the CPU has caught up
+//! ([`RingInUserForEntry`](Rule::RingInUserForEntry)).
+//!
 //! # The log
 //!
 //! Entry `n % 16` of a space's log belongs to the CPU that logs generation `n`. That CPU may be

@@ -41,6 +41,7 @@ use crate::parts::bell::BellState;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::hazard::Hazard;
 use crate::parts::presence::Presence;
+use crate::path::user_mode::IN_KERNEL;
 use crate::state::cpu_state::Activity;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
@@ -95,6 +96,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
         // It may have stopped in the middle of an operation, which never ends.
         local.activity.set(Activity::Idle);
         local.policy.outstanding.set(0);
+        // Relaxed: the CPU is out of the online set before it comes back.
+        self.cpu.bell.owned.0.in_user.store(IN_KERNEL, Relaxed);
         // Relaxed: no walk of the CPU goes on.
         self.cpu.walks.store(0, Relaxed);
         // In the middle of a round, the handler may have dropped its reference already, and not yet

@@ -26,8 +26,16 @@ use crate::base::rules::Rule;
 pub(crate) struct Bell<M: Memory> {
     /// Number of rounds that have begun, times [`ROUND`], plus the flags below.
     rung: CachePadded<M::Word>,
+    pub(crate) owned: CachePadded<Owned<M>>,
+}
+
+/// The words that only the bell's owner writes.
+pub(crate) struct Owned<M: Memory> {
     /// Number of the last round that is done.
-    answered: CachePadded<M::Word>,
+    answered: M::Word,
+    /// Whether the owner is in user mode, where flushes of the kernel do not ring: see
+    /// `path/user_mode`. It is here because this line has room.
+    pub(crate) in_user: M::Word,
 }
 
 /// A CPU has rung, and no round has begun since.
@@ -112,7 +120,7 @@ impl<M: Memory<Word = AtomicU64>> Bell<M> {
     pub(crate) const fn new() -> Self {
         Self {
             rung: CachePadded(AtomicU64::new(DISCONNECTED)),
-            answered: CachePadded(AtomicU64::new(0)),
+            owned: CachePadded(Owned { answered: AtomicU64::new(0), in_user: AtomicU64::new(0) }),
         }
     }
 }
@@ -121,7 +129,7 @@ impl<M: Memory> Default for Bell<M> {
     fn default() -> Self {
         Self {
             rung: CachePadded(M::Word::new(DISCONNECTED)),
-            answered: CachePadded(M::Word::new(0)),
+            owned: CachePadded(Owned { answered: M::Word::new(0), in_user: M::Word::new(0) }),
         }
     }
 }
@@ -170,7 +178,7 @@ impl<M: Memory> Bell<M> {
     /// round began. The bell stays attended.
     #[inline]
     pub(crate) fn end_round(&self, machine: &M, round: Round) {
-        self.answered.0.store(round.0 / ROUND, order(machine, Rule::AnswerRelease));
+        self.owned.0.answered.store(round.0 / ROUND, order(machine, Rule::AnswerRelease));
     }
 
     /// Stops attending to the bell, unless a CPU has rung since the last round began. Then this
@@ -264,7 +272,7 @@ impl<M: Memory> Bell<M> {
     /// Hints that the caller will soon [look for an answer](Self::has_answered).
     #[inline]
     pub(crate) fn prefetch_answer(&self, machine: &M) {
-        machine.prefetch(&self.answered.0);
+        machine.prefetch(&self.owned.0.answered);
     }
 
     /// The round that satisfies every CPU that has rung so far; `None` if they are satisfied
@@ -284,7 +292,7 @@ impl<M: Memory> Bell<M> {
     /// Returns `true` if the ticket's round is done. See [`Rule::WaitAcquire`].
     #[inline]
     pub(crate) fn has_answered(&self, machine: &M, ticket: Ticket) -> bool {
-        self.answered.0.load(order(machine, Rule::WaitAcquire)) >= ticket.0
+        self.owned.0.answered.load(order(machine, Rule::WaitAcquire)) >= ticket.0
     }
 
     /// Requests that the owner wakes waiters when it next leaves the bell. Returns `false` if the
@@ -332,7 +340,7 @@ impl<M: Memory> Bell<M> {
     /// The state of the bell, for a report. It may be outdated by the time that it is returned.
     pub(crate) fn state(&self) -> BellState {
         // Relaxed: for reports, and for a CPU that has acquired the last accesses of the owner.
-        let (found, answered) = (self.rung.0.load(Relaxed), self.answered.0.load(Relaxed));
+        let (found, answered) = (self.rung.0.load(Relaxed), self.owned.0.answered.load(Relaxed));
         match found {
             _ if found & DISCONNECTED != 0 => BellState::Disconnected,
             _ if found / ROUND != answered => BellState::Answering,

@@ -14,7 +14,8 @@ use crate::state::pinned_cpu::PinnedCpu;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of the kernel's own translations, global ones included, on every CPU that
-    /// is online, because idle CPUs also run the kernel.
+    /// is online, because idle CPUs also run the kernel. A CPU that has [entered user
+    /// mode](Self::enter_user) is left alone, and catches up when it enters the kernel.
     ///
     /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
@@ -56,6 +57,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if !machine.breaks(Rule::RingOnline) {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
+            self.skip_in_user(extents, &mut pending.waiting);
         }
         self.ring_online(pending);
         self.catch_up_with_kernel();

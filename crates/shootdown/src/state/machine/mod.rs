@@ -90,6 +90,11 @@ pub unsafe trait Machine: Memory {
     /// promises.
     const CHECKS: bool = false;
 
+    /// `true` if CPUs may [enter user mode](crate::PinnedCpu::enter_user), where flushes of the
+    /// kernel's translations do not interrupt them. Such a flush then reads one more word of each
+    /// CPU. If `false`, the compiler removes that.
+    const ISOLATES: bool = false;
+
     /// The engine's state of `cpu`, wherever the kernel has placed it: an array, a per-CPU area.
     fn state(&self, cpu: CpuId) -> &CpuState<Self>;
 
@@ -278,6 +283,19 @@ pub unsafe trait Machine: Memory {
     /// one by one.
     #[inline]
     fn traps_stale_writes(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if a CPU may use a kernel page of `extent` after it has [entered user
+    /// mode](crate::PinnedCpu::enter_user), or before it has [entered the
+    /// kernel](crate::PinnedCpu::enter_kernel): entry code, its stacks and tables, the state of its
+    /// CPUs, handlers of NMIs. A flush of such a page interrupts CPUs in user mode as well. The
+    /// default is `false`: such pages are never flushed.
+    ///
+    /// Called only if the machine [isolates](Self::ISOLATES) CPUs.
+    #[inline]
+    fn is_used_on_entry(&self, extent: Extent) -> bool {
+        let _ = extent;
         false
     }
 

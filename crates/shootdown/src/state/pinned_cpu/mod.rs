@@ -118,9 +118,17 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn begin(&self) -> Operation<'e> {
         let operation = self.begin_nested();
         if is_checked::<M>() && operation.before != Activity::Idle {
-            refuse_operation(self.id);
+            refuse_operation(self.id, operation.before);
         }
         operation
+    }
+
+    /// Panics if the machine is [checked](is_checked), and this CPU is in user mode.
+    #[inline(always)]
+    pub(crate) fn refuse_in_user(&self) {
+        if M::ISOLATES && is_checked::<M>() && self.local().activity.get() == Activity::User {
+            refuse_operation(self.id, Activity::User);
+        }
     }
 
     /// Begins an operation that may be within [`Machine::wait_hint`].
@@ -277,7 +285,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn refuse_operation(CpuId(cpu): CpuId) -> ! {
+fn refuse_operation(CpuId(cpu): CpuId, before: Activity) -> ! {
+    assert_ne!(before, Activity::User, "CPU {cpu} is in user mode: call `enter_kernel` first");
     panic!(
         "CPU {cpu} is in an operation of the engine already: an interrupt that uses the engine was \
          not masked, or a method of `Machine` called the engine"

@@ -121,7 +121,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         // This CPU runs the space without an ASID, so it reserves none in the next epoch.
-        let epoch = self.cpu.choose_none(self.machine(), self.local().tag_epoch.get());
+        let epoch = self.cpu.choose_none(self.machine(), self.local().tag_clock.get());
         self.empty_for(epoch);
         Chosen { tag: Tag::KERNEL, cached }
     }
@@ -150,10 +150,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Empties the TLB if this CPU has not done so in `epoch`. Returns `true` if it did.
     fn empty_for(&self, epoch: u64) -> bool {
-        if self.local().tag_epoch.get() >= epoch {
+        if self.local().tag_clock.get() >= epoch {
             return false;
         }
-        self.local().tag_epoch.set(epoch);
+        self.local().tag_clock.set(epoch);
         self.empty_tlb();
         true
     }
@@ -272,7 +272,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let tags = self.engine.tags();
             tags.users.insert(self.id);
             // Relaxed: if the epoch is over already, the TLB is emptied once more.
-            self.local().tag_epoch.set(tags.epoch.load(Relaxed));
+            self.local().tag_clock.set(tags.epoch.load(Relaxed));
         }
     }
 

@@ -33,8 +33,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if count == 0 {
             return Tag::KERNEL;
         }
-        let taken = self.local().renamed_tags.get();
-        self.local().renamed_tags.set(taken + 1);
+        let taken = self.local().tag_clock.get();
+        self.local().tag_clock.set(taken + 1);
         counters.tags_taken.add_unshared(1);
         if taken != 0 && taken % count == 0 {
             counters.rollovers.add_unshared(1);
