@@ -40,6 +40,7 @@ const PROGRAMS: &[&str] = &[
      unmap 0.0, unmap-table 0.1",
     "run 0, run 1, run 2, run 3 | run 1, run 2, run 3, run 0 | run 2, run 3, unmap 0.0",
     "trim-cpumask 0, unmap 0.0 | run 0, run 1, run 0 | run 0, leave, trim-cpumask 0, run 0",
+    "stay-in-user, run 0, stay-in-user | unmap-kernel 0, unmap-kernel 1, unmap-kernel-table",
 ];
 
 /// The machines: the first is the most frequent one.

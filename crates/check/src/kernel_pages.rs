@@ -11,6 +11,9 @@ use crate::hardware::{Completion, Entry, Violation};
 use crate::memory::Memory;
 use crate::profile::{Erratum, Invalidations, Profile, UpperLevels};
 
+/// The page that a CPU uses when it enters the kernel from user mode, before it catches up.
+pub(crate) const ENTRY_PAGE: usize = 1;
+
 /// A page, its entry, and the incarnation of the entry's frame at that time.
 type CachedPage = (usize, Entry, u32);
 
@@ -43,6 +46,9 @@ pub(crate) struct KernelPages {
     unpublished: Vec<Vec<CachedPage>>,
     /// The online CPUs, one bit each, and the device if it is attached.
     online: u128,
+    /// The CPUs that are in user mode, one bit each, and use [`ENTRY_PAGE`] only. They may walk the
+    /// table.
+    in_user: u128,
     /// The CPUs that have used a tag, one bit each.
     tagged: u64,
     broadcasts: Vec<Broadcast>,
@@ -79,6 +85,7 @@ impl KernelPages {
             absent: vec![0; cpus],
             unpublished: vec![Vec::new(); cpus],
             online: 0,
+            in_user: 0,
             tagged: 0,
             broadcasts: Vec::new(),
         }
@@ -108,6 +115,11 @@ impl KernelPages {
 
     pub(crate) fn set_online(&mut self, cpu: usize, is_online: bool) -> Option<Violation> {
         self.online = self.online & !(1 << cpu) | u128::from(is_online) << cpu;
+        self.check()
+    }
+
+    pub(crate) fn set_in_user(&mut self, cpu: usize, is_in_user: bool) -> Option<Violation> {
+        self.in_user = self.in_user & !(1 << cpu) | u128::from(is_in_user) << cpu;
         self.check()
     }
 
@@ -350,7 +362,9 @@ impl KernelPages {
             let is_old = |&&(_, entry, incarnation): &&(usize, Entry, u32)| {
                 incarnation != self.incarnations[entry.target()]
             };
-            let &(page, ..) = self.cached[cpu].iter().find(is_old)?;
+            let is_in_user = self.in_user >> cpu & 1 == 1;
+            let is_used = |&&(page, ..): &&CachedPage| !is_in_user || page == ENTRY_PAGE;
+            let &(page, ..) = self.cached[cpu].iter().filter(is_used).find(is_old)?;
             Some(Violation::UsesReusedKernel { cpu, page })
         })
     }
@@ -361,8 +375,8 @@ impl Hash for KernelPages {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { is_table_free, walkers, walkers_since, unlinked, .. } = self;
         let Self { incarnations, cached, since_complete, absent, .. } = self;
-        let Self { unpublished, online, tagged, broadcasts, .. } = self;
-        (is_table_free, walkers, walkers_since, unlinked, online, tagged).hash(state);
+        let Self { unpublished, online, in_user, tagged, broadcasts, .. } = self;
+        (is_table_free, walkers, walkers_since, unlinked, online, in_user, tagged).hash(state);
         (incarnations, cached, since_complete, absent, unpublished, broadcasts).hash(state);
     }
 }

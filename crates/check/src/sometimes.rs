@@ -16,6 +16,8 @@ pub enum Sometimes {
     NotifiedNone,
     /// A flush did not interrupt a CPU because it was lazy.
     SkippedLazy,
+    /// A flush of the kernel did not interrupt a CPU because it was in user mode.
+    SkippedInUser,
     /// A ring sent no interrupt because one was pending already.
     Coalesced,
     /// A CPU freed a space that another CPU had retired.
@@ -58,12 +60,13 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 23] = [
+const TEXTS: [(Sometimes, &str); 24] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
     (Sometimes::NotifiedNone, "flushed without notifying another CPU"),
     (Sometimes::SkippedLazy, "did not interrupt a lazy CPU"),
+    (Sometimes::SkippedInUser, "did not interrupt a CPU in user mode for the kernel"),
     (Sometimes::Coalesced, "found an interrupt pending already"),
     (Sometimes::HandedOff, "freed a space that another CPU had retired"),
     (Sometimes::FlushedBatched, "flushed a page whose flush waited in a batch"),

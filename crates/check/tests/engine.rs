@@ -75,6 +75,10 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]],
     [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]],
     [&[Run(0), OfflineOnline], &[UnmapAsleep(0, 0)]],
+    [&[StayInUser], &[UnmapKernel(0)]],
+    [&[StayInUser], &[UnmapKernel(1)]],
+    [&[StayInUser], &[UnmapKernelTable]],
+    [&[Run(0), StayInUser], &[Unmap(0, 0)]],
 ];
 
 #[test]
@@ -366,6 +370,10 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),
     (Rule::PublishTables, Profile::ARM64, [&[UnmapKernel(0)], &[]]),
     (Rule::OnlineSync, Profile::ARM64, [&[OfflineOnline], &[UnmapKernel(0)]]),
+    (Rule::EnterKernelFence, Profile::X86, [&[StayInUser], &[UnmapKernel(0)]]),
+    (Rule::CatchUpOnEntry, Profile::X86, [&[StayInUser], &[UnmapKernel(0)]]),
+    (Rule::RingInUserForTables, Profile::X86, [&[StayInUser], &[UnmapKernelTable]]),
+    (Rule::RingInUserForEntry, Profile::X86, [&[StayInUser], &[UnmapKernel(1)]]),
     (Rule::KeepRequest, Profile::X86, [&[Run(0), Stop], &[Unmap(0, 0)]]),
     (Rule::WaitForWalks, Profile::X86, [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]]),
     (Rule::WaitForWalks, Profile::ARM64, [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]]),

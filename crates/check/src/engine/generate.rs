@@ -4,11 +4,11 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Eight
+/// The operations of short programs, each on one of two spaces and on pages of one table. Nine
 /// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
 /// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::TrimCpumask`], [`Op::FlushWalkers`],
-/// [`Op::Attach`], [`Op::Stop`] and [`Op::UnmapKernelTable`] have too many states to search in
-/// combination with every other operation.
+/// [`Op::Attach`], [`Op::Stop`], [`Op::StayInUser`] and [`Op::UnmapKernelTable`] have too many
+/// states to search in combination with every other operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),
@@ -95,6 +95,7 @@ impl Programs {
                 38 => Op::TrimCpumask(space),
                 39 => Op::Pin(space),
                 40 => Op::Reap,
+                41 if page < SLOTS => Op::StayInUser,
                 41 => Op::Attach(space),
                 42 if page < SLOTS => Op::StopInWalk(space, page),
                 42 => Op::Stop,

@@ -78,6 +78,8 @@ pub enum Op {
     Retire(usize),
     /// Goes offline, and comes back online.
     OfflineOnline,
+    /// Is in user mode for a while, where flushes of the kernel's pages do not interrupt it.
+    StayInUser,
 }
 
 impl Op {
@@ -143,6 +145,7 @@ impl Op {
             Self::UnmapKernelTable => "unmaps the kernel's page table".to_owned(),
             Self::Retire(space) => format!("retires space {space}"),
             Self::OfflineOnline => "goes offline, and comes back".to_owned(),
+            Self::StayInUser => "is in user mode, without interrupts for the kernel".to_owned(),
         }
     }
 
@@ -176,6 +179,7 @@ impl Op {
             Self::UnmapKernelTable => ("unmap-kernel-table", None, None),
             Self::Retire(space) => ("retire", Some(space), None),
             Self::OfflineOnline => ("offline-online", None, None),
+            Self::StayInUser => ("stay-in-user", None, None),
         }
     }
 }
@@ -246,6 +250,7 @@ impl FromStr for Op {
             ("unmap-kernel-table", []) => Self::UnmapKernelTable,
             ("retire", &[space]) => Self::Retire(space),
             ("offline-online", []) => Self::OfflineOnline,
+            ("stay-in-user", []) => Self::StayInUser,
             _ => return Err(unknown()),
         };
         let (_, space, page) = op.parts();
@@ -322,10 +327,10 @@ mod tests {
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
                     flush-walkers 0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
-                    unmap-kernel-table, stop-in-walk 1.0, retire 2, reap";
+                    unmap-kernel-table, stop-in-walk 1.0, stay-in-user, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 26);
+        assert_eq!(programs.len(), 27);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

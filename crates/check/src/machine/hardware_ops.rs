@@ -501,6 +501,12 @@ impl HostileMachine {
         self.kernel_pages(|kernel, _, cpu| kernel.set_online(cpu, is_online));
     }
 
+    /// Sets whether the calling CPU is in user mode without interrupts for the kernel. There, it
+    /// uses only the kernel page of its entry path, and pages that are never flushed.
+    pub fn set_in_user(&self, is_in_user: bool) {
+        self.kernel_pages(|kernel, _, cpu| kernel.set_in_user(cpu, is_in_user));
+    }
+
     /// Announces the calling CPU's new use of spaces.
     pub fn set_use(&self, space_use: SpaceUse) {
         let (memory, cpu) = (self.memory.borrow(), self.cpu());

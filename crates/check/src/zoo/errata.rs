@@ -1,9 +1,10 @@
 //! Processors that break the guarantees of their architecture, under kernels without a workaround.
 
 use super::{
-    Bug, Stage, nothing, unmap_interrupt_and_reuse, use_the_space, uses_foreign, uses_stale,
+    Bug, Stage, nothing, unmap_interrupt_and_reuse, use_the_space, uses_foreign,
+    uses_kernels_stale, uses_stale,
 };
-use crate::hardware::{Entry, OnLoad, Violation};
+use crate::hardware::{Entry, OnLoad};
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
 use crate::profile::Profile;
 
@@ -47,7 +48,7 @@ pub(super) const BUGS: &[Bug] = &[
         story: "With PCIDs, INVLPG does not invalidate a global page: a CPU goes on using a page \
                 that the kernel has unmapped.",
         profile: Profile::X86_INVLPG,
-        finds: |violation| matches!(violation, Violation::UsesReusedKernel { .. }),
+        finds: uses_kernels_stale,
         has_kernel_table: true,
         cpus: &[use_the_kernel_and_the_space, unmap_a_kernel_page],
         handler: invalidate_the_kernel_page,

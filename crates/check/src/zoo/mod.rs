@@ -9,6 +9,7 @@ mod errata;
 mod frames;
 mod guests;
 mod hardware;
+mod isolated;
 mod marks;
 mod presence;
 mod reclaim;
@@ -86,6 +87,7 @@ impl Bug {
             hardware::BUGS,
             errata::BUGS,
             guests::BUGS,
+            isolated::BUGS,
         ];
         kinds.into_iter().flatten()
     }
@@ -336,6 +338,10 @@ fn handle_by_invalidating(stage: &Stage) {
 
 const fn uses_stale(violation: Violation) -> bool {
     matches!(violation, Violation::UsesFlushed { .. } | Violation::UsesReused { .. })
+}
+
+const fn uses_kernels_stale(violation: Violation) -> bool {
+    matches!(violation, Violation::UsesReusedKernel { .. })
 }
 
 const fn walks_freed(violation: Violation) -> bool {

@@ -18,6 +18,7 @@ use shootdown::{
 use super::{Config, Fault, Tags};
 use crate::hardware::{self, PAGES, SLOTS};
 use crate::history::LineKind;
+use crate::kernel_pages::ENTRY_PAGE;
 use crate::machine::{
     CheckWord, HostileMachine, WalkCaches, complete_accesses, fence, publish, with_machine,
 };
@@ -228,6 +229,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         COUNTED => Lifetime::Counted,
         _ => panic!("there are three lifetime policies"),
     };
+    const ISOLATES: bool = true;
 
     fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[Self::cpu_of(cpu)]
@@ -320,6 +322,10 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     }
     fn answers_early(&self) -> bool {
         with_machine(|machine| machine.profile().answers_early)
+    }
+    fn is_used_on_entry(&self, extent: Extent) -> bool {
+        // A flush that frees tables interrupts these CPUs anyway, so that only that rule is tested.
+        covers(extent, ENTRY_PAGE) && !extent.frees_tables()
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {

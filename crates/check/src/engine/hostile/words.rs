@@ -57,7 +57,7 @@ const ENGINE_WORDS: [&str; 13] = [
     "pinned ASIDs",
 ];
 
-const CPU_WORDS: [&str; 11] = [
+const CPU_WORDS: [&str; 12] = [
     "presence",
     "hazard",
     "seen generation",
@@ -68,5 +68,6 @@ const CPU_WORDS: [&str; 11] = [
     "walks",
     "bell",
     "acknowledgement",
+    "user mode",
     "last space id",
 ];

@@ -6,6 +6,7 @@ mod free_list;
 mod batches;
 mod discards;
 mod tables;
+mod user_mode;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -66,6 +67,8 @@ struct Kernel<'p, const LIFETIME: u8, const WORDS: usize> {
     fault: Option<Fault>,
     /// The space of the thread that each CPU runs.
     current: Vec<Cell<Option<usize>>>,
+    /// Whether each CPU is in user mode without interrupts for the kernel.
+    in_user: Vec<Cell<bool>>,
 }
 
 #[derive(Debug)]
@@ -135,7 +138,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let current = (0..config.cpus).map(|_| Cell::new(None)).collect();
         let pages = KernelTable::new(machine);
         let fault = config.fault;
-        let kernel = Self { engine, spaces, pages, programs: ops, fault, current };
+        let in_user = vec![Cell::new(false); config.cpus];
+        let kernel = Self { engine, spaces, pages, programs: ops, fault, current, in_user };
         for cpu in 0..config.cpus {
             machine.as_cpu(cpu, || {
                 kernel.pinned(PinnedCpu::online);
@@ -195,6 +199,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::UnmapKernelTable => self.unmap_kernel_table(),
             Op::Retire(space) => self.retire(space),
             Op::OfflineOnline => self.go_offline_and_come_back(),
+            Op::StayInUser => self.stay_in_user(),
         }
         if !matches!(op, Op::Run(_)) {
             op.spaces().for_each(|space| self.has_used(space));
@@ -564,12 +569,13 @@ impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WOR
             (stats.rings_coalesced, Sometimes::Coalesced),
             (stats.skipped_lazy, Sometimes::SkippedLazy),
             (stats.broadcasts_sent, Sometimes::Broadcast),
+            (stats.skipped_in_user, Sometimes::SkippedInUser),
         ];
         let reached = reached.into_iter().filter(|&(count, _)| count > 0);
         with_machine(|machine| reached.for_each(|(_, what)| machine.reach(what)));
     }
-    fn handle_interrupt(&self, _: usize) {
-        self.pinned(PinnedCpu::handle_flush_ipi);
+    fn handle_interrupt(&self, cpu: usize) {
+        self.pinned(|pin| self.in_kernel(cpu, pin, |pin| pin.handle_flush_ipi()));
         self.engine.machine().note_interrupt();
     }
 }
