@@ -37,6 +37,10 @@ class Cpu:
     """The kernel's generation that the CPU has loaded, and that with which its TLB has caught up."""
     kernel_counted: int = 0
     """The kernel's generation that the CPU has counted."""
+    enters: bool = False
+    """It has entered the kernel from user mode, and not loaded the kernel's generation."""
+    entered: bool = False
+    """It has done so in this operation."""
     kernel_fresh: bool = True
     """The kernel's generation was loaded in this round."""
     seen: bool = False
@@ -45,6 +49,8 @@ class Cpu:
     issued: bool = False
     marked: bool = False
     """A hazard pointer that the CPU has dropped was marked, or counted: it must drop a reference."""
+    dropped: bool = False
+    """Its handler has dropped a reference, before the hazard pointer."""
     references: set[int | None] = field(default_factory=set)
     """Spaces of which it has counted a reference of its own."""
     last: bool = False
@@ -74,6 +80,8 @@ FENCED_BEFORE: list[tuple[str, Callable[[Event], bool], Callable[[Event], bool]]
     ("the pin", lambda e: e.kind == "store" and e.word == "pinned ASIDs" and e.value != 0,
         lambda e: e.kind == "load" and e.word == "ASID epoch"),
     ("a device", lambda e: is_counted(e, "ASID", 0xFF0000) or is_counted(e, "phase", 0x1FE), lambda e: e.text.startswith("attaches")),
+    ("its entry into the kernel", lambda e: is_own(e, "user mode") and e.kind == "store" and e.value == 0,
+        lambda e: e.kind == "load" and e.word == "generation" and e.of is None),
     ("its entry into the users", lambda e: e.text.startswith("sets in ASID users"),
         lambda e: e.kind == "root" and "tag" in e.more),
     ("the proposed ASID", lambda e: e.kind == "load" and e.word == "ASID" and bool(e.value >> 24 & 1),
@@ -105,8 +113,8 @@ def disconnects(event: Event) -> bool:
 
 def is_scan(event: Event) -> bool:
     """Loads that look for the CPUs which a flush must notify."""
-    return is_others(event, "presence", "hazard",
-        "walks") or event.kind == "load" and (event.word.startswith("set") or event.word in ("phase", "online set"))
+    return is_others(event, "presence", "hazard", "walks",
+        "user mode") or event.kind == "load" and (event.word.startswith("set") or event.word in ("phase", "online set"))
 
 
 class Duties:
@@ -172,12 +180,16 @@ class Duties:
                 cpu.counts = not self.broadcasts
                 cpu.kernel_counted = 0 if self.broadcasts else event.value
             elif event.kind == "load":
-                cpu.kernel_loaded, cpu.kernel_fresh = event.value, True
+                cpu.kernel_loaded, cpu.kernel_fresh, cpu.enters = event.value, True, False
         elif event.kind in ("kernel pages", "everything"):
             cpu.kernel_seen = max(cpu.kernel_seen, cpu.kernel_loaded)
         elif event.kind == "load" and event.word == "online set" and cpu.counts:
             cpu.counts = False
             cpu.owed |= {other for other in range(self.run.cpus) if event.value >> other & 1 and other != event.cpu}
+        elif is_others(event, "user mode") and event.value:
+            cpu.owed.discard(event.of)
+        elif is_own(event, "user mode") and event.kind == "store":
+            cpu.enters = cpu.entered = not event.value
         elif is_own(event, "bell") and event.text.startswith("adds to"):
             cpu.kernel_fresh = bool(event.value & DISCONNECTED)
         elif is_own(event, "acknowledgement") and event.kind == "store" and not self.broadcasts:
@@ -232,8 +244,10 @@ class Duties:
         elif event.kind == "modify" and event.word == "hypervisor" and event.value & RUNG_AWAY:
             cpu.owed.discard(of)
         if is_own(event, "hazard") and event.kind == "modify" and not event.value & 1:
-            cpu.marked = bool(event.before & 1) or event.before // 16 - 1 in cpu.references
+            cpu.marked = (bool(event.before & 1) or event.before // 16 - 1 in cpu.references) and not cpu.dropped
+            cpu.dropped = False
         elif event.kind == "modify" and event.word == "references":
+            cpu.dropped = not cpu.marked and event.before - event.value == 1
             cpu.marked = False
             cpu.references = cpu.references | {of} if event.value > event.before else cpu.references - {of}
         return None
@@ -259,8 +273,10 @@ class Duties:
             "a flush is not counted": cpu.uncounted,
             "a flush of the kernel has not read who is online": cpu.counts,
             "a flush of the kernel has not invalidated here": cpu.kernel_counted > cpu.kernel_seen,
+            "it has entered the kernel, and not caught up": cpu.enters or cpu.entered and cpu.kernel_loaded > cpu.kernel_seen,
             "an entry of the log is not complete": cpu.unwritten,
             "devices have not invalidated": cpu.devices,
         }
         cpu.counted.clear()
+        cpu.entered = False
         return next((f"{wrong}: CPU {event.cpu} {event.text}" for wrong, left in owed.items() if left), None)

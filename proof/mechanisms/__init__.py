@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..system import System
-from . import asids_invariant, away, batches, bell, broadcasts, devices, early, lifetimes, log, mask, names, online, tags
+from . import asids_invariant, away, batches, bell, broadcasts, devices, early, isolated, lifetimes, log, mask, names, online, tags
 from . import sleeping, targeting, waiting, walkers
 
 
@@ -11,7 +11,7 @@ def build_all() -> list[System]:
     return [
         targeting.build(), bell.build(), waiting.build(), sleeping.build(), log.build(), log.build_ranges(), walkers.build(), mask.build(),
         lifetimes.build(), lifetimes.build_list(),
-        online.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
+        online.build(), isolated.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
         broadcasts.build_gaps(),
         early.build(), tags.build(), tags.build_renamed(), tags.build_recycled(), asids_invariant.build(), names.build(), names.build_list(),
     ]
