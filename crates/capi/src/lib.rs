@@ -76,6 +76,8 @@ mod vcpu;
 #[cfg(all(feature = "processor", target_arch = "x86_64"))]
 mod kvm;
 mod lazy;
+#[cfg(feature = "isolation")]
+mod user_mode;
 mod stats;
 mod text;
 #[cfg(feature = "panic-handler")]
@@ -150,6 +152,8 @@ pub use trace::{
     SHOOTDOWN_CAUSE_UNMAP, SHOOTDOWN_CAUSE_UNNAMED, SHOOTDOWN_CAUSE_WALKERS,
     SHOOTDOWN_CAUSE_WRITE_BACK, WaitEvent, shootdown_because,
 };
+#[cfg(feature = "isolation")]
+pub use user_mode::{shootdown_enter_kernel, shootdown_enter_user};
 pub use vcpu::{
     shootdown_vcpu_defer_flush, shootdown_vcpu_init, shootdown_vcpu_resume, shootdown_vcpu_stop,
 };

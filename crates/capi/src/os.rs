@@ -72,6 +72,16 @@ unsafe extern "C" {
     pub fn shootdown_os_is_away(cpu: u32) -> bool;
 }
 
+#[cfg(feature = "isolation")]
+unsafe extern "C" {
+    /// Defined by the kernel, if the library was built with the feature `isolation`: returns true
+    /// if a CPU may use one of `count` kernel pages of 2^`page_shift` bytes from `address` on (all
+    /// pages, if `count` is 0) after `shootdown_enter_user`, or before `shootdown_enter_kernel`:
+    /// entry code, its stacks and tables, handlers of NMIs. A flush of these pages interrupts CPUs
+    /// in user mode as well. Return false if such pages are never flushed.
+    pub fn shootdown_os_is_used_on_entry(address: u64, count: usize, page_shift: u8) -> bool;
+}
+
 #[cfg(feature = "trace")]
 unsafe extern "C" {
     /// Defined by the kernel, like the two functions below, if the library was built with the

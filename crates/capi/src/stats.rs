@@ -22,6 +22,9 @@ pub struct CpuCounts {
     pub skipped_elsewhere: u64,
     /// CPUs that this CPU did not interrupt because they were away.
     pub skipped_away: u64,
+    /// CPUs that this CPU did not interrupt for a flush of the kernel's pages, because they were in
+    /// user mode.
+    pub skipped_in_user: u64,
     /// Rounds in which this CPU answered other CPUs.
     pub answers: u64,
     /// Invalidations of a whole tag, or of all translations.
@@ -80,6 +83,7 @@ pub extern "C" fn shootdown_cpu_stats(cpu: u32) -> CpuCounts {
         skipped_lazy: stats.skipped_lazy,
         skipped_elsewhere: stats.skipped_elsewhere,
         skipped_away: stats.skipped_away,
+        skipped_in_user: stats.skipped_in_user,
         answers: stats.answers,
         flushes_full: stats.flushes_full,
         flushes_ranged: stats.flushes_ranged,

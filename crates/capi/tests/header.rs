@@ -79,6 +79,7 @@ fn generated() -> String {
         "vcpu",
         "kvm",
         "lazy",
+        "user_mode",
         "stats",
     ] {
         sources = sources.with_src(folder.join(format!("src/{module}.rs")));

@@ -57,6 +57,11 @@ struct shootdown_cpu *shootdown_os_cpu(uint32_t number) { return &cpus[number % 
 uint32_t shootdown_os_this_cpu(void) { return this_cpu; }
 bool shootdown_os_is_away(uint32_t cpu) { return away[cpu]; }
 
+/* The second page is used on entry. */
+bool shootdown_os_is_used_on_entry(uint64_t address, size_t count, uint8_t shift) {
+    return count == 0 || (address <= 4096 && 4096 < address + ((uint64_t)count << shift));
+}
+
 void shootdown_os_ring(const uint32_t *numbers, size_t count) {
     for (size_t i = 0; i < count; i++) {
         rung[numbers[i]] = true;
@@ -251,6 +256,7 @@ static void calls_before_init(void) {
     shootdown_lazy_switched(&predictor), shootdown_lazy_entered_kernel(&predictor);
     shootdown_lazy_caught_up(&predictor), shootdown_lazy_interrupted(&predictor);
     shootdown_lazy_returned_to_user(&predictor);
+    shootdown_enter_user(), shootdown_enter_kernel();
 }
 
 static uint32_t users;
@@ -555,6 +561,33 @@ static void unmasked_wait_for_firmware(void) {
 }
 static void refused_by_firmware(void) { refuses = true, start_firmware(), expect_flush_waits(); }
 
+static unsigned kernel_flush_rings(shootdown_extent extent) {
+    uint64_t skipped = shootdown_cpu_stats(0).skipped_in_user;
+    shootdown_flush_kernel(extent, &pending);
+    bool is_rung = rung[1];
+    if (is_rung)
+        on(1), shootdown_enter_kernel(), answer(), shootdown_enter_user(), on(0);
+    shootdown_wait(&pending);
+    expect(shootdown_cpu_stats(0).skipped_in_user == skipped + !is_rung);
+    return is_rung;
+}
+static void kernel_flush_skips_user(void) {
+    start(), on(1), shootdown_enter_user(), on(0);
+    expect(!kernel_flush_rings(PAGE));
+    expect(kernel_flush_rings(shootdown_pages(4096, 1, 12)));
+    expect(!kernel_flush_rings(shootdown_pages(8192, 9, 12)));
+    expect(kernel_flush_rings(shootdown_freeing_tables(PAGE)));
+    expect(kernel_flush_rings(shootdown_whole()));
+    on(1), shootdown_enter_kernel(), on(0);
+    shootdown_flush_kernel(PAGE, &pending), expect_waits();
+}
+static void flush_in_user(void) {
+    start(), shootdown_enter_user();
+    shootdown_flush_kernel(PAGE, &pending);
+}
+static void user_in_user(void) { start(), shootdown_enter_user(), shootdown_enter_user(); }
+static void entry_in_kernel(void) { start(), shootdown_enter_kernel(), expect_flush_waits(); }
+
 static void kernel_flush_refused(void) {
     refuses = true, start_broadcasts(SHOOTDOWN_REACH_EVERYONE);
     shootdown_flush_kernel(PAGE, &pending), expect_waits();
@@ -564,6 +597,7 @@ static const char POINTER[] = "a pointer is null, or not aligned", NESTED[] = "i
 static const char FOREIGN[] = "another engine's", NO_FLUSH[] = "pending flush is not initialised";
 static const char OFFLINE[] = "an offline CPU", RETIRED[] = "the space is retired";
 static const char NOT_ADDED[] = "was not added", SENT[] = "was sent is used";
+static const char IN_USER[] = "is in user mode";
 static const char UNSENT[] = "there is no batch";
 static const char BEFORE_INIT[] = "shootdown_init comes before";
 
@@ -595,6 +629,10 @@ static const struct {
     RETURNS(handler_before_init),
     RETURNS(handler_before_online),
     RETURNS(kernel_flush_before_init),
+    RETURNS(kernel_flush_skips_user),
+    RETURNS(entry_in_kernel),
+    PANICS(flush_in_user, IN_USER),
+    PANICS(user_in_user, IN_USER),
     RETURNS(wait_for_zeroed),
     PANICS(wait_for_garbage, NO_FLUSH),
     PANICS(poll_garbage, NO_FLUSH),

@@ -87,6 +87,10 @@ void shootdown_os_wait_hint(uint32_t cpu) {
     sched_yield();
 }
 
+bool shootdown_os_is_used_on_entry(uint64_t address, size_t count, uint8_t shift) {
+    return (void)address, (void)count, (void)shift, false;
+}
+
 bool shootdown_os_is_away(uint32_t cpu) { return shootdown_vcpu_defer_flush(&cpus[cpu].vcpu); }
 
 void shootdown_os_panic(const char *message, size_t length) {

@@ -65,6 +65,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     const LIFETIME: Lifetime = K::LIFETIME;
     const TRACES: bool = K::TRACES;
     const CHECKS: bool = K::CHECKS;
+    const ISOLATES: bool = K::ISOLATES;
 
     forward! { self => self.kernel;
         fn state(cpu: CpuId) -> &CpuState<Self>;
@@ -73,6 +74,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn ring(cpus: &CpuSet<K::CpuBits>);
         fn answers_early() -> bool;
         fn is_away(cpu: CpuId) -> bool;
+        fn is_used_on_entry(extent: Extent) -> bool;
         fn invalidate_devices(space: &Space<Self>, extents: &[Extent]);
         fn reclaim(space: NonNull<Space<Self>>);
         fn wake_waiters(cpu: CpuId);

@@ -32,6 +32,9 @@ pub unsafe trait Kernel: Sync + Sized {
     /// See [`Machine::CHECKS`](shootdown::Machine::CHECKS).
     const CHECKS: bool = false;
 
+    /// See [`Machine::ISOLATES`](shootdown::Machine::ISOLATES).
+    const ISOLATES: bool = false;
+
     /// The engine's state of a CPU.
     fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>>;
 
@@ -63,6 +66,13 @@ pub unsafe trait Kernel: Sync + Sized {
     #[inline]
     fn is_away(&self, cpu: CpuId) -> bool {
         let _ = cpu;
+        false
+    }
+
+    /// See [`Machine::is_used_on_entry`](shootdown::Machine::is_used_on_entry).
+    #[inline]
+    fn is_used_on_entry(&self, extent: Extent) -> bool {
+        let _ = extent;
         false
     }
 

@@ -24,7 +24,8 @@ const STACK_UNIT: u64 = 128;
 const STACK_SPARE: u64 = 512;
 
 /// The features of the library, with a processor of ours and with the kernel's own.
-const FEATURES: [&str; 2] = ["panic-handler,processor", "panic-handler,away,broadcast,trace"];
+const FEATURES: [&str; 2] =
+    ["panic-handler,processor", "panic-handler,away,broadcast,isolation,trace"];
 
 /// A function in assembly.
 #[derive(Debug, Default)]

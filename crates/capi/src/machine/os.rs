@@ -45,6 +45,7 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     const TRACES: bool = cfg!(feature = "trace");
     /// C has no types that keep the engine's contracts.
     const CHECKS: bool = cfg!(feature = "checks");
+    const ISOLATES: bool = cfg!(feature = "isolation");
 
     #[cfg(feature = "percpu-gs")]
     #[inline(always)]
@@ -111,6 +112,14 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     fn is_away(&self, cpu: CpuId) -> bool {
         // SAFETY: the kernel defines the function without preconditions.
         unsafe { os::shootdown_os_is_away(cpu.0) }
+    }
+
+    #[cfg(feature = "isolation")]
+    fn is_used_on_entry(&self, extent: shootdown::Extent) -> bool {
+        let count = if extent.is_long() { 0 } else { extent.page_count() };
+        let shift = extent.page_size().shift();
+        // SAFETY: the kernel defines the function without preconditions.
+        unsafe { os::shootdown_os_is_used_on_entry(extent.start(), count, shift) }
     }
 
     #[cfg(feature = "trace")]
