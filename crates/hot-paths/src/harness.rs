@@ -41,6 +41,8 @@ unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     type Processor = P;
     type CpuBits = [u64; W];
 
+    const ISOLATES: bool = true;
+
     #[inline]
     fn state(&self, cpu: CpuId) -> &CpuState<Counted<P, W>> {
         &self.cpus[cpu.index()]
