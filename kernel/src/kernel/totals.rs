@@ -50,8 +50,8 @@ macro_rules! engine_stats {
 }
 
 engine_stats! {
-    interrupts_sent, rings_coalesced, skipped_lazy, skipped_elsewhere, skipped_away, answers,
-    flushes_full, flushes_ranged, pages_invalidated, caught_up_from_log, switches, switches_flushed,
-    switches_without_flush, spaces_reclaimed, tags_taken, rollovers, broadcasts_sent,
-    flushes_local,
+    interrupts_sent, rings_coalesced, skipped_lazy, skipped_elsewhere, skipped_away,
+    skipped_in_user, answers, flushes_full, flushes_ranged, pages_invalidated, caught_up_from_log,
+    switches, switches_flushed, switches_without_flush, spaces_reclaimed, tags_taken, rollovers,
+    broadcasts_sent, flushes_local,
 }

@@ -40,6 +40,7 @@ unsafe impl Kernel for FaultyKernel {
     type CpuBits = [u64; 1];
 
     const TRACES: bool = true;
+    const ISOLATES: bool = true;
 
     fn trace_clock_ns(&self) -> u64 {
         Arch::now_ns()

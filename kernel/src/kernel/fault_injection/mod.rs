@@ -49,8 +49,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
     }
     set_interrupt_handler(|interrupt| {
         if interrupt == Interrupt::Flush {
-            user::count_flush_interrupt();
-            engine::with_pinned(PinnedCpu::handle_flush_ipi);
+            user::handle_flush_interrupt();
         }
     });
     engine::with_pinned(PinnedCpu::online);

@@ -6,7 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use shootdown::{Extent, FlushCause, PinnedCpu, Root, Space};
+use shootdown::{CpuId, Extent, FlushCause, PinnedCpu, Root, Space};
 use shootdown_hw::Processor as _;
 use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
 
@@ -168,6 +168,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         reads_a_kernel_page,
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, OF_KERNEL_PAGE)],
     ),
+    active("polls-in-user-mode", polls_in_user_mode, &[(OthersKeepAll, EVERYWHERE)]),
     // Most machines drop everything when the CPU loads a root after it has woken up.
     active("sleeps-deeply", sleeps_deeply, &[]),
     active("is-given-the-tag-of-another", is_given_the_tag_of_another, &[(TagIsReused, TAGGED)]),
@@ -341,6 +342,32 @@ fn reads_a_kernel_page(memory: &mut BootMemory) -> Verdict {
     begin(Command::KeepReading(PAGE));
     scene.replace_as_kernel(memory);
     let verdict = new_or_old(user::end());
+    remove_kernel_page(memory, &scene);
+    verdict
+}
+
+/// Number of flushes while the other CPU polls: more than the log of the kernel's flushes has.
+const STORM: u64 = 200;
+
+/// Replaces a kernel page and flushes it again and again, while the other CPU polls in user mode.
+/// It must not be interrupted, and finds the new page when it has entered the kernel.
+fn polls_in_user_mode(memory: &mut BootMemory) -> Verdict {
+    let scene = Scene::with_kernel_page(memory);
+    let flag = memory.frame();
+    memory.map(scene.root, SIBLING, flag, READ_WRITE);
+    engine().machine().processor().publish();
+    let skipped = || engine().cpu(CpuId(0)).stats().skipped_in_user;
+    let (interrupts, before) = (user::flush_interrupts(), skipped());
+    begin(Command::Poll(SIBLING));
+    scene.replace_as_kernel(memory);
+    (1..STORM).for_each(|_| flush_kernel_page());
+    assert_eq!(user::flush_interrupts(), interrupts, "a flush has interrupted a CPU in user mode");
+    // A flush that is broadcast interrupts no CPU, and skips none.
+    let has_broadcasts = engine().machine().processor().broadcaster().is_some();
+    assert!(has_broadcasts || skipped() == before + STORM);
+    page::word_at(flag, 0).store(NEW, Ordering::Release);
+    user::end();
+    let verdict = new_or_old(execute(Command::Read(PAGE)));
     remove_kernel_page(memory, &scene);
     verdict
 }

@@ -11,7 +11,7 @@ use shootdown_vm::Access;
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::kernel::fault_injection::engine::{Machine, engine, with_pinned};
 use crate::kernel::fault_injection::stop;
-use crate::kernel::sync::Mutex;
+use crate::kernel::sync::{Mutex, masked};
 
 /// The CPU that executes commands.
 pub(crate) const CPU: u32 = 1;
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     KeepReading(usize),
     /// Writes a word repeatedly until [`end`].
     KeepWriting(usize),
+    /// Polls a word in user mode, without interrupts for the kernel, until the word changes.
+    Poll(usize),
     /// Switches to a space.
     Run(&'static Space<Machine>),
     /// Becomes lazy, with the space still loaded, and halts.
@@ -66,13 +68,25 @@ static ROUNDS: AtomicU64 = AtomicU64::new(0);
 /// round after that load must find the new page.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// `true` while the CPU is in user mode without interrupts for the kernel. Only the CPU writes it,
+/// and its handlers read it.
+static IS_ISOLATED: AtomicBool = AtomicBool::new(false);
+
 /// Number of flush interrupts that the CPU has taken.
 static FLUSH_INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a flush interrupt, in its handler.
-pub(crate) fn count_flush_interrupt() {
+/// Handles a flush interrupt, and counts it.
+pub(crate) fn handle_flush_interrupt() {
     if Arch::cpu() == CPU {
         FLUSH_INTERRUPTS.fetch_add(1, Ordering::Relaxed);
+        enter_kernel();
+    }
+    with_pinned(PinnedCpu::handle_flush_ipi);
+}
+
+fn enter_kernel() {
+    if IS_ISOLATED.swap(false, Ordering::Relaxed) {
+        with_pinned(PinnedCpu::enter_kernel);
     }
 }
 
@@ -108,6 +122,7 @@ fn perform(command: Command) -> Found {
         Command::Write(address) => return access(Task::Write, address, 1),
         Command::KeepReading(address) => return keep(Task::ReadWhile, address),
         Command::KeepWriting(address) => return keep(Task::Write, address),
+        Command::Poll(address) => return poll(address),
         // SAFETY: spaces of scenarios and their page tables stay allocated.
         Command::Run(space) => with_pinned(|pin| unsafe { pin.switch(space) }),
         Command::Idle => with_pinned(PinnedCpu::enter_lazy),
@@ -140,6 +155,27 @@ fn keep(task: Task, address: usize) -> Found {
     }
 }
 
+/// Reads a word in user mode until it changes. Flushes of the kernel's pages do not interrupt that.
+fn poll(address: usize) -> Found {
+    let Found::Word(word) = access(Task::Read, address, 1) else { panic!("it is mapped") };
+    let mut user = User::new(CODE, Task::ReadWhile, (address, 0), usize::MAX, word as usize);
+    ROUNDS.store(2, Ordering::Release);
+    loop {
+        let exit = masked(|| {
+            with_pinned(PinnedCpu::enter_user);
+            IS_ISOLATED.store(true, Ordering::Relaxed);
+            let exit = Arch::run_user(&mut user);
+            enter_kernel();
+            exit
+        });
+        match exit {
+            UserExit::Done => return Found::Word(user.value as u64),
+            UserExit::Fault { access, .. } => return Found::Refused(access),
+            UserExit::Interrupt => {}
+        }
+    }
+}
+
 /// Accesses memory in user mode, with interrupts enabled.
 fn access(task: Task, address: usize, count: usize) -> Found {
     let mut user = User::new(CODE, task, (address, 0), count, 0);
@@ -169,7 +205,8 @@ pub(crate) fn begin(command: Command) {
     ROUNDS.store(0, Ordering::Relaxed);
     *COMMAND.lock() = Some(command);
     Arch::send(&mut [CPU].into_iter(), Interrupt::Wake);
-    if matches!(command, Command::KeepReading(_) | Command::KeepWriting(_)) {
+    use Command::{KeepReading, KeepWriting, Poll};
+    if matches!(command, KeepReading(_) | KeepWriting(_) | Poll(_)) {
         wait_until(|| ROUNDS.load(Ordering::Acquire) >= 2 || has_ended());
     }
 }
