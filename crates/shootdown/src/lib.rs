@@ -233,7 +233,7 @@ pub use path::loaded::LoadedRoot;
 pub use path::pending::Pending;
 pub use path::quarantine::{Horizon, Quarantine};
 pub use path::trace::{CauseCounters, CauseStats};
-pub use state::broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach, Refused};
+pub use state::broadcaster::{Broadcast, Broadcaster, DomainCosts, NoBroadcaster, Reach, Refused};
 pub use state::cpu_state::CpuState;
 pub use state::devices::TooManyDevices;
 pub use state::engine::Shootdown;

@@ -18,7 +18,7 @@ use crate::base::ids::{CpuId, Tag};
 use crate::base::memory::Word;
 use crate::parts::cpu_set::{CpuBits, CpuSet};
 use crate::parts::extent::Extent;
-use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
+use crate::state::broadcaster::{Broadcast, Broadcaster, DomainCosts, Reach, Refused};
 use crate::state::machine::Machine;
 
 /// The translations that a broadcast invalidates.
@@ -145,6 +145,14 @@ unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
     }
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.issue(self.all_cpus(), Invalidation::Kernel(extent))
+    }
+    fn costs_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        (cpus.len() <= self.config.domains_max)
+            .then_some(DomainCosts { broadcast_ns: 0, refill_ns: 0 })
+    }
+    /// Each CPU is a domain.
+    fn broadcast_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag) -> Result<(), Refused> {
+        self.issue(cpus.iter().collect(), Invalidation::Tag(tag, Extent::whole()))
     }
     fn complete(&self) -> u64 {
         for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {

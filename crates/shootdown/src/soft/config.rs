@@ -26,6 +26,9 @@ pub struct Config {
     pub tagging: Tagging,
     /// The CPUs that a broadcast reaches; `None` if the machine cannot broadcast.
     pub broadcast: Option<Reach>,
+    /// Number of domains, which are CPUs, that a broadcast names at most. Only with
+    /// [`Reach::Domains`], under which a broadcast to every CPU costs 1 ns, and one in domains 0.
+    pub domains_max: usize,
     /// See [`Broadcast::completes_at_issue`](crate::Broadcast::completes_at_issue).
     pub completes_at_issue: bool,
     /// Number of broadcasts of which the machine refuses the last, again and again; 0 for never.
@@ -95,6 +98,7 @@ impl Config {
         tags: 6,
         tagging: Tagging::PerCpu,
         broadcast: None,
+        domains_max: 2,
         completes_at_issue: false,
         refuses_each: 0,
         costs: NotifyCosts {
@@ -120,5 +124,13 @@ impl Config {
     #[must_use]
     pub const fn with_broadcasts(self, tags: usize) -> Self {
         Self { tags, tagging: Tagging::Global, broadcast: Some(Reach::Everyone), ..self }
+    }
+
+    /// This machine, with `tags` global tags, and broadcasts that reach up to two CPUs alone, as
+    /// domains, or every CPU.
+    #[must_use]
+    pub const fn with_domains(self, tags: usize) -> Self {
+        let costs = NotifyCosts { broadcast_ns: 1, interrupt_ns: 9, ..self.costs };
+        Self { broadcast: Some(Reach::Domains), costs, ..self.with_broadcasts(tags) }
     }
 }

@@ -41,6 +41,20 @@ pub enum Reach {
     Everyone,
     /// The CPUs that the operation names (RISC-V: SBI's remote fence).
     Targets,
+    /// Every CPU, as [`Everyone`](Self::Everyone). An operation that drops a whole tag can instead
+    /// be sent to the *domains* that contain some CPUs (Arm: TLBI domains, `FEAT_TLBID`).
+    Domains,
+}
+
+/// The time that it takes to drop a tag in the domains of some CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainCosts {
+    /// Time to issue and complete the operations, one for each domain, while no other CPU
+    /// broadcasts.
+    pub broadcast_ns: u64,
+    /// Time that the CPUs then take to refill their TLBs. It is lost only if the flush names pages,
+    /// whose invalidation would keep the other entries.
+    pub refill_ns: u64,
 }
 
 /// A method to invalidate translations on other CPUs without interrupting their kernels.
@@ -69,8 +83,8 @@ pub unsafe trait Broadcaster {
     /// [`Machine::invalidate`](crate::Machine::invalidate) does, or all translations under the tag
     /// if the extent is [whole](Extent::is_whole).
     ///
-    /// With [`Reach::Targets`], reaches the CPUs of `cpus`. With [`Reach::Everyone`], reaches every
-    /// CPU, this one included, and ignores `cpus`.
+    /// With [`Reach::Targets`], reaches the CPUs of `cpus`. Otherwise reaches every CPU, this one
+    /// included, and ignores `cpus`.
     ///
     /// # Errors
     ///
@@ -89,13 +103,43 @@ pub unsafe trait Broadcaster {
     /// [`Machine::invalidate_kernel`](crate::Machine::invalidate_kernel) does, or every translation
     /// if the extent is whole.
     ///
-    /// The engine calls this only with [`Reach::Everyone`].
+    /// The engine calls this only if a broadcast reaches every CPU.
     ///
     /// # Errors
     ///
     /// [`Refused`] if a CPU may keep a translation. The engine then interrupts all CPUs. A
     /// broadcaster that cannot invalidate the kernel's pages always refuses.
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused>;
+
+    /// The costs of [`broadcast_in_domains`](Self::broadcast_in_domains) to these CPUs; `None` if
+    /// they are in more domains than an operation to every CPU is worth. The engine calls this only
+    /// with [`Reach::Domains`], on the path that notifies other CPUs.
+    ///
+    /// By default, `None`.
+    fn costs_in_domains<B: CpuBits>(&self, _cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        None
+    }
+
+    /// Begins to drop all translations under `tag` on each CPU of `cpus`, and maybe on others: on
+    /// those of each domain that contains a CPU of `cpus`.
+    ///
+    /// The engine takes every CPU outside of `cpus` for one that was not reached, and lets it catch
+    /// up. So domains may overlap, and may gain CPUs at any time. A domain may lose a CPU only if
+    /// that CPU's TLB is emptied in between, as a hypervisor does that moves a virtual CPU; or if
+    /// another domain has the CPU before, and a broadcast by the old assignment is complete.
+    ///
+    /// By default, every call is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if a CPU of `cpus` may keep a translation. The engine then interrupts the CPUs.
+    fn broadcast_in_domains<B: CpuBits>(
+        &self,
+        _cpus: &CpuSet<B>,
+        _tag: Tag,
+    ) -> Result<(), Refused> {
+        Err(Refused)
+    }
 
     /// Waits for all broadcasts that *this* CPU has issued (`dsb ish`, `TLBSYNC`). Only the issuer
     /// of a broadcast can complete it. (Linux assumed that any CPU can: 4b634918384c.)

@@ -156,6 +156,7 @@ programs_against! {
     RingIfRefused => refused_broadcast,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
+    CatchUpUnreached => come_back_outside_of_domains,
     FlushOnOnline => come_online,
     RingOnline => flush_kernel,
     // loom's page-table walks are never late, so PublishTables is tested on the hostile machine of
@@ -217,7 +218,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 45] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 46] {
     [
         ("enter the kernel for a while", enter_kernel_for_a_while::<W>),
         ("sleep while going offline", sleep_while_going_offline::<W>),
@@ -251,6 +252,7 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 45] {
         ("wait for firmware's broadcast", wait_on_another_cpu_for_firmware::<W>),
         ("resume during broadcast", resume_during_broadcast::<W>),
         ("switch during broadcast", switch_during_broadcast::<W>),
+        ("switch during broadcast in domains", switch_during_broadcast_in_domains::<W>),
         ("enter lazy during broadcast", enter_lazy_during_broadcast::<W>),
         ("flush walkers by broadcast", flush_walkers_by_broadcast::<W>),
         ("reclaim while switching", reclaim_while_switching::<W>),

@@ -521,19 +521,27 @@ fn every_operation_passes_with_early_answers() {
     assert_all_pass(searches_of(actions, config));
 }
 
+/// The actions against broadcasts of other kinds than to every CPU.
+const AGAINST_BROADCASTS: [Action; 6] = [
+    Action::TakeInterrupt,
+    Action::Resume,
+    Action::SwitchBack,
+    Action::SwitchAway,
+    Action::GoOffline,
+    Action::GoOnline,
+];
+
 /// The machine refuses each broadcast.
 #[test]
 fn every_operation_passes_with_refused_broadcasts() {
     let config = Config { refuses_each: 1, ..Config::default().with_broadcasts(6) };
-    let actions = [
-        Action::TakeInterrupt,
-        Action::Resume,
-        Action::SwitchBack,
-        Action::SwitchAway,
-        Action::GoOffline,
-        Action::GoOnline,
-    ];
-    assert_all_pass(searches_of(actions, config));
+    assert_all_pass(searches_of(AGAINST_BROADCASTS, config));
+}
+
+/// Broadcasts reach the CPUs that are present, and no other CPU.
+#[test]
+fn every_operation_passes_with_broadcasts_in_domains() {
+    assert_all_pass(searches_of(AGAINST_BROADCASTS, Config::default().with_domains(6)));
 }
 
 /// Searches of these actions with each operation that does not end the space.

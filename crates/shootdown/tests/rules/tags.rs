@@ -21,6 +21,11 @@ fn few_tags(config: Config) -> Config {
     Config { tables: 8, ..config.with_broadcasts(FEW) }
 }
 
+/// As [`few_tags`], with broadcasts that reach one or two CPUs, or every CPU.
+fn in_domains(config: Config) -> Config {
+    Config { tables: 8, ..config.with_domains(FEW) }
+}
+
 /// `N` more spaces, which do not move.
 type OtherSpaces<const W: usize, const N: usize = 3> = Arc<[Space<Machine<W>>; N]>;
 
@@ -365,6 +370,28 @@ pub(crate) fn miss_a_flush_without_broadcast<const W: usize>(config: Config) {
     finish(pending);
     switch(&one, &system.a);
     assert_ne!(one.touch(0), Touch::Stale);
+}
+
+/// CPU 1 comes back to the space after a flush that was broadcast in the domain of CPU 2 alone.
+pub(crate) fn come_back_outside_of_domains<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { cpus: 3, ..in_domains(config) });
+    let (zero, one, two) = (system.cpu(0), system.cpu(1), system.cpu(2));
+    switch(&one, &system.b);
+    switch(&two, &system.a);
+    let pending = system.unmap(&zero, 0);
+    let _ = zero.pin();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    switch(&one, &system.a);
+    assert_ne!(one.touch(0), Touch::Stale);
+}
+
+/// CPU 1 switches back to the space while CPU 0 flushes: in the domain of CPU 1 if it finds CPU 1
+/// present, and otherwise only on CPU 0.
+pub(crate) fn switch_during_broadcast_in_domains<const W: usize>(config: Config) {
+    let system = System::<W>::active(in_domains(config));
+    switch(&system.cpu(1), &system.b);
+    system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
 /// CPU 1 comes back from lazy while CPU 0 flushes: by broadcast if it finds CPU 1 present, and

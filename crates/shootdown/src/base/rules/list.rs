@@ -341,6 +341,11 @@ rules! {
     FlushDevices: Step,
     /// A CPU catches up with a flush that was not broadcast, even if every later flush was.
     KeepGaps: Step,
+    /// A broadcast that does not reach every CPU, because it names CPUs or domains, leaves the
+    /// other CPUs to catch up. So does a CPU that joins the space during the flush, after the flush
+    /// has read its presence ([`SwitchFence`](Self::SwitchFence)). Without: a CPU outside of the
+    /// domains comes back to the space, and takes its tag for clean.
+    CatchUpUnreached: Step,
     /// A batch marks a space before it unmaps a page of it.
     MarkBatched: Step,
     /// A CPU that comes online discards everything that its TLB holds from before.

@@ -1,7 +1,8 @@
 //! *Broadcast*: hardware that makes other CPUs drop translations without interrupting them.
 //!
 //! Arm's `TLBI … IS` and AMD's `INVLPGB` reach every CPU. RISC-V's firmware reaches the CPUs that
-//! the call names. Broadcasts do not make shootdowns cheap: every CPU must reply before a broadcast
+//! the call names. With TLBI domains, Arm's operation on a whole tag reaches the domains of the
+//! CPUs that the flush found present, if that costs less. Broadcasts do not make shootdowns cheap: every CPU must reply before a broadcast
 //! is complete, even if it does not use the space, and the broadcasts of all CPUs queue for one
 //! interconnect. On 32 CPUs, each of which flushes translations that only it uses, broadcasts cost
 //! a factor of fifteen (the study `arm64-skip-broadcast`).
@@ -17,12 +18,14 @@
 //! Firmware or a hypervisor may refuse a broadcast. The flush then interrupts the CPUs that are
 //! present, as it would without a broadcaster.
 
+mod completion;
+mod domains;
+
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::base::ids::{CpuId, Tag};
+use crate::base::ids::Tag;
 use crate::base::memory::Word;
 use crate::base::rules::Rule;
-use crate::parts::bell::Rung;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
@@ -56,7 +59,7 @@ impl<M: Machine> Shootdown<M> {
     #[inline]
     pub(crate) fn broadcaster_to_all(&self) -> Option<&M::Broadcaster> {
         let reaches_all =
-            |broadcaster: &&M::Broadcaster| broadcaster.capabilities().reach == Reach::Everyone;
+            |broadcaster: &&M::Broadcaster| broadcaster.capabilities().reach != Reach::Targets;
         self.broadcaster().filter(reaches_all)
     }
 }
@@ -116,22 +119,32 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         generation: u64,
     ) -> bool {
         let machine = self.machine();
+        // Devices are in no domain.
         let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
             return false;
         }
         let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
-        let costs = broadcaster.costs();
-        let count = operations.unwrap_or(1) as u64;
+        let before = generation - extents.len() as u64;
+        let has_old_gap = || closes_old_gap(space.clean_everywhere(), before, generation);
+        let mut costs = broadcaster.costs();
+        let mut narrow = None;
+        if broadcast.reach == Reach::Domains && !devices && !has_old_gap() {
+            narrow = domains::narrower(broadcaster, &costs, present, operations);
+            costs = narrow.unwrap_or(costs);
+        }
+        let is_narrow = narrow.is_some();
+        let count = if is_narrow { 1 } else { operations.unwrap_or(1) as u64 };
         let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
         if chosen == NotifyMethod::Interrupt && !devices {
             return false;
         }
-        let before = generation - extents.len() as u64;
-        let has_old_gap = closes_old_gap(space.clean_everywhere(), before, generation);
-        let is_whole = operations.is_none() || has_old_gap && broadcast.reach == Reach::Everyone;
-        let issued = if is_whole {
+        let reaches_all = broadcast.reach != Reach::Targets && !is_narrow;
+        let is_whole = operations.is_none() || reaches_all && has_old_gap();
+        let issued = if is_narrow {
+            broadcaster.broadcast_in_domains(present, tag)
+        } else if is_whole {
             broadcaster.broadcast(present, tag, Extent::whole())
         } else {
             extents.iter().try_for_each(|&extent| broadcaster.broadcast(present, tag, extent))
@@ -142,8 +155,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
             return false;
         }
-        if broadcast.reach == Reach::Everyone {
-            if is_whole {
+        // A CPU that was not reached finds a later generation than it has seen, and catches up.
+        if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
+            if is_whole && reaches_all {
                 self.note_whole(space, before, generation);
             } else {
                 space.note_clean_everywhere(machine, before, generation);
@@ -291,47 +305,6 @@ impl<M: Machine> Space<M> {
                 Err(now) => clean = now,
             }
         }
-    }
-}
-
-impl<M: Machine> Pending<'_, M> {
-    /// Completes the broadcast that this flush waits for, if this CPU has issued it. Otherwise
-    /// rings the issuer, and adds it to the CPUs to wait for.
-    #[inline]
-    pub(crate) fn complete_broadcast(&mut self) {
-        if let Some(issuer) = self.issuer.take() {
-            self.complete_broadcast_of(issuer);
-        }
-    }
-
-    #[inline(never)]
-    fn complete_broadcast_of(&mut self, issuer: CpuId) {
-        let machine = &self.engine.machine;
-        if machine.breaks(Rule::CompleteBroadcasts) {
-            return;
-        }
-        // If the interrupt is not masked, this thread may be moved at any time, and would complete
-        // the broadcasts of another CPU.
-        if machine.interrupts_masked() && issuer == machine.cpu() {
-            self.pin().complete_broadcasts();
-        } else {
-            self.ring_issuer(issuer);
-        }
-    }
-
-    fn ring_issuer(&mut self, issuer: CpuId) {
-        let machine = &self.engine.machine;
-        match machine.state(issuer).bell.ring(machine) {
-            Rung::First => {
-                let mut cpus = CpuSet::new();
-                cpus.insert(issuer);
-                machine.ring(&cpus);
-            }
-            Rung::Coalesced => {}
-            // The issuer completed its broadcasts when it went offline.
-            Rung::Disconnected => return,
-        }
-        self.wait_for(issuer);
     }
 }
 
