@@ -67,6 +67,7 @@ fn sme_interrupt_allows_broadcasts() {
         granule: Granule::Size4K,
         kernel_granule: Granule::Size4K,
         has_large_leaves: false,
+        domain_bits: 0,
         has_ranges: true,
         has_level_hints: true,
         marks_writes: false,

@@ -23,6 +23,9 @@ pub struct Features {
     pub has_ranges: bool,
     /// `true` if an operation can have a hint of the level (`FEAT_TTL`).
     pub has_level_hints: bool,
+    /// Number of bits of a TLBI domain's number; 0 if operations name no domain (`FEAT_TLBID`). For
+    /// a guest, of the virtual domains.
+    pub domain_bits: u32,
     /// `true` if the MMU marks entries as written (`FEAT_HAFDBS`, `TCR_EL1.HD`).
     pub marks_writes: bool,
     /// Frequency of the counter; 0 if firmware has not set it.
@@ -48,8 +51,20 @@ pub struct Registers {
     pub mmfr1: u64,
     /// `ID_AA64MMFR2_EL1`.
     pub mmfr2: u64,
+    /// `ID_AA64MMFR4_EL1`.
+    pub mmfr4: u64,
+    /// `TLBIDIDR_EL1`; 0 if `ID_AA64MMFR4_EL1` has no TLBI domains.
+    pub tlbididr: u64,
     /// `CNTFRQ_EL0`.
     pub cntfrq: u64,
+}
+
+impl Registers {
+    /// Returns `true` if there is a register `TLBIDIDR_EL1`: `ID_AA64MMFR4_EL1`, TLBID.
+    #[must_use]
+    pub const fn has_domains(&self) -> bool {
+        field(self.mmfr4, 40) >= 1
+    }
 }
 
 impl Features {
@@ -57,7 +72,7 @@ impl Features {
     /// Register Descriptions").
     #[must_use]
     pub fn of(registers: &Registers) -> Self {
-        let Registers { tcr, midr, pfr1, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
+        let Registers { tcr, midr, pfr1, isar0, mmfr0, mmfr1, mmfr2, .. } = *registers;
         let workarounds = errata::needed_by(midr, field(pfr1, 24) != 0);
         let has_long_tags = field(mmfr0, 4) == 2 && bit(tcr, TCR_AS);
         Self {
@@ -69,10 +84,12 @@ impl Features {
             // granule. This code does not encode such addresses, so it uses no ranges then.
             has_ranges: field(isar0, 56) >= 2 && !bit(tcr, TCR_DS),
             has_level_hints: field(mmfr2, 48) >= 1,
+            // NIS, the bits of a domain of operations in the inner shareable domain.
+            domain_bits: if registers.has_domains() { registers.tlbididr as u32 & 0x1f } else { 0 },
             marks_writes: field(mmfr1, 0) >= 2
                 && bit(tcr, TCR_HD)
                 && !workarounds.contains(Workarounds::NO_DIRTY_MARKS),
-            counter_hz: cntfrq,
+            counter_hz: registers.cntfrq,
             workarounds,
         }
     }
@@ -105,6 +122,11 @@ impl Features {
             tag_bits: if self.tag_bits < other.tag_bits { self.tag_bits } else { other.tag_bits },
             has_ranges: self.has_ranges && other.has_ranges,
             has_level_hints: self.has_level_hints && other.has_level_hints,
+            domain_bits: if self.domain_bits < other.domain_bits {
+                self.domain_bits
+            } else {
+                other.domain_bits
+            },
             marks_writes: self.marks_writes && other.marks_writes,
             has_large_leaves: self.has_large_leaves || other.has_large_leaves,
             workarounds: self.workarounds.with(other.workarounds),
@@ -168,6 +190,8 @@ pub(crate) mod tests {
         mmfr0: 0x20,
         mmfr1: 0,
         mmfr2: 0,
+        mmfr4: 0,
+        tlbididr: 0,
         cntfrq: 62_500_000,
     };
 
@@ -178,6 +202,7 @@ pub(crate) mod tests {
         has_large_leaves: false,
         has_ranges: false,
         has_level_hints: false,
+        domain_bits: 0,
         marks_writes: false,
         counter_hz: 62_500_000,
         workarounds: Workarounds::NONE,
@@ -227,6 +252,19 @@ pub(crate) mod tests {
         // Cortex-A55 r2p0, whose marks are wrong.
         let broken = Registers { tcr: 1 << 40, midr: 0x412f_d050, mmfr1: 2, ..OLD };
         assert!(!Features::of(&broken).marks_writes);
+    }
+
+    /// `ID_AA64MMFR4_EL1`, TLBID, bits 43:40. `TLBIDIDR_EL1`: NIS, bits 4:0; NVIS, bits 12:8; NOS,
+    /// bits 36:32; NVOS, bits 44:40.
+    #[test]
+    fn domains_need_both_registers() {
+        let bits = |tlbid: u64, tlbididr| {
+            Features::of(&Registers { mmfr4: tlbid << 40, tlbididr, ..OLD }).domain_bits
+        };
+        assert_eq!([bits(0, 8), bits(1, 8), bits(1, 16), bits(1, 0)], [0, 8, 16, 0]);
+        assert_eq!(bits(1, 5 << 40 | 7 << 32 | 4 << 8 | 6), 6);
+        let with = Features { domain_bits: 8, ..V8_4 };
+        assert_eq!((with.common(V8_4), V8_4.common(with)), (V8_4, V8_4));
     }
 
     /// `TCR_EL1`, DS, bit 59; `VTCR_EL2`, DS, bit 32; `ID_AA64MMFR0_EL1`, `PARange`, bits 3:0:

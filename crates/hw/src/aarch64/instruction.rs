@@ -58,7 +58,7 @@ impl Features {
 }
 
 fn registers(tcr: u64) -> Registers {
-    Registers {
+    let mut registers = Registers {
         tcr,
         midr: read!("midr_el1"),
         pfr1: read!("id_aa64pfr1_el1"),
@@ -66,8 +66,16 @@ fn registers(tcr: u64) -> Registers {
         mmfr0: read!("id_aa64mmfr0_el1"),
         mmfr1: read!("id_aa64mmfr1_el1"),
         mmfr2: read!("id_aa64mmfr2_el1"),
+        // ID_AA64MMFR4_EL1, which older assemblers do not name. It is 0 on older processors.
+        mmfr4: read!("s3_0_c0_c7_4"),
+        tlbididr: 0,
         cntfrq: read!("cntfrq_el0"),
+    };
+    if registers.has_domains() {
+        // TLBIDIDR_EL1, which other processors do not have.
+        registers.tlbididr = read!("s3_0_c10_c4_6");
     }
+    registers
 }
 
 /// Calls a function for each level (op1), group (`CRm`) and operation (op2) that exists.

@@ -26,8 +26,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Refused, Root, Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, DomainCosts, Entries, Extent, FlushCosts, Memory,
+    NotifyCosts, Refused, Root, Tag, Tagging,
 };
 
 use crate::aarch64::instruction;
@@ -208,6 +208,17 @@ unsafe impl Broadcaster for Kpti {
         extent: Extent,
     ) -> Result<(), Refused> {
         pair(tag).into_iter().try_for_each(|asid| self.processor.broadcast(cpus, asid, extent))
+    }
+
+    /// Each domain is named once for each half.
+    fn costs_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        let map = self.processor.domains.as_ref()?;
+        let (once, domains) = (map.costs(cpus)?, map.of(cpus)?.count() as u64);
+        Some(DomainCosts { broadcast_ns: once.broadcast_ns + map.operation_ns * domains, ..once })
+    }
+
+    fn broadcast_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag) -> Result<(), Refused> {
+        pair(tag).into_iter().try_for_each(|asid| self.processor.broadcast_in_domains(cpus, asid))
     }
 
     forward! { self => self.processor;

@@ -6,7 +6,7 @@
 //! the engine drops it on this CPU alone, which Linux does not do.
 //!
 //! In reading order: [`errata`], the cores with their errata; [`features`], the processor's
-//! features; [`granule`], page sizes; [`operation`], the operands of an instruction; [`plan`], the
+//! features; [`domains`], the CPUs that an operation can name; [`granule`], page sizes; [`operation`], the operands of an instruction; [`plan`], the
 //! instructions for an extent; and, where they can be executed, `instruction`, `sequence` and
 //! `processor`, the implementation of [`Processor`](crate::Processor). [`stage2`] is another
 //! processor, whose spaces are guests. All but `instruction` is tested on any host, where
@@ -41,6 +41,7 @@
 //! - The outer shareable domain, and user space at EL2. A hypervisor may make a
 //!   local operation affect more CPUs (`HCR_EL2.FB`), never fewer.
 
+pub mod domains;
 pub mod errata;
 pub mod features;
 pub mod granule;
@@ -63,6 +64,7 @@ mod processor;
 #[cfg(any(target_arch = "aarch64", test))]
 pub mod kpti;
 
+pub use domains::DomainMap;
 pub use features::Features;
 #[cfg(any(target_arch = "aarch64", test))]
 pub use gic::GicIpi;

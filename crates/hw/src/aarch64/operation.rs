@@ -45,11 +45,19 @@ pub enum Operation {
     All,
     /// `ASIDE1`: translations of an ASID that are not global.
     Tag(Tag),
+    /// `ASIDE1IS` with the number of a TLBI domain (`FEAT_TLBID`): as `Tag`, on the CPUs of that
+    /// domain only. Use it with [`Domain::InnerShareable`].
+    TagInDomain(Tag, TlbiDomain),
     /// `VAE1`, `VALE1`, `VAAE1`, `VAALE1`: one leaf.
     Page(Scope, Levels, PageOperand),
     /// `RVAE1`, `RVALE1`, `RVAAE1`, `RVAALE1`: a range of leaves (`FEAT_TLBIRANGE`).
     Range(Scope, Levels, RangeOperand),
 }
+
+/// The number of a TLBI domain: the field TLBID. Number 0 is that of software which knows of no
+/// domains, and names every CPU of the shareability domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TlbiDomain(pub u16);
 
 /// The leaf that a page operation names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +102,7 @@ impl Operation {
     pub const fn code(self, domain: Domain) -> (u8, u8) {
         let operation = match self {
             Self::All => 0,
-            Self::Tag(_) => 2,
+            Self::Tag(_) | Self::TagInDomain(..) => 2,
             Self::Page(scope, levels, _) | Self::Range(scope, levels, _) => {
                 let all_tags = matches!(scope, Scope::AllTags) as u8;
                 let last = matches!(levels, Levels::Last) as u8;
@@ -117,6 +125,9 @@ impl Operation {
         match self {
             Self::All => 0,
             Self::Tag(tag) => in_bits(tag.0 as u64, 63, 48),
+            Self::TagInDomain(tag, domain) => {
+                in_bits(tag.0 as u64, 63, 48) | in_bits(domain.0 as u64, 15, 0)
+            }
             Self::Page(scope, _, page) => scope.operand() | page.operand(),
             Self::Range(scope, _, range) => scope.operand() | range.operand(),
         }
@@ -226,6 +237,17 @@ mod tests {
         // The sign of a kernel address must not reach into TTL.
         let kernel = PageOperand { address: 0xffff_8000_0000_1000, ..PAGE };
         assert_eq!(page(Scope::AllTags, kernel), 0x0000_0ff8_0000_0001);
+    }
+
+    /// "TLBI ASIDE1IS" since Armv9.7: ASID in 63:48, and TLBID in 15:0. Only the operations of all
+    /// entries of a tag or more have the field.
+    #[test]
+    fn domain_is_in_the_low_half() {
+        let operand = |domain| Operation::TagInDomain(Tag(0xabcd), TlbiDomain(domain)).operand();
+        assert_eq!(operand(0x8421), 0xabcd_0000_0000_8421);
+        assert_eq!(operand(0), Operation::Tag(Tag(0xabcd)).operand(), "0 is every CPU");
+        let in_domain = Operation::TagInDomain(Tag(1), TlbiDomain(1));
+        assert_eq!(in_domain.code(Domain::InnerShareable), (3, 2));
     }
 
     /// C5.5 "TLBI VAE1", field TTL: 0b01xx is 4 KiB, 0b10xx 16 KiB, 0b11xx 64 KiB; the lower half

@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Processor;
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
-    Root, Tag, TagSlot, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, DomainCosts, Entries, Extent, Memory, NotifyCosts,
+    Reach, Refused, Root, Tag, TagSlot, Tagging,
 };
 
 use crate::aarch64::features::Features;
@@ -241,7 +241,7 @@ unsafe impl Broadcaster for Aarch64 {
             1
         };
         Broadcast {
-            reach: Reach::Everyone,
+            reach: if self.domains.is_some() { Reach::Domains } else { Reach::Everyone },
             pages_per_operation,
             operation_ceiling: OPERATIONS_MAX,
             completes_at_issue: false,
@@ -266,6 +266,18 @@ unsafe impl Broadcaster for Aarch64 {
 
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {
         self.issue_broadcast(Scope::AllTags, extent);
+        Ok(())
+    }
+
+    fn costs_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        self.domains.as_ref()?.costs(cpus)
+    }
+
+    fn broadcast_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag) -> Result<(), Refused> {
+        let domains = self.domains.as_ref().and_then(|map| map.of(cpus)).ok_or(Refused)?;
+        for domain in domains {
+            instruction::tlbi(Operation::TagInDomain(tag, domain), Domain::InnerShareable);
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 use shootdown::{Extent, NotifyCosts, PageSize};
 
+use crate::aarch64::domains::DomainMap;
 use crate::aarch64::features::Features;
 use crate::aarch64::operation::{Operation, Scope};
 use crate::aarch64::plan::Plan;
@@ -22,6 +23,7 @@ pub struct Aarch64 {
     pub(super) costs: NotifyCosts,
     pub(super) flush_interrupt: FlushInterrupt,
     broadcasts: Broadcasts,
+    pub(super) domains: Option<DomainMap>,
     /// See [`Self::with_sme_interrupt`].
     pub(super) interrupt_sme: Option<extern "C" fn()>,
 }
@@ -98,6 +100,7 @@ impl Aarch64 {
             costs,
             flush_interrupt: FlushInterrupt::Irq,
             broadcasts: Broadcasts::ByCost,
+            domains: None,
             interrupt_sme: None,
         }
     }
@@ -134,6 +137,26 @@ impl Aarch64 {
     #[must_use]
     pub const fn without_broadcasts(self) -> Self {
         Self { broadcasts: Broadcasts::Never, ..self }
+    }
+
+    /// Lets flushes reach the CPUs of some TLBI domains only (`FEAT_TLBID`), where that costs less.
+    ///
+    /// # Safety
+    ///
+    /// The map keeps its [promise](DomainMap#promise).
+    ///
+    /// # Panics
+    ///
+    /// If the map names a domain that the [features](Features::domain_bits) do not have.
+    #[must_use]
+    pub const unsafe fn with_domains(self, domains: DomainMap) -> Self {
+        let mut cpu = 0;
+        while cpu < domains.of_cpus.len() {
+            let is_known = (domains.of_cpus[cpu].0 as u32) < 1 << self.features.domain_bits;
+            assert!(is_known, "a CPU is in a TLBI domain whose number has too many bits");
+            cpu += 1;
+        }
+        Self { domains: Some(domains), ..self }
     }
 
     /// Lets CPUs with [`Workarounds::SME_INTERRUPT`] use broadcasts, which they otherwise do not.

@@ -31,7 +31,7 @@ impl GuestOperation {
     #[must_use]
     pub const fn of_guest(operation: Operation) -> Self {
         match operation {
-            Operation::All | Operation::Tag(_) => Self::Guest,
+            Operation::All | Operation::Tag(_) | Operation::TagInDomain(..) => Self::Guest,
             Operation::Page(_, levels, page) => Self::Page(levels, page),
             Operation::Range(_, levels, range) => Self::Range(levels, range),
         }
@@ -41,7 +41,7 @@ impl GuestOperation {
     #[must_use]
     pub const fn of_own(operation: Operation) -> Self {
         match operation {
-            Operation::All | Operation::Tag(_) => Self::Own,
+            Operation::All | Operation::Tag(_) | Operation::TagInDomain(..) => Self::Own,
             Operation::Page(_, levels, page) => Self::OwnPage(levels, page),
             Operation::Range(_, levels, range) => Self::OwnRange(levels, range),
         }

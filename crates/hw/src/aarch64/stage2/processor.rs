@@ -5,8 +5,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
-    Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
+    Root, Tag, Tagging,
 };
 
 use super::{GuestOperation, Stage2};
@@ -184,9 +184,10 @@ unsafe impl Processor for Stage2 {
 // SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for all
 // such operations of this CPU.
 unsafe impl Broadcaster for Stage2 {
+    /// Guests are flushed in no domain, because `VMALLS12E1IS` has another operand.
     #[inline]
     fn capabilities(&self) -> Broadcast {
-        self.common.capabilities()
+        Broadcast { reach: Reach::Everyone, ..self.common.capabilities() }
     }
 
     #[inline]
