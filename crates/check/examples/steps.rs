@@ -54,6 +54,7 @@ const MACHINES: &[(Profile, Config)] = &[
         Config { tags: Tags::Global(3), lifetime: Lifetime::Counted, ..Config::new(2) },
     ),
     (Profile::ARC, Config { tags: Tags::Renamed(2), ..Config::new(2) }),
+    (Profile::ARM64_TLBID, Config { tags: Tags::Domains(7), ..Config::new(2) }),
 ];
 
 /// Number of runs of each broken rule.

@@ -182,9 +182,12 @@ impl Campaign {
     pub fn expected(&self) -> BTreeSet<Sometimes> {
         let mut expected = Sometimes::all().collect::<BTreeSet<_>>();
         let tags: Vec<_> = self.profiles.iter().flat_map(|profile| self.tags(*profile)).collect();
-        if !tags.iter().any(|it| matches!(it, Tags::Broadcast(_))) {
+        if !tags.iter().any(|it| matches!(it, Tags::Broadcast(_) | Tags::Domains(_))) {
             expected.remove(&Sometimes::Broadcast);
             expected.remove(&Sometimes::PinnedForDevice);
+        }
+        if !tags.iter().any(|it| matches!(it, Tags::Domains(_))) {
+            expected.remove(&Sometimes::BroadcastInDomains);
         }
         if !tags.iter().any(|it| matches!(it, Tags::Global(_) | Tags::Renamed(_))) {
             expected.remove(&Sometimes::RolledOverDuringFlush);
@@ -201,7 +204,11 @@ impl Campaign {
     fn short_programs(&self) -> Vec<(Profile, Programs)> {
         let of_profile = |&profile: &Profile| {
             let tags = self.tags(profile)[0];
-            let tags = if let Tags::Broadcast(_) = tags { Tags::Broadcast(3) } else { tags };
+            let tags = match tags {
+                Tags::Broadcast(_) => Tags::Broadcast(3),
+                Tags::Domains(_) => Tags::Domains(3),
+                other => other,
+            };
             let config = Config { tags, broken: self.broken, ..Config::new(2) };
             Programs::all_short(config, 1).map(move |programs| (profile, programs))
         };
@@ -214,6 +221,7 @@ impl Campaign {
         let broadcast = Tags::Broadcast(self.cpus + 2);
         match (profile.name, profile.name.split('-').next()) {
             ("x86-1718", _) if self.cpus < 62 => vec![broadcast, Tags::PerCpu(2)],
+            ("arm64-tlbid", _) if self.cpus < 62 => vec![Tags::Domains(self.cpus + 2)],
             // The workaround: without PCIDs, INVLPG works.
             ("x86-invlpg", _) => vec![Tags::PerCpu(0)],
             (_, Some("x86")) => vec![Tags::PerCpu(2), Tags::PerCpu(1), Tags::PerCpu(0)],
@@ -254,11 +262,11 @@ impl Campaign {
         let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
         let lifetime = lifetimes[(seed % 3) as usize];
         // Use more spaces than tags where all CPUs share the tags.
-        let spaces = if let Tags::Broadcast(_) = tags { SPACES_MAX } else { 5 };
+        let has_broadcasts = matches!(tags, Tags::Broadcast(_) | Tags::Domains(_));
+        let spaces = if has_broadcasts { SPACES_MAX } else { 5 };
         let Self { cpus, broken, .. } = *self;
         // CPU sets of two words leave too few tags for broadcasts.
-        let is_wide =
-            seed % 2 == 0 && lifetime == Lifetime::Handoff && !matches!(tags, Tags::Broadcast(_));
+        let is_wide = seed % 2 == 0 && lifetime == Lifetime::Handoff && !has_broadcasts;
         let cpu_words = 1 + usize::from(is_wide);
         let config = Config { cpus, spaces, tags, lifetime, cpu_words, broken, fault: None };
         (profile, Programs::at_random(config, LENGTH, seed))

@@ -27,6 +27,8 @@ pub enum Sometimes {
     FlushedBatched,
     /// The engine broadcast an invalidation. (Only on hardware with broadcasts.)
     Broadcast,
+    /// A broadcast reached the domains of some CPUs. (Only on hardware with domains.)
+    BroadcastInDomains,
     /// The tags ran out during a flush, and all were assigned again. (Only where all CPUs share the
     /// tags, or where tags are renamed.)
     RolledOverDuringFlush,
@@ -60,7 +62,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 24] = [
+const TEXTS: [(Sometimes, &str); 25] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -71,6 +73,7 @@ const TEXTS: [(Sometimes, &str); 24] = [
     (Sometimes::HandedOff, "freed a space that another CPU had retired"),
     (Sometimes::FlushedBatched, "flushed a page whose flush waited in a batch"),
     (Sometimes::Broadcast, "broadcast an invalidation"),
+    (Sometimes::BroadcastInDomains, "broadcast an invalidation to the domains of some CPUs"),
     (Sometimes::RolledOverDuringFlush, "ran out of tags during a flush"),
     (Sometimes::QuarantinedTable, "kept a page table in quarantine because of a lazy CPU"),
     (Sometimes::FlushedWalkers, "found the quarantine full, and flushed the walkers"),

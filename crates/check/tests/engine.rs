@@ -97,6 +97,7 @@ fn small_programs_have_no_violation() {
         let elsewhere = [
             Sometimes::Coalesced,
             Sometimes::Broadcast,
+            Sometimes::BroadcastInDomains,
             Sometimes::RolledOverDuringFlush,
             Sometimes::PinnedForDevice,
             Sometimes::RangInSecondWord,
@@ -190,6 +191,7 @@ fn small_programs_have_no_violation_on_any_hardware() {
         (Profile::RISCV, Tags::Global(3)),
         (Profile::ARM64, Tags::Broadcast(3)),
         (Profile::ARM64, Tags::Refused(3)),
+        (Profile::ARM64_TLBID, Tags::Domains(3)),
         (Profile::ARC, Tags::Renamed(2)),
         (Profile::ARM64, Tags::Assigned(2)),
     ];
@@ -208,12 +210,13 @@ fn small_programs_have_no_violation_on_any_hardware() {
 }
 
 /// The kinds of hardware for large programs, with various lifetime policies.
-const KINDS: [(Profile, Config); 7] = [
+const KINDS: [(Profile, Config); 8] = [
     (Profile::RISCV, Config { tags: Tags::Assigned(2), spaces: 5, ..CONFIG }),
     (Profile::X86, CONFIG),
     (Profile::X86, Config { lifetime: Lifetime::Shoot, ..CONFIG }),
     (Profile::X86, Config { cpu_words: 2, ..CONFIG }),
     (Profile::ARM64, Config { tags: Tags::Broadcast(10), spaces: 12, ..CONFIG }),
+    (Profile::ARM64_TLBID, Config { tags: Tags::Domains(10), spaces: 12, ..CONFIG }),
     (
         Profile::RISCV,
         Config { tags: Tags::Global(4), lifetime: Lifetime::Counted, spaces: 5, ..CONFIG },

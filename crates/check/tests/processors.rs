@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use shootdown::Rule;
 use shootdown_check::engine::{Config, Fault, Programs, Tags};
 use shootdown_check::{
-    Budget, Campaign, CounterExample, Detail, Profile, Search, Violation, search, shortest,
+    Budget, Campaign, CounterExample, Detail, Profile, Search, Sometimes, Violation, search,
+    shortest,
 };
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(3600), states: 4_000_000 };
@@ -147,6 +149,20 @@ const CASES: &[Case] = &[
         finds: is_stale,
     },
     Case {
+        fault: Fault::WrongDomains,
+        profile: Profile::ARM64_TLBID,
+        tags: Tags::Domains(3),
+        texts: &[
+            "run 0 | unmap 0.0",
+            "run 0, idle, run 0 | unmap 0.0",
+            "run 0, run 1, run 0 | unmap 0.0",
+            "run 0, idle | unmap-table 0.0",
+            "run 0 | reclaim-both 0.0",
+            "run 0, run 1 | retire 0",
+        ],
+        finds: is_stale,
+    },
+    Case {
         fault: Fault::KernelTableOnDevice,
         profile: Profile::X86,
         tags: Tags::PerCpu(2),
@@ -193,7 +209,7 @@ fn engine_with_workaround_has_no_violation() {
 /// `CHECK_ALL` is set.
 #[test]
 fn random_programs_have_no_violation_on_any_processor() {
-    let profiles = Profile::ERRATA.into_iter().chain([Profile::ARM64_STAGE2]);
+    let profiles = Profile::ERRATA.into_iter().chain([Profile::ARM64_STAGE2, Profile::ARM64_TLBID]);
     let seeds = if is_all() { 96 } else { 8 };
     for (profile, seed) in profiles.flat_map(|profile| (0..seeds).map(move |seed| (profile, seed)))
     {
@@ -230,5 +246,21 @@ fn each_erratum_has_a_case() {
         let mut cases = CASES.iter();
         assert!(cases.any(|case| case.profile == profile), "{}", profile.name);
     }
-    assert_eq!(Profile::every().count(), 12);
+    assert_eq!(Profile::every().count(), 13);
+}
+
+/// The broadcast names the domain of CPU 0, which runs the space; CPU 1 has left the space, and comes
+/// back. (With one change of CPU more, the search takes two minutes.)
+#[test]
+fn cpu_outside_of_the_domains_catches_up() {
+    let config = Config { tags: Tags::Domains(4), spaces: 2, ..Config::new(3) };
+    let text = "run 0 | run 0, run 1, run 0 | unmap 0.0";
+    let mut programs = Programs::parse(config, text).expect("the text is valid");
+    let intact = search(&programs, Profile::ARM64_TLBID, Some(0), BUDGET);
+    assert!(intact.found.is_none() && intact.is_complete, "{} states", intact.states);
+    assert!(intact.reached.contains(&Sometimes::BroadcastInDomains));
+    programs.config.broken = Some(Rule::CatchUpUnreached);
+    let found = shortest(&programs, Profile::ARM64_TLBID, 3, BUDGET).found.expect("it is stale");
+    println!("{} states; without the rule: {}", intact.states, found.violation);
+    assert!(is_stale(&found.violation), "{}", found.violation);
 }

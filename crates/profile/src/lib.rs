@@ -254,6 +254,16 @@ impl Profile {
         ..Self::ARM64
     };
 
+    /// Arm with TLBI domains (`FEAT_TLBID`), each of one CPU.
+    ///
+    /// "TLBI ASIDE1IS" (register descriptions of 2026-03): with the feature, the operation applies
+    /// to the CPUs of the domain that it names. CPUs outside of it keep their entries.
+    pub const ARM64_TLBID: Self = Self {
+        name: "arm64-tlbid",
+        about: "Arm with TLBI domains: a broadcast reaches the CPUs that it names",
+        ..Self::ARM64
+    };
+
     /// Arm with [`Erratum::CompletesEarly`].
     pub const ARM64_4118414: Self = Self {
         name: "arm64-4118414",
@@ -319,7 +329,7 @@ impl Profile {
 
     /// Returns every profile.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain([Self::ARM64_STAGE2]).chain(Self::ERRATA)
+        Self::ALL.into_iter().chain([Self::ARM64_STAGE2, Self::ARM64_TLBID]).chain(Self::ERRATA)
     }
 
     /// Returns the profile of this name.

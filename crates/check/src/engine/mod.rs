@@ -50,6 +50,8 @@ pub enum Fault {
     LargeStride,
     /// The kernel tests a [discarded](Op::FreeDiscarded) page for zeros before the flush.
     EarlyZeroTest,
+    /// The processor has a wrong map of TLBI domains: it takes each CPU for another one.
+    WrongDomains,
     /// The kernel frees its page table without an invalidation on the device.
     KernelTableOnDevice,
 }
@@ -77,6 +79,9 @@ pub enum Tags {
     /// As `Broadcast`, but of four broadcasts of a CPU the hardware refuses three, which have
     /// reached no CPU, that CPU, and all.
     Refused(usize),
+    /// As `Broadcast`, and the invalidation of a tag can instead be sent to TLBI domains: to exactly
+    /// the CPUs that it names, if they are one or two.
+    Domains(usize),
     /// Each CPU assigns up to this many tags, counting up, as on ARC.
     Renamed(usize),
     /// The kernel assigns up to 63 tags to spaces in turn, so that spaces share tags if there are

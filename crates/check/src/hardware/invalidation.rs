@@ -24,8 +24,22 @@ pub(crate) struct Invalidation {
 pub enum Reach {
     /// Only the CPU that issues it.
     Own,
+    /// These CPUs, one bit each, and the CPU that issues it; no other CPU and no device.
+    Cpus(u64),
     /// All CPUs and the device.
     Everybody,
+}
+
+impl Reach {
+    /// Returns `true` if an invalidation of `issuer` reaches a CPU, or the device, whose number is
+    /// after those of CPUs.
+    const fn includes(self, issuer: usize, cpu: usize) -> bool {
+        match self {
+            Self::Own => cpu == issuer,
+            Self::Cpus(cpus) => cpu == issuer || cpus >> cpu & 1 == 1,
+            Self::Everybody => true,
+        }
+    }
 }
 
 /// The entries that an invalidation removes.
@@ -60,7 +74,7 @@ impl fmt::Display for What {
 impl Hardware {
     /// Begins an invalidation.
     pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
-        if reach == Reach::Everybody {
+        if reach != Reach::Own {
             self.note_broadcast(issuer);
         }
         let unpublished = self.unpublished(issuer);
@@ -86,15 +100,15 @@ impl Hardware {
         let mut violation = None;
         for mut invalidation in own {
             let is_complete = completion.includes(invalidation.has_waited);
-            let is_remote = is_complete && invalidation.reach == Reach::Everybody;
             for target in 0..self.cpus.len() {
-                if target == cpu || is_remote {
+                let is_reached = invalidation.reach.includes(cpu, target);
+                if target == cpu || is_complete && is_reached {
                     let found = self.apply(memory, target, &invalidation);
                     violation = violation.or(found);
                 }
             }
             let is_empty = matches!(invalidation.what, What::Pages { pages: 0, .. });
-            if !is_complete && invalidation.reach == Reach::Everybody && !is_empty {
+            if !is_complete && invalidation.reach != Reach::Own && !is_empty {
                 invalidation.has_waited = true;
                 self.invalidations.push(invalidation);
             }

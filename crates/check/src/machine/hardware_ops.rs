@@ -314,6 +314,10 @@ impl HostileMachine {
     fn issue_what(&self, reach: Reach, what: What) {
         let text = || match reach {
             Reach::Own => format!("issues an invalidation of {what}"),
+            Reach::Cpus(cpus) => {
+                let cpus: Vec<_> = (0..64).filter(|cpu| cpus >> cpu & 1 == 1).collect();
+                format!("issues an invalidation of {what} in the domains of CPUs {cpus:?}")
+            }
             Reach::Everybody => format!("broadcasts an invalidation of {what}"),
         };
         self.hardware_step(text, |hardware, _, cpu| {

@@ -5,6 +5,7 @@
 //! the faulty variant's violation, of the kind that the story describes, and must visit every state
 //! of the fixed variant without a violation.
 
+mod domains;
 mod errata;
 mod frames;
 mod guests;
@@ -88,6 +89,7 @@ impl Bug {
             errata::BUGS,
             guests::BUGS,
             isolated::BUGS,
+            domains::BUGS,
         ];
         kinds.into_iter().flatten()
     }

@@ -10,9 +10,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
-    Memory, NotifyCosts, PageSize, Pending, Reach, Refused, Root, Rule, Space, Tag, TagSlot,
-    Tagging, VcpuWord, Word as _,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, DomainCosts, Entries, Extent,
+    Lifetime, Machine, Memory, NotifyCosts, PageSize, Pending, Reach, Refused, Root, Rule, Space,
+    Tag, TagSlot, Tagging, VcpuWord, Word as _,
 };
 
 use super::{Config, Fault, Tags};
@@ -253,7 +253,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     fn tagging(&self) -> Tagging {
         match self.tags {
             Tags::PerCpu(_) => Tagging::PerCpu,
-            Tags::Global(_) | Tags::Broadcast(_) | Tags::Refused(_) => Tagging::Global,
+            Tags::Global(_) | Tags::Broadcast(_) | Tags::Refused(_) | Tags::Domains(_) => {
+                Tagging::Global
+            }
             Tags::Renamed(_) => Tagging::Renamed,
             Tags::Assigned(_) => Tagging::Assigned,
         }
@@ -266,6 +268,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
             | Tags::Global(count)
             | Tags::Broadcast(count)
             | Tags::Refused(count)
+            | Tags::Domains(count)
             | Tags::Renamed(count)
             | Tags::Assigned(count) => count,
         }
@@ -346,7 +349,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         with_machine(|machine| machine.invalidate_device(root, covered, upper));
     }
     fn broadcaster(&self) -> Option<&Self> {
-        matches!(self.tags, Tags::Broadcast(_) | Tags::Refused(_)).then_some(self)
+        matches!(self.tags, Tags::Broadcast(_) | Tags::Refused(_) | Tags::Domains(_))
+            .then_some(self)
     }
     fn wake_waiters(&self, _: CpuId) {
         for sleeper in &self.sleepers {
@@ -378,15 +382,23 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachine<LIFETIME, WORDS> {
     fn capabilities(&self) -> Broadcast {
         Broadcast {
-            reach: Reach::Everyone,
+            reach: match self.tags {
+                Tags::Domains(_) => Reach::Domains,
+                _ => Reach::Everyone,
+            },
             pages_per_operation: 1,
             operation_ceiling: 4,
             completes_at_issue: false,
         }
     }
     fn costs(&self) -> NotifyCosts {
-        // With these costs, the engine broadcasts whenever it can.
-        NotifyCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..NotifyCosts::default() }
+        // With these costs, the engine broadcasts whenever it can, and in domains if it can.
+        NotifyCosts {
+            interrupt_ns: 1000,
+            interrupt_each_ns: 1000,
+            broadcast_ns: 1,
+            ..NotifyCosts::default()
+        }
     }
     fn broadcast<B: CpuBits>(
         &self,
@@ -414,6 +426,22 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for EngineMachin
             }
             with_machine(|machine| machine.broadcast_combined(tag.0));
         }
+        Ok(())
+    }
+    fn costs_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        (cpus.len() <= 2).then_some(DomainCosts { broadcast_ns: 0, refill_ns: 0 })
+    }
+    fn broadcast_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag) -> Result<(), Refused> {
+        let taken_for = |cpu| match self.fault {
+            Some(Fault::WrongDomains) => (cpu + 1) % self.cpus.len(),
+            _ => cpu,
+        };
+        let reached = cpus.iter().fold(0, |all, id| all | 1 << taken_for(Self::cpu_of(id)));
+        with_machine(|machine| {
+            self.broadcast_tags[machine.cpu()].update(|tags| tags | 1 << tag.0);
+            machine.issue_tag(hardware::Reach::Cpus(reached), tag.0);
+            machine.reach(Sometimes::BroadcastInDomains);
+        });
         Ok(())
     }
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {

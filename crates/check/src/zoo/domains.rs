@@ -1,0 +1,169 @@
+//! Invalidations that reach only some CPUs: what TLBI domains (Arm: `FEAT_TLBID`) invite. No kernel
+//! has shipped them yet.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use shootdown::Word;
+
+use super::{Bug, Stage, nothing, uses_stale};
+use crate::hardware::{OnLoad, Reach};
+use crate::machine::{HostileMachine, fence, publish, with_machine};
+use crate::profile::Profile;
+
+/// The tag of the space.
+const TAG: u16 = 1;
+
+const NOT_SHIPPED: &str = "none yet: invited by FEAT_TLBID";
+
+pub(super) const BUGS: &[Bug] = &[
+    Bug {
+        name: "domain-without-the-cpu-that-left",
+        source: NOT_SHIPPED,
+        story: "A flush reaches the domains of the CPUs that run the space. A CPU that has left it \
+                keeps the entries under its ASID, and uses them when it comes back.",
+        words: &["generation", "the mask"],
+        cpus: &[leave_and_return, flush_in_domains],
+        ..BUG
+    },
+    Bug {
+        name: "domain-taken-for-every-cpu",
+        source: NOT_SHIPPED,
+        story: "A broadcast to domains marks the generation as clean everywhere, as a broadcast to \
+                every CPU does. A CPU outside of the domains comes back, and keeps its entries.",
+        words: &["generation", "the mask", "clean"],
+        cpus: &[return_unless_clean, flush_and_mark_clean],
+        ..BUG
+    },
+    Bug {
+        name: "domains-chosen-before-the-change",
+        source: NOT_SHIPPED,
+        story: "The flush chooses its domains before it clears the entry. A CPU joins the space in \
+                between, caches the old entry, and is in none of the domains.",
+        words: &["the mask"],
+        cpus: &[join, choose_domains_and_unmap],
+        ..BUG
+    },
+    Bug {
+        name: "domain-moves-with-a-virtual-cpu",
+        source: "none yet: invited by FEAT_TLBID's virtual domains",
+        story: "A hypervisor moves a virtual CPU, and maps its virtual domain to the new CPU. The \
+                old CPU's entries are in no domain of the guest any more. The virtual CPU comes \
+                back, and uses them.",
+        words: &["the domain"],
+        cpus: &[move_away_and_back, flush_the_virtual_domain],
+        ..BUG
+    },
+];
+
+const BUG: Bug =
+    Bug { profile: Profile::ARM64_TLBID, finds: uses_stale, handler: nothing, ..Bug::DEFAULT };
+
+/// Invalidates the tag in the domains of these CPUs, and waits.
+fn invalidate_in_domains(stage: &Stage, cpus: u64) {
+    publish();
+    with_machine(|machine| machine.issue_tag(Reach::Cpus(cpus), TAG));
+    stage.complete();
+}
+
+/// Joins the mask. Returns the generation that the space then has.
+fn join_at_generation(stage: &Stage) -> u64 {
+    stage.word("the mask").fetch_or(1, AcqRel);
+    fence();
+    stage.word("generation").load(Acquire)
+}
+
+/// Uses the space, leaves it, and comes back. `is_clean` decides, from the generations before and
+/// after, whether the entries under the tag may stay.
+fn come_back_if(stage: &Stage, is_clean: impl FnOnce(u64, u64) -> bool) {
+    let mut seen = 0;
+    stage.masked(|| {
+        seen = join_at_generation(stage);
+        stage.load_under(0, TAG, OnLoad::Flush);
+    });
+    stage.user_mode();
+    stage.masked(|| {
+        stage.load_kernel();
+        stage.word("the mask").fetch_and(!1, AcqRel);
+    });
+    stage.masked(|| {
+        let generation = join_at_generation(stage);
+        let on_load = if is_clean(seen, generation) { OnLoad::Keep } else { OnLoad::Flush };
+        stage.load_under(0, TAG, on_load);
+    });
+    stage.user_mode();
+}
+
+fn leave_and_return(stage: &Stage) {
+    come_back_if(stage, |seen, generation| !stage.is_fixed() || seen == generation);
+}
+
+fn return_unless_clean(stage: &Stage) {
+    let is_clean =
+        |generation| !stage.is_fixed() && stage.word("clean").load(Acquire) >= generation;
+    come_back_if(stage, |seen, generation| seen == generation || is_clean(generation));
+}
+
+fn flush_in_domains(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    stage.word("generation").fetch_add(1, AcqRel);
+    fence();
+    invalidate_in_domains(stage, stage.word("the mask").load(Acquire));
+    stage.reuse(frame);
+}
+
+fn flush_and_mark_clean(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    let generation = stage.word("generation").fetch_add(1, AcqRel) + 1;
+    fence();
+    invalidate_in_domains(stage, stage.word("the mask").load(Acquire));
+    if !stage.is_fixed() {
+        stage.word("clean").store(generation, Release);
+    }
+    stage.reuse(frame);
+}
+
+fn join(stage: &Stage) {
+    stage.masked(|| {
+        stage.word("the mask").fetch_or(1, AcqRel);
+        fence();
+        stage.load_under(0, TAG, OnLoad::Flush);
+    });
+    stage.user_mode();
+}
+
+fn choose_domains_and_unmap(stage: &Stage) {
+    let (mut domains, mut frame) = (0, 0);
+    stage.in_fixed_order(
+        || frame = stage.unmap(0, 0),
+        || domains = stage.word("the mask").load(Acquire),
+    );
+    invalidate_in_domains(stage, domains);
+    stage.reuse(frame);
+}
+
+fn move_away_and_back(stage: &Stage) {
+    let domain = stage.word("the domain");
+    let run = |on_load| {
+        stage.masked(|| {
+            domain.fetch_or(1, AcqRel);
+            fence();
+            stage.load_under(0, TAG, on_load);
+        });
+        stage.user_mode();
+    };
+    run(OnLoad::Flush);
+    stage.masked(|| {
+        stage.load_kernel();
+        if stage.is_fixed() {
+            with_machine(|machine: &HostileMachine| machine.invalidate_tag(None));
+        }
+        domain.fetch_and(!1, AcqRel);
+    });
+    run(OnLoad::Keep);
+}
+
+fn flush_the_virtual_domain(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    invalidate_in_domains(stage, stage.word("the domain").load(Acquire));
+    stage.reuse(frame);
+}
