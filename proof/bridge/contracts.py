@@ -109,6 +109,7 @@ EFFECTS: dict[str, Test] = {
     "ReadEpoch": on("load", "ASID epoch"),
     "ReserveTags": not_(changes_reserved),
     "KeepGaps": not_(on("modify", "covered")),
+    "CatchUpUnreached": not_(on("modify", "covered")),
     "RingOnline": on("load", "online set"),
     "CatchUpOnEntry": on("load", "generation"),
     "RingInUserForTables": not_(on("load", "user mode")),

@@ -61,6 +61,9 @@ impl Design {
         if self == Self::LINUX_INVLPGB && machine.broadcast.is_none() {
             return Some(Self::LINUX_7_0);
         }
+        if self == Self::ARM64_TLBID && machine.domains.is_none() {
+            return Some(Self::ARM64);
+        }
         (self == Self::SHOOTDOWN_BROADCASTS && !is_remote).then_some(Self::SHOOTDOWN)
     }
 

@@ -13,6 +13,7 @@ const ALL: &[Design] = &[
     Design::ARM64_PER_PAGE,
     Design::ARM64_5_6,
     Design::ARM64_SKIP,
+    Design::ARM64_TLBID,
     Design::RISCV,
     Design::RISCV_PER_PAGE,
     Design::LINUX_INVLPGB,

@@ -35,6 +35,7 @@ embedded! {
     AMPERE_EMAG_32 = "ampere-emag-32",
     ARC_80MHZ = "arc-80mhz",
     ARM64_2S = "arm64-2s",
+    ARM64_TLBID = "arm64-tlbid",
     DESKTOP_1S = "desktop-1s",
     EMERALD_RAPIDS_KVM = "emerald-rapids-kvm",
     EPYC_ZEN5_KVM = "epyc-zen5-kvm",

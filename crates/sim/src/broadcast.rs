@@ -50,6 +50,23 @@ impl Sim {
         }
     }
 
+    /// Issues a broadcast of all entries under the tag to the TLBs of the domains that have one of
+    /// these CPUs, an operation for each domain. It reaches this CPU only if one of the domains
+    /// does. As [`broadcast`](Self::broadcast), it is complete when this CPU has waited.
+    ///
+    /// On a machine without domains nothing happens, and the oracle will report uses of stale
+    /// entries.
+    pub fn broadcast_in_domains(&self, cpus: impl IntoIterator<Item = usize>, tag: u16) {
+        let (Some(cost), Some(domains)) = (&self.machine.broadcast, &self.machine.domains) else {
+            return;
+        };
+        for domain in domains.covering(cpus) {
+            let complete = self.machine.completion_in_domain(domains, self.cpu(), domain.start);
+            let cost = Broadcast { complete, occupy: domains.occupy, ..cost.clone() };
+            self.issue_to(&cost, complete, domain, tag, Drops::Tag);
+        }
+    }
+
     /// Waits until all broadcasts that this CPU has issued are complete on all CPUs: `DSB ISH`,
     /// `TLBSYNC`. If there are none, it costs as much as a barrier.
     pub fn complete_broadcasts(&self) {
@@ -63,8 +80,9 @@ impl Sim {
             let mut clock = self.clock.borrow_mut();
             core::mem::take(&mut clock.cpus[self.cpu()].broadcasts.operations)
         };
-        for tlb in self.tlbs.borrow_mut().iter_mut() {
-            operations.iter().for_each(|operation| operation.apply(tlb));
+        for (cpu, tlb) in self.tlbs.borrow_mut().iter_mut().enumerate() {
+            let reaching = operations.iter().filter(|(cpus, _)| cpus.contains(&cpu));
+            reaching.for_each(|(_, operation)| operation.apply(tlb));
         }
         self.count_wait(began);
         self.unmask();
@@ -127,6 +145,20 @@ impl Sim {
     }
 
     fn issue(&self, cost: &Broadcast, tag: u16, drops: Drops) {
+        let (complete, all) = (self.machine.completion_of(cost), 0..self.machine.cpu_count());
+        self.issue_to(cost, complete, all, tag, drops);
+    }
+
+    /// Issues an operation that reaches these CPUs, and is complete after `complete` if it does not
+    /// queue.
+    fn issue_to(
+        &self,
+        cost: &Broadcast,
+        complete: Time,
+        reached: Range<usize>,
+        tag: u16,
+        drops: Drops,
+    ) {
         self.spend_as(Cause::Invalidations, cost.issue);
         let operation = Invalidation { tag, drops, issued: self.next_invalidation() };
         let mut clock = self.clock.borrow_mut();
@@ -135,11 +167,15 @@ impl Sim {
         clock.interconnect_free_at = starts_at + cost.occupy;
         let cpu = &mut clock.cpus[number];
         cpu.counts.broadcasts += 1;
-        cpu.broadcasts.operations.push(operation);
-        let done_at = starts_at + self.machine.completion_of(cost);
+        cpu.broadcasts.operations.push((reached.clone(), operation));
+        let done_at = starts_at + complete;
         cpu.broadcasts.done_at = done_at.max(cpu.broadcasts.done_at);
         if cost.victim > Time::ZERO {
-            let others = clock.cpus.iter_mut().enumerate().filter(|&(other, _)| other != number);
+            let others = clock
+                .cpus
+                .iter_mut()
+                .enumerate()
+                .filter(|(other, _)| *other != number && reached.contains(other));
             others.for_each(|(_, cpu)| cpu.steal(cost.victim));
         }
     }

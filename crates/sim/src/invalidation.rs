@@ -25,7 +25,8 @@ pub(crate) enum Drops {
 /// The broadcasts that a CPU has issued and not yet waited for.
 #[derive(Debug, Default)]
 pub(crate) struct PendingBroadcasts {
-    pub(crate) operations: Vec<Invalidation>,
+    /// Each with the CPUs that it reaches.
+    pub(crate) operations: Vec<(Range<usize>, Invalidation)>,
     pub(crate) done_at: Time,
 }
 

@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts,
-    Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule, Shootdown, Space,
-    Tag, TagSlot, Tagging, Word,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, DomainCosts, Entries, Extent,
+    FlushCosts, Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule,
+    Shootdown, Space, Tag, TagSlot, Tagging, Word,
 };
 
 use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries, Time, machine, with_running};
@@ -294,7 +294,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
     ) -> Result<(), Refused> {
         let ranges = ranges(extent);
         with_running(|sim| match self.capabilities().reach {
-            Reach::Everyone => sim.broadcast(tag.0, scope(extent, &ranges)),
+            Reach::Everyone | Reach::Domains => sim.broadcast(tag.0, scope(extent, &ranges)),
             Reach::Targets => {
                 // An SBI fence of addresses keeps upper-level entries.
                 let whole = extent.is_whole() || extent.frees_tables();
@@ -303,6 +303,14 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
                 sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, scope);
             }
         });
+        Ok(())
+    }
+    fn costs_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>) -> Option<DomainCosts> {
+        let cpus: Vec<_> = cpus.iter().map(CpuId::index).collect();
+        notify_by::costs_in_domains(&self.machine, self.cpu().index(), &cpus)
+    }
+    fn broadcast_in_domains<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag) -> Result<(), Refused> {
+        with_running(|sim| sim.broadcast_in_domains(cpus.iter().map(CpuId::index), tag.0));
         Ok(())
     }
     fn broadcast_kernel(&self, extent: Extent) -> Result<(), Refused> {

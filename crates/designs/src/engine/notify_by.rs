@@ -1,7 +1,7 @@
 //! The costs of notifying other CPUs, as far as a kernel can know them: they depend only on the
 //! machine's numbers, and not on the workload.
 
-use shootdown::{Broadcast, NotifyCosts, Reach};
+use shootdown::{Broadcast, DomainCosts, NotifyCosts, Reach};
 
 use shootdown_sim::Machine;
 
@@ -26,7 +26,7 @@ pub(crate) fn broadcast(machine: &Machine, notify_by: NotifyBy) -> Option<Broadc
     }
     if let Some(cost) = &machine.broadcast {
         return Some(Broadcast {
-            reach: Reach::Everyone,
+            reach: if machine.domains.is_some() { Reach::Domains } else { Reach::Everyone },
             pages_per_operation: cost.pages_per_operation,
             operation_ceiling: cost.page_ceiling,
             completes_at_issue: false,
@@ -71,6 +71,32 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
         NotifyBy::Broadcasts => NotifyCosts { interrupt_ns: u64::MAX, ..costs },
         NotifyBy::Chosen | NotifyBy::Interrupts | NotifyBy::EarlyAnswers => costs,
     }
+}
+
+/// Time that a CPU takes to refill its TLB after its tag was dropped: about 130 walks. The engine's
+/// `GAP_MAX` follows from the same estimate.
+const REFILL_NS: u64 = 2000;
+
+/// The costs of an invalidation of a tag by `issuer` in the domains of `cpus`; `None` if they are in
+/// too many.
+pub(crate) fn costs_in_domains(
+    machine: &Machine,
+    issuer: usize,
+    cpus: &[usize],
+) -> Option<DomainCosts> {
+    let (domains, cost) = (machine.domains.as_ref()?, machine.broadcast.as_ref()?);
+    let named = domains.covering(cpus.iter().copied());
+    if named.is_empty() || named.len() > domains.most {
+        return None;
+    }
+    let done =
+        named.iter().map(|domain| machine.completion_in_domain(domains, issuer, domain.start));
+    let each = cost.issue.max(domains.occupy) + cost.victim * domains.cpus as u64;
+    let broadcast = cost.issue + done.max()? + each * (named.len() as u64 - 1);
+    Some(DomainCosts {
+        broadcast_ns: (broadcast + cost.victim * domains.cpus as u64).ns(),
+        refill_ns: REFILL_NS * cpus.len() as u64,
+    })
 }
 
 /// The costs of interrupts.

@@ -17,6 +17,9 @@ pub enum LinuxRule {
     FlushIfStale,
     /// Skipped broadcasts: after marking, the CPU checks again that no other CPU is active.
     RecheckActive,
+    /// Domains: a CPU that loads a space marks itself in the mask from which flushes take their
+    /// domains.
+    MarkRan,
     /// Broadcasts are complete before the flush returns.
     Complete,
     /// Broadcasts that a thread has not waited for are complete before the CPU runs another thread.

@@ -68,6 +68,43 @@ fn stock_always_broadcasts() {
     }
 }
 
+/// CPUs 1 and up run the space and leave it, or not; then CPU 0 flushes. Returns the number of its
+/// operations.
+fn operations_with_domains(
+    others: usize,
+    pages: core::ops::Range<u64>,
+    broken: Option<LinuxRule>,
+) -> (u64, u64) {
+    let machine = Hardware::Domains.machine(TAGS, 1 + others);
+    let rig = Rig::on(machine, 2, breaking(Variant::InDomains, broken));
+    for cpu in 1..=others {
+        rig.thread(cpu, 0, move |rig| {
+            rig.touch(0..8);
+            rig.until(100);
+            rig.touch(0..8);
+        });
+    }
+    let flushed = Rc::new(std::cell::Cell::new(0));
+    let result = Rc::clone(&flushed);
+    rig.thread(0, 0, move |rig| {
+        rig.until(30);
+        let before = rig.sim.counts_of(0).broadcasts;
+        rig.flush(0, pages.clone(), Pages);
+        result.set(rig.sim.counts_of(0).broadcasts - before);
+    });
+    rig.run_unchecked();
+    (flushed.get(), rig.sim.violations() as u64)
+}
+
+#[test]
+fn flush_of_whole_space_names_domains_of_its_cpus() {
+    assert_eq!(operations_with_domains(1, 0..512, None), (2, 0), "two domains");
+    assert_eq!(operations_with_domains(2, 0..512, None), (1, 0), "three are too many");
+    assert_eq!(operations_with_domains(1, 3..6, None), (3, 0), "pages are in no domain");
+    let (_, violations) = operations_with_domains(1, 0..512, Some(LinuxRule::MarkRan));
+    assert!(violations > 0, "CPU 1 is in no domain of the flush");
+}
+
 #[test]
 fn sole_active_cpu_flushes_locally_and_marks_others() {
     for freed in [Pages, Tables] {

@@ -78,15 +78,19 @@ fn registers(tcr: u64) -> Registers {
     registers
 }
 
-/// Calls a function for each level (op1), group (`CRm`) and operation (op2) that exists.
+/// Calls a function for each level (op1), group (`CRm`) and operation (op2) that exists. The
+/// operations after `no` have no operand.
 macro_rules! system {
     (
         $code:expr, $operand:expr,
-        { $($level:literal $group:literal: [$($operation:literal)*])* }
+        { $($level:literal $group:literal: [$($operation:literal)* $(; no $whole:literal)*])* }
     ) => {
         match $code {
             $($(
                 ($level, $group, $operation) => system::<$level, $group, $operation>($operand),
+            )*)*
+            $($(
+                ($level, $group, $whole) => system_without_operand::<$level, $group, $whole>(),
             )*)*
             (level, group, operation) => {
                 unreachable!("there is no TLBI #{level}, C{group}, #{operation}")
@@ -101,9 +105,9 @@ pub(crate) fn tlbi(operation: Operation, domain: Domain) {
     let (group, number) = operation.code(domain);
     system!((0, group, number), operation.operand(), {
         0 2: [1 3 5 7]
-        0 3: [0 1 2 3 5 7]
+        0 3: [1 2 3 5 7; no 0]
         0 6: [1 3 5 7]
-        0 7: [0 1 2 3 5 7]
+        0 7: [1 2 3 5 7; no 0]
     });
 }
 
@@ -111,14 +115,14 @@ pub(crate) fn tlbi(operation: Operation, domain: Domain) {
 #[inline]
 pub(crate) fn tlbi_el2(operation: GuestOperation, domain: Domain) {
     system!(operation.code(domain), operation.operand(), {
-        0 3: [0]
-        0 7: [0]
+        0 3: [; no 0]
+        0 7: [; no 0]
         4 0: [1 2 5 6]
         4 2: [1 5]
-        4 3: [0 1 4 5 6]
+        4 3: [1 5; no 0; no 4; no 6]
         4 4: [1 2 5 6]
         4 6: [1 5]
-        4 7: [0 1 4 5 6]
+        4 7: [1 5; no 0; no 4; no 6]
     });
 }
 
@@ -133,6 +137,22 @@ fn system<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>(operand: u64) {
             group = const GROUP,
             operation = const OPERATION,
             operand = in(reg) operand,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Executes an operation on everything. Its register must be XZR: with another one, the operation
+/// is constrained unpredictable (C5.5, "TLBI VMALLE1IS"), or names a TLBI domain (`FEAT_TLBID`).
+#[inline]
+fn system_without_operand<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>() {
+    // SAFETY: as in `system`.
+    unsafe {
+        asm!(
+            "sys #{level}, c8, c{group}, #{operation}, xzr",
+            level = const LEVEL,
+            group = const GROUP,
+            operation = const OPERATION,
             options(nostack, preserves_flags),
         );
     }

@@ -40,6 +40,8 @@ embedded!(
     "arm64-page-reuse",
     "rar-discards",
     "tlbi-domains",
+    "tlbi-domains-forks",
+    "tlbi-domains-pages",
     "mshare-faults"
 );
 
@@ -320,7 +322,7 @@ mod tests {
     }
 
     /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
-    const FROZEN: [(Option<f64>, f64); 16] = [
+    const FROZEN: [(Option<f64>, f64); 21] = [
         (Some(-70.8), -78.6),
         (Some(68.17), 61.0),
         (Some(8.64), 5.0),
@@ -336,6 +338,11 @@ mod tests {
         (Some(40.0), 36.5),
         (None, 20.5),
         (None, -8.7),
+        (None, 0.2),
+        (None, -15.0),
+        (None, -2.7),
+        (None, -0.1),
+        (None, -85.6),
         (None, -78.0),
     ];
 

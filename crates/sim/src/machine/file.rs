@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::kinds::{MixedSizes, Policy, Refill, StaleWrites, Tagging};
 use super::{Links, MachineError, Topology, require};
 use crate::time::Time;
 
@@ -310,6 +311,21 @@ section! {
 }
 
 section! {
+    /// TLBI domains: sets of CPUs that a broadcast of a whole tag can name, in place of every CPU.
+    pub Domains, DomainsFile, "domains":
+    /// Number of consecutive CPUs of each domain.
+    cpus: usize = cpus,
+    /// Number of domains above which a broadcast to every CPU is used instead: each domain takes an
+    /// operation.
+    most: usize = most,
+    /// From the issue until an operation is complete on the CPUs of a domain in the issuer's
+    /// socket, if no other CPU issues any.
+    complete: Time = complete_ns,
+    /// Time for which one operation occupies the interconnect.
+    occupy: Time = occupy_ns,
+}
+
+section! {
     /// Firmware that makes a set of CPUs invalidate (SBI remote fence).
     pub RemoteFence, RemoteFenceFile, "remote_fence":
     /// The call, without the cost of each target.
@@ -334,68 +350,6 @@ section! {
     read: Time = read_us,
     /// Time to write a page, during which the CPU is free.
     write: Time = write_us,
-}
-
-/// Assignment of the hardware's tags to address spaces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Tagging {
-    /// Each CPU assigns its own: a tag means a different space on each CPU (x86 PCID).
-    #[default]
-    PerCpu,
-    /// A space has one tag, the same on all CPUs (arm64, RISC-V, AMD with INVLPGB).
-    Global,
-    /// Each CPU takes tags from a counter, and drops a space's translations by giving it the next
-    /// tag (ARC).
-    Renamed,
-}
-
-/// The component that walks page tables after a miss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Refill {
-    /// The hardware, which caches upper levels, and may walk speculatively.
-    #[default]
-    Hardware,
-    /// The kernel, in an exception: only for pages that are really used, and from the root.
-    Software,
-}
-
-/// Effect of the first write through a translation that was cached when the page was not marked
-/// dirty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StaleWrites {
-    /// The page tables are walked again. The walk marks the entry, or finds that it is gone (x86,
-    /// Arm, RISC-V). Where the kernel marks entries, an unmarked page is not writable.
-    #[default]
-    Trapped,
-    /// The write goes through, and the entry is marked if it is still there.
-    Unnoticed,
-}
-
-/// Whether a TLB may hold translations of two sizes for one address, none of which is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MixedSizes {
-    /// It must not: an entry changes its size by *break before make*, on lazy CPUs as well (Arm).
-    #[default]
-    Refused,
-    /// It may (x86).
-    Tolerated,
-}
-
-/// The order in which ready threads run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// In turn, each for a timeslice. A thread that wakes goes to the end of the queue.
-    #[default]
-    RoundRobin,
-    /// By the earliest eligible virtual deadline (Linux since 6.6). Threads that wake may preempt.
-    Eevdf,
-    /// As `Eevdf`, with the feature `RUN_TO_PARITY` off: a thread that wakes preempts more often.
-    EevdfNoRunToParity,
 }
 
 /// Behaviour of CPUs that have no thread to run.
@@ -458,6 +412,7 @@ pub(super) struct MachineFile {
     interrupt: InterruptFile,
     virtualization: Option<VirtualizationFile>,
     pub(super) broadcast: Option<BroadcastFile>,
+    pub(super) domains: Option<DomainsFile>,
     pub(super) remote_fence: Option<RemoteFenceFile>,
     /// Missing if storage takes no time.
     pub(super) storage: Option<StorageFile>,
@@ -573,6 +528,7 @@ impl MachineFile {
         self.interrupt.add_numbers(&mut numbers);
         self.virtualization.iter().for_each(|file| file.add_numbers(&mut numbers));
         self.broadcast.iter().for_each(|file| file.add_numbers(&mut numbers));
+        self.domains.iter().for_each(|file| file.add_numbers(&mut numbers));
         self.remote_fence.iter().for_each(|file| file.add_numbers(&mut numbers));
         self.storage.iter().for_each(|file| file.add_numbers(&mut numbers));
         for state in &self.idle {

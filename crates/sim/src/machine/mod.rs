@@ -6,19 +6,22 @@
 //! cannot be simulated are rejected.
 
 mod file;
+mod kinds;
 mod topology;
 mod extends;
 
 use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
 
 use crate::queue::Key;
 use crate::time::Time;
 
 pub use file::{
-    Broadcast, Cache, Far, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Policy, Refill,
-    RemoteFence, StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
+    Broadcast, Cache, Domains, Far, Idle, IdleState, Interrupt, Kernel, Number, RemoteFence,
+    Storage, Tlb, TlbInIdle,
 };
+pub use kinds::{MixedSizes, Policy, Refill, StaleWrites, Tagging};
 pub use topology::{Distance, Links, Topology};
 
 /// A machine that can be simulated.
@@ -50,6 +53,8 @@ pub struct Machine {
     pub interrupt: Interrupt,
     /// Hardware that broadcasts invalidations to every CPU's TLB; `None` if there is none.
     pub broadcast: Option<Broadcast>,
+    /// The domains that a broadcast can name; `None` if each reaches every CPU.
+    pub domains: Option<Domains>,
     /// Firmware that makes other CPUs invalidate; `None` if there is none.
     pub remote_fence: Option<RemoteFence>,
     /// Time to read and write files; `None` if that takes no time.
@@ -66,6 +71,23 @@ pub struct Machine {
     numbers: Vec<Number>,
     /// The contents of the file.
     table: Arc<toml::Table>,
+}
+
+impl Domains {
+    /// The CPUs of the domain that has `cpu`. Those of the last domain need not exist.
+    #[must_use]
+    pub fn of(&self, cpu: usize) -> Range<usize> {
+        let first = cpu / self.cpus * self.cpus;
+        first..first + self.cpus
+    }
+
+    /// The domains that have these CPUs, each once.
+    pub fn covering(&self, cpus: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
+        let mut domains: Vec<_> = cpus.into_iter().map(|cpu| self.of(cpu)).collect();
+        domains.sort_by_key(|domain| domain.start);
+        domains.dedup();
+        domains
+    }
 }
 
 impl Machine {
@@ -136,6 +158,7 @@ impl Machine {
             tlb: file.tlb.resolve(1.0),
             interrupt: file.interrupt(),
             broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
+            domains: file.domains.as_ref().map(|file| file.resolve(1.0)),
             remote_fence: file.remote_fence.as_ref().map(|file| file.resolve(scale)),
             storage: file.storage.as_ref().map(|file| file.resolve(scale)),
             idle: file.idle(),
@@ -164,6 +187,17 @@ impl Machine {
         let crosses = self.topology.sockets > 1;
         let cross = if crosses { broadcast.cross } else { Time::ZERO };
         (broadcast.complete + cross).max(broadcast.occupy)
+    }
+
+    /// The time from the issue by `issuer` of a broadcast in one domain, of which `cpu` is one CPU,
+    /// until it is complete, if no other CPU issues any.
+    #[must_use]
+    pub fn completion_in_domain(&self, domains: &Domains, issuer: usize, cpu: usize) -> Time {
+        let of_domain = domains.of(cpu);
+        let sockets = [of_domain.start, of_domain.end - 1].map(|cpu| self.topology.socket_of(cpu));
+        let crosses = sockets.iter().any(|&socket| socket != self.topology.socket_of(issuer));
+        let cross = self.broadcast.as_ref().filter(|_| crosses).map_or(Time::ZERO, |it| it.cross);
+        (domains.complete + cross).max(domains.occupy)
     }
 
     /// Returns this machine with another number of CPUs. Fewer CPUs are the first of this
@@ -288,6 +322,11 @@ impl Machine {
             !is_remote || self.refill == Refill::Hardware,
             "its kernel walks page tables, and other CPUs invalidate without it".to_owned(),
             "set `refill = \"hardware\"`: no CPU would wait for the refill handler",
+        )?;
+        require(
+            self.domains.as_ref().is_none_or(|it| it.cpus > 0 && self.broadcast.is_some()),
+            "it has domains without CPUs, or without broadcasts".to_owned(),
+            "set `domains.cpus` to 1 or more, and add the section `[broadcast]`",
         )?;
         require(
             self.broadcast.as_ref().is_none_or(|cost| cost.pages_per_operation > 0),

@@ -21,6 +21,13 @@ victim_ns = { value = 0, source = \"made up for tests\" }
 pages_per_operation = { value = 8, source = \"made up for tests\" }
 page_ceiling = { value = 64, source = \"made up for tests\" }
 ";
+const DOMAINS: &str = "
+[domains]
+cpus = { value = 1, source = \"made up for tests\" }
+most = { value = 2, source = \"made up for tests\" }
+complete_ns = { value = 400, source = \"made up for tests\" }
+occupy_ns = { value = 300, source = \"made up for tests\" }
+";
 const REMOTE_FENCE: &str = "
 [remote_fence]
 call_ns = { value = 200, source = \"made up for tests\" }
@@ -281,6 +288,43 @@ fn walk_restarts_after_concurrent_broadcast() {
         run(&sim);
         assert_eq!((sim.violations(), sim.hazards()), (0, 0), "after {offset_ns} ns");
     }
+}
+
+#[test]
+fn broadcast_in_domains_reaches_their_cpus_alone() {
+    let sim = sim(&(BROADCAST.to_owned() + DOMAINS), 3);
+    let tables = Rc::new(Cell::new(Tables::default()));
+    let shared = Rc::clone(&tables);
+    on_cpu(&sim, 0, move |sim| {
+        let tables = Tables::new(sim);
+        shared.set(tables);
+        tables.load(sim);
+        assert!(read(sim));
+        sim.spend(Time::from_ns(20_000));
+        sim.update_entry(tables.leaf, 1, |_| 0);
+        let began = sim.now();
+        sim.broadcast_in_domains([1, 1], TAG);
+        assert_eq!((sim.now() - began).ns(), 10, "CPU 1 is named once");
+        let fence_ns = sim.machine().cache.fence.ns();
+        sim.complete_broadcasts();
+        assert_eq!((sim.now() - began).ns(), 10 + 400.max(fence_ns));
+        assert!(read(sim), "this CPU is in no named domain");
+        sim.invalidate_tag();
+    });
+    for cpu in 1..3 {
+        let tables = Rc::clone(&tables);
+        on_cpu(&sim, cpu, move |sim| {
+            sim.spend(Time::from_ns(15_000));
+            tables.get().load(sim);
+            assert!(read(sim));
+            sim.mask();
+            sim.spend(Time::from_ns(50_000));
+            assert_eq!(read(sim), cpu != 1);
+            sim.unmask();
+        });
+    }
+    run(&sim);
+    assert_eq!((sim.counts().broadcasts, sim.counts().interrupts_taken), (1, 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Linux on arm64: global tags, and invalidations that the hardware broadcasts, so that no CPU is
 //! interrupted. With and without the patch of the `arm64-skip-broadcast` study, which broadcasts
-//! only if another CPU is active on the space.
+//! only if another CPU is active on the space; and with TLBI domains.
 //!
 //! `arm64` is `switch_mm`, `check_and_switch_context` and `__flush_tlb_range` of Linux 7.0, as read
 //! in its public source. It broadcasts the tag for a whole space; otherwise single pages or range
@@ -20,6 +20,12 @@
 //! that a fault makes writable because no other space shares it any more: until the end of 2025,
 //! `ptep_set_access_flags` and `flush_tlb_fix_spurious_fault` broadcast for each such page (Huang
 //! Ying, "arm64, tlbflush: don't TLBI broadcast if page reused in write fault").
+//!
+//! `arm64-tlbid` is the series posted to openEuler's list ("arm64: tlbflush: Optimize flush_tlb_mm()
+//! by using TLBID", known from a description of it): a mask of the CPUs that have run a space, which
+//! never forgets one, and an `ASIDE1IS` for the domains of that mask if a flush drops the whole
+//! space. A flush of pages reaches every CPU, because its operation has no room for a domain. Where
+//! the mask needs more domains than the machine's file allows, every CPU is reached.
 //!
 //! Reclaim broadcasts immediately and waits once for the whole batch: see `arm64/batch.rs`.
 //!
@@ -47,7 +53,7 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
-use shootdown_sim::{Sim, SimWord, TagEntries};
+use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries};
 use shootdown_vm::{
     Batching, Change, ExtraFlushes, Flush, Freed, Lifetimes, Policy, Retired, Scheduling,
     WriteGrant,
@@ -74,6 +80,10 @@ impl Design {
     /// Linux on arm64 before its batches: reclaim and migration flush each page that they unmap.
     pub const ARM64_PER_PAGE: Self =
         Self::new("arm64(1)", Purpose::Reclaim, |sim| with_batches_of(Arm64::stock(sim).into(), 1));
+    /// Linux on arm64 with TLBI domains: a flush of a whole space reaches the domains of the CPUs
+    /// that have run it.
+    pub const ARM64_TLBID: Self =
+        Self::new("arm64-tlbid", Purpose::OtherHardware, |sim| Arm64::in_domains(sim).into());
     /// Linux on arm64 that skips broadcasts if no other CPU is active.
     pub const ARM64_SKIP: Self =
         Self::new("arm64-skip", Purpose::OtherHardware, |sim| Arm64::skip(sim).into());
@@ -105,6 +115,8 @@ pub enum Variant {
     Reusing,
     /// As `Reusing`; and a flush is broadcast only if another CPU is active: `arm64-skip`.
     Skip,
+    /// As `Stock`; and a flush of a whole space is broadcast to domains: `arm64-tlbid`.
+    InDomains,
 }
 
 /// A space (`mm_struct`).
@@ -115,8 +127,9 @@ pub struct Mm {
     context: MmContext,
     mm_count: MmCount,
     tlb_flush_batched: Rc<TlbFlushBatched>,
-    /// The CPUs on which the tag is stale (`mm_cpumask`).
-    stale: Rc<CpuMask>,
+    /// `mm_cpumask`: the CPUs on which the tag is stale (`arm64-skip`), or those that have run the
+    /// space (`arm64-tlbid`).
+    cpumask: Rc<CpuMask>,
 }
 
 /// `mm_context_t`, in one line.
@@ -168,6 +181,12 @@ impl Arm64 {
     #[must_use]
     pub fn skip(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::Skip, None)
+    }
+
+    /// Creates the design `arm64-tlbid` on this machine.
+    #[must_use]
+    pub fn in_domains(sim: Rc<Sim>) -> Self {
+        Self::with_broken_rule(sim, Variant::InDomains, None)
     }
 
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
@@ -223,18 +242,27 @@ impl Arm64 {
         if self.skips() {
             if asid.is_new {
                 // Every CPU flushes its TLB before it uses a tag of this generation.
-                next.stale.clear();
+                next.cpumask.clear();
             }
             // Orders the increment of `nr_active_mm` before the load of the mark. Pairs with the
             // fence in `reach`. Without one of the two, the flushing CPU could miss the increment
             // while this CPU misses the mark.
             sim.fence();
-            if next.stale.contains(cpu) {
-                next.stale.remove(cpu);
+            if next.cpumask.contains(cpu) {
+                next.cpumask.remove(cpu);
                 if self.broken != Some(LinuxRule::FlushIfStale) {
                     entries = TagEntries::Discarded;
                 }
             }
+        }
+        if self.variant == Variant::InDomains && !next.cpumask.contains(cpu) {
+            if self.broken != Some(LinuxRule::MarkRan) {
+                next.cpumask.insert(cpu);
+            }
+            // Orders the mark before the walks that follow. Pairs with the fence in `flush_mm`,
+            // after which a flush reads the mask. Without one of the two, this CPU could cache an
+            // entry that is gone, while the flush finds it in no domain.
+            sim.fence();
         }
         sim.load_root(next.root, asid.tag, entries);
     }
@@ -248,7 +276,7 @@ impl Arm64 {
         }
         let is_local = !self.reserved_root[cpu].get() && self.mms.has_loaded(cpu, mm);
         if self.broken != Some(LinuxRule::MarkStale) {
-            mm.stale.fill_but(is_local.then_some(cpu));
+            mm.cpumask.fill_but(is_local.then_some(cpu));
         }
         // Orders the mark before the second load of the count. Pairs with the fence in `load`.
         self.sim.fence();
@@ -271,7 +299,7 @@ impl Arm64 {
         let max_pages = if has_ranges { MAX_TLBI_RANGE_PAGES } else { MAX_DVM_OPS };
         let info = FlushInfo {
             freed_tables: freed == Freed::Tables,
-            ..FlushInfo::small_pages(mm.ctx_id, &mm.stale, range, max_pages - 1)
+            ..FlushInfo::small_pages(mm.ctx_id, &mm.cpumask, range, max_pages - 1)
         };
         match (self.reach(mm), &self.calls) {
             (Reach::None, _) => {}
@@ -288,7 +316,19 @@ impl Arm64 {
     }
 
     fn broadcast(&self, mm: &Mm, info: &FlushInfo) {
-        self.sim.broadcast(tag_of(&mm.context.id), info.broadcast_scope());
+        let (tag, domains) = (tag_of(&mm.context.id), self.sim.machine().domains.as_ref());
+        // Only operations on a whole tag can name a domain.
+        match domains.filter(|_| self.variant == Variant::InDomains && info.range.is_none()) {
+            Some(domains) => {
+                let cpus = mm.cpumask.members();
+                if domains.covering(cpus.iter().copied()).len() <= domains.most {
+                    self.sim.broadcast_in_domains(cpus, tag);
+                } else {
+                    self.sim.broadcast(tag, BroadcastScope::Tag);
+                }
+            }
+            None => self.sim.broadcast(tag, info.broadcast_scope()),
+        }
         self.dsb_ish();
     }
 
@@ -308,7 +348,7 @@ impl Flush for Arm64 {
 
     fn policy(&self) -> Policy {
         match self.variant {
-            Variant::Stock => super::POLICY,
+            Variant::Stock | Variant::InDomains => super::POLICY,
             Variant::Reusing | Variant::Skip => Policy {
                 write_grant: WriteGrant::AtFault,
                 extra_flushes: super::POLICY.extra_flushes | ExtraFlushes::REUSED_PAGES,
@@ -325,7 +365,7 @@ impl Flush for Arm64 {
             context: MmContext { id: SimWord::with(0), nr_active_mm: SimWord::with(0) },
             mm_count: MmCount::new(root),
             tlb_flush_batched: TlbFlushBatched::new(),
-            stale: Rc::new(CpuMask::new(self.reserved_root.len())),
+            cpumask: Rc::new(CpuMask::new(self.reserved_root.len())),
         })
     }
 

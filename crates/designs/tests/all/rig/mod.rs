@@ -25,6 +25,8 @@ pub(crate) enum Hardware {
     Plain,
     /// Broadcasts of single pages, each in 300 ns.
     Broadcast,
+    /// As `Broadcast`, and broadcasts of a tag in one or two domains, of one CPU each.
+    Domains,
     /// Remote fences by firmware.
     Fence,
     /// The kernel refills the TLB, and tags are renamed.
@@ -43,12 +45,17 @@ impl Hardware {
         };
         let (head, tail) = match self {
             Self::Plain => ("", String::new()),
-            Self::Broadcast => {
+            Self::Broadcast | Self::Domains => {
                 let times =
                     [("issue_ns", 10), ("complete_ns", 300), ("cross_ns", 0), ("occupy_ns", 100)];
                 let limits = [("victim_ns", 0), ("pages_per_operation", 1), ("page_ceiling", 512)];
                 let keys = [&times[..], &limits[..]].concat();
-                ("tagging = \"global\"\n", section("broadcast", &keys))
+                let mut sections = section("broadcast", &keys);
+                if matches!(self, Self::Domains) {
+                    let keys = [("cpus", 1), ("most", 2), ("complete_ns", 300), ("occupy_ns", 50)];
+                    sections += &section("domains", &keys);
+                }
+                ("tagging = \"global\"\n", sections)
             }
             Self::Fence => {
                 let caller = [("call_ns", 500), ("each_ns", 50), ("deliver_ns", 1000)];

@@ -342,9 +342,10 @@ pub(crate) fn tags(text: &str) -> Result<Tags, String> {
         "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
         "refused" if count <= 63 => Ok(Tags::Refused(count)),
         "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
+        "domains" if count <= 63 => Ok(Tags::Domains(count)),
         "assigned" if (1..=63).contains(&count) => Ok(Tags::Assigned(count)),
         _ => Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, refused:0 to 63, \
-                 renamed:0 to 255 or assigned:1 to 63"
+                 domains:0 to 63, renamed:0 to 255 or assigned:1 to 63"
             .into()),
     }
 }
@@ -356,6 +357,7 @@ fn tags_text(tags: Tags) -> String {
         Tags::Global(count) => format!("global:{count}"),
         Tags::Broadcast(count) => format!("broadcast:{count}"),
         Tags::Refused(count) => format!("refused:{count}"),
+        Tags::Domains(count) => format!("domains:{count}"),
         Tags::Renamed(count) => format!("renamed:{count}"),
         Tags::Assigned(count) => format!("assigned:{count}"),
     }
@@ -368,7 +370,7 @@ mod tests {
     #[test]
     fn tags_are_parsed_as_printed() {
         let (broadcast, refused) = (Tags::Broadcast(9), Tags::Refused(63));
-        let by_kernel = [Tags::Renamed(3), Tags::Assigned(1)];
+        let by_kernel = [Tags::Renamed(3), Tags::Assigned(1), Tags::Domains(4)];
         let all = [Tags::PerCpu(0), Tags::Global(63), broadcast, refused];
         for kind in all.into_iter().chain(by_kernel) {
             assert_eq!(tags(&tags_text(kind)), Ok(kind));

@@ -136,6 +136,9 @@ fn translation(machine: &Machine) -> String {
         Refill::Software => ", refilled by software",
     };
     let remote = match (&machine.broadcast, &machine.remote_fence) {
+        (Some(_), _) if machine.domains.is_some() => {
+            ", hardware broadcasts invalidations, of tags in domains"
+        }
         (Some(_), _) => ", hardware broadcasts invalidations",
         (None, Some(_)) => ", firmware invalidates other CPUs",
         (None, None) => "",
