@@ -249,8 +249,8 @@ fn each_erratum_has_a_case() {
     assert_eq!(Profile::every().count(), 13);
 }
 
-/// The broadcast names the domain of CPU 0, which runs the space; CPU 1 has left the space, and comes
-/// back. (With one change of CPU more, the search takes two minutes.)
+/// The broadcast names the domain of CPU 0, which runs the space; CPU 1 has left the space, and
+/// comes back. (With one change of CPU more, the search takes two minutes.)
 #[test]
 fn cpu_outside_of_the_domains_catches_up() {
     let config = Config { tags: Tags::Domains(4), spaces: 2, ..Config::new(3) };

@@ -79,8 +79,8 @@ pub enum Tags {
     /// As `Broadcast`, but of four broadcasts of a CPU the hardware refuses three, which have
     /// reached no CPU, that CPU, and all.
     Refused(usize),
-    /// As `Broadcast`, and the invalidation of a tag can instead be sent to TLBI domains: to exactly
-    /// the CPUs that it names, if they are one or two.
+    /// As `Broadcast`, and the invalidation of a tag can instead be sent to TLBI domains: to
+    /// exactly the CPUs that it names, if they are one or two.
     Domains(usize),
     /// Each CPU assigns up to this many tags, counting up, as on ARC.
     Renamed(usize),

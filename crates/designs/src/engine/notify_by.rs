@@ -77,8 +77,8 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
 /// `GAP_MAX` follows from the same estimate.
 const REFILL_NS: u64 = 2000;
 
-/// The costs of an invalidation of a tag by `issuer` in the domains of `cpus`; `None` if they are in
-/// too many.
+/// The costs of an invalidation of a tag by `issuer` in the domains of `cpus`; `None` if they are
+/// in too many.
 pub(crate) fn costs_in_domains(
     machine: &Machine,
     issuer: usize,

@@ -6,8 +6,8 @@
 //! domains, which the hypervisor maps to the machine's (`VTLBID<n>_EL2`).
 //!
 //! The encodings are those of Arm's register descriptions of 2026-03: "TLBI ASIDE1IS",
-//! "`TLBIDIDR_EL1`", "`ID_AA64MMFR4_EL1`". No processor with this feature was at hand: the encodings
-//! are tested on the host, and the protocol on the checker's hostile machine.
+//! "`TLBIDIDR_EL1`", "`ID_AA64MMFR4_EL1`". No processor with this feature was at hand: the
+//! encodings are tested on the host, and the protocol on the checker's hostile machine.
 
 use shootdown::{CpuBits, CpuSet, DomainCosts};
 
@@ -21,8 +21,8 @@ pub const DOMAINS_MAX: usize = 4;
 ///
 /// # Promise
 ///
-/// An operation that names the domain of a CPU reaches that CPU, from before the CPU comes
-/// online until it is offline. In a guest, that is true of the CPU on which a virtual CPU runs, and a
+/// An operation that names the domain of a CPU reaches that CPU, from before the CPU comes online
+/// until it is offline. In a guest, that is true of the CPU on which a virtual CPU runs, and a
 /// hypervisor empties the TLB of a CPU that a virtual CPU has left, or keeps it in the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainMap {

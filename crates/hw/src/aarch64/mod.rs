@@ -6,11 +6,11 @@
 //! the engine drops it on this CPU alone, which Linux does not do.
 //!
 //! In reading order: [`errata`], the cores with their errata; [`features`], the processor's
-//! features; [`domains`], the CPUs that an operation can name; [`granule`], page sizes; [`operation`], the operands of an instruction; [`plan`], the
-//! instructions for an extent; and, where they can be executed, `instruction`, `sequence` and
-//! `processor`, the implementation of [`Processor`](crate::Processor). [`stage2`] is another
-//! processor, whose spaces are guests. All but `instruction` is tested on any host, where
-//! instructions are recorded instead of executed.
+//! features; [`domains`], the CPUs that an operation can name; [`granule`], page sizes;
+//! [`operation`], the operands of an instruction; [`plan`], the instructions for an extent; and,
+//! where they can be executed, `instruction`, `sequence` and `processor`, the implementation of
+//! [`Processor`](crate::Processor). [`stage2`] is another processor, whose spaces are guests. All
+//! but `instruction` is tested on any host, where instructions are recorded instead of executed.
 //!
 //! # Requirements for the kernel's set-up
 //!

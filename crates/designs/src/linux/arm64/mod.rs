@@ -21,11 +21,11 @@
 //! `ptep_set_access_flags` and `flush_tlb_fix_spurious_fault` broadcast for each such page (Huang
 //! Ying, "arm64, tlbflush: don't TLBI broadcast if page reused in write fault").
 //!
-//! `arm64-tlbid` is the series posted to openEuler's list ("arm64: tlbflush: Optimize flush_tlb_mm()
-//! by using TLBID", known from a description of it): a mask of the CPUs that have run a space, which
-//! never forgets one, and an `ASIDE1IS` for the domains of that mask if a flush drops the whole
-//! space. A flush of pages reaches every CPU, because its operation has no room for a domain. Where
-//! the mask needs more domains than the machine's file allows, every CPU is reached.
+//! `arm64-tlbid` is the series posted to openEuler's list ("Optimize flush_tlb_mm() by using
+//! TLBID", known from a description of it): a mask of the CPUs that have run a space, which never
+//! forgets one, and an `ASIDE1IS` for the domains of that mask if a flush drops the whole space. A
+//! flush of pages reaches every CPU, because its operation has no room for a domain. Where the mask
+//! needs more domains than the machine's file allows, every CPU is reached.
 //!
 //! Reclaim broadcasts immediately and waits once for the whole batch: see `arm64/batch.rs`.
 //!

@@ -2,10 +2,11 @@
 //!
 //! Arm's `TLBI … IS` and AMD's `INVLPGB` reach every CPU. RISC-V's firmware reaches the CPUs that
 //! the call names. With TLBI domains, Arm's operation on a whole tag reaches the domains of the
-//! CPUs that the flush found present, if that costs less. Broadcasts do not make shootdowns cheap: every CPU must reply before a broadcast
-//! is complete, even if it does not use the space, and the broadcasts of all CPUs queue for one
-//! interconnect. On 32 CPUs, each of which flushes translations that only it uses, broadcasts cost
-//! a factor of fifteen (the study `arm64-skip-broadcast`).
+//! CPUs that the flush found present, if that costs less. Broadcasts do not make shootdowns cheap:
+//! every CPU must reply before a broadcast is complete, even if it does not use the space, and the
+//! broadcasts of all CPUs queue for one interconnect. On 32 CPUs, each of which flushes
+//! translations that only it uses, broadcasts cost a factor of fifteen (the study
+//! `arm64-skip-broadcast`).
 //!
 //! So a flush that finds no other CPU present does not broadcast: it invalidates on its own CPU.
 //! The generation marks the translations of all other CPUs as stale, and each of them catches up
