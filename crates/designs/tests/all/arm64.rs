@@ -93,7 +93,7 @@ fn operations_with_domains(
         result.set(rig.sim.counts_of(0).broadcasts - before);
     });
     rig.run_unchecked();
-    (flushed.get(), rig.sim.violations() as u64)
+    (flushed.get(), rig.sim.violations())
 }
 
 #[test]

@@ -92,7 +92,9 @@ mod tests {
 
     fn cpus(members: &[u32]) -> CpuSet<[u64; 1]> {
         let mut cpus = CpuSet::new();
-        members.iter().for_each(|&cpu| _ = cpus.insert(CpuId(cpu)));
+        for &cpu in members {
+            cpus.insert(CpuId(cpu));
+        }
         cpus
     }
 
