@@ -68,8 +68,8 @@ static ROUNDS: AtomicU64 = AtomicU64::new(0);
 /// round after that load must find the new page.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// `true` while the CPU is in user mode without interrupts for the kernel. Only the CPU writes it,
-/// and its handlers read it.
+/// `true` while the CPU is in user mode without interrupts for the kernel. The CPU stores it with
+/// release when the engine knows, and `begin` loads it with acquire.
 static IS_ISOLATED: AtomicBool = AtomicBool::new(false);
 
 /// Number of flush interrupts that the CPU has taken.
@@ -159,11 +159,11 @@ fn keep(task: Task, address: usize) -> Found {
 fn poll(address: usize) -> Found {
     let Found::Word(word) = access(Task::Read, address, 1) else { panic!("it is mapped") };
     let mut user = User::new(CODE, Task::ReadWhile, (address, 0), usize::MAX, word as usize);
-    ROUNDS.store(2, Ordering::Release);
+    // The interrupt that woke the CPU was taken during that access.
     loop {
         let exit = masked(|| {
             with_pinned(PinnedCpu::enter_user);
-            IS_ISOLATED.store(true, Ordering::Relaxed);
+            IS_ISOLATED.store(true, Ordering::Release);
             let exit = Arch::run_user(&mut user);
             enter_kernel();
             exit
@@ -203,11 +203,18 @@ fn access(task: Task, address: usize, count: usize) -> Found {
 pub(crate) fn begin(command: Command) {
     STOP.store(false, Ordering::Relaxed);
     ROUNDS.store(0, Ordering::Relaxed);
-    *COMMAND.lock() = Some(command);
-    Arch::send(&mut [CPU].into_iter(), Interrupt::Wake);
-    use Command::{KeepReading, KeepWriting, Poll};
-    if matches!(command, KeepReading(_) | KeepWriting(_) | Poll(_)) {
-        wait_until(|| ROUNDS.load(Ordering::Acquire) >= 2 || has_ended());
+    {
+        // The CPU finds the command when it has the interrupt, which does not come later.
+        let mut next = COMMAND.lock();
+        *next = Some(command);
+        Arch::send(&mut [CPU].into_iter(), Interrupt::Wake);
+    }
+    match command {
+        Command::KeepReading(_) | Command::KeepWriting(_) => {
+            wait_until(|| ROUNDS.load(Ordering::Acquire) >= 2 || has_ended());
+        }
+        Command::Poll(_) => wait_until(|| IS_ISOLATED.load(Ordering::Acquire) || has_ended()),
+        _ => {}
     }
 }
 
