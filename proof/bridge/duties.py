@@ -47,6 +47,8 @@ class Cpu:
     """The generation that the CPU has seen was published in this switch."""
     presence: int = 0
     issued: bool = False
+    narrow: bool = False
+    """Its last broadcast was for some domains, and it has not counted another flush."""
     marked: bool = False
     """A hazard pointer that the CPU has dropped was marked, or counted: it must drop a reference."""
     dropped: bool = False
@@ -123,7 +125,7 @@ class Duties:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.cpus = [Cpu() for _ in range(run.cpus)]
-        self.broadcasts = "Broadcast" in run.tags
+        self.broadcasts = "Broadcast" in run.tags or "Domains" in run.tags
 
     def see(self, event: Event) -> str | None:
         """Returns what is wrong with a step, if anything is."""
@@ -223,10 +225,17 @@ class Duties:
             cpu.unsent |= {of} if not event.before & RUNG or event.text.startswith("exchanges") else set()
         elif of in cpu.unsent and event.kind == "load" and event.word in ("bell", "acknowledgement"):
             return "rings a CPU, and sends no interrupt"
+        if event.kind == "modify" and event.word == "generation":
+            cpu.narrow = False
+        elif cpu.narrow and event.kind == "modify" and event.word == "covered generation":
+            return "counts CPUs as clean that its broadcast has not reached"
         if event.kind == "broadcast":
             cpu.issued = True
             cpu.owed.clear()
             cpu.uncounted.discard(None)
+        elif event.kind == "domains":
+            cpu.issued = cpu.narrow = True
+            cpu.owed -= {int(reached) for reached in event.more["cpus"].split(", ")}
         elif event.kind == "complete":
             cpu.issued = False
         elif cpu.issued and (disconnects(event) or is_own(event, "acknowledgement") and event.kind == "store"):

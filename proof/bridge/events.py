@@ -24,6 +24,7 @@ PATTERNS = (
     ("kernel pages", r"invalidates kernel pages"),
     ("devices", r"invalidates on the device of space (?P<space>\d+)"),
     ("broadcast", r"broadcasts an invalidation of .+"),
+    ("domains", r"issues an invalidation of tag \d+ in the domains of CPUs \[(?P<cpus>.*)\]"),
     ("complete", r"completes its invalidations"),
     ("claim", r"claims that the flush is complete"),
     ("free", r"(?:frees|reuses) .+"),
