@@ -5,9 +5,11 @@
 //! CPUs of each domain are fixed by the machine, and firmware describes them. A guest names virtual
 //! domains, which the hypervisor maps to the machine's (`VTLBID<n>_EL2`).
 //!
-//! The encodings are those of Arm's register descriptions of 2026-03: "TLBI ASIDE1IS",
-//! "`TLBIDIDR_EL1`", "`ID_AA64MMFR4_EL1`". No processor with this feature was at hand: the
-//! encodings are tested on the host, and the protocol on the checker's hostile machine.
+//! The registers are encoded as in LLVM and binutils, and `ASIDE1IS` as in a series for openEuler,
+//! whose description has TLBID in bits 15:0. Arm's own page on the field was not read, and that
+//! number 0 names every CPU follows from compatibility only: check both before the first processor.
+//! None was at hand; the encodings are tested on the host, and the protocol on the checker's
+//! hostile machine.
 
 use shootdown::{CpuBits, CpuSet, DomainCosts};
 

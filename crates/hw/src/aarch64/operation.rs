@@ -239,8 +239,8 @@ mod tests {
         assert_eq!(page(Scope::AllTags, kernel), 0x0000_0ff8_0000_0001);
     }
 
-    /// "TLBI ASIDE1IS" since Armv9.7: ASID in 63:48, and TLBID in 15:0. Only the operations of all
-    /// entries of a tag or more have the field.
+    /// ASID in 63:48, and TLBID in 15:0: see [`domains`](crate::aarch64::domains) for the source.
+    /// Only the operations of all entries of a tag or more have the field.
     #[test]
     fn domain_is_in_the_low_half() {
         let operand = |domain| Operation::TagInDomain(Tag(0xabcd), TlbiDomain(domain)).operand();
