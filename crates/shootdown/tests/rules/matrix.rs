@@ -8,6 +8,7 @@ use shootdown::soft::{Answers, Config, Touch};
 use shootdown::{Batch, ExtentSet, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
+use crate::programs::unmap_kernel;
 use crate::stopped::{SURVIVOR, stop};
 use crate::system::{Cpu, Machine, System, page_at, switch};
 use crate::{NamedSearch, Search, assert_all_pass, explore, soaking};
@@ -382,12 +383,6 @@ impl Freed {
             }
         }
     }
-}
-
-/// Unmaps page 0 of the kernel and sends the flush.
-fn unmap_kernel<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> Pending<'e, Machine<1>> {
-    system.machine().unmap_kernel(0);
-    cpu.pin().flush_kernel(page_at(0))
 }
 
 /// Unhooks page tables of `a` and sends a flush for which they are quarantined. Returns the flush,

@@ -57,8 +57,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
     /// missed in user mode.
     ///
     /// Call this first on each entry from user mode, be it a system call, a fault or an interrupt.
-    /// If no flush was missed, the call is one barrier and one comparison: 8 instructions on x86-64.
-    /// On a CPU that is not in user mode, it costs the same and changes nothing.
+    /// If no flush was missed, the call is one barrier and one comparison: 8 instructions on
+    /// x86-64. On a CPU that is not in user mode, it costs the same and changes nothing.
     ///
     /// # Panics
     ///
