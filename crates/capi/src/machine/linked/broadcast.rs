@@ -96,7 +96,8 @@ unsafe impl Broadcaster for Broadcasts {
         };
         let mut is_issued = true;
         match self.capabilities.reach {
-            Reach::Everyone => is_issued = send(ptr::null(), 0),
+            // (The C interface has no domains.)
+            Reach::Everyone | Reach::Domains => is_issued = send(ptr::null(), 0),
             Reach::Targets => for_each_block(cpus, |cpus| {
                 is_issued = is_issued && send(cpus.as_ptr(), cpus.len());
             }),
