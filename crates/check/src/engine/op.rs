@@ -78,7 +78,8 @@ pub enum Op {
     Retire(usize),
     /// Goes offline, and comes back online.
     OfflineOnline,
-    /// Is in user mode for a while, where flushes of the kernel's pages do not interrupt it.
+    /// Is in user mode for a while, where flushes of the kernel's pages do not interrupt it. If the
+    /// CPU runs no space, it sleeps in the same way.
     StayInUser,
 }
 

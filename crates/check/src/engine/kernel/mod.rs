@@ -575,7 +575,7 @@ impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WOR
         with_machine(|machine| reached.for_each(|(_, what)| machine.reach(what)));
     }
     fn handle_interrupt(&self, cpu: usize) {
-        self.pinned(|pin| self.in_kernel(cpu, pin, |pin| pin.handle_flush_ipi()));
+        self.pinned(|pin| self.in_kernel(cpu, pin, PinnedCpu::handle_flush_ipi));
         self.engine.machine().note_interrupt();
     }
 }
