@@ -561,7 +561,7 @@ static void unmasked_wait_for_firmware(void) {
 }
 static void refused_by_firmware(void) { refuses = true, start_firmware(), expect_flush_waits(); }
 
-static unsigned kernel_flush_rings(shootdown_extent extent) {
+static unsigned kernel_flush_rings(struct shootdown_extent extent) {
     uint64_t skipped = shootdown_cpu_stats(0).skipped_in_user;
     shootdown_flush_kernel(extent, &pending);
     bool is_rung = rung[1];
