@@ -566,7 +566,8 @@ static unsigned kernel_flush_rings(struct shootdown_extent extent) {
     shootdown_flush_kernel(extent, &pending);
     bool is_rung = rung[1];
     if (is_rung)
-        on(1), shootdown_enter_kernel(), answer(), shootdown_enter_user(), on(0);
+        on(1), shootdown_enter_kernel(), rung[1] = false, shootdown_handle_flush_ipi(),
+            shootdown_enter_user(), on(0);
     shootdown_wait(&pending);
     expect(shootdown_cpu_stats(0).skipped_in_user == skipped + !is_rung);
     return is_rung;
@@ -586,7 +587,10 @@ static void flush_in_user(void) {
     shootdown_flush_kernel(PAGE, &pending);
 }
 static void user_in_user(void) { start(), shootdown_enter_user(), shootdown_enter_user(); }
-static void entry_in_kernel(void) { start(), shootdown_enter_kernel(), expect_flush_waits(); }
+static void entry_in_kernel(void) {
+    start(), shootdown_enter_kernel();
+    shootdown_flush_kernel(PAGE, &pending), expect_waits();
+}
 
 static void kernel_flush_refused(void) {
     refuses = true, start_broadcasts(SHOOTDOWN_REACH_EVERYONE);
