@@ -6,9 +6,10 @@ from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, Stat
 from ..memory import Thread, Word
 from ..system import System
 from .bell import CPU, FLUSH
+from .online import BUMPED, CHANGED, DONE, NEW, generations_carry_tables, publishes_and_counts
+from .online import FENCED as READING
 
 KERNEL, USER, ENTERED, FENCED, LOADED = range(5)
-NEW, CHANGED, PUBLISHED, BUMPED, READING, DONE = range(6)
 UNREAD, SKIPPED, RUNG, ANSWERED = range(4)
 
 
@@ -88,20 +89,7 @@ def build() -> System:
         x.set("tables_last", to=x.tables_last + 1)
         x.put(f, fv=x.tables_last + 1, frees_tables=t, is_entry=e, fs=CHANGED)
 
-    @m.step("flush: publish the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=PUBLISHED)
-        if x.obeys("PublishTables"):
-            x.set("flush_tables", f, to=later(x.flush_tables(f), x.fv(f)))
-
-    @m.step("flush: count", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == PUBLISHED)
-        flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.put(f, fg=x.gen_last + 1, fs=BUMPED)
-
-    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", BUMPED, READING))
+    publishes_and_counts(m, flush, gen)
 
     @m.step("flush: read whether a CPU is in user mode", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
@@ -151,14 +139,7 @@ def build() -> System:
                 Implies(s.fs(f) < READING, s.about(f, c) == UNREAD), within(UNREAD, s.about(f, c), ANSWERED),
                 Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
 
-    @m.holds("a generation carries the tables of its flush")
-    def _(s: State) -> Expr:
-        return And(
-            s.forall(lambda f: And(Implies(s.fs(f) >= PUBLISHED, s.flush_tables(f) >= s.fv(f)),
-                Implies(s.fs(f) >= BUMPED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.flush_gen(f) >= s.fg(f))),
-                Implies(s.fs(f) >= READING, And(s.S_tables >= s.fv(f), s.S_gen >= s.fg(f)))), FLUSH),
-            s.forall(lambda n, k: Implies(And(within(0, n, k), k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k),
-                s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
+    generations_carry_tables(m)
 
     @m.holds("a CPU's views are those of the generation that it has loaded")
     def _(s: State) -> Expr:

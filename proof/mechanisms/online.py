@@ -11,6 +11,36 @@ OFF, CONNECTED, INSERTED, COUNTED, SYNCHRONIZED, ON, REMOVED = range(7)
 NEW, CHANGED, PUBLISHED, BUMPED, FENCED, DONE = range(6)
 
 
+def publishes_and_counts(m: System, flush: Thread, gen: Word) -> None:
+    """Declares the steps of a flush of the kernel from the change of the tables until the CPUs are read."""
+
+    @m.step("flush: publish the tables", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == CHANGED)
+        x.set("fs", f, to=PUBLISHED)
+        if x.obeys("PublishTables"):
+            x.set("flush_tables", f, to=later(x.flush_tables(f), x.fv(f)))
+
+    @m.step("flush: count", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == PUBLISHED)
+        flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
+        x.put(f, fg=x.gen_last + 1, fs=BUMPED)
+
+    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", BUMPED, FENCED))
+
+
+def generations_carry_tables(m: System) -> None:
+    @m.holds("a generation carries the tables of its flush")
+    def _(s: State) -> Expr:
+        return And(
+            s.forall(lambda f: And(Implies(s.fs(f) >= PUBLISHED, s.flush_tables(f) >= s.fv(f)),
+                Implies(s.fs(f) >= BUMPED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.flush_gen(f) >= s.fg(f))),
+                Implies(s.fs(f) >= FENCED, And(s.S_tables >= s.fv(f), s.S_gen >= s.fg(f)))), FLUSH),
+            s.forall(lambda n, k: Implies(And(within(0, n, k), k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k),
+                s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
+
+
 def build() -> System:
     m = System("online", sizes={CPU: 2, FLUSH: 1, TIME: 5})
     tables = Word(m, "tables", fenced=True)
@@ -121,20 +151,7 @@ def build() -> System:
         x.set("tables_last", to=x.tables_last + 1)
         x.put(f, fv=x.tables_last + 1, fs=CHANGED)
 
-    @m.step("flush: publish the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=PUBLISHED)
-        if x.obeys("PublishTables"):
-            x.set("flush_tables", f, to=later(x.flush_tables(f), x.fv(f)))
-
-    @m.step("flush: count", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == PUBLISHED)
-        flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.put(f, fg=x.gen_last + 1, fs=BUMPED)
-
-    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", BUMPED, FENCED))
+    publishes_and_counts(m, flush, gen)
 
     @m.step("flush: read whether a CPU is online", f=FLUSH, c=CPU, t=TIME)
     def _(x, f, c, t):
@@ -184,14 +201,7 @@ def build() -> System:
                 s.stale(f, c) <= s.uses(c), Implies(s.fs(f) < FENCED, s.about(f, c) == UNREAD),
                 Implies(s.fs(f) == NEW, s.stale(f, c) == 0)), FLUSH, CPU))
 
-    @m.holds("a generation carries the tables of its flush")
-    def _(s: State) -> Expr:
-        return And(
-            s.forall(lambda f: And(Implies(s.fs(f) >= PUBLISHED, s.flush_tables(f) >= s.fv(f)),
-                Implies(s.fs(f) >= BUMPED, And(s.gen_has_tables(s.fg(f)) >= s.fv(f), s.flush_gen(f) >= s.fg(f))),
-                Implies(s.fs(f) >= FENCED, And(s.S_tables >= s.fv(f), s.S_gen >= s.fg(f)))), FLUSH),
-            s.forall(lambda n, k: Implies(And(within(0, n, k), k <= s.gen_last), And(s.gen_has_tables(n) <= s.gen_has_tables(k),
-                s.gen_has_tables(n) >= 0, s.gen_has_tables(n) <= s.tables_last)), TIME, TIME))
+    generations_carry_tables(m)
 
     @m.holds("a CPU's views are those of the generation that it has loaded")
     def _(s: State) -> Expr:
