@@ -53,7 +53,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             run: |stage| stage.pin.enter_user(),
             limits: Limits::new([3, 3, 3], None),
         },
-        // The kernel's pages were not flushed meanwhile.
+        // The kernel's pages were not flushed in that time.
         Self {
             name: "enter_kernel",
             prepare: |system| {

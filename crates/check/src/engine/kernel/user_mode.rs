@@ -9,8 +9,7 @@ type Pin<'k, const LIFETIME: u8, const WORDS: usize> =
     PinnedCpu<'k, EngineMachine<LIFETIME, WORDS>>;
 
 impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
-    /// Stays in user mode for a while, or sleeps if the CPU runs no thread. Interrupts may come
-    /// meanwhile.
+    /// Stays in user mode for a while, or sleeps if the CPU runs no thread. Interrupts may come.
     pub(super) fn stay_in_user(&self) {
         self.pinned(|pin| self.enter_user(pin));
         with_machine(|machine| {

@@ -96,7 +96,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
         // It may have stopped in the middle of an operation, which never ends.
         local.activity.set(Activity::Idle);
         local.policy.outstanding.set(0);
-        // Relaxed: the CPU is out of the online set before it comes back.
+        // Relaxed: `withdraw` removes the CPU from the online set with LeaveOnlineRelease. A flush
+        // that finds the CPU back in the set reads a later value of the set, and acquires this.
         self.cpu.bell.owned.0.in_user.store(IN_KERNEL, Relaxed);
         // Relaxed: no walk of the CPU goes on.
         self.cpu.walks.store(0, Relaxed);

@@ -29,9 +29,9 @@ impl<M: Machine> PinnedCpu<'_, M> {
     /// online.
     ///
     /// From here until `enter_kernel` returns, this CPU may use only kernel pages that no flush
-    /// covers meanwhile, or that the kernel [names](Machine::is_used_on_entry). That includes its
-    /// handlers that cannot be masked, and walks of page tables by software. It must not use the
-    /// engine in any other way: an interrupt's handler calls `enter_kernel` first.
+    /// covers in that time, or that the kernel [names](Machine::is_used_on_entry). That includes
+    /// its handlers that cannot be masked, and walks of page tables by software. It must not use
+    /// the engine in any other way: an interrupt's handler calls `enter_kernel` first.
     ///
     /// Flushes of the space that the CPU has loaded reach it as before. So do kernel flushes that
     /// [free tables](Extent::freeing_tables), because a CPU in user mode may still walk them.
@@ -91,8 +91,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
         self.cpu.bell.owned.0.in_user.load(Relaxed) == IN_USER
     }
 
-    /// Removes from `cpus` those that are in user mode, and need not be notified of a kernel flush
-    /// of `extents`: they catch up when they enter the kernel.
+    /// Removes from `cpus` those that are in user mode, and catch up with a kernel flush of
+    /// `extents` when they enter the kernel.
     #[inline]
     pub(crate) fn skip_in_user(&self, extents: &[Extent], cpus: &mut CpuSet<M::CpuBits>) {
         if !M::ISOLATES {
