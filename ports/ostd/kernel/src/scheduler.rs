@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ostd::cpu::{CpuId, PinCurrentCpu, num_cpus};
 use ostd::mm::VmSpace;
@@ -21,6 +22,8 @@ struct Info {
     /// The process's space; `None` for a kernel thread.
     space: Option<Arc<VmSpace>>,
     is_idle: bool,
+    /// Set under the lock of the CPU's queue.
+    has_ended: AtomicBool,
 }
 
 fn info(task: &Task) -> &Info {
@@ -40,8 +43,13 @@ struct Pinned(Vec<SpinLock<Queue>>);
 
 impl Scheduler for Pinned {
     fn enqueue(&self, task: Arc<Task>, _: EnqueueFlags) -> Option<CpuId> {
-        let Info { cpu, is_idle, .. } = *info(&task);
+        let &Info { cpu, is_idle, ref has_ended, .. } = info(&task);
         let mut queue = self.0[cpu].disable_irq().lock();
+        // The framework's `Waker` tells a task that it is woken, and enqueues it later. A task that
+        // has not slept may have ended by then, and would run on after its end.
+        if has_ended.load(Relaxed) {
+            return None;
+        }
         let id = CpuId::try_from(cpu).expect("tasks are spawned on CPUs that exist");
         // A task that is woken before it sleeps is still in its queue, or current.
         task.schedule_info().cpu.set_if_is_none(id).ok()?;
@@ -73,7 +81,12 @@ impl LocalRunQueue for Queue {
         match flags {
             UpdateFlags::Tick => false,
             UpdateFlags::Yield => !self.ready.is_empty() || self.current.is_none(),
-            UpdateFlags::Wait | UpdateFlags::Exit => true,
+            UpdateFlags::Wait => true,
+            UpdateFlags::Exit => {
+                let current = self.current.as_ref().expect("a task that ends is current");
+                info(current).has_ended.store(true, Relaxed);
+                true
+            }
         }
     }
 
@@ -110,7 +123,7 @@ pub fn this_cpu() -> usize {
 
 /// Spawns the task of a CPU that has nothing to do.
 pub fn spawn_idle(cpu: usize) {
-    spawn_with(Info { cpu, space: None, is_idle: true }, || {
+    spawn_with(Info { cpu, space: None, is_idle: true, has_ended: AtomicBool::new(false) }, || {
         loop {
             Task::yield_now();
             halt_cpu();
@@ -120,7 +133,8 @@ pub fn spawn_idle(cpu: usize) {
 
 /// Spawns a thread of a process on a CPU, or a kernel thread.
 pub fn spawn(cpu: usize, space: Option<&Arc<VmSpace>>, body: impl FnOnce() + Send + 'static) {
-    spawn_with(Info { cpu, space: space.cloned(), is_idle: false }, body);
+    let has_ended = AtomicBool::new(false);
+    spawn_with(Info { cpu, space: space.cloned(), is_idle: false, has_ended }, body);
 }
 
 fn spawn_with(info: Info, body: impl FnOnce() + Send + 'static) {
