@@ -328,6 +328,9 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
         });
         waited.unwrap_or(Time::ZERO).ns()
     }
+    fn clock_ns(&self) -> u64 {
+        with_running(|sim| sim.now().ns()).unwrap_or(0)
+    }
 }
 
 impl<const WORDS: usize, L: SpaceLifetime> fmt::Debug for SimMachine<WORDS, L> {

@@ -46,8 +46,9 @@ const DECAY_SHIFT: u32 = 6;
 /// Weight of a newly measured share of rings that took an interrupt: a quarter.
 const SHARE_SHIFT: u32 = 2;
 /// Lower limit, of 128, of the share of rings that take an interrupt. Even if no ring takes one,
-/// the sender must wait for an answer.
-const SHARE_MIN: u64 = 16;
+/// the lines of presence, bell and answer go from CPU to CPU: a third of a machine's figure for
+/// each CPU, or more.
+const SHARE_MIN: u64 = 48;
 /// Threshold for a change of the method: the other one must cost less than seven eighths.
 ///
 /// The costs are estimates, and a CPU that often changes the method measures both too late.
@@ -57,8 +58,9 @@ const WORTH_A_CHANGE: (u64, u64) = (7, 8);
 /// A CPU that only broadcasts never measures the cost of interrupts. Nor do its targets find out
 /// that [entering lazy](crate::LazyEntryPredictor) in the kernel would save them interrupts,
 /// because they take none. So the CPU occasionally interrupts instead. The possible saving is the
-/// sum of what broadcasts have cost since the last trial for each CPU that was present, and by
-/// queueing behind the broadcasts of other CPUs.
+/// sum of what broadcasts have cost since the last trial for each CPU that was present. A queue of
+/// broadcasts does not count: an interrupt of all CPUs that queue costs each of them more than the
+/// one broadcast that it saves.
 const TRIAL_SHIFT: u32 = 3;
 
 impl NotifyPolicy {
@@ -100,14 +102,18 @@ impl NotifyPolicy {
             decay(&self.queueing_ns);
         } else {
             decay(&self.answering_ns);
-            // A queue of one broadcast is normal, and not counted.
-            let for_others = by_target.saturating_add(queueing.saturating_sub(costs.broadcast_ns));
             let price = interrupt.saturating_add(answering).saturating_sub(broadcast);
-            if self.is_trial_due(for_others, price) {
+            if self.is_trial_due(by_target, price) {
                 return NotifyMethod::Interrupt;
             }
         }
         chosen
+    }
+
+    /// Returns `true` if broadcasts were the cheaper method for the last flush.
+    #[inline]
+    pub(crate) fn has_chosen_broadcast(&self) -> bool {
+        self.last.get() == Some(NotifyMethod::Broadcast)
     }
 
     /// Returns the method used last, unless the other one costs less than

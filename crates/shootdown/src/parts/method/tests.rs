@@ -75,11 +75,11 @@ fn coalesced_rings_make_interrupts_cheaper() {
 #[test]
 fn share_of_interrupts_has_a_floor() {
     let policy = NotifyPolicy::new();
-    let discounted = [0, 15, 16, 17].map(|share| {
+    let discounted = [0, 47, 48, 49].map(|share| {
         policy.interrupts_of_128.set(share);
         policy.discounted(12_800)
     });
-    assert_eq!(discounted, [1600, 1600, 1600, 1700]);
+    assert_eq!(discounted, [4800, 4800, 4800, 4900]);
 }
 
 /// If broadcasts cost time for each CPU, interrupts are tried first, and later as often as the

@@ -91,6 +91,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
+    /// Returns `true` if broadcasts reach every CPU, this one included.
+    #[inline]
+    pub(crate) fn broadcasts_reach_everyone(&self) -> bool {
+        self.engine.broadcaster_to_all().is_some()
+    }
+
+    /// Returns `true` if the next flush will probably ring bells, because the last one did. Where
+    /// all CPUs broadcast, to prefetch the bells would take each CPU's bell away from all others,
+    /// for nothing.
+    #[inline]
+    pub(crate) fn will_probably_ring(&self) -> bool {
+        self.machine().broadcaster().is_none() || !self.local().policy.has_chosen_broadcast()
+    }
+
     /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
     /// `present`. Returns `true` if it was issued, and not refused: then these CPUs must not be
     /// rung.

@@ -3,6 +3,7 @@
 use crate::base::ids::CpuId;
 use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
+use crate::parts::flush_log::LOG_ENTRIES;
 use crate::state::cpu_state::CpuState;
 use crate::state::engine::Shootdown;
 use crate::state::machine::Machine;
@@ -49,6 +50,37 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.counters().pages_invalidated.add_unshared(weight as u64);
         } else {
             Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
+        }
+    }
+
+    /// Invalidates on this CPU, for a flush of which a broadcast has notified the others.
+    ///
+    /// A broadcast that reaches every CPU reaches this one, under the ASID under which it has
+    /// loaded the space ([`Space::global_tag`]). If the CPU caught up as well, it would wait for
+    /// the line of the generation, which all CPUs that flush write, and discard the tag because of
+    /// flushes whose broadcasts have reached it.
+    ///
+    /// With firmware, the CPU must invalidate for its own flush. Those of others, for which the
+    /// firmware has invalidated here, it does not observe; so it is behind the generation. If the
+    /// log does not reach back, it stays behind, and does not discard the tag for each flush.
+    #[inline(never)]
+    pub(super) fn flush_here_too(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
+        if self.broadcasts_reach_everyone() {
+            return;
+        }
+        let machine = self.machine();
+        let is_behind = || generation - self.seen_of_loaded(space) > LOG_ENTRIES as u64;
+        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
+        let is_small = !extents[0].is_unbounded() && weight <= machine.flush_ceiling();
+        if is_small && self.presence_word().is_active_on(space.id()) && is_behind() {
+            if !machine.breaks(Rule::FlushLocally) {
+                let tag = self.loaded_slot().tag();
+                extents.iter().for_each(|&extent| machine.invalidate(tag, extent));
+                self.counters().flushes_ranged.add_unshared(extents.len() as u64);
+                self.counters().pages_invalidated.add_unshared(weight as u64);
+            }
+        } else {
+            self.flush_all_here(space, extents, generation);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::parts::cpumask::Others;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
+use crate::parts::method::NotifyMethod;
 use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::{Flush, WalkerPolicy};
 use crate::path::pending::Pending;
@@ -210,9 +211,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return self.flush_alone_after_scan(space, extent, generation);
         }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
-        let cleared = self.notify_others(space, &flush, pending);
-        self.flush_here(space, extent, generation);
-        cleared
+        let notified = self.notify_others(space, &flush, pending);
+        match notified.method {
+            NotifyMethod::Interrupt => self.flush_here(space, extent, generation),
+            NotifyMethod::Broadcast => self.flush_here_too(space, flush.extents, generation),
+        }
+        notified.cleared
     }
 
     /// The rest of the flush of one extent, if devices may use the space. Returns the generation up

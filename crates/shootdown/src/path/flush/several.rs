@@ -4,7 +4,8 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
-use crate::path::notify::{Flush, WalkerPolicy};
+use crate::parts::method::NotifyMethod;
+use crate::path::notify::{Flush, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::state::machine::{Machine, Tagging};
@@ -28,13 +29,16 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
         let has_devices = self.read_others(space, &mut pending.waiting);
         let is_alone = self.is_alone(space, &pending.waiting);
-        let mut cleared = generation;
+        let mut notified = NotifiedOthers { method: NotifyMethod::Interrupt, cleared: generation };
         if is_alone {
             self.counters().flushes_local.add_unshared(1);
         } else {
-            cleared = self.notify_others(space, &flush, pending);
+            notified = self.notify_others(space, &flush, pending);
         }
-        self.flush_all_here(space, extents, generation);
+        match notified.method {
+            NotifyMethod::Interrupt => self.flush_all_here(space, extents, generation),
+            NotifyMethod::Broadcast => self.flush_here_too(space, extents, generation),
+        }
         if is_alone && self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - count, generation);
         }
@@ -42,7 +46,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             // All extents, because the ceiling is that of CPUs.
             self.flush_devices(space, all);
         }
-        pending.horizon = Horizon::of(space.id(), generation, cleared);
+        pending.horizon = Horizon::of(space.id(), generation, notified.cleared);
     }
 
     /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may

@@ -1,9 +1,13 @@
 use super::*;
 use crate::base::ids::{CpuId, Root};
+use crate::parts::flush_log::LOG_ENTRIES;
 use crate::parts::presence::Presence;
 use crate::parts::stats::CpuStats;
 use crate::soft::{Config, Host, Soft};
+use crate::state::broadcaster::Reach;
 use crate::state::engine::Shootdown;
+
+use std::boxed::Box;
 
 type Machine = Soft<Host>;
 
@@ -157,4 +161,59 @@ fn users_have_the_space_loaded() {
         engine.enter(CpuId(cpu)).pin().for_each_user(&space, |user| users.push(user.0));
         assert_eq!(users, [0, 1]);
     }
+}
+
+/// An engine with two CPUs on a space, whose broadcasts have a gap: one flush was not broadcast, and
+/// neither CPU has caught up with it.
+fn behind_a_gap(reach: Reach) -> (Shootdown<Machine>, Box<Space<Machine>>) {
+    let config = Config { broadcast: Some(reach), ..Config::default().with_broadcasts(15) };
+    let engine: Shootdown<Machine> = Soft::engine(config);
+    let space = Box::new(engine.space(Root(0)));
+    for cpu in 0..2 {
+        let entered = engine.enter(CpuId(cpu));
+        entered.pin().online();
+        #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+        // SAFETY: the space outlives the CPUs' use of it, and its box does not move it.
+        unsafe {
+            entered.pin().switch(&space);
+        }
+    }
+    space.log.bump(engine.machine(), LOG_ENTRIES as u64 + 1);
+    (engine, space)
+}
+
+/// The CPU's own translations are dropped by the broadcast, and no CPU reads the log.
+#[test]
+fn broadcast_to_everyone_keeps_the_tag_and_logs_nothing() {
+    let (engine, space) = behind_a_gap(Reach::Everyone);
+    let before = engine.cpu(CpuId(0)).stats();
+    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
+    let mut extents = ExtentSet::new();
+    extents.add(Extent::page(0));
+    extents.add(Extent::page(0x4000));
+    engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
+    let after = engine.cpu(CpuId(0)).stats();
+    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 2);
+    assert_eq!(after.flushes_full, before.flushes_full);
+    let now = space.log.generation(engine.machine());
+    assert!((now - 2..=now).all(|flush| space.log.read(engine.machine(), flush).is_none()));
+}
+
+/// The firmware has invalidated on CPU 0 for the flushes of CPU 1, so CPU 0 does not discard its
+/// tag again and again.
+#[test]
+fn flush_by_firmware_invalidates_its_own_page_alone() {
+    let (engine, space) = behind_a_gap(Reach::Targets);
+    let before = engine.cpu(CpuId(0)).stats();
+    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
+    let after = engine.cpu(CpuId(0)).stats();
+    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 1);
+    assert_eq!(after.flushes_full, before.flushes_full);
+    assert_eq!(after.pages_invalidated - before.pages_invalidated, 1);
+    let now = space.log.generation(engine.machine());
+    assert!(space.log.read(engine.machine(), now).is_some(), "targets catch up by the log");
+    // A flush that the ceiling does not allow page by page catches up.
+    let long = Extent::pages(0, 34, crate::parts::extent::PageSize::SIZE_4K);
+    engine.enter(CpuId(0)).pin().flush(&space, long).wait();
+    assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
 }

@@ -12,6 +12,7 @@ use crate::parts::cpu_set::{CpuSet, cpus_of_word};
 use crate::parts::cpumask::CpuMask;
 use crate::parts::extent::Extent;
 use crate::parts::flush_log::Cause;
+use crate::parts::method::NotifyMethod;
 use crate::parts::presence::{Presence, PresenceWord};
 use crate::path::pending::Pending;
 use crate::state::machine::Machine;
@@ -46,6 +47,14 @@ impl WalkerPolicy {
     pub(crate) const fn of(extent: Extent) -> Self {
         if extent.frees_tables() { Self::Interrupt } else { Self::Ignore }
     }
+}
+
+/// The result of notifying the other CPUs of a flush.
+pub(crate) struct NotifiedOthers {
+    /// The method with which the CPUs that use the space were notified.
+    pub(crate) method: NotifyMethod,
+    /// Generation up to which no CPU can walk unhooked tables any more.
+    pub(crate) cleared: u64,
 }
 
 /// The result of a scan of the CPUs in the cpumask.
@@ -138,24 +147,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Notifies those CPUs in `pending` that must be notified, with the cheaper method, and removes
-    /// all others from it. Returns the generation up to which no CPU can walk unhooked tables any
-    /// more.
+    /// all others from it.
     #[inline(always)]
     pub(crate) fn notify_others(
         &self,
         space: &Space<M>,
         flush: &Flush<'_>,
         pending: &mut Pending<'e, M>,
-    ) -> u64 {
+    ) -> NotifiedOthers {
         let scan = self.scan(space, flush, &mut pending.waiting);
-        // The lines of the bells are on their way, while this CPU waits for those of the log. A CPU
-        // that returns before the entry is complete discards its tag.
-        self.log_all(space, flush);
         let Flush { extents, generation, .. } = *flush;
         // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
         let is_broadcast = (!scan.notifies_leaving || self.is_pinned(space))
             && self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation);
+        let method = if is_broadcast { NotifyMethod::Broadcast } else { NotifyMethod::Interrupt };
+        // A broadcast that reaches every CPU is not logged: no CPU must invalidate for it. (After a
+        // gap, a CPU that returns discards its tag: see `GAP_MAX`.) Where all CPUs flush, they
+        // would wait for the log's lines longer than for the broadcast. Otherwise, the lines of the
+        // bells are on their way, while this CPU waits for those of the log. A CPU that returns
+        // before the entry is complete discards its tag.
+        if !(is_broadcast && self.broadcasts_reach_everyone()) {
+            self.log_all(space, flush);
+        }
         let mut cleared = scan.cleared;
         let mut disconnected = 0;
         if is_broadcast && !scan.notifies_leaving {
@@ -171,7 +185,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         self.note_skipped(space, &scan, disconnected);
-        cleared
+        NotifiedOthers { method, cleared }
     }
 
     /// Logs the extents of a flush, each under its own generation.
@@ -202,6 +216,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if M::PREFETCHES {
             cpus.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
+        let will_ring = self.will_probably_ring();
         for word in cpus.word_indices() {
             let members = cpus.word(word);
             let mut present = members;
@@ -209,7 +224,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 let state = machine.state(cpu);
                 let presence = state.presence_word(machine);
                 if presence.uses(machine, space.id()) {
-                    state.bell.prefetch_for_ring(machine);
+                    if will_ring {
+                        state.bell.prefetch_for_ring(machine);
+                    }
                     scan.present += 1;
                     continue;
                 }

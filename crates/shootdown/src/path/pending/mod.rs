@@ -269,6 +269,10 @@ impl<'e, M: Machine> Pending<'e, M> {
     #[inline]
     fn wait_until_done(&mut self) {
         self.complete_broadcast();
+        if self.waiting.is_empty() {
+            // Only a broadcast was waited for: the bell's line is not written.
+            return;
+        }
         let machine = &self.engine.machine;
         let broadcaster = self.engine.broadcaster();
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
