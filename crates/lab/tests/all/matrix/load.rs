@@ -44,7 +44,12 @@ pub(crate) fn loops(cpus: usize, per_cpu: &[usize], seed: u64) -> Vec<(String, R
             for per_cpu in per_cpu {
                 // Context switches need partners.
                 let count = ((per_cpu * cpus) as u32).next_multiple_of(2);
-                let iterations = if count > 128 { 12 } else { 50 };
+                // Switches take less time than the start of the tasks, which must not decide.
+                let iterations = match kind {
+                    Kind::ContextSwitch if count <= 256 => 600,
+                    _ if count > 128 => 12,
+                    _ => 50,
+                };
                 let name = format!("{}-{}-x{per_cpu}", kind.name(), tasks.name());
                 workloads.push((name, Rc::new(Loop { kind, tasks, count, iterations, seed })));
             }
