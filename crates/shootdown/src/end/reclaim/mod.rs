@@ -41,7 +41,7 @@ use core::ops::Deref;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::flush::Notified;
+use crate::path::notify::Notified;
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
 use crate::state::machine::Machine;
@@ -251,10 +251,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
             let (generation, notified) =
                 self.flush_one_of_several(space, extents, &mut pending.waiting);
-            is_broadcast |= notified == Notified::ByBroadcast;
+            is_broadcast |= notified != Notified::ByInterrupts;
             // A CPU that reclaims in the middle of a page fault may be lazy on the space. Then it
-            // catches up when it comes back, with one scan of the log for many batches.
-            if self.presence_word().is_active_on(space.id()) {
+            // catches up when it comes back, with one scan of the log for many batches. A broadcast
+            // to all reaches this CPU.
+            if notified != Notified::ByBroadcastToAll
+                && self.presence_word().is_active_on(space.id())
+            {
                 own_part = Some((space, extents, generation));
             }
         }

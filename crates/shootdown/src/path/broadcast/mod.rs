@@ -31,6 +31,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
 use crate::parts::phase::Phase;
+use crate::path::notify::Notified;
 use crate::path::pending::{Issuer, Pending};
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::state::engine::Shootdown;
@@ -91,12 +92,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Returns `true` if broadcasts reach every CPU, this one included.
-    #[inline]
-    pub(crate) fn broadcasts_reach_everyone(&self) -> bool {
-        self.engine.broadcaster_to_all().is_some()
-    }
-
     /// Returns `true` if the next flush will probably ring bells, because the last one did. Where
     /// all CPUs broadcast, to prefetch the bells would take each CPU's bell away from all others,
     /// for nothing.
@@ -106,8 +101,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
-    /// `present`. Returns `true` if it was issued, and not refused: then these CPUs must not be
-    /// rung.
+    /// `present`. If it was issued, and not refused, these CPUs must not be rung.
     ///
     /// `tag` is the space's tag, read after [`Rule::FlushFence`].
     #[inline]
@@ -118,8 +112,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> bool {
-        let Some(broadcaster) = self.engine.broadcaster() else { return false };
+    ) -> Notified {
+        let Some(broadcaster) = self.engine.broadcaster() else { return Notified::ByInterrupts };
         self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
     }
 
@@ -132,12 +126,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> bool {
+    ) -> Notified {
         let machine = self.machine();
         // Devices are in no domain.
         let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
-            return false;
+            return Notified::ByInterrupts;
         }
         let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
@@ -153,7 +147,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let count = if is_narrow { 1 } else { operations.unwrap_or(1) as u64 };
         let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
         if chosen == NotifyMethod::Interrupt && !devices {
-            return false;
+            return Notified::ByInterrupts;
         }
         let reaches_all = broadcast.reach != Reach::Targets && !is_narrow;
         let is_whole = operations.is_none() || reaches_all && has_old_gap();
@@ -168,7 +162,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if devices {
                 machine.invalidate_devices(space, extents);
             }
-            return false;
+            return Notified::ByInterrupts;
         }
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
@@ -178,7 +172,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 space.note_clean_everywhere(machine, before, generation);
             }
         }
-        true
+        if reaches_all { Notified::ByBroadcastToAll } else { Notified::ByBroadcastToPresent }
     }
 
     /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.

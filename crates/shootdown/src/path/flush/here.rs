@@ -53,21 +53,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Invalidates on this CPU, for a flush of which a broadcast has notified the others.
+    /// Invalidates on this CPU, for a flush whose broadcast may reach only those other CPUs that
+    /// are present: by firmware, or in their domains.
     ///
-    /// A broadcast that reaches every CPU reaches this one, under the ASID under which it has
-    /// loaded the space ([`Space::global_tag`]). If the CPU caught up as well, it would wait for
-    /// the line of the generation, which all CPUs that flush write, and discard the tag because of
-    /// flushes whose broadcasts have reached it.
-    ///
-    /// With firmware, the CPU must invalidate for its own flush. Those of others, for which the
-    /// firmware has invalidated here, it does not observe; so it is behind the generation. If the
-    /// log does not reach back, it stays behind, and does not discard the tag for each flush.
+    /// Flushes of others, whose broadcasts have invalidated here, this CPU does not observe. So it
+    /// is behind the generation. If the log does not reach back, it stays behind, and does not
+    /// discard the tag for each flush.
     #[inline(never)]
     pub(super) fn flush_here_too(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
-        if self.broadcasts_reach_everyone() {
-            return;
-        }
         let machine = self.machine();
         let is_behind = || generation - self.seen_of_loaded(space) > LOG_ENTRIES as u64;
         let weight: usize = extents.iter().map(|extent| extent.weight()).sum();

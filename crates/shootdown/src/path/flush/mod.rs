@@ -23,17 +23,14 @@ use crate::parts::cpumask::Others;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
-use crate::parts::method::NotifyMethod;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::notify::{Flush, WalkerPolicy};
+use crate::path::notify::{Flush, Notified, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::path::trace::pages_of;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
-
-pub(crate) use several::Notified;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of `space`. Call this after you change the page tables, and before the
@@ -211,12 +208,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return self.flush_alone_after_scan(space, extent, generation);
         }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
-        let notified = self.notify_others(space, &flush, pending);
-        match notified.method {
-            NotifyMethod::Interrupt => self.flush_here(space, extent, generation),
-            NotifyMethod::Broadcast => self.flush_here_too(space, flush.extents, generation),
+        let others = self.notify_others(space, &flush, pending);
+        match others.notified {
+            Notified::ByInterrupts => self.flush_here(space, extent, generation),
+            Notified::ByBroadcastToPresent => {
+                self.flush_here_too(space, flush.extents, generation);
+            }
+            // It reaches this CPU, under the ASID with which the CPU has loaded the space
+            // ([`Space::global_tag`]). If the CPU caught up as well, it would wait for the line of
+            // the generation, which all CPUs that flush write, and discard the tag because of
+            // flushes whose broadcasts have reached it.
+            Notified::ByBroadcastToAll => {}
         }
-        notified.cleared
+        others.cleared
     }
 
     /// The rest of the flush of one extent, if devices may use the space. Returns the generation up

@@ -4,8 +4,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
-use crate::parts::method::NotifyMethod;
-use crate::path::notify::{Flush, NotifiedOthers, WalkerPolicy};
+use crate::path::notify::{Flush, Notified, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::state::machine::{Machine, Tagging};
@@ -29,15 +28,16 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
         let has_devices = self.read_others(space, &mut pending.waiting);
         let is_alone = self.is_alone(space, &pending.waiting);
-        let mut notified = NotifiedOthers { method: NotifyMethod::Interrupt, cleared: generation };
+        let mut others = NotifiedOthers { notified: Notified::ByInterrupts, cleared: generation };
         if is_alone {
             self.counters().flushes_local.add_unshared(1);
         } else {
-            notified = self.notify_others(space, &flush, pending);
+            others = self.notify_others(space, &flush, pending);
         }
-        match notified.method {
-            NotifyMethod::Interrupt => self.flush_all_here(space, extents, generation),
-            NotifyMethod::Broadcast => self.flush_here_too(space, extents, generation),
+        match others.notified {
+            Notified::ByInterrupts => self.flush_all_here(space, extents, generation),
+            Notified::ByBroadcastToPresent => self.flush_here_too(space, extents, generation),
+            Notified::ByBroadcastToAll => {}
         }
         if is_alone && self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - count, generation);
@@ -46,7 +46,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             // All extents, because the ceiling is that of CPUs.
             self.flush_devices(space, all);
         }
-        pending.horizon = Horizon::of(space.id(), generation, notified.cleared);
+        pending.horizon = Horizon::of(space.id(), generation, others.cleared);
     }
 
     /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
@@ -69,30 +69,23 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
         let flush = Flush { extents, generation, walkers, cause };
-        if !is_alone || self.presence_word().is_lazy_on(space.id()) {
-            self.log_all(space, &flush);
-        }
         if is_alone {
+            if self.presence_word().is_lazy_on(space.id()) {
+                self.log_all(space, &flush);
+            }
             self.counters().flushes_local.add_unshared(1);
             return (generation, Notified::ByInterrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
-        let is_broadcast = self.try_broadcast(space, scan.tag, &others, extents, generation);
-        if !is_broadcast {
+        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
+        if notified != Notified::ByBroadcastToAll {
+            self.log_all(space, &flush);
+        }
+        if notified == Notified::ByInterrupts {
             self.count_if_local(&others);
             present.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
-        let notified = if is_broadcast { Notified::ByBroadcast } else { Notified::ByInterrupts };
         (generation, notified)
     }
-}
-
-/// The method with which the CPUs that are present are notified.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notified {
-    /// By interrupts, which the caller must send if there is such a CPU.
-    ByInterrupts,
-    /// By a broadcast, which this CPU must complete.
-    ByBroadcast,
 }

@@ -12,7 +12,6 @@ use crate::parts::cpu_set::{CpuSet, cpus_of_word};
 use crate::parts::cpumask::CpuMask;
 use crate::parts::extent::Extent;
 use crate::parts::flush_log::Cause;
-use crate::parts::method::NotifyMethod;
 use crate::parts::presence::{Presence, PresenceWord};
 use crate::path::pending::Pending;
 use crate::state::machine::Machine;
@@ -49,10 +48,20 @@ impl WalkerPolicy {
     }
 }
 
+/// The way in which the CPUs were notified that a flush found present.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notified {
+    /// By interrupts. If such CPUs were only collected, the caller must interrupt them.
+    ByInterrupts,
+    /// By a broadcast that reaches these CPUs, and maybe no other. This CPU must complete it.
+    ByBroadcastToPresent,
+    /// By a broadcast that reaches every CPU, this one included. This CPU must complete it.
+    ByBroadcastToAll,
+}
+
 /// The result of notifying the other CPUs of a flush.
 pub(crate) struct NotifiedOthers {
-    /// The method with which the CPUs that use the space were notified.
-    pub(crate) method: NotifyMethod,
+    pub(crate) notified: Notified,
     /// Generation up to which no CPU can walk unhooked tables any more.
     pub(crate) cleared: u64,
 }
@@ -159,15 +168,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let Flush { extents, generation, .. } = *flush;
         // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
-        let is_broadcast = (!scan.notifies_leaving || self.is_pinned(space))
-            && self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation);
-        let method = if is_broadcast { NotifyMethod::Broadcast } else { NotifyMethod::Interrupt };
+        let notified = if !scan.notifies_leaving || self.is_pinned(space) {
+            self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation)
+        } else {
+            Notified::ByInterrupts
+        };
+        let is_broadcast = notified != Notified::ByInterrupts;
         // A broadcast that reaches every CPU is not logged: no CPU must invalidate for it. (After a
         // gap, a CPU that returns discards its tag: see `GAP_MAX`.) Where all CPUs flush, they
         // would wait for the log's lines longer than for the broadcast. Otherwise, the lines of the
         // bells are on their way, while this CPU waits for those of the log. A CPU that returns
         // before the entry is complete discards its tag.
-        if !(is_broadcast && self.broadcasts_reach_everyone()) {
+        if notified != Notified::ByBroadcastToAll {
             self.log_all(space, flush);
         }
         let mut cleared = scan.cleared;
@@ -185,7 +197,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         self.note_skipped(space, &scan, disconnected);
-        NotifiedOthers { method, cleared }
+        NotifiedOthers { notified, cleared }
     }
 
     /// Logs the extents of a flush, each under its own generation.
