@@ -4,6 +4,7 @@ use crate::base::ids::CpuId;
 use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
 use crate::parts::flush_log::LOG_ENTRIES;
+use crate::path::notify::Notified;
 use crate::state::cpu_state::CpuState;
 use crate::state::engine::Shootdown;
 use crate::state::machine::Machine;
@@ -31,50 +32,49 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Invalidates on this CPU, for a flush of several extents.
-    pub(crate) fn flush_all_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
-        if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
+    /// Invalidates on this CPU, for a flush of several extents of which other CPUs were notified.
+    ///
+    /// A broadcast that reaches every CPU reaches this one, under the ASID with which the CPU has
+    /// loaded the space ([`Space::global_tag`]). If the CPU caught up as well, it would wait for
+    /// the line of the generation, which all CPUs that flush write, and discard the tag because of
+    /// flushes whose broadcasts have reached it.
+    ///
+    /// Where broadcasts reach the CPUs that are present, a CPU does not observe the flushes of
+    /// others that have invalidated on it. So it is behind the generation. If the log does not
+    /// reach back, it stays behind, and does not discard the tag for each flush.
+    pub(crate) fn flush_all_here(
+        &self,
+        space: &Space<M>,
+        extents: &[Extent],
+        generation: u64,
+        notified: Notified,
+    ) {
+        let is_reached = notified == Notified::ByBroadcastToAll;
+        if is_reached || !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
         let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
-        if self.seen_of_loaded(space) + extents.len() as u64 == generation
-            && !extents[0].is_unbounded()
-            && weight <= machine.flush_ceiling()
-        {
-            for &extent in extents {
-                machine.invalidate(slot.tag(), extent);
-            }
-            slot.set_generation(generation);
-            self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-            self.counters().pages_invalidated.add_unshared(weight as u64);
-        } else {
-            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
-        }
-    }
-
-    /// Invalidates on this CPU, for a flush whose broadcast may reach only those other CPUs that
-    /// are present: by firmware, or in their domains.
-    ///
-    /// Flushes of others, whose broadcasts have invalidated here, this CPU does not observe. So it
-    /// is behind the generation. If the log does not reach back, it stays behind, and does not
-    /// discard the tag for each flush.
-    #[inline(never)]
-    pub(super) fn flush_here_too(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
-        let machine = self.machine();
-        let is_behind = || generation - self.seen_of_loaded(space) > LOG_ENTRIES as u64;
-        let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
+        let seen = self.seen_of_loaded(space);
+        let has_missed_none = seen + extents.len() as u64 == generation;
+        let stays_behind = || {
+            notified == Notified::ByBroadcastToPresent
+                && generation.saturating_sub(seen) > LOG_ENTRIES as u64
+                && self.presence_word().is_active_on(space.id())
+        };
         let is_small = !extents[0].is_unbounded() && weight <= machine.flush_ceiling();
-        if is_small && self.presence_word().is_active_on(space.id()) && is_behind() {
-            if !machine.breaks(Rule::FlushLocally) {
-                let tag = self.loaded_slot().tag();
-                extents.iter().for_each(|&extent| machine.invalidate(tag, extent));
-                self.counters().flushes_ranged.add_unshared(extents.len() as u64);
-                self.counters().pages_invalidated.add_unshared(weight as u64);
-            }
-        } else {
-            self.flush_all_here(space, extents, generation);
+        if !is_small || !(has_missed_none || stays_behind()) {
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
+            return;
         }
+        for &extent in extents {
+            machine.invalidate(slot.tag(), extent);
+        }
+        if has_missed_none {
+            slot.set_generation(generation);
+        }
+        self.counters().flushes_ranged.add_unshared(extents.len() as u64);
+        self.counters().pages_invalidated.add_unshared(weight as u64);
     }
 
     #[cold]

@@ -211,14 +211,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let others = self.notify_others(space, &flush, pending);
         match others.notified {
             Notified::ByInterrupts => self.flush_here(space, extent, generation),
-            Notified::ByBroadcastToPresent => {
-                self.flush_here_too(space, flush.extents, generation);
-            }
-            // It reaches this CPU, under the ASID with which the CPU has loaded the space
-            // ([`Space::global_tag`]). If the CPU caught up as well, it would wait for the line of
-            // the generation, which all CPUs that flush write, and discard the tag because of
-            // flushes whose broadcasts have reached it.
-            Notified::ByBroadcastToAll => {}
+            notified => self.flush_all_here(space, flush.extents, generation, notified),
         }
         others.cleared
     }

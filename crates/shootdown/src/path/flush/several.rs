@@ -34,11 +34,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         } else {
             others = self.notify_others(space, &flush, pending);
         }
-        match others.notified {
-            Notified::ByInterrupts => self.flush_all_here(space, extents, generation),
-            Notified::ByBroadcastToPresent => self.flush_here_too(space, extents, generation),
-            Notified::ByBroadcastToAll => {}
-        }
+        self.flush_all_here(space, extents, generation, others.notified);
         if is_alone && self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - count, generation);
         }

@@ -166,7 +166,10 @@ fn users_have_the_space_loaded() {
 /// An engine with two CPUs on a space, whose broadcasts have a gap: one flush was not broadcast, and
 /// neither CPU has caught up with it.
 fn behind_a_gap(reach: Reach) -> (Shootdown<Machine>, Box<Space<Machine>>) {
-    let config = Config { broadcast: Some(reach), ..Config::default().with_broadcasts(15) };
+    let config = match reach {
+        Reach::Domains => Config::default().with_domains(15),
+        _ => Config { broadcast: Some(reach), ..Config::default().with_broadcasts(15) },
+    };
     let engine: Shootdown<Machine> = Soft::engine(config);
     let space = Box::new(engine.space(Root(0)));
     for cpu in 0..2 {
@@ -216,4 +219,18 @@ fn flush_by_firmware_invalidates_its_own_page_alone() {
     let long = Extent::pages(0, 34, crate::parts::extent::PageSize::SIZE_4K);
     engine.enter(CpuId(0)).pin().flush(&space, long).wait();
     assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
+}
+
+/// A broadcast in the domains of other CPUs does not reach this one, and CPUs that come back need
+/// the log.
+#[test]
+fn flush_in_domains_invalidates_here_and_is_logged() {
+    let (engine, space) = behind_a_gap(Reach::Domains);
+    let before = engine.cpu(CpuId(0)).stats();
+    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
+    let after = engine.cpu(CpuId(0)).stats();
+    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 1);
+    assert_eq!(after.pages_invalidated - before.pages_invalidated, 1);
+    let now = space.log.generation(engine.machine());
+    assert!(space.log.read(engine.machine(), now).is_some());
 }
