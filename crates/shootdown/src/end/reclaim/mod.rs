@@ -258,7 +258,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if notified != Notified::ByBroadcastToAll
                 && self.presence_word().is_active_on(space.id())
             {
-                own_part = Some((space, extents, generation, notified));
+                own_part = Some((space, extents, generation));
             }
         }
         self.ring_present(&mut pending);
@@ -266,12 +266,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.await_broadcast(&mut pending);
         }
         // This CPU flushes while the interrupted CPUs flush.
-        if let Some((space, extents, generation, notified)) = own_part {
+        if let Some((space, extents, generation)) = own_part {
             // The batch waits for this CPU as for each interrupted one, so the same ceiling
             // applies.
             let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
-            if page_count <= machine.batch_ceiling() || notified == Notified::ByBroadcastToAll {
-                self.flush_all_here(space, extents, generation, notified);
+            if page_count <= machine.batch_ceiling() {
+                self.flush_all_here(space, extents, generation, Notified::ByInterrupts);
             } else {
                 self.catch_up(space);
             }

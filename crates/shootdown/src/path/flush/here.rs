@@ -34,14 +34,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Invalidates on this CPU, for a flush of several extents of which other CPUs were notified.
     ///
-    /// A broadcast that reaches every CPU reaches this one, under the ASID with which the CPU has
-    /// loaded the space ([`Space::global_tag`]). If the CPU caught up as well, it would wait for
-    /// the line of the generation, which all CPUs that flush write, and discard the tag because of
-    /// flushes whose broadcasts have reached it.
-    ///
-    /// Where broadcasts reach the CPUs that are present, a CPU does not observe the flushes of
-    /// others that have invalidated on it. So it is behind the generation. If the log does not
-    /// reach back, it stays behind, and does not discard the tag for each flush.
+    /// Do not call this after a broadcast to all, which reaches this CPU, under the ASID with which
+    /// the CPU has loaded the space ([`Space::global_tag`]). If the CPU caught up as well, it would
+    /// wait for the line of the generation, which all CPUs that flush write, and discard the tag
+    /// because of flushes whose broadcasts have reached it.
     pub(crate) fn flush_all_here(
         &self,
         space: &Space<M>,
@@ -49,30 +45,41 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         generation: u64,
         notified: Notified,
     ) {
-        let is_reached = notified == Notified::ByBroadcastToAll;
-        if is_reached || !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
+        if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
         }
-        let (machine, slot) = (self.machine(), self.loaded_slot());
+        let slot = self.loaded_slot();
         let weight: usize = extents.iter().map(|extent| extent.weight()).sum();
-        let seen = self.seen_of_loaded(space);
-        let has_missed_none = seen + extents.len() as u64 == generation;
-        let stays_behind = || {
-            notified == Notified::ByBroadcastToPresent
-                && generation.saturating_sub(seen) > LOG_ENTRIES as u64
-                && self.presence_word().is_active_on(space.id())
-        };
-        let is_small = !extents[0].is_unbounded() && weight <= machine.flush_ceiling();
-        if !is_small || !(has_missed_none || stays_behind()) {
-            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
-            return;
-        }
-        for &extent in extents {
-            machine.invalidate(slot.tag(), extent);
-        }
-        if has_missed_none {
+        let is_small = !extents[0].is_unbounded() && weight <= self.machine().flush_ceiling();
+        if is_small && self.seen_of_loaded(space) + extents.len() as u64 == generation {
+            self.invalidate_all(extents, weight);
             slot.set_generation(generation);
+        } else if is_small
+            && notified == Notified::ByBroadcastToPresent
+            && self.stays_behind(space, generation)
+        {
+            self.invalidate_all(extents, weight);
+        } else {
+            Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
+    }
+
+    /// Returns `true` if this CPU may invalidate for its own flush alone, of which a broadcast has
+    /// notified the CPUs that are present.
+    ///
+    /// A CPU does not observe the flushes of others, by broadcasts that have reached it. So it is behind the generation. If the log does not
+    /// reach back, it stays behind, and does not discard the tag for each flush.
+    #[cold]
+    #[inline(never)]
+    fn stays_behind(&self, space: &Space<M>, generation: u64) -> bool {
+        generation.saturating_sub(self.seen_of_loaded(space)) > LOG_ENTRIES as u64
+            && self.presence_word().is_active_on(space.id())
+    }
+
+    #[inline]
+    fn invalidate_all(&self, extents: &[Extent], weight: usize) {
+        let (machine, tag) = (self.machine(), self.loaded_slot().tag());
+        extents.iter().for_each(|&extent| machine.invalidate(tag, extent));
         self.counters().flushes_ranged.add_unshared(extents.len() as u64);
         self.counters().pages_invalidated.add_unshared(weight as u64);
     }

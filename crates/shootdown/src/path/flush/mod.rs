@@ -211,6 +211,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let others = self.notify_others(space, &flush, pending);
         match others.notified {
             Notified::ByInterrupts => self.flush_here(space, extent, generation),
+            Notified::ByBroadcastToAll => {}
             notified => self.flush_all_here(space, flush.extents, generation, notified),
         }
         others.cleared

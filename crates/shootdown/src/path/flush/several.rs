@@ -34,7 +34,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         } else {
             others = self.notify_others(space, &flush, pending);
         }
-        self.flush_all_here(space, extents, generation, others.notified);
+        if others.notified != Notified::ByBroadcastToAll {
+            self.flush_all_here(space, extents, generation, others.notified);
+        }
         if is_alone && self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - count, generation);
         }
@@ -65,18 +67,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
         let flush = Flush { extents, generation, walkers, cause };
+        if !is_alone || self.presence_word().is_lazy_on(space.id()) {
+            self.log_all(space, &flush);
+        }
         if is_alone {
-            if self.presence_word().is_lazy_on(space.id()) {
-                self.log_all(space, &flush);
-            }
             self.counters().flushes_local.add_unshared(1);
             return (generation, Notified::ByInterrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
         let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
-        if notified != Notified::ByBroadcastToAll {
-            self.log_all(space, &flush);
-        }
         if notified == Notified::ByInterrupts {
             self.count_if_local(&others);
             present.insert_all(&others);
