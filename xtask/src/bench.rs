@@ -55,7 +55,7 @@ const PATHS_IN_C: [(&str, [u64; 2]); 9] = [
     ("flush-one", [708, 639]),
     ("switch", [256, 176]),
     ("switch-untagged", [248, 161]),
-    ("lazy", [92, 44]),
+    ("lazy", [94, 44]),
     ("alone-and-wait", [185, 129]),
     ("tables-and-wait", [181, 128]),
     ("lazy-and-wait", [334, 274]),
