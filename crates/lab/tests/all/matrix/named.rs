@@ -18,6 +18,12 @@ pub(super) const NAMED: &[Named] = &[
     bad(ICE_LAKE, 128..=128, &["madvise-processes-x1"], CHILDREN),
     bad(AMD, 128..=128, &["madvise-processes-x1"], UNEXPLAINED),
     bad(ARM, 128..=128, &["file-discards"], GENERATION),
+    bad(
+        ARM,
+        128..=128,
+        &["context-switch-processes-x1", "context-switch-processes-x2"],
+        UNEXPLAINED,
+    ),
     bad(POWER, 192..=192, &["pthread-mmap"], LOCK),
     bad(POWER, 192..=192, &["page-fault-processes-x2"], CGROUP),
     bad(POWER, 192..=192, &["context-switch-threads-x1", "context-switch-threads-x2"], MASK),
