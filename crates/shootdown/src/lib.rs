@@ -220,6 +220,7 @@ pub use end::gather::{Flushed, Gather, Sent};
 pub use end::lazy_entry::LazyEntryPredictor;
 pub use end::parked::{Parked, ParkedFlush};
 pub use end::reclaim::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, SentBatch, StaleWrites};
+pub use end::reclaim::{CleanBatch, CleanEntry, CleanExtent, Unflushed};
 pub use end::retire::{Reaping, Retiring};
 pub use parts::bell::BellState;
 pub use parts::cpu_set::{CpuBits, CpuSet};

@@ -10,6 +10,7 @@ use crate::parts::flush_log::{Ceiling, Missed};
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
+use crate::state::tag::slots::TagSlot;
 
 impl<M: Machine> PinnedCpu<'_, M> {
     /// Number of pages that a CPU invalidates one by one when it is interrupted in its work. See
@@ -63,7 +64,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     pub(crate) fn invalidate_one(&self, extent: Extent, generation: u64) {
         let slot = self.loaded_slot();
         self.machine().invalidate(slot.tag(), extent);
-        slot.set_generation(generation);
+        self.note_caught_up(slot, generation);
         self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         self.counters().flushes_ranged.add_unshared(1);
     }
@@ -79,8 +80,18 @@ impl<M: Machine> PinnedCpu<'_, M> {
         }
         let missed = space.log.missed(self.machine(), seen, generation, ceiling);
         self.invalidate_missed(space, self.loaded_slot().tag(), &missed);
-        self.loaded_slot().set_generation(generation);
+        self.note_caught_up(self.loaded_slot(), generation);
         if matches!(missed, Missed::Everything) { 0 } else { generation - seen }
+    }
+
+    /// Records that this CPU has caught up with the loaded space, which is in `slot`. With [flush at
+    /// reuse](Machine::FLUSHES_AT_REUSE), also publishes it: see [`Rule::SeenRelease`].
+    #[inline(always)]
+    pub(crate) fn note_caught_up(&self, slot: &TagSlot, generation: u64) {
+        slot.set_generation(generation);
+        if M::FLUSHES_AT_REUSE {
+            self.set_seen(generation);
+        }
     }
 
     /// Invalidates the missed extents under `tag`, or all translations of the loaded space: with

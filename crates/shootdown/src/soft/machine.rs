@@ -48,6 +48,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     const LIFETIME: Lifetime = P::LIFETIME;
     const TRACES: bool = P::TRACES;
     const ISOLATES: bool = true;
+    const FLUSHES_AT_REUSE: bool = true;
 
     fn trace_clock_ns(&self) -> u64 {
         self.trace_clock_ns.fetch_add(1, Relaxed)

@@ -48,7 +48,8 @@ pub struct CpuState<M: Machine> {
     /// The space whose page tables the CPU can walk. See [`Hazard`].
     pub(crate) hazard: M::Word,
     /// The generation of the space in `hazard` that the CPU has caught up with, or an earlier one:
-    /// written when the CPU goes lazy, and when it loads a space.
+    /// written when the CPU goes lazy, and when it loads a space; with [flush at
+    /// reuse](Machine::FLUSHES_AT_REUSE), also when it catches up.
     pub(crate) seen: M::Word,
     /// The [global](crate::Tagging::Global) tag that the CPU has loaded or is about to load, with
     /// its epoch; or, sealed with a later epoch, the tag that the CPU reserves in that epoch.
@@ -187,8 +188,9 @@ impl<M: Machine> CpuState<M> {
         Hazard(self.hazard.load(order(machine, Rule::HazardAcquire)))
     }
 
-    /// The generation that the CPU has caught up with, of the space that its hazard pointer names.
-    /// Call this after [`hazard`](Self::hazard). See [`Rule::SeenAcquire`].
+    /// The generation that the CPU has caught up with, of the space that its hazard pointer names, or
+    /// on which it is active. Call this after [`hazard`](Self::hazard), or
+    /// [`presence_word`](Self::presence_word). See [`Rule::SeenAcquire`].
     #[inline]
     pub(crate) fn seen(&self, machine: &M) -> u64 {
         self.seen.load(order(machine, Rule::SeenAcquire))

@@ -36,6 +36,7 @@ mod sites;
 mod stopped;
 mod system;
 mod tags;
+mod unflushed;
 mod user_mode;
 
 use std::fmt;
@@ -55,6 +56,7 @@ use shootdown::Rule;
 use shootdown::soft::Config;
 use stopped::*;
 use tags::*;
+use unflushed::*;
 use user_mode::*;
 
 type Program = fn(Config);
@@ -157,6 +159,9 @@ programs_against! {
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
     CatchUpUnreached => come_back_outside_of_domains,
+    CountUnflushed => reuse_while_returning,
+    RingAtReuse => reuse_under_active,
+    SeenWhileActive => reuse_while_switching,
     FlushOnOnline => come_online,
     RingOnline => flush_kernel,
     // loom's page-table walks are never late, so PublishTables is tested on the hostile machine of
@@ -218,9 +223,11 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 46] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 48] {
     [
         ("enter the kernel for a while", enter_kernel_for_a_while::<W>),
+        ("reuse while switching away", reuse_while_switching_away::<W>),
+        ("reuse after catching up", reuse_after_catch_up::<W>),
         ("sleep while going offline", sleep_while_going_offline::<W>),
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),

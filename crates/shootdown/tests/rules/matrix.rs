@@ -11,6 +11,7 @@ use crate::ends::retire;
 use crate::programs::unmap_kernel;
 use crate::stopped::{SURVIVOR, stop};
 use crate::system::{Cpu, Machine, System, page_at, switch};
+use crate::unflushed::defer;
 use crate::{NamedSearch, Search, assert_all_pass, explore, soaking};
 
 /// An operation of CPU 0.
@@ -30,6 +31,8 @@ enum Operation {
     FlushWalkers,
     /// Unmaps a page in a batch.
     Batch,
+    /// Unmaps a page, defers its flush, and reuses its frame.
+    Reuse,
     /// Retires the space, some of whose page tables are in quarantine.
     Retire,
     /// Reaps the space, which it has retired before.
@@ -94,7 +97,7 @@ enum Action {
 }
 
 impl Operation {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Page,
         Self::Kernel,
         Self::KernelAndPage,
@@ -102,6 +105,7 @@ impl Operation {
         Self::QuarantinedTables,
         Self::FlushWalkers,
         Self::Batch,
+        Self::Reuse,
         Self::Retire,
         Self::Reap,
     ];
@@ -158,6 +162,10 @@ impl Operation {
                 assert!(machine.try_unmap(&system.a, 0));
                 let _ = entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Impossible).poll();
                 SentOperation { sent: Sent::Batch(batch.send(&cpu.pin())), frees: &[Freed::Page] }
+            }
+            Self::Reuse => {
+                let sent = Box::leak(Box::new(defer(system, cpu))).reuse(&cpu.pin());
+                SentOperation { sent: Sent::Reuse(sent), frees: &[Freed::Page] }
             }
             Self::Retire => {
                 retire(system, cpu);
@@ -343,6 +351,7 @@ struct SentOperation<'e> {
 enum Sent<'e> {
     Flush(Pending<'e, Machine<1>>),
     Batch(SentBatch<'e, 'e, Machine<1>, &'e Space<Machine<1>>, Vec<usize>, 2>),
+    Reuse(SentBatch<'e, 'e, Machine<1>, &'e Space<Machine<1>>, Vec<usize>, 1>),
     Reap(Reaping<'e, Machine<1>>),
 }
 
@@ -356,6 +365,7 @@ impl<'e> SentOperation<'e> {
         let is_done = match &mut self.sent {
             Sent::Flush(pending) => pending.poll(),
             Sent::Batch(batch) => batch.poll(),
+            Sent::Reuse(batch) => batch.poll(),
             Sent::Reap(reaping) => reaping.poll(),
         };
         if !is_done {
@@ -562,6 +572,7 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::EnterUserRelease, Operation::Kernel, Action::EnterUser, Config::default()),
         (Rule::EnterKernelFence, Operation::Kernel, Action::EnterKernel, Config::default()),
         (Rule::LeaveRelease, Operation::Batch, Action::SwitchAway, Config::default()),
+        (Rule::CountUnflushed, Operation::Reuse, Action::Resume, Config::default()),
         (Rule::SwitchFence, Operation::Page, Action::SwitchBack, Config::default()),
         (Rule::ResumeFence, Operation::Page, Action::Resume, Config::default()),
         (Rule::RingLazy, Operation::Tables, Action::TakeInterruptWhileLazy, Config::default()),

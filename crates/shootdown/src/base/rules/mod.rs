@@ -229,6 +229,32 @@
 //!   free the pages                                 else flush what it covers; wait
 //! ```
 //!
+//! # Pages that are flushed at reuse
+//!
+//! The flush of a clean page is counted when the page is unmapped. The CPUs are read when its frame
+//! is reused, perhaps by another CPU:
+//!
+//! ```text
+//!   defer                                          catch up
+//!   ─────                                          ────────
+//!   clear the entry                                last use of the page
+//!   generation += 1            (CountUnflushed)    read generation; invalidate
+//!   full fence                     (FlushFence)    seen := generation     (SeenRelease)
+//!
+//!   reuse                                          switch away, and back
+//!   ─────                                          ─────────────────────
+//!   read presence             (PresenceAcquire)    presence := Switching(other)
+//!   not on the space → skip                        seen := the other's generation; Active
+//!   Active, and seen is late   (SeenWhileActive)   presence := Switching(space)
+//!     enough → skip                (SeenAcquire)   full fence             (SwitchFence)
+//!   else ring; wait                (RingAtReuse)   read generation → catch up
+//!   use the frame
+//! ```
+//!
+//! The fence is that of the count: a CPU that is read as `Active` has come before it, or reads the
+//! generation. If `seen` is already that of another space, the CPU has left this one, and catches up
+//! when it comes back.
+//!
 //! # The hand-off
 //!
 //! A retired space is freed by the CPU that drops the last reference to it. The mark of the CPU

@@ -32,6 +32,7 @@
 
 mod mark;
 mod sent;
+mod unflushed;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -49,6 +50,7 @@ use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
 
 pub use sent::SentBatch;
+pub use unflushed::{CleanBatch, CleanEntry, CleanExtent, Unflushed};
 
 /// Default number of spaces in a batch: the number of pages that Linux reclaims at a time
 /// (`SWAP_CLUSTER_MAX`), which is enough if each page is mapped once.

@@ -1,5 +1,7 @@
 #![cfg(test)]
 
+mod unflushed;
+
 use super::*;
 use crate::base::ids::{CpuId, Root};
 use crate::soft::{Config, Host, OnCpu, Soft, Touch};

@@ -24,7 +24,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             && extent.page_count_within(machine.flush_ceiling())
         {
             machine.invalidate(slot.tag(), extent);
-            slot.set_generation(generation);
+            self.note_caught_up(slot, generation);
             self.counters().flushes_ranged.add_unshared(1);
             self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
         } else {
@@ -53,7 +53,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let is_small = !extents[0].is_unbounded() && weight <= self.machine().flush_ceiling();
         if is_small && self.seen_of_loaded(space) + extents.len() as u64 == generation {
             self.invalidate_all(extents, weight);
-            slot.set_generation(generation);
+            self.note_caught_up(slot, generation);
         } else if is_small
             && notified == Notified::ByBroadcastToPresent
             && self.stays_behind(space, generation)

@@ -280,7 +280,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Publishes the page tables and counts a flush. Returns the generation of its last extent.
     #[inline]
-    fn begin_flush(&self, space: &Space<M>, is_whole: bool, extents: u64) -> u64 {
+    pub(crate) fn begin_flush(&self, space: &Space<M>, is_whole: bool, extents: u64) -> u64 {
         assert!(self.engine.owns(space), "the space is another engine's");
         self.publish_tables();
         if is_whole {

@@ -95,6 +95,11 @@ pub unsafe trait Machine: Memory {
     /// CPU. If `false`, the compiler removes that.
     const ISOLATES: bool = false;
 
+    /// `true` if the flush of clean pages may be [deferred](crate::CleanBatch::defer) until their
+    /// frames are reused. A CPU that catches up then publishes that, in one store to its own line.
+    /// If `false`, the compiler removes the store.
+    const FLUSHES_AT_REUSE: bool = false;
+
     /// The engine's state of `cpu`, wherever the kernel has placed it: an array, a per-CPU area.
     fn state(&self, cpu: CpuId) -> &CpuState<Self>;
 
