@@ -50,6 +50,8 @@ pub enum Sometimes {
     JoinedUnfinished,
     /// A batch unmapped pages of two spaces.
     BatchedTwoSpaces,
+    /// A CPU had to be notified when a frame was reused whose flush had been deferred.
+    FlushedAtReuse,
     /// A discarded page was freed after its zero test, and another one mapped back.
     FreedDiscarded,
     /// A large page was unmapped.
@@ -62,7 +64,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 25] = [
+const TEXTS: [(Sometimes, &str); 26] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -84,6 +86,7 @@ const TEXTS: [(Sometimes, &str); 25] = [
     (Sometimes::EmptiedOnReturn, "emptied the TLB of a CPU that a hypervisor had stopped"),
     (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),
+    (Sometimes::FlushedAtReuse, "flushed a page when its frame was reused"),
     (Sometimes::FreedDiscarded, "freed a discarded page, and mapped another one back"),
     (Sometimes::UnmappedLargePage, "unmapped a large page"),
     (Sometimes::FreedKernelTable, "freed the kernel's page table"),

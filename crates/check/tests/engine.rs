@@ -79,6 +79,8 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[StayInUser], &[UnmapKernel(1)]],
     [&[StayInUser], &[UnmapKernelTable]],
     [&[Run(0), StayInUser], &[Unmap(0, 0)]],
+    [&[Run(0)], &[DeferAndReuse(0, 0)]],
+    [&[Run(0), Run(1), Run(0)], &[DeferAndReuse(0, 0)]],
 ];
 
 #[test]
@@ -377,6 +379,13 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::CatchUpOnEntry, Profile::X86, [&[StayInUser], &[UnmapKernel(0)]]),
     (Rule::RingInUserForTables, Profile::X86, [&[StayInUser], &[UnmapKernelTable]]),
     (Rule::RingInUserForEntry, Profile::X86, [&[StayInUser], &[UnmapKernel(1)]]),
+    (Rule::CountUnflushed, Profile::X86, [&[Run(0), Run(1), Run(0)], &[DeferAndReuse(0, 0)]]),
+    (Rule::RingAtReuse, Profile::X86, [&[Run(0)], &[DeferAndReuse(0, 0)]]),
+    (
+        Rule::SeenWhileActive,
+        Profile::X86,
+        [&[Run(0), Run(1), Unmap(1, 0), Run(0)], &[DeferAndReuse(0, 0)]],
+    ),
     (Rule::KeepRequest, Profile::X86, [&[Run(0), Stop], &[Unmap(0, 0)]]),
     (Rule::WaitForWalks, Profile::X86, [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]]),
     (Rule::WaitForWalks, Profile::ARM64, [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]]),

@@ -4,9 +4,9 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Nine
+/// The operations of short programs, each on one of two spaces and on pages of one table. Ten
 /// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
-/// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::TrimCpumask`], [`Op::FlushWalkers`],
+/// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::DeferAndReuse`], [`Op::TrimCpumask`], [`Op::FlushWalkers`],
 /// [`Op::Attach`], [`Op::Stop`], [`Op::StayInUser`] and [`Op::UnmapKernelTable`] have too many
 /// states to search in combination with every other operation.
 const ALPHABET: [Op; 18] = [
@@ -80,6 +80,7 @@ impl Programs {
                 16 if page < SLOTS => Op::UnmapAsleep(space, page),
                 16 => Op::UnmapMasked(space, page),
                 17..20 => Op::Map(space, page),
+                21 if page < SLOTS => Op::DeferAndReuse(space, page),
                 20..22 => Op::Reclaim(space, page),
                 22..24 => Op::Protect(space, page),
                 24..26 => Op::Migrate(space, page),

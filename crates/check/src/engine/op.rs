@@ -28,6 +28,9 @@ pub enum Op {
     Reclaim(usize, usize),
     /// Write-protects a page of a space.
     Protect(usize, usize),
+    /// Reclaims a page of a space that is read-only from the beginning: unmaps it without a flush,
+    /// and flushes what is due when its frame is reused.
+    DeferAndReuse(usize, usize),
     /// Moves a page of a space to another frame: unmaps it, flushes, waits, copies it, and maps it
     /// again.
     Migrate(usize, usize),
@@ -116,6 +119,9 @@ impl Op {
             Self::Map(space, page) => format!("maps page {page} of space {space}"),
             Self::Reclaim(space, page) => format!("reclaims page {page} of space {space}"),
             Self::Protect(space, page) => format!("write-protects page {page} of space {space}"),
+            Self::DeferAndReuse(space, page) => {
+                format!("defers the flush of page {page} of space {space}, and reuses its frame")
+            }
             Self::Migrate(space, page) => format!("migrates page {page} of space {space}"),
             Self::UnmapTable(space, slot) => format!("unmaps table {slot} of space {space}"),
             Self::FreeTable(space, slot) => {
@@ -162,6 +168,7 @@ impl Op {
             Self::Map(space, page) => ("map", Some(space), Some(page)),
             Self::Reclaim(space, page) => ("reclaim", Some(space), Some(page)),
             Self::Protect(space, page) => ("protect", Some(space), Some(page)),
+            Self::DeferAndReuse(space, page) => ("defer-and-reuse", Some(space), Some(page)),
             Self::Migrate(space, page) => ("migrate", Some(space), Some(page)),
             Self::UnmapTable(space, slot) => ("unmap-table", Some(space), Some(slot)),
             Self::FreeTable(space, slot) => ("free-table", Some(space), Some(slot)),
@@ -233,6 +240,7 @@ impl FromStr for Op {
             ("map", &[space, page]) => Self::Map(space, page),
             ("reclaim", &[space, page]) => Self::Reclaim(space, page),
             ("protect", &[space, page]) => Self::Protect(space, page),
+            ("defer-and-reuse", &[space, page]) => Self::DeferAndReuse(space, page),
             ("migrate", &[space, page]) => Self::Migrate(space, page),
             ("unmap-table", &[space, slot]) => Self::UnmapTable(space, slot),
             ("free-table", &[space, slot]) => Self::FreeTable(space, slot),
@@ -327,11 +335,11 @@ mod tests {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
-                    flush-walkers 0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
+                    flush-walkers 0, defer-and-reuse 0.0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
                     unmap-kernel-table, stop-in-walk 1.0, stay-in-user, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 27);
+        assert_eq!(programs.len(), 28);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

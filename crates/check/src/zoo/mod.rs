@@ -16,6 +16,7 @@ mod presence;
 mod reclaim;
 mod sharers;
 mod tables;
+mod unflushed;
 mod waiting;
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -90,6 +91,7 @@ impl Bug {
             guests::BUGS,
             isolated::BUGS,
             domains::BUGS,
+            unflushed::BUGS,
         ];
         kinds.into_iter().flatten()
     }

@@ -230,6 +230,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         _ => panic!("there are three lifetime policies"),
     };
     const ISOLATES: bool = true;
+    const FLUSHES_AT_REUSE: bool = true;
 
     fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[Self::cpu_of(cpu)]

@@ -6,6 +6,7 @@ mod free_list;
 mod batches;
 mod discards;
 mod tables;
+mod unflushed;
 mod user_mode;
 
 use std::any::Any;
@@ -177,6 +178,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::Map(space, page) => self.map(space, page),
             Op::Reclaim(space, page) => self.reclaim(&[space], page),
             Op::Protect(space, page) => self.protect(space, page),
+            Op::DeferAndReuse(space, page) => self.defer_and_reuse(space, page),
             Op::Migrate(space, page) => {
                 if self.unmap(space, page, Wait::Polling).is_some() {
                     self.map(space, page);
@@ -499,6 +501,11 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
     ) -> Self {
         let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(machine);
+        for op in ops() {
+            if let Op::DeferAndReuse(_, page) = *op {
+                tables.store(page, Entry::to(tables.entry(page).target()));
+            }
+        }
         let new_space = || engine.space(Root(tables.root() as u64));
         let mut space = machine
             .with_names(new_space, |place| format!("{} of space {number}", space_word(place)));
