@@ -66,6 +66,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     const TRACES: bool = K::TRACES;
     const CHECKS: bool = K::CHECKS;
     const ISOLATES: bool = K::ISOLATES;
+    const FLUSHES_AT_REUSE: bool = K::FLUSHES_AT_REUSE;
 
     forward! { self => self.kernel;
         fn state(cpu: CpuId) -> &CpuState<Self>;

@@ -35,6 +35,9 @@ pub unsafe trait Kernel: Sync + Sized {
     /// See [`Machine::ISOLATES`](shootdown::Machine::ISOLATES).
     const ISOLATES: bool = false;
 
+    /// See [`Machine::FLUSHES_AT_REUSE`](shootdown::Machine::FLUSHES_AT_REUSE).
+    const FLUSHES_AT_REUSE: bool = false;
+
     /// The engine's state of a CPU.
     fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>>;
 

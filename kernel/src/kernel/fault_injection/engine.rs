@@ -41,6 +41,7 @@ unsafe impl Kernel for FaultyKernel {
 
     const TRACES: bool = true;
     const ISOLATES: bool = true;
+    const FLUSHES_AT_REUSE: bool = true;
 
     fn trace_clock_ns(&self) -> u64 {
         Arch::now_ns()

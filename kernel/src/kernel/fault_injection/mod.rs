@@ -14,6 +14,7 @@ mod observed;
 mod stop;
 mod user;
 mod scenarios;
+mod reuse;
 mod off;
 mod storms;
 

@@ -18,8 +18,8 @@ use crate::kernel::fault_injection::fault::{
     Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
 };
 use crate::kernel::fault_injection::observed::{shootdown_freed, shootdown_settled};
-use crate::kernel::fault_injection::stop;
 use crate::kernel::fault_injection::user::{self, CODE, Command, Found, begin, execute};
+use crate::kernel::fault_injection::{reuse, stop};
 use crate::kernel::memory::page;
 use Visibility::{Absent, Detected, Masked};
 
@@ -169,6 +169,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, OF_KERNEL_PAGE)],
     ),
     active("polls-in-user-mode", polls_in_user_mode, &[(OthersKeepAll, EVERYWHERE)]),
+    active("reads-until-the-frame-is-reused", reuse::reads_until_reuse, ALL_KEPT),
+    quiet("catches-up-before-the-frame-is-reused", reuse::catches_up_before_reuse, ALL_KEPT),
     // Most machines drop everything when the CPU loads a root after it has woken up.
     active("sleeps-deeply", sleeps_deeply, &[]),
     active("is-given-the-tag-of-another", is_given_the_tag_of_another, &[(TagIsReused, TAGGED)]),
@@ -189,7 +191,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 /// A page that each space maps, and another page in the same table. The two are not in one pair,
 /// nor in the TLB entry of the code's page.
-const PAGE: usize = 0x81_6000;
+pub(super) const PAGE: usize = 0x81_6000;
 const SIBLING: usize = PAGE + 2 * PAGE_BYTES as usize;
 
 const OLD: u64 = 0x01d;
@@ -201,11 +203,11 @@ const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
 type Tables = <Arch as Architecture>::Format;
 
 /// A space with a page, and a frame that replaces the page's frame.
-struct Scene {
+pub(super) struct Scene {
     root: Frame,
-    space: &'static Space<Machine>,
-    old: Frame,
-    new: Frame,
+    pub(super) space: &'static Space<Machine>,
+    pub(super) old: Frame,
+    pub(super) new: Frame,
 }
 
 impl Scene {
@@ -225,19 +227,34 @@ impl Scene {
     /// Creates a scene whose space the other CPU runs and whose page it has read, without a fault;
     /// then injects the fault.
     fn in_use(memory: &mut BootMemory) -> Self {
-        fault::remove();
+        Self::new(memory).use_it()
+    }
+
+    /// As [`in_use`](Self::in_use), with a page that no CPU can write.
+    pub(super) fn in_read_only_use(memory: &mut BootMemory) -> Self {
         let scene = Self::new(memory);
-        execute(Command::Run(scene.space));
+        scene.map_read_only(memory, scene.old);
+        scene.use_it()
+    }
+
+    pub(super) fn map_read_only(&self, memory: &mut BootMemory, frame: Frame) {
+        self.map(memory, frame, READ);
+        engine().machine().processor().publish();
+    }
+
+    fn use_it(self) -> Self {
+        fault::remove();
+        execute(Command::Run(self.space));
         assert_eq!(execute(Command::Read(PAGE)), Found::Word(OLD));
         fault::inject();
-        scene
+        self
     }
 
     fn map(&self, memory: &mut BootMemory, frame: Frame, protection: Protection) {
         memory.map(self.root, PAGE, frame, protection);
     }
 
-    fn unmap(&self, memory: &mut BootMemory) {
+    pub(super) fn unmap(&self, memory: &mut BootMemory) {
         set_entry(memory.last_table(self.root, PAGE), PAGE, 0, EMPTY);
     }
 
@@ -292,7 +309,7 @@ pub(crate) fn empty_space(memory: &mut BootMemory) -> &'static Space<Machine> {
     Scene::new(memory).space
 }
 
-fn changed_page() -> Extent {
+pub(super) fn changed_page() -> Extent {
     Extent::page(PAGE as u64)
 }
 
@@ -303,7 +320,7 @@ fn flush_kernel_page() {
 }
 
 /// The verdict of an access to the page when the new page is mapped.
-fn new_or_old(found: Found) -> Verdict {
+pub(super) fn new_or_old(found: Found) -> Verdict {
     match found {
         Found::Word(NEW) => Verdict::Fresh,
         Found::Word(OLD) => Verdict::Stale,
