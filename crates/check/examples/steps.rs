@@ -41,6 +41,7 @@ const PROGRAMS: &[&str] = &[
     "run 0, run 1, run 2, run 3 | run 1, run 2, run 3, run 0 | run 2, run 3, unmap 0.0",
     "trim-cpumask 0, unmap 0.0 | run 0, run 1, run 0 | run 0, leave, trim-cpumask 0, run 0",
     "stay-in-user, run 0, stay-in-user | unmap-kernel 0, unmap-kernel 1, unmap-kernel-table",
+    "run 0, run 1, unmap 1.0, run 0, idle, run 0 | defer-and-reuse 0.0, defer-and-reuse 0.1",
 ];
 
 /// The machines: the first is the most frequent one.
