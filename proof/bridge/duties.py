@@ -58,6 +58,8 @@ class Cpu:
     last: bool = False
     """It has dropped the last reference, and not reclaimed the space."""
     last_read: int | None = None
+    switching: int | None = None
+    """The CPU whose presence was read last, if that was Switching."""
     owed: set[int] = field(default_factory=set)
     """CPUs that must be rung."""
     unsent: set[int] = field(default_factory=set)
@@ -242,6 +244,10 @@ class Duties:
             return "answers, and does not complete its broadcasts"
         elif cpu.issued and is_own(event, "bell") and event.text.startswith("sets in") and event.value & ATTENDED:
             return "polls its bell before it completes its broadcasts"
+        if is_others(event, "seen generation") and of == cpu.switching:
+            return "takes what a CPU that switches in has published for a generation of the space"
+        if is_others(event, "presence", "hazard"):
+            cpu.switching = of if event.word == "presence" and event.value & 3 == 3 else None
         if is_others(event, "presence", "walks"):
             cpu.last_read = of
         elif event.text.startswith("sets in bell") and (is_other or event.order):

@@ -84,8 +84,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
         if matches!(missed, Missed::Everything) { 0 } else { generation - seen }
     }
 
-    /// Records that this CPU has caught up with the loaded space, which is in `slot`. With [flush at
-    /// reuse](Machine::FLUSHES_AT_REUSE), also publishes it: see [`Rule::SeenRelease`].
+    /// Records that this CPU has caught up with the loaded space, which is in `slot`. With [flush
+    /// at reuse](Machine::FLUSHES_AT_REUSE), also publishes it: see [`Rule::SeenRelease`].
     #[inline(always)]
     pub(crate) fn note_caught_up(&self, slot: &TagSlot, generation: u64) {
         slot.set_generation(generation);

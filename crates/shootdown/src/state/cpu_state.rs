@@ -188,8 +188,8 @@ impl<M: Machine> CpuState<M> {
         Hazard(self.hazard.load(order(machine, Rule::HazardAcquire)))
     }
 
-    /// The generation that the CPU has caught up with, of the space that its hazard pointer names, or
-    /// on which it is active. Call this after [`hazard`](Self::hazard), or
+    /// The generation that the CPU has caught up with, of the space that its hazard pointer names,
+    /// or on which it is active. Call this after [`hazard`](Self::hazard), or
     /// [`presence_word`](Self::presence_word). See [`Rule::SeenAcquire`].
     #[inline]
     pub(crate) fn seen(&self, machine: &M) -> u64 {

@@ -165,7 +165,7 @@ impl Operation {
             }
             Self::Reuse => {
                 let sent = Box::leak(Box::new(defer(system, cpu))).reuse(&cpu.pin());
-                SentOperation { sent: Sent::Reuse(sent), frees: &[Freed::Page] }
+                SentOperation { sent: Sent::Batch(sent), frees: &[Freed::Page] }
             }
             Self::Retire => {
                 retire(system, cpu);
@@ -351,7 +351,6 @@ struct SentOperation<'e> {
 enum Sent<'e> {
     Flush(Pending<'e, Machine<1>>),
     Batch(SentBatch<'e, 'e, Machine<1>, &'e Space<Machine<1>>, Vec<usize>, 2>),
-    Reuse(SentBatch<'e, 'e, Machine<1>, &'e Space<Machine<1>>, Vec<usize>, 1>),
     Reap(Reaping<'e, Machine<1>>),
 }
 
@@ -365,7 +364,6 @@ impl<'e> SentOperation<'e> {
         let is_done = match &mut self.sent {
             Sent::Flush(pending) => pending.poll(),
             Sent::Batch(batch) => batch.poll(),
-            Sent::Reuse(batch) => batch.poll(),
             Sent::Reap(reaping) => reaping.poll(),
         };
         if !is_done {
@@ -566,37 +564,28 @@ fn searches_of(actions: [Action; 6], config: Config) -> Vec<NamedSearch> {
 fn matrix_fails_without_each_of_these_rules() {
     let broadcasts = Config::default().with_broadcasts(6);
     let early = Config { answers: Answers::EarlyWithNmis, ..Config::default() };
+    let default = Config::default();
     let cases = [
-        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, Config::default()),
-        (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, Config::default()),
-        (Rule::EnterUserRelease, Operation::Kernel, Action::EnterUser, Config::default()),
-        (Rule::EnterKernelFence, Operation::Kernel, Action::EnterKernel, Config::default()),
-        (Rule::LeaveRelease, Operation::Batch, Action::SwitchAway, Config::default()),
-        (Rule::CountUnflushed, Operation::Reuse, Action::Resume, Config::default()),
-        (Rule::SwitchFence, Operation::Page, Action::SwitchBack, Config::default()),
-        (Rule::ResumeFence, Operation::Page, Action::Resume, Config::default()),
-        (Rule::RingLazy, Operation::Tables, Action::TakeInterruptWhileLazy, Config::default()),
-        (
-            Rule::QuarantineTables,
-            Operation::QuarantinedTables,
-            Action::LeaveFromLazy,
-            Config::default(),
-        ),
-        (Rule::InterruptWalkers, Operation::FlushWalkers, Action::PollFromLazy, Config::default()),
-        (Rule::HazardRelease, Operation::Retire, Action::TakeInterruptWhileLazy, Config::default()),
-        (Rule::OrphanRelease, Operation::Reap, Action::TakeInterruptWhileLazy, Config::default()),
+        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, default),
+        (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, default),
+        (Rule::EnterUserRelease, Operation::Kernel, Action::EnterUser, default),
+        (Rule::EnterKernelFence, Operation::Kernel, Action::EnterKernel, default),
+        (Rule::LeaveRelease, Operation::Batch, Action::SwitchAway, default),
+        (Rule::CountUnflushed, Operation::Reuse, Action::Resume, default),
+        (Rule::SwitchFence, Operation::Page, Action::SwitchBack, default),
+        (Rule::ResumeFence, Operation::Page, Action::Resume, default),
+        (Rule::RingLazy, Operation::Tables, Action::TakeInterruptWhileLazy, default),
+        (Rule::QuarantineTables, Operation::QuarantinedTables, Action::LeaveFromLazy, default),
+        (Rule::InterruptWalkers, Operation::FlushWalkers, Action::PollFromLazy, default),
+        (Rule::HazardRelease, Operation::Retire, Action::TakeInterruptWhileLazy, default),
+        (Rule::OrphanRelease, Operation::Reap, Action::TakeInterruptWhileLazy, default),
         (Rule::CompleteBroadcasts, Operation::Page, Action::TakeInterrupt, broadcasts),
-        (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, Config::default()),
-        (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, Config::default()),
-        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::Stop, Config::default()),
+        (Rule::StopRelease, Operation::Kernel, Action::StopAndReturn, default),
+        (Rule::ReturnAcquire, Operation::Page, Action::StopAndReturn, default),
+        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::Stop, default),
         (Rule::AnswerTablesLate, Operation::Tables, Action::TakeInterrupt, early),
         (Rule::DenyNmi, Operation::Page, Action::TakeInterrupt, early),
-        (
-            Rule::HazardRelease,
-            Operation::QuarantinedTables,
-            Action::StopWhileLazy,
-            Config::default(),
-        ),
+        (Rule::HazardRelease, Operation::QuarantinedTables, Action::StopWhileLazy, default),
     ];
     let mut undetected = Vec::new();
     for (rule, operation, action, config) in cases {

@@ -6,13 +6,13 @@ use shootdown::{CleanBatch, CleanExtent, SentBatch, Space, StaleWrites, Unflushe
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
 type Spaces<'s, const W: usize> = &'s Space<Machine<W>>;
-type Sent<'s, const W: usize> = SentBatch<'s, 's, Machine<W>, Spaces<'s, W>, Vec<usize>, 1>;
+type Sent<'s, const W: usize> = SentBatch<'s, 's, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
 
 /// Unmaps page 0 of `a` on CPU 0, and defers its flush.
 pub(crate) fn defer<'s, const W: usize>(
     system: &'s System<W>,
     cpu: &Cpu<'s, W>,
-) -> Unflushed<Spaces<'s, W>, Vec<usize>, 1> {
+) -> Unflushed<Spaces<'s, W>, Vec<usize>, 2> {
     let mut batch = CleanBatch::new();
     let entry = batch.space(system.machine(), &&system.a).unwrap();
     assert!(system.machine().try_unmap(&system.a, 0));
@@ -25,7 +25,7 @@ pub(crate) fn defer<'s, const W: usize>(
 fn reuse<'s, const W: usize>(
     system: &'s System<W>,
     cpu: &Cpu<'s, W>,
-    unflushed: Unflushed<Spaces<'s, W>, Vec<usize>, 1>,
+    unflushed: Unflushed<Spaces<'s, W>, Vec<usize>, 2>,
 ) -> Option<Sent<'s, W>> {
     let mut sent = Box::leak(Box::new(unflushed)).reuse(&cpu.pin());
     if !sent.poll() {
@@ -108,8 +108,8 @@ pub(crate) fn reuse_while_switching_away<const W: usize>(config: Config) {
     conclude(&system, sent);
 }
 
-/// CPU 1 uses the unmapped page, and catches up because of another flush. If CPU 0 observes that, it
-/// reuses the frame without an interrupt.
+/// CPU 1 uses the unmapped page, and catches up because of another flush. If CPU 0 observes that,
+/// it reuses the frame without an interrupt.
 pub(crate) fn reuse_after_catch_up<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let zero = system.cpu(0);

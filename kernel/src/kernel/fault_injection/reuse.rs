@@ -1,4 +1,5 @@
-//! Scenarios of a clean page that is unmapped without a flush, and flushed when its frame is reused.
+//! Scenarios of a clean page that is unmapped without a flush, and flushed when its frame is
+//! reused.
 
 use shootdown::{CleanBatch, CleanExtent, Space, StaleWrites, Unflushed};
 use shootdown_vm::Frame;

@@ -2,10 +2,11 @@
 //! reused.
 //!
 //! A page that no CPU can write through its old translation keeps its contents for as long as its
-//! frame is left alone. A CPU that still reads it reads what it would have read before. So the flush
-//! of such a page does not have to come when it is unmapped, but before its frame is used for
+//! frame is left alone. A CPU that still reads it reads what it would have read before. So the
+//! flush of such a page does not have to come when it is unmapped, but before its frame is used for
 //! anything else. By then, most CPUs have caught up by themselves: they have switched, or were
-//! interrupted for another flush. (Linux: LUF, "lazy unmap flush", posted since 2024 and not merged.)
+//! interrupted for another flush. (Linux: LUF, "lazy unmap flush", posted since 2024 and not
+//! merged.)
 //!
 //! [`CleanBatch::defer`] counts and logs the flush of each space, and interrupts no CPU.
 //! [`Unflushed::reuse`] interrupts the CPUs that use one of the spaces and have not published that
@@ -34,8 +35,8 @@ use crate::state::space::Space;
 pub struct CleanExtent(Extent);
 
 impl CleanExtent {
-    /// An extent of pages that no CPU can write any more; `None` if stale writes are possible, or if
-    /// the extent [frees tables](Extent::frees_tables). Flush such an extent when you unmap it.
+    /// An extent of pages that no CPU can write any more; `None` if stale writes are possible, or
+    /// if the extent [frees tables](Extent::frees_tables). Flush such an extent when you unmap it.
     ///
     /// An entry that was made read-only counts as writable until that change is flushed.
     #[must_use]
@@ -94,8 +95,8 @@ impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
         self.0.defer_free(page);
     }
 
-    /// Adds a space to the batch and marks it, as [`Batch::space`] does. Call this *before* clearing
-    /// the first entry of the space in this batch.
+    /// Adds a space to the batch and marks it, as [`Batch::space`] does. Call this *before*
+    /// clearing the first entry of the space in this batch.
     ///
     /// # Errors
     ///
@@ -111,8 +112,8 @@ impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
         self.0.space(machine, space).map(CleanEntry)
     }
 
-    /// Counts the flush of each space, without an interrupt. This CPU invalidates at once, and every
-    /// other CPU when it next catches up.
+    /// Counts the flush of each space, without an interrupt. This CPU invalidates at once, and
+    /// every other CPU when it next catches up.
     ///
     /// Does not compile unless the machine [flushes at reuse](Machine::FLUSHES_AT_REUSE).
     pub fn defer<M: Machine>(self, pin: &PinnedCpu<'_, M>) -> Unflushed<S, B, SPACES>
@@ -146,8 +147,8 @@ impl<M: Machine, S> CleanEntry<'_, M, S> {
 }
 
 impl<S, B: Default, const SPACES: usize> Unflushed<S, B, SPACES> {
-    /// Returns `true` if [`reuse`](Self::reuse) would notify a CPU now. An allocator that has several
-    /// collections of frames takes first those that are not due.
+    /// Returns `true` if [`reuse`](Self::reuse) would notify a CPU now. An allocator that has
+    /// several collections of frames takes first those that are not due.
     pub fn is_due<M: Machine>(&self, pin: &PinnedCpu<'_, M>) -> bool
     where
         S: Deref<Target = Space<M>>,
@@ -170,8 +171,8 @@ impl<S, B: Default, const SPACES: usize> Unflushed<S, B, SPACES> {
     /// collections, call this for each, and wait afterwards: a CPU that was rung for one of them
     /// catches up with all.
     ///
-    /// A page that another part of the kernel has pinned in the meantime, through a translation that
-    /// this flush removes, must not be reused: look for pins *after* the wait.
+    /// A page that another part of the kernel has pinned in the meantime, through a translation
+    /// that this flush removes, must not be reused: look for pins *after* the wait.
     ///
     /// # Panics
     ///

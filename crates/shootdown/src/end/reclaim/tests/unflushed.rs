@@ -1,5 +1,5 @@
 use super::{CONFIG, Pages, Spaces, System};
-use crate::end::reclaim::{CleanBatch, CleanExtent, StaleWrites, Unflushed};
+use crate::end::reclaim::{CleanBatch, CleanExtent, SentBatch, StaleWrites, Unflushed};
 use crate::parts::extent::Extent;
 use crate::soft::{Host, OnCpu, Touch};
 use std::vec;
@@ -36,7 +36,9 @@ fn reuse(
 ) -> u64 {
     let (before, is_due) = (interrupts(system), unflushed.is_due(&zero.pin()));
     let mut sent = unflushed.reuse(&zero.pin());
-    others.iter().for_each(|cpu| cpu.interrupt_point());
+    for cpu in others {
+        cpu.interrupt_point();
+    }
     assert!(sent.poll());
     for page in sent.wait() {
         system.engine.machine().free(&system.spaces[0], page);
@@ -108,8 +110,8 @@ fn cpu_is_interrupted_once_for_several_collections() {
     let mut both = [first.reuse(&zero.pin()), second.reuse(&zero.pin())];
     one.interrupt_point();
     two.interrupt_point();
-    assert!(both.iter_mut().all(|sent| sent.poll()));
-    assert_eq!(both.map(|sent| sent.wait()), [vec![3, 5], vec![6, 7]]);
+    assert!(both.iter_mut().all(SentBatch::poll));
+    assert_eq!(both.map(SentBatch::wait), [vec![3, 5], vec![6, 7]]);
     assert_eq!(interrupts(&system), 2);
     assert_eq!((one.touch(3), one.touch(7)), (Touch::Fault, Touch::Fault));
     assert_eq!((two.touch(5), two.touch(6)), (Touch::Fault, Touch::Fault));
