@@ -335,8 +335,9 @@ mod tests {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
-                    flush-walkers 0, defer-and-reuse 0.0, free-discarded 1.0, trim-cpumask 1, pin 2, attach 1, stop, \
-                    unmap-kernel-table, stop-in-walk 1.0, stay-in-user, retire 2, reap";
+                    flush-walkers 0, defer-and-reuse 0.0, free-discarded 1.0, trim-cpumask 1, \
+                    pin 2, attach 1, stop, unmap-kernel-table, stop-in-walk 1.0, stay-in-user, \
+                    retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
         assert_eq!(programs.len(), 28);

@@ -36,8 +36,8 @@ pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "pinned-before-the-deferred-flush",
         source: "a pitfall of flush at reuse, and of walks that rely on the flush interrupt",
-        story: "A walk with interrupts masked finds the entry, and pins the page, while the page is \
-                unmapped and found without pins. The flush would have waited for the walk, but \
+        story: "A walk with interrupts masked finds the entry, and pins the page, while the page \
+                is unmapped and found without pins. The flush would have waited for the walk, but \
                 comes when the frame is reused, and the pins are not looked at again.",
         spaces: 2,
         words: &["pins"],

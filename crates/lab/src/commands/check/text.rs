@@ -116,7 +116,7 @@ Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run
   unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...
   trim-cpumask S, pin S                   trim the cpumask of a space; pin a space for a device
   attach S, stop                          a device uses a space; a hypervisor stops the CPU
-  defer-and-reuse S.P                     unmap a read-only page, and flush it when its frame is reused
+  defer-and-reuse S.P                     unmap a read-only page, and flush at reuse
   stay-in-user                            be in user mode, without interrupts for the kernel
   retire S, reap                          retire a space; afterwards its CPU may only reap
 Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.

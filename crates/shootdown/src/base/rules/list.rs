@@ -348,11 +348,11 @@ rules! {
     CatchUpUnreached: Step,
     /// A batch marks a space before it unmaps a page of it.
     MarkBatched: Step,
-    /// To defer the flush of unmapped pages until their frames are reused counts a generation of the
-    /// space. Without: a CPU that comes back takes its tag for clean.
+    /// To defer the flush of unmapped pages until their frames are reused counts a generation of
+    /// the space. Without: a CPU that comes back takes its tag for clean.
     CountUnflushed: Step,
-    /// Before frames are [reused](crate::Unflushed::reuse), the CPUs are rung that use the space and
-    /// have not published that they have caught up.
+    /// Before frames are [reused](crate::Unflushed::reuse), the CPUs are rung that use the space
+    /// and have not published that they have caught up.
     RingAtReuse: Step,
     /// The generation that a CPU has published counts only if the CPU is active on the space.
     /// Without: a CPU that is switching in has published that of another space, and is not rung.

@@ -231,8 +231,8 @@
 //!
 //! # Pages that are flushed at reuse
 //!
-//! The flush of a clean page is counted when the page is unmapped. The CPUs are read when its frame
-//! is reused, perhaps by another CPU:
+//! The flush of a clean page is counted when the page is unmapped. The CPUs are read when its
+//! frame is reused, perhaps by another CPU:
 //!
 //! ```text
 //!   defer                                          catch up
@@ -252,8 +252,8 @@
 //! ```
 //!
 //! The fence is that of the count: a CPU that is read as `Active` has come before it, or reads the
-//! generation. If `seen` is already that of another space, the CPU has left this one, and catches up
-//! when it comes back.
+//! generation. If `seen` is already that of another space, the CPU has left this one, and catches
+//! up when it comes back.
 //!
 //! # The hand-off
 //!

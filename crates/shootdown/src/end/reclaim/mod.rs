@@ -75,6 +75,7 @@ pub struct Batch<S, B, const SPACES: usize = BATCH_SPACES> {
 }
 
 /// The unmapped extents of one space.
+#[derive(Debug)]
 struct BatchedSpace<S> {
     space: S,
     extents: ExtentSet,

@@ -12,7 +12,6 @@
 //! [`Unflushed::reuse`] interrupts the CPUs that use one of the spaces and have not published that
 //! they have seen that generation. Only then are the frames handed out.
 
-use core::fmt;
 use core::ops::Deref;
 
 use super::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, BatchedSpace, SentBatch, StaleWrites};
@@ -52,10 +51,12 @@ impl CleanExtent {
 /// [deferred](Self::defer) until their frames are reused. `S` and `B` are as in [`Batch`].
 ///
 /// If it is dropped before, it leaks its pages, and its spaces stay marked.
+#[derive(Debug)]
 #[must_use = "unmapped pages must be flushed before their frames are reused"]
 pub struct CleanBatch<S, B, const SPACES: usize = BATCH_SPACES>(Batch<S, B, SPACES>);
 
 /// A space in a [`CleanBatch`]: the caller may clear entries of this space.
+#[derive(Debug)]
 #[must_use = "add each cleared extent to the batch with `unmapped`"]
 pub struct CleanEntry<'b, M: Machine, S>(BatchEntry<'b, M, S>);
 
@@ -64,6 +65,7 @@ pub struct CleanEntry<'b, M: Machine, S>(BatchEntry<'b, M, S>);
 /// The frames are out of reach until [`reuse`](Self::reuse) has been waited for. The kernel must
 /// neither write to them nor take one back in that time, not even for the page that it holds: each
 /// CPU may be reading it. If `Unflushed` is dropped, it leaks the frames.
+#[derive(Debug)]
 #[must_use = "the frames are lost unless they are reused"]
 pub struct Unflushed<S, B, const SPACES: usize = BATCH_SPACES> {
     batch: Batch<S, B, SPACES>,
@@ -191,28 +193,6 @@ impl<S, B: Default, const SPACES: usize> Unflushed<S, B, SPACES> {
     fn due(&self) -> impl Iterator<Item = (&BatchedSpace<S>, u64)> {
         let spaces = self.batch.spaces[..self.batch.count].iter().flatten();
         spaces.zip(self.generations).filter(|(batched, _)| !batched.extents.is_empty())
-    }
-}
-
-impl<S, B, const SPACES: usize> fmt::Debug for CleanBatch<S, B, SPACES> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CleanBatch").field(&self.0).finish()
-    }
-}
-
-impl<M: Machine, S> fmt::Debug for CleanEntry<'_, M, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CleanEntry").field(&self.0).finish()
-    }
-}
-
-impl<S, B, const SPACES: usize> fmt::Debug for Unflushed<S, B, SPACES> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let generations = &self.generations[..self.batch.count];
-        f.debug_struct("Unflushed")
-            .field("batch", &self.batch)
-            .field("generations", &generations)
-            .finish()
     }
 }
 

@@ -1,3 +1,5 @@
+//! Pages that are flushed when their frames are reused.
+
 use super::{CONFIG, Pages, Spaces, System};
 use crate::end::reclaim::{CleanBatch, CleanExtent, SentBatch, StaleWrites, Unflushed};
 use crate::parts::extent::Extent;
