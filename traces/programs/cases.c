@@ -18,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -264,6 +265,40 @@ static void idle_pages(void) {
     if (file < 0) exit(UNAVAILABLE);
 }
 
+// Anonymous pages go to a file and back. Only the way there flushes.
+static char swap[] = "/var/tmp/shootdown-case-XXXXXX";
+
+CALL page_out_to_swap(void) {
+    madvise(area, LENGTH, MADV_PAGEOUT);
+    END;
+}
+
+CALL empty_swap(void) {
+    static int rounds;
+    if (rounds++ >= 20) return;
+    int is_on = !swapon(swap, 0);
+    if (is_on) {
+        write_pages(area);
+        page_out_to_swap();
+        is_on = !swapoff(swap);
+    }
+    if (rounds == 20 || !is_on) unlink(swap);
+    if (!is_on) exit(UNAVAILABLE);
+}
+
+static void swap_file(void) {
+    // The header of `mkswap`: version 1, and the number of the last page.
+    unsigned header[PAGE / sizeof(unsigned)] = {[256] = 1, [257] = PAGES * 2};
+    memcpy((char *)header + PAGE - 10, "SWAPSPACE2", 10);
+    private();
+    file = mkstemp(swap);
+    for (int page = 0; page <= PAGES * 2; page++) {
+        if (write(file, header, PAGE) != PAGE) exit(UNAVAILABLE);
+        memset(header, 0, page ? 0 : PAGE);
+    }
+    if (fsync(file)) exit(UNAVAILABLE);
+}
+
 static void filters(void) { file = socket(AF_INET, SOCK_DGRAM, 0); }
 
 static const struct {
@@ -293,6 +328,7 @@ static const struct {
     {"lock_pages", private, lock_pages},
     {"move_to_node", private, move_to_node},
     {"mark_idle", idle_pages, mark_idle},
+    {"empty_swap", swap_file, empty_swap},
 };
 
 // A program whose pages its parent reclaims. Prints the number of the process, and ends when its

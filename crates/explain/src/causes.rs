@@ -160,6 +160,7 @@ pub(crate) fn of_call(call: &Call) -> String {
             Ordering::Equal => "mremap (same size)".to_owned(),
             Ordering::Greater => "mremap".to_owned(),
         },
+        Call::Sync { .. } => "write-back".to_owned(),
         Call::Break { .. } => "brk".to_owned(),
     }
 }

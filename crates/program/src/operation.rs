@@ -132,6 +132,15 @@ pub enum Operation {
         /// The pages to reclaim; at least 1.
         pages: Range<u64>,
     },
+    /// Writes out the pages of files that were written, and protects them, so that the next write
+    /// is a fault (`msync`). The run fails if the memory manager does not record where pages are
+    /// mapped.
+    Sync {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to write out; at least 1.
+        pages: Range<u64>,
+    },
     /// Moves pages to the memory of a node, as far as the node has room (`move_pages`). The run
     /// fails if the memory manager does not record where pages are mapped.
     MovePages {
@@ -307,6 +316,9 @@ pub enum RawAddress {
     /// Reclaims pages of files (`madvise(MADV_PAGEOUT)`). Anonymous pages stay, as on a system
     /// without swap space. Does nothing if the memory manager does not reclaim.
     PageOut(Range<u64>),
+    /// Writes out the pages of files that were written, and protects them (`msync`). Does nothing
+    /// if the memory manager does not reclaim.
+    Sync(Range<u64>),
     /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`). Recordings
     /// do not contain this operation.
     Collapse(Range<u64>),

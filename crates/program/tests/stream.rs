@@ -40,7 +40,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(26) {
+    let raw_address = match number.wrapping_sub(27) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -54,6 +54,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         10 => Some(RawAddress::Cool(b..c)),
         11 => Some(RawAddress::PageOut(b..c)),
         12 => Some(RawAddress::UseFolios { pages: b..c, folios }),
+        13 => Some(RawAddress::Sync(b..c)),
         _ => None,
     };
     Some(match number {
@@ -83,6 +84,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         23 => Operation::DiscardEach { area, pages, step: d },
         24 => Operation::Offer { area, pages },
         25 => Operation::Collapse { area, pages },
+        26 => Operation::Sync { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -93,8 +95,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..39_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 39"))
+    (0..41_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 41"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -107,7 +109,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 39, "{kinds:?}");
+    assert_eq!(kinds.len(), 41, "{kinds:?}");
 }
 
 proptest! {
@@ -194,7 +196,7 @@ fn errors_name_the_damage() {
     let longer = [bytes.as_slice(), &[0]].concat();
     assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
     let mut unknown = bytes.clone();
-    *unknown.last_mut().unwrap() = 27;
+    *unknown.last_mut().unwrap() = 28;
     let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
     assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
@@ -209,7 +211,7 @@ fn errors_name_the_damage() {
 
 #[test]
 fn codes_do_not_change() {
-    for number in 0..35 {
+    for number in 0..41 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
@@ -220,8 +222,8 @@ fn codes_do_not_change() {
         let code = |index: usize| usize::from(bytes[steps_at + index]);
         match number {
             0..=6 => assert_eq!(code(0), number),
-            7..=25 => assert_eq!(code(0), number + 1),
-            _ => assert_eq!([code(0), code(1)], [7, number - 26]),
+            7..=26 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 27]),
         }
     }
 }

@@ -276,6 +276,15 @@ pub enum Call {
         /// Destination; meaningful only if `flags` requests one.
         new_address: u64,
     },
+    /// `msync`.
+    Sync {
+        /// First address.
+        address: u64,
+        /// Number of bytes.
+        length: u64,
+        /// `MS_*`.
+        flags: u32,
+    },
     /// `brk`.
     Break {
         /// The new end of the heap; 0 queries the current end.

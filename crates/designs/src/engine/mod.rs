@@ -100,6 +100,7 @@ pub const POLICY: Policy = Policy {
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
     reclaim_flush: ReclaimFlush::Batched,
+    write_back_flush: ReclaimFlush::Batched,
     migration_batch_pages: 512,
     placement: Placement::PerThread,
     replication: Replication::IfWorth,

@@ -42,8 +42,8 @@ const CASES: [(&str, &str, &str); 18] = [
     ("discard_ranges", "process_madvise", "more ranges"),
 ];
 /// Programs whose interrupts are no flushes of the program, and whose calls flush nothing.
-const OTHERS: [&str; 5] =
-    ["wait_for_others", "install_filter", "lock_pages", "move_to_node", "mark_idle"];
+const OTHERS: [&str; 6] =
+    ["wait_for_others", "install_filter", "lock_pages", "move_to_node", "mark_idle", "empty_swap"];
 
 /// Compiles a program of `traces/programs`; `None` without a compiler.
 fn compiled(name: &str) -> Option<(TempDir, PathBuf)> {

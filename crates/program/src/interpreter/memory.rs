@@ -319,6 +319,28 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         Ok(self.space().advise(range, Advice::PageOut)?)
     }
 
+    /// Sets the permission of pages.
+    pub(super) fn protect(
+        &self,
+        range: Range<u64>,
+        permission: Permission,
+    ) -> Result<(), StepError> {
+        Ok(self.space().protect(range, permission.into())?)
+    }
+
+    /// Replaces small pages by large ones.
+    pub(super) fn collapse(&self, range: Range<u64>) -> Result<(), StepError> {
+        // Without memory for a large page, the small ones stay.
+        let _ = self.space().collapse(range);
+        Ok(())
+    }
+
+    /// Writes out pages of files, without a change of contents.
+    pub(super) fn sync(&self, range: Range<u64>) -> Result<(), StepError> {
+        self.check_recorded()?;
+        Ok(self.space().write_back(range)?)
+    }
+
     /// Checks that the memory manager records where pages are mapped. It would find none otherwise.
     fn check_recorded(&self) -> Result<(), StepError> {
         if self.host.vm().has_reclaim() { Ok(()) } else { Err(StepError::NotRecorded) }

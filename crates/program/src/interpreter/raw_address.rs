@@ -45,6 +45,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
             RawAddress::Offer(pages) => self.try_to(|| self.offer(addresses(&pages))),
             RawAddress::Cool(pages) => self.try_to(|| self.cool(addresses(&pages))),
             RawAddress::PageOut(pages) => self.try_to(|| self.page_out(addresses(&pages))),
+            RawAddress::Sync(pages) => self.try_to(|| self.space().write_back(addresses(&pages))),
             RawAddress::Populate { pages, access } => self.populate(&pages, access),
             RawAddress::Collapse(pages) => self.try_to(|| self.space().collapse(addresses(&pages))),
             RawAddress::MovePages { pages, node } => {

@@ -271,10 +271,9 @@ impl<H: Host> Thread<'_, H> {
             }
             Operation::Unmap { area, pages } => memory
                 .system_call(|| Ok(memory.unmap(Some(area), memory.addresses(area, &pages)?)?)),
-            Operation::Protect { area, pages, permission } => memory.system_call(|| {
-                let range = memory.addresses(area, &pages)?;
-                Ok(memory.space().protect(range, permission.into())?)
-            }),
+            Operation::Protect { area, pages, permission } => {
+                memory.system_call(|| memory.protect(memory.addresses(area, &pages)?, permission))
+            }
             Operation::Discard { area, pages } => memory
                 .system_call(|| Ok(memory.discard(Some(area), memory.addresses(area, &pages)?)?)),
             Operation::DiscardEach { area, pages, step } => memory.system_call(|| {
@@ -283,13 +282,14 @@ impl<H: Host> Thread<'_, H> {
             Operation::Offer { area, pages } => {
                 memory.system_call(|| Ok(memory.offer(memory.addresses(area, &pages)?)?))
             }
-            Operation::Collapse { area, pages } => memory.system_call(|| {
-                // Without memory for a large page, the small ones stay.
-                let _ = memory.space().collapse(memory.addresses(area, &pages)?);
-                Ok(())
-            }),
+            Operation::Collapse { area, pages } => {
+                memory.system_call(|| memory.collapse(memory.addresses(area, &pages)?))
+            }
             Operation::PageOut { area, pages } => {
                 memory.system_call(|| memory.page_out(memory.addresses(area, &pages)?))
+            }
+            Operation::Sync { area, pages } => {
+                memory.system_call(|| memory.sync(memory.addresses(area, &pages)?))
             }
             Operation::MovePages { area, pages, node } => {
                 memory.system_call(|| memory.migrate(memory.addresses(area, &pages)?, node))

@@ -70,6 +70,7 @@ codes! {
         24 = DiscardEach { area: a, pages: r, step: n }
         25 = Offer { area: a, pages: r }
         26 = Collapse { area: a, pages: r }
+        27 = Sync { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }
@@ -85,6 +86,7 @@ codes! {
         10 = Cool { 0: r }
         11 = PageOut { 0: r }
         12 = UseFolios { pages: r, folios: f }
+        13 = Sync { 0: r }
     }
     Permission { 0 = None {} 1 = Read {} 2 = ReadWrite {} }
     Mapping { 0 = Anonymous {} 1 = PrivateFile { 0: f } 2 = SharedFile { 0: f } }

@@ -62,7 +62,7 @@ pub struct Version {
 
 impl Version {
     /// The version that [`Writer`] writes.
-    pub const KNOWN: Self = Self { major: 1, minor: 3 };
+    pub const KNOWN: Self = Self { major: 1, minor: 4 };
 }
 
 impl fmt::Display for Version {

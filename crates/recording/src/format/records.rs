@@ -118,6 +118,8 @@ kinds! {
     23 "name" [frame: Unsigned, function: Text, file: Text]
         (Event::Name { frame, function, file });
     24 "counted" [requests: Unsigned] (Event::Counted { requests });
+    25 "sync" [address: Address, length: Size, flags: Unsigned]
+        (Event::Call(Call::Sync { address, length, flags }));
 }
 
 /// Returns an upper bound of the bytes of a record with this event.

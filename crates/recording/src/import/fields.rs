@@ -38,7 +38,7 @@ const CALL_SITES: [&str; 4] = [
 pub(super) const PERF_RECORD: &str = "PERF_RECORD_";
 
 /// The system calls that a recording contains.
-const CALLS: [&str; 6] = ["mmap", "munmap", "mprotect", "madvise", "mremap", "brk"];
+const CALLS: [&str; 7] = ["mmap", "munmap", "mprotect", "madvise", "mremap", "brk", "msync"];
 
 /// Parses the text that follows the head of a line.
 pub(super) fn parse(rest: &str) -> Result<Parsed, ParseError> {
@@ -273,6 +273,7 @@ fn call(name: &str, arguments: &str) -> Option<Call> {
         ("mremap", &[address, old_length, new_length, flags, new_address]) => {
             Call::Remap { address, old_length, new_length, flags: low(flags), new_address }
         }
+        ("msync", &[address, length, flags]) => Call::Sync { address, length, flags: low(flags) },
         ("brk", &[address]) => Call::Break { address },
         _ => return None,
     })

@@ -6,8 +6,8 @@
 //! `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`,
 //! `exceptions:page_fault_user`, `exceptions:page_fault_kernel`, `tlb:tlb_flush`,
 //! `csd:csd_queue_cpu`, `ipi:ipi_send_cpu`, `ipi:ipi_send_cpumask`, and `syscalls:sys_enter_*` and
-//! `sys_exit_*` of `mmap`, `munmap`, `mprotect`, `madvise`, `mremap` and `brk`. A replay lacks the
-//! events that the text lacks.
+//! `sys_exit_*` of `mmap`, `munmap`, `mprotect`, `madvise`, `mremap`, `brk` and `msync`. A replay
+//! lacks the events that the text lacks.
 //!
 //! The text of perf needs `--ns`, because perf otherwise rounds times to microseconds; trace-cmd
 //! does so without `-t`. The text of perf and that of older versions of trace-cmd do not mark

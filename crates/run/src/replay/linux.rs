@@ -8,6 +8,7 @@ pub(super) const PROT_WRITE: u32 = 2;
 pub(super) const MAP_SHARED: u32 = 1;
 pub(super) const MAP_ANONYMOUS: u32 = 0x20;
 pub(super) const MAP_POPULATE: u32 = 0x8000;
+pub(super) const MS_SYNC: u32 = 4;
 pub(super) const MADV_DONTNEED: u32 = 4;
 pub(super) const MADV_FREE: u32 = 8;
 pub(super) const MADV_REMOVE: u32 = 9;
@@ -23,6 +24,16 @@ pub(super) const MADV_GUARD_INSTALL: u32 = 102;
 /// they flush (`mmap_write_downgrade`), and free what they have gathered afterwards.
 pub(super) const fn flushes_exclusively(call: &Call) -> bool {
     matches!(call, Call::Protect { .. })
+}
+
+/// Returns `true` if a call gathers from its flush to its end. `msync` never does.
+pub(super) const fn gathers_after_flush(call: &Call) -> bool {
+    !flushes_exclusively(call) && !matches!(call, Call::Sync { .. })
+}
+
+/// Returns `true` if a call has locked the space exclusively when it flushes, or before.
+pub(super) const fn locks_exclusively(call: &Call) -> bool {
+    !gathers_from_beginning(call) && !matches!(call, Call::Sync { .. })
 }
 
 /// Returns `true` if a call gathers for nearly all of its time. Other calls that gather first wait

@@ -22,7 +22,7 @@ use shootdown_recording::{ReadError, Reader, Tracker};
 use super::effects::{fault, map, page_after, pages, permission, stack_of_new_program};
 use super::folios::MappedFolios;
 use super::late_switches::{EarlyExecs, LateSwitches};
-use super::linux::{self, flushes_exclusively, gathers_from_beginning};
+use super::linux::{self, gathers_after_flush, gathers_from_beginning};
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
 /// A step of a CPU.
@@ -410,13 +410,17 @@ impl<'r> Steps<'r> {
         };
         let allocates_nothing =
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
-        let is_done = allocates_nothing && outcome == Outcome::Silent;
+        let is_sync = matches!(call, Call::Sync { .. });
+        let is_done = (allocates_nothing || is_sync) && outcome == Outcome::Silent;
         let gathers = outcome != Outcome::Failed
             && gathers_from_beginning(call)
             && !self.waited_to_gather.contains(&number);
         let in_call = InKernel::Call { number, call: *call, outcome, moved_to, is_done, gathers };
         self.tasks.insert(task, in_call);
-        let effect = is_done.then(|| self.effect(task, call, 0)).flatten().map(Action::Memory);
+        // Write-back that flushed nothing found no page to protect, as in a file in memory.
+        let takes_effect = is_done && !is_sync;
+        let effect = takes_effect.then(|| self.effect(task, call, 0)).flatten();
+        let effect = effect.map(Action::Memory);
         match effect {
             Some(effect) => {
                 self.following.extend(gathers.then_some(Action::GatherBegins));
@@ -448,7 +452,7 @@ impl<'r> Steps<'r> {
             return None;
         }
         let (number, call, moved_to) = (*number, *call, *moved_to);
-        let begins = !flushes_exclusively(&call) && !core::mem::replace(gathers, true);
+        let begins = gathers_after_flush(&call) && !core::mem::replace(gathers, true);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
@@ -539,6 +543,11 @@ impl<'r> Steps<'r> {
             Call::Remap { address, old_length, new_length, .. } => {
                 RawAddress::Move { from: pages(address, old_length), to: pages(at, new_length) }
             }
+            Call::Sync { address, length, flags } if flags & linux::MS_SYNC != 0 => {
+                RawAddress::Sync(pages(address, length))
+            }
+            // Linux does nothing without the flag.
+            Call::Sync { .. } => return None,
             Call::Break { .. } => {
                 let space = self.tracker.task(task)?.space;
                 let before = self.heap_ends.insert(space, at)?;

@@ -13,7 +13,7 @@ use shootdown_recording::{Header, ReadError, Reader, Totals, Tracker};
 use super::delivery::{Deliveries, FlushTimes};
 use super::folios::{Changing, FolioSurvey, MappedFolios};
 use super::late_switches::{EarlyExecs, LateSwitches, SwitchSurvey};
-use super::linux::{self, flushes_exclusively, gathers_from_beginning, locks_area_only};
+use super::linux::{self, flushes_exclusively, locks_area_only, locks_exclusively};
 
 /// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
@@ -354,7 +354,7 @@ impl Surveyor {
     /// known only of calls that began before this one.
     fn note_waiting(&mut self, task: TaskId) {
         let Self { open, tracker, waited_to_gather, release, .. } = self;
-        let Some(call) = open.get(&task).filter(|it| !gathers_from_beginning(&it.call)) else {
+        let Some(call) = open.get(&task).filter(|it| locks_exclusively(&it.call)) else {
             return;
         };
         let space = |task| tracker.task(task).map(|task| task.space);
@@ -423,7 +423,8 @@ impl Surveyor {
 
     fn call(&mut self, task: TaskId, call: &Call) {
         self.kernel.calls += 1;
-        self.reclaims |= matches!(call, Call::Advise { advice: linux::MADV_PAGEOUT, .. });
+        self.reclaims |=
+            matches!(call, Call::Advise { advice: linux::MADV_PAGEOUT, .. } | Call::Sync { .. });
         let move_number = matches!(call, Call::Remap { .. }).then(|| {
             self.moved_to.push(None);
             self.moved_to.len() - 1

@@ -19,8 +19,8 @@ fn check_memory(code: &Code) -> Parsed<()> {
     let is_managed = code.memory.as_ref().is_some_and(|memory| memory.supply != Supply::Enough);
     for step in code.threads.iter().flat_map(|thread| &thread.steps) {
         let (cause, remedy) = match &step.kind {
-            Kind::Change(Change::PageOut, _) if !is_managed => (
-                "pages can be paged out only if memory is managed",
+            Kind::Change(Change::PageOut | Change::Sync, _) if !is_managed => (
+                "pages can be written out only if memory is managed",
                 "add `memory SIZE reclaim` to the declarations",
             ),
             Kind::Change(Change::Move(_), _) if !is_managed || code.nodes.is_none() => (

@@ -19,11 +19,11 @@ const DECLARATIONS: &str =
     "`thread`, `parameter`, `memory`, `nodes`, `pipe`, `socket` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 35] = [
-    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "move", "read", "write",
-    "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep", "compute", "syscall",
-    "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop", "time", "count",
-    "repeat", "for", "if", "choose", "let",
+const STATEMENTS: [&str; 36] = [
+    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "sync", "move", "read",
+    "write", "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep", "compute",
+    "syscall", "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop", "time",
+    "count", "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -368,6 +368,7 @@ impl Parser<'_> {
             }
             "collapse" => Kind::Change(Change::Collapse, self.part()?),
             "offer" => Kind::Change(Change::Offer, self.part()?),
+            "sync" => Kind::Change(Change::Sync, self.part()?),
             "page_out" => Kind::Change(Change::PageOut, self.part()?),
             "move" => {
                 let part = self.part()?;

@@ -181,6 +181,8 @@ pub(super) enum Change {
     Collapse,
     /// Writes pages of a file out, and reclaims them.
     PageOut,
+    /// Writes pages of a file out, and protects them.
+    Sync,
     /// Moves pages to a node.
     Move(Expression),
     /// Writes to a page that forbids writes.

@@ -41,6 +41,8 @@ fn call() -> impl Strategy<Value = Call> {
         (address(), length(), length(), address()).prop_map(|(address, old, new, new_address)| {
             Call::Remap { address, old_length: old, new_length: new, flags: 3, new_address }
         }),
+        (address(), length())
+            .prop_map(|(address, length)| { Call::Sync { address, length, flags: 4 } }),
         address().prop_map(|address| Call::Break { address }),
     ]
 }
@@ -171,6 +173,35 @@ fn aliased_addresses_are_no_violation() {
     let outcome =
         replay(machine, 1 << 14, reader(&file), &survey, |_| {}, Linux70::uncounted).unwrap();
     assert_eq!(outcome.violations, 0);
+}
+
+#[test]
+fn write_back_of_any_range_ends_a_replay() {
+    let page = 0x7f00_0000_0000;
+    let map = |flags| {
+        let call = Call::Map { address: page, length: 4 << 12, protection: 3, flags };
+        [(0, 1000, Event::Call(call)), (0, 1000, Event::Return { value: page as i64 })]
+    };
+    let (shared, anonymous) = (1, 0x22);
+    for (flags, address, length) in [
+        (shared, page - (8 << 12), 4 << 12),
+        (anonymous, page, 4 << 12),
+        (shared, page, 0),
+        (shared, page, 16 << 12),
+        (shared, page, u64::MAX),
+        (shared, u64::MAX, u64::MAX),
+        (shared, page + 1, 1),
+    ] {
+        let mut events = start();
+        events.extend(map(flags));
+        let fault = Event::Fault { address: page, code: FaultCode(6) };
+        events.extend([(0, 1000, fault.clone()), (1, 1000, fault)]);
+        let flush = Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) };
+        let sync = Event::Call(Call::Sync { address, length, flags: 4 });
+        let return_value = Event::Return { value: 0 };
+        events.extend([(0, 100_000, sync), (0, 1000, flush), (0, 1000, return_value)]);
+        assert_ends(&events);
+    }
 }
 
 #[test]

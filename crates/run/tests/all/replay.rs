@@ -31,6 +31,8 @@ pub(crate) const MAP_PRIVATE: u32 = 2;
 pub(crate) const MAP_ANONYMOUS: u32 = 0x20;
 
 pub(crate) const DONT_NEED: u32 = 4;
+const MS_ASYNC: u32 = 1;
+const MS_SYNC: u32 = 4;
 const COLD: u32 = 20;
 pub(crate) const PAGE_OUT: u32 = 21;
 const POPULATE_READ: u32 = 22;
@@ -240,6 +242,32 @@ fn paged_out_files_are_unmapped() {
     assert_eq!(flushes(&used(MAP_SHARED)), (2, 0, 1));
     // There is no swap space, and the marks of pages that are to be reclaimed are ignored.
     assert_eq!(flushes(&used(MAP_PRIVATE | MAP_ANONYMOUS)), (0, 0, 0));
+}
+
+#[test]
+fn written_back_files_are_protected() {
+    let used = |sharing, flags, flushed: bool| {
+        let sync = Event::Call(Call::Sync { address: PAGE, length: 3 << 12, flags });
+        let script = Script::two_threads()
+            .map_with(0, PAGE, 3 << 12, sharing)
+            .fault(0, PAGE, WRITE_ABSENT)
+            .fault(1, PAGE + 4096, WRITE_ABSENT)
+            // The second fault has ended.
+            .after_ns(100_000)
+            .on(0, sync);
+        let flush = Event::Flush { reason: FlushReason::LocalSpace, pages: Some(1) };
+        let script = if flushed { script.on(0, flush) } else { script };
+        script.on(0, Event::Return { value: 0 })
+    };
+    // Each of the two written pages is flushed alone, on both CPUs.
+    assert_eq!(flushes(&used(MAP_SHARED, MS_SYNC, true)), (0, 4, 2));
+    // The kernel does not track writes to a file in memory.
+    assert_eq!(flushes(&used(MAP_SHARED, MS_SYNC, false)), (0, 0, 0));
+    // Only a synchronous call on a shared area writes out.
+    assert_eq!(flushes(&used(MAP_SHARED, MS_ASYNC, true)), (0, 0, 0));
+    for private in [MAP_PRIVATE, MAP_PRIVATE | MAP_ANONYMOUS] {
+        assert_eq!(flushes(&used(private, MS_SYNC, true)), (0, 0, 0));
+    }
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn mistakes_are_reported_at_their_position() {
         ("thread main { yield }\nthread main { yield }", 2, 1, "two threads `main`"),
         ("memory random(4)\nthread main { yield }", 1, 8, "needed before the run"),
         ("thread main { map a 1\n move a to 0 }", 2, 2, "can be moved only if"),
-        ("thread main { map a 1 shared f\n page_out a }", 2, 2, "paged out only if"),
+        ("thread main { map a 1 shared f\n page_out a }", 2, 2, "written out only if"),
         ("nodes 2\nthread main { map a 1 }", 1, 1, "`nodes` has no effect"),
         ("memory 1GiB\nnodes 2\nthread main { map a 1 }", 2, 1, "`nodes` has no effect"),
         ("thread main { join }", 1, 15, "`main` does not start a thread"),

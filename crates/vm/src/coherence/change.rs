@@ -92,6 +92,16 @@ impl Change {
     /// Returns the change that removed pages that were discarded in place. The addresses must be in
     /// order. `None` if there are none.
     pub(crate) fn discarded(pages: impl Iterator<Item = u64>) -> Option<Self> {
+        Self::of_pages(pages, Cause::Advise)
+    }
+
+    /// Returns the change that took the permission to write from pages, which are being written
+    /// out. The addresses must be in order. `None` if there are none.
+    pub(crate) fn write_back(pages: impl Iterator<Item = u64>) -> Option<Self> {
+        Self::of_pages(pages, Cause::Reclaim)
+    }
+
+    fn of_pages(pages: impl Iterator<Item = u64>, cause: Cause) -> Option<Self> {
         let (mut extents, mut range) = (ExtentSet::new(), None);
         for page in pages {
             extents.add(Extent::page(page));
@@ -103,7 +113,7 @@ impl Change {
             page_size: PageSize::SIZE_4K,
             freed: Freed::Pages,
             resizes: false,
-            cause: Cause::Advise,
+            cause,
         })
     }
 

@@ -24,6 +24,9 @@ pub struct Policy {
     pub predicted_in_vain_max: u64,
     /// The time at which pages are flushed that reclaim has unmapped.
     pub reclaim_flush: ReclaimFlush,
+    /// The time at which pages are flushed that lose the permission to write, because they are
+    /// written out.
+    pub write_back_flush: ReclaimFlush,
     /// Largest number of pages that reclaim unmaps before it flushes them.
     pub reclaim_batch_pages: usize,
     /// Largest number of pages that a migration unmaps before it flushes them.
@@ -62,6 +65,7 @@ impl Policy {
             zero_page: ZeroPage::Shared,
             predicted_in_vain_max: PREDICTED_IN_VAIN_MAX,
             reclaim_flush: ReclaimFlush::PerPage,
+            write_back_flush: ReclaimFlush::PerPage,
             reclaim_batch_pages: RECLAIM_PAGES,
             migration_batch_pages: RECLAIM_PAGES,
             refault: Refault::Flushed,
@@ -127,7 +131,7 @@ pub enum ZeroPage {
     Separate,
 }
 
-/// The time at which pages are flushed that reclaim has unmapped.
+/// The time at which pages are flushed that reclaim has unmapped, or write-back has protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimFlush {
     /// After each page (Linux until 4.2).

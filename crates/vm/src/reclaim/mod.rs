@@ -24,6 +24,7 @@
 
 mod migrate;
 pub(crate) mod rmap;
+mod write_back;
 
 use alloc::sync::Weak;
 use alloc::vec::Vec;

@@ -104,12 +104,17 @@ pub(super) const WANTED: &[Wanted] = &[
     command("syscalls/sys_enter_brk", &["brk"], |it| {
         Some(RawKind::Enter(Call::Break { address: it.number(0)? }))
     }),
+    command("syscalls/sys_enter_msync", &["start", "len", "flags"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Sync { address, length, flags: it.low(2)? }))
+    }),
     returned("syscalls/sys_exit_mmap"),
     returned("syscalls/sys_exit_munmap"),
     returned("syscalls/sys_exit_mprotect"),
     returned("syscalls/sys_exit_madvise"),
     returned("syscalls/sys_exit_mremap"),
     returned("syscalls/sys_exit_brk"),
+    returned("syscalls/sys_exit_msync"),
 ];
 
 /// The event that only the simulated schedule of a replay needs.

@@ -146,7 +146,7 @@ fn newer_major_version_is_reported_first() {
     let file = [&MAGIC[..], &major.to_le_bytes(), &[7, 0], &[0xff; 100]].concat();
     let error = read(&file).unwrap_err();
     assert!(matches!(error.cause, Cause::Newer { version } if version.minor == 7));
-    let text = "the recording has version 2.7, newer than 1.3, at byte 8";
+    let text = "the recording has version 2.7, newer than 1.4, at byte 8";
     assert_eq!(error.to_string(), text);
 }
 

@@ -60,6 +60,7 @@ fn call() -> impl Strategy<Value = Call> {
             }
         ),
         number().prop_map(|address| Call::Break { address }),
+        range().prop_map(|(address, length, flags)| Call::Sync { address, length, flags }),
     ]
 }
 

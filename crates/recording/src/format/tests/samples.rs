@@ -52,6 +52,7 @@ pub(crate) fn every_kind() -> Vec<Record> {
         }),
         Event::Return { value: i64::MIN },
         Event::Call(Call::Break { address: 0 }),
+        Event::Call(Call::Sync { address, length, flags: 4 }),
         Event::Return { value: 0 },
         Event::Fault { address: address + 0x123, code: FaultCode(7) },
         Event::Fault { address: u64::MAX, code: FaultCode(u32::MAX) },

@@ -440,12 +440,13 @@ impl Running {
             Change::Offer => Operation::Offer { area, pages },
             Change::Collapse => Operation::Collapse { area, pages },
             Change::Segfault => Operation::Segfault { area, page: pages.start },
-            Change::PageOut if backing == Backed::Anonymous => {
+            Change::PageOut | Change::Sync if backing == Backed::Anonymous => {
                 let name = &self.shared.code.names.areas[part.area.name];
-                let cause = format!("`{name}` maps no file, and other pages cannot be paged out");
+                let cause = format!("`{name}` maps no file, and other pages cannot be written out");
                 return self.error(cause, format!("map a file: `map {name} SIZE shared FILE`"));
             }
             Change::PageOut => Operation::PageOut { area, pages },
+            Change::Sync => Operation::Sync { area, pages },
             Change::Move(node) => {
                 let node = self.value(node)? as usize;
                 let nodes = self.shared.sim.get().map_or(0, |sim| sim.node_count());

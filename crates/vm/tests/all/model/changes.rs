@@ -1,9 +1,18 @@
 //! Changes of areas in the model.
 
-use shootdown_vm::{Protection, RemapError};
+use shootdown_vm::{Protection, RangeError, RemapError};
 
-use super::Model;
+use super::{Fixture, Model};
 use crate::platform::READ;
+
+impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
+    pub(super) fn write_back(&self, index: usize, first: u64, count: u64) {
+        let (space, model) = &self.spaces[index];
+        let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+        let result = space.write_back(self.scale.pages(first, count));
+        assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+    }
+}
 
 pub(super) fn model_protect(model: &mut Model, first: u64, count: u64, protection: Protection) {
     for (_, page) in model.range_mut(first..first + count) {

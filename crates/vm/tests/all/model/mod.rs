@@ -80,6 +80,7 @@ enum Step {
     Touch { page: u64, count: u64, cpu: usize, access: Access },
     Reclaim { node: usize, count: usize },
     PageOut { first: u64, count: u64 },
+    WriteBack { first: u64, count: u64 },
     Migrate { first: u64, count: u64, node: usize },
     Collapse { first: u64, count: u64 },
     Fork,
@@ -131,6 +132,7 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         1 => Just(Step::Exit),
         2 => (0..NODES, 1..40usize).prop_map(|(node, count)| Step::Reclaim { node, count }),
         2 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
+        2 => range().prop_map(|(first, count)| Step::WriteBack { first, count }),
         2 => (range(), 0..NODES)
             .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
         1 => range().prop_map(|(first, count)| Step::Collapse { first, count }),
@@ -262,6 +264,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
             Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
             Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),
+            Step::WriteBack { first, count } => self.write_back(index, first, count),
             Step::Reclaim { node, count } => {
                 self.spaces[0].0.vm().reclaim(node, count);
             }

@@ -12,7 +12,7 @@ use crate::platform::*;
 use fixture::*;
 use shootdown_vm::{
     Access, AddressSpace, Advice, Backing, Cause, FaultError, File, FileId, Place, Protection,
-    Sharing,
+    RangeError, Sharing,
 };
 
 fn reclaimed_pages_keep_contents<const LOCK: u8>() {
@@ -231,6 +231,68 @@ fn page_out_affects_stored_pages_only() {
     for page in [0, 1, 10, 11, 20, 21] {
         assert_eq!(read(&fixture.space, 0, page), Ok(page + 1));
     }
+    fixture.end();
+}
+
+/// A page that is written out stays mapped, in both spaces, and its next write is a fault.
+#[test]
+fn write_back_protects_written_pages() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 3, Sharing::Shared);
+    let child = fixture.space.fork().unwrap();
+    write(&fixture.space, 1, 0, 5).unwrap();
+    write(&child, 2, 0, 6).unwrap();
+    read(&fixture.space, 1, 1).unwrap();
+    write(&child, 2, 2, 8).unwrap();
+    fixture.space.write_back(pages(0, 2)).unwrap();
+    fixture.host.check_caches();
+    assert!(touch(&fixture.space, 1, 0, Access::Write, 9).is_err(), "the page is protected");
+    assert!(touch(&child, 2, 0, Access::Write, 9).is_err(), "so it is in the other space");
+    assert_eq!(touch(&child, 2, 2, Access::Write, 8), Ok(8), "page 2 was not in the range");
+    let reclaim = |node| fixture.space.vm().reclaim(node, EVERYTHING).written;
+    assert_eq!((0..NODES).map(reclaim).sum::<usize>(), 1, "page 0 was written out before");
+    assert_eq!((read(&fixture.space, 0, 0), read(&child, 0, 2)), (Ok(6), Ok(8)));
+    write(&fixture.space, 1, 0, 7).unwrap();
+    assert_eq!(read(&child, 2, 0), Ok(7));
+    assert_eq!(fixture.space.write_back(pages(0, 9)), Err(RangeError::NoArea));
+    child.exit();
+    fixture.host.check_caches();
+    fixture.end();
+}
+
+/// A private area has copies of its own, or pages that others write.
+#[test]
+fn write_back_ignores_private_areas() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    fixture.map_file(10, 1, Sharing::Private);
+    fixture.map_anonymous(20, 1);
+    write(&fixture.space, 1, 0, 5).unwrap();
+    read(&fixture.space, 1, 10).unwrap();
+    write(&fixture.space, 1, 20, 6).unwrap();
+    fixture.space.write_back(pages(10, 1)).unwrap();
+    fixture.space.write_back(pages(20, 1)).unwrap();
+    assert_eq!(touch(&fixture.space, 1, 0, Access::Write, 7), Ok(7), "the page is not protected");
+    assert_eq!(touch(&fixture.space, 1, 20, Access::Write, 8), Ok(8));
+    assert_eq!(fixture.space.write_back(pages(10, 0)), Err(RangeError::BadRange));
+    fixture.end();
+}
+
+/// A write through a translation that is cached as dirty sets no mark. So the page is written out
+/// only after the flush.
+#[test]
+fn write_during_write_back_is_stored() {
+    let fixture = Fixture::<BATCHING>::new();
+    fixture.map_file(0, 1, Sharing::Shared);
+    write(&fixture.space, 1, 0, 1).unwrap();
+    let other = Arc::clone(&fixture.space);
+    fixture.host.when_waiting(move || {
+        assert_eq!(touch(&other, 1, 0, Access::Write, 3), Ok(3), "the CPU was not notified yet");
+    });
+    fixture.space.write_back(pages(0, 1)).unwrap();
+    assert!(!fixture.host.hook_is_set(), "the operation did not wait");
+    assert_eq!(fixture.reclaim(), 1);
+    assert_eq!(read(&fixture.space, 0, 0), Ok(3));
     fixture.end();
 }
 
