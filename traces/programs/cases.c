@@ -299,6 +299,18 @@ static void swap_file(void) {
     if (fsync(file)) exit(UNAVAILABLE);
 }
 
+// The kernel merges pages of equal contents. It protects each page before it compares the page.
+CALL write_equal_pages(void) {
+    madvise(area, LENGTH, MADV_DONTNEED);
+    memset(area, 1, LENGTH);
+    usleep(4000);
+}
+
+static void mergeable(void) {
+    private();
+    if (madvise(area, LENGTH, MADV_MERGEABLE)) exit(UNAVAILABLE);
+}
+
 static void filters(void) { file = socket(AF_INET, SOCK_DGRAM, 0); }
 
 static const struct {
@@ -329,6 +341,7 @@ static const struct {
     {"move_to_node", private, move_to_node},
     {"mark_idle", idle_pages, mark_idle},
     {"empty_swap", swap_file, empty_swap},
+    {"write_equal_pages", mergeable, write_equal_pages},
 };
 
 // A program whose pages its parent reclaims. Prints the number of the process, and ends when its

@@ -13,6 +13,8 @@ use perf_event::events::Tracepoint;
 use perf_event::{Builder, Clock, SampleFlag};
 use perf_event_open_sys::ioctls;
 
+use crate::kernel_thread;
+
 /// The largest and smallest size of a buffer: 960 copied stacks, those of a second at the default
 /// rate, which a busy machine may let the sampler wait; and an eighth of that.
 const BUFFER_BYTES_MAX: usize = 8 << 20;
@@ -173,13 +175,22 @@ impl Events {
         for cpu in &mut self.cpus {
             while let Some(record) = cpu.sampler.next_record() {
                 let is_exec = record.misc() & MISC_EXEC != 0;
-                let converted = record.parse_record().ok().and_then(|it| convert(it, is_exec));
+                let converted = match record.parse_record() {
+                    Ok(parsed) => convert(parsed, is_exec),
+                    Err(_) if record.ty() == kernel_thread::SAMPLE => {
+                        let sample = kernel_thread::sample(&record.to_contiguous());
+                        Some(sample.map_or(Event::Lost { count: 1 }, |it| Event::Sample(it.into())))
+                    }
+                    Err(_) => None,
+                };
                 let Some(mut event) = converted else { continue };
                 let time_ns = match &mut event {
                     Event::Sample(sample) => {
                         sample.requests = cpu.period;
                         sample.time_ns
                     }
+                    // A sample that cannot be read ends with no time.
+                    Event::Lost { .. } if record.ty() == kernel_thread::SAMPLE => 0,
                     _ => time_at_end(&record.to_contiguous()),
                 };
                 if let Event::Lost { count } = event {
@@ -352,7 +363,7 @@ fn convert(record: Record<'_>, is_exec: bool) -> Option<Event> {
 }
 
 /// Splits a call chain at its marks.
-fn split(chain: &[u64]) -> (Vec<u64>, Vec<u64>) {
+pub(crate) fn split(chain: &[u64]) -> (Vec<u64>, Vec<u64>) {
     let (mut kernel, mut user) = (Vec::new(), Vec::new());
     let mut context = CONTEXT_KERNEL;
     for &address in chain {

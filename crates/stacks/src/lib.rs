@@ -12,6 +12,7 @@ mod debug_files;
 mod events;
 mod jit_code;
 mod kernel;
+mod kernel_thread;
 mod modules;
 mod names;
 mod perf_map;

@@ -2,9 +2,10 @@
 //! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs
 //! and a C compiler, and are skipped otherwise.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -192,8 +193,8 @@ fn exported_metrics_have_cause_and_waits() {
 }
 
 /// Asserts that the call sites of a program are known while other tracers run.
-fn assert_sites_are_known(program: &str) {
-    let json = explained(&["--predict", "count"], &[program, "discards"]).expect("a recording");
+fn assert_sites_are_known(program: &[&str]) {
+    let json = explained(&["--predict", "count"], program).expect("a recording");
     if number(&json["total"]["requests"]) < 10 * REQUESTS_MIN {
         eprintln!("skipped: the threads did not run at once");
         return;
@@ -207,23 +208,39 @@ fn assert_sites_are_known(program: &str) {
 fn call_sites_are_known_beside_other_tracers() {
     let Some((directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
     let program = program.to_str().expect("a path");
-    assert_sites_are_known(program);
-    let mut recorder = command();
-    recorder.args(["record", "--all", "--quiet", "--duration", "20s", "--output"]);
-    recorder.arg(directory.path().join("r"));
-    let mut perf = Command::new("perf");
-    perf.args(["record", "-q", "-a", "-g", "-e", "tlb:tlb_flush", "-o", "/dev/null"]);
-    perf.args(["sleep", "20"]);
-    for mut other in [recorder, perf] {
-        other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let Ok(mut other) = other.spawn() else {
+    assert_sites_are_known(&[program, "discards"]);
+    let later = format!("sleep 4; exec {program} discards");
+    let recorder = || {
+        let mut recorder = command();
+        recorder.args(["record", "--all", "--quiet", "--duration", "20s", "--force", "--output"]);
+        recorder.arg(directory.path().join("r"));
+        recorder
+    };
+    let perf = || {
+        let mut perf = Command::new("perf");
+        perf.args(["record", "-q", "-a", "-g", "-e", "tlb:tlb_flush", "-o", "/dev/null"]);
+        perf.args(["sleep", "20"]);
+        perf
+    };
+    for other in [&recorder as &dyn Fn() -> Command, &perf] {
+        let start = |mut other: Command| {
+            other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        };
+        let Ok(mut before) = start(other()) else {
             eprintln!("skipped: no perf");
             continue;
         };
         // It has begun to sample, or a joining tracer is tested as well.
         thread::sleep(Duration::from_secs(2));
-        assert_sites_are_known(program);
-        stop(&mut other);
+        assert_sites_are_known(&[program, "discards"]);
+        stop(&mut before);
+        let other = other();
+        let after = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(2));
+            start(other).expect("it runs")
+        });
+        assert_sites_are_known(&["sh", "-c", &later]);
+        stop(&mut after.join().expect("no panic"));
     }
 }
 
@@ -258,11 +275,62 @@ fn reclaimed_program_is_shown_its_interrupter() {
     assert_eq!(suffered["cause"], "process_madvise", "{json}");
 }
 
+/// Settings of the kernel, which get their old values back when this is dropped.
+struct Settings(Vec<(PathBuf, String)>);
+
+impl Settings {
+    /// Returns `None` if the kernel lacks a setting, or forbids the change.
+    fn change(directory: &str, values: &[(&str, &str)]) -> Option<Self> {
+        let mut changed = Self(Vec::new());
+        for (name, value) in values {
+            let path = Path::new(directory).join(name);
+            let old = fs::read_to_string(&path).ok()?;
+            fs::write(&path, value).ok()?;
+            changed.0.push((path, old));
+        }
+        Some(changed)
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        for (path, old) in self.0.iter().rev() {
+            fs::write(path, old).expect("the old value");
+        }
+    }
+}
+
+#[test]
+fn flushes_of_kernel_thread_have_its_name_and_cause() {
+    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let program = program.to_str().expect("a path");
+    let fast = [("sleep_millisecs", "1"), ("pages_to_scan", "1000"), ("run", "1")];
+    let Some(_settings) = Settings::change("/sys/kernel/mm/ksm", &fast) else {
+        eprintln!("skipped: the kernel merges no equal pages");
+        return;
+    };
+    let predict = ["--predict", "count"];
+    let json = explained(&predict, &[program, "write_equal_pages"]).expect("a recording");
+    let suffered = json["suffered"].as_array().expect("a list");
+    let of_kernel: Vec<_> = suffered.iter().filter(|row| row["is_kernel"] == true).collect();
+    if of_kernel.iter().map(|row| number(&row["requests"])).sum::<u64>() < REQUESTS_MIN {
+        eprintln!("skipped: the kernel merged no page while the other thread ran");
+        return;
+    }
+    let is_named = |row: &Value| row["sender"] == "ksmd" && row["cause"] == "same-page merging";
+    assert!(of_kernel.iter().any(|row| is_named(row)), "{json}");
+    assert!(of_kernel.iter().all(|row| row["cause"] != "unknown"), "{json}");
+}
+
 #[test]
 fn recorder_in_a_pid_namespace_is_refused() {
-    for arguments in
-        [&["record", "--", "true"][..], &["explain", "--", "true"], &["explain", "--all"]]
-    {
+    for (arguments, status) in [
+        (&["record", "--", "true"][..], 125),
+        (&["explain", "--", "true"], 125),
+        (&["explain", "--all"], 125),
+        (&["top", "--batch"], 3),
+        (&["export", "--listen", "127.0.0.1:0"], 3),
+    ] {
         let mut command = Command::new("unshare");
         command.args([
             "--pid",
@@ -274,7 +342,7 @@ fn recorder_in_a_pid_namespace_is_refused() {
         let output = command.args(arguments).output();
         match output {
             Ok(output) if !text(&output.stderr).contains("unshare") => {
-                assert_error(&output, 125, &["process numbers of its own", "hostPID"]);
+                assert_error(&output, status, &["process numbers of its own", "hostPID"]);
             }
             _ => eprintln!("skipped: no namespaces"),
         }
