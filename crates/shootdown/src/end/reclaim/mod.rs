@@ -42,7 +42,7 @@ use core::ops::Deref;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::notify::Notified;
+use crate::path::notify::NotifiedBy;
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
 use crate::state::machine::Machine;
@@ -254,11 +254,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
             let (generation, notified) =
                 self.flush_one_of_several(space, extents, &mut pending.waiting);
-            is_broadcast |= notified != Notified::ByInterrupts;
+            is_broadcast |= notified != NotifiedBy::Interrupts;
             // A CPU that reclaims in the middle of a page fault may be lazy on the space. Then it
             // catches up when it comes back, with one scan of the log for many batches. A broadcast
             // to all reaches this CPU.
-            if notified != Notified::ByBroadcastToAll
+            if notified != NotifiedBy::BroadcastToAll
                 && self.presence_word().is_active_on(space.id())
             {
                 own_part = Some((space, extents, generation));
@@ -274,7 +274,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             // applies.
             let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
             if page_count <= machine.batch_ceiling() {
-                self.flush_all_here(space, extents, generation, Notified::ByInterrupts);
+                self.flush_all_here(space, extents, generation, NotifiedBy::Interrupts);
             } else {
                 self.catch_up(space);
             }

@@ -21,7 +21,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::flush_log::Cause;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::notify::{Flush, Notified, WalkerPolicy};
+use crate::path::notify::{Flush, NotifiedBy, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
 use crate::state::cpu_state::CpuState;
@@ -209,7 +209,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.log_all(space, &Flush { extents, generation, walkers, cause });
         }
         if self.presence_word().is_active_on(space.id()) {
-            self.flush_all_here(space, extents, generation, Notified::ByInterrupts);
+            self.flush_all_here(space, extents, generation, NotifiedBy::Interrupts);
         }
         generation
     }
@@ -230,7 +230,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let extents = batched.extents.up_to(self.machine().flush_ceiling());
             let notified =
                 self.flush_unseen(&batched.space, extents, generation, &mut pending.waiting);
-            is_broadcast |= notified != Notified::ByInterrupts;
+            is_broadcast |= notified != NotifiedBy::Interrupts;
         }
         self.ring_present(&mut pending);
         if is_broadcast {
@@ -257,7 +257,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         extents: &[Extent],
         generation: u64,
         present: &mut CpuSet<M::CpuBits>,
-    ) -> Notified {
+    ) -> NotifiedBy {
         let machine = self.machine();
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
@@ -265,14 +265,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         if self.is_alone(space, &others) {
             self.count_if_local(&others);
-            return Notified::ByInterrupts;
+            return NotifiedBy::Interrupts;
         }
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
         let flush = Flush { extents, generation, walkers, cause };
         let scan = self.scan(space, &flush, &mut others);
         others.retain(|cpu| machine.state(cpu).may_use_before(machine, space.id(), generation));
         let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
-        if notified == Notified::ByInterrupts {
+        if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
             present.insert_all(&others);
         }

@@ -31,7 +31,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
 use crate::parts::phase::Phase;
-use crate::path::notify::Notified;
+use crate::path::notify::NotifiedBy;
 use crate::path::pending::{Issuer, Pending};
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::state::engine::Shootdown;
@@ -112,8 +112,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> Notified {
-        let Some(broadcaster) = self.engine.broadcaster() else { return Notified::ByInterrupts };
+    ) -> NotifiedBy {
+        let Some(broadcaster) = self.engine.broadcaster() else { return NotifiedBy::Interrupts };
         self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
     }
 
@@ -126,12 +126,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> Notified {
+    ) -> NotifiedBy {
         let machine = self.machine();
         // Devices are in no domain.
         let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
-            return Notified::ByInterrupts;
+            return NotifiedBy::Interrupts;
         }
         let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
@@ -147,7 +147,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let count = if is_narrow { 1 } else { operations.unwrap_or(1) as u64 };
         let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
         if chosen == NotifyMethod::Interrupt && !devices {
-            return Notified::ByInterrupts;
+            return NotifiedBy::Interrupts;
         }
         let reaches_all = broadcast.reach != Reach::Targets && !is_narrow;
         let is_whole = operations.is_none() || reaches_all && has_old_gap();
@@ -162,7 +162,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if devices {
                 machine.invalidate_devices(space, extents);
             }
-            return Notified::ByInterrupts;
+            return NotifiedBy::Interrupts;
         }
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
@@ -172,7 +172,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 space.note_clean_everywhere(machine, before, generation);
             }
         }
-        if reaches_all { Notified::ByBroadcastToAll } else { Notified::ByBroadcastToPresent }
+        if reaches_all { NotifiedBy::BroadcastToAll } else { NotifiedBy::BroadcastToPresent }
     }
 
     /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.

@@ -4,7 +4,7 @@ use crate::base::ids::CpuId;
 use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
 use crate::parts::flush_log::LOG_ENTRIES;
-use crate::path::notify::Notified;
+use crate::path::notify::NotifiedBy;
 use crate::state::cpu_state::CpuState;
 use crate::state::engine::Shootdown;
 use crate::state::machine::Machine;
@@ -43,7 +43,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space: &Space<M>,
         extents: &[Extent],
         generation: u64,
-        notified: Notified,
+        notified: NotifiedBy,
     ) {
         if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
@@ -55,7 +55,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.invalidate_all(extents, weight);
             self.note_caught_up(slot, generation);
         } else if is_small
-            && notified == Notified::ByBroadcastToPresent
+            && notified == NotifiedBy::BroadcastToPresent
             && self.stays_behind(space, generation)
         {
             self.invalidate_all(extents, weight);
@@ -67,8 +67,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Returns `true` if this CPU may invalidate for its own flush alone, of which a broadcast has
     /// notified the CPUs that are present.
     ///
-    /// A CPU does not observe the flushes of others, by broadcasts that have reached it. So it is behind the generation. If the log does not
-    /// reach back, it stays behind, and does not discard the tag for each flush.
+    /// A CPU does not observe the flushes of others, whose broadcasts have reached it. So it is
+    /// behind the generation. If the log does not reach back, it stays behind, and does not discard
+    /// the tag for each flush.
     #[cold]
     #[inline(never)]
     fn stays_behind(&self, space: &Space<M>, generation: u64) -> bool {
@@ -79,7 +80,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     #[inline]
     fn invalidate_all(&self, extents: &[Extent], weight: usize) {
         let (machine, tag) = (self.machine(), self.loaded_slot().tag());
-        extents.iter().for_each(|&extent| machine.invalidate(tag, extent));
+        for &extent in extents {
+            machine.invalidate(tag, extent);
+        }
         self.counters().flushes_ranged.add_unshared(extents.len() as u64);
         self.counters().pages_invalidated.add_unshared(weight as u64);
     }

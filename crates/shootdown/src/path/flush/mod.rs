@@ -24,7 +24,7 @@ use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
 use crate::parts::trace_event::{FlushCause, TraceScope};
-use crate::path::notify::{Flush, Notified, WalkerPolicy};
+use crate::path::notify::{Flush, NotifiedBy, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::path::trace::pages_of;
@@ -210,9 +210,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
         let others = self.notify_others(space, &flush, pending);
         match others.notified {
-            Notified::ByInterrupts => self.flush_here(space, extent, generation),
-            Notified::ByBroadcastToAll => {}
-            notified => self.flush_all_here(space, flush.extents, generation, notified),
+            NotifiedBy::Interrupts => self.flush_here(space, extent, generation),
+            NotifiedBy::BroadcastToAll => {}
+            NotifiedBy::BroadcastToPresent => {
+                self.flush_all_here(space, flush.extents, generation, others.notified);
+            }
         }
         others.cleared
     }

@@ -4,7 +4,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::flush_log::Cause;
-use crate::path::notify::{Flush, Notified, NotifiedOthers, WalkerPolicy};
+use crate::path::notify::{Flush, NotifiedBy, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::state::machine::{Machine, Tagging};
@@ -28,13 +28,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
         let has_devices = self.read_others(space, &mut pending.waiting);
         let is_alone = self.is_alone(space, &pending.waiting);
-        let mut others = NotifiedOthers { notified: Notified::ByInterrupts, cleared: generation };
+        let mut others = NotifiedOthers { notified: NotifiedBy::Interrupts, cleared: generation };
         if is_alone {
             self.counters().flushes_local.add_unshared(1);
         } else {
             others = self.notify_others(space, &flush, pending);
         }
-        if others.notified != Notified::ByBroadcastToAll {
+        if others.notified != NotifiedBy::BroadcastToAll {
             self.flush_all_here(space, extents, generation, others.notified);
         }
         if is_alone && self.machine().tagging() == Tagging::Global {
@@ -58,7 +58,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space: &Space<M>,
         extents: &[Extent],
         present: &mut CpuSet<M::CpuBits>,
-    ) -> (u64, Notified) {
+    ) -> (u64, NotifiedBy) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
@@ -72,11 +72,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         if is_alone {
             self.counters().flushes_local.add_unshared(1);
-            return (generation, Notified::ByInterrupts);
+            return (generation, NotifiedBy::Interrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
         let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
-        if notified == Notified::ByInterrupts {
+        if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
             present.insert_all(&others);
         }

@@ -163,8 +163,8 @@ fn users_have_the_space_loaded() {
     }
 }
 
-/// An engine with two CPUs on a space, whose broadcasts have a gap: one flush was not broadcast, and
-/// neither CPU has caught up with it.
+/// An engine with two CPUs on a space, whose broadcasts have a gap: one flush was not broadcast,
+/// and neither CPU has caught up with it.
 fn behind_a_gap(reach: Reach) -> (Shootdown<Machine>, Box<Space<Machine>>) {
     let config = match reach {
         Reach::Domains => Config::default().with_domains(15),

@@ -50,18 +50,18 @@ impl WalkerPolicy {
 
 /// The way in which the CPUs were notified that a flush found present.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notified {
+pub(crate) enum NotifiedBy {
     /// By interrupts. If such CPUs were only collected, the caller must interrupt them.
-    ByInterrupts,
+    Interrupts,
     /// By a broadcast that reaches these CPUs, and maybe no other. This CPU must complete it.
-    ByBroadcastToPresent,
+    BroadcastToPresent,
     /// By a broadcast that reaches every CPU, this one included. This CPU must complete it.
-    ByBroadcastToAll,
+    BroadcastToAll,
 }
 
 /// The result of notifying the other CPUs of a flush.
 pub(crate) struct NotifiedOthers {
-    pub(crate) notified: Notified,
+    pub(crate) notified: NotifiedBy,
     /// Generation up to which no CPU can walk unhooked tables any more.
     pub(crate) cleared: u64,
 }
@@ -171,15 +171,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let notified = if !scan.notifies_leaving || self.is_pinned(space) {
             self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation)
         } else {
-            Notified::ByInterrupts
+            NotifiedBy::Interrupts
         };
-        let is_broadcast = notified != Notified::ByInterrupts;
+        let is_broadcast = notified != NotifiedBy::Interrupts;
         // A broadcast that reaches every CPU is not logged: no CPU must invalidate for it. (After a
         // gap, a CPU that returns discards its tag: see `GAP_MAX`.) Where all CPUs flush, they
         // would wait for the log's lines longer than for the broadcast. Otherwise, the lines of the
         // bells are on their way, while this CPU waits for those of the log. A CPU that returns
         // before the entry is complete discards its tag.
-        if notified != Notified::ByBroadcastToAll {
+        if notified != NotifiedBy::BroadcastToAll {
             self.log_all(space, flush);
         }
         let mut cleared = scan.cleared;
