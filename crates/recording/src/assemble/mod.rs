@@ -104,8 +104,8 @@ impl fmt::Debug for Observer {
 struct Cpu {
     /// The thread that runs according to the recording.
     running: Option<Running>,
-    /// The name of that thread, if it was switched to since the recording began.
-    name: String,
+    /// The last two threads that the CPU has switched to, the last one first, and their names.
+    names: [Option<(Tid, String)>; 2],
     /// The previous thread, from a switch until an event of the next thread.
     previous: Option<Tid>,
     /// The predicted switch of an idle CPU: its time, and the next thread.
@@ -273,7 +273,9 @@ impl<W: io::Write> Assembler<W> {
         match kind {
             RawKind::Switch { left, next, next_name } => {
                 self.switch(cpu, tid, left, next, &next_name)?;
-                self.cpus[cpu as usize].name = next_name;
+                let names = &mut self.cpus[cpu as usize].names;
+                names.rotate_right(1);
+                names[0] = Some((next, next_name));
                 Ok(())
             }
             RawKind::Waking { tid: woken } => self.wake(cpu, tid, during, woken),
@@ -339,14 +341,16 @@ impl<W: io::Write> Assembler<W> {
     }
 
     /// Returns the calls of a stack that are recorded: of another program and of the kernel, only
-    /// functions of the kernel. The name of the thread, which runs on the CPU, stands for the rest.
+    /// functions of the kernel. The name of the thread stands for the rest. A thread that the CPU
+    /// was not seen to switch to just before has none: a stack may come before its switch.
     fn kept_frames(&self, cpu: u32, tid: Tid, mut frames: Vec<Frame>) -> Vec<Frame> {
         if self.tasks.is_recorded(tid) {
             return frames;
         }
         frames.retain(|frame| frame.layer == Layer::Kernel);
-        let function = self.cpus[cpu as usize].name.clone();
-        if !function.is_empty() {
+        let mut names = self.cpus[cpu as usize].names.iter().flatten();
+        if let Some((_, name)) = names.find(|(named, name)| *named == tid && !name.is_empty()) {
+            let function = name.clone();
             frames.push(Frame { layer: Layer::User, function, file: String::new(), line: 0 });
         }
         frames

@@ -76,3 +76,32 @@ fn counters_and_late_names_belong_to_no_thread() {
     ];
     assert_eq!(actual, expected);
 }
+
+/// A stack whose switch is recorded late does not get the name of the thread that ran before.
+#[test]
+fn stack_of_another_thread_has_the_name_of_that_thread_or_none() {
+    let frame = |layer, function: &str| {
+        let (function, file) = (function.to_owned(), String::new());
+        Frame { layer, function, file, line: 0 }
+    };
+    let in_kernel = || frame(Layer::Kernel, "flush_tlb_mm_range");
+    let stack = |tid| (5, 0, tid, RawKind::Stack { frames: vec![in_kernel()], requests: 1 });
+    let next = |tid, name: &str| RawKind::Switch {
+        left: Left::Blocked,
+        next: Tid(tid),
+        next_name: name.to_owned(),
+    };
+    let names_with = |tid| {
+        let inputs = [(0, 0, 10, next(30, "worker")), (1, 0, 30, next(2, "ksmd")), stack(tid)];
+        let names = events(inputs).into_iter().filter_map(|event| match event {
+            Event::Frame { function, .. } if function.layer == Layer::User => {
+                Some(function.function)
+            }
+            _ => None,
+        });
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names_with(2), ["ksmd"]);
+    assert_eq!(names_with(30), ["worker"]);
+    assert!(names_with(31).is_empty());
+}
