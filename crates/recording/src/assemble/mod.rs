@@ -115,6 +115,14 @@ struct Cpu {
     calls: Calls,
 }
 
+impl Cpu {
+    /// Notes the name of a thread that the CPU has switched to.
+    fn name(&mut self, tid: Tid, name: String) {
+        self.names.rotate_right(1);
+        self.names[0] = Some((tid, name));
+    }
+}
+
 /// A running thread, and its number in the recording.
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -273,9 +281,7 @@ impl<W: io::Write> Assembler<W> {
         match kind {
             RawKind::Switch { left, next, next_name } => {
                 self.switch(cpu, tid, left, next, &next_name)?;
-                let names = &mut self.cpus[cpu as usize].names;
-                names.rotate_right(1);
-                names[0] = Some((next, next_name));
+                self.cpus[cpu as usize].name(next, next_name);
                 Ok(())
             }
             RawKind::Waking { tid: woken } => self.wake(cpu, tid, during, woken),
