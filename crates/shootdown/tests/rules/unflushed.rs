@@ -1,9 +1,10 @@
 //! Programs about pages that are flushed when their frames are reused.
 
 use shootdown::soft::{Config, Touch};
-use shootdown::{CleanBatch, CleanExtent, SentBatch, Space, StaleWrites, Unflushed};
+use shootdown::{CleanBatch, CleanExtent, Rule, SentBatch, Space, StaleWrites, Unflushed};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
+use crate::{Program, find_failure};
 
 type Spaces<'s, const W: usize> = &'s Space<Machine<W>>;
 type Sent<'s, const W: usize> = SentBatch<'s, 's, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
@@ -124,4 +125,16 @@ pub(crate) fn reuse_after_catch_up<const W: usize>(config: Config) {
     let sent = system.race(used, |cpu| reuse(&system, cpu, unflushed));
     conclude(&system, sent);
     finish(flush);
+}
+
+/// A frame is reused without an interrupt only in the order of what a CPU has published.
+#[test]
+fn reuse_needs_the_order_of_what_was_seen() {
+    for rule in [Rule::SeenRelease, Rule::SeenAcquire] {
+        for program in [reuse_after_catch_up::<1> as Program, reuse_after_catch_up::<2>] {
+            let config = Config { broken: Some(rule), ..Config::default() };
+            let (_, cause) = find_failure(&[("", program)], config).unwrap();
+            assert!(cause.starts_with("Causality"), "{rule:?}: {cause}");
+        }
+    }
 }

@@ -79,16 +79,6 @@ impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
         Self(Batch::new())
     }
 
-    /// Returns `true` if the batch has no space: then it does not have to be deferred.
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The pages of the batch.
-    pub fn pages(&self) -> &B {
-        self.0.pages()
-    }
-
     /// Adds a page, which no page table maps any more.
     pub fn defer_free<F>(&mut self, page: F)
     where

@@ -97,6 +97,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// for nothing.
     #[inline]
     pub(crate) fn will_probably_ring(&self) -> bool {
+        // The first lets the compiler remove the second on a machine without a broadcaster.
         self.machine().broadcaster().is_none() || !self.local().policy.has_chosen_broadcast()
     }
 

@@ -163,9 +163,9 @@ fn users_have_the_space_loaded() {
     }
 }
 
-/// An engine with two CPUs on a space, whose broadcasts have a gap: one flush was not broadcast,
-/// and neither CPU has caught up with it.
-fn behind_a_gap(reach: Reach) -> (Shootdown<Machine>, Box<Space<Machine>>) {
+/// An engine with two CPUs on a space, whose broadcasts have a gap: as many flushes as `missed`
+/// were not broadcast, and neither CPU has caught up with them.
+fn behind_a_gap(reach: Reach, missed: usize) -> (Shootdown<Machine>, Box<Space<Machine>>) {
     let config = match reach {
         Reach::Domains => Config::default().with_domains(15),
         _ => Config { broadcast: Some(reach), ..Config::default().with_broadcasts(15) },
@@ -181,56 +181,68 @@ fn behind_a_gap(reach: Reach) -> (Shootdown<Machine>, Box<Space<Machine>>) {
             entered.pin().switch(&space);
         }
     }
-    space.log.bump(engine.machine(), LOG_ENTRIES as u64 + 1);
+    space.log.bump(engine.machine(), missed as u64);
     (engine, space)
 }
+
+/// What CPU 0 counts during flushes of these extents.
+fn counted(engine: &Shootdown<Machine>, space: &Space<Machine>, extents: &[Extent]) -> CpuStats {
+    let before = engine.cpu(CpuId(0)).stats();
+    let mut set = ExtentSet::new();
+    for &extent in extents {
+        set.add(extent);
+    }
+    engine.enter(CpuId(0)).pin().flush_gathered(space, &set).wait();
+    let after = engine.cpu(CpuId(0)).stats();
+    CpuStats {
+        broadcasts_sent: after.broadcasts_sent - before.broadcasts_sent,
+        flushes_full: after.flushes_full - before.flushes_full,
+        pages_invalidated: after.pages_invalidated - before.pages_invalidated,
+        ..CpuStats::default()
+    }
+}
+
+const PAGES: [Extent; 2] = [Extent::page(0), Extent::page(0x4000)];
 
 /// The CPU's own translations are dropped by the broadcast, and no CPU reads the log.
 #[test]
 fn broadcast_to_everyone_keeps_the_tag_and_logs_nothing() {
-    let (engine, space) = behind_a_gap(Reach::Everyone);
-    let before = engine.cpu(CpuId(0)).stats();
-    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
-    let mut extents = ExtentSet::new();
-    extents.add(Extent::page(0));
-    extents.add(Extent::page(0x4000));
-    engine.enter(CpuId(0)).pin().flush_gathered(&space, &extents).wait();
-    let after = engine.cpu(CpuId(0)).stats();
-    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 2);
-    assert_eq!(after.flushes_full, before.flushes_full);
-    let now = space.log.generation(engine.machine());
-    assert!((now - 2..=now).all(|flush| space.log.read(engine.machine(), flush).is_none()));
+    let (engine, space) = behind_a_gap(Reach::Everyone, LOG_ENTRIES);
+    for (extents, flushes) in [(&PAGES[..1], 1), (&PAGES, 2)] {
+        let expected = CpuStats { broadcasts_sent: 1, ..CpuStats::default() };
+        assert_eq!(counted(&engine, &space, extents), expected);
+        let now = space.log.generation(engine.machine());
+        assert!((now - flushes + 1..=now).all(|it| space.log.read(engine.machine(), it).is_none()));
+    }
 }
 
-/// The firmware has invalidated on CPU 0 for the flushes of CPU 1, so CPU 0 does not discard its
-/// tag again and again.
+/// A broadcast by firmware or in domains does not reach this CPU, and CPUs that come back need the
+/// log. Flushes of other CPUs have invalidated on this CPU; if the log does not reach back to them,
+/// the CPU does not discard its tag again and again.
 #[test]
-fn flush_by_firmware_invalidates_its_own_page_alone() {
-    let (engine, space) = behind_a_gap(Reach::Targets);
-    let before = engine.cpu(CpuId(0)).stats();
-    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
-    let after = engine.cpu(CpuId(0)).stats();
-    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 1);
-    assert_eq!(after.flushes_full, before.flushes_full);
-    assert_eq!(after.pages_invalidated - before.pages_invalidated, 1);
-    let now = space.log.generation(engine.machine());
-    assert!(space.log.read(engine.machine(), now).is_some(), "targets catch up by the log");
-    // A flush that the ceiling does not allow page by page catches up.
+fn broadcast_to_some_is_logged_and_its_cpu_invalidates_its_own_pages() {
+    for reach in [Reach::Targets, Reach::Domains] {
+        for (extents, pages) in [(&PAGES[..1], 1), (&PAGES, 2)] {
+            // The oldest flush that was missed may be in the log.
+            for missed in [LOG_ENTRIES - pages, LOG_ENTRIES - pages + 1] {
+                let (engine, space) = behind_a_gap(reach, missed);
+                let stays_behind = missed + pages > LOG_ENTRIES;
+                let counted = counted(&engine, &space, extents);
+                assert_eq!(counted.broadcasts_sent, 1);
+                // The entries that were missed were never written, so catching up discards the tag.
+                assert_eq!(counted.flushes_full == 0, stays_behind, "{reach:?}, {missed} missed");
+                assert_eq!(counted.pages_invalidated, if stays_behind { pages as u64 } else { 0 });
+                let now = space.log.generation(engine.machine());
+                assert!(space.log.read(engine.machine(), now).is_some());
+            }
+        }
+    }
+}
+
+/// A flush that the ceiling does not allow page by page catches up.
+#[test]
+fn long_flush_behind_a_gap_discards_the_tag() {
+    let (engine, space) = behind_a_gap(Reach::Targets, LOG_ENTRIES);
     let long = Extent::pages(0, 34, crate::parts::extent::PageSize::SIZE_4K);
-    engine.enter(CpuId(0)).pin().flush(&space, long).wait();
-    assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
-}
-
-/// A broadcast in the domains of other CPUs does not reach this one, and CPUs that come back need
-/// the log.
-#[test]
-fn flush_in_domains_invalidates_here_and_is_logged() {
-    let (engine, space) = behind_a_gap(Reach::Domains);
-    let before = engine.cpu(CpuId(0)).stats();
-    engine.enter(CpuId(0)).pin().flush(&space, Extent::page(0)).wait();
-    let after = engine.cpu(CpuId(0)).stats();
-    assert_eq!(after.broadcasts_sent - before.broadcasts_sent, 1);
-    assert_eq!(after.pages_invalidated - before.pages_invalidated, 1);
-    let now = space.log.generation(engine.machine());
-    assert!(space.log.read(engine.machine(), now).is_some());
+    assert_eq!(counted(&engine, &space, &[long]).flushes_full, 1);
 }

@@ -228,7 +228,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if M::PREFETCHES {
             cpus.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
-        let will_ring = self.will_probably_ring();
         for word in cpus.word_indices() {
             let members = cpus.word(word);
             let mut present = members;
@@ -236,7 +235,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 let state = machine.state(cpu);
                 let presence = state.presence_word(machine);
                 if presence.uses(machine, space.id()) {
-                    if will_ring {
+                    if self.will_probably_ring() {
                         state.bell.prefetch_for_ring(machine);
                     }
                     scan.present += 1;
