@@ -60,7 +60,7 @@ nav ul{columns:2 16rem;padding-left:1.2rem}\
 .part th{padding-top:.9rem}.part~tr:not(.part) td:first-child{padding-left:1rem}\
 small{opacity:.75}.bad{color:#d0323c;font-weight:700}\
 .verdict{border-left:4px solid #2f9b62;padding:.2rem 0 .2rem .9rem;margin:.7rem 0}\
-.verdict.bad{border-color:#d0323c;font-weight:400}\
+.verdict.bad{border-color:#d0323c;font-weight:400}.verdict.even{border-color:var(--line)}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem}\
 dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr));gap:0 2rem}\

@@ -222,12 +222,17 @@ fn call_sites_are_known_beside_other_tracers() {
         perf.args(["sleep", "20"]);
         perf
     };
-    for other in [&recorder as &dyn Fn() -> Command, &perf] {
+    let bpftrace = || {
+        let mut bpftrace = Command::new("bpftrace");
+        bpftrace.args(["-e", "tracepoint:tlb:tlb_flush { @ = count(); }"]);
+        bpftrace
+    };
+    for other in [&recorder as &dyn Fn() -> Command, &perf, &bpftrace] {
         let start = |mut other: Command| {
             other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
         };
         let Ok(mut before) = start(other()) else {
-            eprintln!("skipped: no perf");
+            eprintln!("skipped: {:?} is not installed", other().get_program());
             continue;
         };
         // It has begun to sample, or a joining tracer is tested as well.

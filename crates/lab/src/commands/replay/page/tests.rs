@@ -162,6 +162,18 @@ fn sentence_compares_interrupts_time_and_violations() {
 }
 
 #[test]
+fn small_difference_is_not_green() {
+    let linux = row(Design::LINUX_7_0, 100, 1_000);
+    let class_of = |(sent, time_ns)| class(&row(Design::SHOOTDOWN, sent, time_ns), &linux);
+    assert_eq!([(90, 1_000), (25, 900)].map(class_of), ["verdict"; 2]);
+    assert_eq!([(91, 900), (90, 1_001), (100, 1_000)].map(class_of), ["verdict even"; 3]);
+    let none = row(Design::LINUX_7_0, 0, 1_000);
+    assert_eq!(class(&none, &none), "verdict even");
+    let bad = DesignRow { violations: 1, ..row(Design::SHOOTDOWN, 25, 900) };
+    assert_eq!(class(&bad, &linux), "verdict bad");
+}
+
+#[test]
 fn violation_is_highlighted_everywhere() {
     let mut comparison = comparison();
     assert!(comparison.violated().is_ok());
