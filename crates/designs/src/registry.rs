@@ -22,6 +22,7 @@ const ALL: &[Design] = &[
     Design::SHOOTDOWN_BROADCASTS,
     Design::SHOOTDOWN_EARLY_ANSWERS,
     Design::SHOOTDOWN_UNACCESSED,
+    Design::SHOOTDOWN_REUSE,
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,
     Design::LATR,

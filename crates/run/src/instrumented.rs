@@ -246,6 +246,32 @@ impl Batching for Instrumented {
         }
     }
 
+    fn add_clean_space(&self, batch: &mut Batch, space: &Space) -> Result<(), BatchIsFull> {
+        self.design.add_clean_space(&mut batch.batch, &*space.space)
+    }
+
+    fn clean_unmapped(&self, batch: &mut Batch, space: &Space, address: u64) {
+        let record = self.sim.flush_began(space.root, Some(address..address + PAGE_BYTES));
+        self.design.clean_unmapped(&mut batch.batch, &*space.space, address);
+        batch.records.push(record);
+    }
+
+    fn defer_batch(&self, Batch { batch, records }: Batch) -> Option<Flushing> {
+        let began_at = self.sim.now();
+        self.sim.batch_began(&records);
+        let deferred = self.design.defer_batch(batch);
+        self.sim.flush_sent();
+        if !records.is_empty() {
+            self.prepare();
+        }
+        let sent_at = self.sim.now();
+        if deferred.is_none() && !records.is_empty() {
+            self.sim.batch_ended(records, began_at);
+            return None;
+        }
+        deferred.map(|flush| Flushing { flush, reported: Reported { records, began_at, sent_at } })
+    }
+
     fn is_batched(&self, space: &Space) -> bool {
         self.design.is_batched(&*space.space)
     }

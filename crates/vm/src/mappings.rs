@@ -126,12 +126,49 @@ impl<S: System> Mappings<S> {
                 coherence.unmapped_in_replica(batch, &replica.coherent, address)
             };
             if add(batch).is_err() {
+                self.replicas.give_up_if_crowded();
                 // The space must stay marked from one batch to the next.
                 let mut next = Batch::<S>::default();
                 let _ = coherence.add_space(&mut next, &self.coherent);
                 coherence.flush_batch(mem::replace(batch, next));
                 add(batch).expect("an empty batch has room for a space and a replica");
             }
+        }
+    }
+
+    /// Announces that the entry for a page that no CPU can write is about to be cleared. The page is
+    /// flushed with a batch that is deferred.
+    pub(crate) fn announce_clean(
+        &self,
+        coherence: &S::Coherence,
+        batch: &mut Batch<S>,
+    ) -> Result<Announced, BatchIsFull> {
+        coherence.add_clean_space(batch, &self.coherent)?;
+        Ok(Announced(None))
+    }
+
+    /// Adds a page whose entry held `leaf` to the batch that is deferred, after
+    /// [`announce_clean`](Self::announce_clean). Flushes the page alone if it has become writable
+    /// in between, or if there are replicas now.
+    pub(crate) fn clean_unmapped(
+        &self,
+        coherence: &S::Coherence,
+        platform: &S::Platform,
+        batch: &mut Batch<S>,
+        (address, leaf): (u64, Leaf),
+        sharers: Sharers,
+    ) {
+        let range = address..address + PAGE_BYTES;
+        if leaf.protection.is_empty() {
+            // No CPU has cached the page.
+        } else if leaf.protection.contains(Protection::WRITE)
+            || self.unflushed(&range, None).is_some()
+            || self.replicas.are_used()
+        {
+            self.flush(coherence, platform, &Change::reclaimed(address), sharers)
+                .wait(coherence, platform);
+        } else {
+            coherence.clean_unmapped(batch, &self.coherent, address);
         }
     }
 

@@ -113,9 +113,13 @@ impl Worth {
         }
         let saved = left_out * in_user / probes;
         if covered / 4 + link_faults / 2 > free + saved {
-            // Not if the space has them always.
-            let _ = self.state.compare_exchange(ON, GIVEN_UP, Relaxed, Relaxed);
+            self.give_up_if_possible();
         }
+    }
+
+    /// Gives up, unless the space has replicas always.
+    pub(crate) fn give_up_if_possible(&self) {
+        let _ = self.state.compare_exchange(ON, GIVEN_UP, Relaxed, Relaxed);
     }
 }
 

@@ -14,18 +14,47 @@ use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, DomainCosts, Entries, Extent,
-    FlushCosts, Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Refused, Root, Rule,
-    Shootdown, Space, Tag, TagSlot, Tagging, Word,
+    FlushCosts, Lifetime, Machine, Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Refused, Root,
+    Rule, Shootdown, Space, Tag, TagSlot, Tagging, Word,
 };
 
 use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries, Time, machine, with_running};
 
+use super::batch::{Clean, Waiting};
 use super::notify_by::{self, NotifyBy};
 
-/// The lifetime of spaces, as a type, because an embedder chooses it when it compiles the engine.
-pub trait SpaceLifetime: Sync + 'static {
+/// What an embedder chooses when it compiles the engine, as a type.
+pub trait SpaceLifetime: Sync + Sized + 'static {
     /// The value of [`Machine::LIFETIME`].
     const LIFETIME: Lifetime;
+    /// The value of [`Machine::FLUSHES_AT_REUSE`].
+    const FLUSHES_AT_REUSE: bool = false;
+
+    /// Defers the flush of a batch: a call that does not compile without
+    /// [`FLUSHES_AT_REUSE`](Self::FLUSHES_AT_REUSE).
+    fn defer<const WORDS: usize>(
+        pin: &PinnedCpu<'_, SimMachine<WORDS, Self>>,
+        batch: Clean<SimMachine<WORDS, Self>>,
+    ) -> Waiting<SimMachine<WORDS, Self>> {
+        let _ = (pin, batch);
+        unreachable!("no policy of this machine flushes at reuse")
+    }
+}
+
+/// As [`Handoff`]; and the flush of clean pages can wait until their frames are reused.
+#[derive(Debug)]
+pub struct HandoffAtReuse;
+
+impl SpaceLifetime for HandoffAtReuse {
+    const LIFETIME: Lifetime = Lifetime::Handoff;
+    const FLUSHES_AT_REUSE: bool = true;
+
+    fn defer<const WORDS: usize>(
+        pin: &PinnedCpu<'_, SimMachine<WORDS, Self>>,
+        batch: Clean<SimMachine<WORDS, Self>>,
+    ) -> Waiting<SimMachine<WORDS, Self>> {
+        batch.defer(pin)
+    }
 }
 
 macro_rules! lifetimes {
@@ -193,6 +222,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     type Broadcaster = Self;
 
     const LIFETIME: Lifetime = L::LIFETIME;
+    const FLUSHES_AT_REUSE: bool = L::FLUSHES_AT_REUSE;
 
     fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[cpu.index()]

@@ -2,26 +2,27 @@
 
 #![expect(unsafe_code, reason = "pins CPUs, and switches to spaces")]
 
+mod batch;
 mod machine;
 mod notify_by;
 
 use core::cell::RefCell;
-use core::convert::Infallible;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-pub use machine::{Counted, Handoff, Shoot, SimMachine, SpaceLifetime};
+pub use batch::EngineBatch;
+pub use machine::{Counted, Handoff, HandoffAtReuse, Shoot, SimMachine, SpaceLifetime};
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Horizon, LazyEntryPredictor, Machine as _, Pending,
-    PinnedCpu, Presence, Root, Rule, Shootdown, Space, StaleWrites,
+    CpuId, Extent, Horizon, LazyEntryPredictor, Machine as _, Pending, PinnedCpu, Presence, Root,
+    Rule, Shootdown, Space,
 };
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Batching, Change, Defer, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed,
-    Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling,
-    Unaccessed, UnmapLock, ZeroPage,
+    Change, CleanPages, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed, Lifetimes,
+    PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, Unaccessed,
+    UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -65,14 +66,28 @@ impl Design {
             let policy = Policy { unaccessed: Unaccessed::Unflushed, ..POLICY };
             sized(sim, NotifyBy::Chosen, policy)
         });
+    /// The engine with its own policy, which flushes the pages of files that reclaim has unmapped,
+    /// and that no CPU can write, when their frames are reused.
+    pub const SHOOTDOWN_REUSE: Self = Self::new("shootdown-reuse", Purpose::Research, |sim| {
+        let policy = Policy { clean_pages: CleanPages::AtReuse, ..POLICY };
+        sized_for::<HandoffAtReuse>(sim, NotifyBy::Chosen, policy)
+    });
 }
 
 /// The engine, compiled for the machine's number of CPUs.
 fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
+    sized_for::<Handoff>(sim, notify_by, policy)
+}
+
+fn sized_for<L: SpaceLifetime>(
+    sim: Rc<Sim>,
+    notify_by: NotifyBy,
+    policy: Policy,
+) -> ErasedCoherence {
     match sim.machine().cpu_count() {
-        ..=64 => Engine::<1>::on(sim, notify_by, None).with_policy(policy).into(),
-        65..=256 => Engine::<4>::on(sim, notify_by, None).with_policy(policy).into(),
-        _ => Engine::<64>::on(sim, notify_by, None).with_policy(policy).into(),
+        ..=64 => Engine::<1, L>::on(sim, notify_by, None).with_policy(policy).into(),
+        65..=256 => Engine::<4, L>::on(sim, notify_by, None).with_policy(policy).into(),
+        _ => Engine::<64, L>::on(sim, notify_by, None).with_policy(policy).into(),
     }
 }
 
@@ -269,58 +284,6 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
         // The wait handles this CPU's own doorbell, so the CPU needs no interrupts.
         self.sim.masked(|| pending.wait());
         pending.horizon()
-    }
-}
-
-impl<const WORDS: usize, L: SpaceLifetime> Defer for Engine<WORDS, L> {
-    type Deferred = Infallible;
-}
-
-impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
-    type Batch = Batch<Self::Space, Vec<()>>;
-
-    fn add_space(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
-        batch.space(self.engine.machine(), space).map(drop)
-    }
-
-    fn unmapped(
-        &self,
-        batch: &mut Self::Batch,
-        space: &Self::Space,
-        address: u64,
-        stale_writes: StaleWrites,
-    ) {
-        let in_batch = batch.space(self.engine.machine(), space).expect("`add_space` was called");
-        let mut pending =
-            self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), stale_writes));
-        self.sim.masked(|| pending.wait());
-    }
-
-    fn unmapped_in_replica(
-        &self,
-        batch: &mut Self::Batch,
-        replica: &Self::Space,
-        address: u64,
-    ) -> Result<(), BatchIsFull> {
-        let in_batch = batch.space(self.engine.machine(), replica)?;
-        // The machine traps stale writes, so the page is not flushed here.
-        drop(
-            self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), StaleWrites::Impossible)),
-        );
-        Ok(())
-    }
-
-    fn flush_batch(&self, mut batch: Self::Batch) {
-        if batch.is_empty() {
-            return;
-        }
-        let sent = self.pin(|pin| batch.send(&pin));
-        self.sim.flush_sent();
-        self.sim.masked(|| drop(sent));
-    }
-
-    fn is_batched(&self, space: &Self::Space) -> bool {
-        space.is_batched(self.engine.machine())
     }
 }
 

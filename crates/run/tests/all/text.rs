@@ -475,6 +475,20 @@ fn examples_run_under_every_general_design() {
     }
 }
 
+/// Fails if pages do not wait for their flush: the numbers of interrupts are then about equal.
+#[test]
+fn clean_pages_are_flushed_by_few_interrupts_at_reuse() {
+    let source = include_str!("../../../../workloads/page-cache-scan.workload");
+    let text = Text::parse("page-cache-scan", source).unwrap();
+    let sums = |design| {
+        let rows = run(&text, 8, design, 1).unwrap();
+        assert!(rows.iter().all(|row| row.violations == 0), "{rows:?}");
+        rows.iter().map(|row| row.interrupts).sum::<u64>()
+    };
+    let [at_reuse, in_batches] = [Design::SHOOTDOWN_REUSE, Design::SHOOTDOWN].map(sums);
+    assert!(0 < at_reuse && at_reuse * 2 < in_batches, "{at_reuse}, {in_batches}");
+}
+
 #[test]
 fn first_workload_of_the_book_runs() {
     let chapter = include_str!("../../../../docs/workloads.md");

@@ -145,6 +145,21 @@ erase! {
         address: u64 = address
     ) -> Result<(), BatchIsFull> = identity;
     Batching::flush_batch(batch: ErasedBatch = batch.map(owned).unwrap_or_default());
+    ///
+    /// # Errors
+    ///
+    /// Those of the method.
+    Batching::add_clean_space(
+        batch: &mut ErasedBatch = batch_of(batch),
+        space: &dyn Any = typed(space)
+    ) -> Result<(), BatchIsFull> = identity;
+    Batching::clean_unmapped(
+        batch: &mut ErasedBatch = batch_of(batch),
+        space: &dyn Any = typed(space),
+        address: u64 = address
+    );
+    Batching::defer_batch(batch: ErasedBatch = batch.map(owned).unwrap_or_default())
+        -> Option<Box<dyn Any>> = boxed_some;
     Batching::is_batched(space: &dyn Any = typed(space)) -> bool = identity;
     Lifetimes::retire(space: &dyn Any = typed(space)) -> Retired = identity;
     Lifetimes::take_dead() -> Option<Root> = identity;

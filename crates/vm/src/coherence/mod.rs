@@ -10,7 +10,7 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX,
+    CleanPages, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX,
     PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, Unaccessed,
     UnmapLock, WriteGrant, ZeroPage,
 };
@@ -146,7 +146,10 @@ pub trait Defer: Flush {
 }
 
 /// Flushes of many pages of several spaces together. Reclaim and migration call these methods.
-pub trait Batching: Flush {
+///
+/// A batch is either flushed, or [deferred](Self::defer_batch). Entries are added to the latter by
+/// the methods with `clean` in their names.
+pub trait Batching: Defer {
     /// Pages that were unmapped and not yet flushed.
     type Batch: Default;
 
@@ -198,6 +201,37 @@ pub trait Batching: Flush {
     /// Waits until no CPU can use a page of the batch.
     fn flush_batch(&self, batch: Self::Batch) {
         let _ = batch;
+    }
+
+    /// Prepares the batch, which is to be deferred, for entries of `space`, as
+    /// [`add_space`](Self::add_space) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add_space`](Self::add_space).
+    fn add_clean_space(
+        &self,
+        batch: &mut Self::Batch,
+        space: &Self::Space,
+    ) -> Result<(), BatchIsFull> {
+        self.add_space(batch, space)
+    }
+
+    /// Adds the page at `address`, whose entry was cleared, and through whose entry no CPU could
+    /// write. [`add_clean_space`](Self::add_clean_space) was called.
+    fn clean_unmapped(&self, batch: &mut Self::Batch, space: &Self::Space, address: u64) {
+        self.unmapped(batch, space, address, StaleWrites::Impossible);
+    }
+
+    /// Leaves the flush to CPUs that perform it by themselves, until it is
+    /// [completed](Defer::complete): before the frames of the pages are reused, or their contents
+    /// change. Until then CPUs may read the pages, and the spaces are
+    /// [batched](Self::is_batched). Returns `None` if the flush is complete.
+    ///
+    /// The default implementation flushes the batch.
+    fn defer_batch(&self, batch: Self::Batch) -> Option<Self::Deferred> {
+        self.flush_batch(batch);
+        None
     }
 
     /// Returns `true` if a page of the space may be in a batch. An operation that finds an empty

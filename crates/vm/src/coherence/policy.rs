@@ -24,6 +24,8 @@ pub struct Policy {
     pub predicted_in_vain_max: u64,
     /// The time at which pages are flushed that reclaim has unmapped.
     pub reclaim_flush: ReclaimFlush,
+    /// The time at which pages are flushed that reclaim has unmapped, if no CPU could write them.
+    pub clean_pages: CleanPages,
     /// The time at which pages are flushed that lose the permission to write, because they are
     /// written out.
     pub write_back_flush: ReclaimFlush,
@@ -65,6 +67,7 @@ impl Policy {
             zero_page: ZeroPage::Shared,
             predicted_in_vain_max: PREDICTED_IN_VAIN_MAX,
             reclaim_flush: ReclaimFlush::PerPage,
+            clean_pages: CleanPages::AsOthers,
             write_back_flush: ReclaimFlush::PerPage,
             reclaim_batch_pages: RECLAIM_PAGES,
             migration_batch_pages: RECLAIM_PAGES,
@@ -138,6 +141,17 @@ pub enum ReclaimFlush {
     PerPage,
     /// After many pages, of several spaces.
     Batched,
+}
+
+/// The time at which pages of files are flushed that reclaim has unmapped, and that no CPU could
+/// write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanPages {
+    /// As [`Policy::reclaim_flush`] has it.
+    AsOthers,
+    /// When their frames are reused. Until then the pages stay in the page cache, so that a fault
+    /// finds them there. (Linux: LUF, posted since 2024 and not merged.)
+    AtReuse,
 }
 
 /// The action of a fault that maps a page at an address at which reclaim may just have unmapped

@@ -23,6 +23,7 @@
 //! cached an entry as accessed does not set the mark again, so the page may seem older than it is.
 
 mod migrate;
+mod reuse;
 pub(crate) mod rmap;
 mod write_back;
 
@@ -31,7 +32,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::AddAssign;
 
-use crate::coherence::{Batching, RECLAIM_PAGES};
+use crate::coherence::{Batching, CleanPages, RECLAIM_PAGES};
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Announced;
@@ -145,6 +146,9 @@ impl<S: System> Vm<S> {
             rmap.put_back(node, kept);
             rmap.remove_isolated(count);
         }
+        if total.freed < target {
+            total += self.reuse_all(rmap);
+        }
         total
     }
 
@@ -163,6 +167,11 @@ impl<S: System> Vm<S> {
         let mut fruitless = 0;
         for _ in 0..ATTEMPTS {
             let freed_before = rmap.freed();
+            if self.reuse_all(rmap).freed > 0
+                && let Ok(frame) = self.platform.allocate(purpose)
+            {
+                return Ok(frame);
+            }
             let reclaim = |node| self.reclaim(node, RECLAIM_PAGES).freed;
             let is_freed = (0..rmap.node_count()).any(|node| reclaim(node) > 0);
             if !is_freed && !self.wait_for_others(rmap, freed_before) {
@@ -210,8 +219,8 @@ impl<S: System> Vm<S> {
         mut keep: impl FnMut(Frame, Age),
     ) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
-        let mut batch = Batch::<S>::default();
-        let mut unmapped = Vec::new();
+        let (mut batch, mut clean_batch) = (Batch::<S>::default(), Batch::<S>::default());
+        let (mut unmapped, mut clean) = (Vec::new(), Vec::new());
         for page in chosen {
             reclaimed.scanned += 1;
             let verdict = rmap.with(page, |record| self.judge(page, record, recent));
@@ -221,15 +230,27 @@ impl<S: System> Vm<S> {
                     rmap.forget_if(page, Page::is_orphan);
                 }
                 Some(Verdict::Keep(age)) => keep(page, age),
-                Some(Verdict::Reclaim) => match self.unmap_everywhere(rmap, page, &mut batch) {
-                    Some(page) => unmapped.push(page),
-                    None => keep(page, Age::Active),
-                },
+                Some(Verdict::Reclaim) => {
+                    let clean_pages = self.clean_pages(rmap, page);
+                    let (batch, unmapped) = match clean_pages {
+                        CleanPages::AsOthers => (&mut batch, &mut unmapped),
+                        CleanPages::AtReuse => (&mut clean_batch, &mut clean),
+                    };
+                    match self.unmap_everywhere(rmap, page, batch, clean_pages) {
+                        Some(page) => unmapped.push(page),
+                        None => keep(page, Age::Active),
+                    }
+                }
             }
         }
         self.coherence.flush_batch(batch);
         for page in unmapped {
             self.finish(rmap, page, &mut reclaimed, &mut keep);
+        }
+        if clean.is_empty() {
+            self.coherence.flush_batch(clean_batch);
+        } else {
+            self.defer(rmap, clean_batch, clean, &mut reclaimed, &mut keep);
         }
         reclaimed
     }
@@ -285,12 +306,14 @@ impl<S: System> Vm<S> {
         S::Format::as_leaf(entry).is_some_and(|leaf| leaf.frame == page).then_some((at, entry))
     }
 
-    /// Unmaps a page from every space that maps it. Returns `None` if the page is needed.
+    /// Unmaps a page from every space that maps it, and adds it to the batch, which is deferred if
+    /// `clean_pages` is [`AtReuse`](CleanPages::AtReuse). Returns `None` if the page is needed.
     fn unmap_everywhere(
         &self,
         rmap: &Rmap<S>,
         page: Frame,
         batch: &mut Batch<S>,
+        clean_pages: CleanPages,
     ) -> Option<Reclaiming<S>> {
         let file = rmap.with(page, |record| match &record.owner {
             Owner::Anonymous => None,
@@ -299,16 +322,25 @@ impl<S: System> Vm<S> {
         let mut unmapped = Reclaiming { page, file, count: 0, was_written: false };
         let mut busy = 0;
         loop {
-            let step = rmap.with(page, |record| self.unmap_one(page, record, busy, batch));
+            let step = rmap.with(page, |record| {
+                self.unmap_one(page, record, busy, (&mut *batch, clean_pages))
+            });
             // Without a record, the page's file was closed, and this call holds the remaining
             // counts of the page.
             match step.unwrap_or(Step::Done) {
                 Step::Cleared { mapping, leaf, flush, table, sharers } => {
                     let Mapping { space, address } = mapping;
-                    if !self.is_uncached(leaf) {
-                        // A page that is flushed alone is flushed with its table locked
-                        // (`ptep_clear_flush`).
-                        space.unmapped(&self.coherence, batch, &flush, (address, leaf), &sharers);
+                    // A page that is flushed alone is flushed with its table locked
+                    // (`ptep_clear_flush`).
+                    let (coherence, found) = (&self.coherence, (address, leaf));
+                    match clean_pages {
+                        _ if self.is_uncached(leaf) => {}
+                        CleanPages::AsOthers => {
+                            space.unmapped(coherence, batch, &flush, found, &sharers);
+                        }
+                        CleanPages::AtReuse => {
+                            space.clean_unmapped(coherence, &self.platform, batch, found, sharers);
+                        }
                     }
                     self.platform.unlock_table(table);
                     space.end(flush);
@@ -336,16 +368,18 @@ impl<S: System> Vm<S> {
         page: Frame,
         record: &mut Page<S>,
         busy: usize,
-        batch: &mut Batch<S>,
+        (batch, clean_pages): (&mut Batch<S>, CleanPages),
     ) -> Step<S> {
         let Some(mapping) = record.mappings.get(busy) else { return Step::Done };
         let Some((at, mut entry)) = self.entry_of(page, mapping) else { return Step::Busy };
         let is_anonymous = matches!(record.owner, Owner::Anonymous);
         let Mapping { space, address } = mapping;
-        let reclaim_flush = self.policy.reclaim_flush;
-        let Ok(flush) = space.announce(&self.coherence, batch, *address, reclaim_flush) else {
-            return Step::BatchIsFull;
+        let (coherence, reclaim_flush) = (&self.coherence, self.policy.reclaim_flush);
+        let announced = match clean_pages {
+            CleanPages::AsOthers => space.announce(coherence, batch, *address, reclaim_flush),
+            CleanPages::AtReuse => space.announce_clean(coherence, batch),
         };
+        let Ok(flush) = announced else { return Step::BatchIsFull };
         if !self.platform.try_lock_table(at.table) {
             space.end(flush);
             return Step::TableIsLocked(at.table);

@@ -39,6 +39,7 @@ use lock_api::Mutex;
 use crate::file::File;
 use crate::mappings::Mappings;
 use crate::platform::Frame;
+use crate::reclaim::reuse::Waiting;
 use crate::rules::{Rule, order};
 use crate::sync::AtomicU64;
 use crate::system::{SpinMutex, System};
@@ -57,6 +58,7 @@ pub(crate) struct Rmap<S: System> {
     isolated: AtomicU64,
     /// Number of pages that reclaim has freed.
     freed: Counter,
+    waiting: SpinMutex<S, Waiting<S>>,
 }
 
 type Shard<S> = SpinMutex<S, BTreeMap<Frame, Page<S>>>;
@@ -117,7 +119,13 @@ impl<S: System> Rmap<S> {
             lists: (0..node_count).map(|_| Mutex::new(Lists::default())).collect(),
             isolated: AtomicU64::new(0),
             freed: Counter::new(0),
+            waiting: Mutex::default(),
         }
+    }
+
+    /// The pages that were unmapped, and are not flushed.
+    pub(super) fn waiting(&self) -> &SpinMutex<S, Waiting<S>> {
+        &self.waiting
     }
 
     pub(crate) fn node_count(&self) -> usize {

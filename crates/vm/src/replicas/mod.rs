@@ -130,6 +130,13 @@ impl<S: System> Replicas<S> {
         self.worth.give_up();
     }
 
+    /// Gives up, unless the space has replicas always: a batch of reclaim has no room for those of
+    /// a page, so that each page is flushed more than once.
+    #[cold]
+    pub(crate) fn give_up_if_crowded(&self) {
+        self.worth.give_up_if_possible();
+    }
+
     /// Returns `true` if CPUs should load replicas, now that `cpu` changes the space. Decides it
     /// at the first change by a second CPU, while another CPU uses the space.
     pub(crate) fn are_wanted_by(

@@ -102,6 +102,33 @@ fn reclaim_page_by_page_excludes_replicas() {
     }
 }
 
+/// A batch has room for the space and one replica.
+#[test]
+fn replicas_that_crowd_a_batch_are_given_up() {
+    for (sharers, has_replica) in [(1, true), (2, false)] {
+        let host = Host::new(64, CPUS);
+        let vm: OurVm<REPLICATED_IF_WORTH, AT_WAIT> = system(&host).with_reclaim();
+        let space = AddressSpace::new(&vm).unwrap();
+        let place = Place::Fixed(pages(0, PAGES));
+        space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+        // Faults of two CPUs, in another table, turn replicas on.
+        for cpu in [2, 3] {
+            access(&space, cpu, pages(PAGES - cpu as u64, 1).start, Access::Write, 7).unwrap();
+        }
+        for cpu in 0..sharers {
+            access(&space, cpu, pages(1 + cpu as u64, 1).start, Access::Write, 7).unwrap();
+            assert_ne!(space.root_on(cpu), space.root(), "CPU {cpu}");
+            access(&space, cpu, pages(0, 1).start, Access::Write, 7).unwrap();
+        }
+        run_on(0);
+        space.advise(pages(0, 1), Advice::Free).unwrap();
+        space.advise(pages(0, 1), Advice::PageOut).unwrap();
+        access(&space, 0, pages(0, 1).start, Access::Read, 0).unwrap();
+        assert_eq!(space.root_on(0) != space.root(), has_replica, "{sharers} sharers");
+        space.exit();
+    }
+}
+
 /// A batch has room for the space and one replica, so the replicas of a page need several. Until
 /// the last of them is flushed, a discard that finds the entry empty must flush the page.
 #[test]

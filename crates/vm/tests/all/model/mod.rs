@@ -425,6 +425,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
         let vm = space.vm().clone();
         space.exit();
         vm.close(file);
+        vm.reclaim(0, usize::MAX);
         drop(space);
         assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }
@@ -563,12 +564,13 @@ proptest! {
         run_with_reclaim::<SHARED>(&steps);
     }
 
-    /// Pages are reclaimed and migrated, many with one flush.
+    /// Pages are reclaimed and migrated, many with one flush, or when their frames are reused.
     #[test]
     fn programs_match_model_with_batches(
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_reclaim::<BATCHING>(&steps);
+        run_with_reclaim::<REUSING>(&steps);
     }
 
     /// Pages are discarded in place, and freed later.

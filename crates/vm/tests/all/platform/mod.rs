@@ -33,7 +33,10 @@ use decode::Mmu;
 use frame_state::{FREE, FrameState, GARBAGE, PAGE, TABLE};
 pub use mmu::PageFault;
 use mmu::Tlb;
-pub use notifying::Notifying;
+pub use notifying::{
+    BATCHING, EXCLUSIVE, IN_PLACE, KEEPING, Notifying, PER_AREA, PER_SPACE, RELEASED, REPLICATED,
+    REPLICATED_IF_WORTH, REPLICATED_PER_PAGE, REUSING, SHARED,
+};
 pub(crate) use notifying::{discards_in_place, empty_tables, unmap_lock, unused};
 pub use observed::RecordUse;
 
@@ -53,26 +56,6 @@ pub fn pages(first: u64, count: u64) -> Range<u64> {
 /// The time at which the coherence invalidates: `AT_FLUSH` or `AT_WAIT`.
 pub const AT_FLUSH: u8 = 0;
 pub const AT_WAIT: u8 = 1;
-
-/// The lock that is held while an unmap waits for its flush.
-pub const EXCLUSIVE: u8 = 0;
-pub const SHARED: u8 = 1;
-pub const RELEASED: u8 = 2;
-/// As `RELEASED`, with empty page tables kept and writes predicted, on a machine where executable
-/// entries are broken before they are restricted.
-pub const KEEPING: u8 = 3;
-/// As `EXCLUSIVE`, with the extra flushes of Linux for ARC: per space, or per area.
-pub const PER_SPACE: u8 = 4;
-pub const PER_AREA: u8 = 5;
-/// As `RELEASED`, with reclaimed pages flushed in batches.
-pub const BATCHING: u8 = 6;
-/// As `BATCHING`, with a few private pages discarded in place, and without flushes of translations
-/// that no CPU has used.
-pub const IN_PLACE: u8 = 7;
-/// As `IN_PLACE`, with upper page tables for each CPU.
-pub const REPLICATED: u8 = 8;
-/// As `RELEASED`, with upper page tables for each CPU, and reclaimed pages flushed one by one.
-pub const REPLICATED_PER_PAGE: u8 = 9;
 
 /// Frames alternate between two nodes.
 pub const NODES: usize = 2;

@@ -4,15 +4,36 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Batching, Change, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, Flush,
-    Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Refault, Replication, Retired,
-    Unaccessed, UnmapLock, ZeroPage,
+    Batching, Change, CleanPages, Defer, Discards, EmptyTables, ExecuteLoss, ExtraFlushes,
+    FaultLock, Flush, Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Refault,
+    Replication, Retired, Unaccessed, UnmapLock, ZeroPage,
 };
 
-use super::{
-    AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, IN_PLACE, KEEPING, PER_AREA,
-    PER_SPACE, REPLICATED, REPLICATED_PER_PAGE, SHARED,
-};
+use super::{AT_FLUSH, AT_WAIT, BATCH_SPACES, Host};
+
+/// The lock that is held while an unmap waits for its flush.
+pub const EXCLUSIVE: u8 = 0;
+pub const SHARED: u8 = 1;
+pub const RELEASED: u8 = 2;
+/// As `RELEASED`, with empty page tables kept and writes predicted, on a machine where executable
+/// entries are broken before they are restricted.
+pub const KEEPING: u8 = 3;
+/// As `EXCLUSIVE`, with the extra flushes of Linux for ARC: per space, or per area.
+pub const PER_SPACE: u8 = 4;
+pub const PER_AREA: u8 = 5;
+/// As `RELEASED`, with reclaimed pages flushed in batches.
+pub const BATCHING: u8 = 6;
+/// As `BATCHING`, with a few private pages discarded in place, and without flushes of translations
+/// that no CPU has used.
+pub const IN_PLACE: u8 = 7;
+/// As `IN_PLACE`, with upper page tables for each CPU.
+pub const REPLICATED: u8 = 8;
+/// As `RELEASED`, with upper page tables for each CPU, and reclaimed pages flushed one by one.
+pub const REPLICATED_PER_PAGE: u8 = 9;
+/// As `BATCHING`, with pages that no CPU can write flushed when their frames are reused.
+pub const REUSING: u8 = 10;
+/// As `BATCHING`, with upper page tables for each CPU while they are worth it.
+pub const REPLICATED_IF_WORTH: u8 = 11;
 
 pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
     match lock {
@@ -39,7 +60,7 @@ pub(crate) const fn discards_in_place(lock: u8) -> bool {
 }
 
 const fn batches(lock: u8) -> bool {
-    matches!(lock, BATCHING | IN_PLACE | REPLICATED)
+    matches!(lock, BATCHING | REUSING | REPLICATED_IF_WORTH | IN_PLACE | REPLICATED)
 }
 
 fn policy(lock: u8) -> Policy {
@@ -58,10 +79,12 @@ fn policy(lock: u8) -> Policy {
         fault_lock: fault_lock(lock),
         empty_tables: empty_tables(lock),
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
+        clean_pages: if lock == REUSING { CleanPages::AtReuse } else { CleanPages::AsOthers },
         reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
         placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
         replication: match lock {
             REPLICATED | REPLICATED_PER_PAGE => Replication::Always,
+            REPLICATED_IF_WORTH => Replication::IfWorth,
             _ => Replication::Never,
         },
         discards: if discards_in_place(lock) { Discards::InPlace } else { Discards::Immediate },
@@ -121,7 +144,14 @@ impl<const LOCK: u8, const WHEN: u8> Notifying<LOCK, WHEN> {
     }
 }
 
-unused!(Defer, [const LOCK: u8, const WHEN: u8] Notifying<LOCK, WHEN>);
+impl<const LOCK: u8, const WHEN: u8> Defer for Notifying<LOCK, WHEN> {
+    type Deferred = UnmappedPages;
+
+    fn complete(&self, deferred: UnmappedPages) {
+        self.flush_batch(deferred);
+    }
+}
+
 unused!(Scheduling, [const LOCK: u8, const WHEN: u8] Notifying<LOCK, WHEN>);
 
 impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
@@ -240,6 +270,14 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
         for space in batch.spaces {
             *batched.entry(space).or_default() -= 1;
         }
+    }
+
+    fn defer_batch(&self, batch: UnmappedPages) -> Option<UnmappedPages> {
+        if LOCK == REUSING {
+            return Some(batch);
+        }
+        self.flush_batch(batch);
+        None
     }
 
     fn is_batched(&self, root: &Root) -> bool {

@@ -64,6 +64,8 @@ impl<const LOCK: u8> Fixture<LOCK> {
         let vm = self.space.vm().clone();
         self.space.exit();
         vm.close(self.file);
+        // Pages may wait for their flush.
+        vm.reclaim(0, EVERYTHING);
         drop(self.space);
         assert_eq!(self.host.frames_in_use(), 1, "only the page of zeros is in use");
     }

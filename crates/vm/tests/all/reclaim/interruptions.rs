@@ -71,6 +71,7 @@ fn close_during_reclaim_is_safe<const LOCK: u8>() {
         let is_complete = host.cancel_interruption();
         host.check_caches();
         space.exit();
+        space.vm().reclaim(0, 9);
         drop(space);
         assert!(is_complete || host.frames_in_use() == 1, "point {point}");
         !is_complete
@@ -152,4 +153,14 @@ fn reclaim_at_any_point_is_safe_page_by_page() {
 #[test]
 fn reclaim_at_any_point_is_safe_in_batches() {
     reclaim_at_any_point_is_safe::<BATCHING>();
+}
+
+#[test]
+fn close_during_reclaim_is_safe_at_reuse() {
+    close_during_reclaim_is_safe::<REUSING>();
+}
+
+#[test]
+fn reclaim_at_any_point_is_safe_at_reuse() {
+    reclaim_at_any_point_is_safe::<REUSING>();
 }

@@ -4,6 +4,7 @@ mod fixture;
 mod interruptions;
 mod memory;
 mod migrate;
+mod reuse;
 
 use std::sync::Arc;
 use std::thread;
