@@ -39,7 +39,7 @@ cargo xtask tidy --list HABIT
 cargo xtask tidy --write-ceilings
                             make today's lines of code the ceilings: when branches were merged
 cargo xtask boots           boot the kernel; outside of CI, write the results into
-                            docs/bare-metal.md, kernel/counts.csv and kernel/variants.md
+                            kernel/trials.md, counts.csv and variants.md
 cargo xtask bench           count instructions of the hot paths; measure the speed of the
                             simulator, the replays and the checker
 cargo xtask bench paths     only count instructions and stack of the hot paths, and what workarounds
@@ -79,8 +79,7 @@ cargo xtask soak fidelity   record 30 programs on this machine, as root, and wri
                             interruption
 cargo xtask soak guests     record 17 programs on two versions of Linux with 2 to 64 CPUs, which
                             QEMU emulates, and write the verdicts on the model into
-                            docs/guests.md and docs/data/guests.csv: hours; continues after an
-                            interruption
+                            docs/data/guests.csv: hours; continues after an interruption
 cargo xtask soak guests known
                             only write the table of the recordings that there are
 cargo xtask soak guests loops

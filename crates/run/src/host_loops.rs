@@ -1,5 +1,5 @@
-//! The loops of `traces/host.c`, as workloads: a machine file that quotes what they take on the
-//! real machine can be checked against itself.
+//! The loops of `shootdown calibrate`, as workloads: a machine file that quotes what they take on
+//! the real machine can be checked against itself.
 
 use shootdown_designs::Design;
 use shootdown_sim::Machine;
@@ -12,7 +12,7 @@ use crate::text::{Cell, CellError, Text};
 pub struct HostLoop {
     /// The key in the section `measured` of a machine file.
     pub key: &'static str,
-    /// The line of `traces/host.c`.
+    /// The name of the loop, for people.
     pub about: &'static str,
     source: &'static str,
     /// The number of a machine that is fitted to the loop. Other loops test the file.

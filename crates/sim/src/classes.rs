@@ -30,7 +30,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::clock::Flushed;
-use crate::replica_uses::Origin;
 use crate::tlb::{SpaceKey, Tlb};
 
 /// Number of pages of a range up to which the pages that the target holds are listed.
@@ -85,7 +84,6 @@ pub(crate) struct Target {
 struct Interrupt {
     is_held: bool,
     is_used: bool,
-    origin: Origin,
 }
 
 /// A range of which some pages were held, or a large page that was.
@@ -101,8 +99,8 @@ impl Target {
     }
 
     /// Adds an interrupt that was sent for these flushes.
-    pub(crate) fn send(&mut self, flushes: &[Flushed], tlb: &Tlb, origin: Origin) {
-        self.interrupts.push(Interrupt { is_held: false, is_used: false, origin });
+    pub(crate) fn send(&mut self, flushes: &[Flushed], tlb: &Tlb) {
+        self.interrupts.push(Interrupt { is_held: false, is_used: false });
         let interrupt = self.interrupts.len() - 1;
         self.in_flight.push(interrupt);
         self.sent_for = number_of(flushes);
@@ -120,11 +118,11 @@ impl Target {
         }
     }
 
-    /// Ends the flight of all interrupts. Returns the origins of those in vain.
-    pub(crate) fn take(&mut self) -> Vec<Origin> {
+    /// Ends the flight of all interrupts. Returns the number of those in vain.
+    pub(crate) fn take(&mut self) -> u64 {
         let Self { in_flight, interrupts, .. } = self;
         let taken = in_flight.drain(..).map(|number| interrupts[number]);
-        let in_vain = taken.filter(|taken| !taken.is_held).map(|taken| taken.origin).collect();
+        let in_vain = taken.filter(|taken| !taken.is_held).count() as u64;
         if !self.is_watched() {
             self.interrupts.clear();
         }

@@ -10,8 +10,7 @@ use crate::tlb::SpaceKey;
 impl Sim {
     /// Makes the simulation count the classes of flush interrupts:
     /// [`interrupts_useful`](crate::Counts::interrupts_useful) and the counts after it. Without
-    /// this call they are 0, and cost the simulator nothing but one comparison for each access and
-    /// each load of a root. Call this before any space has a replica.
+    /// this call they are 0, and cost the simulator nothing but one comparison for each access.
     pub fn classify_interrupts(&self) {
         let targets = || (0..self.machine.cpu_count()).map(|_| Target::default()).collect();
         let _ = self.targets.get_or_init(|| RefCell::new(targets()));
@@ -24,8 +23,7 @@ impl Sim {
             let (own, tlb) = (&mut targets.borrow_mut()[target], &self.tlbs.borrow()[target]);
             let read = TABLE_SHIFTS
                 .map(|shift| flushes.iter().any(|flushed| own.has_read(shift, flushed, tlb)));
-            let origin = self.replica_uses.borrow().origin(flushes, tlb, read[0]);
-            self.watching(own, |own| own.send(flushes, tlb, origin));
+            self.watching(own, |own| own.send(flushes, tlb));
             read.map(u64::from)
         };
         self.count(|counts| {
@@ -52,30 +50,7 @@ impl Sim {
     pub(crate) fn classify_taken(&self) {
         let Some(targets) = self.targets.get() else { return };
         let in_vain = targets.borrow_mut()[self.cpu()].take();
-        for origin in in_vain {
-            let is_replicated = self.replica_uses.borrow_mut().add_in_vain(origin);
-            self.count(|counts| {
-                counts.interrupts_in_vain += 1;
-                counts.vain_causes.add(origin.cause, is_replicated);
-            });
-        }
-    }
-
-    /// Records that a space has got a replica.
-    pub(crate) fn classify_replica(&self, space: SpaceKey) {
-        if self.targets.get().is_none() {
-            return;
-        }
-        let before = self.replica_uses.borrow_mut().add_replica(space);
-        self.count(|counts| counts.vain_causes.add_replicated(before));
-    }
-
-    /// Records that this CPU loads the tables of a space.
-    pub(crate) fn classify_load(&self, space: SpaceKey, root: SpaceKey) {
-        if self.targets.get().is_none() {
-            return;
-        }
-        self.replica_uses.borrow_mut().note_load(self.cpu(), space, root);
+        self.count(|counts| counts.interrupts_in_vain += in_vain);
     }
 
     /// Records an access of this CPU, before it takes place.

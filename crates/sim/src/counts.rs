@@ -3,7 +3,6 @@
 use core::ops::AddAssign;
 
 use crate::time::Time;
-use crate::vain::VainCauses;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident: $kind:ty,)*) => {
@@ -38,13 +37,11 @@ counts! {
     /// Interrupts sent whose target had another space loaded, or none.
     interrupts_to_absent: u64,
     /// Interrupts sent to this CPU that removed a translation which the CPU would have used before
-    /// it had caught up by itself. This count and the next five are 0 unless the simulation
+    /// it had caught up by itself. This count and the next four are 0 unless the simulation
     /// [classifies interrupts](crate::Sim::classify_interrupts).
     interrupts_useful: u64,
     /// Interrupts that this CPU took, and whose flushes concerned nothing that its TLB held.
     interrupts_in_vain: u64,
-    /// The same interrupts by cause.
-    vain_causes: VainCauses,
     /// Interrupts sent whose target had read the last-level table of a flushed address since it
     /// last dropped the tag.
     interrupts_touched_2mib: u64,

@@ -133,7 +133,6 @@ impl Sim {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
         tlb.load(space, root, tag);
-        self.classify_load(space, root);
         if !kept {
             tlb.invalidate_tag(tag, self.next_invalidation());
         }
@@ -162,7 +161,6 @@ impl Sim {
     /// translations that it reads there.
     pub fn replicate(&self, of: FrameNumber, replica: FrameNumber) {
         self.replicas.borrow_mut().insert(replica, of);
-        self.classify_replica(SpaceKey::new(of, self.memory.borrow().generation(of)));
     }
 
     /// Loads the kernel's own root, under tag 0, whose entries are dropped.

@@ -32,7 +32,6 @@ use crate::machine::Machine;
 use crate::memory::{FrameNumber, Memory};
 use crate::oracle::{Oracle, Violation};
 use crate::queue::Key;
-use crate::replica_uses::ReplicaUses;
 use crate::rng::Rng;
 use crate::thread_id::ThreadId;
 use crate::threads::Scheduler;
@@ -105,8 +104,6 @@ pub struct Sim {
     pub(crate) waits: RefCell<FlushWaits>,
     /// The space of each root of a replica.
     pub(crate) replicas: RefCell<HashMap<FrameNumber, FrameNumber>>,
-    /// The spaces that have replicas, and the CPUs that load them.
-    pub(crate) replica_uses: RefCell<ReplicaUses>,
     /// The interrupts that have no class yet, for each CPU; empty if none are classified.
     pub(crate) targets: OnceCell<RefCell<Vec<Target>>>,
     /// Number of CPUs on which accesses decide the class of an interrupt.
@@ -174,7 +171,6 @@ impl Sim {
             oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),
             replicas: RefCell::default(),
-            replica_uses: RefCell::default(),
             targets: OnceCell::new(),
             watched_cpus: Cell::new(0),
             contexts: Contexts::new(cpus + threads_max)?,

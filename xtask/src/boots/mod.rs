@@ -1,5 +1,5 @@
 //! Boots the kernel on every architecture, where it runs its own tests, and compares their results
-//! with the book.
+//! with golden files.
 
 mod counts;
 pub(crate) mod golden;
@@ -18,8 +18,8 @@ use crate::test::builds;
 /// Time for boots with four CPUs on each architecture. `cargo xtask soak` takes longer.
 const SOAK_IN_TEST: Duration = Duration::from_secs(4);
 
-/// The chapter of the book with the results of fault injection, alone and beside the sanitizer.
-const FAULTS: &str = "docs/bare-metal.md";
+/// The results of fault injection, alone and beside the sanitizer.
+const FAULTS: &str = "kernel/trials.md";
 
 /// The architectures that the sanitizer knows.
 const SANITIZABLE: [&str; 3] = ["x86_64", "aarch64", "riscv64"];

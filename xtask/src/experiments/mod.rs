@@ -111,7 +111,7 @@ fn soak(cells: &[Cell], words: &[&str], table: &Table) -> Result<(), Failure> {
         let number = cells.iter().position(is_it).unwrap_or_default();
         let counts = counts.map_err(|failure| failure.cause().to_owned());
         rows.insert((first(cells, cell), number), (*cell, counts));
-        table.write(&rows, cells.len())
+        table.write(&rows)
     };
     for cell in cells {
         if let Some(path) = cell.known(&place) {

@@ -1,5 +1,4 @@
-//! The tables of verdicts on the model: a file with all cells, and for guests a summary in the
-//! book.
+//! The tables of verdicts on the model: files with all cells.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +7,7 @@ use super::cell::{Cell, Counts, HOST, Verdict};
 use crate::boots::golden;
 use crate::command::Failure;
 
-/// The table of the cells in guests. The summary is a part of the chapter on guests.
+/// The table of the cells in guests. The chapter on guests explains it.
 pub(super) const GUESTS: Table = Table {
     file: "docs/data/guests.csv",
     head: "program,linux,cpus,requests,requests_model,interrupts,interrupts_model,full,full_model,\
@@ -19,7 +18,6 @@ pub(super) const GUESTS: Table = Table {
         |counts| counts.full,
         |counts| counts.ranged,
     ],
-    summary: Some(("docs/guests.md", "corpus")),
 };
 
 /// The table of the programs on this host. The chapter on replays explains it.
@@ -27,11 +25,7 @@ pub(super) const HOST_ALONE: Table = Table {
     file: "docs/data/fidelity.csv",
     head: "program,requests,requests_model,full,full_model,ranged,ranged_model,verdict,cause",
     columns: &[|counts| counts.requests, |counts| counts.full, |counts| counts.ranged],
-    summary: None,
 };
-
-/// The smallest number of CPUs that the summary counts.
-const SUMMARY_CPUS_MIN: u32 = 8;
 
 /// The rows of a table, by the first cell of their program and by their own position.
 pub(super) type Rows = BTreeMap<(usize, usize), (Cell, Result<Counts, String>)>;
@@ -44,16 +38,12 @@ pub(super) struct Table {
     head: &'static str,
     /// The pairs of counts.
     columns: &'static [Column],
-    /// The page of the book with a summary, and the mark of the summary.
-    summary: Option<(&'static str, &'static str)>,
 }
 
 impl Table {
-    /// Writes the cells that were run, and their summary.
-    pub(super) fn write(&self, rows: &Rows, cells: usize) -> Result<(), Failure> {
-        golden::check_file(self.file, &self.csv(rows))?;
-        self.summary
-            .map_or(Ok(()), |(page, mark)| golden::check_part(page, mark, &summary(rows, cells)))
+    /// Writes the cells that were run.
+    pub(super) fn write(&self, rows: &Rows) -> Result<(), Failure> {
+        golden::check_file(self.file, &self.csv(rows))
     }
 
     /// Returns the cells that were run, as CSV.
@@ -80,37 +70,6 @@ impl Table {
         }
         text
     }
-}
-
-/// Returns a row for each program, the sum over the cells of many CPUs, and a line about all cells,
-/// as Markdown.
-fn summary(rows: &Rows, cells: usize) -> String {
-    let mut programs = BTreeMap::<&str, ([u64; 3], [u64; 2])>::new();
-    let mut verdicts = BTreeMap::<Verdict, usize>::new();
-    for (cell, counts) in rows.values() {
-        let Ok(counts) = counts else { continue };
-        let verdict = counts.verdict();
-        *verdicts.entry(verdict).or_default() += 1;
-        if cell.cpus < SUMMARY_CPUS_MIN {
-            continue;
-        }
-        let (sums, [close, all]) = programs.entry(&cell.program.name).or_default();
-        let found = [counts.requests.0, counts.requests.1, counts.interrupts.1];
-        sums.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
-        *close += u64::from(verdict == Verdict::Close);
-        *all += 1;
-    }
-    let mut text = "| program | requests: Linux | model | interrupts: model | cells close |\n\
-                    |---|---:|---:|---:|---:|\n"
-        .to_owned();
-    for (name, ([linux, model, sent], [close, all])) in programs {
-        // A string never refuses text.
-        let _ = writeln!(text, "| {name} | {linux} | {model} | {sent} | {close} of {all} |");
-    }
-    let count: usize = verdicts.values().sum();
-    let shares = verdicts.iter().map(|(verdict, share)| format!("{share} {}", verdict.name()));
-    let shares = shares.collect::<Vec<_>>().join(", ");
-    text + &format!("\n{count} of the {cells} cells are recorded: {shares}.\n")
 }
 
 #[cfg(test)]
@@ -145,10 +104,18 @@ mod tests {
     }
 
     #[test]
-    fn summary_adds_cells_of_many_cpus() {
-        let close = Counts { requests: (100, 101), interrupts: (90, 91), ..Counts::default() };
-        let text = summary(&rows("7.0", close), 5);
-        assert!(text.contains("| python | 200 | 202 | 182 | 2 of 2 |\n"), "{text}");
-        assert!(text.ends_with("3 of the 5 cells are recorded: 3 close.\n"), "{text}");
+    fn chapter_has_the_number_of_each_verdict() {
+        let rows = crate::command::read_tracked(GUESTS.file).unwrap();
+        let count = |verdict: &str| rows.lines().filter(|row| row.ends_with(verdict)).count();
+        let [close, kinds, flushes, requests] =
+            [",close", ",kinds", ",flushes", ",requests"].map(count);
+        let chapter = crate::command::read_tracked("docs/guests.md").unwrap();
+        let words = chapter.split_whitespace().collect::<Vec<_>>().join(" ");
+        let sentence = format!(
+            "Of the {} recordings, {close} are close, {kinds} differ in kinds, {flushes} in \
+             flushes and {requests} in requests.",
+            rows.lines().count() - 1
+        );
+        assert!(words.contains(&sentence), "docs/guests.md lacks: {sentence}");
     }
 }

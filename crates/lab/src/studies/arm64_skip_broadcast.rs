@@ -16,7 +16,7 @@ const SIZE_COMPUTE_NS: u64 = 15_369;
 const SIZES_PER_TRY: u64 = 8;
 
 /// Time that the shell computes to start a process, and that the process computes until it calls
-/// `main`, in nanoseconds, besides their work on memory. On the machine of `traces/host.c`, where a
+/// `main`, in nanoseconds, besides their work on memory. On `emerald-rapids-kvm`, where a
 /// shell started 32 small programs with a second thread, 40 times, the shell took 158 us and a
 /// program 927 us of CPU time for each start. The model of that machine takes 58 and 96 us for the
 /// work on memory.

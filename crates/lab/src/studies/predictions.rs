@@ -357,20 +357,25 @@ mod tests {
         assert_eq!(frozen, FROZEN);
     }
 
-    /// The table of the book follows from the records. With `UPDATE_BOOK` set, it is written.
+    /// The table of predictions follows from the records. With `UPDATE_BOOK` set, it is written.
     #[test]
-    fn book_has_table_of_records() {
-        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/studies.md");
-        let text = std::fs::read_to_string(book).expect("the chapter");
+    fn page_has_table_of_records() {
+        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../predictions/README.md");
+        let text = std::fs::read_to_string(book).expect("the page");
         let [start, end] = ["<!-- predictions -->\n", "<!-- end of predictions -->"];
         let (before, rest) = text.split_once(start).expect("the start of the table");
         let (_, after) = rest.split_once(end).expect("the end of the table");
         let written = format!("{before}{start}{}{end}{after}", table());
         if std::env::var_os("UPDATE_BOOK").is_some() {
-            std::fs::write(book, &written).expect("a chapter that can be written");
+            std::fs::write(book, &written).expect("a page that can be written");
         } else {
             assert_eq!(text, written, "run this test with UPDATE_BOOK=1");
         }
+        let chapter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/studies.md");
+        let chapter = std::fs::read_to_string(chapter).expect("the chapter");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let hits = table().lines().last().map(words).expect("the line of hits");
+        assert!(words(&chapter).contains(&hits), "docs/studies.md lacks: {hits}");
     }
 
     /// Returns the table of all records, and the number of hits.

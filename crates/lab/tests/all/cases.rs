@@ -1,4 +1,4 @@
-//! `shootdown explain` on programs that each flush in another way (`traces/programs/cases.c`),
+//! `shootdown explain` on programs that each flush in another way (`programs/cases.c`),
 //! beside other users of the kernel's tracing, and in a container. Most tests need root, tracefs
 //! and a C compiler, and are skipped otherwise.
 
@@ -15,7 +15,11 @@ use tempfile::TempDir;
 
 use crate::common::{assert_error, can_trace, command, text};
 
-const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/programs");
+/// The source of [`CASES`] and [`OTHERS`].
+const CASES_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/cases.c");
+/// Programs that the book and its recordings also use.
+const CULPRITS_SOURCE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/programs/culprits.c");
 /// The exit status of a program whose kernel lacks what it tries.
 const UNAVAILABLE: i32 = 77;
 /// The fewest requests that show a cause: on a busy machine, two threads seldom run at once.
@@ -46,15 +50,14 @@ const CASES: [(&str, &str, &str); 18] = [
 const OTHERS: [&str; 6] =
     ["wait_for_others", "install_filter", "lock_pages", "move_to_node", "mark_idle", "empty_swap"];
 
-/// Compiles a program of `traces/programs`; `None` without a compiler.
-fn compiled(name: &str) -> Option<(TempDir, PathBuf)> {
+/// Compiles a program; `None` without a compiler.
+fn compiled(source: &str) -> Option<(TempDir, PathBuf)> {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = directory.path().join(name);
-    let source = format!("{PROGRAMS}/{name}.c");
+    let program = directory.path().join(Path::new(source).file_stem().expect("a file"));
     let mut compiler = Command::new("cc");
-    let status = compiler.args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&program).status();
+    let status = compiler.args(["-O1", "-g", "-pthread", source, "-o"]).arg(&program).status();
     match status {
-        Ok(status) => assert!(status.success(), "{name} compiles"),
+        Ok(status) => assert!(status.success(), "{source} compiles"),
         Err(error) => {
             eprintln!("skipped: no C compiler: {error}");
             return None;
@@ -84,7 +87,9 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn each_case_has_its_cause_caller_and_advice() {
-    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CASES_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let program = program.to_str().expect("a path");
     let (mut with_stacks, mut without_stacks) = (0, 0);
     for (name, cause, advice) in CASES {
@@ -122,7 +127,9 @@ fn each_case_has_its_cause_caller_and_advice() {
 
 #[test]
 fn interrupts_of_other_kinds_are_not_blamed_on_the_program() {
-    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CASES_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     for name in OTHERS {
         let program = program.to_str().expect("a path");
         let json = explained(&["--predict", "count"], &[program, name]).expect("a recording");
@@ -135,7 +142,9 @@ fn interrupts_of_other_kinds_are_not_blamed_on_the_program() {
 
 #[test]
 fn tried_settings_remove_what_was_predicted() {
-    let Some((_directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CULPRITS_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let program = program.to_str().expect("a path");
     let json = explained(&["--try"], &[program, "frees-small"]).expect("a recording");
     let requests = number(&json["total"]["requests"]);
@@ -158,7 +167,9 @@ fn tried_settings_remove_what_was_predicted() {
 
 #[test]
 fn exported_metrics_have_cause_and_waits() {
-    let Some((_directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CULPRITS_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let mut exporter = command();
     exporter.args(["export", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
     let mut exporter = exporter.spawn().expect("it runs");
@@ -206,7 +217,9 @@ fn assert_sites_are_known(program: &[&str]) {
 
 #[test]
 fn call_sites_are_known_beside_other_tracers() {
-    let Some((directory, program)) = compiled("culprits").filter(|_| can_trace()) else { return };
+    let Some((directory, program)) = compiled(CULPRITS_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let program = program.to_str().expect("a path");
     assert_sites_are_known(&[program, "discards"]);
     let later = format!("sleep 4; exec {program} discards");
@@ -260,7 +273,9 @@ fn stop(child: &mut Child) {
 
 #[test]
 fn reclaimed_program_is_shown_its_interrupter() {
-    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CASES_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let mut reclaimer = Command::new(program);
     reclaimer.arg("reclaimed").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reclaimer = reclaimer.spawn().expect("it runs");
@@ -307,7 +322,9 @@ impl Drop for Settings {
 
 #[test]
 fn flushes_of_kernel_thread_have_its_name_and_cause() {
-    let Some((_directory, program)) = compiled("cases").filter(|_| can_trace()) else { return };
+    let Some((_directory, program)) = compiled(CASES_SOURCE).filter(|_| can_trace()) else {
+        return;
+    };
     let program = program.to_str().expect("a path");
     let fast = [("sleep_millisecs", "1"), ("pages_to_scan", "1000"), ("run", "1")];
     let Some(_settings) = Settings::change("/sys/kernel/mm/ksm", &fast) else {

@@ -9,4 +9,3 @@ mod large;
 mod locks;
 mod machine;
 mod polls;
-mod vain;

@@ -280,17 +280,32 @@ pub(crate) unsafe trait Architecture {
     fn exit(status: Status) -> !;
 }
 
-/// Implements functions by calling functions of the same names in modules.
+/// Implements functions of [`Architecture`] by calling functions of the same names in modules.
 macro_rules! implement_by {
-    ($($module:ident {
-        $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
-    })*) => {
-        $($(
-            #[inline]
-            fn $name($($argument: $type),*) $(-> $result)? {
-                $module::$name($($argument),*)
-            }
-        )*)*
+    ($($module:ident: $($name:ident),*;)*) => { $($(implement_by! { @$name $module })*)* };
+    (@kernel_root $m:ident) => { implement_by! { $m fn kernel_root() -> Root } };
+    (@prepare_root $m:ident) => { implement_by! { $m fn prepare_root(root: Root) } };
+    (@set_up_cpu $m:ident) => { implement_by! { $m fn set_up_cpu(cpu: u32) } };
+    (@start_cpu $m:ident) => { implement_by! { $m fn start_cpu(cpu: u32, stack_end: usize) } };
+    (@switch_off $m:ident) => { implement_by! { $m fn switch_off() -> ! } };
+    (@cpu $m:ident) => { implement_by! { $m fn cpu() -> u32 } };
+    (@interrupts_masked $m:ident) => { implement_by! { $m fn interrupts_masked() -> bool } };
+    (@mask_interrupts $m:ident) => { implement_by! { $m fn mask_interrupts() } };
+    (@unmask_interrupts $m:ident) => { implement_by! { $m fn unmask_interrupts() } };
+    (@wait_for_interrupt $m:ident) => { implement_by! { $m fn wait_for_interrupt() } };
+    (@send $m:ident) => {
+        implement_by! { $m fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) }
+    };
+    (@now_ns $m:ident) => { implement_by! { $m fn now_ns() -> u64 } };
+    (@set_timer_ns $m:ident) => { implement_by! { $m fn set_timer_ns(delay_ns: u64) } };
+    (@run_user $m:ident) => { implement_by! { $m fn run_user(user: &mut User) -> UserExit } };
+    (@write $m:ident) => { implement_by! { $m fn write(byte: u8) } };
+    (@exit $m:ident) => { implement_by! { $m fn exit(status: Status) -> ! } };
+    ($module:ident fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        #[inline]
+        fn $name($($argument: $type),*) $(-> $result)? {
+            $module::$name($($argument),*)
+        }
     };
 }
 pub(super) use implement_by;

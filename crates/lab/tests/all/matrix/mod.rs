@@ -6,7 +6,6 @@ use core::ops::RangeInclusive;
 
 use shootdown_designs::Design;
 use shootdown_run::Classes;
-use shootdown_sim::{Counts, VainCause};
 
 use crate::common::is_soak;
 use crate::designs::machine;
@@ -125,15 +124,15 @@ impl Place {
         let is_worse =
             self.interrupts_count() && ours.interrupts > most || ratio(&costs) > TIME_MAX;
         println!(
-            "{:.4} {name} on {} CPUs of {}: sends {} against {}, bound {}{}; 99 % of waits end \
-             within {} against {} ns{}",
+            "{:.4} {name} on {} CPUs of {}: sends {} against {}, bound {}, in vain {}; 99 % of \
+             waits end within {} against {} ns{}",
             ratio(&costs),
             self.cpus,
             self.machine,
             ours.interrupts,
             linux.interrupts,
             ours.counts.bound(),
-            in_vain(&ours.counts),
+            ours.counts.interrupts_in_vain,
             ours.waits.quantile(0.99).ns(),
             linux.waits.quantile(0.99).ns(),
             if is_worse { "; WORSE" } else { "" },
@@ -169,8 +168,8 @@ impl Place {
         }
         let [linux, ours] = &all;
         let place = format!("{} CPUs of {}", self.cpus, self.machine);
-        let (classes, in_vain) = (Classes::from(&ours.counts), in_vain(&ours.counts));
-        println!("{loops} loops on {place}: {} interrupts{in_vain}; {classes:?}", ours.interrupts);
+        let classes = Classes::from(&ours.counts);
+        println!("{loops} loops on {place}: {} interrupts; {classes:?}", ours.interrupts);
         let percentiles = [ours, linux].map(|cost| cost.waits.quantile(0.99));
         println!("99 % of waits on {place}, and under Linux: {percentiles:?}");
         if is_whole && self.cpus <= 64 && self.linux == Design::LINUX_7_0 {
@@ -188,14 +187,6 @@ impl Place {
         }
         assert!(wrong.is_empty(), "on {place}: {wrong:#?}");
     }
-}
-
-/// Returns the interrupts in vain by cause, for example ", no replicas yet 48".
-fn in_vain(counts: &Counts) -> String {
-    let causes = &counts.vain_causes;
-    assert_eq!(causes.total(), counts.interrupts_in_vain);
-    let nonzero = VainCause::ALL.into_iter().filter(|&cause| causes.of(cause) != 0);
-    nonzero.map(|cause| format!(", {} {}", cause.name(), causes.of(cause))).collect()
 }
 
 macro_rules! places {

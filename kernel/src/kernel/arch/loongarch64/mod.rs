@@ -89,27 +89,12 @@ unsafe impl Architecture for LoongArch64 {
     const CAN_RESTART_CPUS: bool = false;
 
     implement_by! {
-        boot {
-            fn set_up_cpu(cpu: u32);
-        }
-        interrupts {
-            fn start_cpu(cpu: u32, stack_end: usize);
-            fn interrupts_masked() -> bool;
-            fn mask_interrupts();
-            fn unmask_interrupts();
-            fn wait_for_interrupt();
-            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
-        }
-        timer {
-            fn now_ns() -> u64;
-            fn set_timer_ns(delay_ns: u64);
-        }
-        user {
-            fn run_user(user: &mut User) -> UserExit;
-        }
-        devices {
-            fn write(byte: u8);
-        }
+        boot: set_up_cpu;
+        interrupts: start_cpu, interrupts_masked, mask_interrupts, unmask_interrupts,
+            wait_for_interrupt, send;
+        timer: now_ns, set_timer_ns;
+        user: run_user;
+        devices: write;
     }
 
     fn phys_to_virt<T>(address: u64) -> *mut T {

@@ -10,42 +10,24 @@
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
 
+# Loads or stores registers, from the lower end of the stack on.
+.macro each instruction, registers:vararg
+    .set offset, 0
+    .irp register, \registers
+    \instruction \register, $sp, offset
+    .set offset, offset + 8
+    .endr
+.endm
+
 # The registers that a call of Rust may change.
 .macro caller_saved instruction
-    \instruction $ra, $sp, 0
-    \instruction $a0, $sp, 8
-    \instruction $a1, $sp, 16
-    \instruction $a2, $sp, 24
-    \instruction $a3, $sp, 32
-    \instruction $a4, $sp, 40
-    \instruction $a5, $sp, 48
-    \instruction $a6, $sp, 56
-    \instruction $a7, $sp, 64
-    \instruction $t0, $sp, 72
-    \instruction $t1, $sp, 80
-    \instruction $t2, $sp, 88
-    \instruction $t3, $sp, 96
-    \instruction $t4, $sp, 104
-    \instruction $t5, $sp, 112
-    \instruction $t6, $sp, 120
-    \instruction $t7, $sp, 128
-    \instruction $t8, $sp, 136
+    each \instruction, $ra, $a0, $a1, $a2, $a3, $a4, $a5, $a6, $a7, $t0, $t1, $t2, $t3, $t4, $t5, $t6, $t7, $t8
 .endm
 
 # The registers that a call preserves.
     .equ KEPT, 96
 .macro kept instruction
-    \instruction $ra, $sp, 0
-    \instruction $fp, $sp, 8
-    \instruction $s0, $sp, 16
-    \instruction $s1, $sp, 24
-    \instruction $s2, $sp, 32
-    \instruction $s3, $sp, 40
-    \instruction $s4, $sp, 48
-    \instruction $s5, $sp, 56
-    \instruction $s6, $sp, 64
-    \instruction $s7, $sp, 72
-    \instruction $s8, $sp, 80
+    each \instruction, $ra, $fp, $s0, $s1, $s2, $s3, $s4, $s5, $s6, $s7, $s8
 .endm
 
     .section .text.trap, "ax"

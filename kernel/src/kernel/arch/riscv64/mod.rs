@@ -80,31 +80,12 @@ unsafe impl Architecture for Riscv64 {
     const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
-        tables {
-            fn kernel_root() -> Root;
-            fn prepare_root(root: Root);
-        }
-        boot {
-            fn set_up_cpu(cpu: u32);
-            fn start_cpu(cpu: u32, stack_end: usize);
-        }
-        interrupts {
-            fn interrupts_masked() -> bool;
-            fn mask_interrupts();
-            fn unmask_interrupts();
-            fn wait_for_interrupt();
-            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
-        }
-        timer {
-            fn now_ns() -> u64;
-            fn set_timer_ns(delay_ns: u64);
-        }
-        traps {
-            fn run_user(user: &mut User) -> UserExit;
-        }
-        devices {
-            fn write(byte: u8);
-        }
+        tables: kernel_root, prepare_root;
+        boot: set_up_cpu, start_cpu;
+        interrupts: interrupts_masked, mask_interrupts, unmask_interrupts, wait_for_interrupt, send;
+        timer: now_ns, set_timer_ns;
+        traps: run_user;
+        devices: write;
     }
 
     fn phys_to_virt<T>(address: u64) -> *mut T {

@@ -19,41 +19,23 @@
 # sstatus.
 .set SAVED, 144
 
+# Loads or stores registers, from the lower end of the stack on.
+.macro each instruction, registers:vararg
+    .set offset, 0
+    .irp register, \registers
+    \instruction \register, offset(sp)
+    .set offset, offset + 8
+    .endr
+.endm
+
 # The registers that a call keeps: ra and s0 to s11, at the lower end of the stack.
 .macro callee_saved instruction
-    \instruction ra, 0(sp)
-    \instruction s0, 8(sp)
-    \instruction s1, 16(sp)
-    \instruction s2, 24(sp)
-    \instruction s3, 32(sp)
-    \instruction s4, 40(sp)
-    \instruction s5, 48(sp)
-    \instruction s6, 56(sp)
-    \instruction s7, 64(sp)
-    \instruction s8, 72(sp)
-    \instruction s9, 80(sp)
-    \instruction s10, 88(sp)
-    \instruction s11, 96(sp)
+    each \instruction, ra, s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11
 .endm
 
 # The registers that a call may change.
 .macro caller_saved instruction
-    \instruction ra, 0(sp)
-    \instruction t0, 8(sp)
-    \instruction t1, 16(sp)
-    \instruction t2, 24(sp)
-    \instruction t3, 32(sp)
-    \instruction t4, 40(sp)
-    \instruction t5, 48(sp)
-    \instruction t6, 56(sp)
-    \instruction a0, 64(sp)
-    \instruction a1, 72(sp)
-    \instruction a2, 80(sp)
-    \instruction a3, 88(sp)
-    \instruction a4, 96(sp)
-    \instruction a5, 104(sp)
-    \instruction a6, 112(sp)
-    \instruction a7, 120(sp)
+    each \instruction, ra, t0, t1, t2, t3, t4, t5, t6, a0, a1, a2, a3, a4, a5, a6, a7
 .endm
 
 .section .text.traps, "ax"

@@ -79,29 +79,13 @@ unsafe impl Architecture for X86_64 {
     const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
-        smp {
-            fn start_cpu(cpu: u32, stack_end: usize);
-            fn switch_off() -> !;
-        }
-        cpu {
-            fn cpu() -> u32;
-        }
-        apic {
-            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
-        }
-        time {
-            fn now_ns() -> u64;
-            fn set_timer_ns(delay_ns: u64);
-        }
-        user {
-            fn run_user(user: &mut User) -> UserExit;
-        }
-        uart {
-            fn write(byte: u8);
-        }
-        end {
-            fn exit(status: Status) -> !;
-        }
+        smp: start_cpu, switch_off;
+        cpu: cpu;
+        apic: send;
+        time: now_ns, set_timer_ns;
+        user: run_user;
+        uart: write;
+        end: exit;
     }
 
     fn interrupts_masked() -> bool {

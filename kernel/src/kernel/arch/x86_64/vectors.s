@@ -24,22 +24,15 @@ vectors:
   .set vector, vector + 1
 .endr
 
+# Executes an instruction with each of the registers.
+.macro EACH instruction, registers:vararg
+.irp register, \registers
+  \instruction %\register
+.endr
+.endm
+
 .macro PUSH_REGISTERS
-  pushq %rax
-  pushq %rcx
-  pushq %rdx
-  pushq %rbx
-  pushq %rbp
-  pushq %rsi
-  pushq %rdi
-  pushq %r8
-  pushq %r9
-  pushq %r10
-  pushq %r11
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
+  EACH pushq, rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15
   cld
 .endm
 
@@ -59,21 +52,7 @@ trap:
   movq %rsp, %rdi
   # A frame has 22 words, and the CPU has aligned the stack to 16 bytes.
   call {trap_in_kernel}
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %r11
-  popq %r10
-  popq %r9
-  popq %r8
-  popq %rdi
-  popq %rsi
-  popq %rbp
-  popq %rbx
-  popq %rdx
-  popq %rcx
-  popq %rax
+  EACH popq, r15, r14, r13, r12, r11, r10, r9, r8, rdi, rsi, rbp, rbx, rdx, rcx, rax
   addq $16, %rsp
   iretq
 
@@ -85,24 +64,14 @@ trap_from_user:
   movq {frame_bytes}(%rsp), %rsi
   call {trap_from_user}
   addq ${frame_bytes} + 8, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
+  EACH popq, r15, r14, r13, r12, rbx, rbp
   ret
 
 # extern "C" fn enter_user(user: *mut User, interrupt_stack: *mut u64), with interrupts masked.
 # Returns from `trap_from_user`.
 .global enter_user
 enter_user:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
+  EACH pushq, rbp, rbx, r12, r13, r14, r15
   pushq %rdi
   # Seven words and a return address are a multiple of 16, so the CPU does not align the stack.
   movq %rsp, (%rsi)
@@ -134,20 +103,10 @@ enter_user:
 # extern "C" fn switch_stack(from: *mut usize, to: usize)
 .global switch_stack
 switch_stack:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
+  EACH pushq, rbp, rbx, r12, r13, r14, r15
   movq %rsp, (%rdi)
   movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
+  EACH popq, r15, r14, r13, r12, rbx, rbp
   ret
 
 # The first code of a new thread: R12 is its entry, R13 its argument.
