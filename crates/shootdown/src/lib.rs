@@ -236,7 +236,7 @@ pub use path::quarantine::{Horizon, Quarantine};
 pub use path::trace::{CauseCounters, CauseStats};
 pub use state::broadcaster::{Broadcast, Broadcaster, DomainCosts, NoBroadcaster, Reach, Refused};
 pub use state::cpu_state::CpuState;
-pub use state::devices::TooManyDevices;
+pub use state::devices::{DeviceTicket, TooManyDevices};
 pub use state::engine::Shootdown;
 pub use state::engine_cell::EngineCell;
 pub use state::machine::{Entries, Lifetime, Machine, Tagging};

@@ -67,6 +67,16 @@ pub(super) const BUGS: &[Bug] = &[
         cpus: &[use_by_a_device_with_a_tlb, unmap_from_the_device],
         ..Bug::DEFAULT
     },
+    Bug {
+        name: "page-freed-before-the-device-is-done",
+        source: "Xen: XSA-346, CVE-2020-27671",
+        story: "A page is unmapped, and the command to the IOMMU is in its queue. The page is freed \
+                before the IOMMU reports that the command is done, and the device uses it.",
+        finds: uses_stale,
+        words: &["freed"],
+        cpus: &[share_with_a_device, unmap_while_the_queue_is_full],
+        ..Bug::DEFAULT
+    },
 ];
 
 fn unmap_from_the_guest(stage: &Stage) {
@@ -132,11 +142,24 @@ fn use_by_a_device_with_a_tlb(stage: &Stage) {
 fn unmap_from_the_device(stage: &Stage) {
     let frame = stage.unmap(0, 0);
     let root = stage.space(0).root();
-    with_machine(|machine| machine.invalidate_device(root, |page| page == 0, WalkCaches::Keep));
-    if stage.is_fixed() {
-        with_machine(HostileMachine::invalidate_device_tlb);
-    }
+    with_machine(|machine| {
+        let ticket = machine.issue_to_device(root, |page| page == 0, WalkCaches::Keep);
+        machine.complete_on_device(ticket);
+        if stage.is_fixed() {
+            machine.invalidate_device_tlb();
+        }
+    });
     stage.reuse(frame);
+    stage.signal("freed");
+}
+
+fn unmap_while_the_queue_is_full(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    let root = stage.space(0).root();
+    let ticket =
+        with_machine(|machine| machine.issue_to_device(root, |page| page == 0, WalkCaches::Keep));
+    let complete = || with_machine(|machine| machine.complete_on_device(ticket));
+    stage.in_fixed_order(complete, || stage.reuse(frame));
     stage.signal("freed");
 }
 

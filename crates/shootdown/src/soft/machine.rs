@@ -4,6 +4,7 @@ use core::panic::Location;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
+use super::device::device_tag;
 use super::tlb::Tlb;
 use super::{ASLEEP, Answers, Config, Platform, Reclaimed, Site, Soft, WOKEN, guard};
 use crate::base::ids::{CpuId, Root, Tag};
@@ -13,6 +14,7 @@ use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::trace_event::{FlushTrace, WaitTrace};
 use crate::state::cpu_state::CpuState;
+use crate::state::devices::DeviceTicket;
 use crate::state::machine::{Entries, Lifetime, Machine, Tagging};
 use crate::state::space::Space;
 use crate::state::tag::slots::TagSlot;
@@ -86,8 +88,12 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn is_away(&self, cpu: CpuId) -> bool {
         self.config.is_guest && self.cpus[cpu.index()].vcpu.defer_flush(self)
     }
-    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
-        self.invalidate_on_device(space, extents);
+    fn issue_to_devices(&self, space: &Space<Self>, extents: &[Extent]) -> DeviceTicket {
+        self.device.issue(device_tag(space), extents)
+    }
+    fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
+        let is_held = self.config.holds_device && self.device.is_held();
+        !is_held && self.device.complete(ticket)
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.config.broadcast.map(|_| self)

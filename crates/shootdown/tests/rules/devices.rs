@@ -15,6 +15,43 @@ pub(crate) fn flush_under_attached_device<const W: usize>(config: Config) {
     assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
 }
 
+/// Two CPUs flush, and the flush of each covers a page that the device uses.
+pub(crate) fn two_flush_under_device<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    system.engine.attach_device(&system.a).unwrap();
+    for page in [0, 1] {
+        assert_eq!(system.machine().touch_by_device(&system.a, page), Touch::Ok);
+    }
+    let reuse = |system: &System<W>, cpu: &Cpu<'_, W>, page| {
+        finish(system.unmap(cpu, page));
+        system.machine().free(&system.a, page);
+    };
+    system.race(move |system, cpu| reuse(system, cpu, 1), |cpu| reuse(&system, cpu, 0));
+    for page in [0, 1] {
+        assert_ne!(system.machine().touch_by_device(&system.a, page), Touch::Stale);
+    }
+}
+
+/// CPU 0 waits for a device that is busy until the flush of CPU 1 is done, which waits for CPU 0.
+pub(crate) fn flush_while_waiting_for_device<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { holds_device: true, ..config });
+    system.engine.attach_device(&system.a).unwrap();
+    assert_eq!(system.machine().touch_by_device(&system.a, 0), Touch::Ok);
+    switch(&system.cpu(0), &system.b);
+    let flush_and_release = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        system.machine().unmap(&system.b, 1);
+        cpu.pin().flush(&system.b, page_at(1)).wait();
+        system.machine().free(&system.b, 1);
+        system.machine().release_device();
+    };
+    system.race(flush_and_release, |cpu| {
+        system.unmap(cpu, 0).wait();
+        system.machine().free(&system.a, 0);
+        assert_ne!(cpu.touch(1), Touch::Stale);
+    });
+    assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
+}
+
 /// The kernel attaches a device, which then uses the space, while CPU 0 flushes.
 pub(crate) fn attach_while_flushing<const W: usize>(config: Config) {
     let system = System::<W>::new(config);

@@ -337,8 +337,11 @@ rules! {
     RingIfRefused: Step,
     /// A flush of a space that devices use is broadcast even if no CPU is present.
     BroadcastForDevices: Step,
-    /// A flush invalidates on the devices that are attached to the space.
+    /// A flush sends commands to the devices that are attached to the space.
     FlushDevices: Step,
+    /// A flush is done only when the devices have completed its commands. Without: a page is reused
+    /// while a slow device still accesses it.
+    CompleteDevices: Step,
     /// A CPU catches up with a flush that was not broadcast, even if every later flush was.
     KeepGaps: Step,
     /// A broadcast that does not reach every CPU, because it names CPUs or domains, leaves the

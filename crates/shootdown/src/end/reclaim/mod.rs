@@ -252,8 +252,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         for batched in spaces.iter().flatten().filter(|batched| !batched.extents.is_empty()) {
             let (space, extents) =
                 (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
-            let (generation, notified) =
-                self.flush_one_of_several(space, extents, &mut pending.waiting);
+            let (generation, notified) = self.flush_one_of_several(space, extents, &mut pending);
             is_broadcast |= notified != NotifiedBy::Interrupts;
             // A CPU that reclaims in the middle of a page fault may be lazy on the space. Then it
             // catches up when it comes back, with one scan of the log for many batches. A broadcast

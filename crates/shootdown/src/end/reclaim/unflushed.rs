@@ -218,8 +218,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let mut is_broadcast = false;
         for (batched, generation) in unflushed.due() {
             let extents = batched.extents.up_to(self.machine().flush_ceiling());
-            let notified =
-                self.flush_unseen(&batched.space, extents, generation, &mut pending.waiting);
+            let notified = self.flush_unseen(&batched.space, extents, generation, &mut pending);
             is_broadcast |= notified != NotifiedBy::Interrupts;
         }
         self.ring_present(&mut pending);
@@ -239,19 +238,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Does the part of a flush that follows its count, for the CPUs that have not seen
-    /// `generation` since. Adds the CPUs that must be interrupted to `present`. Returns the method
-    /// with which CPUs are notified.
+    /// `generation` since. Adds the CPUs that must be interrupted to `pending`, and devices. Returns
+    /// the method with which CPUs are notified.
     fn flush_unseen(
         &self,
         space: &Space<M>,
         extents: &[Extent],
         generation: u64,
-        present: &mut CpuSet<M::CpuBits>,
+        pending: &mut Pending<'e, M>,
     ) -> NotifiedBy {
         let machine = self.machine();
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents);
+            self.flush_devices(space, extents, pending);
         }
         if self.is_alone(space, &others) {
             self.count_if_local(&others);
@@ -261,10 +260,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let flush = Flush { extents, generation, walkers, cause };
         let scan = self.scan(space, &flush, &mut others);
         others.retain(|cpu| machine.state(cpu).may_use_before(machine, space.id(), generation));
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
+        let elsewhere = &mut pending.elsewhere;
+        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation, elsewhere);
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
-            present.insert_all(&others);
+            pending.waiting.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
         notified

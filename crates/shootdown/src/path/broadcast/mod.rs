@@ -32,7 +32,7 @@ use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
 use crate::parts::phase::Phase;
 use crate::path::notify::NotifiedBy;
-use crate::path::pending::{Issuer, Pending};
+use crate::path::pending::{Elsewhere, Pending};
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
@@ -86,7 +86,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
         let is_later = |it: &M::Broadcaster| !it.capabilities().completes_at_issue;
         if self.local().online.get() && self.machine().broadcaster().is_some_and(is_later) {
-            pending.issuer = Issuer::of(self.id);
+            pending.elsewhere.set_issuer(self.id);
         } else if !self.machine().breaks(Rule::CompleteBroadcasts) {
             self.complete_broadcasts();
         }
@@ -104,7 +104,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
     /// `present`. If it was issued, and not refused, these CPUs must not be rung.
     ///
-    /// `tag` is the space's tag, read after [`Rule::FlushFence`].
+    /// `tag` is the space's tag, read after [`Rule::FlushFence`]. Devices that would have observed a
+    /// broadcast that is refused are added to `elsewhere`.
     #[inline]
     pub(crate) fn try_broadcast(
         &self,
@@ -113,11 +114,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
+        elsewhere: &mut Elsewhere,
     ) -> NotifiedBy {
         let Some(broadcaster) = self.engine.broadcaster() else { return NotifiedBy::Interrupts };
-        self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
+        let notified = self.try_broadcast_by(broadcaster, space, tag, present, extents, generation);
+        notified.unwrap_or_else(|Refused| {
+            self.issue_to_devices(space, extents, elsewhere);
+            NotifiedBy::Interrupts
+        })
     }
 
+    /// # Errors
+    ///
+    /// [`Refused`] if the broadcast was refused, and devices would have observed it.
     #[inline(never)]
     fn try_broadcast_by(
         &self,
@@ -127,12 +136,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> NotifiedBy {
+    ) -> Result<NotifiedBy, Refused> {
         let machine = self.machine();
         // Devices are in no domain.
         let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
-            return NotifiedBy::Interrupts;
+            return Ok(NotifiedBy::Interrupts);
         }
         let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
@@ -148,7 +157,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let count = if is_narrow { 1 } else { operations.unwrap_or(1) as u64 };
         let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
         if chosen == NotifyMethod::Interrupt && !devices {
-            return NotifiedBy::Interrupts;
+            return Ok(NotifiedBy::Interrupts);
         }
         let reaches_all = broadcast.reach != Reach::Targets && !is_narrow;
         let is_whole = operations.is_none() || reaches_all && has_old_gap();
@@ -160,10 +169,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             extents.iter().try_for_each(|&extent| broadcaster.broadcast(present, tag, extent))
         };
         if !self.note_issued(if is_whole { 1 } else { count }, issued) {
-            if devices {
-                machine.invalidate_devices(space, extents);
-            }
-            return NotifiedBy::Interrupts;
+            return if devices { Err(Refused) } else { Ok(NotifiedBy::Interrupts) };
         }
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
@@ -173,7 +179,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 space.note_clean_everywhere(machine, before, generation);
             }
         }
-        if reaches_all { NotifiedBy::BroadcastToAll } else { NotifiedBy::BroadcastToPresent }
+        Ok(if reaches_all { NotifiedBy::BroadcastToAll } else { NotifiedBy::BroadcastToPresent })
     }
 
     /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.

@@ -42,14 +42,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         if has_devices {
             // All extents, because the ceiling is that of CPUs.
-            self.flush_devices(space, all);
+            self.flush_devices(space, all, pending);
         }
         pending.horizon = Horizon::of(space.id(), generation, others.cleared);
     }
 
     /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
-    /// be freed. Adds the CPUs that must be interrupted to `present`. Returns the generation, and
-    /// the method with which CPUs are notified.
+    /// be freed. Adds the CPUs that must be interrupted to `pending`, and devices. Returns the
+    /// generation, and the method with which CPUs are notified.
     ///
     /// This function does not invalidate on this CPU: the caller does so later if the CPU uses the
     /// space. Otherwise the CPU catches up when it returns to the space.
@@ -57,12 +57,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         &self,
         space: &Space<M>,
         extents: &[Extent],
-        present: &mut CpuSet<M::CpuBits>,
+        pending: &mut Pending<'e, M>,
     ) -> (u64, NotifiedBy) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents);
+            self.flush_devices(space, extents, pending);
         }
         let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
@@ -75,10 +75,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return (generation, NotifiedBy::Interrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
+        let elsewhere = &mut pending.elsewhere;
+        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation, elsewhere);
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
-            present.insert_all(&others);
+            pending.waiting.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
         (generation, notified)

@@ -169,7 +169,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
         let notified = if !scan.notifies_leaving || self.is_pinned(space) {
-            self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation)
+            let Pending { waiting, elsewhere, .. } = &mut *pending;
+            self.try_broadcast(space, scan.tag, waiting, extents, generation, elsewhere)
         } else {
             NotifiedBy::Interrupts
         };

@@ -3,7 +3,7 @@
 //! Between the flush and the wait, the caller may drop its locks, send other flushes, and join
 //! them. During that time, the CPUs that were rung invalidate in parallel with this one.
 
-mod issuer;
+mod elsewhere;
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use crate::state::machine::{Machine, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::stall::Turns;
 
-pub(crate) use issuer::Issuer;
+pub(crate) use elsewhere::Elsewhere;
 
 /// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
 /// lines on their way (Intel: line fill buffers), and more requests would wait.
@@ -31,7 +31,7 @@ const PREFETCHED_TICKETS: usize = 10;
 /// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
 /// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
 ///
-/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
+/// The size is nine words and a bit per CPU: 88 bytes up to 64 CPUs, 584 bytes for 4096. To wait
 /// for it does not copy it.
 #[must_use = "pages that the flush covered must not be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
@@ -41,8 +41,8 @@ pub struct Pending<'e, M: Machine> {
     /// The round that the first CPU of `waiting` must have ended. Taken when that CPU becomes the
     /// first.
     ticket: Option<Ticket>,
-    /// The CPU that has issued a broadcast and not yet completed it.
-    pub(crate) issuer: Issuer,
+    /// The CPU that has issued a broadcast and not yet completed it, and the devices that have not.
+    pub(crate) elsewhere: Elsewhere,
     /// The cause of the flush. Initialised only if the machine [traces](Machine::TRACES).
     cause: MaybeUninit<FlushCause>,
     pub(crate) horizon: Horizon,
@@ -56,7 +56,7 @@ impl<'e, M: Machine> Pending<'e, M> {
             engine,
             waiting: CpuSet::new(),
             ticket: None,
-            issuer: Issuer::NONE,
+            elsewhere: Elsewhere::NOTHING,
             cause: if M::TRACES {
                 MaybeUninit::new(FlushCause::Unnamed)
             } else {
@@ -66,7 +66,8 @@ impl<'e, M: Machine> Pending<'e, M> {
         }
     }
 
-    /// Waits until every CPU that was rung has answered.
+    /// Waits until every CPU that was rung has answered, and every
+    /// [device](crate::Shootdown::attach_device) has dropped what the flush covers.
     ///
     /// You may wait on any CPU, with the flush interrupt masked or not:
     ///
@@ -90,7 +91,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// assertions [reports](Machine::report_stall) a wait of some seconds.
     #[inline]
     pub fn wait(&mut self) {
-        if !self.waiting.is_empty() || self.issuer.is_some() {
+        if !self.waiting.is_empty() || self.elsewhere.is_some() {
             self.wait_slow();
         }
     }
@@ -124,7 +125,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Does not answer this CPU's own bell.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        self.complete_broadcast();
+        if self.elsewhere.is_some() && !self.poll_elsewhere() {
+            return false;
+        }
         let mut prefetched = 0;
         while let Some(cpu) = self.waiting.first() {
             if !self.has_answered(cpu) {
@@ -145,7 +148,8 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     /// As [`poll`](Self::poll). If the flush is not done, one of the CPUs in
     /// [`waiting`](Self::waiting) calls [`Machine::wake_waiters`] when it has answered; then call
-    /// this again. The caller can sleep until then.
+    /// this again. The caller can sleep until then. While devices are not done, [their
+    /// driver](Machine::devices_are_done) must wake the caller instead.
     ///
     /// Before each call, put the caller where `wake_waiters` finds it: no wake-up is lost then.
     ///
@@ -167,6 +171,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// ```
     pub fn poll_or_wake(&mut self) -> bool {
         while !self.poll() {
+            if self.elsewhere.is_some() {
+                return false;
+            }
             let Some(cpu) = self.waiting.first() else { break };
             let machine = &self.engine.machine;
             if machine.state(cpu).bell.request_wake(machine) {
@@ -194,22 +201,26 @@ impl<'e, M: Machine> Pending<'e, M> {
         }
     }
 
-    /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
+    /// Adds the CPUs, the broadcast and the devices of `other`: this flush is done when both are
+    /// done.
     ///
     /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
     /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
-        if !self.issuer.is_some() {
-            self.issuer = other.issuer;
-        } else if self.issuer != other.issuer {
+        match (self.elsewhere.issuer(), other.elsewhere.issuer()) {
+            (None, Some(issuer)) => self.elsewhere.set_issuer(issuer),
             // There is room for one issuer only.
-            other.complete_broadcast();
+            (Some(issuer), Some(second)) if issuer != second => other.complete_broadcast(),
+            _ => {}
+        }
+        if let Some(ticket) = other.elsewhere.devices() {
+            self.elsewhere.add_devices(ticket);
         }
         self.waiting.insert_all(&other.waiting);
         // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
         self.ticket = None;
         other.waiting.clear();
-        other.issuer = Issuer::NONE;
+        other.elsewhere = Elsewhere::NOTHING;
     }
 
     /// Records the cause of the flush.
@@ -266,15 +277,31 @@ impl<'e, M: Machine> Pending<'e, M> {
         WaitOnce(self).0.wait_until_done();
     }
 
+    /// Completes the broadcast, and asks the devices once. Returns `true` if they are done.
+    #[inline(never)]
+    fn poll_elsewhere(&mut self) -> bool {
+        self.complete_broadcast();
+        let machine = &self.engine.machine;
+        let Some(ticket) = self.elsewhere.devices() else { return true };
+        // Pairs with the issue of `ticket`. Without: the caller reuses a page that a device, which
+        // has its command and has not acted on it, still reads and writes.
+        let is_done = machine.breaks(Rule::CompleteDevices) || machine.devices_are_done(ticket);
+        if is_done {
+            self.elsewhere.remove_devices();
+        }
+        is_done
+    }
+
     #[inline]
     fn wait_until_done(&mut self) {
-        self.complete_broadcast();
-        if self.waiting.is_empty() {
+        let is_done = !self.elsewhere.is_some() || self.poll_elsewhere();
+        if is_done && self.waiting.is_empty() {
             // Only a broadcast was waited for: the bell's line is not written.
             return;
         }
         let machine = &self.engine.machine;
-        let broadcaster = self.engine.broadcaster();
+        // A wait for devices does not measure the time that CPUs take to answer.
+        let broadcaster = self.engine.broadcaster().filter(|_| is_done);
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
         let traced_ns = if M::TRACES { machine.trace_clock_ns() } else { 0 };
@@ -327,7 +354,7 @@ struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
 impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
     fn drop(&mut self) {
         self.0.waiting.clear();
-        self.0.issuer = Issuer::NONE;
+        self.0.elsewhere = Elsewhere::NOTHING;
     }
 }
 
