@@ -45,6 +45,7 @@ use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::NotifiedBy;
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
+use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -247,12 +248,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let _operation = self.begin();
         let (machine, began_ns) = (self.machine(), self.begin_trace());
         let mut pending = Pending::done(self.engine);
-        let mut is_broadcast = false;
+        let (mut is_broadcast, mut devices) = (false, DeviceTicket::DONE);
         let mut own_part = None;
         for batched in spaces.iter().flatten().filter(|batched| !batched.extents.is_empty()) {
             let (space, extents) =
                 (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
-            let (generation, notified) = self.flush_one_of_several(space, extents, &mut pending);
+            let (generation, notified) =
+                self.flush_one_of_several(space, extents, &mut pending.waiting, &mut devices);
             is_broadcast |= notified != NotifiedBy::Interrupts;
             // A CPU that reclaims in the middle of a page fault may be lazy on the space. Then it
             // catches up when it comes back, with one scan of the log for many batches. A broadcast
@@ -263,6 +265,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 own_part = Some((space, extents, generation));
             }
         }
+        pending.add_devices(devices);
         self.ring_present(&mut pending);
         if is_broadcast {
             self.await_broadcast(&mut pending);

@@ -24,7 +24,9 @@ use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::{Flush, NotifiedBy, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
+use crate::state::broadcaster::Refused;
 use crate::state::cpu_state::CpuState;
+use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -215,12 +217,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let _operation = self.begin();
         let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
-        let mut is_broadcast = false;
+        let (mut is_broadcast, mut devices) = (false, DeviceTicket::DONE);
         for (batched, generation) in unflushed.due() {
             let extents = batched.extents.up_to(self.machine().flush_ceiling());
-            let notified = self.flush_unseen(&batched.space, extents, generation, &mut pending);
+            let waiting = &mut pending.waiting;
+            let notified =
+                self.flush_unseen(&batched.space, extents, generation, waiting, &mut devices);
             is_broadcast |= notified != NotifiedBy::Interrupts;
         }
+        pending.add_devices(devices);
         self.ring_present(&mut pending);
         if is_broadcast {
             self.await_broadcast(&mut pending);
@@ -238,19 +243,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Does the part of a flush that follows its count, for the CPUs that have not seen
-    /// `generation` since. Adds the CPUs that must be interrupted to `pending`, and devices. Returns
-    /// the method with which CPUs are notified.
+    /// `generation` since. Adds the CPUs that must be interrupted to `present`, and raises `devices` to
+    /// the ticket of commands to devices. Returns the method with which CPUs are notified.
     fn flush_unseen(
         &self,
         space: &Space<M>,
         extents: &[Extent],
         generation: u64,
-        pending: &mut Pending<'e, M>,
+        present: &mut CpuSet<M::CpuBits>,
+        devices: &mut DeviceTicket,
     ) -> NotifiedBy {
         let machine = self.machine();
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents, pending);
+            *devices = self.flush_devices(space, extents).max(*devices);
         }
         if self.is_alone(space, &others) {
             self.count_if_local(&others);
@@ -260,11 +266,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let flush = Flush { extents, generation, walkers, cause };
         let scan = self.scan(space, &flush, &mut others);
         others.retain(|cpu| machine.state(cpu).may_use_before(machine, space.id(), generation));
-        let elsewhere = &mut pending.elsewhere;
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation, elsewhere);
+        let notified = self
+            .try_broadcast(space, scan.tag, &others, extents, generation)
+            .unwrap_or_else(|Refused| self.notify_refused(space, extents, devices));
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
-            pending.waiting.insert_all(&others);
+            present.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
         notified

@@ -32,8 +32,9 @@ use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
 use crate::parts::phase::Phase;
 use crate::path::notify::NotifiedBy;
-use crate::path::pending::{Elsewhere, Pending};
+use crate::path::pending::Pending;
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
+use crate::state::devices::DeviceTicket;
 use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
@@ -86,7 +87,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
         let is_later = |it: &M::Broadcaster| !it.capabilities().completes_at_issue;
         if self.local().online.get() && self.machine().broadcaster().is_some_and(is_later) {
-            pending.elsewhere.set_issuer(self.id);
+            pending.set_issuer(self.id);
         } else if !self.machine().breaks(Rule::CompleteBroadcasts) {
             self.complete_broadcasts();
         }
@@ -104,8 +105,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
     /// `present`. If it was issued, and not refused, these CPUs must not be rung.
     ///
-    /// `tag` is the space's tag, read after [`Rule::FlushFence`]. Devices that would have observed a
-    /// broadcast that is refused are added to `elsewhere`.
+    /// `tag` is the space's tag, read after [`Rule::FlushFence`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if the broadcast was refused, and devices would have observed it: then
+    /// [`notify_refused`](Self::notify_refused).
     #[inline]
     pub(crate) fn try_broadcast(
         &self,
@@ -114,19 +119,26 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-        elsewhere: &mut Elsewhere,
-    ) -> NotifiedBy {
-        let Some(broadcaster) = self.engine.broadcaster() else { return NotifiedBy::Interrupts };
-        let notified = self.try_broadcast_by(broadcaster, space, tag, present, extents, generation);
-        notified.unwrap_or_else(|Refused| {
-            self.issue_to_devices(space, extents, elsewhere);
-            NotifiedBy::Interrupts
-        })
+    ) -> Result<NotifiedBy, Refused> {
+        let Some(broadcaster) = self.engine.broadcaster() else {
+            return Ok(NotifiedBy::Interrupts);
+        };
+        self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
     }
 
-    /// # Errors
-    ///
-    /// [`Refused`] if the broadcast was refused, and devices would have observed it.
+    /// Sends commands to the devices that a refused broadcast did not reach, and raises `devices`
+    /// to their ticket.
+    #[cold]
+    pub(crate) fn notify_refused(
+        &self,
+        space: &Space<M>,
+        extents: &[Extent],
+        devices: &mut DeviceTicket,
+    ) -> NotifiedBy {
+        *devices = self.issue_to_devices(space, extents).max(*devices);
+        NotifiedBy::Interrupts
+    }
+
     #[inline(never)]
     fn try_broadcast_by(
         &self,

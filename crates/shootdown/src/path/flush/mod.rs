@@ -239,7 +239,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.flush_among_others(space, extent, generation, walkers, pending)
         };
         // The CPUs that were interrupted invalidate at the same time.
-        self.flush_devices(space, &[extent], pending);
+        pending.add_devices(self.flush_devices(space, &[extent]));
         cleared
     }
 

@@ -7,6 +7,8 @@ use crate::parts::flush_log::Cause;
 use crate::path::notify::{Flush, NotifiedBy, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
+use crate::state::broadcaster::Refused;
+use crate::state::devices::DeviceTicket;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -42,14 +44,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         if has_devices {
             // All extents, because the ceiling is that of CPUs.
-            self.flush_devices(space, all, pending);
+            pending.add_devices(self.flush_devices(space, all));
         }
         pending.horizon = Horizon::of(space.id(), generation, others.cleared);
     }
 
     /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
-    /// be freed. Adds the CPUs that must be interrupted to `pending`, and devices. Returns the
-    /// generation, and the method with which CPUs are notified.
+    /// be freed. Adds the CPUs that must be interrupted to `present`. Raises `devices` to the
+    /// ticket of commands to devices.
     ///
     /// This function does not invalidate on this CPU: the caller does so later if the CPU uses the
     /// space. Otherwise the CPU catches up when it returns to the space.
@@ -57,12 +59,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         &self,
         space: &Space<M>,
         extents: &[Extent],
-        pending: &mut Pending<'e, M>,
+        present: &mut CpuSet<M::CpuBits>,
+        devices: &mut DeviceTicket,
     ) -> (u64, NotifiedBy) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents, pending);
+            *devices = self.flush_devices(space, extents).max(*devices);
         }
         let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
@@ -75,11 +78,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return (generation, NotifiedBy::Interrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
-        let elsewhere = &mut pending.elsewhere;
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation, elsewhere);
+        let notified = self
+            .try_broadcast(space, scan.tag, &others, extents, generation)
+            .unwrap_or_else(|Refused| self.notify_refused(space, extents, devices));
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
-            pending.waiting.insert_all(&others);
+            present.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
         (generation, notified)

@@ -7,10 +7,10 @@ mod elsewhere;
 
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::num::NonZeroU64;
 
 use crate::base::ids::CpuId;
 use crate::base::rules::Rule;
-use crate::parts::bell::Ticket;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::trace_event::{FlushCause, WaitTrace};
 use crate::path::quarantine::Horizon;
@@ -20,7 +20,7 @@ use crate::state::machine::{Machine, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::stall::Turns;
 
-pub(crate) use elsewhere::Elsewhere;
+use elsewhere::Elsewhere;
 
 /// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
 /// lines on their way (Intel: line fill buffers), and more requests would wait.
@@ -31,18 +31,17 @@ const PREFETCHED_TICKETS: usize = 10;
 /// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
 /// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
 ///
-/// The size is nine words and a bit per CPU: 88 bytes up to 64 CPUs, 584 bytes for 4096. To wait
+/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
 /// for it does not copy it.
 #[must_use = "pages that the flush covered must not be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
     /// The CPUs that were rung, and whose answer this waiter has not yet observed.
     pub(crate) waiting: CpuSet<M::CpuBits>,
-    /// The round that the first CPU of `waiting` must have ended. Taken when that CPU becomes the
-    /// first.
-    ticket: Option<Ticket>,
-    /// The CPU that has issued a broadcast and not yet completed it, and the devices that have not.
-    pub(crate) elsewhere: Elsewhere,
+    /// While there are devices to wait for, their ticket. Otherwise the round that the first CPU of
+    /// `waiting` must have ended, taken when that CPU becomes the first.
+    ticket: Option<NonZeroU64>,
+    elsewhere: Elsewhere,
     /// The cause of the flush. Initialised only if the machine [traces](Machine::TRACES).
     cause: MaybeUninit<FlushCause>,
     pub(crate) horizon: Horizon,
@@ -134,7 +133,7 @@ impl<'e, M: Machine> Pending<'e, M> {
                 return false;
             }
             self.waiting.remove(cpu);
-            self.ticket = None;
+            self.set_bell_ticket(None);
             if M::PREFETCHES {
                 if prefetched == 0 {
                     self.prefetch_tickets();
@@ -180,7 +179,7 @@ impl<'e, M: Machine> Pending<'e, M> {
                 return false;
             }
             // The CPU has left its bell since the poll, so a new ticket shows that it has answered.
-            self.ticket = None;
+            self.set_bell_ticket(None);
         }
         true
     }
@@ -207,18 +206,18 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
     /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
-        match (self.elsewhere.issuer(), other.elsewhere.issuer()) {
-            (None, Some(issuer)) => self.elsewhere.set_issuer(issuer),
+        match (self.issuer(), other.issuer()) {
+            (None, Some(issuer)) => self.set_issuer(issuer),
             // There is room for one issuer only.
             (Some(issuer), Some(second)) if issuer != second => other.complete_broadcast(),
             _ => {}
         }
-        if let Some(ticket) = other.elsewhere.devices() {
-            self.elsewhere.add_devices(ticket);
-        }
         self.waiting.insert_all(&other.waiting);
         // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
-        self.ticket = None;
+        self.forget_bell_ticket();
+        if let Some(ticket) = other.devices() {
+            self.add_devices(ticket);
+        }
         other.waiting.clear();
         other.elsewhere = Elsewhere::NOTHING;
     }
@@ -245,7 +244,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Adds `cpu`, which was rung, to the CPUs to wait for.
     pub(crate) fn wait_for(&mut self, cpu: CpuId) {
         self.waiting.insert(cpu);
-        self.ticket = None;
+        self.forget_bell_ticket();
     }
 
     /// The pin guard of the CPU on which the wait runs. The flush interrupt must be masked.
@@ -282,12 +281,12 @@ impl<'e, M: Machine> Pending<'e, M> {
     fn poll_elsewhere(&mut self) -> bool {
         self.complete_broadcast();
         let machine = &self.engine.machine;
-        let Some(ticket) = self.elsewhere.devices() else { return true };
+        let Some(ticket) = self.devices() else { return true };
         // Pairs with the issue of `ticket`. Without: the caller reuses a page that a device, which
         // has its command and has not acted on it, still reads and writes.
         let is_done = machine.breaks(Rule::CompleteDevices) || machine.devices_are_done(ticket);
         if is_done {
-            self.elsewhere.remove_devices();
+            self.remove_devices();
         }
         is_done
     }
@@ -340,10 +339,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     fn has_answered(&mut self, cpu: CpuId) -> bool {
         let machine = &self.engine.machine;
         let bell = &machine.state(cpu).bell;
-        if self.ticket.is_none() {
-            self.ticket = bell.ticket(machine);
-        }
-        self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
+        let ticket = self.bell_ticket().or_else(|| bell.ticket(machine));
+        self.set_bell_ticket(ticket);
+        ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
     }
 }
 
