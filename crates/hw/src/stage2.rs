@@ -9,12 +9,12 @@
 //! A TLB holds three kinds of entries of a guest: of stage 1 (the guest's own tables), of stage 2,
 //! and of both combined. They have two names:
 //!
-//! | | a guest's name: stage 2, and combined | a virtual CPU's name: stage 1, and combined |
+//! | | a guest's: stage 2, and combined | a virtual CPU's: stage 1, and combined |
 //! |---|---|---|
-//! | [AArch64](crate::aarch64::Stage2) | VMID: `IPAS2E1` then `VMALLE1`, `VMALLS12E1` | the loaded VMID: `VMALLE1` |
-//! | [Intel](crate::x86_64::guest::Ept) | EPTP: `INVEPT` | VPID: `INVVPID` |
-//! | [AMD](crate::x86_64::guest::Npt) | ASID: `TLB_CONTROL` of the next `VMRUN` | the same ASID: the same |
-//! | [RISC-V](crate::riscv64::Stage2) | VMID: `HFENCE.GVMA` | the loaded VMID: `HFENCE.VVMA` |
+//! | AArch64: `aarch64::Stage2` | VMID: `IPAS2E1`, then `VMALLE1` | the loaded VMID: `VMALLE1` |
+//! | Intel: `x86_64::guest::Ept` | EPTP: `INVEPT` | VPID: `INVVPID` |
+//! | AMD: `x86_64::guest::Npt` | ASID: `TLB_CONTROL` of `VMRUN` | the same ASID |
+//! | RISC-V: `riscv64::Stage2` | VMID: `HFENCE.GVMA` | the loaded VMID: `HFENCE.VVMA` |
 //!
 //! The methods of [`Processor`] act on the first name: a flush of guest memory drops the entries of
 //! stage 2 and whatever was combined from them, on every CPU. The second name is for a guest's own

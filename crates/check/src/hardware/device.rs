@@ -1,29 +1,8 @@
 //! The device: a TLB after those of the CPUs, and the queue of its commands.
 
-use super::{Hardware, HardwareCpu, Overwritten, Violation};
+use super::invalidation::{Command, DeviceQueue};
+use super::{Hardware, HardwareCpu, Violation};
 use crate::memory::Memory;
-
-/// The commands that the device has not completed. It may act on a command as late as when a CPU
-/// finds that the command is complete.
-#[derive(Debug, Default, Hash)]
-pub(super) struct DeviceQueue {
-    commands: Vec<Command>,
-    /// Number of commands so far, which is the ticket of the last one.
-    issued: u64,
-}
-
-/// A command to invalidate pages of a root, one bit each, and the cached pointers to tables if
-/// `upper` is set.
-#[derive(Debug, Hash)]
-struct Command {
-    ticket: u64,
-    root: usize,
-    pages: u64,
-    upper: bool,
-    issuer: usize,
-    /// The entries that its issuer had overwritten and not published when it issued the command.
-    unpublished: Vec<Overwritten>,
-}
 
 impl Hardware {
     /// Returns `true` if a device is attached.
@@ -43,6 +22,11 @@ impl Hardware {
         let device = &mut self.cpus[number];
         (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
         self.fill(memory, number)
+    }
+
+    /// The ticket of the next command.
+    pub(crate) const fn next_command(&self) -> u64 {
+        self.device_queue.issued + 1
     }
 
     /// Puts a command of `issuer` into the queue of the device. Returns its ticket.

@@ -25,13 +25,12 @@ use std::hash::{Hash, Hasher};
 use crate::memory::Memory;
 use crate::profile::{LoadsWithoutTags, Profile, Stages, UpperLevels};
 
-use self::device::DeviceQueue;
 pub use self::entry::Entry;
 pub(crate) use self::errata::Completion;
 use self::in_flight::InFlight;
 pub use self::in_flight::{AccessTiming, Moment, Translation};
 pub use self::invalidation::Reach;
-pub(crate) use self::invalidation::{Invalidation, What};
+pub(crate) use self::invalidation::{DeviceQueue, Invalidation, What};
 use self::unpublished::Overwritten;
 pub use self::violation::Violation;
 use self::violation::page_name;

@@ -48,7 +48,10 @@ impl HostileMachine {
     ) -> u64 {
         let (pages, is_upper) = (as_bits(pages), upper == WalkCaches::Invalidate);
         let mut ticket = 0;
-        let text = || format!("sends the device a command to invalidate on space {root}");
+        let text = || {
+            let next = self.hardware.borrow().next_command();
+            format!("sends the device command {next}, to invalidate on space {root}")
+        };
         self.hardware_step(text, |hardware, _, cpu| {
             ticket = hardware.issue_to_device(cpu, root, pages, is_upper);
             None

@@ -5,18 +5,18 @@
 //!
 //! | instruction | drops |
 //! |---|---|
-//! | `HFENCE.GVMA` address, VMID | the leaves of the second stage at a guest physical address, and combined entries that they are part of |
-//! | `HFENCE.GVMA` all, VMID | all entries of the second stage of a guest, and combined ones |
-//! | `HFENCE.VVMA` all, all | the entries of the first stage under the VMID *that is loaded*, and combined ones |
+//! | `HFENCE.GVMA` address, VMID | stage 2: leaves at a guest physical address; combined |
+//! | `HFENCE.GVMA` all, VMID | stage 2: all of a guest; combined |
+//! | `HFENCE.VVMA` all, all | stage 1: all under the VMID *that is loaded*; combined |
 //!
 //! - A hart that caches combined entries drops them by `HFENCE.GVMA`: "any entry whose guest
 //!   virtual address maps to a guest physical address that matches" (manual, "Hypervisor
-//!   Memory-Management Fence Instructions"). So no second instruction follows, as on Arm. Most harts
-//!   drop all of the VMID instead.
-//! - `HFENCE.GVMA` "need not flush" a cache of the first stage alone. Where a VMID gets a new guest,
-//!   this cache must be dropped under the VMID, which is loaded with an empty table for that. A
-//!   VMID can be named only in this way, so the number of VMIDs in use is small: when all are
-//!   dropped at a rollover, each is loaded once.
+//!   Memory-Management Fence Instructions"). So no second instruction follows, unlike on Arm. Most
+//!   harts drop all of the VMID instead.
+//! - `HFENCE.GVMA` "need not flush" a cache of the first stage alone. Where a VMID gets a new
+//!   guest, this cache must be dropped under the VMID, which is loaded with an empty table for
+//!   that. A VMID can be named only in this way, so the number of VMIDs in use is small: when all
+//!   are dropped at a rollover, each is loaded once.
 //! - The address is shifted right by two bits, because guest physical addresses have 41 to 59 bits.
 //! - With an address, leaves alone are dropped. An extent that frees tables drops the guest.
 //!
@@ -60,8 +60,8 @@ pub struct Stage2 {
 
 impl Stage2 {
     /// The second stage of a processor whose own pages `common` drops. `mode` is the format of
-    /// guests' tables, `vmid_bits` the number of bits of a VMID that all harts have, and `empty` the
-    /// root of an empty table.
+    /// guests' tables, `vmid_bits` the number of bits of a VMID that all harts have, and `empty`
+    /// the root of an empty table.
     ///
     /// # Safety
     ///

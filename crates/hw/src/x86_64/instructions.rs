@@ -7,8 +7,8 @@ use core::arch::x86_64::__cpuid;
 
 use crate::errata::Workarounds;
 use crate::x86_64::features::Features;
-use crate::x86_64::guest::{Invept, Invvpid};
 use crate::x86_64::identity::{Registers, Source};
+use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::invlpgb;
 
 /// CR4: global pages stay cached when a root is loaded.

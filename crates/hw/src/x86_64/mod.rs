@@ -32,6 +32,7 @@ mod identity;
 #[cfg_attr(test, allow(dead_code, reason = "tests record privileged instructions: see `recorded`"))]
 mod instructions;
 pub mod hyperv;
+pub mod invept;
 pub mod invlpgb;
 pub mod kvm;
 #[cfg(any(target_arch = "x86_64", test))]

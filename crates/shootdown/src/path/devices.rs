@@ -2,9 +2,9 @@
 
 use core::slice;
 
+use crate::base::ids::DeviceTicket;
 use crate::base::rules::Rule;
 use crate::parts::extent::Extent;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;

@@ -13,10 +13,10 @@ use std::vec::Vec;
 use super::broadcasts::{Broadcasts, Invalidation};
 use super::tlb::{Tlb, Touch};
 use super::{Platform, Soft, guard};
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::Tag;
 use crate::base::memory::Word;
 use crate::parts::extent::Extent;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::Entries;
 #[expect(unused_imports, reason = "the documentation links to it")]
 use crate::state::machine::Machine;

@@ -1,7 +1,12 @@
 //! Programs about a device that has a TLB of its own.
 
-use shootdown::ExtentSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::sync::Mutex;
+use loom::sync::atomic::AtomicBool;
 use shootdown::soft::{Config, Touch};
+use shootdown::{ExtentSet, PrimaryChanges};
 
 use crate::system::{Cpu, System, finish, page_at, switch};
 
@@ -30,6 +35,33 @@ pub(crate) fn two_flush_under_device<const W: usize>(config: Config) {
     for page in [0, 1] {
         assert_ne!(system.machine().touch_by_device(&system.a, page), Touch::Stale);
     }
+}
+
+/// A secondary table has a fault while CPU 0 unmaps the primary entry. In the end, it has no entry.
+pub(crate) fn fault_while_primary_changes<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    let changes = Arc::new(PrimaryChanges::default());
+    let primary = Arc::new(AtomicBool::new(true));
+    // Mapped, as the primary entry is.
+    let secondary = Arc::new(Mutex::new(true));
+    let of_fault = (Arc::clone(&changes), Arc::clone(&primary), Arc::clone(&secondary));
+    let fault = move |system: &System<W>, _: &Cpu<'_, W>| {
+        let (changes, primary, secondary) = of_fault;
+        let Some(fault) = changes.begin_fault(system.machine()) else { return };
+        let found = primary.load(Relaxed);
+        let mut entry = secondary.lock().unwrap();
+        if found && changes.may_install(system.machine(), fault) {
+            *entry = true;
+        }
+    };
+    system.race(fault, |_| {
+        let change = changes.start(system.machine());
+        *secondary.lock().unwrap() = false;
+        primary.store(false, Relaxed);
+        drop(change);
+    });
+    // An entry would be that of a freed page.
+    assert!(!*secondary.lock().unwrap());
 }
 
 /// CPU 0 waits for a device that is busy until the flush of CPU 1 is done, which waits for CPU 0.

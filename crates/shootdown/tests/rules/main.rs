@@ -155,6 +155,8 @@ programs_against! {
     AttachFence => attach_while_flushing,
     DetachRelease => detach_while_flushing,
     FlushDevices | CompleteDevices => flush_under_attached_device,
+    RefuseDuringChange | RecheckChange => fault_while_primary_changes,
+    EndChangeRelease | BeginFaultAcquire => fault_while_primary_changes,
     RingIfRefused => refused_broadcast,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,

@@ -7,8 +7,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{Root, Tag};
 
-use super::npt::TlbControl;
-
 /// The root and the tag of the guest that is entered next on a CPU, and the flushes that its entry
 /// must do. Only its own CPU accesses it.
 #[derive(Debug, Default)]
@@ -28,6 +26,19 @@ pub struct NestedEntry {
     pub asid: u32,
     /// `TLB_CONTROL` (offset 0x58, bits 39:32).
     pub control: TlbControl,
+}
+
+/// `TLB_CONTROL` of a VMCB (APM, "TLB Control").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TlbControl {
+    /// Drops nothing.
+    Keep = 0,
+    /// Drops all entries of all ASIDs.
+    Everything = 1,
+    /// Drops all entries of the guest's ASID. Needs
+    /// [`NptFeatures::flushes_by_asid`](super::NptFeatures::flushes_by_asid).
+    ThisGuest = 3,
 }
 
 /// The hypervisor's [`GuestEntry`] of each CPU.

@@ -11,50 +11,11 @@ use super::entry::GuestEntries;
 use crate::errata::Workarounds;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
+use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::processor::X86_64;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
 use crate::{Processor, Stage2, VcpuNames, forward};
-
-/// The operands of `INVEPT` (SDM, "INVEPT"): the type, and the EPTP of the descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invept {
-    /// The register operand.
-    pub kind: u64,
-    /// The memory operand.
-    pub descriptor: [u64; 2],
-}
-
-impl Invept {
-    /// Drops the mappings of one EPTP.
-    #[must_use]
-    pub const fn single(eptp: u64) -> Self {
-        Self { kind: 1, descriptor: [eptp, 0] }
-    }
-
-    /// Drops the mappings of every EPTP.
-    pub const ALL: Self = Self { kind: 2, descriptor: [0, 0] };
-}
-
-/// The operands of `INVVPID` (SDM, "INVVPID"): the type, and the VPID of the descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invvpid {
-    /// The register operand.
-    pub kind: u64,
-    /// The memory operand: the VPID in bits 15:0, and an address in bits 127:64.
-    pub descriptor: [u64; 2],
-}
-
-impl Invvpid {
-    /// Drops the mappings of one VPID, which is not 0.
-    #[must_use]
-    pub const fn single(vpid: u16) -> Self {
-        Self { kind: 1, descriptor: [vpid as u64, 0] }
-    }
-
-    /// Drops the mappings of every VPID except 0.
-    pub const ALL: Self = Self { kind: 2, descriptor: [0, 0] };
-}
 
 /// The features of extended page tables, from `IA32_VMX_EPT_VPID_CAP` (SDM 3D, appendix "VPID and
 /// EPT Capabilities").
@@ -99,9 +60,9 @@ impl EptFeatures {
     /// number of levels minus 1 in bits 5:3, marks in bit 6.
     #[must_use]
     pub const fn pointer(self, root: Root) -> u64 {
-        const WRITE_BACK_TYPE: u64 = 6;
+        let write_back = 6;
         let marks = if self.marks_writes { 1 << 6 } else { 0 };
-        root.0 | WRITE_BACK_TYPE | (self.levels as u64 - 1) << 3 | marks
+        root.0 | write_back | (self.levels as u64 - 1) << 3 | marks
     }
 }
 

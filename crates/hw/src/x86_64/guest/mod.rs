@@ -6,11 +6,11 @@
 //!
 //! | instruction | drops on this CPU |
 //! |---|---|
-//! | `INVEPT` 1, one EPTP | guest-physical and combined mappings of the EPTP, under every VPID and PCID |
+//! | `INVEPT` 1, one EPTP | guest-physical and combined mappings of the EPTP, of every VPID, PCID |
 //! | `INVEPT` 2, all | guest-physical and combined mappings of every EPTP |
-//! | `INVVPID` 1, one VPID | linear and combined mappings of the VPID, under every PCID and EPTP, global ones too |
+//! | `INVVPID` 1, one VPID | linear and combined mappings of the VPID, of every PCID, global too |
 //! | `INVVPID` 2, all | linear and combined mappings of every VPID except 0 |
-//! | `VMRUN`, `TLB_CONTROL` 3 | everything of the guest's ASID: combined and nested mappings, global ones too |
+//! | `VMRUN`, `TLB_CONTROL` 3 | combined and nested mappings of the guest's ASID, global too |
 //! | `VMRUN`, `TLB_CONTROL` 1 | everything of every ASID, the host's too |
 //!
 //! (SDM, "Operations that Invalidate Cached Mappings"; APM, "TLB Control".) No instruction drops
@@ -51,6 +51,6 @@ mod entry;
 mod ept;
 mod npt;
 
-pub use entry::{GuestEntries, GuestEntry, NestedEntry};
-pub use ept::{Ept, EptFeatures, Invept, Invvpid};
-pub use npt::{Npt, NptFeatures, TlbControl};
+pub use entry::{GuestEntries, GuestEntry, NestedEntry, TlbControl};
+pub use ept::{Ept, EptFeatures};
+pub use npt::{Npt, NptFeatures};

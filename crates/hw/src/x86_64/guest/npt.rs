@@ -12,18 +12,6 @@ use crate::x86_64::identity::Source;
 use crate::x86_64::processor::X86_64;
 use crate::{Processor, Stage2, VcpuNames, forward};
 
-/// `TLB_CONTROL` of a VMCB (APM, "TLB Control").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TlbControl {
-    /// Drops nothing.
-    Keep = 0,
-    /// Drops all entries of all ASIDs.
-    Everything = 1,
-    /// Drops all entries of the guest's ASID. Needs [`NptFeatures::flushes_by_asid`].
-    ThisGuest = 3,
-}
-
 /// The features of nested paging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NptFeatures {
@@ -62,8 +50,8 @@ impl NptFeatures {
     }
 }
 
-/// Number of guests whose entries a CPU keeps: eight virtual CPUs that take turns on a CPU are many,
-/// and a switch searches the slots.
+/// Number of guests whose entries a CPU keeps. More seldom take turns on a CPU, and a switch
+/// searches the slots.
 const TAGS: usize = 8;
 
 /// An AMD processor whose spaces are guests.

@@ -235,12 +235,14 @@ fn run_guest<P: Stage2>(processor: P, mut observe: impl FnMut(&str, &P, Vec<Step
         });
         observe(what, steps);
     };
-    // SAFETY: as above. The guest outlives its use, and does not move.
-    let enter = || unsafe { engine.pin().switch(&guest) };
-    steps_of(|| unsafe { engine.pin() }.online());
+    // SAFETY: as above.
+    let pin = || unsafe { engine.pin() };
+    // SAFETY: the guest outlives its use, and does not move.
+    let enter = || unsafe { pin().switch(&guest) };
+    steps_of(|| pin().online());
     steps_of(enter);
     flush(0x5000, "loaded");
-    steps_of(|| unsafe { engine.pin() }.leave_space());
+    steps_of(|| pin().leave_space());
     flush(0x6000, "left");
     let steps = steps_of(enter);
     observe("entered again", steps);
@@ -260,11 +262,11 @@ fn engine_runs_guests_of_intel_as_spaces() {
 fn engine_runs_guests_of_amd_as_spaces() {
     run_guest(npt(NPT), |what, processor, _| {
         let entry = processor.entries().of_this_cpu();
-        if what != "left" {
+        if what == "left" {
+            assert_eq!(entry.root(), 0);
+        } else {
             let NestedEntry { root, control, .. } = entry.take(true);
             assert_eq!((root, control), (Root(0x7000), TlbControl::ThisGuest), "{what}");
-        } else {
-            assert_eq!(entry.root(), 0);
         }
     });
 }

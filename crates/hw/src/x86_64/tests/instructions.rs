@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
 use crate::x86_64::features::Features;
-use crate::x86_64::guest::{Invept, Invvpid};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::instructions;
+use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::invlpgb;
 
 /// An instruction that was executed, or would have been.

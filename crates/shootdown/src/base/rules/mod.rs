@@ -85,6 +85,11 @@
 //! Either the flush observes the device, or the device's walks are at least as new as the flush.
 //! The CPU that waits may be another one than the CPU that flushes, and answers its bell meanwhile.
 //!
+//! # Secondary tables
+//!
+//! A table that is filled from the page tables of a space refuses faults while these change:
+//! `secondary` has the handshake.
+//!
 //! # Virtual CPUs that are away
 //!
 //! The flush and the hypervisor meet in read-modify-writes of one word: see `vcpu.rs`. `walk.rs` is

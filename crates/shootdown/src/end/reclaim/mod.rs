@@ -39,13 +39,13 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use crate::base::ids::DeviceTicket;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::NotifiedBy;
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;

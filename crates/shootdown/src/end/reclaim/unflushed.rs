@@ -15,6 +15,7 @@
 use core::ops::Deref;
 
 use super::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, BatchedSpace, SentBatch, StaleWrites};
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::SpaceId;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
@@ -26,7 +27,6 @@ use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
 use crate::state::broadcaster::Refused;
 use crate::state::cpu_state::CpuState;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -243,8 +243,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Does the part of a flush that follows its count, for the CPUs that have not seen
-    /// `generation` since. Adds the CPUs that must be interrupted to `present`, and raises `devices` to
-    /// the ticket of commands to devices. Returns the method with which CPUs are notified.
+    /// `generation` since. Adds the CPUs that must be interrupted to `present`, and raises
+    /// `devices` to the ticket of commands to devices. Returns the method with which CPUs are
+    /// notified.
     fn flush_unseen(
         &self,
         space: &Space<M>,

@@ -24,6 +24,7 @@ mod domains;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::Tag;
 use crate::base::memory::Word;
 use crate::base::rules::Rule;
@@ -34,7 +35,6 @@ use crate::parts::phase::Phase;
 use crate::path::notify::NotifiedBy;
 use crate::path::pending::Pending;
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
-use crate::state::devices::DeviceTicket;
 use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;

@@ -1,5 +1,6 @@
 //! *Flush of several extents*, of one space or of a batch of spaces.
 
+use crate::base::ids::DeviceTicket;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
@@ -8,7 +9,6 @@ use crate::path::notify::{Flush, NotifiedBy, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
 use crate::state::broadcaster::Refused;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;

@@ -8,8 +8,8 @@ use core::num::NonZeroU64;
 
 use super::Pending;
 use crate::base::ids::CpuId;
+use crate::base::ids::DeviceTicket;
 use crate::parts::bell::Ticket;
-use crate::state::devices::DeviceTicket;
 use crate::state::machine::Machine;
 
 /// The CPU that has issued a broadcast, and whether there are devices to wait for: half the size of

@@ -31,7 +31,7 @@ const PREFETCHED_TICKETS: usize = 10;
 /// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
 /// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
 ///
-/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
+/// The size is seven words and a bit per CPU: 72 bytes up to 64 CPUs, 568 bytes for 4096. To wait
 /// for it does not copy it.
 #[must_use = "pages that the flush covered must not be reused before this is done"]
 pub struct Pending<'e, M: Machine> {

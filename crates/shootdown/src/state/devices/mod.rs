@@ -3,13 +3,13 @@
 //! An IOMMU that walks the page tables of a process (shared virtual addressing), a device that
 //! caches what the IOMMU has answered, or a hypervisor's shadow of the page tables has translations
 //! that no CPU's invalidation reaches. Such a TLB is a *device* here. Each flush of a space that
-//! has devices calls the kernel once, which sends the commands, and gets a [ticket](DeviceTicket).
-//! (Linux: `mmu_notifier_arch_invalidate_secondary_tlbs`.)
+//! has devices calls the kernel once, which sends the commands, and returns a
+//! [ticket](crate::DeviceTicket). (Linux: `mmu_notifier_arch_invalidate_secondary_tlbs`.)
 //!
 //! A device may take seconds: the command may wait for its turn in the IOMMU's queue, and the
 //! device for a bus. So a flush does not wait for a device where interrupts are masked. Its
-//! [`Pending`](crate::Pending) polls the ticket. In the meantime, other CPUs invalidate, and the waiter answers
-//! their flushes.
+//! [`Pending`](crate::Pending) polls the ticket. In the meantime, other CPUs invalidate, and the
+//! waiter answers their flushes.
 //!
 //! Devices that observe the CPUs' broadcasts need no command: see
 //! [`PinnedCpu::pin_tag`](crate::PinnedCpu::pin_tag).
@@ -27,20 +27,6 @@ use crate::state::space::Space;
 /// Error of a space that has 255 devices already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyDevices;
-
-/// The place of a command to devices among all commands of the machine. See
-/// [`Machine::issue_to_devices`].
-///
-/// Tickets are ordered: when the commands of one are done, so are those of all lower ones. For a
-/// kernel with one queue, a ticket is a number that counts its synchronising commands. With several
-/// queues, count their commands together, and let a ticket be done when all commands up to it are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceTicket(pub u64);
-
-impl DeviceTicket {
-    /// The ticket of commands that are done when they are issued.
-    pub const DONE: Self = Self(0);
-}
 
 impl<M: Machine> Shootdown<M> {
     /// Attaches a device to a space: from now on, each flush of the space calls

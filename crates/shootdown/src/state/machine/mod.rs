@@ -10,6 +10,7 @@ mod choices;
 use core::ptr::NonNull;
 
 use crate::base::costs::FlushCosts;
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::{CpuId, Root, Tag};
 use crate::base::memory::{Memory, TagWords};
 use crate::parts::cpu_set::{CpuBits, CpuSet};
@@ -17,7 +18,6 @@ use crate::parts::extent::Extent;
 use crate::parts::trace_event::{FlushTrace, WaitTrace};
 use crate::state::broadcaster::Broadcaster;
 use crate::state::cpu_state::CpuState;
-use crate::state::devices::DeviceTicket;
 use crate::state::space::Space;
 use crate::state::stall::StallReport;
 use crate::state::tag::slots::TagSlots;
@@ -380,8 +380,8 @@ pub unsafe trait Machine: Memory {
     ///
     /// The flush interrupt is masked, and other CPUs may call this at the same time, also for the
     /// same space. A lock that this method takes must not be held by a CPU that waits for a
-    /// [`Pending`](crate::Pending). If the queue is full, a wait here for its oldest command answers
-    /// no flush.
+    /// [`Pending`](crate::Pending). If the queue is full, a wait here for its oldest command
+    /// answers no flush.
     ///
     /// # Panics
     ///
