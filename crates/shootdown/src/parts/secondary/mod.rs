@@ -3,8 +3,8 @@
 //! A hypervisor's table of a guest, or a device's own page table, has entries that were read from
 //! the *primary* page tables. (Linux: KVM's, by MMU notifiers.) To invalidate them when a primary
 //! entry changes is not enough. A fault of the secondary table reads the primary entry, and
-//! installs what it has read: if the entry changes in between, after the invalidation, the secondary
-//! table keeps an entry of a page that is freed.
+//! installs what it has read: if the entry changes in between, after the invalidation, the
+//! secondary table keeps an entry of a page that is freed.
 //!
 //! So a change has a start and an end. A fault that finds a change, before it reads the primary
 //! entry or when it is about to install, installs nothing and tries again:
@@ -84,6 +84,7 @@ impl<M: Memory> PrimaryChanges<M> {
 
 impl<M: Memory> fmt::Debug for PrimaryChanges<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Relaxed: for people only.
         let word = self.word.load(Relaxed);
         f.debug_struct("PrimaryChanges")
             .field("ended", &(word / ENDED))
