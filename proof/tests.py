@@ -178,9 +178,11 @@ class Bridge(unittest.TestCase):
         kernel = access("adds to generation of the kernel: from 0x0 to 0x1 (Release)"), access("fences"), access("reads online set of the kernel: 0x1 (Acquire)")
         here = access("reads generation of the kernel: 0x1 (Acquire)"), event("invalidates kernel pages")
         walkers, hazard = ("Operation", "flushes the walkers of space 0"), access("reads hazard of CPU 1: 0x0 (Acquire)")
+        command, is_done = event("sends the device command 1, to invalidate on space 0"), event("finds command 1 of the device complete")
         registers = access("sets in set 0 of space 0: from 0x0 to 0x1 (Relaxed)"), fence, *phase
         for steps, left_out, wrong in (
-            ((count, fence, *phase, event("invalidates on the device of space 0"), claim), 4, "devices"),
+            ((count, fence, *phase, command, is_done, claim), 4, "devices"),
+            ((count, fence, *phase, command, is_done, claim), 5, "command"),
             ((count, stamp, *written, claim), 2, "log"),
             ((count, stamp, *written, claim), 3, "log"),
             ((changed, publish, count, claim), 1, "published"),

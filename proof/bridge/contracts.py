@@ -88,6 +88,7 @@ EFFECTS: dict[str, Test] = {
     "FlushOnRollover": kind("everything"),
     "FlushOnWrap": lambda event: event.kind == "root" and "tag" not in event.more,
     "FlushDevices": kind("devices"),
+    "CompleteDevices": any_of(kind("device done"), on("store", "sleeper")),
     "FlushLocally": any_of(kind("pages", "tag"), on("load", "generation"), on("load", "covered")),
     "MarkBatched": on("modify", "batches"),
     "MarkHazards": on("load", "phase"),

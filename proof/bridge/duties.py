@@ -30,6 +30,8 @@ class Cpu:
     counted: set[int | None] = field(default_factory=set)
     devices: set[int | None] = field(default_factory=set)
     """Spaces of which devices must invalidate."""
+    commands: set[int] = field(default_factory=set)
+    """Commands to devices that the CPU must find complete."""
     counts: bool = False
     """A flush of the kernel's translations is under way, which has not read who is online."""
     kernel_loaded: int = 0
@@ -171,6 +173,9 @@ class Duties:
             cpu.devices = cpu.devices | {event.of} if event.value >> 1 & 0xFF else cpu.devices - {event.of}
         elif event.kind == "devices":
             cpu.devices.discard(int(event.more["space"]))
+            cpu.commands.add(int(event.more["ticket"]))
+        elif event.kind == "device done":
+            cpu.commands = {ticket for ticket in cpu.commands if ticket > int(event.more["ticket"])}
         elif event.kind == "modify" and event.word.startswith("stamp"):
             cpu.unwritten |= {f"{event.word} {event.of}", f"{event.word.replace('stamp', 'extent')} {event.of}"}
         elif event.kind == "store" and event.word.startswith(("stamp", "extent")):
@@ -291,6 +296,7 @@ class Duties:
             "it has entered the kernel, and not caught up": cpu.enters or cpu.entered and cpu.kernel_loaded > cpu.kernel_seen,
             "an entry of the log is not complete": cpu.unwritten,
             "devices have not invalidated": cpu.devices,
+            "a command to devices is not complete": cpu.commands,
         }
         cpu.counted.clear()
         cpu.entered = False

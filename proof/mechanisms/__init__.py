@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..system import System
 from . import asids_invariant, away, batches, bell, broadcasts, devices, early, isolated, lifetimes, log, mask, names, online, tags
-from . import reuse, sleeping, targeting, waiting, walkers
+from . import reuse, secondary, sleeping, targeting, waiting, walkers
 
 
 def build_all() -> list[System]:
@@ -13,5 +13,5 @@ def build_all() -> list[System]:
         lifetimes.build(), lifetimes.build_list(),
         online.build(), isolated.build(), away.build(), devices.build(), devices.build_pins(), batches.build(), broadcasts.build(),
         broadcasts.build_gaps(),
-        early.build(), tags.build(), tags.build_renamed(), tags.build_recycled(), asids_invariant.build(), names.build(), names.build_list(), reuse.build(),
+        early.build(), tags.build(), tags.build_renamed(), tags.build_recycled(), asids_invariant.build(), names.build(), names.build_list(), reuse.build(), secondary.build(),
     ]

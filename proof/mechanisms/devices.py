@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..counting import Census
-from ..logic import ALL, CODE, TIME, And, Expr, Implies, Or, Sort, State, later, within
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, Implies, Or, Sort, State, later, within
 from ..memory import Thread, Word, changes_tables
 from ..rules import kinds
 from ..system import System
@@ -11,21 +11,21 @@ from .bell import FLUSH
 
 DEVICE = Sort("Device")
 DETACHED, COUNTED, ATTACHED = range(3)
-NEW, CHANGED, FENCED, LOADED, DONE = range(5)
+NEW, CHANGED, FENCED, LOADED, SENT, DONE = range(6)
 
 
 def build() -> System:
-    return system("devices", "AttachFence", "DetachRelease", "PhaseAcquire", "FlushDevices")
+    return system("devices", "AttachFence", "DetachRelease", "PhaseAcquire", "FlushDevices", "CompleteDevices")
 
 
 def build_pins() -> System:
     """Devices that observe broadcasts: they pin the tag of the space. Without the two orderings, this does not claim that a
     device's last use comes before the end of a flush that finds no pin."""
     orders = ("UnpinRelease", "UnpinAcquire") if "UnpinAcquire" in kinds() else (None, None)
-    return system("pins", "NewAsidFence", *orders, "BroadcastForDevices")
+    return system("pins", "NewAsidFence", *orders, "BroadcastForDevices", None)
 
 
-def system(name: str, fence: str, release: str | None, acquire: str | None, invalidates: str) -> System:
+def system(name: str, fence: str, release: str | None, acquire: str | None, invalidates: str, completes: str | None) -> System:
     m, orders = System(name, sizes={DEVICE: 2, FLUSH: 1, TIME: 5}), acquire is not None
     tables, uses = Word(m, "tables", fenced=True), Word(m, "uses", (DEVICE,))
     phase = Word(m, "phase", values={"devices": TIME}, carries=(uses,), fenced=True)
@@ -36,6 +36,7 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
     for field in ("tlb", "since"):
         m.field(field, (DEVICE,), TIME)
     m.field("fs", (FLUSH,), CODE)
+    m.field("sent", (FLUSH,), BOOL)
     for field in ("fv", "read_at"):
         m.field(field, (FLUSH,), TIME)
     m.field("stale", (FLUSH, DEVICE), TIME)
@@ -82,12 +83,18 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
         flush.load(x, f, phase, (), t, acquire is not None and x.obeys(acquire))
         x.put(f, read_at=t, fs=LOADED)
 
-    @m.step("flush: invalidate on devices, and return", f=FLUSH)
+    @m.step("flush: send commands to devices", f=FLUSH)
     def _(x, f):
         x.require(x.fs(f) == LOADED)
+        x.put(f, sent=x.phase_devices(x.read_at(f)) > 0 if x.obeys(invalidates) else False, fs=SENT)
+
+    # As late as possible. A device that acts earlier only has newer translations until then.
+    @m.step("flush: the devices complete the commands, and the wait returns", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == SENT)
         x.set("fs", f, to=DONE)
-        if x.obeys(invalidates):
-            found = x.phase_devices(x.read_at(f)) > 0
+        if completes is None or x.obeys(completes):
+            found = x.sent(f)
             x.set("tlb", ALL, to=lambda d: later(x.tlb(d), x.fv(f)), where=lambda d: And(found, x.pc(d) == ATTACHED))
             x.set("device_tables", ALL, to=lambda d: later(x.device_tables(d), x.fv(f)),
                 where=lambda d: And(found, x.pc(d) != DETACHED))
@@ -131,7 +138,8 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
             s.forall(lambda f, d, t: Implies(And(orders, s.fs(f) >= FENCED, s.fs(f) < DONE,
                 within(s.flush_phase(f), t, s.phase_last), s.phase_devices(t) <= 0), s.stale(f, d) <= s.phase_has_uses(t, d)),
             FLUSH, DEVICE, TIME),
-            s.forall(lambda f, d: Implies(And(orders, s.fs(f) == LOADED, s.phase_devices(s.read_at(f)) <= 0),
+            s.forall(lambda f: Implies(s.fs(f) == SENT, s.sent(f) == (s.phase_devices(s.read_at(f)) > 0)), FLUSH),
+            s.forall(lambda f, d: Implies(And(orders, s.fs(f) >= LOADED, s.fs(f) < DONE, s.phase_devices(s.read_at(f)) <= 0),
                 s.stale(f, d) <= s.flush_uses(f, d)), FLUSH, DEVICE))
 
     @m.holds("1: after the flush, no device has used a stale translation without an order, or can", safety=True)

@@ -44,6 +44,8 @@ pub enum Sometimes {
     PinnedForDevice,
     /// A device with a TLB of its own used a space.
     AttachedDevice,
+    /// A flush waited until the device had completed a command.
+    WaitedForDevice,
     /// A CPU that its hypervisor had stopped emptied its TLB when it returned.
     EmptiedOnReturn,
     /// A flush was polled before it was complete, and was then joined with another one.
@@ -64,7 +66,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 26] = [
+const TEXTS: [(Sometimes, &str); 27] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -83,6 +85,7 @@ const TEXTS: [(Sometimes, &str); 26] = [
     (Sometimes::TrimmedCpumask, "trimmed a CPU mask"),
     (Sometimes::PinnedForDevice, "pinned a tag for a device"),
     (Sometimes::AttachedDevice, "attached a device with a TLB of its own"),
+    (Sometimes::WaitedForDevice, "waited until a device had completed a command"),
     (Sometimes::EmptiedOnReturn, "emptied the TLB of a CPU that a hypervisor had stopped"),
     (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),

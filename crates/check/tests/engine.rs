@@ -370,6 +370,8 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::AnswerTablesLate, Profile::X86, [&[Run(0)], &[UnmapTable(0, 0)]]),
     (Rule::FlushDevices, Profile::X86, [&[Attach(0)], &[Unmap(0, 0)]]),
     (Rule::FlushDevices, Profile::ARM64, [&[Attach(0)], &[FreeTable(0, 0)]]),
+    (Rule::CompleteDevices, Profile::X86, [&[Attach(0)], &[Unmap(0, 0)]]),
+    (Rule::CompleteDevices, Profile::ARM64, [&[Attach(0)], &[FreeTable(0, 0)]]),
     (Rule::MarkBatched, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),
     (Rule::MarkHazards, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
     (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),

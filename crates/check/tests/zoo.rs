@@ -47,5 +47,5 @@ fn names_are_unique() {
     names.dedup();
     assert_eq!(names.len(), count);
     // The README states this number.
-    assert_eq!(count, 74);
+    assert_eq!(count, 76);
 }

@@ -27,4 +27,4 @@ pub const fn budget(measured: u64) -> u64 {
 
 /// Bytes of stack of one flush of one gathered page, from the notification of another CPU to the
 /// end of the wait.
-pub const STACK: Limits = Limits::new([192, 328, 760], Some([300, 400, 800]));
+pub const STACK: Limits = Limits::new([192, 312, 744], Some([300, 400, 800]));

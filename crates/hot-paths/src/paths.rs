@@ -88,14 +88,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
             run: Stage::flush,
-            limits: Limits::new([54, 65, 67], Some([45, 48, 52])),
+            limits: Limits::new([54, 64, 66], Some([45, 48, 52])),
         },
         // `munmap` flushes in this way, with gathered extents.
         Self {
             name: "flush_gathered_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.flush_gathered(),
-            limits: Limits::new([61, 72, 74], Some([55, 60, 65])),
+            limits: Limits::new([61, 71, 73], Some([55, 60, 65])),
         },
         // The other CPU is lazy on the space.
         Self {
@@ -105,7 +105,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::flush,
-            limits: Limits::new([168, 247, 243], Some([150, 160, 180])),
+            limits: Limits::new([168, 246, 242], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -115,7 +115,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::send_flush,
-            limits: Limits::new([186, 301, 283], Some([170, 180, 200])),
+            limits: Limits::new([186, 300, 282], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
@@ -142,7 +142,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "flush_batch_alone",
             prepare: Stage::with_batch,
             run: |stage| stage.send_batch(),
-            limits: Limits::new([208, 276, 354], Some([250, 250, 250])),
+            limits: Limits::new([194, 257, 333], Some([250, 250, 250])),
         },
     ];
 

@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts, FlushTrace, Lifetime, Machine, Memory,
-    Root, Space, StallReport, Tag, Tagging, WaitTrace,
+    CpuId, CpuSet, CpuState, DeviceTicket, Entries, Extent, FlushCosts, FlushTrace, Lifetime,
+    Machine, Memory, Root, Space, StallReport, Tag, Tagging, WaitTrace,
 };
 
 use crate::forward;
@@ -76,7 +76,8 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn answers_early() -> bool;
         fn is_away(cpu: CpuId) -> bool;
         fn is_used_on_entry(extent: Extent) -> bool;
-        fn invalidate_devices(space: &Space<Self>, extents: &[Extent]);
+        fn issue_to_devices(space: &Space<Self>, extents: &[Extent]) -> DeviceTicket;
+        fn devices_are_done(ticket: DeviceTicket) -> bool;
         fn reclaim(space: NonNull<Space<Self>>);
         fn wake_waiters(cpu: CpuId);
         fn trace_clock_ns() -> u64;

@@ -5,8 +5,8 @@
 use core::ptr::NonNull;
 
 use shootdown::{
-    CpuBits, CpuId, CpuSet, CpuState, Extent, FlushTrace, Lifetime, Root, Space, StallReport,
-    WaitTrace,
+    CpuBits, CpuId, CpuSet, CpuState, DeviceTicket, Extent, FlushTrace, Lifetime, Root, Space,
+    StallReport, WaitTrace,
 };
 
 use crate::bare::Bare;
@@ -79,16 +79,23 @@ pub unsafe trait Kernel: Sync + Sized {
         false
     }
 
-    /// Drops translations on the devices that are
+    /// Begins to drop translations on the devices that are
     /// [attached](shootdown::Shootdown::attach_device) to a space: see
-    /// [`Machine::invalidate_devices`](shootdown::Machine::invalidate_devices).
+    /// [`Machine::issue_to_devices`](shootdown::Machine::issue_to_devices).
     ///
     /// # Panics
     ///
     /// The default implementation panics. A kernel that attaches no device needs no other.
-    fn invalidate_devices(&self, space: &Space<Bare<Self>>, extents: &[Extent]) {
+    fn issue_to_devices(&self, space: &Space<Bare<Self>>, extents: &[Extent]) -> DeviceTicket {
         let _ = extents;
         panic!("a device is attached to {space:?}, which this kernel cannot invalidate on")
+    }
+
+    /// Returns `true` if these commands to devices are done: see
+    /// [`Machine::devices_are_done`](shootdown::Machine::devices_are_done).
+    fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
+        let _ = ticket;
+        true
     }
 
     /// Returns a retired space to the kernel. No CPU can use it any more.

@@ -23,6 +23,8 @@
 //! a processor in a [`Processor`] of its own, or implements [`Machine`] itself and calls the
 //! processor.
 //!
+//! A hypervisor has a second engine, whose spaces are guests: see [`Stage2`].
+//!
 //! The functions that encode operands and registers compile on every host, and are tested there.
 //! Only the instructions are compiled for their architecture alone.
 
@@ -47,6 +49,7 @@ mod ipi;
 mod kernel;
 mod bare;
 mod ready;
+mod stage2;
 
 pub mod aarch64;
 pub mod loongarch64;
@@ -65,6 +68,7 @@ pub use ipi::Ipi;
 pub use kernel::Kernel;
 pub use processor::Processor;
 pub use ready::{Platform, ReadyEngine, ReadyKernel, ReadyMachine};
+pub use stage2::{LastVcpu, Stage2, Vcpu, VcpuNames};
 
 #[doc(no_inline)]
 pub use shootdown::Machine;

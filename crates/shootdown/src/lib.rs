@@ -211,7 +211,7 @@ mod end;
 pub mod soft;
 
 pub use base::costs::{FlushCosts, NotifyCosts};
-pub use base::ids::{CpuId, Root, SpaceId, Tag};
+pub use base::ids::{CpuId, DeviceTicket, Root, SpaceId, Tag};
 pub use base::memory::{Memory, TagWords, Word};
 pub use base::rules;
 pub use base::rules::Rule;
@@ -228,6 +228,7 @@ pub use parts::extent::{Extent, PageSize};
 pub use parts::extent_set::ExtentSet;
 pub use parts::hook::{HookedPages, PageHook};
 pub use parts::presence::Presence;
+pub use parts::secondary::{PrimaryChange, PrimaryChanges, SecondaryFault};
 pub use parts::stats::{CpuStats, SpaceStats};
 pub use parts::trace_event::{FlushCause, FlushTrace, TraceScope, WaitTrace};
 pub use path::loaded::LoadedRoot;

@@ -19,6 +19,28 @@ pub(crate) struct Invalidation {
     has_waited: bool,
 }
 
+/// The commands that the device has not completed. It may act on a command as late as when a CPU
+/// finds that the command is complete.
+#[derive(Debug, Default, Hash)]
+pub(crate) struct DeviceQueue {
+    pub(super) commands: Vec<Command>,
+    /// Number of commands so far, which is the ticket of the last one.
+    pub(super) issued: u64,
+}
+
+/// A command to invalidate pages of a root, one bit each, and the cached pointers to tables if
+/// `upper` is set.
+#[derive(Debug, Hash)]
+pub(crate) struct Command {
+    pub(super) ticket: u64,
+    pub(super) root: usize,
+    pub(super) pages: u64,
+    pub(super) upper: bool,
+    pub(super) issuer: usize,
+    /// The entries that its issuer had overwritten and not published when it issued the command.
+    pub(super) unpublished: Vec<Overwritten>,
+}
+
 /// The CPUs that an invalidation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {

@@ -11,6 +11,7 @@
 //!
 //! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] entries each.
 
+mod device;
 mod entry;
 mod errata;
 mod in_flight;
@@ -29,7 +30,7 @@ pub(crate) use self::errata::Completion;
 use self::in_flight::InFlight;
 pub use self::in_flight::{AccessTiming, Moment, Translation};
 pub use self::invalidation::Reach;
-pub(crate) use self::invalidation::{Invalidation, What};
+pub(crate) use self::invalidation::{DeviceQueue, Invalidation, What};
 use self::unpublished::Overwritten;
 pub use self::violation::Violation;
 use self::violation::page_name;
@@ -118,6 +119,7 @@ pub(crate) struct Hardware {
     words: Vec<bool>,
     /// Invalidations that are not complete.
     invalidations: Vec<Invalidation>,
+    device_queue: DeviceQueue,
     /// The CPUs that have broadcast since they last waited, one bit each; none unless waits end too
     /// early (`errata`).
     issuers: u64,
@@ -141,6 +143,7 @@ impl Hardware {
             flushed: BTreeSet::new(),
             words: Vec::new(),
             invalidations: Vec::new(),
+            device_queue: DeviceQueue::default(),
             issuers: 0,
             unpublished: vec![Vec::new(); cpus],
             in_flight: None,
@@ -373,57 +376,6 @@ impl Hardware {
         }
     }
 
-    /// Returns `true` if a device is attached.
-    pub(crate) fn has_device(&self) -> bool {
-        self.cpus.last().is_some_and(|device| device.root.is_some())
-    }
-
-    /// Attaches a device to a root under a tag. The device uses every translation that it finds
-    /// until it is detached.
-    pub(crate) fn attach_device(
-        &mut self,
-        memory: &Memory,
-        root: usize,
-        tag: u16,
-    ) -> Option<Violation> {
-        let number = self.cpus.len() - 1;
-        let device = &mut self.cpus[number];
-        (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
-        self.fill(memory, number)
-    }
-
-    /// Invalidates pages on the device, if it is attached to `root`, by a command of `cpu`.
-    pub(crate) fn invalidate_device(
-        &mut self,
-        memory: &Memory,
-        cpu: usize,
-        root: usize,
-        pages: impl Fn(usize) -> bool,
-        upper: bool,
-    ) -> Option<Violation> {
-        let number = self.cpus.len() - 1;
-        let &HardwareCpu { root: of, tag, .. } = &self.cpus[number];
-        if of != Some(root) {
-            return None;
-        }
-        self.invalidate_under(number, tag, &pages, upper);
-        self.refetch_unpublished(memory, number, cpu, &[]);
-        self.fill(memory, number)
-    }
-
-    /// Gives the device a TLB of its own, between it and the one that [commands] reach.
-    ///
-    /// [commands]: Self::invalidate_device
-    pub(crate) fn give_device_tlb(&mut self) {
-        let number = self.cpus.len() - 1;
-        self.cpus[number].has_second_cache = true;
-    }
-
-    /// Invalidates everything in the device's own TLB.
-    pub(crate) fn invalidate_device_tlb(&mut self, memory: &Memory) -> Option<Violation> {
-        self.invalidate_combined(memory, self.cpus.len() - 1)
-    }
-
     /// Stops a CPU, or lets it run again.
     pub(crate) fn set_stopped(
         &mut self,
@@ -433,12 +385,6 @@ impl Hardware {
     ) -> Option<Violation> {
         self.cpus[cpu].is_stopped = is_stopped;
         self.fill(memory, cpu)
-    }
-
-    /// Detaches the device and invalidates all its entries.
-    pub(crate) fn detach_device(&mut self) {
-        let number = self.cpus.len() - 1;
-        self.cpus[number] = HardwareCpu::default();
     }
 
     /// Moves a CPU to user mode, or back.
@@ -571,8 +517,9 @@ impl Hardware {
 impl Hash for Hardware {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { cpus, roots, tables, frames, flushed, .. } = self;
-        let Self { invalidations, issuers, unpublished, in_flight, .. } = self;
+        let Self { invalidations, device_queue, issuers, unpublished, in_flight, .. } = self;
         (cpus, frames, flushed, invalidations, issuers, unpublished, in_flight).hash(state);
+        device_queue.hash(state);
         for table in roots.iter().chain(tables) {
             (table.incarnation, table.is_free).hash(state);
         }

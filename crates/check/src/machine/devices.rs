@@ -1,10 +1,11 @@
 //! The operations of a kernel on a device that uses its page tables.
 
+use super::hardware_ops::as_bits;
 use super::{HostileMachine, WalkCaches};
 
 impl HostileMachine {
     /// Attaches a device to a root under a tag. The device uses every translation that it finds.
-    /// Broadcasts and [commands](Self::invalidate_device) reach it, and interrupts do not. Returns
+    /// Broadcasts and [commands](Self::issue_to_device) reach it, and interrupts do not. Returns
     /// `false` if a device is attached already.
     pub fn attach_device(&self, root: usize, tag: u16) -> bool {
         self.step();
@@ -37,13 +38,32 @@ impl HostileMachine {
         self.kernel_pages(|kernel, memory, _| kernel.invalidate_device(memory));
     }
 
-    /// Invalidates pages on the device, if it is attached to this root.
-    pub fn invalidate_device(&self, root: usize, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
-        let is_upper = upper == WalkCaches::Invalidate;
-        let text = || format!("invalidates on the device of space {root}");
-        self.hardware_step(text, |hardware, memory, cpu| {
-            hardware.invalidate_device(memory, cpu, root, &pages, is_upper)
+    /// Sends the device a command to invalidate pages, if it is attached to this root. Returns the
+    /// ticket with which the command is [completed](Self::complete_on_device).
+    pub fn issue_to_device(
+        &self,
+        root: usize,
+        pages: impl Fn(usize) -> bool,
+        upper: WalkCaches,
+    ) -> u64 {
+        let (pages, is_upper) = (as_bits(pages), upper == WalkCaches::Invalidate);
+        let mut ticket = 0;
+        let text = || {
+            let next = self.hardware.borrow().next_command();
+            format!("sends the device command {next}, to invalidate on space {root}")
+        };
+        self.hardware_step(text, |hardware, _, cpu| {
+            ticket = hardware.issue_to_device(cpu, root, pages, is_upper);
+            None
         });
+        self.observe(ticket);
+        ticket
+    }
+
+    /// Finds that the device has completed the commands up to this ticket.
+    pub fn complete_on_device(&self, ticket: u64) {
+        let text = || format!("finds command {ticket} of the device complete");
+        self.hardware_step(text, |hardware, memory, _| hardware.complete_on_device(memory, ticket));
     }
 
     /// Gives the device, before it is attached, a TLB of its own, which fills itself from the

@@ -570,7 +570,7 @@ fn numbers(words: &[CheckWord]) -> Vec<u32> {
     words.iter().map(CheckWord::number).collect()
 }
 
-fn as_bits(pages: impl Fn(usize) -> bool) -> u64 {
+pub(super) fn as_bits(pages: impl Fn(usize) -> bool) -> u64 {
     (0..PAGE_NUMBERS).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page)
 }
 

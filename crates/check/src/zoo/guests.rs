@@ -1,10 +1,11 @@
 //! Translations that a kernel does not use itself: those of guests and of devices.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
 use super::{Bug, Stage, nothing, use_the_space, uses_stale, walks_freed};
+use crate::hardware::Entry;
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
 use crate::profile::Profile;
 
@@ -65,6 +66,27 @@ pub(super) const BUGS: &[Bug] = &[
         finds: uses_stale,
         words: &["freed"],
         cpus: &[use_by_a_device_with_a_tlb, unmap_from_the_device],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "fault-between-start-and-end",
+        source: "Linux 5.19, \"KVM: Fix multiple races in gfn=>pfn cache refresh\"",
+        story: "A page is unmapped in a process, after it was removed from the page table of its \
+                guest. In between, a fault of the guest reads the old entry of the process, and \
+                installs it in the guest's table.",
+        finds: uses_stale,
+        words: &["changes", "primary", "lock"],
+        cpus: &[fault_and_use, unmap_from_both],
+        ..Bug::DEFAULT
+    },
+    Bug {
+        name: "page-freed-before-the-device-is-done",
+        source: "Xen: XSA-346, CVE-2020-27671",
+        story: "A page is unmapped, and the command to the IOMMU is in its queue. The page is \
+                freed before the IOMMU has acted on the command, and the device uses the page.",
+        finds: uses_stale,
+        words: &["freed"],
+        cpus: &[share_with_a_device, unmap_while_the_queue_is_full],
         ..Bug::DEFAULT
     },
 ];
@@ -132,12 +154,64 @@ fn use_by_a_device_with_a_tlb(stage: &Stage) {
 fn unmap_from_the_device(stage: &Stage) {
     let frame = stage.unmap(0, 0);
     let root = stage.space(0).root();
-    with_machine(|machine| machine.invalidate_device(root, |page| page == 0, WalkCaches::Keep));
-    if stage.is_fixed() {
-        with_machine(HostileMachine::invalidate_device_tlb);
-    }
+    with_machine(|machine| {
+        let ticket = machine.issue_to_device(root, |page| page == 0, WalkCaches::Keep);
+        machine.complete_on_device(ticket);
+        if stage.is_fixed() {
+            machine.invalidate_device_tlb();
+        }
+    });
     stage.reuse(frame);
     stage.signal("freed");
+}
+
+fn unmap_while_the_queue_is_full(stage: &Stage) {
+    let frame = stage.unmap(0, 0);
+    let root = stage.space(0).root();
+    let ticket =
+        with_machine(|machine| machine.issue_to_device(root, |page| page == 0, WalkCaches::Keep));
+    let complete = || with_machine(|machine| machine.complete_on_device(ticket));
+    stage.in_fixed_order(complete, || stage.reuse(frame));
+    stage.signal("freed");
+}
+
+/// A change in progress, and one that has ended.
+const CHANGE: u64 = 1;
+const ENDED: u64 = 2;
+/// The primary entry has been cleared.
+const CLEARED: u64 = 1;
+/// The frame of page 0.
+const FRAME: usize = 0;
+
+fn locked(stage: &Stage, f: impl FnOnce()) {
+    stage.masked(|| {
+        stage.wait_until(|| stage.word("lock").swap(1, AcqRel) == 0);
+        f();
+        stage.word("lock").store(0, Release);
+    });
+}
+
+/// A fault of the guest, whose table is space 0.
+fn fault_and_use(stage: &Stage) {
+    let before = stage.word("changes").load(Acquire);
+    let is_refused = stage.is_fixed() && before & CHANGE != 0;
+    if !is_refused && stage.word("primary").load(Acquire) != CLEARED {
+        locked(stage, || {
+            if !stage.is_fixed() || stage.word("changes").load(Acquire) == before {
+                stage.space(0).swap(0, Entry::to(FRAME));
+            }
+        });
+    }
+    use_the_space(stage);
+}
+
+fn unmap_from_both(stage: &Stage) {
+    stage.word("changes").fetch_add(CHANGE, AcqRel);
+    locked(stage, || assert_eq!(stage.unmap(0, 0), FRAME));
+    stage.interrupt_and_wait(0);
+    stage.word("primary").store(CLEARED, Release);
+    stage.word("changes").fetch_add(ENDED - CHANGE, AcqRel);
+    stage.reuse(FRAME);
 }
 
 fn free_the_kernels_table(stage: &Stage) {

@@ -367,7 +367,8 @@ fn tlb_of_device_is_invalidated_last() {
         }
     }
     fn command(machine: &HostileMachine) {
-        machine.invalidate_device(0, |page| page == 0, WalkCaches::Keep);
+        let ticket = machine.issue_to_device(0, |page| page == 0, WalkCaches::Keep);
+        machine.complete_on_device(ticket);
     }
     let iommu: Body = |it, cpu| reuse_after(it, cpu, command);
     let device_first: Body = |it, cpu| {

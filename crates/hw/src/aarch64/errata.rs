@@ -311,7 +311,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         effect: "invalidations of the SMMU",
         condition: "SMMUs",
         linux: "the driver",
-        here: "the kernel's hook `invalidate_devices`",
+        here: "the kernel's hook `issue_to_devices`",
         source: "Linux, `Documentation/arch/arm64/silicon-errata.rst`",
         ..UNAFFECTED
     },

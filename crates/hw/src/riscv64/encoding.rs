@@ -41,6 +41,26 @@ impl Mode {
     }
 }
 
+const VMID: u64 = 0x3fff;
+
+impl Mode {
+    /// The value of `hgatp` that loads the table `root` of a guest under `tag`: the VMID is bits
+    /// 57:44 (manual, "Hypervisor Guest Address Translation and Protection Register"). The root of
+    /// each mode has 16 KiB.
+    #[must_use]
+    pub const fn hgatp(self, root: Root, tag: Tag) -> u64 {
+        (self as u64) << MODE_SHIFT
+            | (tag.0 as u64 & VMID) << ASID_SHIFT
+            | root.0 >> PAGE_SHIFT & PAGE
+    }
+}
+
+/// The VMID in a value of `hgatp`.
+#[must_use]
+pub const fn vmid_of(hgatp: u64) -> Tag {
+    Tag((hgatp >> ASID_SHIFT & VMID) as u16)
+}
+
 /// The ASID in a value of `satp`.
 #[must_use]
 pub const fn asid_of(satp: u64) -> Tag {
@@ -106,6 +126,16 @@ mod tests {
         }
         assert_eq!(Mode::of(0x0000_0000_0008_0123), None, "Bare");
         assert_eq!(Mode::of(0xb000_0000_0008_0123), None, "reserved");
+    }
+
+    /// Manual, "hgatp": MODE is bits 63:60, VMID 57:44, PPN 43:0; Sv39x4, Sv48x4 and Sv57x4 are 8,
+    /// 9, 10.
+    #[test]
+    fn hgatp_matches_the_manual() {
+        assert_eq!(Mode::Sv39.hgatp(Root(0x8012_4000), Tag(0)), 0x8000_0000_0008_0124);
+        assert_eq!(Mode::Sv48.hgatp(Root(0x8012_4000), Tag(5)), 0x9000_5000_0008_0124);
+        let longest = Mode::Sv57.hgatp(Root(0x4000), Tag(0x3fff));
+        assert_eq!((longest, vmid_of(longest)), (0xa3ff_f000_0000_0004, Tag(0x3fff)));
     }
 
     /// Manual, "satp": "The number of ASID bits is UNSPECIFIED and may be zero".

@@ -99,6 +99,58 @@ pub(crate) fn end_invalidations() {
     run!(svinval!("sfence.inval.ir"));
 }
 
+/// An instruction of the hypervisor extension, for which the compiler's target need not have it.
+macro_rules! hypervisor {
+    ($instruction:literal) => {
+        concat!(".option push\n.option arch, +h\n", $instruction, "\n.option pop")
+    };
+}
+
+/// Reads `hgatp`.
+#[inline(always)]
+pub(crate) fn hgatp() -> u64 {
+    let value;
+    // SAFETY: reading has no effect. (0x680 is the register's number.)
+    unsafe { asm!("csrr {}, 0x680", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Writes `hgatp`.
+///
+/// # Safety
+///
+/// The root in `value` must be a valid table of the second stage, and stay valid while it is
+/// loaded. The translations that are cached under the VMID must be valid.
+#[inline(always)]
+pub(crate) unsafe fn set_hgatp(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("csrw 0x680, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// `HFENCE.GVMA` for everything.
+#[inline(always)]
+pub(crate) fn drop_all_guests() {
+    run!(hypervisor!("hfence.gvma x0, x0"));
+}
+
+/// `HFENCE.GVMA` for a VMID.
+#[inline(always)]
+pub(crate) fn drop_guest(vmid: u64) {
+    run!(hypervisor!("hfence.gvma x0, {}"), vmid);
+}
+
+/// `HFENCE.GVMA` for a guest physical address, which is shifted right by two bits, under a VMID.
+#[inline(always)]
+pub(crate) fn drop_guest_page(shifted: u64, vmid: u64) {
+    run!(hypervisor!("hfence.gvma {}, {}"), shifted, vmid);
+}
+
+/// `HFENCE.VVMA` for everything under the VMID that is loaded.
+#[inline(always)]
+pub(crate) fn drop_guests_own() {
+    run!(hypervisor!("hfence.vvma x0, x0"));
+}
+
 /// Completes earlier stores before any later access to memory.
 #[inline(always)]
 pub(crate) fn fence_stores() {

@@ -35,6 +35,11 @@
 //! executed `SFENCE.VMA`. See `RiscV64::with_remote_fences`. Tags are therefore
 //! [global](shootdown::Tagging::Global), as in Linux.
 //!
+//! # Guests
+//!
+//! For a hypervisor, `Stage2` has the second stage of the extension H: `hgatp` and `HFENCE.GVMA`
+//! instead of `satp` and `SFENCE.VMA`.
+//!
 //! # Refused accesses
 //!
 //! A CPU may cache that an entry was *not* valid, and the translation that refused a write (manual,
@@ -52,7 +57,6 @@
 //!   fences: its masked interrupts do not delay those.
 //! - `FENCE.I` is not executed: a kernel that writes code makes it visible itself.
 //! - Interrupts by an IMSIC (AIA) are not here: a kernel with one sends them by its own driver.
-//! - The hypervisor extension's second stage (`HFENCE.GVMA`) is not used.
 
 pub mod encoding;
 pub mod errata;
@@ -70,6 +74,8 @@ mod detection;
 mod clint;
 #[cfg(any(target_arch = "riscv64", test))]
 mod processor;
+#[cfg(any(target_arch = "riscv64", test))]
+mod stage2;
 
 #[cfg(any(target_arch = "riscv64", test))]
 pub use clint::ClintIpi;
@@ -78,3 +84,5 @@ pub use features::Features;
 pub use processor::RiscV64;
 #[cfg(any(target_arch = "riscv64", test))]
 pub use sbi::SbiIpi;
+#[cfg(any(target_arch = "riscv64", test))]
+pub use stage2::Stage2;

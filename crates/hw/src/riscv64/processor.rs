@@ -154,6 +154,11 @@ impl RiscV64 {
         }
     }
 
+    /// The number of a CPU's hart, if remote fences are used.
+    pub(super) const fn harts(&self) -> Option<fn(CpuId) -> u64> {
+        self.harts
+    }
+
     /// Sets the measured costs of notification.
     #[must_use]
     pub const fn with_costs(self, costs: NotifyCosts) -> Self {

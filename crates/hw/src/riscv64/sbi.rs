@@ -76,6 +76,14 @@ impl Call {
         Self { extension: Self::REMOTE_FENCES, function, arguments }
     }
 
+    /// `sbi_remote_hfence_gvma_vmid`, for guest physical addresses under one VMID.
+    #[must_use]
+    pub fn remote_guest_fence(harts: HartMask, vmid: Tag, extent: Extent) -> Self {
+        let (start, bytes) = fenced(extent);
+        let arguments = [harts.mask, harts.base, start, bytes, u64::from(vmid.0)];
+        Self { extension: Self::REMOTE_FENCES, function: 3, arguments }
+    }
+
     /// `sbi_hart_get_status`: the state of the first hart of a mask.
     #[must_use]
     pub const fn hart_state(hart: HartMask) -> Self {
@@ -99,7 +107,7 @@ impl Call {
 }
 
 #[cfg(any(target_arch = "riscv64", test))]
-pub use with_firmware::{SbiIpi, remote_fence, send_ipis};
+pub use with_firmware::{SbiIpi, remote_fence, remote_guest_fence, send_ipis};
 
 #[cfg(any(target_arch = "riscv64", test))]
 mod with_firmware {
@@ -207,6 +215,17 @@ mod with_firmware {
     pub fn remote_fence(harts: HartMask, tag: Option<Tag>, extent: Extent) -> Result<(), Refused> {
         call_firmware(Call::remote_fence(harts, tag, extent)).map_or(Err(Refused), |_| Ok(()))
     }
+
+    /// Drops guest physical pages of an extent under a VMID on other harts, as
+    /// [`remote_fence`] drops pages.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if the firmware refuses: the harts may keep the pages.
+    pub fn remote_guest_fence(harts: HartMask, vmid: Tag, extent: Extent) -> Result<(), Refused> {
+        let call = Call::remote_guest_fence(harts, vmid, extent);
+        call_firmware(call).map_or(Err(Refused), |_| Ok(()))
+    }
 }
 
 #[cfg(test)]
@@ -239,6 +258,9 @@ mod tests {
         let two = Extent::pages(0x5000, 2, PageSize::SIZE_4K);
         let fence = Call::remote_fence(harts, Some(Tag(7)), two);
         assert_eq!((fence.extension, fence.function), (0x5246_4e43, 2));
+        assert_eq!(fence.arguments, [0b110, 64, 0x5000, 0x2000, 7]);
+        let fence = Call::remote_guest_fence(harts, Tag(7), two);
+        assert_eq!((fence.extension, fence.function), (0x5246_4e43, 3));
         assert_eq!(fence.arguments, [0b110, 64, 0x5000, 0x2000, 7]);
         let fence = Call::remote_fence(HartMask::ALL, None, Extent::whole());
         assert_eq!(fence.function, 1);

@@ -8,6 +8,7 @@ use core::arch::x86_64::__cpuid;
 use crate::errata::Workarounds;
 use crate::x86_64::features::Features;
 use crate::x86_64::identity::{Registers, Source};
+use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::invlpgb;
 
 /// CR4: global pages stay cached when a root is loaded.
@@ -323,6 +324,49 @@ pub(crate) fn invlpgb(operands: invlpgb::Operands) {
 pub(crate) fn tlbsync() {
     // SAFETY: waiting has no effect.
     unsafe { asm!("tlbsync", options(nostack, preserves_flags)) };
+}
+
+/// Drops mappings of extended page tables. Needs VMX operation.
+///
+/// # Panics
+///
+/// If the processor refuses: it lacks the type, or the EPT pointer is not valid.
+pub(crate) fn invept(Invept { kind, descriptor }: Invept) {
+    let has_failed: u8;
+    // SAFETY: a dropped mapping is walked again. The instruction reads the descriptor, and sets CF
+    // or ZF if it fails.
+    unsafe {
+        asm!(
+            "invept {}, [{}]",
+            "setbe {}",
+            in(reg) kind,
+            in(reg) &raw const descriptor,
+            out(reg_byte) has_failed,
+            options(nostack),
+        );
+    }
+    assert_eq!(has_failed, 0, "INVEPT of type {kind} fails for {descriptor:x?}");
+}
+
+/// Drops mappings under VPIDs. Needs VMX operation.
+///
+/// # Panics
+///
+/// If the processor refuses: it lacks the type, or the VPID is 0.
+pub(crate) fn invvpid(Invvpid { kind, descriptor }: Invvpid) {
+    let has_failed: u8;
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "invvpid {}, [{}]",
+            "setbe {}",
+            in(reg) kind,
+            in(reg) &raw const descriptor,
+            out(reg_byte) has_failed,
+            options(nostack),
+        );
+    }
+    assert_eq!(has_failed, 0, "INVVPID of type {kind} fails for {descriptor:x?}");
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //!
 //! [`detect`] executes CPUID. Then each CPU is [enabled](enable) once. Encodings are functions that
 //! are tested on any host ([`cr3`], [`invlpgb`]). The instructions are compiled for x86-64 alone.
-//! For guests, [`kvm`] skips virtual CPUs that do not run, and [`hyperv`] flushes on other virtual
-//! CPUs by a hypercall.
+//! As a guest, [`kvm`] skips virtual CPUs that do not run, and [`hyperv`] flushes on other virtual
+//! CPUs by a hypercall. For a hypervisor, `guest` has the second stage of Intel and AMD.
 //!
 //! Processors with errata are worked around as [`errata`] lists, which is also a page of the book.
 //!
@@ -23,7 +23,6 @@
 //!   On processors whose leaks require KPTI, each space has two: use `Kpti`.
 //! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. A kernel that sets bits
 //!   of CR3 for LAM needs a [`load`](crate::Processor::load) of its own.
-//! - Nested paging: guests' translations have other instructions (`INVEPT`, `INVVPID`, `INVLPGA`).
 
 pub mod cr3;
 pub mod errata;
@@ -33,8 +32,11 @@ mod identity;
 #[cfg_attr(test, allow(dead_code, reason = "tests record privileged instructions: see `recorded`"))]
 mod instructions;
 pub mod hyperv;
+pub mod invept;
 pub mod invlpgb;
 pub mod kvm;
+#[cfg(any(target_arch = "x86_64", test))]
+pub mod guest;
 #[cfg(any(target_arch = "x86_64", test))]
 mod processor;
 #[cfg(any(target_arch = "x86_64", test))]

@@ -45,3 +45,17 @@ impl Tag {
     /// tags.
     pub const KERNEL: Self = Self(0);
 }
+
+/// The place of a command to devices among all commands of the machine. See
+/// [`issue_to_devices`](crate::Machine::issue_to_devices).
+///
+/// Tickets are ordered: when the commands of one are done, so are those of all lower ones. For a
+/// kernel with one queue, a ticket is a number that counts its synchronising commands. With several
+/// queues, count their commands together, and let a ticket be done when all commands up to it are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceTicket(pub u64);
+
+impl DeviceTicket {
+    /// The ticket of commands that are done when they are issued.
+    pub const DONE: Self = Self(0);
+}

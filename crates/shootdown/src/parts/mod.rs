@@ -11,6 +11,7 @@ pub(crate) mod hazard;
 pub(crate) mod bell;
 pub(crate) mod phase;
 pub(crate) mod cpumask;
+pub(crate) mod secondary;
 pub(crate) mod stats;
 pub(crate) mod trace_event;
 pub(crate) mod method;

@@ -3,6 +3,7 @@
 pub(crate) mod quarantine;
 pub(crate) mod pending;
 pub(crate) mod trace;
+pub(crate) mod devices;
 pub(crate) mod broadcast;
 pub(crate) mod catch_up;
 pub(crate) mod switch;

@@ -45,6 +45,9 @@ pub struct Config {
     pub traps_stale_writes: bool,
     /// See [`Machine::tolerates_mixed_sizes`](crate::Machine::tolerates_mixed_sizes).
     pub tolerates_mixed_sizes: bool,
+    /// `true` if the device completes no command before it is
+    /// [released](super::Soft::release_device).
+    pub holds_device: bool,
     /// When a CPU that is interrupted answers.
     pub answers: Answers,
     /// See [`Machine::catch_up_ceiling`](crate::Machine::catch_up_ceiling). The default is 33, not
@@ -112,6 +115,7 @@ impl Config {
         is_guest: false,
         traps_stale_writes: true,
         tolerates_mixed_sizes: false,
+        holds_device: false,
         answers: Answers::Late,
         catch_up_ceiling: 33,
         entry_page: None,

@@ -1,16 +1,21 @@
 //! A device that translates by the page tables of spaces, with a TLB of its own.
 //!
 //! The device does each access whenever a test calls it, on whichever thread. It caches what it
-//! walks, upper levels included, until the engine calls [`Machine::invalidate_devices`].
+//! walks, upper levels included, until it has completed a command of the engine's
+//! ([`Machine::issue_to_devices`]). It completes each when the engine asks for that, which is as
+//! late as hardware may do it.
 
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Mutex;
+use std::vec::Vec;
 
 use super::broadcasts::{Broadcasts, Invalidation};
 use super::tlb::{Tlb, Touch};
 use super::{Platform, Soft, guard};
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::Tag;
+use crate::base::memory::Word;
 use crate::parts::extent::Extent;
 use crate::state::machine::Entries;
 #[expect(unused_imports, reason = "the documentation links to it")]
@@ -21,13 +26,46 @@ use crate::state::space::Space;
 pub(super) struct Device<P: Platform> {
     tlb: Mutex<Tlb>,
     commands: Broadcasts<P>,
-    /// Number of calls of [`Machine::invalidate_devices`].
+    /// The commands that are not complete, with their tickets.
+    issued: Mutex<Vec<(DeviceTicket, Invalidation)>>,
+    /// Number of calls of [`Machine::issue_to_devices`].
     flushes: AtomicU64,
+    /// 1 after the device was released.
+    released: P::Word,
 }
 
 impl<P: Platform> Device<P> {
     pub(super) fn new() -> Self {
-        Self { tlb: Mutex::default(), commands: Broadcasts::new(), flushes: AtomicU64::new(0) }
+        Self {
+            tlb: Mutex::default(),
+            commands: Broadcasts::new(),
+            issued: Mutex::default(),
+            flushes: AtomicU64::new(0),
+            released: P::Word::new(0),
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.released.load(Acquire) == 0
+    }
+
+    pub(super) fn issue(&self, tag: Tag, extents: &[Extent]) -> DeviceTicket {
+        let mut issued = guard(&self.issued);
+        let ticket = DeviceTicket(self.flushes.fetch_add(1, Relaxed) + 1);
+        issued.extend(extents.iter().map(|&extent| (ticket, Invalidation::Tag(tag, extent))));
+        ticket
+    }
+
+    /// Completes all commands up to a ticket, and returns `true`.
+    pub(super) fn complete(&self, ticket: DeviceTicket) -> bool {
+        let due: Vec<_> =
+            guard(&self.issued).iter().filter(|(of, _)| *of <= ticket).copied().collect();
+        for &(_, invalidation) in &due {
+            self.commands.deliver(invalidation);
+        }
+        // Only now: until then, another CPU that waits for them completes them as well.
+        guard(&self.issued).retain(|(of, _)| *of > ticket);
+        true
     }
 }
 
@@ -54,20 +92,19 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         device.commands.using(&mut guard(&device.tlb), Tlb::invalidate_all);
     }
 
-    /// Number of calls of [`Machine::invalidate_devices`] so far.
-    pub fn device_flushes(&self) -> u64 {
-        self.device.flushes.load(Relaxed)
+    /// Lets the device complete commands, if it was
+    /// [held](super::Config::holds_device) so far.
+    pub fn release_device(&self) {
+        self.device.released.store(1, Release);
     }
 
-    pub(super) fn invalidate_on_device(&self, space: &Space<Self>, extents: &[Extent]) {
-        self.device.flushes.fetch_add(1, Relaxed);
-        for &extent in extents {
-            self.device.commands.deliver(Invalidation::Tag(device_tag(space), extent));
-        }
+    /// Number of calls of [`Machine::issue_to_devices`] so far.
+    pub fn device_flushes(&self) -> u64 {
+        self.device.flushes.load(Relaxed)
     }
 }
 
 /// The tag of a space on the device: its PASID. Each page table has its own.
-fn device_tag<P: Platform, const WORDS: usize>(space: &Space<Soft<P, WORDS>>) -> Tag {
+pub(super) fn device_tag<P: Platform, const WORDS: usize>(space: &Space<Soft<P, WORDS>>) -> Tag {
     Tag(space.root().0 as u16 + 1)
 }

@@ -4,8 +4,10 @@ use core::panic::Location;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
+use super::device::device_tag;
 use super::tlb::Tlb;
 use super::{ASLEEP, Answers, Config, Platform, Reclaimed, Site, Soft, WOKEN, guard};
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::{CpuId, Root, Tag};
 use crate::base::memory::{Memory, Word};
 use crate::base::rules::Rule;
@@ -86,8 +88,12 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn is_away(&self, cpu: CpuId) -> bool {
         self.config.is_guest && self.cpus[cpu.index()].vcpu.defer_flush(self)
     }
-    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
-        self.invalidate_on_device(space, extents);
+    fn issue_to_devices(&self, space: &Space<Self>, extents: &[Extent]) -> DeviceTicket {
+        self.device.issue(device_tag(space), extents)
+    }
+    fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
+        let is_held = self.config.holds_device && self.device.is_held();
+        !is_held && self.device.complete(ticket)
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.config.broadcast.map(|_| self)

@@ -91,7 +91,7 @@ pub unsafe trait Broadcaster {
     /// [`Refused`] if a CPU may keep a translation: some may have been invalidated on, or none. The
     /// engine then interrupts the CPUs. If the space is [pinned](crate::PinnedCpu::pin_tag) for a
     /// device that observes broadcasts, the engine also calls
-    /// [`Machine::invalidate_devices`](crate::Machine::invalidate_devices).
+    /// [`Machine::issue_to_devices`](crate::Machine::issue_to_devices).
     fn broadcast<B: CpuBits>(
         &self,
         cpus: &CpuSet<B>,

@@ -20,6 +20,8 @@ const TURNS_MAX: u32 = 1 << 24;
 /// CPU 3: rung, handler not entered (interrupt masked or lost, or CPU not running), Active(7)
 /// ```
 ///
+/// If there is no CPU, the flush waits for a device.
+///
 /// Make it in [`Machine::wait_hint`], from the set that is passed there.
 pub struct StallReport<'a, M: Machine> {
     machine: &'a M,
@@ -58,6 +60,9 @@ impl<'a, M: Machine> StallReport<'a, M> {
 impl<M: Machine> fmt::Display for StallReport<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no answer to a flush:")?;
+        if self.waiting.is_empty() {
+            return f.write_str(" a device has not completed it");
+        }
         self.cpus().try_for_each(|cpu| write!(f, "\n{cpu}"))
     }
 }

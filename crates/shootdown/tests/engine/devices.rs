@@ -1,7 +1,10 @@
 //! Flushes of a space that a device uses.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+
 use shootdown::soft::{Config, Touch};
-use shootdown::{Batch, Extent, ExtentSet, PageSize, StaleWrites};
+use shootdown::{Batch, Extent, ExtentSet, PageSize, Pending, StaleWrites};
 
 use crate::{CONFIG, System, page_at};
 
@@ -81,11 +84,10 @@ fn each_flush_calls_the_hook_once() {
     check(flush_batch, &[3], 1, CONFIG);
 }
 
-/// The hook is called after the interrupts are sent, so that CPUs and devices invalidate at the
-/// same time.
+/// Commands are sent after the interrupts, so that CPUs and devices invalidate at the same time.
 #[test]
-fn flush_of_cpus_and_device_reaches_both() {
-    let system: System = System::new(CONFIG);
+fn flush_of_cpus_and_device_waits_for_both() {
+    let system: System = System::new(Config { holds_device: true, ..CONFIG });
     let (machine, space) = (system.engine.machine(), &system.spaces[0]);
     system.engine.attach_device(space).unwrap();
     system.switch(1, 0);
@@ -95,6 +97,8 @@ fn flush_of_cpus_and_device_reaches_both() {
     let mut pending = system.cpu(0).pin().flush(space, page_at(3));
     assert_eq!(machine.device_flushes(), 1);
     assert!(!pending.poll());
+    machine.release_device();
+    assert!(!pending.poll());
     system.cpu(1).interrupt_point();
     assert!(pending.poll());
     machine.free(space, 3);
@@ -102,10 +106,90 @@ fn flush_of_cpus_and_device_reaches_both() {
     assert_eq!(system.cpu(1).touch(3), Touch::Fault);
 }
 
+/// Unmaps two pages for two flushes, of which the second waits for both.
+#[test]
+fn joined_flush_waits_for_devices() {
+    let system: System = System::new(Config { holds_device: true, ..CONFIG });
+    let (machine, space) = (system.engine.machine(), &system.spaces[0]);
+    system.engine.attach_device(space).unwrap();
+    let flush = |page: u64| {
+        assert_eq!(machine.touch_by_device(space, page as usize), Touch::Ok);
+        machine.unmap(space, page as usize);
+        system.cpu(0).pin().flush(space, page_at(page))
+    };
+    let (first, mut all) = (flush(1), flush(2));
+    all.join(first);
+    let mut none = Pending::done(&system.engine);
+    none.join(all);
+    assert!(!none.poll() && !none.poll_or_wake());
+    machine.release_device();
+    assert!(none.poll_or_wake());
+    for page in [1, 2] {
+        machine.free(space, page);
+        assert_eq!(machine.touch_by_device(space, page), Touch::Fault);
+    }
+}
+
+/// Otherwise, the device would hold up flushes that do not concern it.
+#[test]
+fn waiter_for_device_answers_other_flushes() {
+    let system: System = System::new(Config { holds_device: true, ..CONFIG });
+    let (machine, spaces) = (system.engine.machine(), &system.spaces);
+    system.engine.attach_device(&spaces[0]).unwrap();
+    system.switch(0, 1);
+    let (flushed, answered) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = system.cpu(0);
+            machine.unmap(&spaces[0], 3);
+            let pending = cpu.pin().flush(&spaces[0], page_at(3));
+            flushed.store(true, SeqCst);
+            drop(pending);
+            assert!(answered.load(SeqCst), "the device was released after that");
+        });
+        scope.spawn(|| {
+            while !flushed.load(SeqCst) {
+                thread::yield_now();
+            }
+            let cpu = system.cpu(1);
+            machine.unmap(&spaces[1], 3);
+            cpu.pin().flush(&spaces[1], page_at(3)).wait();
+            machine.free(&spaces[1], 3);
+            answered.store(true, SeqCst);
+            machine.release_device();
+        });
+    });
+}
+
+#[test]
+fn flush_and_wait_completes_on_device() {
+    for broadcasts in [false, true] {
+        let config = if broadcasts { CONFIG.with_broadcasts(15) } else { CONFIG };
+        let system: System = System::new(config);
+        let (machine, space) = (system.engine.machine(), &system.spaces[0]);
+        system.engine.attach_device(space).unwrap();
+        system.switch(0, 0);
+        for page in [1, 2] {
+            assert_eq!(machine.touch_by_device(space, page), Touch::Ok);
+            machine.unmap(space, page);
+        }
+        let cpu = system.cpu(0);
+        cpu.pin().flush_and_wait(space, page_at(1));
+        let mut extents = ExtentSet::new();
+        extents.add(page_at(2));
+        cpu.pin().flush_gathered_and_wait(space, &extents);
+        for page in [1, 2] {
+            machine.free(space, page);
+            assert_eq!(machine.touch_by_device(space, page), Touch::Fault);
+        }
+    }
+}
+
 /// The device observes broadcasts, and is not attached.
 #[test]
 fn refused_broadcast_reaches_device_of_pinned_space() {
-    let system: System = System::new(Config { refuses_each: 1, ..CONFIG.with_broadcasts(15) });
+    let config = Config { refuses_each: 1, holds_device: true, ..CONFIG.with_broadcasts(15) };
+    let system: System = System::new(config);
     let (machine, space) = (system.engine.machine(), &system.spaces[0]);
     system.cpu(0).pin().pin_tag(space).unwrap();
     system.switch(1, 0);
@@ -113,8 +197,9 @@ fn refused_broadcast_reaches_device_of_pinned_space() {
     assert_eq!(machine.touch_by_device(space, 3), Touch::Ok);
     machine.unmap(space, 3);
     let mut pending = system.cpu(0).pin().flush(space, page_at(3));
-    assert!(!pending.poll());
     system.cpu(1).interrupt_point();
+    assert!(!pending.poll());
+    machine.release_device();
     assert!(pending.poll());
     machine.free(space, 3);
     assert_eq!(machine.touch_by_device(space, 3), Touch::Fault);

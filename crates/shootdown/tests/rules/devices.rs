@@ -1,7 +1,12 @@
 //! Programs about a device that has a TLB of its own.
 
-use shootdown::ExtentSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::sync::Mutex;
+use loom::sync::atomic::AtomicBool;
 use shootdown::soft::{Config, Touch};
+use shootdown::{ExtentSet, PrimaryChanges};
 
 use crate::system::{Cpu, System, finish, page_at, switch};
 
@@ -12,6 +17,70 @@ pub(crate) fn flush_under_attached_device<const W: usize>(config: Config) {
     assert_eq!(system.machine().touch_by_device(&system.a, 0), Touch::Ok);
     finish(system.unmap(&system.cpu(0), 0));
     system.machine().free(&system.a, 0);
+    assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
+}
+
+/// Two CPUs flush, and the flush of each covers a page that the device uses.
+pub(crate) fn two_flush_under_device<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    system.engine.attach_device(&system.a).unwrap();
+    for page in [0, 1] {
+        assert_eq!(system.machine().touch_by_device(&system.a, page), Touch::Ok);
+    }
+    let reuse = |system: &System<W>, cpu: &Cpu<'_, W>, page| {
+        finish(system.unmap(cpu, page));
+        system.machine().free(&system.a, page);
+    };
+    system.race(move |system, cpu| reuse(system, cpu, 1), |cpu| reuse(&system, cpu, 0));
+    for page in [0, 1] {
+        assert_ne!(system.machine().touch_by_device(&system.a, page), Touch::Stale);
+    }
+}
+
+/// A secondary table has a fault while CPU 0 unmaps the primary entry. In the end, it has no entry.
+pub(crate) fn fault_while_primary_changes<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    let changes = Arc::new(PrimaryChanges::default());
+    let primary = Arc::new(AtomicBool::new(true));
+    // Mapped, as the primary entry is.
+    let secondary = Arc::new(Mutex::new(true));
+    let of_fault = (Arc::clone(&changes), Arc::clone(&primary), Arc::clone(&secondary));
+    let fault = move |system: &System<W>, _: &Cpu<'_, W>| {
+        let (changes, primary, secondary) = of_fault;
+        let Some(fault) = changes.begin_fault(system.machine()) else { return };
+        let found = primary.load(Relaxed);
+        let mut entry = secondary.lock().unwrap();
+        if found && changes.may_install(system.machine(), fault) {
+            *entry = true;
+        }
+    };
+    system.race(fault, |_| {
+        let change = changes.start(system.machine());
+        *secondary.lock().unwrap() = false;
+        primary.store(false, Relaxed);
+        drop(change);
+    });
+    // An entry would be that of a freed page.
+    assert!(!*secondary.lock().unwrap());
+}
+
+/// CPU 0 waits for a device that is busy until the flush of CPU 1 is done, which waits for CPU 0.
+pub(crate) fn flush_while_waiting_for_device<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { holds_device: true, ..config });
+    system.engine.attach_device(&system.a).unwrap();
+    assert_eq!(system.machine().touch_by_device(&system.a, 0), Touch::Ok);
+    switch(&system.cpu(0), &system.b);
+    let flush_and_release = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        system.machine().unmap(&system.b, 1);
+        cpu.pin().flush(&system.b, page_at(1)).wait();
+        system.machine().free(&system.b, 1);
+        system.machine().release_device();
+    };
+    system.race(flush_and_release, |cpu| {
+        system.unmap(cpu, 0).wait();
+        system.machine().free(&system.a, 0);
+        assert_ne!(cpu.touch(1), Touch::Stale);
+    });
     assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
 }
 

@@ -154,7 +154,9 @@ programs_against! {
     CompleteForOthers => wait_on_another_cpu,
     AttachFence => attach_while_flushing,
     DetachRelease => detach_while_flushing,
-    FlushDevices => flush_under_attached_device,
+    FlushDevices | CompleteDevices => flush_under_attached_device,
+    RefuseDuringChange | RecheckChange => fault_while_primary_changes,
+    EndChangeRelease | BeginFaultAcquire => fault_while_primary_changes,
     RingIfRefused => refused_broadcast,
     BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_a_flush_without_broadcast,
@@ -223,7 +225,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 48] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 50] {
     [
         ("enter the kernel for a while", enter_kernel_for_a_while::<W>),
         ("reuse while switching away", reuse_while_switching_away::<W>),
@@ -271,6 +273,8 @@ fn other_programs<const W: usize>() -> [(&'static str, Program); 48] {
         ("stop on page tables", stop_on_tables::<W>),
         ("stop on a dead space", stop_on_dead_space::<W>),
         ("stop after the handler", stop_after_handler::<W>),
+        ("two flush under a device", two_flush_under_device::<W>),
+        ("flush while waiting for a device", flush_while_waiting_for_device::<W>),
         ("attach a device while trimming", attach_while_trimming::<W>),
         ("unhook tables under a device", unhook_tables_under_device::<W>),
     ]

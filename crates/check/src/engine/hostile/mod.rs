@@ -10,9 +10,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, DomainCosts, Entries, Extent,
-    Lifetime, Machine, Memory, NotifyCosts, PageSize, Pending, Reach, Refused, Root, Rule, Space,
-    Tag, TagSlot, Tagging, VcpuWord, Word as _,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, DeviceTicket, DomainCosts, Entries,
+    Extent, Lifetime, Machine, Memory, NotifyCosts, PageSize, Pending, Reach, Refused, Root, Rule,
+    Space, Tag, TagSlot, Tagging, VcpuWord, Word as _,
 };
 
 use super::{Config, Fault, Tags};
@@ -47,6 +47,8 @@ pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     broadcast_tags: Vec<Cell<u64>>,
     /// The [answer](Answer) to the next broadcast of each CPU. Only with [`Tags::Refused`].
     answers: Vec<Cell<Answer>>,
+    /// The ticket for which each CPU has asked the device once; 0 if none.
+    asked: Vec<Cell<u64>>,
     /// The root of each retired space, and the CPU that retired it.
     retired_by: RefCell<Vec<(usize, usize)>>,
     /// Number of spaces that each CPU has freed.
@@ -102,6 +104,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
         let first =
             if matches!(tags, Tags::Refused(_)) { Answer::NoneReached } else { Answer::Taken };
         let answers = vec![Cell::new(first); config.cpus];
+        let asked = vec![Cell::new(0); config.cpus];
         let retired_by = RefCell::default();
         Self {
             cpus,
@@ -115,6 +118,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             sleepers,
             broadcast_tags,
             answers,
+            asked,
             retired_by,
             freed,
         }
@@ -342,12 +346,27 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     fn is_away(&self, cpu: CpuId) -> bool {
         self.vcpus.get(Self::cpu_of(cpu)).is_some_and(|vcpu| vcpu.defer_flush(self))
     }
-    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
+    fn issue_to_devices(&self, space: &Space<Self>, extents: &[Extent]) -> DeviceTicket {
         let covered = |page| extents.iter().any(|&extent| covers(extent, page));
         let is_upper = extents.iter().any(|&extent| upper(extent) == WalkCaches::Invalidate);
         let upper = if is_upper { WalkCaches::Invalidate } else { WalkCaches::Keep };
         let root = space.root().0 as usize;
-        with_machine(|machine| machine.invalidate_device(root, covered, upper));
+        DeviceTicket(with_machine(|machine| machine.issue_to_device(root, covered, upper)))
+    }
+    /// Not at the first question of a CPU, and then as late as possible.
+    fn devices_are_done(&self, DeviceTicket(ticket): DeviceTicket) -> bool {
+        let cpu = with_machine(HostileMachine::cpu);
+        if self.asked[cpu].replace(ticket) != ticket {
+            // The driver wakes the thread, which is about to sleep.
+            self.sleepers[cpu].store(0, Relaxed);
+            return false;
+        }
+        self.asked[cpu].set(0);
+        with_machine(|machine| {
+            machine.complete_on_device(ticket);
+            machine.reach(Sometimes::WaitedForDevice);
+        });
+        true
     }
     fn broadcaster(&self) -> Option<&Self> {
         matches!(self.tags, Tags::Broadcast(_) | Tags::Refused(_) | Tags::Domains(_))
@@ -375,7 +394,12 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         with_machine(HostileMachine::spin_hint);
     }
     fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
-        with_machine(HostileMachine::spin_hint);
+        // A device is done soon, whether a CPU writes a word or not.
+        with_machine(|machine| {
+            if self.asked[machine.cpu()].get() == 0 {
+                machine.spin_hint();
+            }
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
 use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
-use crate::{Processor, forward};
+use crate::{Processor, VcpuNames, forward};
 
 impl Stage2 {
     /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
@@ -178,6 +178,19 @@ unsafe impl Processor for Stage2 {
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
         self.common.broadcaster().map(|_| self)
+    }
+}
+
+// SAFETY: operations on stage 2 are followed by one on what was combined from it; `VMALLS12E1` and
+// `ALLE1` name both stages.
+unsafe impl crate::Stage2 for Stage2 {
+    /// The virtual CPUs of a guest may use one ASID of the guest's for different tables.
+    const VCPU_NAMES: VcpuNames = VcpuNames::Shared;
+
+    /// `VMALLE1`, for the guest whose VMID is loaded.
+    fn invalidate_vcpu(&self, _: u16) {
+        instruction::tlbi_el2(GuestOperation::Combined, Domain::Local);
+        Self::complete_here();
     }
 }
 

@@ -156,6 +156,13 @@ fn late_cpu_is_refused_at_el2() {
     unsafe { STAGE_2.set_up_cpu() };
 }
 
+/// The guest's own translations, on this CPU alone.
+#[test]
+fn virtual_cpu_is_dropped_by_combined_entries() {
+    let steps = steps_of(|| crate::Stage2::invalidate_vcpu(&STAGE_2, 0));
+    assert_eq!(steps, [TlbiEl2(GuestOperation::Combined, LOCAL), CompleteLocal, Synchronize]);
+}
+
 /// A hypervisor with one CPU.
 struct Hypervisor(CpuState<Bare<Self>>);
 

@@ -9,6 +9,12 @@ use crate::riscv64::sbi::Call;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     SetSatp(u64),
+    SetHgatp(u64),
+    DropAllGuests,
+    DropGuest(u64),
+    /// The operand and the VMID.
+    DropGuestPage(u64, u64),
+    DropGuestsOwn,
     DropAll,
     DropAsid(u64),
     /// The address, and the ASID if it names one.
@@ -32,6 +38,7 @@ std::thread_local! {
         Cell::new(FirmwareState { stopped: 0, is_strict: false })
     };
     static SATP: Cell<u64> = const { Cell::new(0) };
+    static HGATP: Cell<u64> = const { Cell::new(0) };
     static IDENTITY: Cell<Option<[u64; 3]>> = const { Cell::new(Some([0; 3])) };
     /// Bits of `satp` that the processor has.
     static SATP_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
@@ -63,6 +70,32 @@ pub(crate) fn satp() -> u64 {
 pub(crate) unsafe fn set_satp(value: u64) {
     SATP.set(value & SATP_MASK.get());
     record(Step::SetSatp(value));
+}
+
+pub(crate) fn hgatp() -> u64 {
+    HGATP.get()
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_hgatp(value: u64) {
+    HGATP.set(value);
+    record(Step::SetHgatp(value));
+}
+
+pub(crate) fn drop_all_guests() {
+    record(Step::DropAllGuests);
+}
+
+pub(crate) fn drop_guest(vmid: u64) {
+    record(Step::DropGuest(vmid));
+}
+
+pub(crate) fn drop_guest_page(shifted: u64, vmid: u64) {
+    record(Step::DropGuestPage(shifted, vmid));
+}
+
+pub(crate) fn drop_guests_own() {
+    record(Step::DropGuestsOwn);
 }
 
 pub(crate) fn interrupts_masked() -> bool {

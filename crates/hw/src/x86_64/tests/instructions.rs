@@ -7,6 +7,7 @@ use std::vec::Vec;
 use crate::x86_64::features::Features;
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::instructions;
+use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::invlpgb;
 
 /// An instruction that was executed, or would have been.
@@ -24,6 +25,8 @@ pub(crate) enum Step {
     InvpcidAll,
     Invlpgb(invlpgb::Operands),
     Tlbsync,
+    Invept(Invept),
+    Invvpid(Invvpid),
     OrderBeforeX2ApicWrite,
     Enable(Features),
     /// The register and the value.
@@ -134,6 +137,14 @@ pub(crate) fn invlpgb(operands: invlpgb::Operands) {
 
 pub(crate) fn tlbsync() {
     record(Step::Tlbsync);
+}
+
+pub(crate) fn invept(operands: Invept) {
+    record(Step::Invept(operands));
+}
+
+pub(crate) fn invvpid(operands: Invvpid) {
+    record(Step::Invvpid(operands));
 }
 
 pub(crate) fn order_before_x2apic_write() {

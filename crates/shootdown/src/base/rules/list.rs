@@ -232,6 +232,13 @@ rules! {
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
     TagLockRelease: Kind::Ordering(Release),
 
+    /// Primary entries have changed before the change ends. Pairs with
+    /// [`BeginFaultAcquire`](Self::BeginFaultAcquire). Without: a fault of a secondary table that
+    /// begins after the end reads the old primary entry, and installs it.
+    EndChangeRelease: Kind::Ordering(Release),
+    /// The other end of [`EndChangeRelease`](Self::EndChangeRelease).
+    BeginFaultAcquire: Kind::Ordering(Acquire),
+
     /// No CPU uses the pages that a batch unmapped from a space by the time that the batch unmarks
     /// the space. Pairs with [`BatchedAcquire`](Self::BatchedAcquire).
     BatchedRelease: Kind::Ordering(Release),
@@ -337,8 +344,18 @@ rules! {
     RingIfRefused: Step,
     /// A flush of a space that devices use is broadcast even if no CPU is present.
     BroadcastForDevices: Step,
-    /// A flush invalidates on the devices that are attached to the space.
+    /// A flush sends commands to the devices that are attached to the space.
     FlushDevices: Step,
+    /// A flush is done only when the devices have completed its commands. Without: a page is reused
+    /// while a slow device still accesses it.
+    CompleteDevices: Step,
+    /// A fault of a [secondary table](crate::PrimaryChanges) that begins while a primary entry
+    /// changes installs nothing. Without: it installs the old entry, after the change has removed
+    /// the entries of the secondary table.
+    RefuseDuringChange: Step,
+    /// A fault of a secondary table installs its entry only if no change has started since it
+    /// began. Without: as above.
+    RecheckChange: Step,
     /// A CPU catches up with a flush that was not broadcast, even if every later flush was.
     KeepGaps: Step,
     /// A broadcast that does not reach every CPU, because it names CPUs or domains, leaves the

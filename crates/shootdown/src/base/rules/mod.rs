@@ -76,12 +76,19 @@
 //!   clear the entry                              devices += 1
 //!   full fence             (FlushFence)          full fence             (AttachFence)
 //!   devices > 0 →          (PhaseAcquire)        the device walks page tables, and uses pages
-//!        the device drops  (FlushDevices)        …
+//!        command to drop   (FlushDevices)        …
 //!        the translation                         last access of the device
-//!   free the page                                devices −= 1           (DetachRelease)
+//!   wait: it is done    (CompleteDevices)        devices −= 1           (DetachRelease)
+//!   free the page
 //! ```
 //!
 //! Either the flush observes the device, or the device's walks are at least as new as the flush.
+//! The CPU that waits may be another one than the CPU that flushes, and answers its bell meanwhile.
+//!
+//! # Secondary tables
+//!
+//! A table that is filled from the page tables of a space refuses faults while these change:
+//! `secondary` has the handshake.
 //!
 //! # Virtual CPUs that are away
 //!

@@ -39,6 +39,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use crate::base::ids::DeviceTicket;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
 use crate::parts::trace_event::{FlushCause, TraceScope};
@@ -247,13 +248,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let _operation = self.begin();
         let (machine, began_ns) = (self.machine(), self.begin_trace());
         let mut pending = Pending::done(self.engine);
-        let mut is_broadcast = false;
+        let (mut is_broadcast, mut devices) = (false, DeviceTicket::DONE);
         let mut own_part = None;
         for batched in spaces.iter().flatten().filter(|batched| !batched.extents.is_empty()) {
             let (space, extents) =
                 (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
             let (generation, notified) =
-                self.flush_one_of_several(space, extents, &mut pending.waiting);
+                self.flush_one_of_several(space, extents, &mut pending.waiting, &mut devices);
             is_broadcast |= notified != NotifiedBy::Interrupts;
             // A CPU that reclaims in the middle of a page fault may be lazy on the space. Then it
             // catches up when it comes back, with one scan of the log for many batches. A broadcast
@@ -264,6 +265,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 own_part = Some((space, extents, generation));
             }
         }
+        pending.add_devices(devices);
         self.ring_present(&mut pending);
         if is_broadcast {
             self.await_broadcast(&mut pending);

@@ -1,7 +1,7 @@
 //! A batch whose flush was sent.
 
 use core::fmt;
-use core::mem;
+use core::mem::{self, ManuallyDrop};
 use core::ops::Deref;
 
 use super::{BATCH_SPACES, Batch};
@@ -29,8 +29,9 @@ where
     S: Deref<Target = Space<M>>,
 {
     /// Waits until no CPU can use the pages any more, and returns them. See [`Pending::wait`].
-    pub fn wait(mut self) -> B {
-        self.finish()
+    pub fn wait(self) -> B {
+        // A drop would find all of this done.
+        ManuallyDrop::new(self).finish()
     }
 
     /// Returns `true` if no CPU can use the pages any more, without waiting. See [`Pending::poll`].

@@ -15,6 +15,7 @@
 use core::ops::Deref;
 
 use super::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, BatchedSpace, SentBatch, StaleWrites};
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::SpaceId;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
@@ -24,6 +25,7 @@ use crate::parts::trace_event::{FlushCause, TraceScope};
 use crate::path::notify::{Flush, NotifiedBy, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::trace::pages_of;
+use crate::state::broadcaster::Refused;
 use crate::state::cpu_state::CpuState;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
@@ -215,13 +217,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let _operation = self.begin();
         let began_ns = self.begin_trace();
         let mut pending = Pending::done(self.engine);
-        let mut is_broadcast = false;
+        let (mut is_broadcast, mut devices) = (false, DeviceTicket::DONE);
         for (batched, generation) in unflushed.due() {
             let extents = batched.extents.up_to(self.machine().flush_ceiling());
+            let waiting = &mut pending.waiting;
             let notified =
-                self.flush_unseen(&batched.space, extents, generation, &mut pending.waiting);
+                self.flush_unseen(&batched.space, extents, generation, waiting, &mut devices);
             is_broadcast |= notified != NotifiedBy::Interrupts;
         }
+        pending.add_devices(devices);
         self.ring_present(&mut pending);
         if is_broadcast {
             self.await_broadcast(&mut pending);
@@ -239,19 +243,21 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Does the part of a flush that follows its count, for the CPUs that have not seen
-    /// `generation` since. Adds the CPUs that must be interrupted to `present`. Returns the method
-    /// with which CPUs are notified.
+    /// `generation` since. Adds the CPUs that must be interrupted to `present`, and raises
+    /// `devices` to the ticket of commands to devices. Returns the method with which CPUs are
+    /// notified.
     fn flush_unseen(
         &self,
         space: &Space<M>,
         extents: &[Extent],
         generation: u64,
         present: &mut CpuSet<M::CpuBits>,
+        devices: &mut DeviceTicket,
     ) -> NotifiedBy {
         let machine = self.machine();
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents);
+            *devices = self.flush_devices(space, extents).max(*devices);
         }
         if self.is_alone(space, &others) {
             self.count_if_local(&others);
@@ -261,7 +267,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let flush = Flush { extents, generation, walkers, cause };
         let scan = self.scan(space, &flush, &mut others);
         others.retain(|cpu| machine.state(cpu).may_use_before(machine, space.id(), generation));
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
+        let notified = self
+            .try_broadcast(space, scan.tag, &others, extents, generation)
+            .unwrap_or_else(|Refused| self.notify_refused(space, extents, devices));
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
             present.insert_all(&others);

@@ -10,6 +10,7 @@
 //! what the CPU has to do: the CPU [catches up](crate::PinnedCpu::handle_flush_ipi) with the spaces
 //! that it has loaded.
 
+use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{self, Relaxed};
 
@@ -111,9 +112,16 @@ enum Left {
     Begun(Round),
 }
 
-/// Number of a round to wait for.
+/// 1 plus the number of a round to wait for, so that an optional ticket takes one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct Ticket(pub(crate) NonZeroU64);
+
+impl Ticket {
+    #[inline]
+    const fn of(round: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(round))
+    }
+}
 
 impl<M: Memory<Word = AtomicU64>> Bell<M> {
     /// A disconnected bell, because CPUs start offline.
@@ -286,13 +294,13 @@ impl<M: Memory> Bell<M> {
     pub(crate) fn ticket(&self, machine: &M) -> Option<Ticket> {
         let found = self.rung.0.load(order(machine, Rule::QuietAcquire));
         let is_satisfied = found & DISCONNECTED != 0 || found & (RUNG | ATTENDED) == 0;
-        (!is_satisfied).then_some(Ticket(found / ROUND + (found & RUNG)))
+        (!is_satisfied).then_some(Ticket::of(found / ROUND + (found & RUNG)))
     }
 
     /// Returns `true` if the ticket's round is done. See [`Rule::WaitAcquire`].
     #[inline]
     pub(crate) fn has_answered(&self, machine: &M, ticket: Ticket) -> bool {
-        self.owned.0.answered.load(order(machine, Rule::WaitAcquire)) >= ticket.0
+        self.owned.0.answered.load(order(machine, Rule::WaitAcquire)) >= ticket.0.get() - 1
     }
 
     /// Requests that the owner wakes waiters when it next leaves the bell. Returns `false` if the

@@ -50,7 +50,7 @@ fn round_satisfies_rings_before_its_begin() {
         bell.end_round(machine, second);
         assert!(bell.has_answered(machine, late));
         assert_eq!(bell.leave(machine, || ()), None);
-        assert_eq!(late, Ticket(2 * rounds + 2));
+        assert_eq!(late, Ticket::of(2 * rounds + 2));
     }
 }
 

@@ -12,7 +12,7 @@ impl<M: Machine> Pending<'_, M> {
     /// rings the issuer, and adds it to the CPUs to wait for.
     #[inline]
     pub(crate) fn complete_broadcast(&mut self) {
-        if let Some(issuer) = self.issuer.take() {
+        if let Some(issuer) = self.take_issuer() {
             self.complete_broadcast_of(issuer);
         }
     }

@@ -24,6 +24,7 @@ mod domains;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::Tag;
 use crate::base::memory::Word;
 use crate::base::rules::Rule;
@@ -32,7 +33,7 @@ use crate::parts::extent::Extent;
 use crate::parts::method::NotifyMethod;
 use crate::parts::phase::Phase;
 use crate::path::notify::NotifiedBy;
-use crate::path::pending::{Issuer, Pending};
+use crate::path::pending::Pending;
 use crate::state::broadcaster::{Broadcast, Broadcaster, Reach, Refused};
 use crate::state::engine::Shootdown;
 use crate::state::machine::{Machine, Tagging};
@@ -86,7 +87,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
         let is_later = |it: &M::Broadcaster| !it.capabilities().completes_at_issue;
         if self.local().online.get() && self.machine().broadcaster().is_some_and(is_later) {
-            pending.issuer = Issuer::of(self.id);
+            pending.set_issuer(self.id);
         } else if !self.machine().breaks(Rule::CompleteBroadcasts) {
             self.complete_broadcasts();
         }
@@ -105,6 +106,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// `present`. If it was issued, and not refused, these CPUs must not be rung.
     ///
     /// `tag` is the space's tag, read after [`Rule::FlushFence`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if the broadcast was refused, and devices would have observed it: then
+    /// [`notify_refused`](Self::notify_refused).
     #[inline]
     pub(crate) fn try_broadcast(
         &self,
@@ -113,9 +119,24 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> NotifiedBy {
-        let Some(broadcaster) = self.engine.broadcaster() else { return NotifiedBy::Interrupts };
+    ) -> Result<NotifiedBy, Refused> {
+        let Some(broadcaster) = self.engine.broadcaster() else {
+            return Ok(NotifiedBy::Interrupts);
+        };
         self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
+    }
+
+    /// Sends commands to the devices that a refused broadcast did not reach, and raises `devices`
+    /// to their ticket.
+    #[cold]
+    pub(crate) fn notify_refused(
+        &self,
+        space: &Space<M>,
+        extents: &[Extent],
+        devices: &mut DeviceTicket,
+    ) -> NotifiedBy {
+        *devices = self.issue_to_devices(space, extents).max(*devices);
+        NotifiedBy::Interrupts
     }
 
     #[inline(never)]
@@ -127,12 +148,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
-    ) -> NotifiedBy {
+    ) -> Result<NotifiedBy, Refused> {
         let machine = self.machine();
         // Devices are in no domain.
         let devices = space.is_pinned(machine) && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
-            return NotifiedBy::Interrupts;
+            return Ok(NotifiedBy::Interrupts);
         }
         let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
@@ -148,7 +169,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let count = if is_narrow { 1 } else { operations.unwrap_or(1) as u64 };
         let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
         if chosen == NotifyMethod::Interrupt && !devices {
-            return NotifiedBy::Interrupts;
+            return Ok(NotifiedBy::Interrupts);
         }
         let reaches_all = broadcast.reach != Reach::Targets && !is_narrow;
         let is_whole = operations.is_none() || reaches_all && has_old_gap();
@@ -160,10 +181,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             extents.iter().try_for_each(|&extent| broadcaster.broadcast(present, tag, extent))
         };
         if !self.note_issued(if is_whole { 1 } else { count }, issued) {
-            if devices {
-                machine.invalidate_devices(space, extents);
-            }
-            return NotifiedBy::Interrupts;
+            return if devices { Err(Refused) } else { Ok(NotifiedBy::Interrupts) };
         }
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
@@ -173,7 +191,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 space.note_clean_everywhere(machine, before, generation);
             }
         }
-        if reaches_all { NotifiedBy::BroadcastToAll } else { NotifiedBy::BroadcastToPresent }
+        Ok(if reaches_all { NotifiedBy::BroadcastToAll } else { NotifiedBy::BroadcastToPresent })
     }
 
     /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.

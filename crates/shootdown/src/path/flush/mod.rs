@@ -41,8 +41,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// [`Pending`] is done, no CPU can use a translation that the extent covers and that was in the
     /// page tables before the call.
     ///
-    /// If devices are [attached](crate::Shootdown::attach_device) to the space, they have
-    /// invalidated when this returns.
+    /// If devices are [attached](crate::Shootdown::attach_device) to the space, they have the
+    /// command to invalidate when this returns, and have done so when the [`Pending`] is done.
     ///
     /// Do not flush for an entry that was not valid before, or that only gained permissions: a CPU
     /// that has cached the old entry takes a page fault, whose handler drops it ([step 4](crate)).
@@ -239,7 +239,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.flush_among_others(space, extent, generation, walkers, pending)
         };
         // The CPUs that were interrupted invalidate at the same time.
-        self.flush_devices(space, &[extent]);
+        pending.add_devices(self.flush_devices(space, &[extent]));
         cleared
     }
 

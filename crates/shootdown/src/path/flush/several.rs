@@ -1,5 +1,6 @@
 //! *Flush of several extents*, of one space or of a batch of spaces.
 
+use crate::base::ids::DeviceTicket;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
 use crate::parts::extent_set::ExtentSet;
@@ -7,6 +8,7 @@ use crate::parts::flush_log::Cause;
 use crate::path::notify::{Flush, NotifiedBy, NotifiedOthers, WalkerPolicy};
 use crate::path::pending::Pending;
 use crate::path::quarantine::Horizon;
+use crate::state::broadcaster::Refused;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -42,14 +44,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         if has_devices {
             // All extents, because the ceiling is that of CPUs.
-            self.flush_devices(space, all);
+            pending.add_devices(self.flush_devices(space, all));
         }
         pending.horizon = Horizon::of(space.id(), generation, others.cleared);
     }
 
     /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
-    /// be freed. Adds the CPUs that must be interrupted to `present`. Returns the generation, and
-    /// the method with which CPUs are notified.
+    /// be freed. Adds the CPUs that must be interrupted to `present`. Raises `devices` to the
+    /// ticket of commands to devices.
     ///
     /// This function does not invalidate on this CPU: the caller does so later if the CPU uses the
     /// space. Otherwise the CPU catches up when it returns to the space.
@@ -58,11 +60,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space: &Space<M>,
         extents: &[Extent],
         present: &mut CpuSet<M::CpuBits>,
+        devices: &mut DeviceTicket,
     ) -> (u64, NotifiedBy) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
         if self.read_others(space, &mut others) {
-            self.flush_devices(space, extents);
+            *devices = self.flush_devices(space, extents).max(*devices);
         }
         let is_alone = self.is_alone(space, &others);
         let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
@@ -75,7 +78,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return (generation, NotifiedBy::Interrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
-        let notified = self.try_broadcast(space, scan.tag, &others, extents, generation);
+        let notified = self
+            .try_broadcast(space, scan.tag, &others, extents, generation)
+            .unwrap_or_else(|Refused| self.notify_refused(space, extents, devices));
         if notified == NotifiedBy::Interrupts {
             self.count_if_local(&others);
             present.insert_all(&others);

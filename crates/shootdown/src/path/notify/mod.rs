@@ -14,6 +14,7 @@ use crate::parts::extent::Extent;
 use crate::parts::flush_log::Cause;
 use crate::parts::presence::{Presence, PresenceWord};
 use crate::path::pending::Pending;
+use crate::state::broadcaster::Refused;
 use crate::state::machine::Machine;
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
@@ -170,6 +171,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // from the space. A broadcast names the new ASID, and does not reach such a CPU.
         let notified = if !scan.notifies_leaving || self.is_pinned(space) {
             self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation)
+                .unwrap_or_else(|Refused| {
+                    pending.add_devices(self.issue_to_devices(space, extents));
+                    NotifiedBy::Interrupts
+                })
         } else {
             NotifiedBy::Interrupts
         };

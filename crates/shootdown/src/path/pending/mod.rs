@@ -3,14 +3,14 @@
 //! Between the flush and the wait, the caller may drop its locks, send other flushes, and join
 //! them. During that time, the CPUs that were rung invalidate in parallel with this one.
 
-mod issuer;
+mod elsewhere;
 
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::num::NonZeroU64;
 
 use crate::base::ids::CpuId;
 use crate::base::rules::Rule;
-use crate::parts::bell::Ticket;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::trace_event::{FlushCause, WaitTrace};
 use crate::path::quarantine::Horizon;
@@ -20,7 +20,7 @@ use crate::state::machine::{Machine, is_checked};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::stall::Turns;
 
-pub(crate) use issuer::Issuer;
+use elsewhere::Elsewhere;
 
 /// Number of CPUs whose answers a waiter reads ahead. A core has ten or more buffers for cache
 /// lines on their way (Intel: line fill buffers), and more requests would wait.
@@ -31,18 +31,17 @@ const PREFETCHED_TICKETS: usize = 10;
 /// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
 /// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
 ///
-/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
+/// The size is seven words and a bit per CPU: 72 bytes up to 64 CPUs, 568 bytes for 4096. To wait
 /// for it does not copy it.
 #[must_use = "pages that the flush covered must not be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
     /// The CPUs that were rung, and whose answer this waiter has not yet observed.
     pub(crate) waiting: CpuSet<M::CpuBits>,
-    /// The round that the first CPU of `waiting` must have ended. Taken when that CPU becomes the
-    /// first.
-    ticket: Option<Ticket>,
-    /// The CPU that has issued a broadcast and not yet completed it.
-    pub(crate) issuer: Issuer,
+    /// While there are devices to wait for, their ticket. Otherwise the round that the first CPU of
+    /// `waiting` must have ended, taken when that CPU becomes the first.
+    ticket: Option<NonZeroU64>,
+    elsewhere: Elsewhere,
     /// The cause of the flush. Initialised only if the machine [traces](Machine::TRACES).
     cause: MaybeUninit<FlushCause>,
     pub(crate) horizon: Horizon,
@@ -56,7 +55,7 @@ impl<'e, M: Machine> Pending<'e, M> {
             engine,
             waiting: CpuSet::new(),
             ticket: None,
-            issuer: Issuer::NONE,
+            elsewhere: Elsewhere::NOTHING,
             cause: if M::TRACES {
                 MaybeUninit::new(FlushCause::Unnamed)
             } else {
@@ -66,7 +65,8 @@ impl<'e, M: Machine> Pending<'e, M> {
         }
     }
 
-    /// Waits until every CPU that was rung has answered.
+    /// Waits until every CPU that was rung has answered, and every
+    /// [device](crate::Shootdown::attach_device) has dropped what the flush covers.
     ///
     /// You may wait on any CPU, with the flush interrupt masked or not:
     ///
@@ -90,7 +90,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// assertions [reports](Machine::report_stall) a wait of some seconds.
     #[inline]
     pub fn wait(&mut self) {
-        if !self.waiting.is_empty() || self.issuer.is_some() {
+        if !self.waiting.is_empty() || self.elsewhere.is_some() {
             self.wait_slow();
         }
     }
@@ -124,14 +124,16 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Does not answer this CPU's own bell.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        self.complete_broadcast();
+        if self.elsewhere.is_some() && !self.poll_elsewhere() {
+            return false;
+        }
         let mut prefetched = 0;
         while let Some(cpu) = self.waiting.first() {
             if !self.has_answered(cpu) {
                 return false;
             }
             self.waiting.remove(cpu);
-            self.ticket = None;
+            self.set_bell_ticket(None);
             if M::PREFETCHES {
                 if prefetched == 0 {
                     self.prefetch_tickets();
@@ -145,7 +147,8 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     /// As [`poll`](Self::poll). If the flush is not done, one of the CPUs in
     /// [`waiting`](Self::waiting) calls [`Machine::wake_waiters`] when it has answered; then call
-    /// this again. The caller can sleep until then.
+    /// this again. The caller can sleep until then. While devices are not done, [their
+    /// driver](Machine::devices_are_done) must wake the caller instead.
     ///
     /// Before each call, put the caller where `wake_waiters` finds it: no wake-up is lost then.
     ///
@@ -167,13 +170,16 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// ```
     pub fn poll_or_wake(&mut self) -> bool {
         while !self.poll() {
+            if self.elsewhere.is_some() {
+                return false;
+            }
             let Some(cpu) = self.waiting.first() else { break };
             let machine = &self.engine.machine;
             if machine.state(cpu).bell.request_wake(machine) {
                 return false;
             }
             // The CPU has left its bell since the poll, so a new ticket shows that it has answered.
-            self.ticket = None;
+            self.set_bell_ticket(None);
         }
         true
     }
@@ -194,22 +200,26 @@ impl<'e, M: Machine> Pending<'e, M> {
         }
     }
 
-    /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
+    /// Adds the CPUs, the broadcast and the devices of `other`: this flush is done when both are
+    /// done.
     ///
     /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
     /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
-        if !self.issuer.is_some() {
-            self.issuer = other.issuer;
-        } else if self.issuer != other.issuer {
+        match (self.issuer(), other.issuer()) {
+            (None, Some(issuer)) => self.set_issuer(issuer),
             // There is room for one issuer only.
-            other.complete_broadcast();
+            (Some(issuer), Some(second)) if issuer != second => other.complete_broadcast(),
+            _ => {}
         }
         self.waiting.insert_all(&other.waiting);
         // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
-        self.ticket = None;
+        self.forget_bell_ticket();
+        if let Some(ticket) = other.devices() {
+            self.add_devices(ticket);
+        }
         other.waiting.clear();
-        other.issuer = Issuer::NONE;
+        other.elsewhere = Elsewhere::NOTHING;
     }
 
     /// Records the cause of the flush.
@@ -234,7 +244,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Adds `cpu`, which was rung, to the CPUs to wait for.
     pub(crate) fn wait_for(&mut self, cpu: CpuId) {
         self.waiting.insert(cpu);
-        self.ticket = None;
+        self.forget_bell_ticket();
     }
 
     /// The pin guard of the CPU on which the wait runs. The flush interrupt must be masked.
@@ -266,15 +276,31 @@ impl<'e, M: Machine> Pending<'e, M> {
         WaitOnce(self).0.wait_until_done();
     }
 
+    /// Completes the broadcast, and asks the devices once. Returns `true` if they are done.
+    #[inline(never)]
+    fn poll_elsewhere(&mut self) -> bool {
+        self.complete_broadcast();
+        let machine = &self.engine.machine;
+        let Some(ticket) = self.devices() else { return true };
+        // Pairs with the issue of `ticket`. Without: the caller reuses a page that a device, which
+        // has its command and has not acted on it, still reads and writes.
+        let is_done = machine.breaks(Rule::CompleteDevices) || machine.devices_are_done(ticket);
+        if is_done {
+            self.remove_devices();
+        }
+        is_done
+    }
+
     #[inline]
     fn wait_until_done(&mut self) {
-        self.complete_broadcast();
-        if self.waiting.is_empty() {
+        let is_done = !self.elsewhere.is_some() || self.poll_elsewhere();
+        if is_done && self.waiting.is_empty() {
             // Only a broadcast was waited for: the bell's line is not written.
             return;
         }
         let machine = &self.engine.machine;
-        let broadcaster = self.engine.broadcaster();
+        // A wait for devices does not measure the time that CPUs take to answer.
+        let broadcaster = self.engine.broadcaster().filter(|_| is_done);
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
         let traced_ns = if M::TRACES { machine.trace_clock_ns() } else { 0 };
@@ -313,10 +339,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     fn has_answered(&mut self, cpu: CpuId) -> bool {
         let machine = &self.engine.machine;
         let bell = &machine.state(cpu).bell;
-        if self.ticket.is_none() {
-            self.ticket = bell.ticket(machine);
-        }
-        self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
+        let ticket = self.bell_ticket().or_else(|| bell.ticket(machine));
+        self.set_bell_ticket(ticket);
+        ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
     }
 }
 
@@ -327,7 +352,7 @@ struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
 impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
     fn drop(&mut self) {
         self.0.waiting.clear();
-        self.0.issuer = Issuer::NONE;
+        self.0.elsewhere = Elsewhere::NOTHING;
     }
 }
 

@@ -159,7 +159,7 @@ fn issuer_is_waited_for_with_its_own_ticket() {
     let mut pending = core::mem::ManuallyDrop::new(Pending::done(&engine));
     pending.wait_for(CpuId(2));
     assert!(!pending.poll(), "the poll takes the ticket of CPU 2's first round");
-    pending.issuer = Issuer::of(CpuId(1));
+    pending.set_issuer(CpuId(1));
     let _ = engine.enter(CpuId(0)).pin();
     assert!(!pending.poll(), "CPU 1 is rung, and has not ended its sixth round");
     assert_eq!(waiting(&pending), [1, 2]);
@@ -185,9 +185,9 @@ fn joined_broadcast_is_completed_by_its_issuer() {
     let zero = engine.enter(CpuId(0));
     let outstanding = zero.pin().local().policy.outstanding.get();
     assert_eq!(outstanding, 2, "the flush that was joined completes nothing when dropped");
-    assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::new()));
+    assert_eq!((pending.issuer(), waiting(&pending)), (Some(CpuId(0)), Vec::new()));
     pending.join(other);
-    assert_eq!((pending.issuer, waiting(&pending)), (Issuer::of(CpuId(0)), Vec::from([1])));
+    assert_eq!((pending.issuer(), waiting(&pending)), (Some(CpuId(0)), Vec::from([1])));
     assert!(!pending.poll(), "CPU 1 has not completed its own broadcast");
     drop(zero);
     engine.enter(CpuId(1)).interrupt_point();

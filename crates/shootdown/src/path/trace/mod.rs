@@ -55,7 +55,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 scope,
                 pages,
                 targets: pending.waiting.len() as u64,
-                is_broadcast: pending.issuer.is_some(),
+                is_broadcast: pending.issuer().is_some(),
                 ns: machine.trace_clock_ns().saturating_sub(began_ns),
             });
         }

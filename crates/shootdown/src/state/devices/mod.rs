@@ -3,8 +3,13 @@
 //! An IOMMU that walks the page tables of a process (shared virtual addressing), a device that
 //! caches what the IOMMU has answered, or a hypervisor's shadow of the page tables has translations
 //! that no CPU's invalidation reaches. Such a TLB is a *device* here. Each flush of a space that
-//! has devices calls the kernel once, which sends the commands. (Linux:
-//! `mmu_notifier_arch_invalidate_secondary_tlbs`.)
+//! has devices calls the kernel once, which sends the commands, and returns a
+//! [ticket](crate::DeviceTicket). (Linux: `mmu_notifier_arch_invalidate_secondary_tlbs`.)
+//!
+//! A device may take seconds: the command may wait for its turn in the IOMMU's queue, and the
+//! device for a bus. So a flush does not wait for a device where interrupts are masked. Its
+//! [`Pending`](crate::Pending) polls the ticket. In the meantime, other CPUs invalidate, and the
+//! waiter answers their flushes.
 //!
 //! Devices that observe the CPUs' broadcasts need no command: see
 //! [`PinnedCpu::pin_tag`](crate::PinnedCpu::pin_tag).
@@ -15,13 +20,8 @@
 
 #![expect(unsafe_code, reason = "only the driver knows what a device caches")]
 
-use core::slice;
-
-use crate::base::rules::Rule;
-use crate::parts::extent::Extent;
 use crate::state::engine::Shootdown;
 use crate::state::machine::Machine;
-use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
 
 /// Error of a space that has 255 devices already.
@@ -30,7 +30,7 @@ pub struct TooManyDevices;
 
 impl<M: Machine> Shootdown<M> {
     /// Attaches a device to a space: from now on, each flush of the space calls
-    /// [`Machine::invalidate_devices`] before it returns.
+    /// [`Machine::issue_to_devices`], and is done only when [`Machine::devices_are_done`].
     ///
     /// Call this before the device may first walk the page tables. A flush that is under way during
     /// the call may not invalidate on the device. Then the device walks page tables at least as new
@@ -52,7 +52,7 @@ impl<M: Machine> Shootdown<M> {
 
     /// Detaches a device from a space.
     ///
-    /// Detach all devices of a space before you [retire](PinnedCpu::retire) it.
+    /// Detach all devices of a space before you [retire](crate::PinnedCpu::retire) it.
     ///
     /// # Panics
     ///
@@ -65,22 +65,6 @@ impl<M: Machine> Shootdown<M> {
     pub unsafe fn detach_device(&self, space: &Space<M>) {
         let was_attached = space.cpumask.detach_device(self.machine());
         assert!(was_attached, "a device is detached more often than attached");
-    }
-}
-
-impl<M: Machine> PinnedCpu<'_, M> {
-    /// Invalidates the extents of a flush on the devices of the space, if it has any.
-    ///
-    /// Call this after [`Rule::FlushFence`], where the CPU mask may have devices. See
-    /// [`Rule::AttachFence`].
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn flush_devices(&self, space: &Space<M>, extents: &[Extent]) {
-        let machine = self.machine();
-        if space.has_devices(machine) && !machine.breaks(Rule::FlushDevices) {
-            let whole = extents.iter().find(|extent| extent.is_long()).map(|it| it.without_long());
-            machine.invalidate_devices(space, whole.as_ref().map_or(extents, slice::from_ref));
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod choices;
 use core::ptr::NonNull;
 
 use crate::base::costs::FlushCosts;
+use crate::base::ids::DeviceTicket;
 use crate::base::ids::{CpuId, Root, Tag};
 use crate::base::memory::{Memory, TagWords};
 use crate::parts::cpu_set::{CpuBits, CpuSet};
@@ -359,20 +360,17 @@ pub unsafe trait Machine: Memory {
         None
     }
 
-    /// Drops the translations of the pages of `extents` on every device that is
-    /// [attached](crate::Shootdown::attach_device) to `space`, and returns when no device uses
-    /// them any more. (Linux: `arch_invalidate_secondary_tlbs`.)
+    /// Begins to drop the translations of the pages of `extents` on every device that is
+    /// [attached](crate::Shootdown::attach_device) to `space`. Returns the ticket with which
+    /// [`devices_are_done`](Self::devices_are_done) is asked for the end. (Linux does both in
+    /// `arch_invalidate_secondary_tlbs`.)
     ///
     /// Each flush of the space calls this once, with all of its extents. Page-table writes of this
     /// CPU are [published](Self::publish) for the walkers of CPUs. If a device's walker requires
-    /// more, as one that is not coherent with the CPUs' caches does, do that here. When this
-    /// returns:
-    ///
-    /// - no device uses a translation of these pages that it read before the call. That includes
-    ///   answers that the device has requested from its IOMMU, and not yet cached;
-    /// - if an extent [frees tables](Extent::frees_tables) or is [whole](Extent::is_whole), no
-    ///   device has cached, or is about to use, an entry of the upper levels above those pages;
-    /// - the accesses of the devices with these translations happen before the return.
+    /// more, as one that is not coherent with the CPUs' caches does, do that here. Do not wait for
+    /// a device: write the commands into its queue, with one that reports when they are done
+    /// (SMMU: `CMD_SYNC`; VT-d: an invalidation wait descriptor). A kernel whose devices are done
+    /// at once returns [`DeviceTicket::DONE`].
     ///
     /// A flush of a space that is [pinned](crate::PinnedCpu::pin_tag) for a device also calls this
     /// if its broadcast, which the device would have observed, was [refused](crate::Refused).
@@ -382,15 +380,37 @@ pub unsafe trait Machine: Memory {
     ///
     /// The flush interrupt is masked, and other CPUs may call this at the same time, also for the
     /// same space. A lock that this method takes must not be held by a CPU that waits for a
-    /// [`Pending`](crate::Pending).
+    /// [`Pending`](crate::Pending). If the queue is full, a wait here for its oldest command
+    /// answers no flush.
     ///
     /// # Panics
     ///
     /// The default implementation panics, because it cannot invalidate. A kernel that attaches no
     /// device needs no other.
-    fn invalidate_devices(&self, space: &Space<Self>, extents: &[Extent]) {
+    fn issue_to_devices(&self, space: &Space<Self>, extents: &[Extent]) -> DeviceTicket {
         let _ = extents;
         panic!("a device is attached to {space:?}, which this kernel cannot invalidate on")
+    }
+
+    /// Returns `true` if the commands of `ticket` and of all lower tickets are done:
+    ///
+    /// - no device uses a translation of their pages that it read before the commands were issued.
+    ///   That includes answers that the device has requested from its IOMMU, and not yet cached;
+    /// - if an extent [frees tables](Extent::frees_tables) or is [whole](Extent::is_whole), no
+    ///   device has cached, or is about to use, an entry of the upper levels above those pages;
+    /// - the accesses of the devices with these translations happen before the return.
+    ///
+    /// Called in the turns of a wait, and by [`Pending::poll`](crate::Pending::poll): on any CPU,
+    /// with the flush interrupt masked or not, and by several threads with one ticket. It must not
+    /// wait. It returns `true` after finite time, also for a device that has failed: reset it then.
+    ///
+    /// A thread that [sleeps](crate::Pending::poll_or_wake) and finds `false` here relies on the
+    /// driver to wake it when the commands are done.
+    ///
+    /// The default returns `true`, for kernels whose tickets are [`DeviceTicket::DONE`].
+    fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
+        let _ = ticket;
+        true
     }
 
     /// Returns a [retired](crate::PinnedCpu::retire) space to the kernel, with its page tables. No
@@ -421,7 +441,8 @@ pub unsafe trait Machine: Memory {
         core::hint::spin_loop();
     }
 
-    /// One turn of the loop that waits until the CPUs of `waiting` have answered.
+    /// One turn of the loop that waits until the CPUs of `waiting` have answered. The set may be
+    /// empty, in a wait for devices.
     ///
     /// This is the place for a spin hint or the yield of a virtual CPU. An implementation may also
     /// measure the time, [report](crate::StallReport) CPUs that do not answer,

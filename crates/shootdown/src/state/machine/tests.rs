@@ -126,7 +126,7 @@ fn synchronization_publishes_and_fences() {
 fn flush_of_devices_panics_by_default() {
     let engine = crate::state::engine::Shootdown::new(plain());
     let space = engine.space(Root(0));
-    engine.machine().invalidate_devices(&space, &[]);
+    engine.machine().issue_to_devices(&space, &[]);
 }
 
 #[test]

@@ -1,0 +1,20 @@
+use super::*;
+use crate::soft::{Config, Host, Soft};
+use std::format;
+
+#[test]
+fn fault_is_refused_while_any_change_is_in_progress() {
+    let engine = Soft::<Host>::engine(Config::default());
+    let (machine, changes) = (engine.machine(), PrimaryChanges::default());
+    let before = changes.begin_fault(machine).unwrap();
+    assert!(changes.may_install(machine, before));
+    let (first, second) = (changes.start(machine), changes.start(machine));
+    assert!(!changes.may_install(machine, before));
+    drop(first);
+    assert_eq!(changes.begin_fault(machine), None);
+    assert_eq!(format!("{second:?}"), "PrimaryChange(PrimaryChanges { ended: 1, in_progress: 1 })");
+    drop(second);
+    assert!(!changes.may_install(machine, before));
+    let after = changes.begin_fault(machine).unwrap();
+    assert!(changes.may_install(machine, after));
+}
