@@ -136,8 +136,8 @@ impl<S: System> Mappings<S> {
         }
     }
 
-    /// Announces that the entry for a page that no CPU can write is about to be cleared. The page is
-    /// flushed with a batch that is deferred.
+    /// Announces that the entry for a page that no CPU can write is about to be cleared. The batch
+    /// that flushes the page is deferred.
     pub(crate) fn announce_clean(
         &self,
         coherence: &S::Coherence,
