@@ -35,7 +35,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 stage
             },
             run: |stage| stage.sent.as_mut().expect("`prepare` has flushed").wait(),
-            limits: Limits::new([2079, 27_264, 197_140], None),
+            limits: Limits::new([1636, 24_705, 172_566], None),
         },
         // Each other CPU is lazy on the space.
         Self {
