@@ -106,3 +106,19 @@ fn text_of_several_processes_lists_them_by_flushes() {
     let words = ["t: choose a program: flush requests are ", " (mapper), 1 of 77 (other)", "--pid"];
     assert_error(&output, 2, &words);
 }
+
+#[test]
+fn text_without_events_is_named_without_a_program() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (text, words) in [
+        ("hello\n", "no event"),
+        ("{\"a\":1}", "JSON"),
+        ("           CPU0       CPU1\n  0:  1  2\n", "/proc/interrupts"),
+    ] {
+        fs::write(directory.path().join("t"), text).expect("a file");
+        let output = explain_beside_perf(directory.path(), &["t"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(words) && !errors.contains("choose a program"), "{errors}");
+    }
+}

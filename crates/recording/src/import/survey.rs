@@ -140,11 +140,13 @@ pub struct Requester {
 pub fn requesters(mut text: impl BufRead + Seek) -> Result<Vec<Requester>, ImportError> {
     kind::refuse_other(&mut text)?;
     let mut found: BTreeMap<u32, Requester> = BTreeMap::new();
-    let mut lines = Lines::new(text);
+    let (mut lines, mut has_events) = (Lines::new(&mut text), false);
     while let Some(line) = lines.next_line()? {
-        let Some(head) = Head::parse(&line).filter(|head| head.rest.contains("tlb_flush:")) else {
+        let Some(head) = Head::parse(&line) else { continue };
+        has_events = true;
+        if !head.rest.contains("tlb_flush:") {
             continue;
-        };
+        }
         let is_request = match fields::parse(head.rest) {
             Ok(Parsed::Event(RawKind::Flush { reason, .. })) => reason == FlushReason::Request,
             _ => false,
@@ -156,6 +158,10 @@ pub fn requesters(mut text: impl BufRead + Seek) -> Result<Vec<Requester>, Impor
             head.name.clone_into(&mut requester.name);
             requester.flushes += 1;
         }
+    }
+    if !has_events {
+        text.rewind().map_err(ImportError::Read)?;
+        return Err(kind::without_events(&mut text));
     }
     let mut found: Vec<_> = found.into_values().collect();
     found.sort_by_key(|it| (std::cmp::Reverse(it.flushes), it.pid));

@@ -99,7 +99,9 @@ impl<S: System> Vm<S> {
             self.coherence.defer_batch(batch)
         };
         let Some(flush) = flush else {
-            pages.into_iter().for_each(|page| self.finish(rmap, page, reclaimed, keep));
+            for page in pages {
+                self.finish(rmap, page, reclaimed, keep);
+            }
             return;
         };
         let listed: usize = (0..rmap.node_count()).map(|node| rmap.listed(node)).sum();
@@ -131,7 +133,9 @@ impl<S: System> Vm<S> {
             let oldest = rmap.waiting().lock().pop_beyond(page_count_max);
             let Some(Unmapped { flush, pages }) = oldest else { return };
             self.coherence.complete(flush);
-            pages.into_iter().for_each(|page| self.finish(rmap, page, reclaimed, keep));
+            for page in pages {
+                self.finish(rmap, page, reclaimed, keep);
+            }
         }
     }
 }
