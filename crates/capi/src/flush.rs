@@ -199,7 +199,7 @@ fn find(pending: &mut Option<Flush>) -> Option<&mut Flush> {
 /// Adds the flush `other` to `pending`, which is then done when both are. `other` has nothing left
 /// to wait for afterwards.
 ///
-/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_init. Stack: 1920.
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_init. Stack: 640.
 ///
 /// # Safety
 ///
