@@ -3,16 +3,15 @@
 #![expect(unsafe_code, reason = "fulfils the engine's contract by the contracts of the halves")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
     CpuId, CpuSet, CpuState, DeviceTicket, Entries, Extent, FlushCosts, FlushTrace, Lifetime,
     Machine, Memory, Root, Space, StallReport, Tag, Tagging, WaitTrace,
 };
 
-use crate::forward;
 use crate::kernel::Kernel;
 use crate::processor::Processor;
+use crate::{forward, forward_memory};
 
 /// A kernel on a processor, as the engine's machine.
 #[derive(Debug)]
@@ -40,19 +39,7 @@ impl<K: Kernel> Bare<K> {
 
 // SAFETY: all methods are those of the processor.
 unsafe impl<K: Kernel> Memory for Bare<K> {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = K::Processor::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = K::Processor::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.processor;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch(word: &AtomicU64);
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.processor, K::Processor }
 }
 
 // SAFETY: each method is a method of the half whose contract has the same requirement.

@@ -35,3 +35,48 @@ macro_rules! forward {
         )*
     };
 }
+
+/// Implements all of [`Memory`](shootdown::Memory) by the processor that another one wraps.
+///
+/// ```
+/// use shootdown::Memory;
+/// use shootdown_hw::forward_memory;
+///
+/// struct Wrapped<P>(P);
+///
+/// // SAFETY: all methods are those of the wrapped processor.
+/// unsafe impl<P: Memory<Word = core::sync::atomic::AtomicU64>> Memory for Wrapped<P> {
+///     forward_memory! { self => self.0, P }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_memory {
+    ($self:ident => $to:expr, $processor:ty) => {
+        type Word = ::core::sync::atomic::AtomicU64;
+
+        const PREFETCHES: bool = <$processor as ::shootdown::Memory>::PREFETCHES;
+        const PREFETCHES_FOR_WRITE: bool =
+            <$processor as ::shootdown::Memory>::PREFETCHES_FOR_WRITE;
+
+        $crate::forward! { $self => $to;
+            fn fence();
+            fn store_then_fence(
+                word: &::core::sync::atomic::AtomicU64,
+                value: u64,
+                order: ::core::sync::atomic::Ordering
+            );
+            fn fetch_add_then_fence(
+                word: &::core::sync::atomic::AtomicU64,
+                value: u64,
+                order: ::core::sync::atomic::Ordering
+            ) -> u64;
+            fn fetch_or_then_fence(
+                word: &::core::sync::atomic::AtomicU64,
+                value: u64,
+                order: ::core::sync::atomic::Ordering
+            ) -> u64;
+            fn prefetch(word: &::core::sync::atomic::AtomicU64);
+            fn prefetch_for_write(word: &::core::sync::atomic::AtomicU64);
+        }
+    };
+}

@@ -93,9 +93,12 @@ pub unsafe trait Kernel: Sync + Sized {
 
     /// Returns `true` if these commands to devices are done: see
     /// [`Machine::devices_are_done`](shootdown::Machine::devices_are_done).
+    ///
+    /// # Panics
+    ///
+    /// The default implementation panics. A kernel whose devices are done at once needs no other.
     fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
-        let _ = ticket;
-        true
+        panic!("this kernel issues {ticket:?}, and cannot ask whether devices are done")
     }
 
     /// Returns a retired space to the kernel. No CPU can use it any more.

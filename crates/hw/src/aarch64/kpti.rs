@@ -23,8 +23,6 @@
 
 #![expect(unsafe_code, reason = "implements the processor's half of the engine's contract")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, DomainCosts, Entries, Extent, FlushCosts, Memory,
     NotifyCosts, Refused, Root, Tag, Tagging,
@@ -35,7 +33,7 @@ use crate::aarch64::operation::{Domain, Operation, Scope};
 use crate::aarch64::sequence::TAG_SHIFT;
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
-use crate::{Processor, forward};
+use crate::{Processor, forward, forward_memory};
 
 /// Values of `TTBR0_EL1` for one stay in user mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,19 +102,7 @@ const fn pair(tag: Tag) -> [Tag; 2] {
 
 // SAFETY: the barriers are those of the processor.
 unsafe impl Memory for Kpti {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = Aarch64::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = Aarch64::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.processor;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch(word: &AtomicU64);
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.processor, Aarch64 }
 }
 
 // SAFETY: each method does what the processor does, under both ASIDs.

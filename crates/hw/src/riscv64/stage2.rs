@@ -32,7 +32,7 @@
 
 #![expect(unsafe_code, reason = "implements the contract, and loads roots")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
@@ -44,7 +44,7 @@ use super::instructions as run;
 use super::processor::RiscV64;
 use super::sbi;
 use crate::errata::Workarounds;
-use crate::{Processor, VcpuNames, forward};
+use crate::{Processor, VcpuNames, forward, forward_memory};
 
 /// Number of VMIDs that are used, at most.
 const VMIDS: u16 = 255;
@@ -90,16 +90,7 @@ impl Stage2 {
 
 // SAFETY: all methods are those of the host's processor.
 unsafe impl Memory for Stage2 {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = RiscV64::PREFETCHES;
-
-    forward! { self => self.common;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-    }
+    forward_memory! { self => self.common, RiscV64 }
 }
 
 // SAFETY: each method executes the instructions of the module's table. `HFENCE.GVMA` orders earlier

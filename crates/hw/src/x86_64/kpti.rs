@@ -50,7 +50,7 @@ use crate::x86_64::processor::X86_64;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
 use crate::x86_64::{cr3, invlpgb};
-use crate::{Processor, forward};
+use crate::{Processor, forward, forward_memory};
 
 /// A bit for each tag.
 const WORDS: usize = cr3::USER_PCID as usize / u64::BITS as usize;
@@ -184,18 +184,7 @@ const fn user_tag(tag: Tag) -> Tag {
 
 // SAFETY: the barriers are those of the processor.
 unsafe impl<M: MarkUserHalf> Memory for Kpti<M> {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = X86_64::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = X86_64::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.processor;
-        fn fence();
-        fn prefetch_for_write(word: &AtomicU64);
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-    }
+    forward_memory! { self => self.processor, X86_64 }
 }
 
 // SAFETY: each method invalidates the kernel half as the processor does, and drops the user half

@@ -2,11 +2,9 @@
 
 #![expect(unsafe_code, reason = "all methods are those of the processor")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use shootdown::{Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlot, Tagging};
 use shootdown_hw::errata::Workarounds;
-use shootdown_hw::{Processor, forward};
+use shootdown_hw::{Processor, forward, forward_memory};
 
 use super::SLOTS;
 use crate::config::Config;
@@ -55,19 +53,7 @@ impl Ready {
 
 // SAFETY: all methods are those of the processor.
 unsafe impl Memory for Ready {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = native::Native::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = native::Native::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.0;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch(word: &AtomicU64);
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.0, native::Native }
 }
 
 // SAFETY: all methods are those of the processor. Any number of slots is right.

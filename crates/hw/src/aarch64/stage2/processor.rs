@@ -2,8 +2,6 @@
 
 #![expect(unsafe_code, reason = "implements the contract, and loads roots")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
     Root, Tag, Tagging,
@@ -16,7 +14,7 @@ use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
 use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
-use crate::{Processor, VcpuNames, forward};
+use crate::{Processor, VcpuNames, forward, forward_memory};
 
 impl Stage2 {
     /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
@@ -81,16 +79,7 @@ const REPEATED: GuestOperation =
 
 // SAFETY: all methods are those of the processor's first stage.
 unsafe impl Memory for Stage2 {
-    type Word = AtomicU64;
-
-    forward! { self => self.common;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch(word: &AtomicU64);
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.common, Aarch64 }
 }
 
 // SAFETY: each method executes the sequence of the manual, as explained in the module above.

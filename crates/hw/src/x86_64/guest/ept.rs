@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "implements the contract of a hypervisor's processor")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
@@ -15,7 +15,7 @@ use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::processor::X86_64;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
-use crate::{Processor, Stage2, VcpuNames, forward};
+use crate::{Processor, Stage2, VcpuNames, forward, forward_memory};
 
 /// The features of extended page tables, from `IA32_VMX_EPT_VPID_CAP` (SDM 3D, appendix "VPID and
 /// EPT Capabilities").
@@ -106,18 +106,7 @@ impl<G: GuestEntries> Ept<G> {
 
 // SAFETY: all methods are those of the host's processor.
 unsafe impl<G: GuestEntries> Memory for Ept<G> {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = X86_64::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = X86_64::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.common;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.common, X86_64 }
 }
 
 // SAFETY: `INVEPT` drops guest-physical and combined mappings, and is serialising. EPT is walked

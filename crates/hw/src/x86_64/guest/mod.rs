@@ -33,8 +33,9 @@
 //! enter_lazy
 //! ```
 //!
-//! From the copy to the entry, the flush interrupt stays masked: it is then pending, and makes the
-//! guest exit at once. Without, a flush that comes in between would write an entry that was copied.
+//! The flush interrupt stays masked from the copy to the entry. An interrupt that arrives in this
+//! time stays pending, and the guest exits immediately. If it were handled, the flush would write
+//! to an entry that was already copied.
 //!
 //! Outside of guests, these CPUs do not walk the tables of the second stage. A CPU that has left a
 //! guest keeps its mappings, by the tag, until it comes back and catches up.

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "implements the contract of a hypervisor's processor")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
@@ -10,7 +10,7 @@ use super::entry::GuestEntries;
 use crate::errata::Workarounds;
 use crate::x86_64::identity::Source;
 use crate::x86_64::processor::X86_64;
-use crate::{Processor, Stage2, VcpuNames, forward};
+use crate::{Processor, Stage2, VcpuNames, forward, forward_memory};
 
 /// The features of nested paging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,18 +88,7 @@ impl<G: GuestEntries> Npt<G> {
 
 // SAFETY: all methods are those of the host's processor.
 unsafe impl<G: GuestEntries> Memory for Npt<G> {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = X86_64::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = X86_64::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.common;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.common, X86_64 }
 }
 
 // SAFETY: entries of a guest are used by accesses of the guest alone, and the `VMRUN` before them

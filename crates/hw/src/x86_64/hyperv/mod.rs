@@ -32,15 +32,13 @@
 
 pub mod call;
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Memory,
     NotifyCosts, Reach, Refused, Root, Tag, Tagging,
 };
 
 use crate::errata::Workarounds;
-use crate::{Processor, forward};
+use crate::{Processor, forward, forward_memory};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
 
 /// The kernel's half of a hypercall.
@@ -115,19 +113,7 @@ impl<P: PcidProcessor, H: Hypercalls> HyperV<P, H> {
 
 // SAFETY: all methods are those of the processor.
 unsafe impl<P: PcidProcessor, H: Hypercalls> Memory for HyperV<P, H> {
-    type Word = AtomicU64;
-
-    const PREFETCHES: bool = P::PREFETCHES;
-    const PREFETCHES_FOR_WRITE: bool = P::PREFETCHES_FOR_WRITE;
-
-    forward! { self => self.processor;
-        fn fence();
-        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
-        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
-        fn prefetch(word: &AtomicU64);
-        fn prefetch_for_write(word: &AtomicU64);
-    }
+    forward_memory! { self => self.processor, P }
 }
 
 // SAFETY: all methods but four are those of the processor, which has room for a global tag for each
