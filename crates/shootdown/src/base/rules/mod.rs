@@ -83,7 +83,7 @@
 //! ```
 //!
 //! Either the flush observes the device, or the device's walks are at least as new as the flush.
-//! The CPU that waits may be another one than the CPU that flushes, and answers its bell meanwhile.
+//! The CPU that waits may differ from the CPU that flushes, and answers its bell while it waits.
 //!
 //! # Secondary tables
 //!

@@ -15,8 +15,7 @@
 use core::ops::Deref;
 
 use super::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, BatchedSpace, SentBatch, StaleWrites};
-use crate::base::ids::DeviceTicket;
-use crate::base::ids::SpaceId;
+use crate::base::ids::{DeviceTicket, SpaceId};
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;
 use crate::parts::extent::Extent;
@@ -66,7 +65,10 @@ pub struct CleanEntry<'b, M: Machine, S>(BatchEntry<'b, M, S>);
 ///
 /// The frames are out of reach until [`reuse`](Self::reuse) has been waited for. The kernel must
 /// neither write to them nor take one back in that time, not even for the page that it holds: each
-/// CPU may be reading it. If `Unflushed` is dropped, it leaks the frames.
+/// CPU may be reading it. A kernel whose page cache keeps the page puts a reference to the frame
+/// into the batch for each cleared entry, instead of the frame. It may map the page again for the
+/// same contents, and free the frame when all references are dropped. If `Unflushed` is dropped, it
+/// leaks the frames.
 #[derive(Debug)]
 #[must_use = "the frames are lost unless they are reused"]
 pub struct Unflushed<S, B, const SPACES: usize = BATCH_SPACES> {

@@ -53,10 +53,15 @@ impl<M: Memory> PrimaryChanges<M> {
     /// Starts a change of primary entries. Call this before you remove the entries of the secondary
     /// table, under its lock, and before you change the primary entries.
     ///
-    /// Several changes may be in progress at once, up to 65535.
+    /// Up to 65535 changes may be in progress together.
+    ///
+    /// # Panics
+    ///
+    /// If there would be one more: faults would be accepted.
     pub fn start<'c>(&'c self, machine: &'c M) -> PrimaryChange<'c, M> {
         // Relaxed: the lock orders this before the fault's check in a later critical section.
-        self.word.fetch_add(1, Relaxed);
+        let before = self.word.fetch_add(1, Relaxed);
+        assert_ne!(before & IN_PROGRESS, IN_PROGRESS, "65535 changes are in progress");
         PrimaryChange { changes: self, machine }
     }
 

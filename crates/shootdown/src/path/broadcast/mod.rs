@@ -24,8 +24,7 @@ mod domains;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::base::ids::DeviceTicket;
-use crate::base::ids::Tag;
+use crate::base::ids::{DeviceTicket, Tag};
 use crate::base::memory::Word;
 use crate::base::rules::Rule;
 use crate::parts::cpu_set::CpuSet;

@@ -7,8 +7,7 @@
 use core::num::NonZeroU64;
 
 use super::Pending;
-use crate::base::ids::CpuId;
-use crate::base::ids::DeviceTicket;
+use crate::base::ids::{CpuId, DeviceTicket};
 use crate::parts::bell::Ticket;
 use crate::state::machine::Machine;
 

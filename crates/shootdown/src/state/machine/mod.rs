@@ -10,8 +10,7 @@ mod choices;
 use core::ptr::NonNull;
 
 use crate::base::costs::FlushCosts;
-use crate::base::ids::DeviceTicket;
-use crate::base::ids::{CpuId, Root, Tag};
+use crate::base::ids::{CpuId, DeviceTicket, Root, Tag};
 use crate::base::memory::{Memory, TagWords};
 use crate::parts::cpu_set::{CpuBits, CpuSet};
 use crate::parts::extent::Extent;
@@ -407,10 +406,12 @@ pub unsafe trait Machine: Memory {
     /// A thread that [sleeps](crate::Pending::poll_or_wake) and finds `false` here relies on the
     /// driver to wake it when the commands are done.
     ///
-    /// The default returns `true`, for kernels whose tickets are [`DeviceTicket::DONE`].
+    /// # Panics
+    ///
+    /// The default implementation panics, because it cannot ask. A kernel whose tickets are all
+    /// [`DeviceTicket::DONE`] needs no other: this is not called for them.
     fn devices_are_done(&self, ticket: DeviceTicket) -> bool {
-        let _ = ticket;
-        true
+        panic!("this kernel issues {ticket:?}, and cannot ask whether devices are done")
     }
 
     /// Returns a [retired](crate::PinnedCpu::retire) space to the kernel, with its page tables. No
