@@ -32,6 +32,7 @@ embedded!(
     "fork-server",
     "garbage-collector",
     "page-cache-scan",
+    "page-cache-threads",
     "migration",
     "process-starts",
     "thread-starts",

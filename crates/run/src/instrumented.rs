@@ -198,6 +198,7 @@ impl Defer for Instrumented {
 
     fn complete(&self, Flushing { flush, reported }: Flushing) {
         let asked_at = self.sim.now();
+        self.sim.batch_began(&reported.records);
         self.sim.attribute(TimeCause::FlushWait, || self.design.complete(flush));
         self.sim.flush_sent();
         // No thread has waited for the flush between the two.

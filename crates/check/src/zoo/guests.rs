@@ -128,7 +128,7 @@ fn run_and_stop(stage: &Stage) {
     stage.user_mode();
 }
 
-/// Edits the tables under the lock of the guest, which does not start meanwhile.
+/// Edits the tables under the lock of the guest, which does not start in that time.
 fn edit_while_it_is_stopped(stage: &Stage) {
     let stopped = stage.word("stopped");
     if stopped.load(Acquire) == 1 {

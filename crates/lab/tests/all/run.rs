@@ -122,6 +122,7 @@ fn list_has_every_workload() {
         "fork-server",
         "garbage-collector",
         "page-cache-scan",
+        "page-cache-threads",
         "migration",
         "process-starts",
         "thread-starts",

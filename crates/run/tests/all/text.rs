@@ -443,6 +443,11 @@ fn examples_run_under_every_general_design() {
             include_str!("../../../../workloads/page-cache-scan.workload"),
             &["readers"],
         ),
+        (
+            "page-cache-threads",
+            include_str!("../../../../workloads/page-cache-threads.workload"),
+            &["readers"],
+        ),
         ("migration", include_str!("../../../../workloads/migration.workload"), &["rounds"]),
         (
             "process-starts",

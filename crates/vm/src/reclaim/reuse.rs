@@ -1,10 +1,10 @@
 //! Pages of files that reclaim has unmapped, and flushes when it needs their frames.
 //!
-//! A page that no CPU could write keeps its contents while it waits here: it stays in the page
-//! cache, where a fault finds it, and the counts of its cleared entries keep it from being freed,
-//! moved or replaced, also if it is mapped and unmapped again meanwhile. So the flush can wait for
-//! CPUs that perform it by themselves, or for one interrupt that brings a CPU up to date with all
-//! pages that wait. (Linux: LUF.)
+//! No CPU could write the page. It stays in the page cache, so a fault finds it there and maps it
+//! again: a CPU with the old translation then reads the same frame. The page keeps the counts of
+//! its cleared entries, so it cannot be freed, moved or replaced before its flush, also if it is
+//! unmapped a second time. So the flush can wait until the CPUs have caught up by themselves, or
+//! until one interrupt makes a CPU catch up with all pages that wait. (Linux: LUF.)
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,11 +18,17 @@ use crate::reclaim::rmap::{Age, Owner, Rmap};
 use crate::system::{Batch, Deferred, System};
 use crate::vm::Vm;
 
-/// The part of the pages on reclaim's lists that may wait: an eighth. They are in memory, and
-/// nobody finds them old.
+/// The part of the pages on reclaim's lists that may wait: one in eight. Waiting pages occupy
+/// memory that reclaim was asked for.
 const WAITING_PART: usize = 8;
 /// Largest number of pages that may wait: 8 MiB. One interrupt of a CPU then stands for 64 batches.
 const WAITING_MAX: usize = 2048;
+
+/// Number of pages that may wait while `listed` pages are on reclaim's lists.
+const fn waiting_max(listed: usize) -> usize {
+    let part = listed / WAITING_PART;
+    if part < WAITING_MAX { part } else { WAITING_MAX }
+}
 
 /// Pages that were unmapped together, and their flush.
 struct Unmapped<S: System> {
@@ -105,9 +111,8 @@ impl<S: System> Vm<S> {
             return;
         };
         let listed: usize = (0..rmap.node_count()).map(|node| rmap.listed(node)).sum();
-        let page_count_max = (listed / WAITING_PART).min(WAITING_MAX);
         rmap.waiting().lock().push(Unmapped { flush, pages });
-        self.reuse_beyond(rmap, page_count_max, reclaimed, keep);
+        self.reuse_beyond(rmap, waiting_max(listed), reclaimed, keep);
     }
 
     /// Flushes and frees all pages that wait.
@@ -137,5 +142,16 @@ impl<S: System> Vm<S> {
                 self.finish(rmap, page, reclaimed, keep);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_pages_are_a_part_and_bounded() {
+        let pages = [7, 8, 15, 16_383, 16_384, 16_392, 1 << 30];
+        assert_eq!(pages.map(waiting_max), [0, 1, 1, 2047, 2048, 2048, 2048]);
     }
 }
