@@ -22,6 +22,19 @@ fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
         .run()
 }
 
+/// Examines random programs of the memory manager, others in each pass of about a minute. CI
+/// examines the same ones each time.
+fn properties(passes: u64, seed: u64) -> Result<(), Failure> {
+    for pass in 0..passes {
+        let seed = seed + pass;
+        println!("random programs of the memory manager, seed {seed}");
+        cargo("test --quiet --release -p shootdown-vm --test all -- programs")
+            .env("PROPTEST_RNG_SEED", seed.to_string())
+            .run()?;
+    }
+    Ok(())
+}
+
 /// The part of the engine's tests that miri runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Miri {
@@ -96,6 +109,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .run()?;
     let seed = seed_of_now();
     damage(minutes * 60, seed)?;
+    properties(minutes, seed)?;
     // About 2000 programs per minute.
     cargo("test --release -p shootdown-run --test all memory_model::memory_matches")
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())

@@ -89,6 +89,8 @@ pub struct Machine {
     stored: Mutex<HashMap<(FileId, u64), u64>>,
     /// Number of batches that contain pages of each space.
     batched: Mutex<HashMap<u64, usize>>,
+    /// Number of batches that contain each page and wait for the reuse of its frame.
+    waiting: Mutex<HashMap<(u64, u64), usize>>,
     /// Called once, by the next wait, before any CPU is notified.
     hook: Mutex<Option<Hook>>,
     /// Called once, after this number of platform calls.
@@ -165,6 +167,7 @@ impl Host {
             emptied: AtomicUsize::new(0),
             stored: Mutex::default(),
             batched: Mutex::default(),
+            waiting: Mutex::default(),
             hook: Mutex::default(),
             interruption: Mutex::default(),
             interrupts: AtomicBool::new(false),

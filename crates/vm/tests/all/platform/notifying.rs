@@ -132,6 +132,14 @@ pub struct UnmappedPages {
     changes: Vec<(Root, Change)>,
 }
 
+impl UnmappedPages {
+    /// Returns the root and the address of each page.
+    fn pages(&self) -> Vec<(u64, u64)> {
+        let start = |change: &Change| change.range.clone().unwrap().start;
+        self.changes.iter().map(|(root, change)| (root.0, start(change))).collect()
+    }
+}
+
 /// Invalidates a change on all CPUs, and nothing beyond it.
 #[derive(Clone, Debug)]
 pub struct Notifying<const LOCK: u8, const WHEN: u8>(pub Host);
@@ -148,7 +156,12 @@ impl<const LOCK: u8, const WHEN: u8> Defer for Notifying<LOCK, WHEN> {
     type Deferred = UnmappedPages;
 
     fn complete(&self, deferred: UnmappedPages) {
+        let pages = deferred.pages();
         self.flush_batch(deferred);
+        let mut waiting = self.0.0.waiting.lock();
+        for page in pages {
+            *waiting.entry(page).or_default() -= 1;
+        }
     }
 }
 
@@ -274,6 +287,8 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
 
     fn defer_batch(&self, batch: UnmappedPages) -> Option<UnmappedPages> {
         if LOCK == REUSING {
+            let mut waiting = self.0.0.waiting.lock();
+            batch.pages().into_iter().for_each(|page| *waiting.entry(page).or_default() += 1);
             return Some(batch);
         }
         self.flush_batch(batch);
