@@ -18,11 +18,11 @@ use changes::{enforced, model_move, model_protect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use scale::Scale;
-use steps::{Kind, Step, large_steps, steps};
 use shootdown_vm::{
     Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
     Place, Protection, RangeError, Sharing, Vm,
 };
+use steps::{Kind, Step, large_steps, steps};
 
 const CPUS: usize = 3;
 /// Number of pages of a file between the first pages of areas.
