@@ -272,7 +272,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             }
         };
         let address = scale.pages(page, 1).start;
-        if result.is_ok() && !self.host.waits(space.root(), address) {
+        if result.is_ok() && !self.host.waits(address) {
             let allowed = space.translation(address);
             assert!(allowed.is_some_and(|allowed| allowed.contains(how.needs())));
         }
