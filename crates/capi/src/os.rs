@@ -97,8 +97,8 @@ unsafe extern "C" {
         frees_tables: bool,
     ) -> u64;
 
-    /// Defined by the kernel: returns true if the commands of this ticket are done. Called again and
-    /// again during a wait, on any CPU. It must become true for a device that has failed: reset it.
+    /// Defined by the kernel: returns true if the commands of this ticket are done. Called in each
+    /// turn of a wait, on any CPU. It must become true for a device that has failed: reset it.
     pub fn shootdown_os_devices_are_done(ticket: u64) -> bool;
 }
 

@@ -46,7 +46,8 @@ type Sent<B> = SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineO
 pub(crate) struct CSentBatch<B: CpuBits + Send + Sync + 'static> {
     /// Initialised if there is a flag.
     pub(crate) sent: MaybeUninit<Sent<B>>,
-    /// The `is_sent` of the batch, or of the collection that is reused; `None` after the wait, and in zeroed memory.
+    /// The `is_sent` of the batch, or of the collection that is reused; `None` after the wait, and
+    /// in zeroed memory.
     pub(crate) is_sent: Option<&'static mut bool>,
 }
 
