@@ -65,6 +65,8 @@ mod space;
 mod flush;
 mod gather;
 mod batch;
+#[cfg(feature = "reuse")]
+mod reuse;
 mod tag;
 #[cfg(feature = "processor")]
 mod errata;
@@ -72,6 +74,7 @@ mod errata;
 mod processor;
 mod crash;
 mod trace;
+mod secondary;
 mod vcpu;
 #[cfg(all(feature = "processor", target_arch = "x86_64"))]
 mod kvm;
@@ -135,14 +138,26 @@ pub use processor::{
     shootdown_acknowledge_ipi, shootdown_duties, shootdown_forget_refused,
     shootdown_publish_kernel, shootdown_send_ipi,
 };
+#[cfg(feature = "reuse")]
+pub use reuse::{
+    shootdown_unflushed_add_space, shootdown_unflushed_defer, shootdown_unflushed_init,
+    shootdown_unflushed_is_due, shootdown_unflushed_reuse, shootdown_unflushed_unmapped,
+};
+#[cfg(feature = "devices")]
+pub use secondary::{shootdown_attach_device, shootdown_detach_device};
+pub use secondary::{
+    shootdown_primary_change_end, shootdown_primary_change_start, shootdown_primary_changes_init,
+    shootdown_secondary_fault_begin, shootdown_secondary_fault_may_install,
+};
 pub use space::{
     shootdown_for_each_user, shootdown_reap, shootdown_retire, shootdown_space_assign_tag,
     shootdown_space_id, shootdown_space_init, shootdown_space_root, shootdown_trim_cpumask,
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{
-    BatchStorage, CpuStorage, ExtentsStorage, LazyPredictorStorage, PendingStorage,
-    SentBatchStorage, SpaceStorage, StealTimeStorage, VcpuStorage,
+    BatchStorage, CpuStorage, ExtentsStorage, FaultStorage, LazyPredictorStorage, PendingStorage,
+    PrimaryChangesStorage, SentBatchStorage, SpaceStorage, StealTimeStorage, UnflushedStorage,
+    VcpuStorage,
 };
 pub use tag::{shootdown_pin_tag, shootdown_unpin_tag};
 pub use trace::{

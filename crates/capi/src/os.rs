@@ -82,6 +82,26 @@ unsafe extern "C" {
     pub fn shootdown_os_is_used_on_entry(address: u64, count: usize, page_shift: u8) -> bool;
 }
 
+#[cfg(feature = "devices")]
+unsafe extern "C" {
+    /// Defined by the kernel, like the next function, if the library was built with the feature
+    /// `devices`: begins to invalidate `count` pages of 2^`page_shift` bytes from `address` on (all
+    /// of the space, if `count` is 0) on the devices that are attached to `space`. `frees_tables`:
+    /// caches of page tables too. Called masked; must not wait. Returns a ticket: when its commands
+    /// are done, so are those of all lower ones. 0 if they are done already.
+    pub fn shootdown_os_issue_to_devices(
+        space: *const SpaceStorage,
+        address: u64,
+        count: usize,
+        page_shift: u8,
+        frees_tables: bool,
+    ) -> u64;
+
+    /// Defined by the kernel: returns true if the commands of this ticket are done. Called in each
+    /// turn of a wait, on any CPU. It must become true for a device that has failed: reset it.
+    pub fn shootdown_os_devices_are_done(ticket: u64) -> bool;
+}
+
 #[cfg(feature = "trace")]
 unsafe extern "C" {
     /// Defined by the kernel, like the two functions below, if the library was built with the

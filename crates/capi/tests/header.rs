@@ -37,6 +37,8 @@ fn macros() -> String {
         text,
         "#else\n#error \"SHOOTDOWN_CPUS_MAX must be 64, 512 or 4096\"\n#endif\n\
          #define SHOOTDOWN_CPU_WORDS {}\n#define SHOOTDOWN_BATCH_WORDS {}\n\
+         #define SHOOTDOWN_UNFLUSHED_WORDS {}\n#define SHOOTDOWN_PRIMARY_CHANGES_WORDS {}\n\
+         #define SHOOTDOWN_SECONDARY_FAULT_WORDS {}\n\
          #define SHOOTDOWN_EXTENTS_WORDS {}\n#define SHOOTDOWN_VCPU_WORDS {}\n\
          #define SHOOTDOWN_LAZY_PREDICTOR_WORDS {}\n#define SHOOTDOWN_STEAL_TIME_WORDS {}\n\n\
          /* Shows the library that it belongs to this header. */\n\
@@ -46,6 +48,9 @@ fn macros() -> String {
          | (uint64_t)(SHOOTDOWN_BATCH_WORDS + SHOOTDOWN_SENT_BATCH_WORDS) << 48)\n",
         sizes::CPU,
         sizes::BATCH,
+        sizes::UNFLUSHED,
+        sizes::PRIMARY_CHANGES,
+        sizes::SECONDARY_FAULT,
         sizes::EXTENTS,
         sizes::VCPU,
         sizes::LAZY_PREDICTOR,
@@ -73,9 +78,11 @@ fn generated() -> String {
         "flush",
         "gather",
         "batch",
+        "reuse",
         "tag",
         "processor",
         "crash",
+        "secondary",
         "vcpu",
         "kvm",
         "lazy",

@@ -62,6 +62,16 @@ bool shootdown_os_is_used_on_entry(uint64_t address, size_t count, uint8_t shift
     return count == 0 || (address <= 4096 && 4096 < address + ((uint64_t)count << shift));
 }
 
+static uint64_t issued, finished;
+static unsigned issued_count;
+uint64_t shootdown_os_issue_to_devices(const struct shootdown_space *space, uint64_t address,
+                                       size_t count, uint8_t shift, bool frees_tables) {
+    (void)space, (void)address, (void)shift, (void)frees_tables;
+    issued_count = (unsigned)count;
+    return ++issued;
+}
+bool shootdown_os_devices_are_done(uint64_t ticket) { return ticket <= finished; }
+
 void shootdown_os_ring(const uint32_t *numbers, size_t count) {
     for (size_t i = 0; i < count; i++) {
         rung[numbers[i]] = true;
@@ -135,6 +145,9 @@ static struct shootdown_space a, b, many[33];
 static struct shootdown_pending pending, other;
 static struct shootdown_batch batch;
 static struct shootdown_sent_batch sent;
+static struct shootdown_unflushed unflushed;
+static struct shootdown_primary_changes changes;
+static struct shootdown_secondary_fault fault;
 static struct shootdown_vcpu vcpu;
 
 #define PAGE shootdown_page(0x5000)
@@ -187,6 +200,13 @@ static void add_page(void) {
     shootdown_batch_unmapped(&batch, &a, PAGE, false, &other);
 }
 static void fill_batch(void) { shootdown_batch_init(&batch), add_page(); }
+static void collect(void) {
+    shootdown_unflushed_init(&unflushed);
+    expect(shootdown_unflushed_add_space(&unflushed, &a) == SHOOTDOWN_BATCH_ADDED);
+    expect(shootdown_unflushed_add_space(&unflushed, &a) == SHOOTDOWN_BATCH_HAS_SPACE);
+    shootdown_unflushed_unmapped(&unflushed, &a, PAGE);
+}
+static void defer(void) { collect(), shootdown_unflushed_defer(&unflushed); }
 
 /* The beginning of the engine. */
 
@@ -257,6 +277,7 @@ static void calls_before_init(void) {
     shootdown_lazy_caught_up(&predictor), shootdown_lazy_interrupted(&predictor);
     shootdown_lazy_returned_to_user(&predictor);
     shootdown_enter_user(), shootdown_enter_kernel();
+    shootdown_unflushed_init(&unflushed), shootdown_primary_changes_init(&changes);
 }
 
 static uint32_t users;
@@ -276,7 +297,8 @@ static void calls_before_online(void) {
     shootdown_for_each_user(&a, count_user, &users), expect(users == 1);
     shootdown_flush_for_resize(&a, PAGE, &pending), expect_waits();
     shootdown_flush_gathered(&a, &extents, &pending), expect_waits();
-    shootdown_flush_walkers(&a, &pending), expect_waits();
+    /* CPU 1 has published that it has caught up. */
+    shootdown_flush_walkers(&a, &pending), expect(shootdown_poll(&pending));
     shootdown_flush_and_wait(&a, 0, 9, 12, false);
     expect(shootdown_flush_tables_and_wait(&a, 0, 9, 12).flush != 0);
     shootdown_batch_init(&batch), shootdown_batch_add_space(&batch, &a);
@@ -286,6 +308,14 @@ static void calls_before_online(void) {
     shootdown_batch_send(&batch, &sent);
     expect(!shootdown_batch_poll(&sent));
     shootdown_batch_wait(&sent);
+    shootdown_unflushed_init(&unflushed), shootdown_unflushed_add_space(&unflushed, &a);
+    shootdown_unflushed_unmapped(&unflushed, &a, PAGE), shootdown_unflushed_defer(&unflushed);
+    expect(shootdown_unflushed_is_due(&unflushed));
+    shootdown_unflushed_reuse(&unflushed, &sent), shootdown_batch_wait(&sent);
+    expect(shootdown_attach_device(&a)), shootdown_detach_device(&a);
+    shootdown_primary_change_start(&changes), shootdown_primary_change_end(&changes);
+    expect(shootdown_secondary_fault_begin(&changes, &fault));
+    expect(shootdown_secondary_fault_may_install(&changes, &fault));
     shootdown_enter_lazy(), shootdown_leave_space(), shootdown_offline();
     expect(!shootdown_resume(1) && shootdown_resume_loaded() == 0);
     expect(shootdown_loaded().space == 0);
@@ -541,6 +571,89 @@ static void walk_while_away(void) {
     expect(shootdown_poll(&pending));
 }
 
+/* Flush at reuse. */
+
+static void reuse_of_deferred(void) {
+    share(), defer();
+    expect(!rung[1] && shootdown_is_batched(&a) && shootdown_unflushed_is_due(&unflushed));
+    shootdown_unflushed_reuse(&unflushed, &sent);
+    expect(rung[1] && !shootdown_batch_poll(&sent));
+    shootdown_batch_wait(&sent), expect(!shootdown_is_batched(&a));
+}
+static void reuse_after_switch(void) {
+    share(), defer();
+    on(1), shootdown_switch(&b), shootdown_switch(&a), on(0);
+    expect(!shootdown_unflushed_is_due(&unflushed));
+    shootdown_unflushed_reuse(&unflushed, &sent);
+    expect(!rung[1] && shootdown_batch_poll(&sent));
+    shootdown_batch_wait(&sent);
+}
+static void reuse_of_33_spaces(void) {
+    start(), shootdown_unflushed_init(&unflushed);
+    for (int i = 0; i < 33; i++) {
+        shootdown_space_init(&many[i], 0x10000 + 0x1000 * (uint64_t)i);
+        expect((shootdown_unflushed_add_space(&unflushed, &many[i]) == SHOOTDOWN_BATCH_ADDED) ==
+               (i < 32));
+    }
+    shootdown_unflushed_unmapped(&unflushed, &many[32], PAGE);
+}
+static void reuse_before_defer(void) {
+    share(), collect(), shootdown_unflushed_reuse(&unflushed, &sent);
+}
+static void due_before_defer(void) {
+    share(), collect(), shootdown_unflushed_is_due(&unflushed);
+}
+static void deferred_twice(void) { share(), defer(), shootdown_unflushed_defer(&unflushed); }
+static void unmapped_after_defer(void) {
+    share(), defer(), shootdown_unflushed_unmapped(&unflushed, &a, PAGE);
+}
+static void reused_twice(void) {
+    share(), defer(), shootdown_unflushed_reuse(&unflushed, &sent);
+    shootdown_unflushed_reuse(&unflushed, &sent);
+}
+static void tables_at_reuse(void) {
+    share(), collect();
+    shootdown_unflushed_unmapped(&unflushed, &a, shootdown_freeing_tables(PAGE));
+}
+
+/* Devices, and secondary page tables. */
+
+static void device_delays_flush(void) {
+    start(), shootdown_switch(&a), expect(shootdown_attach_device(&a));
+    shootdown_flush(&a, shootdown_pages(0x5000, 3, 12), &pending);
+    expect(issued == 1 && issued_count == 3 && !shootdown_poll(&pending));
+    finished = 1, expect(shootdown_poll(&pending));
+    shootdown_flush(&a, shootdown_whole(), &pending);
+    expect(issued == 2 && issued_count == 0 && !shootdown_poll(&pending));
+    finished = 2, shootdown_wait(&pending);
+    shootdown_detach_device(&a), flush(), expect(issued == 2);
+}
+static void device_256(void) {
+    start();
+    for (int i = 0; i < 256; i++)
+        expect(shootdown_attach_device(&a) == (i < 255));
+}
+static void detached_unattached(void) { start(), shootdown_detach_device(&a); }
+static void change_refuses_faults(void) {
+    struct shootdown_secondary_fault late;
+    start(), shootdown_primary_changes_init(&changes);
+    expect(shootdown_secondary_fault_begin(&changes, &fault));
+    shootdown_primary_change_start(&changes);
+    expect(!shootdown_secondary_fault_begin(&changes, &late));
+    expect(!shootdown_secondary_fault_may_install(&changes, &fault));
+    shootdown_primary_change_end(&changes);
+    expect(!shootdown_secondary_fault_may_install(&changes, &fault));
+    expect(shootdown_secondary_fault_begin(&changes, &late));
+    expect(shootdown_secondary_fault_may_install(&changes, &late));
+}
+static void change_65536(void) {
+    start(), shootdown_primary_changes_init(&changes);
+    for (int i = 0; i < 65535; i++)
+        shootdown_primary_change_start(&changes);
+    expect(!shootdown_secondary_fault_begin(&changes, &fault));
+    shootdown_primary_change_start(&changes);
+}
+
 /* Broadcasts that complete when their call returns. */
 
 static void start_broadcasts(uint32_t reach) {
@@ -602,6 +715,7 @@ static const char FOREIGN[] = "another engine's", NO_FLUSH[] = "pending flush is
 static const char OFFLINE[] = "an offline CPU", RETIRED[] = "the space is retired";
 static const char NOT_ADDED[] = "was not added", SENT[] = "was sent is used";
 static const char IN_USER[] = "is in user mode";
+static const char EARLY[] = "before shootdown_unflushed_defer", LATE[] = "that was deferred";
 static const char UNSENT[] = "there is no batch";
 static const char BEFORE_INIT[] = "shootdown_init comes before";
 
@@ -686,6 +800,20 @@ static const struct {
     RETURNS(flush_if_batched),
     RETURNS(batched_page_that_was_writable),
     PANICS(zeroed_batch_sent, UNSENT),
+    RETURNS(reuse_of_deferred),
+    RETURNS(reuse_after_switch),
+    PANICS(reuse_of_33_spaces, NOT_ADDED),
+    PANICS(reuse_before_defer, EARLY),
+    PANICS(due_before_defer, EARLY),
+    PANICS(deferred_twice, LATE),
+    PANICS(unmapped_after_defer, LATE),
+    PANICS(reused_twice, SENT),
+    PANICS(tables_at_reuse, "that frees tables"),
+    RETURNS(device_delays_flush),
+    RETURNS(device_256),
+    PANICS(detached_unattached, "more often than attached"),
+    RETURNS(change_refuses_faults),
+    PANICS(change_65536, "65535 changes"),
     RETURNS(zeroed_batch),
     RETURNS(joined_with_itself),
     RETURNS(many_flushes),

@@ -87,6 +87,12 @@ void shootdown_os_wait_hint(uint32_t cpu) {
     sched_yield();
 }
 
+uint64_t shootdown_os_issue_to_devices(const struct shootdown_space *space, uint64_t address,
+                                       size_t count, uint8_t shift, bool frees_tables) {
+    (void)space, (void)address, (void)count, (void)shift, (void)frees_tables;
+    return 0;
+}
+bool shootdown_os_devices_are_done(uint64_t ticket) { return ticket == 0; }
 bool shootdown_os_is_used_on_entry(uint64_t address, size_t count, uint8_t shift) {
     return (void)address, (void)count, (void)shift, false;
 }

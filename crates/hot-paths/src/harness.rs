@@ -9,18 +9,18 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use shootdown::{CpuId, CpuSet, CpuState, Root, Space};
 use shootdown_hw::{Bare, Kernel, Processor};
 
-/// The engine's machine: a processor `P`, and CPU sets of `W` words.
-pub type Counted<P, const W: usize> = Bare<Harness<P, W>>;
+/// The engine's machine: a processor `P`, and CPU sets of `W` words. If `R`, it flushes at reuse.
+pub type Counted<P, const W: usize, const R: bool = false> = Bare<Harness<P, W, R>>;
 
 /// A kernel of up to `64 * W` CPUs, one of which runs.
 #[derive(Debug)]
-pub struct Harness<P: Processor, const W: usize> {
-    cpus: Vec<CpuState<Counted<P, W>>>,
+pub struct Harness<P: Processor, const W: usize, const R: bool = false> {
+    cpus: Vec<CpuState<Counted<P, W, R>>>,
     current: AtomicU32,
     root: Root,
 }
 
-impl<P: Processor, const W: usize> Harness<P, W> {
+impl<P: Processor, const W: usize, const R: bool> Harness<P, W, R> {
     pub(crate) fn new(cpus: usize, root: Root) -> Self {
         Self {
             cpus: (0..cpus).map(|_| CpuState::new()).collect(),
@@ -37,14 +37,15 @@ impl<P: Processor, const W: usize> Harness<P, W> {
 
 // SAFETY: there is one thread and one TLB. CPUs other than the first have no TLB of their own, so
 // no interrupt is needed. The creator of the system keeps the root for ever.
-unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
+unsafe impl<P: Processor, const W: usize, const R: bool> Kernel for Harness<P, W, R> {
     type Processor = P;
     type CpuBits = [u64; W];
 
     const ISOLATES: bool = true;
+    const FLUSHES_AT_REUSE: bool = R;
 
     #[inline]
-    fn state(&self, cpu: CpuId) -> &CpuState<Counted<P, W>> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Counted<P, W, R>> {
         &self.cpus[cpu.index()]
     }
     #[inline]
@@ -60,5 +61,5 @@ unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     #[inline]
     fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {}
     #[inline]
-    fn reclaim(&self, _: NonNull<Space<Counted<P, W>>>) {}
+    fn reclaim(&self, _: NonNull<Space<Counted<P, W, R>>>) {}
 }

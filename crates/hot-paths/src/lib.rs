@@ -18,6 +18,7 @@ mod limits;
 mod loops;
 mod paths;
 mod plain;
+mod reuse;
 mod system;
 
 pub use harness::{Counted, Harness};

@@ -23,7 +23,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: Stage::send_flush,
-            limits: Limits::new([3224, 28_377, 225_455], None),
+            limits: Limits::new([3230, 28_852, 221_183], None),
         },
         // All CPUs have answered.
         Self {
@@ -42,7 +42,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "flush_of_none",
             prepare: lazy_everywhere,
             run: Stage::flush,
-            limits: Limits::new([1904, 15_883, 130_182], None),
+            limits: Limits::new([1910, 16_373, 130_005], None),
         },
         // Each other CPU is lazy on the space, and has not seen its tables unhooked.
         Self {
@@ -53,14 +53,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 stage
             },
             run: |stage| mem::forget(stage.pin.flush_walkers(stage.space)),
-            limits: Limits::new([3282, 29_195, 228_764], None),
+            limits: Limits::new([3284, 29_194, 228_763], None),
         },
         // No other CPU is in user mode. The harness isolates CPUs: the flush looks at each.
         Self {
             name: "flush_kernel",
             prepare: |system| Stage::new(system, 0),
             run: |stage| mem::forget(stage.pin.flush_kernel(PAGE)),
-            limits: Limits::new([3632, 32_403, 253_374], None),
+            limits: Limits::new([3625, 32_402, 253_372], None),
         },
         // Each other CPU has left the space.
         Self {
@@ -73,14 +73,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| assert!(stage.pin.trim_cpumask(stage.space), "no other CPU trims"),
-            limits: Limits::new([1341, 11_146, 88_014], None),
+            limits: Limits::new([1341, 11_154, 88_022], None),
         },
         // Each CPU is lazy on the space.
         Self {
             name: "retire",
             prepare: lazy_everywhere,
             run: Stage::retire,
-            limits: Limits::new([1439, 12_386, 98_088], None),
+            limits: Limits::new([1430, 12_385, 98_087], None),
         },
         // Each CPU has a dead space loaded.
         Self {
@@ -91,7 +91,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 stage
             },
             run: |stage| mem::forget(stage.pin.reap()),
-            limits: Limits::new([2697, 32_754, 261_392], None),
+            limits: Limits::new([2697, 32_753, 261_391], None),
         },
         // Each bell is rung.
         Self {
@@ -103,7 +103,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             },
             // SAFETY: CPU 1 executes nothing any more.
             run: |stage| unsafe { stage.pin.disconnect(CpuId(1)) },
-            limits: Limits::new([1423, 12_406, 98_373], None),
+            limits: Limits::new([1424, 12_406, 98_374], None),
         },
     ];
 
@@ -118,7 +118,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([6300, 30_470, 218_718], None),
+            limits: Limits::new([6317, 30_505, 218_745], None),
         },
     ];
 }

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use core::mem;
 
-use shootdown::{Batch, Extent, ExtentSet, Pending, PinnedCpu, Space, StaleWrites};
+use shootdown::{Batch, Extent, ExtentSet, Pending, PinnedCpu, Space, StaleWrites, Unflushed};
 use shootdown_hw::Processor;
 
 use crate::harness::Counted;
@@ -14,13 +14,13 @@ use crate::system::System;
 
 /// A path: one operation on a state that was created for it.
 #[derive(Debug)]
-pub struct Path<P: Processor + 'static, const W: usize> {
+pub struct Path<P: Processor + 'static, const W: usize, const R: bool = false> {
     /// The name in reports, with underscores for spaces.
     pub name: &'static str,
     /// Brings a new system into the state in which the path begins.
-    pub prepare: fn(&System<P, W>) -> &'static mut Stage<P, W>,
+    pub prepare: fn(&System<P, W, R>) -> &'static mut Stage<P, W, R>,
     /// Runs the path once.
-    pub run: fn(&mut Stage<P, W>),
+    pub run: fn(&mut Stage<P, W, R>),
     /// The budget of instructions.
     pub limits: Limits,
 }
@@ -169,35 +169,38 @@ impl<P: Processor, const W: usize> Path<P, W> {
 /// The page that is flushed.
 pub(crate) const PAGE: Extent = Extent::page(0x1000);
 
-type PageBatch<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
+type PageBatch<P, const W: usize, const R: bool> = Batch<&'static Space<Counted<P, W, R>>, ()>;
 
 /// The state on which a path works: CPU 0, a space, and a batch.
 ///
 /// The pin guard comes first, so that a call of its methods computes no address.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Stage<P: Processor + 'static, const W: usize> {
-    pub(crate) pin: PinnedCpu<'static, Counted<P, W>>,
-    pub(crate) space: &'static Space<Counted<P, W>>,
-    system: System<P, W>,
-    batch: PageBatch<P, W>,
+pub struct Stage<P: Processor + 'static, const W: usize, const R: bool = false> {
+    pub(crate) pin: PinnedCpu<'static, Counted<P, W, R>>,
+    pub(crate) space: &'static Space<Counted<P, W, R>>,
+    pub(crate) system: System<P, W, R>,
+    batch: PageBatch<P, W, R>,
     /// A flush that was sent.
-    pub(crate) sent: Option<Pending<'static, Counted<P, W>>>,
+    pub(crate) sent: Option<Pending<'static, Counted<P, W, R>>>,
+    /// A clean page that was unmapped.
+    pub(crate) unflushed: Option<Unflushed<&'static Space<Counted<P, W, R>>, ()>>,
 }
 
-impl<P: Processor, const W: usize> Stage<P, W> {
-    pub(crate) fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
+impl<P: Processor, const W: usize, const R: bool> Stage<P, W, R> {
+    pub(crate) fn new(system: &System<P, W, R>, space: usize) -> &'static mut Self {
         Box::leak(Box::new(Self {
             system: *system,
             pin: system.pin(),
             space: system.space(space),
             batch: PageBatch::new(),
             sent: None,
+            unflushed: None,
         }))
     }
 
     /// Creates a stage on which reclaim has unmapped one page of space 0.
-    pub(crate) fn with_batch(system: &System<P, W>) -> &'static mut Self {
+    pub(crate) fn with_batch(system: &System<P, W, R>) -> &'static mut Self {
         let stage = Self::new(system, 0);
         stage.unmap(0x1000);
         stage
@@ -255,11 +258,11 @@ mod tests {
     use std::vec::Vec;
 
     /// The engine's counts on CPU 0 for each path.
-    fn counts<const T: usize, const W: usize>(
-        paths: &[Path<Plain<T>, W>],
+    fn counts<const T: usize, const W: usize, const R: bool>(
+        paths: &[Path<Plain<T>, W, R>],
         cpus: usize,
     ) -> Vec<(&'static str, CpuStats)> {
-        let count = |path: &Path<Plain<T>, W>| {
+        let count = |path: &Path<Plain<T>, W, R>| {
             // SAFETY: there are no interrupts, and loading a root does nothing.
             let system = unsafe { System::with_cpus(Plain, &Roots::NONE, cpus) };
             let stage = (path.prepare)(&system);
@@ -337,6 +340,10 @@ mod tests {
                 panic!("there is one such loop")
             };
             assert_eq!((switch.rollovers, switch.flushes_full), (1, 1));
+            let local = CpuStats { flushes_local: 1, ..nothing };
+            let expected =
+                [("defer_one_page", ranged), ("reuse_seen", local), ("reuse_of_all", interrupts)];
+            assert_eq!(counts(&Path::<Plain, 8, true>::LOOPS_OF_REUSE, cpus), expected);
         }
     }
 }

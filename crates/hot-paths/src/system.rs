@@ -31,21 +31,21 @@ impl Roots {
 
 /// An engine with some CPUs online and a few spaces, on CPU 0. It is never dropped.
 #[derive(Debug)]
-pub struct System<P: Processor + 'static, const W: usize> {
-    engine: &'static Shootdown<Counted<P, W>>,
-    spaces: &'static [Space<Counted<P, W>>],
+pub struct System<P: Processor + 'static, const W: usize, const R: bool = false> {
+    engine: &'static Shootdown<Counted<P, W, R>>,
+    spaces: &'static [Space<Counted<P, W, R>>],
     cpus: usize,
 }
 
-impl<P: Processor, const W: usize> Clone for System<P, W> {
+impl<P: Processor, const W: usize, const R: bool> Clone for System<P, W, R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Processor, const W: usize> Copy for System<P, W> {}
+impl<P: Processor, const W: usize, const R: bool> Copy for System<P, W, R> {}
 
-impl<P: Processor, const W: usize> System<P, W> {
+impl<P: Processor, const W: usize, const R: bool> System<P, W, R> {
     /// Creates a system of two CPUs, in which CPU 0 runs space 0, and has run space 1 before.
     ///
     /// # Safety
@@ -78,16 +78,16 @@ impl<P: Processor, const W: usize> System<P, W> {
     }
 
     /// The pin guard of the current CPU.
-    pub(crate) fn pin(&self) -> PinnedCpu<'static, Counted<P, W>> {
+    pub(crate) fn pin(&self) -> PinnedCpu<'static, Counted<P, W, R>> {
         // SAFETY: there is one thread, and no interrupts.
         unsafe { self.engine.pin() }
     }
 
-    pub(crate) fn machine(&self) -> &'static Counted<P, W> {
+    pub(crate) fn machine(&self) -> &'static Counted<P, W, R> {
         self.engine.machine()
     }
 
-    pub(crate) fn space(&self, index: usize) -> &'static Space<Counted<P, W>> {
+    pub(crate) fn space(&self, index: usize) -> &'static Space<Counted<P, W, R>> {
         &self.spaces[index]
     }
 

@@ -64,9 +64,10 @@ fn loops() -> String {
     let mut table = "| loop | held | 64 CPUs | 512 | 4096 | for each of 4096 |\n\
                      |---|---|---|---|---|---|\n"
         .to_owned();
-    for Path { name, limits: Limits { measured: [one, eight, all], .. }, .. } in
-        Path::<Plain, 1>::LOOPS.into_iter().chain(Path::LOOPS_OF_TAGS)
-    {
+    let loops = Path::<Plain, 1>::LOOPS.iter().chain(&Path::LOOPS_OF_TAGS);
+    let loops = loops.map(|path| (path.name, path.limits));
+    let of_reuse = Path::<Plain, 1, true>::LOOPS_OF_REUSE.map(|path| (path.name, path.limits));
+    for (name, Limits { measured: [one, eight, all], .. }) in loops.chain(of_reuse) {
         let (title, held, each) = (name.replace('_', " "), held(name), all / 4096);
         let _ = writeln!(table, "| {title} | {held} | {one} | {eight} | {all} | {each} |");
     }

@@ -118,20 +118,37 @@ impl<S: System> Mappings<S> {
             StaleWrites::Impossible
         };
         coherence.unmapped(batch, &self.coherent, address, stale_writes);
+        self.add_replicas(
+            coherence,
+            batch,
+            sharers,
+            |batch| coherence.add_space(batch, &self.coherent),
+            |batch, replica| coherence.unmapped_in_replica(batch, replica, address),
+        );
+    }
+
+    /// Calls `add` for the replica of each sharer. If the batch has no room for one, it is flushed,
+    /// and `add_space` prepares another one for the space.
+    fn add_replicas(
+        &self,
+        coherence: &S::Coherence,
+        batch: &mut Batch<S>,
+        sharers: &Sharers,
+        add_space: impl Fn(&mut Batch<S>) -> Result<(), BatchIsFull>,
+        add: impl Fn(&mut Batch<S>, &Coherent<S>) -> Result<(), BatchIsFull>,
+    ) {
         if !self.replicas.are_used() {
             return;
         }
         for replica in self.replicas.of_sharers(sharers) {
-            let add = |batch: &mut Batch<S>| {
-                coherence.unmapped_in_replica(batch, &replica.coherent, address)
-            };
-            if add(batch).is_err() {
+            if add(batch, &replica.coherent).is_err() {
                 self.replicas.give_up_if_crowded();
                 // The space must stay marked from one batch to the next.
                 let mut next = Batch::<S>::default();
-                let _ = coherence.add_space(&mut next, &self.coherent);
+                let _ = add_space(&mut next);
                 coherence.flush_batch(mem::replace(batch, next));
-                add(batch).expect("an empty batch has room for a space and a replica");
+                add(batch, &replica.coherent)
+                    .expect("an empty batch has room for a space and a replica");
             }
         }
     }
@@ -149,7 +166,7 @@ impl<S: System> Mappings<S> {
 
     /// Adds a page whose entry held `leaf` to the batch that is deferred, after
     /// [`announce_clean`](Self::announce_clean). Flushes the page alone if it has become writable
-    /// in between, or if there are replicas now.
+    /// in between. `sharers` as for [`unmapped`](Self::unmapped).
     pub(crate) fn clean_unmapped(
         &self,
         coherence: &S::Coherence,
@@ -163,12 +180,22 @@ impl<S: System> Mappings<S> {
             // No CPU has cached the page.
         } else if leaf.protection.contains(Protection::WRITE)
             || self.unflushed(&range, None).is_some()
-            || self.replicas.are_used()
         {
             self.flush(coherence, platform, &Change::reclaimed(address), sharers)
                 .wait(coherence, platform);
         } else {
             coherence.clean_unmapped(batch, &self.coherent, address);
+            self.add_replicas(
+                coherence,
+                batch,
+                &sharers,
+                |batch| coherence.add_clean_space(batch, &self.coherent),
+                |batch, replica| {
+                    coherence.add_clean_space(batch, replica)?;
+                    coherence.clean_unmapped(batch, replica, address);
+                    Ok(())
+                },
+            );
         }
     }
 

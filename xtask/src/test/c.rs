@@ -7,7 +7,7 @@ use crate::command::{Captured, Command, Failure, cargo};
 use crate::{capi_object, setup};
 
 /// The features of the library in the tests.
-const FEATURES: &str = "panic-handler,away,broadcast,isolation,trace";
+const FEATURES: &str = "panic-handler,away,broadcast,devices,isolation,reuse,trace";
 
 /// Maximum time of the program, which takes about a second.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -25,7 +25,7 @@ const STACK_SPARE: u64 = 512;
 
 /// The features of the library, with a processor of ours and with the kernel's own.
 const FEATURES: [&str; 2] =
-    ["panic-handler,processor", "panic-handler,away,broadcast,isolation,trace"];
+    ["panic-handler,processor", "panic-handler,away,broadcast,devices,isolation,reuse,trace"];
 
 /// A function in assembly.
 #[derive(Debug, Default)]

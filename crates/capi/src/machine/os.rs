@@ -46,6 +46,7 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     /// C has no types that keep the engine's contracts.
     const CHECKS: bool = cfg!(feature = "checks");
     const ISOLATES: bool = cfg!(feature = "isolation");
+    const FLUSHES_AT_REUSE: bool = cfg!(feature = "reuse");
 
     #[cfg(feature = "percpu-gs")]
     #[inline(always)]
@@ -120,6 +121,31 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
         let shift = extent.page_size().shift();
         // SAFETY: the kernel defines the function without preconditions.
         unsafe { os::shootdown_os_is_used_on_entry(extent.start(), count, shift) }
+    }
+
+    #[cfg(feature = "devices")]
+    fn issue_to_devices(
+        &self,
+        space: &Space<MachineOf<B>>,
+        extents: &[shootdown::Extent],
+    ) -> shootdown::DeviceTicket {
+        let space = core::ptr::from_ref(space).cast();
+        let issue = |extent: &shootdown::Extent| {
+            let is_all = extent.is_whole() || extent.is_long();
+            let count = if is_all { 0 } else { extent.page_count() };
+            let (shift, frees_tables) = (extent.page_size().shift(), extent.frees_tables());
+            // SAFETY: the kernel defines the function without preconditions.
+            unsafe {
+                os::shootdown_os_issue_to_devices(space, extent.start(), count, shift, frees_tables)
+            }
+        };
+        shootdown::DeviceTicket(extents.iter().map(issue).max().unwrap_or(0))
+    }
+
+    #[cfg(feature = "devices")]
+    fn devices_are_done(&self, ticket: shootdown::DeviceTicket) -> bool {
+        // SAFETY: the kernel defines the function without preconditions.
+        unsafe { os::shootdown_os_devices_are_done(ticket.0) }
     }
 
     #[cfg(feature = "trace")]

@@ -5,7 +5,8 @@
 use core::mem::MaybeUninit;
 
 use shootdown::{
-    Batch, CpuBits, CpuState, ExtentSet, LazyEntryPredictor, Pending, SentBatch, Space, VcpuWord,
+    Batch, CleanBatch, CpuBits, CpuState, ExtentSet, LazyEntryPredictor, Pending, PrimaryChanges,
+    SecondaryFault, SentBatch, Space, VcpuWord,
 };
 use shootdown_hw::x86_64::kvm::StealTime;
 
@@ -28,13 +29,25 @@ pub(crate) struct CBatch {
     pub(crate) is_sent: bool,
 }
 
+/// Pages of a C kernel that are flushed when their frames are reused.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "reuse"), expect(dead_code, reason = "the header has its size"))]
+pub(crate) struct CUnflushed {
+    pub(crate) batch: CleanBatch<SpaceRef, NoBag>,
+    /// The flush was counted. Nothing may be added any more.
+    pub(crate) is_deferred: bool,
+    /// The flush was sent, and not waited for.
+    pub(crate) is_sent: bool,
+}
+
 type Sent<B> = SentBatch<'static, 'static, MachineOf<B>, &'static Space<MachineOf<B>>, NoBag>;
 
 /// A batch of a C kernel that was sent.
 pub(crate) struct CSentBatch<B: CpuBits + Send + Sync + 'static> {
     /// Initialised if there is a flag.
     pub(crate) sent: MaybeUninit<Sent<B>>,
-    /// The batch's `is_sent`; `None` after the wait, and in zeroed memory.
+    /// The `is_sent` of the batch, or of the collection that is reused; `None` after the wait, and
+    /// in zeroed memory.
     pub(crate) is_sent: Option<&'static mut bool>,
 }
 
@@ -148,6 +161,9 @@ storage!(VcpuStorage, SHOOTDOWN_VCPU_WORDS, VcpuWord<Machine>);
 storage!(ExtentsStorage, SHOOTDOWN_EXTENTS_WORDS, ExtentSet);
 storage!(BatchStorage, SHOOTDOWN_BATCH_WORDS, CBatch);
 storage!(SentBatchStorage, SHOOTDOWN_SENT_BATCH_WORDS, CSentBatch<machine::CpuBits>);
+storage!(UnflushedStorage, SHOOTDOWN_UNFLUSHED_WORDS, CUnflushed);
+storage!(PrimaryChangesStorage, SHOOTDOWN_PRIMARY_CHANGES_WORDS, PrimaryChanges<Machine>);
+storage!(FaultStorage, SHOOTDOWN_SECONDARY_FAULT_WORDS, SecondaryFault);
 
 /// The engine's state of one CPU. Allocate one for each CPU, in memory near that CPU, and
 /// initialise it with `shootdown_cpu_init`.
@@ -194,6 +210,27 @@ pub struct BatchStorage {
 #[repr(C, align(8))]
 pub struct SentBatchStorage {
     words: [u64; SHOOTDOWN_SENT_BATCH_WORDS],
+}
+
+/// Clean pages of up to 32 spaces, which are flushed when their frames are reused.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct UnflushedStorage {
+    words: [u64; SHOOTDOWN_UNFLUSHED_WORDS],
+}
+
+/// The changes of primary entries that concern one secondary table.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct PrimaryChangesStorage {
+    words: [u64; SHOOTDOWN_PRIMARY_CHANGES_WORDS],
+}
+
+/// A fault of a secondary table, which has not installed its entry yet.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct FaultStorage {
+    words: [u64; SHOOTDOWN_SECONDARY_FAULT_WORDS],
 }
 
 /// The word of a virtual CPU, which its hypervisor and the flushing CPUs of its guest share.

@@ -42,6 +42,12 @@ pub const BY_CPUS: [ByCpus; 3] =
 pub const CPU: usize = SHOOTDOWN_CPU_WORDS;
 /// Size of a batch, in words.
 pub const BATCH: usize = size_of::<CBatch>() / 8;
+/// Size of a collection that is flushed at reuse, in words.
+pub const UNFLUSHED: usize = super::SHOOTDOWN_UNFLUSHED_WORDS;
+/// Size of the changes of primary entries, in words.
+pub const PRIMARY_CHANGES: usize = super::SHOOTDOWN_PRIMARY_CHANGES_WORDS;
+/// Size of a fault of a secondary table, in words.
+pub const SECONDARY_FAULT: usize = super::SHOOTDOWN_SECONDARY_FAULT_WORDS;
 /// Size of a set of extents, in words.
 pub const EXTENTS: usize = size_of::<ExtentSet>() / 8;
 /// Size of the word of a virtual CPU, in words.

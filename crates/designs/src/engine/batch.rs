@@ -18,6 +18,7 @@ pub(super) type Waiting<M> = Unflushed<Rc<Space<M>>, Vec<()>>;
 
 /// Pages that were unmapped, and not yet flushed.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an empty batch allocates nothing")]
 pub enum EngineBatch<const WORDS: usize, L: SpaceLifetime> {
     /// They are flushed together.
     Now(Now<SimMachine<WORDS, L>>),

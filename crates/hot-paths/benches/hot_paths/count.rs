@@ -33,17 +33,20 @@ pub(crate) fn is_under_callgrind() -> bool {
 }
 
 /// A new stage of `cpus` CPUs in the state in which `path` begins.
-pub(crate) fn prepare<const T: usize, const W: usize>(
-    path: &Path<Plain<T>, W>,
+pub(crate) fn prepare<const T: usize, const W: usize, const R: bool>(
+    path: &Path<Plain<T>, W, R>,
     cpus: usize,
-) -> &'static mut Stage<Plain<T>, W> {
+) -> &'static mut Stage<Plain<T>, W, R> {
     // SAFETY: there are no interrupts, and loading a root does nothing.
     (path.prepare)(&unsafe { System::with_cpus(Plain, &Roots::NONE, cpus) })
 }
 
 /// Runs an empty path, and these paths, on systems of `cpus` CPUs.
-pub(crate) fn run<const T: usize, const W: usize>(paths: &[Path<Plain<T>, W>], cpus: usize) {
-    let nothing = Path::<Plain<T>, W> { name: NOTHING, run: |_| {}, ..Path::ALL[0] };
+pub(crate) fn run<const T: usize, const W: usize, const R: bool>(
+    paths: &[Path<Plain<T>, W, R>],
+    cpus: usize,
+) {
+    let nothing = Path { name: NOTHING, run: |_| {}, ..paths[0] };
     for path in [nothing].iter().chain(paths) {
         let stage = prepare(path, cpus);
         collect(black_box(path.run), stage);

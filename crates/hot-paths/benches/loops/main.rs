@@ -25,6 +25,7 @@ fn measure() -> Option<Result<Vec<Row>, String>> {
     fn run<const W: usize>() {
         count::run(&Path::<SharedTags, W>::LOOPS_OF_TAGS, 64 * W);
         count::run(&Path::<Plain, W>::LOOPS, 64 * W);
+        count::run(&Path::<Plain, W, true>::LOOPS_OF_REUSE, 64 * W);
     }
     if count::is_under_callgrind() {
         run::<1>();
@@ -32,9 +33,10 @@ fn measure() -> Option<Result<Vec<Row>, String>> {
         run::<64>();
         return None;
     }
-    let loops = Path::<Plain, 1>::LOOPS.into_iter().chain(Path::LOOPS_OF_TAGS);
-    let loops: Vec<_> = loops.map(|path| (path.name, path.limits)).collect();
-    Some(count::rows(&loops))
+    let loops = Path::<Plain, 1>::LOOPS.iter().chain(&Path::LOOPS_OF_TAGS);
+    let loops = loops.map(|path| (path.name, path.limits));
+    let of_reuse = Path::<Plain, 1, true>::LOOPS_OF_REUSE.map(|path| (path.name, path.limits));
+    Some(count::rows(&loops.chain(of_reuse).collect::<Vec<_>>()))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -42,7 +42,8 @@ embedded!(
     "tlbi-domains",
     "tlbi-domains-forks",
     "tlbi-domains-pages",
-    "mshare-faults"
+    "mshare-faults",
+    "luf-inference"
 );
 
 /// The contents of a record.
@@ -135,6 +136,8 @@ enum Read {
     TimeChange,
     /// The change of the rate of operations, in percent.
     RateChange,
+    /// The change of the number of interrupts, in percent.
+    InterruptChange,
     /// The rate of operations, in thousands per second.
     Rate,
     /// The share of the time in which the only busy thread waits for flushes, in percent.
@@ -294,6 +297,9 @@ impl Read {
         match (self, rows) {
             (Self::TimeChange, [before, after]) => 100.0 * (each_ns(after) / each_ns(before) - 1.0),
             (Self::RateChange, [before, after]) => 100.0 * (each_ns(before) / each_ns(after) - 1.0),
+            (Self::InterruptChange, [before, after]) => {
+                100.0 * (after.interrupts as f64 / before.interrupts as f64 - 1.0)
+            }
             (Self::Rate, [row]) => 1e6 / each_ns(row),
             (Self::WaitShare, [row]) => {
                 let waits_ns = row.time_by_cause[Cause::FlushWait].ns();
@@ -322,7 +328,7 @@ mod tests {
     }
 
     /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
-    const FROZEN: [(Option<f64>, f64); 21] = [
+    const FROZEN: [(Option<f64>, f64); 23] = [
         (Some(-70.8), -78.6),
         (Some(68.17), 61.0),
         (Some(8.64), 5.0),
@@ -344,6 +350,8 @@ mod tests {
         (None, -0.1),
         (None, -85.6),
         (None, -78.0),
+        (Some(-97.0), -54.9),
+        (Some(-4.5), -3.1),
     ];
 
     /// Frozen and published figures are records of the past. This test has the second copy of each.

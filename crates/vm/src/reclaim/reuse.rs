@@ -79,7 +79,7 @@ impl<S: System> Vm<S> {
                     let leaf = entry.and_then(S::Format::as_leaf);
                     let may_write =
                         |leaf: crate::format::Leaf| leaf.protection.contains(Protection::WRITE);
-                    leaf.is_some_and(|leaf| !may_write(leaf)) && !mapping.space.replicas.are_used()
+                    leaf.is_some_and(|leaf| !may_write(leaf))
                 })
         });
         if is_clean == Some(true) { CleanPages::AtReuse } else { CleanPages::AsOthers }

@@ -54,7 +54,7 @@ impl CleanExtent {
 /// If it is dropped before, it leaks its pages, and its spaces stay marked.
 #[derive(Debug)]
 #[must_use = "unmapped pages must be flushed before their frames are reused"]
-pub struct CleanBatch<S, B, const SPACES: usize = BATCH_SPACES>(Batch<S, B, SPACES>);
+pub struct CleanBatch<S, B, const SPACES: usize = BATCH_SPACES>(Unflushed<S, B, SPACES>);
 
 /// A space in a [`CleanBatch`]: the caller may clear entries of this space.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub struct Unflushed<S, B, const SPACES: usize = BATCH_SPACES> {
 impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
     /// An empty batch.
     pub fn new() -> Self {
-        Self(Batch::new())
+        Self(Unflushed { batch: Batch::new(), generations: [0; SPACES] })
     }
 
     /// Adds a page, which no page table maps any more.
@@ -88,7 +88,7 @@ impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
     where
         B: Extend<F>,
     {
-        self.0.defer_free(page);
+        self.0.batch.defer_free(page);
     }
 
     /// Adds a space to the batch and marks it, as [`Batch::space`] does. Call this *before*
@@ -105,27 +105,55 @@ impl<S, B: Default, const SPACES: usize> CleanBatch<S, B, SPACES> {
     where
         S: Deref<Target = Space<M>> + Clone,
     {
-        self.0.space(machine, space).map(CleanEntry)
+        self.0.batch.space(machine, space).map(CleanEntry)
+    }
+
+    /// The entry of a space that was [added](Self::space), as [`Batch::find`].
+    pub fn find<M: Machine>(&mut self, space: &S) -> Option<CleanEntry<'_, M, S>>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        self.0.batch.find(space).map(CleanEntry)
     }
 
     /// Counts the flush of each space, without an interrupt. This CPU invalidates at once, and
     /// every other CPU when it next catches up.
     ///
     /// Does not compile unless the machine [flushes at reuse](Machine::FLUSHES_AT_REUSE).
-    pub fn defer<M: Machine>(self, pin: &PinnedCpu<'_, M>) -> Unflushed<S, B, SPACES>
+    pub fn defer<M: Machine>(mut self, pin: &PinnedCpu<'_, M>) -> Unflushed<S, B, SPACES>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        self.defer_in_place(pin);
+        self.0
+    }
+
+    /// Does the same without moving the batch. Nothing may be added to the batch from here on. For
+    /// the C interface, which checks this.
+    #[doc(hidden)]
+    pub fn defer_in_place<M: Machine>(
+        &mut self,
+        pin: &PinnedCpu<'_, M>,
+    ) -> &mut Unflushed<S, B, SPACES>
     where
         S: Deref<Target = Space<M>>,
     {
         const { assert!(M::FLUSHES_AT_REUSE, "`Machine::FLUSHES_AT_REUSE` must be `true`") }
         let _operation = pin.begin();
-        let mut generations = [0; SPACES];
-        for (generation, batched) in generations.iter_mut().zip(self.0.spaces.iter().flatten()) {
+        let Unflushed { batch, generations } = &mut self.0;
+        for (generation, batched) in generations.iter_mut().zip(batch.spaces.iter().flatten()) {
             if !batched.extents.is_empty() && !pin.machine().breaks(Rule::CountUnflushed) {
                 let extents = batched.extents.up_to(pin.machine().flush_ceiling());
                 *generation = pin.count_unflushed(&batched.space, extents);
             }
         }
-        Unflushed { batch: self.0, generations }
+        &mut self.0
+    }
+
+    /// What [`defer_in_place`](Self::defer_in_place) has deferred.
+    #[doc(hidden)]
+    pub fn deferred(&mut self) -> &mut Unflushed<S, B, SPACES> {
+        &mut self.0
     }
 }
 

@@ -65,6 +65,12 @@ impl<M: Memory> PrimaryChanges<M> {
         PrimaryChange { changes: self, machine }
     }
 
+    /// A change that was [started](Self::start) and forgotten. For the C interface.
+    #[doc(hidden)]
+    pub fn started<'c>(&'c self, machine: &'c M) -> PrimaryChange<'c, M> {
+        PrimaryChange { changes: self, machine }
+    }
+
     /// Begins a fault of the secondary table. Call this before you read the primary entry. Returns
     /// `None` while a change is in progress: wait, or let the access fault again.
     #[must_use]

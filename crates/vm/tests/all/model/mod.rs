@@ -18,11 +18,11 @@ use changes::{enforced, model_move, model_protect};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use scale::Scale;
-use steps::{Kind, Step, large_steps, steps};
 use shootdown_vm::{
     Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
     Place, Protection, RangeError, Sharing, Vm,
 };
+use steps::{Kind, Step, large_steps, steps};
 
 const CPUS: usize = 3;
 /// Number of pages of a file between the first pages of areas.
@@ -272,7 +272,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             }
         };
         let address = scale.pages(page, 1).start;
-        if result.is_ok() && !self.host.waits(space.root(), address) {
+        if result.is_ok() && !self.host.waits(address) {
             let allowed = space.translation(address);
             assert!(allowed.is_some_and(|allowed| allowed.contains(how.needs())));
         }

@@ -27,10 +27,19 @@ fn file_steps() -> impl Strategy<Value = (usize, Step)> {
 
 #[test]
 fn programs_match_model_with_reuse() {
+    run_with_reuse::<REUSING>();
+}
+
+#[test]
+fn programs_match_model_with_reuse_and_replicas() {
+    run_with_reuse::<REUSING_REPLICATED>();
+}
+
+fn run_with_reuse<const LOCK: u8>() {
     let waited = Cell::new(0);
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
     let program = |steps: Vec<(usize, Step)>| {
-        let fixture = Fixture::<REUSING, AT_WAIT>::with_reclaim();
+        let fixture = Fixture::<LOCK, AT_WAIT>::with_reclaim();
         let mut fixture = Fixture { file_parts: FILE_PARTS, ..fixture };
         for (which, step) in &steps {
             fixture.step(*which, step);

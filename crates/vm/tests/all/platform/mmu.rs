@@ -147,9 +147,9 @@ impl Host {
         self.0.tlbs.iter().any(|tlb| cached(&tlb.lock()).is_some_and(|(_, page)| page.writable))
     }
 
-    /// Returns `true` if a page waits for the reuse of its frame.
-    pub fn waits(&self, root: Root, address: u64) -> bool {
-        self.0.waiting.lock().get(&(root.0, address)).is_some_and(|&batches| batches != 0)
+    /// Returns `true` if a page at this address of any space waits for the reuse of its frame.
+    pub fn waits(&self, address: u64) -> bool {
+        self.0.waiting.lock().iter().any(|(&(_, of), &batches)| of == address && batches != 0)
     }
 
     /// Returns the number of pages that wait.
@@ -160,12 +160,14 @@ impl Host {
     /// Checks that every CPU's caches agree with the page tables: no translation is cached that the
     /// tables no longer contain or allow. A page that no CPU can write may wait for its flush.
     pub fn check_caches(&self) {
+        let waiting = self.0.waiting.lock();
         for tlb in &self.0.tlbs {
             let tlb = tlb.lock();
             for (&(root, page, shift), cached) in &tlb.pages {
                 let (at, size) = self.last_entry(Root(root), page);
                 let Decoded::Page(now) = (self.0.mmu.decode)(self.read_entry(at), size) else {
-                    let may_be_stale = !cached.writable && self.waits(Root(root), page);
+                    let waits = waiting.get(&(root, page)).is_some_and(|&batches| batches != 0);
+                    let may_be_stale = !cached.writable && waits;
                     assert!(may_be_stale, "{page:#x} is cached and not mapped");
                     continue;
                 };

@@ -35,7 +35,7 @@ pub use mmu::PageFault;
 use mmu::Tlb;
 pub use notifying::{
     BATCHING, EXCLUSIVE, IN_PLACE, KEEPING, Notifying, PER_AREA, PER_SPACE, RELEASED, REPLICATED,
-    REPLICATED_IF_WORTH, REPLICATED_PER_PAGE, REUSING, SHARED,
+    REPLICATED_IF_WORTH, REPLICATED_PER_PAGE, REUSING, REUSING_REPLICATED, SHARED,
 };
 pub(crate) use notifying::{discards_in_place, empty_tables, unmap_lock, unused};
 pub use observed::RecordUse;

@@ -32,6 +32,8 @@ pub const REPLICATED: u8 = 8;
 pub const REPLICATED_PER_PAGE: u8 = 9;
 /// As `BATCHING`, with pages that no CPU can write flushed when their frames are reused.
 pub const REUSING: u8 = 10;
+/// As `REUSING`, with upper page tables for each CPU.
+pub const REUSING_REPLICATED: u8 = 12;
 /// As `BATCHING`, with upper page tables for each CPU while they are worth it.
 pub const REPLICATED_IF_WORTH: u8 = 11;
 
@@ -60,7 +62,11 @@ pub(crate) const fn discards_in_place(lock: u8) -> bool {
 }
 
 const fn batches(lock: u8) -> bool {
-    matches!(lock, BATCHING | REUSING | REPLICATED_IF_WORTH | IN_PLACE | REPLICATED)
+    matches!(lock, BATCHING | REPLICATED_IF_WORTH | IN_PLACE | REPLICATED) || reuses(lock)
+}
+
+const fn reuses(lock: u8) -> bool {
+    matches!(lock, REUSING | REUSING_REPLICATED)
 }
 
 fn policy(lock: u8) -> Policy {
@@ -79,11 +85,11 @@ fn policy(lock: u8) -> Policy {
         fault_lock: fault_lock(lock),
         empty_tables: empty_tables(lock),
         zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
-        clean_pages: if lock == REUSING { CleanPages::AtReuse } else { CleanPages::AsOthers },
+        clean_pages: if reuses(lock) { CleanPages::AtReuse } else { CleanPages::AsOthers },
         reclaim_flush: if batches(lock) { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
         placement: if lock == REPLICATED { Placement::PerThread } else { Placement::Lowest },
         replication: match lock {
-            REPLICATED | REPLICATED_PER_PAGE => Replication::Always,
+            REPLICATED | REPLICATED_PER_PAGE | REUSING_REPLICATED => Replication::Always,
             REPLICATED_IF_WORTH => Replication::IfWorth,
             _ => Replication::Never,
         },
@@ -286,7 +292,7 @@ impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
     }
 
     fn defer_batch(&self, batch: UnmappedPages) -> Option<UnmappedPages> {
-        if LOCK == REUSING {
+        if reuses(LOCK) {
             let mut waiting = self.0.0.waiting.lock();
             batch.pages().into_iter().for_each(|page| *waiting.entry(page).or_default() += 1);
             return Some(batch);

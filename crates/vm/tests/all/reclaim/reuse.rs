@@ -42,6 +42,16 @@ fn clean_pages_wait_up_to_the_limit() {
     fixture.end();
 }
 
+/// A CPU with the old translation reads the frame until it is notified.
+#[test]
+fn frame_is_free_after_its_flush() {
+    let fixture = paged_out(WAITING);
+    let read = |space: &OurSpace<REUSING>| touch(space, 1, 0, Access::Read, 0);
+    fixture.reclaim_while(move |space| assert_eq!(read(space), Ok(0)));
+    assert_eq!(stale(&fixture, 0), Err(PageFault));
+    fixture.end();
+}
+
 #[test]
 fn page_that_can_be_written_does_not_wait() {
     let fixture = Fixture::<REUSING>::new();
