@@ -66,6 +66,14 @@ impl BootMemory {
         page::phys_to_virt::<u8>(first) as usize + STACK_BYTES as usize
     }
 
+    /// Allocates an empty root of a guest's second stage: four pages, on RISC-V, at a multiple of
+    /// their size.
+    #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+    pub(crate) fn guest_root(&mut self) -> Frame {
+        self.next = self.next.next_multiple_of(4 * PAGE_BYTES);
+        self.frames(4)
+    }
+
     /// Allocates a root that maps the kernel, and the code of user threads at `address`.
     pub(crate) fn root_with_code(&mut self, address: usize) -> Frame {
         let (root, code) = (self.frame(), self.frame_with(Arch::user_code()));

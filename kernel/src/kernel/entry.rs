@@ -35,6 +35,10 @@ extern "Rust" fn main_on_first_cpu(boot: &Boot) -> ! {
             smoke::run(&mut memory, cpus);
             fault_injection::run(&mut memory, &load)
         }
+        #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+        Mode::Guests => fault_injection::guests::run(&mut BootMemory::new(boot), cpus),
+        #[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64")))]
+        Mode::Guests => panic!("there are no guests on {}", Arch::NAME),
     }
     end(Status::Passed)
 }
@@ -46,6 +50,8 @@ extern "Rust" fn main_on_other_cpu(cpu: u32) -> ! {
     if RUNS_WORKLOAD.load(Ordering::Acquire) {
         run::run_on_other();
     }
+    #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+    fault_injection::guests::run_on_other(cpu);
     smoke::run_on_other(cpu);
     fault_injection::run_on_other(cpu);
     loop {

@@ -36,6 +36,8 @@ choices! {
         Smoke = "smoke",
         /// Tests the architecture, then whether this machine shows faults in the engine.
         FaultInjection = "trials",
+        /// Tests whether this machine shows faults in the engine of a hypervisor.
+        Guests = "guests",
         /// Counts the instructions of the hot paths, on the first CPU alone.
         Paths = "paths",
         /// Runs a workload.

@@ -21,6 +21,9 @@ const SOAK_IN_TEST: Duration = Duration::from_secs(4);
 /// The results of fault injection, alone and beside the sanitizer.
 const FAULTS: &str = "kernel/trials.md";
 
+/// The architectures on which the kernel can be a hypervisor.
+const WITH_GUESTS: [&str; 2] = ["aarch64", "riscv64"];
+
 /// The architectures that the sanitizer knows.
 const SANITIZABLE: [&str; 3] = ["x86_64", "aarch64", "riscv64"];
 
@@ -75,6 +78,10 @@ pub(crate) fn run(part: Part) -> Result<(), Failure> {
         println!("{arch}: boots with one CPU, and with instruction counting");
         found.extend(outputs[0].lines().skip(1).map(str::to_owned));
     }
+    let with_guests =
+        WITH_GUESTS.into_iter().filter(|arch| ready.contains(arch)).collect::<Vec<_>>();
+    let guests = parallel::map(&with_guests, |arch| built.inject_faults_beside_guests(arch));
+    let guests = guests.into_iter().collect::<Result<Vec<String>, _>>()?.concat();
     for arch in &ready {
         built.soak(Machine::Qemu(arch), SOAK_IN_TEST, 1)?;
     }
@@ -84,6 +91,8 @@ pub(crate) fn run(part: Part) -> Result<(), Failure> {
     }
     let names = ARCHITECTURES.map(|(arch, ..)| arch);
     golden::check_part(FAULTS, "trials", &table(&joined(&found, &sanitized), &names))?;
+    let guests: Vec<&str> = guests.lines().collect();
+    golden::check_part(FAULTS, "guests", &table(&guests, &WITH_GUESTS))?;
     if !counts::are_for_this_host()? {
         return Ok(());
     }
@@ -210,6 +219,21 @@ impl Built {
 
     fn inject_faults(&self, arch: &str) -> Result<String, Failure> {
         self.count(arch).output()
+    }
+
+    /// Runs the fault injection of a hypervisor: with one host thread for each CPU, then with
+    /// instruction counting, whose results it returns.
+    fn inject_faults_beside_guests(&self, arch: &str) -> Result<String, Failure> {
+        let boot = || self.boot(Machine::Qemu(arch)).args("--guests --format csv");
+        let (threads, counted) = (boot().output()?, boot().args("--counts").output()?);
+        if threads == counted {
+            println!("{arch}: guests show each injected fault, and nothing else");
+            return Ok(counted);
+        }
+        Err(Failure::new(
+            format!("the faults that guests show on {arch} depend on instruction counting"),
+            format!("compare `shootdown boot --guests --arch {arch}` with and without --counts"),
+        ))
     }
 
     /// Runs fault injection beside the sanitizer, which must find each fault and nothing else.

@@ -28,7 +28,8 @@
 //! # Limits
 //!
 //! Guests with guests, and Svinval's `HINVAL`. Harts that must not be sent fences with operands
-//! (SiFive CIP-1200) have no H. The sequences were tested on the host, as recorded instructions.
+//! (SiFive CIP-1200) have no H. The sequences were tested on the host, as recorded instructions,
+//! and run in HS-mode under QEMU.
 
 #![expect(unsafe_code, reason = "implements the contract, and loads roots")]
 

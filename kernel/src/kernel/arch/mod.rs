@@ -31,12 +31,12 @@ pub(crate) use x86_64::X86_64 as Arch;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::Aarch64 as Arch;
+pub(crate) use aarch64::{Aarch64 as Arch, guest};
 
 #[cfg(target_arch = "riscv64")]
 mod riscv64;
 #[cfg(target_arch = "riscv64")]
-pub(crate) use riscv64::Riscv64 as Arch;
+pub(crate) use riscv64::{Riscv64 as Arch, guest};
 
 #[cfg(target_arch = "loongarch64")]
 mod loongarch64;

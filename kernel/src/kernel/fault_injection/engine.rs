@@ -80,7 +80,8 @@ static ENGINE: EngineCell<Machine> = EngineCell::new();
 /// Creates the engine. Call this on the first CPU, before there are others.
 pub(crate) fn set_up(memory: &mut BootMemory, settings: &Settings) {
     let cpus = memory.keep(settings.cpus as usize, |_| CpuState::new());
-    let processor = Faulty(settings.notify.processor());
+    let processor = settings.notify.processor();
+    let processor = Faulty { processor, drop_in_part: |_, _| false };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(FaultyKernel { cpus }, processor)) };
 }

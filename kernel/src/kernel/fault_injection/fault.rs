@@ -29,6 +29,18 @@ pub(crate) enum Fault {
     OtherTag,
     /// Entries under a tag stay cached when the tag is given to another space.
     TagIsReused,
+    /// The other CPUs drop a guest's pages of stage 2, and keep what was combined from them.
+    CombinedIsKept,
+    /// The other CPUs drop what was combined from a guest's pages, and keep stage 2.
+    Stage2IsKept,
+    /// Not a fault of the kernel: broadcasts are refused, and the engine must interrupt instead.
+    BroadcastsAreRefused,
+    /// A virtual CPU is entered without a comparison with the last CPU on which it ran.
+    #[cfg_attr(
+        not(any(target_arch = "aarch64", target_arch = "riscv64")),
+        expect(dead_code, reason = "the kernel has no guests there")
+    )]
+    MoveIsIgnored,
 }
 
 impl Fault {
@@ -39,6 +51,10 @@ impl Fault {
             Self::OtherPages => "other-pages",
             Self::OtherTag => "other-tag",
             Self::TagIsReused => "tag-is-reused",
+            Self::CombinedIsKept => "combined-is-kept",
+            Self::Stage2IsKept => "stage-2-is-kept",
+            Self::BroadcastsAreRefused => "broadcasts-are-refused",
+            Self::MoveIsIgnored => "move-is-ignored",
         }
     }
 }
@@ -67,7 +83,7 @@ pub(crate) fn remove() {
 }
 
 /// Returns `true` if `fault` is injected.
-fn is_injected(fault: Fault) -> bool {
+pub(super) fn is_injected(fault: Fault) -> bool {
     INJECTED.load(Ordering::Relaxed) == fault as u8
 }
 
@@ -96,7 +112,11 @@ const OFFSET_BYTES: u64 = 8 << 12;
 
 /// A processor with the fault that is injected.
 #[derive(Debug)]
-pub(crate) struct Faulty<P>(pub(crate) P);
+pub(crate) struct Faulty<P> {
+    pub(crate) processor: P,
+    /// Drops less than an extent, if the injected fault is one of a guest's, and returns `true`.
+    pub(crate) drop_in_part: fn(&P, Extent) -> bool,
+}
 
 impl<P: Processor> Faulty<P> {
     /// The tag and the extent that the injected fault leaves of these two; `None` if it leaves
@@ -115,7 +135,10 @@ impl<P: Processor> Faulty<P> {
     }
 
     /// Drops an extent on this CPU. The CPU that changes page tables has no fault.
-    fn drop_local(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+    fn drop_local(&self, tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+        if is_other() && (self.drop_in_part)(&self.processor, extent) {
+            return;
+        }
         let altered = if is_other() { Self::altered(tag, extent) } else { Some((tag, extent)) };
         if let Some((tag, extent)) = altered {
             drop(tag, extent);
@@ -124,7 +147,7 @@ impl<P: Processor> Faulty<P> {
 
     /// The processor's broadcaster. The engine calls its methods only if there is one.
     fn real_broadcaster(&self) -> &P::Broadcaster {
-        self.0.broadcaster().expect("the processor has a broadcaster")
+        self.processor.broadcaster().expect("the processor has a broadcaster")
     }
 }
 
@@ -132,7 +155,7 @@ impl<P: Processor> Faulty<P> {
 unsafe impl<P: Processor> Memory for Faulty<P> {
     type Word = AtomicU64;
 
-    forward! { self => self.0;
+    forward! { self => self.processor;
         fn fence();
         fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
@@ -150,7 +173,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     type TagWords = P::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.0;
+    forward! { self => self.processor;
         fn publish();
         fn synchronize();
         fn interrupts_masked() -> bool;
@@ -163,34 +186,34 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     }
 
     fn tag_count(&self) -> usize {
-        self.0.tag_count().min(tags_max(self.tagging()))
+        self.processor.tag_count().min(tags_max(self.tagging()))
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         // Without tags, loading a root discards all entries, which the fault cannot prevent.
         let entries = if keeps_tag() && tag != Tag::KERNEL { Entries::Keep } else { entries };
         // SAFETY: the caller's promise.
-        unsafe { self.0.load(root, tag, entries) }
+        unsafe { self.processor.load(root, tag, entries) }
     }
     unsafe fn load_kernel(&self, root: Root) {
         // SAFETY: the caller's promise.
-        unsafe { self.0.load_kernel(root) }
+        unsafe { self.processor.load_kernel(root) }
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        Self::drop_local(tag, extent, |tag, extent| self.0.invalidate(tag, extent));
+        self.drop_local(tag, extent, |tag, extent| self.processor.invalidate(tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        Self::drop_local(tag, Extent::whole(), |tag, _| self.0.invalidate_tag(tag));
+        self.drop_local(tag, Extent::whole(), |tag, _| self.processor.invalidate_tag(tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        Self::drop_local(Tag::KERNEL, extent, |_, extent| self.0.invalidate_kernel(extent));
+        self.drop_local(Tag::KERNEL, extent, |_, extent| self.processor.invalidate_kernel(extent));
     }
     fn invalidate_all(&self) {
         if !keeps_tag() {
-            self.0.invalidate_all();
+            self.processor.invalidate_all();
         }
     }
     fn broadcaster(&self) -> Option<&Self> {
-        self.0.broadcaster().map(|_| self)
+        self.processor.broadcaster().map(|_| self)
     }
 }
 
@@ -208,6 +231,11 @@ unsafe impl<P: Processor> Broadcaster for Faulty<P> {
         tag: Tag,
         extent: Extent,
     ) -> Result<(), Refused> {
+        // Parts are kept by the handlers of interrupts.
+        let refused = [Fault::BroadcastsAreRefused, Fault::CombinedIsKept, Fault::Stage2IsKept];
+        if refused.into_iter().any(is_injected) {
+            return Err(Refused);
+        }
         let broadcaster = self.real_broadcaster();
         let issue = |tag, extent| broadcaster.broadcast(cpus, tag, extent);
         Self::altered(tag, extent).map_or(Ok(()), |(tag, extent)| issue(tag, extent))

@@ -17,6 +17,8 @@ mod scenarios;
 mod reuse;
 mod off;
 mod storms;
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+pub(crate) mod guests;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -126,8 +128,15 @@ fn is_right(
             return false;
         }
     }
+    report(scenario.name, fault, visibility, stale)
+}
+
+/// Prints the verdict of a scenario that has found the old page this number of times. Returns
+/// `true` if the verdict is right.
+fn report(name: &str, fault: Fault, visibility: Visibility, stale: usize) -> bool {
+    let fault_name = fault.name();
     let is_right = match (fault, visibility) {
-        (Fault::None, _) => stale == 0,
+        (Fault::None | Fault::BroadcastsAreRefused, _) => stale == 0,
         (_, Visibility::Detected) => stale == TIMES,
         _ => true,
     };

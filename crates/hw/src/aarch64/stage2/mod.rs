@@ -48,7 +48,7 @@
 //! - Guests with guests (nested virtualization, `FEAT_NV`), the secure state, and realms.
 //! - Errata of speculative address translation at EL2 (KVM: `ARM64_WORKAROUND_SPECULATIVE_AT`):
 //!   the hypervisor must keep stage 1 of the guest out of reach while the engine runs.
-//! - The sequences were tested on the host, as recorded instructions, and have not run at EL2.
+//! - The sequences were tested on the host, as recorded instructions, and run at EL2 under QEMU.
 //!
 //! [`switch`]: shootdown::PinnedCpu::switch
 //! [`enter_lazy`]: shootdown::PinnedCpu::enter_lazy

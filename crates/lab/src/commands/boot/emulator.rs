@@ -7,6 +7,7 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use super::error::BootError;
+use super::options::Boot;
 
 /// The emulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,7 +37,19 @@ const AARCH64_LOAD: u64 = 0x4400_0000;
 const RISCV64_LOAD: u64 = 0x8400_0000;
 const LOONGARCH64_LOAD: u64 = 0x800_0000;
 
+/// The machine that enters the kernel at EL1, and at EL2.
+const AARCH64: &str = "virt,gic-version=3";
+const AARCH64_GUESTS: &str = "virt,gic-version=3,virtualization=on";
+/// The processor, and with H.
+const RISCV64: &str = "rv64,svade=off,svadu=on";
+const RISCV64_GUESTS: &str = "rv64,svade=off,svadu=on,h=true";
+
 impl Architecture {
+    /// Returns `true` if the kernel has guests on it.
+    pub(crate) const fn has_guests(self) -> bool {
+        matches!(self, Self::Aarch64 | Self::Riscv64)
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -122,19 +135,21 @@ impl Architecture {
     }
 
     /// Returns the command that starts the emulator. Every CPU has its own thread on the host. With
-    /// `counts`, all CPUs share one thread, and time is their number of instructions.
-    pub(crate) fn command(self, kernel: &Path, load: &str, cpus: u32, counts: bool) -> Command {
+    /// `counts`, all CPUs share one thread, and time is their number of instructions. With
+    /// `guests`, the machine can run a hypervisor.
+    pub(crate) fn command(self, kernel: &Path, load: &str, options: &Boot) -> Command {
+        let Boot { cpus, counts, guests, .. } = *options;
         let mut command = Command::new(self.program_and_package().0);
         match self {
             Self::X86_64 => command
                 .args(["-M", "q35", "-cpu", "max", "-initrd", load])
                 .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]),
             Self::Aarch64 => command
-                .args(["-M", "virt,gic-version=3", "-cpu", "max"])
+                .args(["-M", if guests { AARCH64_GUESTS } else { AARCH64 }, "-cpu", "max"])
                 .args(["-semihosting-config", "enable=on,target=native"])
                 .args(["-device", &loaded(load, AARCH64_LOAD)]),
             Self::Riscv64 => command
-                .args(["-M", "virt", "-cpu", "rv64,svade=off,svadu=on"])
+                .args(["-M", "virt", "-cpu", if guests { RISCV64_GUESTS } else { RISCV64 }])
                 .args(["-device", &loaded(load, RISCV64_LOAD)]),
             Self::Loongarch64 => command
                 .args(["-M", "virt", "-cpu", "la464"])

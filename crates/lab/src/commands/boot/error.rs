@@ -17,6 +17,10 @@ pub(crate) enum BootError {
     NotOnBochs { option: &'static str },
     #[error("AArch64 has no replicas, because its broadcasts interrupt no CPU")]
     NoReplicas,
+    #[error("the kernel has no guests on {0}")]
+    NoGuests(&'static str),
+    #[error("guests need 3 CPUs")]
+    FewForGuests,
     #[error("the sanitizer does not support {0}")]
     NoSanitizer(&'static str),
     #[error("page-table entries of this architecture do not record marks that were cleared")]
@@ -59,6 +63,8 @@ impl UserError for BootError {
             | Self::Failed { .. } => FOUND,
             Self::NotOnBochs { .. }
             | Self::NoReplicas
+            | Self::NoGuests(_)
+            | Self::FewForGuests
             | Self::NoAgedMark
             | Self::NoSanitizer(_)
             | Self::UnknownWorkload { .. } => BAD_INPUT,
@@ -76,6 +82,8 @@ impl UserError for BootError {
             }
             Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
             Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
+            Self::NoGuests(_) => "--arch aarch64, or --arch riscv64".to_owned(),
+            Self::FewForGuests => "--cpus 3".to_owned(),
             Self::NoSanitizer(_) => "use QEMU, and another --arch than loongarch64".to_owned(),
             Self::NoAgedMark => "use --fault-around marked, or --arch x86_64".to_owned(),
             Self::Disc(_) => {

@@ -55,7 +55,14 @@ impl Boot {
                 if self.sanitize && (self.arch == Architecture::Loongarch64 || !self.is_qemu()) {
                     return Err(BootError::NoSanitizer(self.machine_name()).into());
                 }
-                let values = [("mode", "trials".to_owned()), ("rounds", self.rounds.to_string())];
+                if self.guests && !(self.arch.has_guests() && self.is_qemu()) {
+                    return Err(BootError::NoGuests(self.machine_name()).into());
+                }
+                if self.guests && self.cpus < 3 {
+                    return Err(BootError::FewForGuests.into());
+                }
+                let mode = if self.guests { "guests" } else { "trials" };
+                let values = [("mode", mode.to_owned()), ("rounds", self.rounds.to_string())];
                 let booted = run(self, &values, &[])?;
                 let faults = booted.faults.as_deref();
                 let report = trials::Report::new(self, &booted.lines, faults);
@@ -119,7 +126,7 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Boot
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
     let lines = match emulator {
         Emulator::Qemu => {
-            let mut command = arch.command(&kernel, &load.path(), cpus, options.counts);
+            let mut command = arch.command(&kernel, &load.path(), options);
             if options.sanitize {
                 let plugin = plugin(&kernel)?;
                 command.args(plugin.arguments());

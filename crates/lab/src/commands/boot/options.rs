@@ -189,6 +189,10 @@ pub(crate) struct Boot {
     /// Keep a TLB that never forgets beside QEMU's, and show which faults it finds
     #[arg(long, conflicts_with_all = ["workload", "paths", "counts"])]
     pub(super) sanitize: bool,
+    /// Be a hypervisor, and inject faults into the engine that flushes guest memory: on AArch64 at
+    /// EL2, and on RISC-V in HS-mode
+    #[arg(long, conflicts_with_all = ["workload", "paths", "sanitize"])]
+    pub(super) guests: bool,
     /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]
     pub(super) kernel: Option<PathBuf>,

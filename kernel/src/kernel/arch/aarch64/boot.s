@@ -1,7 +1,7 @@
 // From reset, or from PSCI, to Rust.
 //
-// A CPU enters at its physical address with its MMU and data cache off, at EL1, and continues with
-// the MMU on. The boot tables map the first two GiB twice: at their physical addresses (TTBR0) and
+// A CPU enters at its physical address with its MMU and data cache off, at EL1 or EL2, and continues
+// with the MMU on. The boot tables map the first two GiB twice: at their physical addresses (TTBR0) and
 // where the kernel runs (TTBR1). So the instruction after the one that turns the MMU on is mapped.
 //
 // Nothing is stored while the MMU is off: such a store bypasses the caches, and a later load of the
@@ -24,6 +24,9 @@
 // Turns on the instruction cache, the data cache, and the MMU.
 .set SCTLR_ON, (1 << 12) | (1 << 2) | (1 << 0)
 
+// HCR_EL2: E2H, RW, TGE.
+.set HCR, (1 << 34) | (1 << 31) | (1 << 27)
+
 // A valid, accessed block with an attribute of MAIR_EL1; inner shareable; not for user mode.
 .set NORMAL_BLOCK, 0x1 | (1 << 10) | (3 << 8) | (0 << 2) | (1 << 54)
 .set DEVICE_BLOCK, 0x1 | (1 << 10) | (1 << 2) | (1 << 54) | (1 << 53)
@@ -44,7 +47,17 @@ start_other:
 begin:
     mrs     x0, currentel
     cmp     x0, #(1 << 2)
-    b.ne    end_early                   // EL2 or EL3: the kernel is not a hypervisor, nor firmware
+    b.eq    1f
+    cmp     x0, #(2 << 2)
+    b.ne    end_early                   // EL3: the kernel is not firmware
+    // EL2, with EL1's names for its registers (E2H) and its own page tables for user mode (TGE).
+    mrs     x0, id_aa64mmfr1_el1
+    ubfx    x0, x0, #8, #4              // VH
+    cbz     x0, end_early
+    ldr     x0, =HCR
+    msr     hcr_el2, x0
+    isb
+1:
     msr     daifset, #0xf
     msr     spsel, #1
     adrp    x0, early_vectors

@@ -3,7 +3,7 @@
 //! In reading order: [`boot`] and `boot.s`, from reset to Rust; [`tables`], the kernel's page
 //! tables; [`firmware`], which starts other CPUs; [`gic`] and
 //! [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`;
-//! [`console`]; [`end`].
+//! [`guest`]; [`console`]; [`end`].
 //!
 //! # Starting it
 //!
@@ -21,9 +21,10 @@
 //!
 //! `LOAD` is the load, of up to 128 MiB, at 64 MiB above the beginning of memory. Without it, the
 //! kernel runs on one CPU. The kernel reads the size of memory, up to 16 GiB, from the device tree,
-//! which is at the beginning of memory. At EL2 (`virtualization=on`) or EL3 (`secure=on`) it fails
-//! immediately, as on processors without `FEAT_HAFDBS`. (In QEMU, `cortex-a76` and later processors
-//! have it.)
+//! which is at the beginning of memory. At EL3 (`secure=on`) it fails immediately, as on processors
+//! without `FEAT_HAFDBS`. (In QEMU, `cortex-a76` and later processors have it.) At EL2
+//! (`virtualization=on`), with `FEAT_VHE`, the names of EL1's registers are those of EL2's, so the
+//! kernel is the same there. It has no timer then, and runs [guests](guest) only.
 //!
 //! # Why no floating point
 //!
@@ -60,6 +61,7 @@ mod end;
 mod exceptions;
 mod firmware;
 mod gic;
+pub(crate) mod guest;
 mod interrupts;
 mod register;
 mod tables;

@@ -11,11 +11,11 @@ use crate::kernel::arch::contract::{User, UserExit};
 global_asm!(include_str!("user.s"));
 
 unsafe extern "C" {
-    fn enter_user(user: *mut User) -> u64;
+    pub(super) fn enter_user(user: *mut User) -> u64;
 }
 
 /// The kind of return that stands for a synchronous exception, as in `vectors.s`.
-const EXCEPTION: u64 = 0;
+pub(super) const EXCEPTION: u64 = 0;
 
 pub(super) fn run_user(user: &mut User) -> UserExit {
     // SAFETY: user code changes only its registers and the memory that is mapped for it.
@@ -34,7 +34,7 @@ const INSTRUCTION_ABORT: u64 = 0x20;
 const DATA_ABORT: u64 = 0x24;
 
 /// The event that `ESR_EL1` describes. Call this before another exception can be taken.
-fn exit_by_exception() -> UserExit {
+pub(super) fn exit_by_exception() -> UserExit {
     let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
     let access = match syndrome >> 26 & 0x3f {
         SYSTEM_CALL => return UserExit::Done,

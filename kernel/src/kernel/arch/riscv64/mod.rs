@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`boot`] and `boot.s`, from the firmware to Rust; [`tables`], the kernel's
 //! page tables; [`harts`] and [`firmware`], which start other CPUs; [`timer`] and [`interrupts`];
-//! [`traps`] and `trap.s`, user mode and exceptions; [`devices`], the console and the end.
+//! [`traps`] and `trap.s`, user mode and exceptions; [`guest`], which needs H (`h=true`);
+//! [`devices`], the console and the end.
 //!
 //! # Starting it
 //!
@@ -42,6 +43,7 @@ mod boot;
 mod csr;
 mod devices;
 mod firmware;
+pub(crate) mod guest;
 mod harts;
 mod interrupts;
 mod tables;

@@ -14,6 +14,7 @@
 # Offsets in `User`.
 .set PC, 40
 .set SCRATCH, 48
+.set SPP, 56
 
 # The stack frame of an interrupt in the kernel: the registers that a call may change, and sepc and
 # sstatus.
@@ -93,9 +94,10 @@ enter_user:
     callee_saved sd
     sd      tp, FRAME_TP(sp)
     sd      a0, FRAME_USER(sp)
-    li      t0, 1 << 8                  # SPP: to user mode
+    li      t0, 1 << 8                  # SPP: to user mode, unless the thread has SPP
     csrc    sstatus, t0
-    li      t0, 1 << 5                  # SPIE: with interrupts enabled
+    ld      t1, SPP(a0)
+    ori     t0, t1, 1 << 5              # SPIE: with interrupts enabled
     csrs    sstatus, t0
     ld      t0, PC(a0)
     csrw    sepc, t0

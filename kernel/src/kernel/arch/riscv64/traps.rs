@@ -11,11 +11,11 @@ use crate::kernel::arch::contract::{Status, User, UserExit};
 global_asm!(include_str!("trap.s"));
 
 unsafe extern "C" {
-    fn enter_user(user: *mut User);
+    pub(super) fn enter_user(user: *mut User);
 }
 
 /// The highest bit of `scause`.
-const INTERRUPT: u64 = 1 << 63;
+pub(super) const INTERRUPT: u64 = 1 << 63;
 /// Causes of exceptions.
 const SYSTEM_CALL: u64 = 8;
 const FETCH_PAGE_FAULT: u64 = 12;
