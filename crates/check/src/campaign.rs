@@ -221,6 +221,7 @@ impl Campaign {
         let broadcast = Tags::Broadcast(self.cpus + 2);
         match (profile.name, profile.name.split('-').next()) {
             ("x86-1718", _) if self.cpus < 62 => vec![broadcast, Tags::PerCpu(2)],
+            ("x86-ept" | "x86-npt", _) => vec![Tags::PerCpu(2), Tags::PerCpu(1)],
             ("arm64-tlbid", _) if self.cpus < 62 => vec![Tags::Domains(self.cpus + 2)],
             // The workaround: without PCIDs, INVLPG works.
             ("x86-invlpg", _) => vec![Tags::PerCpu(0)],

@@ -142,6 +142,41 @@ const CASES: &[Case] = &[
         finds: is_stale,
     },
     Case {
+        fault: Fault::OneNameInvalidated,
+        profile: Profile::X86_EPT,
+        tags: Tags::PerCpu(2),
+        texts: &[
+            "run 0 | unmap 0.0",
+            "run 0, idle, run 0 | unmap 0.0",
+            "run 0, run 1, run 0 | protect 0.0",
+            "run 0, idle | unmap-table 0.0",
+            "run 0, run 1 | retire 0",
+        ],
+        finds: is_stale,
+    },
+    Case {
+        fault: Fault::InterruptedKept,
+        profile: Profile::X86_NPT,
+        tags: Tags::PerCpu(1),
+        texts: &["run 0 | unmap 0.0", "run 0, run 1, run 0 | unmap 0.0"],
+        finds: is_stale,
+    },
+    Case {
+        fault: Fault::EntriesForgotten,
+        profile: Profile::X86_NPT,
+        tags: Tags::PerCpu(2),
+        texts: &[
+            "run 0, unmap 0.0, run 1, run 0 | idle",
+            "run 0 | unmap 0.0",
+            "run 0, run 1, run 0 | unmap 0.0",
+            "run 0, idle, run 0 | unmap 0.0",
+            "run 0, run 1, run 2, run 0 | protect 0.0",
+            "run 0, idle | unmap-table 0.0",
+            "run 0, run 1 | retire 0",
+        ],
+        finds: is_stale,
+    },
+    Case {
         fault: Fault::LargeStride,
         profile: Profile::X86,
         tags: Tags::Broadcast(3),
@@ -209,7 +244,7 @@ fn engine_with_workaround_has_no_violation() {
 /// `CHECK_ALL` is set.
 #[test]
 fn random_programs_have_no_violation_on_any_processor() {
-    let profiles = Profile::ERRATA.into_iter().chain([Profile::ARM64_STAGE2, Profile::ARM64_TLBID]);
+    let profiles = Profile::ERRATA.into_iter().chain(Profile::GUESTS).chain([Profile::ARM64_TLBID]);
     let seeds = if is_all() { 96 } else { 8 };
     for (profile, seed) in profiles.flat_map(|profile| (0..seeds).map(move |seed| (profile, seed)))
     {
@@ -246,7 +281,7 @@ fn each_erratum_has_a_case() {
         let mut cases = CASES.iter();
         assert!(cases.any(|case| case.profile == profile), "{}", profile.name);
     }
-    assert_eq!(Profile::every().count(), 13);
+    assert_eq!(Profile::every().count(), 15);
 }
 
 /// The broadcast names the domain of CPU 0, which runs the space; CPU 1 has left the space, and

@@ -109,6 +109,12 @@ pub enum Stages {
     /// of this stage, and entries that combine it with the guest's own stage. An invalidation of
     /// pages does not remove combined entries.
     Two,
+    /// As `Two`, and combined entries are also named by the virtual CPU. Each invalidation of a
+    /// guest removes all of its entries. No CPU walks outside of guests.
+    TwoNamed,
+    /// As `Two`, and the tag names all entries. They are invalidated where a guest is entered. No
+    /// CPU walks outside of guests.
+    TwoAtEntry,
 }
 
 /// A defect of some processors that changes what their TLBs may do. The name of Linux's workaround
@@ -144,6 +150,13 @@ pub enum Again {
     AfterOperation,
     /// None. AMD 1718 on Zen 5 (`init_amd_zen5`: `TLBSYNC` is executed twice).
     Always,
+}
+
+impl Stages {
+    /// Returns `true` if a CPU walks the tables of a guest only while the guest runs.
+    pub const fn walks_in_guests_only(self) -> bool {
+        matches!(self, Self::TwoNamed | Self::TwoAtEntry)
+    }
 }
 
 impl Profile {
@@ -254,6 +267,37 @@ impl Profile {
         ..Self::ARM64
     };
 
+    /// Intel's VMX with EPT, where spaces are guests and tags are roots. SDM volume 3C, "Caching
+    /// Translation Information".
+    ///
+    /// - `stages`: "Information That May Be Cached": combined mappings belong to a VPID and an
+    ///   EPTP, guest-physical mappings to an EPTP. "Operations that Invalidate Cached Mappings":
+    ///   INVEPT of an EPTP removes both, INVVPID combined mappings of one VPID. "Creating and Using
+    ///   Cached Translation Information": the processor creates such mappings while a guest runs.
+    /// - `loads_without_tags`: "Operations that Invalidate Cached Mappings": an entry with VPIDs
+    ///   removes nothing.
+    /// - `traps_stale_writes`, `answers_early`: not used by `shootdown-hw`.
+    pub const X86_EPT: Self = Self {
+        name: "x86-ept",
+        about: "Intel as a hypervisor: spaces are guests",
+        traps_stale_writes: false,
+        answers_early: false,
+        loads_without_tags: LoadsWithoutTags::Keep,
+        stages: Stages::TwoNamed,
+        ..Self::X86
+    };
+    /// AMD's SVM with nested paging, where spaces are guests and tags are ASIDs.
+    ///
+    /// - `stages`: APM volume 2, "TLB Control": the guest's ASID names its entries, also those of
+    ///   nested paging. A `VMRUN` whose `TLB_CONTROL` asks for it removes those of the ASID that it
+    ///   enters.
+    pub const X86_NPT: Self = Self {
+        name: "x86-npt",
+        about: "AMD as a hypervisor: spaces are guests",
+        stages: Stages::TwoAtEntry,
+        ..Self::X86_EPT
+    };
+
     /// Arm with TLBI domains (`FEAT_TLBID`), each of one CPU.
     ///
     /// "TLBI ASIDE1IS" (register descriptions of 2026-03): with the feature, the operation applies
@@ -327,9 +371,12 @@ impl Profile {
         Self::X86_KNL,
     ];
 
+    /// The processors of hypervisors, whose spaces are guests.
+    pub const GUESTS: [Self; 3] = [Self::ARM64_STAGE2, Self::X86_EPT, Self::X86_NPT];
+
     /// Returns every profile.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain([Self::ARM64_STAGE2, Self::ARM64_TLBID]).chain(Self::ERRATA)
+        Self::ALL.into_iter().chain(Self::GUESTS).chain([Self::ARM64_TLBID]).chain(Self::ERRATA)
     }
 
     /// Returns the profile of this name.

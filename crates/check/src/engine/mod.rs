@@ -46,6 +46,14 @@ pub enum Fault {
     /// The processor of guests invalidates combined entries before it has waited for those of stage
     /// 2.
     CombinedEarly,
+    /// Where guests have named virtual CPUs, the processor invalidates the name of the one that ran
+    /// last instead of the guest.
+    OneNameInvalidated,
+    /// Where a guest's entry invalidates, the entry after an interrupt invalidates nothing.
+    InterruptedKept,
+    /// Where a guest's entry invalidates, the entry of any guest forgets what that of another must
+    /// still invalidate.
+    EntriesForgotten,
     /// The kernel flushes the small pages of a table as one large page.
     LargeStride,
     /// The kernel tests a [discarded](Op::FreeDiscarded) page for zeros before the flush.

@@ -76,7 +76,7 @@ impl Hardware {
         let HardwareCpu { tag, is_in_user_mode, cached, late, .. } = &mut self.cpus[cpu];
         if !is_device && *is_in_user_mode && self.profile.erratum == Some(Erratum::UserAccessesLate)
         {
-            let cached = cached.get(tag).into_iter().flat_map(Cached::usable);
+            let cached = cached.get(tag).into_iter().flat_map(Cached::held);
             late.extend(cached.filter(|leaf| pages(leaf.page)));
         }
     }

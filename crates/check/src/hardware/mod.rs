@@ -67,14 +67,21 @@ struct Cached {
     leaves: BTreeSet<Leaf>,
     tables: BTreeSet<CachedTable>,
     /// Entries of a second cache, which fills itself from `leaves`: those that combine two stages,
-    /// or those of a device's own TLB.
-    combined: BTreeSet<Leaf>,
+    /// each with the name of the virtual CPU under which it is cached, or those of a device's own
+    /// TLB.
+    combined: BTreeSet<(u16, Leaf)>,
 }
 
 impl Cached {
-    /// The translations that an access may use. Some may be returned twice.
-    fn usable(&self) -> impl Iterator<Item = &Leaf> {
-        self.leaves.iter().chain(&self.combined)
+    /// The translations that an access under a name may use. Some may be returned twice.
+    fn usable(&self, name: u16) -> impl Iterator<Item = &Leaf> {
+        let combined = self.combined.iter().filter(move |(of, _)| *of == name);
+        self.leaves.iter().chain(combined.map(|(_, leaf)| leaf))
+    }
+
+    /// All translations. Some may be returned twice.
+    fn held(&self) -> impl Iterator<Item = &Leaf> {
+        self.leaves.iter().chain(self.combined.iter().map(|(_, leaf)| leaf))
     }
 }
 
@@ -82,6 +89,8 @@ impl Cached {
 struct HardwareCpu {
     root: Option<usize>,
     tag: u16,
+    /// The name of the virtual CPU that runs; 0 if virtual CPUs have none.
+    name: u16,
     is_in_user_mode: bool,
     is_stopped: bool,
     has_second_cache: bool,
@@ -131,7 +140,7 @@ pub(crate) struct Hardware {
 
 impl Hardware {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
-        let has_second_cache = profile.stages == Stages::Two;
+        let has_second_cache = matches!(profile.stages, Stages::Two | Stages::TwoNamed);
         let cpu = || HardwareCpu { has_second_cache, ..HardwareCpu::default() };
         let device = HardwareCpu::default();
         Self {
@@ -210,10 +219,13 @@ impl Hardware {
     }
 
     fn fill(&mut self, memory: &Memory, number: usize) -> Option<Violation> {
-        let Self { cpus, roots, tables, frames, flushed, .. } = self;
-        let walks_freed = Violation::walks_freed(number, cpus.len() - 1);
+        let Self { profile, cpus, roots, tables, frames, flushed, .. } = self;
+        let device = cpus.len() - 1;
+        let walks_freed = Violation::walks_freed(number, device);
         let cpu = &mut cpus[number];
-        let root = cpu.root.filter(|_| !cpu.is_stopped)?;
+        let needs_guest = profile.stages.walks_in_guests_only() && number != device;
+        let walks = !cpu.is_stopped && (cpu.is_in_user_mode || !needs_guest);
+        let root = cpu.root.filter(|_| walks)?;
         let cached = cpu.cached.entry(cpu.tag).or_default();
         if roots[root].is_free {
             return Some(walks_freed);
@@ -254,7 +266,7 @@ impl Hardware {
             }
         }
         if cpu.has_second_cache {
-            cached.combined.extend(&cached.leaves);
+            cached.combined.extend(cached.leaves.iter().map(|&leaf| (cpu.name, leaf)));
         }
         self.note_in_flight(memory, number);
         self.check(number)
@@ -265,7 +277,7 @@ impl Hardware {
         let cpu = &self.cpus[number];
         let (true, Some(root)) = (cpu.is_in_user_mode, cpu.root) else { return None };
         let cached = cpu.cached.get(&cpu.tag)?;
-        cached.usable().chain(&cpu.late).find_map(|leaf| {
+        cached.usable(cpu.name).chain(&cpu.late).find_map(|leaf| {
             let &Leaf { root: of, page, entry, incarnation } = leaf;
             if of != root {
                 Some(Violation::UsesForeign { cpu: number, page })
@@ -323,6 +335,23 @@ impl Hardware {
         self.invalidate_under(cpu, self.cpus[cpu].tag, pages, upper);
         self.refetch_unpublished(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
+    }
+
+    /// Invalidates the entries that a CPU has cached under the name of a virtual CPU.
+    pub(crate) fn invalidate_name(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        name: u16,
+    ) -> Option<Violation> {
+        let cached = self.cpus[cpu].cached.values_mut();
+        cached.for_each(|cached| cached.combined.retain(|(of, _)| *of != name));
+        self.fill(memory, cpu)
+    }
+
+    /// Sets the name of the virtual CPU that a CPU enters next.
+    pub(crate) fn set_name(&mut self, cpu: usize, name: u16) {
+        self.cpus[cpu].name = name;
     }
 
     /// Invalidates the entries of a CPU's loaded tag that combine two stages.
@@ -388,10 +417,18 @@ impl Hardware {
     }
 
     /// Moves a CPU to user mode, or back.
-    pub(crate) fn set_user_mode(&mut self, cpu: usize, is_in_user_mode: bool) -> Option<Violation> {
+    pub(crate) fn set_user_mode(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        is_in_user_mode: bool,
+    ) -> Option<Violation> {
         self.cpus[cpu].is_in_user_mode = is_in_user_mode;
         // The exception that leaves user mode waits for the accesses before it.
         self.cpus[cpu].late.clear();
+        if self.profile.stages.walks_in_guests_only() {
+            return self.fill(memory, cpu);
+        }
         self.check(cpu)
     }
 
@@ -410,7 +447,7 @@ impl Hardware {
     ) -> StaleEntries {
         let now = self.entries(memory, root);
         let caches = self.cpus.iter().flat_map(|cpu| cpu.cached.values());
-        let held = caches.flat_map(Cached::usable);
+        let held = caches.flat_map(Cached::held);
         let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
         let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
         StaleEntries(old.copied().collect())
@@ -432,7 +469,8 @@ impl Hardware {
         let state = &self.cpus[cpu];
         for (&tag, cached) in &state.cached {
             let under = if tag == state.tag { String::new() } else { format!(" (tag {tag})") };
-            for &Leaf { root, page, entry, incarnation } in cached.leaves.union(&cached.combined) {
+            let held: BTreeSet<_> = cached.held().copied().collect();
+            for Leaf { root, page, entry, incarnation } in held {
                 let is_now = self.entries(memory, root)[page] == entry;
                 if !is_now || incarnation != self.frames[entry.target()] {
                     old.push(format!("{} {entry}{under}", page_name(page)));
@@ -485,7 +523,7 @@ impl Hardware {
         (0..self.cpus.len()).find_map(|cpu| {
             let state = &self.cpus[cpu];
             let cached = state.cached.get(&state.tag).filter(|_| state.is_in_user_mode)?;
-            let leaf = cached.usable().chain(&state.late).find(|leaf| {
+            let leaf = cached.usable(state.name).chain(&state.late).find(|leaf| {
                 leaf.entry.target() == frame
                     && leaf.entry.is_writable()
                     && leaf.incarnation == self.frames[frame]

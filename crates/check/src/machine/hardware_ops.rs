@@ -224,12 +224,6 @@ impl HostileMachine {
         });
     }
 
-    /// Invalidates the entries of the loaded guest that combine two stages.
-    pub fn invalidate_combined(&self) {
-        let text = || "invalidates combined entries".to_owned();
-        self.hardware_step(text, Hardware::invalidate_combined);
-    }
-
     /// Invalidates all entries of a tag, or all entries.
     pub fn invalidate_tag(&self, tag: Option<u16>) {
         let text = || match tag {
@@ -417,13 +411,23 @@ impl HostileMachine {
 
     /// Enters user mode, where the CPU may use every translation that it can find, and returns.
     pub fn stay_in_user_mode(&self) {
+        self.enter_user_mode();
+        self.leave_user_mode();
+    }
+
+    /// Enters user mode until [`leave_user_mode`](Self::leave_user_mode).
+    pub fn enter_user_mode(&self) {
         self.step();
         self.record_as(LineKind::EntersUserMode, || "enters user mode".to_owned());
         self.forget_in_flight();
-        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, true));
+        self.hardware(|hardware, memory, cpu| hardware.set_user_mode(memory, cpu, true));
+    }
+
+    /// Returns from user mode.
+    pub fn leave_user_mode(&self) {
         self.step();
         self.record_as(LineKind::LeavesUserMode, || "returns from user mode".to_owned());
-        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, false));
+        self.hardware(|hardware, memory, cpu| hardware.set_user_mode(memory, cpu, false));
         self.forget_in_flight();
     }
 

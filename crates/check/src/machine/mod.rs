@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the run and its coroutines are reached by pointers")]
 
 mod devices;
+mod guest_ops;
 mod hardware_ops;
 mod record;
 mod run;
@@ -215,9 +216,11 @@ impl HostileMachine {
         self.forget_in_flight();
         // The handler runs in the kernel: it may answer before it invalidates.
         let was_in_user_mode = self.hardware.borrow().is_in_user_mode(cpu);
-        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, false));
+        self.hardware(|hardware, memory, cpu| hardware.set_user_mode(memory, cpu, false));
         with_system(|system| system.handle_interrupt(cpu));
-        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, was_in_user_mode));
+        self.hardware(|hardware, memory, cpu| {
+            hardware.set_user_mode(memory, cpu, was_in_user_mode)
+        });
         self.forget_in_flight();
         self.unmask();
         self.cpus[cpu].program.set(match program {

@@ -248,6 +248,84 @@ fn combined_entry_needs_invalidation_of_its_own() {
     assert_eq!(violation(Profile::ARM64, pages), None);
 }
 
+/// An invalidation of one virtual CPU's name leaves what is cached under another one's, and what is
+/// cached of stage 2.
+#[test]
+fn combined_entry_has_name_of_virtual_cpu() {
+    fn reuse(it: &Shared, cpu: usize, invalidate: impl Fn(&HostileMachine)) {
+        if cpu != 0 {
+            return;
+        }
+        load(it, 1);
+        with_machine(|machine| {
+            for name in [1, 2] {
+                machine.set_name(name);
+                machine.stay_in_user_mode();
+            }
+        });
+        let frame = it.tables.swap(0, Entry::EMPTY).target();
+        with_machine(|machine| {
+            invalidate(machine);
+            machine.reuse_frame(frame);
+            machine.set_name(1);
+            machine.stay_in_user_mode();
+        });
+    }
+    let stage_2: Body = |it, cpu| {
+        reuse(it, cpu, |machine| machine.invalidate_pages(|_| true, WalkCaches::Invalidate));
+    };
+    let with_other_name: Body = |it, cpu| {
+        reuse(it, cpu, |machine| {
+            machine.invalidate_pages(|_| true, WalkCaches::Invalidate);
+            machine.invalidate_name(2);
+        });
+    };
+    let with_own_name: Body = |it, cpu| {
+        reuse(it, cpu, |machine| {
+            machine.invalidate_pages(|_| true, WalkCaches::Invalidate);
+            machine.invalidate_name(1);
+        });
+    };
+    let names: Body = |it, cpu| {
+        reuse(it, cpu, |machine| [1, 2].into_iter().for_each(|name| machine.invalidate_name(name)));
+    };
+    let guest: Body = |it, cpu| reuse(it, cpu, |machine| machine.invalidate_tag(Some(1)));
+    for body in [stage_2, with_other_name, names] {
+        assert_eq!(violation(Profile::X86_EPT, body), REUSED);
+    }
+    for body in [with_own_name, guest] {
+        assert_eq!(violation(Profile::X86_EPT, body), None);
+    }
+}
+
+/// A table may be freed while its guest is loaded and does not run; not if it runs afterwards.
+#[test]
+fn guest_that_does_not_run_is_not_walked() {
+    fn free(it: &Shared, cpu: usize, runs: impl Fn(&HostileMachine)) {
+        if cpu == 0 {
+            load(it, 1);
+            let table = it.tables.unlink_table(0).expect("it is linked");
+            with_machine(|machine| {
+                machine.free_table(table);
+                runs(machine);
+            });
+        }
+    }
+    let stays_out: Body = |it, cpu| free(it, cpu, |_| {});
+    let runs: Body = |it, cpu| {
+        if cpu == 0 {
+            load(it, 1);
+            with_machine(HostileMachine::stay_in_user_mode);
+        }
+        free(it, cpu, HostileMachine::stay_in_user_mode);
+    };
+    for profile in [Profile::X86_EPT, Profile::X86_NPT] {
+        assert_eq!(violation(profile, stays_out), None);
+        assert_eq!(violation(profile, runs), Some(Violation::WalksFreed { cpu: 0 }));
+    }
+    assert_eq!(violation(Profile::X86, stays_out), Some(Violation::WalksFreed { cpu: 0 }));
+}
+
 /// Each address of a strided broadcast removes the one page that translates it.
 #[test]
 fn stride_skips_small_pages_between_addresses() {

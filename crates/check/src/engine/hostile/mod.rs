@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
+mod guests;
 pub(super) mod words;
 mod workarounds;
 
@@ -15,6 +16,7 @@ use shootdown::{
     Space, Tag, TagSlot, Tagging, VcpuWord, Word as _,
 };
 
+use self::guests::GuestEntry;
 use super::{Config, Fault, Tags};
 use crate::hardware::{self, PAGES, SLOTS};
 use crate::history::LineKind;
@@ -38,6 +40,8 @@ pub struct EngineMachine<const LIFETIME: u8, const WORDS: usize> {
     /// The erratum that this processor works around.
     workaround: Option<Erratum>,
     stages: Stages,
+    /// For each CPU, what the next entry of a guest invalidates.
+    entries: Vec<Cell<GuestEntry>>,
     /// For each CPU, a number that changes when it enters and when it leaves user mode, and the tag
     /// that it uses there. Only with [`Erratum::UserAccessesLate`].
     users: Vec<CheckWord>,
@@ -114,6 +118,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             fault,
             workaround,
             stages,
+            entries: vec![Cell::default(); config.cpus],
             users,
             sleepers,
             broadcast_tags,
@@ -289,9 +294,12 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         let entries = if self.tag_count() == 0 { Entries::Discard } else { Entries::Keep };
         self.load_root(None, Tag::KERNEL, entries);
     }
-    fn invalidate(&self, _: Tag, extent: Extent) {
+    fn invalidate(&self, tag: Tag, extent: Extent) {
         if self.names_nothing() {
             return self.invalidate_all();
+        }
+        if self.has_entries() {
+            return self.invalidate_guest(tag);
         }
         let pages = || {
             with_machine(|machine| {
@@ -312,6 +320,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         }
     }
     fn invalidate_tag(&self, tag: Tag) {
+        if self.has_entries() {
+            return self.invalidate_guest(tag);
+        }
         let tag = Some(tag.0).filter(|_| !self.names_nothing());
         with_machine(|machine| machine.invalidate_tag(tag));
     }
@@ -323,6 +334,9 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
         with_machine(|machine| machine.invalidate_kernel_pages(covered, upper(extent)));
     }
     fn invalidate_all(&self) {
+        if self.stages == Stages::TwoAtEntry {
+            return self.invalidate_all_at_entry();
+        }
         with_machine(|machine| machine.invalidate_tag(None));
     }
     fn traps_stale_writes(&self) -> bool {

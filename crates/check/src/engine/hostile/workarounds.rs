@@ -21,6 +21,9 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
 
     /// Loads a root, or the kernel's, under a tag.
     pub(super) fn load_root(&self, root: Option<usize>, tag: Tag, entries: Entries) {
+        if self.has_entries() {
+            return self.load_guest(root, tag, entries);
+        }
         let on_load = match entries {
             Entries::Keep => OnLoad::Keep,
             Entries::Discard => OnLoad::Flush,
@@ -67,6 +70,9 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
 
     /// Lets the calling CPU stay in user mode for a while.
     pub(in crate::engine) fn stay_in_user_mode(&self) {
+        if self.has_entries() {
+            return self.stay_in_guest();
+        }
         with_machine(|machine| {
             let Some(user) = self.users.get(machine.cpu()) else {
                 return machine.stay_in_user_mode();
@@ -101,6 +107,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
 
     /// Records that the calling CPU has taken an interrupt.
     pub(in crate::engine) fn note_interrupt(&self) {
+        self.enter_guest_again();
         if let Some(user) = with_machine(|machine| self.users.get(machine.cpu())) {
             user.fetch_add(USER, AcqRel);
         }

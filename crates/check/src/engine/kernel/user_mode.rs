@@ -3,7 +3,7 @@
 use shootdown::PinnedCpu;
 
 use super::{EngineMachine, Kernel};
-use crate::machine::with_machine;
+use crate::machine::{HostileMachine, with_machine};
 
 type Pin<'k, const LIFETIME: u8, const WORDS: usize> =
     PinnedCpu<'k, EngineMachine<LIFETIME, WORDS>>;
@@ -12,11 +12,9 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
     /// Stays in user mode for a while, or sleeps if the CPU runs no thread. Interrupts may come.
     pub(super) fn stay_in_user(&self) {
         self.pinned(|pin| self.enter_user(pin));
-        with_machine(|machine| {
-            if self.current[machine.cpu()].get().is_some() {
-                machine.stay_in_user_mode();
-            }
-        });
+        if self.current[with_machine(HostileMachine::cpu)].get().is_some() {
+            self.engine.machine().stay_in_user_mode();
+        }
         self.pinned(|pin| self.enter_kernel(pin));
     }
 
