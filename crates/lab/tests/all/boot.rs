@@ -146,6 +146,16 @@ fn sanitizer_is_refused_where_it_sees_nothing() {
 }
 
 #[test]
+fn guests_are_refused_where_there_are_none() {
+    for machine in [["--arch", "loongarch64"], ["--emulator", "bochs"]] {
+        let output = boot("exit 1", &[&machine[..], &["--guests"]].concat());
+        assert_error(&output, BAD_INPUT, &["the kernel has no guests on", "--arch riscv64"]);
+    }
+    let too_few = ["--guests", "--arch", "aarch64", "--cpus", "2"];
+    assert_error(&boot("exit 1", &too_few), BAD_INPUT, &["guests need 3 CPUs", "--cpus 3"]);
+}
+
+#[test]
 fn unmarked_neighbours_are_refused_where_cleared_marks_are_lost() {
     for (arch, pages) in
         [("aarch64", "unmarked"), ("riscv64", "unaged"), ("loongarch64", "unmarked")]
