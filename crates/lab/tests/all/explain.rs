@@ -356,7 +356,6 @@ fn running_program_is_explained() {
     assert!(text(&output.stderr).contains("running 1 test"));
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let count = |part: &str, of: &str| json[part][of].as_u64().expect("a count");
-    assert!(count("total", "attributed") * 100 >= count("total", "requests") * 95, "{json}");
     assert_eq!(json["balance"]["difference"], Value::Null, "{json}");
     assert!(count("balance", "counted") >= count("total", "requests"), "{json}");
     // On a busy machine, the two threads may never run at once.
@@ -364,6 +363,7 @@ fn running_program_is_explained() {
         eprintln!("skipped: the threads did not run at once");
         return;
     }
+    assert!(count("total", "attributed") * 100 >= count("total", "requests") * 95, "{json}");
     let site = &json["sites"][0];
     assert_eq!(site["cause"], "munmap", "{json}");
     let frames = site["frames"].to_string();
