@@ -54,7 +54,7 @@ impl Stage2 {
     /// Calls `f` with this VMID loaded.
     ///
     /// Another guest may be loaded. Its table must not be walked under this VMID, and the table of
-    /// the guest that has this VMID may be gone, so the table is the empty one meanwhile: its
+    /// the guest that has this VMID may be gone. So the empty table is loaded for this time: its
     /// entries are not valid, and are not cached.
     fn under(&self, tag: Tag, f: impl FnOnce()) {
         let loaded = instruction::vttbr();
