@@ -54,6 +54,10 @@ pub enum Sometimes {
     BatchedTwoSpaces,
     /// A CPU had to be notified when a frame was reused whose flush had been deferred.
     FlushedAtReuse,
+    /// An entry of a secondary table was installed.
+    InstalledSecondary,
+    /// A fault of a secondary table found a change of the primary entries, and installed nothing.
+    RefusedSecondary,
     /// A discarded page was freed after its zero test, and another one mapped back.
     FreedDiscarded,
     /// A large page was unmapped.
@@ -66,7 +70,7 @@ pub enum Sometimes {
 }
 
 /// Every event, with its description.
-const TEXTS: [(Sometimes, &str); 27] = [
+const TEXTS: [(Sometimes, &str); 29] = [
     (Sometimes::CaughtUpFromLog, "caught up from the log"),
     (Sometimes::KeptItsTag, "came back to a tag that had kept all entries"),
     (Sometimes::HandledInterrupt, "handled a flush interrupt"),
@@ -90,6 +94,8 @@ const TEXTS: [(Sometimes, &str); 27] = [
     (Sometimes::JoinedUnfinished, "polled a flush that was not complete, and joined it"),
     (Sometimes::BatchedTwoSpaces, "unmapped pages of two spaces in a batch"),
     (Sometimes::FlushedAtReuse, "flushed a page when its frame was reused"),
+    (Sometimes::InstalledSecondary, "installed an entry of a secondary table"),
+    (Sometimes::RefusedSecondary, "found a change, and installed no entry of a secondary table"),
     (Sometimes::FreedDiscarded, "freed a discarded page, and mapped another one back"),
     (Sometimes::UnmappedLargePage, "unmapped a large page"),
     (Sometimes::FreedKernelTable, "freed the kernel's page table"),

@@ -81,6 +81,8 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), StayInUser], &[Unmap(0, 0)]],
     [&[Run(0)], &[DeferAndReuse(0, 0)]],
     [&[Run(0), Run(1), Run(0)], &[DeferAndReuse(0, 0)]],
+    [&[Shadow(0, 0)], &[Unmap(0, 0)]],
+    [&[Shadow(0, 0)], &[Reclaim(0, 0)]],
 ];
 
 #[test]
@@ -388,6 +390,8 @@ const NEEDED: &[(Rule, Profile, [&[Op]; 2])] = &[
         Profile::X86,
         [&[Run(0), Run(1), Unmap(1, 0), Run(0)], &[DeferAndReuse(0, 0)]],
     ),
+    (Rule::RefuseDuringChange, Profile::X86, [&[Shadow(0, 0)], &[Unmap(0, 0)]]),
+    (Rule::RecheckChange, Profile::X86, [&[Shadow(0, 0)], &[Unmap(0, 0)]]),
     (Rule::KeepRequest, Profile::X86, [&[Run(0), Stop], &[Unmap(0, 0)]]),
     (Rule::WaitForWalks, Profile::X86, [&[Run(0), StopInWalk(0, 0)], &[UnmapTable(0, 0)]]),
     (Rule::WaitForWalks, Profile::ARM64, [&[Run(0), StopInWalk(0, 0)], &[FreeTable(0, 0)]]),

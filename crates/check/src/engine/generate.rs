@@ -4,9 +4,9 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// The operations of short programs, each on one of two spaces and on pages of one table. Ten kinds
-/// are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
-/// [`Op::UnmapLarge`], [`Op::FreeDiscarded`], [`Op::DeferAndReuse`], [`Op::TrimCpumask`],
+/// The operations of short programs, each on one of two spaces and on pages of one table. Eleven
+/// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
+/// [`Op::UnmapLarge`], [`Op::Shadow`], [`Op::FreeDiscarded`], [`Op::DeferAndReuse`], [`Op::TrimCpumask`],
 /// [`Op::FlushWalkers`], [`Op::Attach`], [`Op::Stop`], [`Op::StayInUser`] and
 /// [`Op::UnmapKernelTable`] have too many states to search in combination with every other
 /// operation.
@@ -89,6 +89,7 @@ impl Programs {
                 27 if page == 0 => Op::UnmapKernelTable,
                 27 => Op::UnmapKernel(page % SLOTS),
                 28 if page < SLOTS => Op::FreeDiscarded(space, page),
+                28 => Op::Shadow(space, page),
                 29..31 if config.spaces > 1 => Op::UnmapJoined(paired, page),
                 31..33 if config.spaces > 1 => Op::ReclaimBoth(paired, page),
                 33..36 => Op::FreeTable(space, page % SLOTS),

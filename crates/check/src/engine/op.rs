@@ -31,6 +31,10 @@ pub enum Op {
     /// Reclaims a page of a space that is read-only from the beginning: unmaps it without a flush,
     /// and flushes what is due when its frame is reused.
     DeferAndReuse(usize, usize),
+    /// Handles a guest's fault on a page, in a secondary table that is filled from the space's: see
+    /// [`PrimaryChanges`](shootdown::PrimaryChanges). The guest then uses the page. Operations that
+    /// unmap pages of such a space are changes.
+    Shadow(usize, usize),
     /// Moves a page of a space to another frame: unmaps it, flushes, waits, copies it, and maps it
     /// again.
     Migrate(usize, usize),
@@ -103,6 +107,43 @@ impl Op {
         self.space().into_iter().chain(neighbour)
     }
 
+    /// Returns `true` if the operation removes entries of its spaces' tables, or forbids writes by
+    /// them.
+    pub(super) const fn changes_primary(self) -> bool {
+        match self {
+            Self::Unmap(..)
+            | Self::UnmapMasked(..)
+            | Self::UnmapAsleep(..)
+            | Self::Reclaim(..)
+            | Self::Protect(..)
+            | Self::DeferAndReuse(..)
+            | Self::Migrate(..)
+            | Self::UnmapTable(..)
+            | Self::FreeTable(..)
+            | Self::UnmapLarge(..)
+            | Self::UnmapJoined(..)
+            | Self::ReclaimBoth(..)
+            | Self::FreeDiscarded(..) => true,
+            Self::Run(_)
+            | Self::Idle
+            | Self::Leave
+            | Self::Shadow(..)
+            | Self::Map(..)
+            | Self::FlushWalkers(_)
+            | Self::TrimCpumask(_)
+            | Self::Pin(_)
+            | Self::Attach(_)
+            | Self::Stop
+            | Self::StopInWalk(..)
+            | Self::Reap
+            | Self::UnmapKernel(_)
+            | Self::UnmapKernelTable
+            | Self::Retire(_)
+            | Self::OfflineOnline
+            | Self::StayInUser => false,
+        }
+    }
+
     /// Describes the operation as a verb phrase, for a history.
     pub fn describe(self) -> String {
         match self {
@@ -121,6 +162,9 @@ impl Op {
             Self::Protect(space, page) => format!("write-protects page {page} of space {space}"),
             Self::DeferAndReuse(space, page) => {
                 format!("defers the flush of page {page} of space {space}, and reuses its frame")
+            }
+            Self::Shadow(space, page) => {
+                format!("handles a guest's fault on page {page} of space {space}")
             }
             Self::Migrate(space, page) => format!("migrates page {page} of space {space}"),
             Self::UnmapTable(space, slot) => format!("unmaps table {slot} of space {space}"),
@@ -169,6 +213,7 @@ impl Op {
             Self::Reclaim(space, page) => ("reclaim", Some(space), Some(page)),
             Self::Protect(space, page) => ("protect", Some(space), Some(page)),
             Self::DeferAndReuse(space, page) => ("defer-and-reuse", Some(space), Some(page)),
+            Self::Shadow(space, page) => ("shadow", Some(space), Some(page)),
             Self::Migrate(space, page) => ("migrate", Some(space), Some(page)),
             Self::UnmapTable(space, slot) => ("unmap-table", Some(space), Some(slot)),
             Self::FreeTable(space, slot) => ("free-table", Some(space), Some(slot)),
@@ -241,6 +286,7 @@ impl FromStr for Op {
             ("reclaim", &[space, page]) => Self::Reclaim(space, page),
             ("protect", &[space, page]) => Self::Protect(space, page),
             ("defer-and-reuse", &[space, page]) => Self::DeferAndReuse(space, page),
+            ("shadow", &[space, page]) => Self::Shadow(space, page),
             ("migrate", &[space, page]) => Self::Migrate(space, page),
             ("unmap-table", &[space, slot]) => Self::UnmapTable(space, slot),
             ("free-table", &[space, slot]) => Self::FreeTable(space, slot),
@@ -337,10 +383,10 @@ mod tests {
                     free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, \
                     flush-walkers 0, defer-and-reuse 0.0, free-discarded 1.0, trim-cpumask 1, \
                     pin 2, attach 1, stop, unmap-kernel-table, stop-in-walk 1.0, stay-in-user, \
-                    retire 2, reap";
+                    shadow 0.1, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 28);
+        assert_eq!(programs.len(), 29);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);

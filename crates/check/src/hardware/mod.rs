@@ -505,6 +505,11 @@ impl Hardware {
         entries
     }
 
+    /// Returns how often a frame was reused.
+    pub(crate) fn incarnation(&self, frame: usize) -> u32 {
+        self.frames[frame]
+    }
+
     /// Reuses a frame: its old mappings are stale.
     pub(crate) fn reuse_frame(&mut self, frame: usize) -> Option<Violation> {
         self.frames[frame] += 1;

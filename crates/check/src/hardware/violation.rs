@@ -55,6 +55,12 @@ pub enum Violation {
         /// The page of its space.
         page: usize,
     },
+    /// A guest can use a page of its hypervisor's table whose frame has been reused.
+    #[error("A guest can use page {page}, whose frame has been reused")]
+    GuestUsesReused {
+        /// The page.
+        page: usize,
+    },
     /// A CPU can use a kernel page whose frame has been reused.
     #[error("CPU {cpu} can use kernel page {page}, whose frame has been reused")]
     UsesReusedKernel {

@@ -5,6 +5,7 @@
 mod free_list;
 mod batches;
 mod discards;
+mod secondary;
 mod tables;
 mod unflushed;
 mod user_mode;
@@ -20,6 +21,7 @@ use shootdown::{
 };
 
 use self::free_list::FreeList;
+use self::secondary::Secondary;
 use super::hostile::words::{engine_word, space_word};
 use super::hostile::{COUNTED, EngineMachine, HANDOFF, SHOOT, covers};
 use super::{Config, Fault, Op, Programs};
@@ -87,6 +89,8 @@ struct KernelSpace<const LIFETIME: u8, const WORDS: usize> {
     in_flight: Cell<u32>,
     /// Frames of large pages, one for each entry of the root, if a program needs them.
     large_frames: Option<[usize; SLOTS]>,
+    /// A hypervisor's table, if a program has its faults.
+    secondary: Option<Secondary<LIFETIME, WORDS>>,
     /// Tables that lazy CPUs may walk. No borrow lasts across a step, as if a lock were held. An
     /// operation that uses the quarantine [observes](HostileMachine::observe) the result.
     quarantine: RefCell<Quarantine<FreeList, 1>>,
@@ -166,6 +170,10 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
 
     fn perform(&self, op: Op) {
         with_machine(|machine| machine.record_op(|| op.describe()));
+        let tables = op.spaces().filter(|_| op.changes_primary());
+        let tables = tables.filter_map(|space| self.spaces[space].secondary.as_ref());
+        // Ends when its flush is done. A hypervisor may end it earlier.
+        let changes: Vec<_> = tables.map(|it| it.start(self.engine.machine())).collect();
         match op {
             Op::Run(space) => self.run_space(space),
             Op::Idle => self.stop_using(PinnedCpu::enter_lazy),
@@ -202,7 +210,9 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::Retire(space) => self.retire(space),
             Op::OfflineOnline => self.go_offline_and_come_back(),
             Op::StayInUser => self.stay_in_user(),
+            Op::Shadow(space, page) => self.shadow(space, page),
         }
+        drop(changes);
         if !matches!(op, Op::Run(_)) {
             op.spaces().for_each(|space| self.has_used(space));
         }
@@ -527,7 +537,18 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
         // Room for one table, or for two, which then leave together.
         let quarantine = RefCell::new(Quarantine::new(1 + number % 2));
         let in_flight = Cell::new(0);
-        Self { space, tables, free_frames, uses_left, in_flight, large_frames, quarantine }
+        let secondary =
+            ops().any(|op| matches!(op, Op::Shadow(..))).then(|| Secondary::new(number));
+        Self {
+            space,
+            tables,
+            free_frames,
+            uses_left,
+            in_flight,
+            large_frames,
+            secondary,
+            quarantine,
+        }
     }
 }
 
