@@ -21,7 +21,6 @@ const ALL: &[Design] = &[
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
     Design::SHOOTDOWN_EARLY_ANSWERS,
-    Design::SHOOTDOWN_UNACCESSED,
     Design::SHOOTDOWN_REUSE,
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,

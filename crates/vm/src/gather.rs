@@ -20,7 +20,7 @@ use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform};
 use crate::sharers::Sharers;
-use crate::space::{AddressSpace, count};
+use crate::space::AddressSpace;
 use crate::system::{Deferred, System};
 use crate::table::{Slot, next_boundary, pages_of};
 
@@ -245,25 +245,12 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed. The
-    /// leaf must be the value that was replaced: a CPU may have marked the entry since it was
-    /// found.
+    /// Adds the translation of an entry at `level` that held `leaf`. The page is not freed.
     pub(crate) fn add_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
-        if level == 0 && self.space.vm.is_uncached(leaf) {
-            count(&self.space.counters.never_accessed, 1);
-        } else if !leaf.protection.is_empty()
+        if !leaf.protection.is_empty()
             || self.space.vm.policy.extra_flushes.contains(ExtraFlushes::INACCESSIBLE_PAGES)
         {
-            self.add_translation(address, level);
-        }
-    }
-
-    /// Adds the translation of an entry at `level` that held `replaced`, and now allows less.
-    pub(crate) fn add_restricted(&mut self, address: u64, replaced: Leaf, level: usize) {
-        if level == 0 && self.space.vm.is_uncached(replaced) {
-            count(&self.space.counters.never_accessed, 1);
-        } else {
             self.add_translation(address, level);
         }
     }

@@ -160,7 +160,7 @@ pub use coherence::{
     Batching, Cause, Change, CleanPages, Coherence, Defer, Discards, DynCoherence, EmptyTables,
     ErasedBatch, ErasedCoherence, ExecuteLoss, ExtraFlushes, FaultLock, Flush, Freed, Later,
     Lifetimes, PREDICTED_IN_VAIN_MAX, PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush,
-    Refault, Replication, Retired, Scheduling, Unaccessed, UnmapLock, WriteGrant, ZeroPage,
+    Refault, Replication, Retired, Scheduling, UnmapLock, WriteGrant, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use discard_registry::DiscardStats;

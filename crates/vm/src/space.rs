@@ -265,9 +265,6 @@ counters! {
     flushes_for_races
     /// Operations that might have needed a flush, and did not.
     flushes_avoided
-    /// Translations that were not flushed, because no CPU has used them (see
-    /// [`Unaccessed`](crate::Unaccessed)).
-    never_accessed
     /// Pages that a read was the first to access, and for which a write was predicted: each got a
     /// page of its own instead of the shared page of zeros.
     predicted

@@ -4,12 +4,11 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use crate::area::{Area, Backing};
-use crate::coherence::{Flush, Policy, Unaccessed};
+use crate::coherence::{Flush, Policy};
 use crate::deferred::tables::{QUARANTINED_TABLES_MAX, QuarantinedTables};
 use crate::deferred::unmaps::DeferredUnmaps;
 use crate::discard_registry::{DiscardRegistry, DiscardStats};
 use crate::file::File;
-use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::reclaim::rmap::Rmap;
 use crate::system::System;
@@ -201,17 +200,6 @@ impl<S: System> Vm<S> {
                 self.close(file);
             }
         }
-    }
-
-    /// Returns `true` if translations that no CPU has used are not flushed.
-    pub(crate) fn skips_unaccessed(&self) -> bool {
-        S::Format::BITS.aged != 0 && self.policy.unaccessed == Unaccessed::Unflushed
-    }
-
-    /// Returns `true` if no CPU has cached the translation of an entry of level 0 that held `leaf`
-    /// until it was replaced: see [`Unaccessed::Unflushed`].
-    pub(crate) fn is_uncached(&self, leaf: Leaf) -> bool {
-        self.skips_unaccessed() && !leaf.marks.intersects(Marks::ACCESSED | Marks::AGED)
     }
 }
 

@@ -15,15 +15,14 @@ use shootdown_hw::Processor as _;
 use shootdown_hw::errata::Workarounds;
 use shootdown_vm::{
     Batching, Cause, Change, Defer, Discards, EmptyTables, ExecuteLoss, Flush, Lifetimes, Policy,
-    ReclaimFlush, Retired, Scheduling, Unaccessed, UnmapLock, ZeroPage,
+    ReclaimFlush, Retired, Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::counts::{self, CPUS_MAX, FLUSH_WAITS};
-use crate::kernel::load::{DiscardMode, FaultAround, Reclaim, USER_CODE_START};
+use crate::kernel::load::{DiscardMode, Reclaim, USER_CODE_START};
 use crate::kernel::machine::{
-    Machine, SharedSpace, discards, engine, engine_of, fault_around, pop_dead, reclaim,
-    wait_masked, with_pinned,
+    Machine, SharedSpace, discards, engine, engine_of, pop_dead, reclaim, wait_masked, with_pinned,
 };
 use crate::kernel::replicas;
 
@@ -95,10 +94,6 @@ impl Flush for Engine {
                     ExecuteLoss::BreakBeforeMake
                 }
                 _ => ExecuteLoss::InPlace,
-            },
-            unaccessed: match fault_around() {
-                FaultAround::Never | FaultAround::Marked => Unaccessed::Flushed,
-                FaultAround::Unmarked | FaultAround::Unaged => Unaccessed::Unflushed,
             },
             ..Policy::new(UnmapLock::Released)
         })

@@ -77,7 +77,7 @@ impl Executor {
         let vm = if settings.reclaim == Reclaim::Never { vm } else { vm.with_reclaim() };
         let vm = match settings.fault_around {
             FaultAround::Never => vm,
-            FaultAround::Marked | FaultAround::Unmarked | FaultAround::Unaged => {
+            FaultAround::Marked => {
                 vm.with_fault_around(NEIGHBOURS * PAGE_BYTES).with_read_ahead(NEIGHBOURS)
             }
         };

@@ -98,11 +98,6 @@ choices! {
         Never,
         /// The neighbours also, marked as accessed.
         Marked = "marked",
-        /// The neighbours also, not marked. A translation that no CPU has used is not flushed.
-        Unmarked = "unmarked",
-        /// As `Unmarked`, without a record of the pages whose mark reclaim has cleared: a fault,
-        /// which must show as wrong words.
-        Unaged = "unaged",
     }
 }
 

@@ -17,7 +17,7 @@ use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::load::{DiscardMode, FaultAround, Notify, Reclaim, Replicas, Settings};
+use crate::kernel::load::{DiscardMode, Notify, Reclaim, Replicas, Settings};
 use crate::kernel::sync::masked;
 
 /// The processor as the engine sees it. To wrap the processor in another, change this alone.
@@ -36,7 +36,6 @@ pub(crate) struct ThisKernel {
     reclaim: Reclaim,
     discards: DiscardMode,
     replicas: Replicas,
-    fault_around: FaultAround,
     answers_early: bool,
 }
 
@@ -87,8 +86,7 @@ impl SharedSpace {
 
 /// Creates the engine. Call this once, on the first CPU.
 pub(crate) fn set_up(settings: &Settings) {
-    let &Settings { cpus, stall_ns, reclaim, discards, replicas, fault_around, notify, .. } =
-        settings;
+    let &Settings { cpus, stall_ns, reclaim, discards, replicas, notify, .. } = settings;
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
@@ -96,8 +94,7 @@ pub(crate) fn set_up(settings: &Settings) {
     };
     let answers_early = notify == Notify::WithEarlyAnswers;
     let cpus = (0..cpus).map(per_cpu).collect();
-    let kernel =
-        ThisKernel { cpus, stall_ns, reclaim, discards, replicas, fault_around, answers_early };
+    let kernel = ThisKernel { cpus, stall_ns, reclaim, discards, replicas, answers_early };
     // SAFETY: this is the first CPU, and no other one runs yet.
     unsafe { ENGINE.init(Bare::new(kernel, notify.processor())) };
 }
@@ -120,11 +117,6 @@ pub(crate) fn discards() -> DiscardMode {
 /// The page tables that CPUs load.
 pub(crate) fn replicas() -> Replicas {
     engine().machine().kernel().replicas
-}
-
-/// The pages that a fault in a file maps.
-pub(crate) fn fault_around() -> FaultAround {
-    engine().machine().kernel().fault_around
 }
 
 /// Executes a full barrier, which also orders page-table writes before later walks of this CPU.

@@ -1,19 +1,17 @@
 //! The memory manager's platform: frames, page-table entries that the MMU also writes, and locks.
 
 use core::sync::atomic::Ordering;
-use shootdown_vm::{EntryAt, FileId, Format, Frame, FrameUse, OutOfMemory, Platform};
+use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::contents::word_of_file;
 use crate::kernel::counts::{self, CPUS_MAX};
-use crate::kernel::load::{DiscardMode, FaultAround, USER_CODE_START};
-use crate::kernel::machine::{discards, fault_around, full_barrier};
+use crate::kernel::load::DiscardMode;
+use crate::kernel::machine::{discards, full_barrier};
 use crate::kernel::memory::{NODES, frames, page};
 use crate::kernel::scheduler;
 use crate::kernel::scheduler::SleepingLock;
 use crate::kernel::sync::{SpinLock, SpinRwLock};
-
-type ArchFormat = <Arch as Architecture>::Format;
 
 /// The memory manager's platform on this kernel.
 #[derive(Clone, Copy)]
@@ -71,10 +69,6 @@ impl Platform for KernelPlatform {
         page::word_at(entry.table, entry.index).swap(value, Ordering::AcqRel)
     }
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
-        // The fault that this run is for. Without the code, user threads would crash.
-        let is_faulty = fault_around() == FaultAround::Unaged
-            && entry.index != ArchFormat::index(USER_CODE_START, 0);
-        let new = if is_faulty { new & !ArchFormat::BITS.aged } else { new };
         let word = page::word_at(entry.table, entry.index);
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }

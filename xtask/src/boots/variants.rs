@@ -76,7 +76,7 @@ fn tables() -> Vec<Table> {
             head: "| neighbours | pages read in | mapped around | interrupts | wrong words |\n",
             rows: of_values(
                 ("reclaim", "--fault-around"),
-                (&["unmarked", "marked", "never"], &["unaged"]),
+                (&["marked", "never"], &[]),
                 &["read_in", "mapped_around", INTERRUPTS, WRONG],
             ),
         },

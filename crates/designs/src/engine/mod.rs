@@ -21,8 +21,8 @@ use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
     Change, CleanPages, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed, Lifetimes,
-    PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, Unaccessed,
-    UnmapLock, ZeroPage,
+    PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, UnmapLock,
+    ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -58,13 +58,6 @@ impl Design {
     pub const SHOOTDOWN_EARLY_ANSWERS: Self =
         Self::new("shootdown-early-answers", Purpose::Research, |sim| {
             sized(sim, NotifyBy::EarlyAnswers, linux::POLICY)
-        });
-    /// The engine with its own policy, which does not flush translations that no CPU has used.
-    /// Sound on this simulated machine, whose walkers mark entries as Intel's do.
-    pub const SHOOTDOWN_UNACCESSED: Self =
-        Self::new("shootdown-unaccessed", Purpose::Research, |sim| {
-            let policy = Policy { unaccessed: Unaccessed::Unflushed, ..POLICY };
-            sized(sim, NotifyBy::Chosen, policy)
         });
     /// The engine with its own policy, which flushes the pages of files that reclaim has unmapped,
     /// and that no CPU can write, when their frames are reused.

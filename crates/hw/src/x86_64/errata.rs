@@ -183,8 +183,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
             Processors::intel("Knights Mill", 0x85, None),
         ],
         linux: "entries that are not valid do not use the two bits",
-        here: "`traps_stale_writes` is `false`. The kernel ignores the two bits in such entries, \
-               and flushes pages that no CPU has used (`Unaccessed::Flushed`)",
+        here: "`traps_stale_writes` is `false`. The kernel ignores the two bits in such entries",
         source: "Linux e4a84be6f05e",
         needs: Workarounds::LATE_MARKS,
         ..AFFECTED

@@ -117,8 +117,8 @@ fn load_contains_options_and_workload() {
     let replicas = load(&["--workload", "migrate", "--cpus", "2", "--replicas", "if-worth"]);
     let expected = format!("{common}discards=in-place\nreplicas=if-worth\n\n");
     assert!(replicas.ends_with(&expected), "{replicas}");
-    let around = load(&["--workload", "reclaim", "--cpus", "2", "--fault-around", "unmarked"]);
-    assert!(around.ends_with("discards=in-place\nfault_around=unmarked\n\n"), "{around}");
+    let around = load(&["--workload", "reclaim", "--cpus", "2", "--fault-around", "marked"]);
+    assert!(around.ends_with("discards=in-place\nfault_around=marked\n\n"), "{around}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)
@@ -153,17 +153,6 @@ fn guests_are_refused_where_there_are_none() {
     }
     let too_few = ["--guests", "--arch", "aarch64", "--cpus", "2"];
     assert_error(&boot("exit 1", &too_few), BAD_INPUT, &["guests need 3 CPUs", "--cpus 3"]);
-}
-
-#[test]
-fn unmarked_neighbours_are_refused_where_cleared_marks_are_lost() {
-    for (arch, pages) in
-        [("aarch64", "unmarked"), ("riscv64", "unaged"), ("loongarch64", "unmarked")]
-    {
-        let options = ["--workload", "reclaim", "--arch", arch, "--fault-around", pages];
-        let cause = ["do not record marks", "--arch x86_64"];
-        assert_error(&boot("exit 1", &options), BAD_INPUT, &cause);
-    }
 }
 
 /// Runs a command that waits for an emulator, which prints one line. On a busy host, that line may

@@ -11,8 +11,8 @@ pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
     CleanPages, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX,
-    PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, Unaccessed,
-    UnmapLock, WriteGrant, ZeroPage,
+    PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, UnmapLock,
+    WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

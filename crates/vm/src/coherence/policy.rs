@@ -45,8 +45,6 @@ pub struct Policy {
     pub write_grant: WriteGrant,
     /// The way in which a page loses its permission to execute.
     pub execute_loss: ExecuteLoss,
-    /// The treatment of translations that no CPU has used.
-    pub unaccessed: Unaccessed,
     /// The time at which fork and exit request the records of pages.
     pub page_records: PageRecords,
     /// Flushes beyond those that correctness needs.
@@ -77,7 +75,6 @@ impl Policy {
             discards: Discards::Immediate,
             write_grant: WriteGrant::AtProtect,
             execute_loss: ExecuteLoss::InPlace,
-            unaccessed: Unaccessed::Flushed,
             page_records: PageRecords::AtUse,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
@@ -220,28 +217,6 @@ pub enum ExecuteLoss {
     /// the registers of the next fault wrong (Linux:
     /// `ARM64_ERRATUM_2645198`; the crate `shootdown-hw`: `Workarounds::BREAK_EXECUTABLE`).
     BreakBeforeMake,
-}
-
-/// The treatment of an entry of 4 KiB that is removed or restricted, and was never marked as
-/// accessed since it was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unaccessed {
-    /// Its translation is flushed, as any other.
-    Flushed,
-    /// Its translation is not flushed, because no TLB has it. Pages that are [mapped
-    /// around](crate::Vm::with_fault_around) a fault are not marked in advance.
-    ///
-    /// Requires that every MMU and device that walks the tables marks an entry as accessed, by an
-    /// atomic operation that finds the entry still present, before it caches the translation.
-    /// Intel's manual has the promise (SDM volume 3A, "Details of TLB Use"): "the processor does
-    /// not cache a translation for a page number unless the accessed flag is 1 in each of the
-    /// paging-structure entries used during translation". An erratum of Knights Landing breaks it
-    /// (Linux e4a84be6f05e).
-    ///
-    /// The mark of the *removed* value decides. An entry whose mark software has cleared
-    /// ([`AGED`](crate::Marks::AGED)) is flushed, because a CPU may have cached it before. Formats
-    /// without a bit for that flush all translations.
-    Unflushed,
 }
 
 /// The time at which a loop that counts a user more or less of many pages requests their records,

@@ -105,7 +105,6 @@ impl Format for Aarch64 {
         not_executable: 1 << 54,
         accessed: ACCESSED,
         inaccessible_accessed: ACCESSED,
-        aged: 0,
         dirty: 0,
         // Reserved for software.
         not_writable_dirty: 1 << 55,

@@ -120,7 +120,6 @@ impl Format for LoongArch64 {
         // V.
         accessed: 1 << 0,
         inaccessible_accessed: 1 << 59,
-        aged: 0,
         // D.
         dirty: 1 << 1,
         not_writable_dirty: 1 << 9,

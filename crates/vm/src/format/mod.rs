@@ -37,10 +37,6 @@ bitflags::bitflags! {
         const ACCESSED = 1;
         /// A CPU has written through the translation.
         const DIRTY = 2;
-        /// Software has cleared the mark [`ACCESSED`](Self::ACCESSED) of this entry. CPUs that had
-        /// cached the translation before may still hold it. Kept only by formats that have a
-        /// [bit](Bits::aged) for it.
-        const AGED = 4;
     }
 }
 
@@ -93,9 +89,6 @@ pub struct Bits {
     pub accessed: u64,
     /// Set in an inaccessible leaf that was accessed. May equal [`accessed`](Self::accessed).
     pub inaccessible_accessed: u64,
-    /// Set by software in a leaf whose accessed bit software has cleared; the hardware ignores it.
-    /// 0 in a format whose hardware may cache an entry that is not marked as accessed.
-    pub aged: u64,
     /// Set in a writable leaf that is dirty.
     pub dirty: u64,
     /// Set in a leaf that is dirty and not writable. May equal [`dirty`](Self::dirty).
@@ -254,7 +247,6 @@ fn encode<F: Format + ?Sized>(leaf: Leaf) -> u64 {
             marks.contains(Marks::ACCESSED),
             if is_accessible { bits.accessed } else { bits.inaccessible_accessed },
         )
-        | bit_if(marks.contains(Marks::AGED), bits.aged)
 }
 
 /// Decodes a leaf whose bits for the level are right; `None` if the entry holds no page.
@@ -277,7 +269,6 @@ fn decode<F: Format + ?Sized>(entry: u64) -> Option<Leaf> {
     let mut marks = Marks::empty();
     marks.set(Marks::ACCESSED, is_accessed);
     marks.set(Marks::DIRTY, is_dirty);
-    marks.set(Marks::AGED, entry & bits.aged != 0);
     Some(Leaf { frame: frame_of::<F>(entry), protection, marks })
 }
 

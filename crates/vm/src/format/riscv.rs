@@ -74,7 +74,6 @@ impl<const LEVELS: usize> Format for RiscV<LEVELS> {
         not_executable: 0,
         accessed: ACCESSED,
         inaccessible_accessed: ACCESSED,
-        aged: 0,
         dirty: DIRTY,
         not_writable_dirty: DIRTY,
         clean: 0,

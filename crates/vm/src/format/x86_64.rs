@@ -29,8 +29,6 @@ const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-/// One of the bits that the MMU ignores.
-const AGED: u64 = 1 << 11;
 /// PS.
 const LARGE: u64 = 1 << 7;
 
@@ -55,7 +53,6 @@ impl Format for X86_64 {
         not_executable: 1 << 63,
         accessed: ACCESSED,
         inaccessible_accessed: ACCESSED,
-        aged: AGED,
         dirty: DIRTY,
         not_writable_dirty: DIRTY,
         clean: 0,

@@ -201,7 +201,7 @@ impl<S: System> AddressSpace<S> {
                 if let Some(rmap) = &self.vm.rmap {
                     rmap.mark_not_discardable(leaf.frame);
                 }
-                Some(S::Format::leaf(Leaf { marks: Marks::AGED, ..leaf }))
+                Some(S::Format::leaf(Leaf { marks: Marks::empty(), ..leaf }))
             });
             if let Some(leaf) = unmarked {
                 gather.add_leaf(address, leaf, 0);

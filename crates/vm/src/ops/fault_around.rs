@@ -48,11 +48,9 @@ impl<S: System> AddressSpace<S> {
             platform.work(Work::AroundFault, examined.get());
         }
         count(&self.counters.mapped_around, cached.len());
-        // No CPU has used the neighbours, and perhaps none will.
-        let marks = if self.vm.skips_unaccessed() { Marks::empty() } else { Marks::ACCESSED };
         for (number, frame) in cached {
             let (address, neighbour) = place(number);
-            self.install_frame(area, address, frame, access, marks, neighbour);
+            self.install_frame(area, address, frame, access, Marks::ACCESSED, neighbour);
         }
     }
 }

@@ -117,7 +117,7 @@ impl<S: System> AddressSpace<S> {
             let protected = Leaf { protection: leaf.protection - Protection::WRITE, ..leaf };
             match self.vm.platform.compare_exchange(at, entry, S::Format::leaf(protected)) {
                 Ok(_) => {
-                    gather.add_restricted(address, leaf, 0);
+                    gather.add_translation(address, 0);
                     return Some(protected);
                 }
                 // The MMU has marked the entry, or reclaim has changed it.

@@ -129,7 +129,7 @@ impl<S: System> AddressSpace<S> {
                     if !allowed.contains(replaced.protection)
                         || flushes_gains && !replaced.protection.is_empty() =>
                 {
-                    gather.add_restricted(address, replaced, slot.level);
+                    gather.add_translation(address, slot.level);
                 }
                 _ if is_flushed_unchanged => gather.add_translation(address, slot.level),
                 _ => {}

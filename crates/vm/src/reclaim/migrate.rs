@@ -132,7 +132,7 @@ impl<S: System> AddressSpace<S> {
         let claimed = change_leaf::<S::Format>(platform, Slot { at, level: 0 }, entry, |current| {
             (current.frame == leaf.frame).then_some(claim)
         });
-        if let Some(leaf) = claimed.filter(|&leaf| !self.vm.is_uncached(leaf)) {
+        if let Some(leaf) = claimed {
             let sharers = self.mappings.sharers_of(platform, at.table);
             self.mappings.unmapped(coherence, batch, &flush, (address, leaf), &sharers);
         }

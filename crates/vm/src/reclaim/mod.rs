@@ -281,8 +281,8 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Clears the accessed mark of a mapping, and marks the mapping as aged. Returns `true` if the
-    /// mark was set: the page was used since the last call.
+    /// Clears the accessed mark of a mapping. Returns `true` if the mark was set: the page was used
+    /// since the last call.
     fn clear_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
         let Some((at, entry)) = self.entry_of(page, mapping) else { return false };
         // Linux locks the table for this. A table that is locked is not waited for, because the
@@ -293,7 +293,7 @@ impl<S: System> Vm<S> {
         let slot = Slot { at, level: 0 };
         let cleared = change_leaf::<S::Format>(&self.platform, slot, entry, |leaf| {
             let is_accessed = leaf.frame == page && leaf.marks.contains(Marks::ACCESSED);
-            let marks = (leaf.marks - Marks::ACCESSED) | Marks::AGED;
+            let marks = leaf.marks - Marks::ACCESSED;
             is_accessed.then(|| S::Format::leaf(Leaf { marks, ..leaf }))
         });
         cleared.is_some()
@@ -334,7 +334,6 @@ impl<S: System> Vm<S> {
                     // (`ptep_clear_flush`).
                     let (coherence, found) = (&self.coherence, (address, leaf));
                     match clean_pages {
-                        _ if self.is_uncached(leaf) => {}
                         CleanPages::AsOthers => {
                             space.unmapped(coherence, batch, &flush, found, &sharers);
                         }

@@ -22,5 +22,4 @@ mod remap;
 mod replicas;
 mod resize;
 mod threads;
-mod unaccessed;
 mod zero_page;

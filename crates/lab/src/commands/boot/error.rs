@@ -23,8 +23,6 @@ pub(crate) enum BootError {
     FewForGuests,
     #[error("the sanitizer does not support {0}")]
     NoSanitizer(&'static str),
-    #[error("page-table entries of this architecture do not record marks that were cleared")]
-    NoAgedMark,
     /// The disc that Bochs boots from could not be made.
     #[error("grub-mkrescue failed: {}", shown(.0.to_string()))]
     Disc(io::Error),
@@ -65,7 +63,6 @@ impl UserError for BootError {
             | Self::NoReplicas
             | Self::NoGuests(_)
             | Self::FewForGuests
-            | Self::NoAgedMark
             | Self::NoSanitizer(_)
             | Self::UnknownWorkload { .. } => BAD_INPUT,
             _ => CANNOT_RUN,
@@ -85,7 +82,6 @@ impl UserError for BootError {
             Self::NoGuests(_) => "--arch aarch64, or --arch riscv64".to_owned(),
             Self::FewForGuests => "--cpus 3".to_owned(),
             Self::NoSanitizer(_) => "use QEMU, and another --arch than loongarch64".to_owned(),
-            Self::NoAgedMark => "use --fault-around marked, or --arch x86_64".to_owned(),
             Self::Disc(_) => {
                 "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"
                     .to_owned()

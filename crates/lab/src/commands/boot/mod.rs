@@ -87,9 +87,6 @@ impl Boot {
                     values.push(("replicas", self.replicas.name().to_owned()));
                 }
                 if self.fault_around != FaultAround::Never {
-                    if self.fault_around.skips_unaccessed() && self.arch != Architecture::X86_64 {
-                        return Err(BootError::NoAgedMark.into());
-                    }
                     values.push(("fault_around", self.fault_around.name().to_owned()));
                 }
                 let lines = run(self, &values, workload.bytes())?.lines;

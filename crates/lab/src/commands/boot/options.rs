@@ -84,11 +84,6 @@ pub(crate) enum FaultAround {
     Never,
     /// Its neighbours also, marked as accessed
     Marked,
-    /// Its neighbours also, not marked; a translation that no CPU has used is not flushed
-    Unmarked,
-    /// As `unmarked`, without a record of the pages whose mark reclaim has cleared: a fault, which
-    /// must make a thread read a wrong word
-    Unaged,
 }
 
 impl FaultAround {
@@ -96,14 +91,7 @@ impl FaultAround {
         match self {
             Self::Never => "never",
             Self::Marked => "marked",
-            Self::Unmarked => "unmarked",
-            Self::Unaged => "unaged",
         }
-    }
-
-    /// Returns `true` if translations that no CPU has used are not flushed.
-    pub(super) const fn skips_unaccessed(self) -> bool {
-        matches!(self, Self::Unmarked | Self::Unaged)
     }
 }
 
@@ -162,8 +150,7 @@ pub(crate) struct Boot {
     #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never,
           requires = "workload")]
     pub(super) replicas: Replicas,
-    /// The pages that a fault in a file reads and maps for the workload. Only entries of x86-64
-    /// record marks that were cleared, so `unmarked` and `unaged` are refused elsewhere
+    /// The pages that a fault in a file reads and maps for the workload
     #[arg(long, value_enum, value_name = "PAGES", default_value_t = FaultAround::Never,
           requires = "workload")]
     pub(super) fault_around: FaultAround,

@@ -6,7 +6,7 @@ use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
     Batching, Change, CleanPages, Defer, Discards, EmptyTables, ExecuteLoss, ExtraFlushes,
     FaultLock, Flush, Lifetimes, PageRecords, Placement, Policy, ReclaimFlush, Refault,
-    Replication, Retired, Unaccessed, UnmapLock, ZeroPage,
+    Replication, Retired, UnmapLock, ZeroPage,
 };
 
 use super::{AT_FLUSH, AT_WAIT, BATCH_SPACES, Host};
@@ -100,7 +100,6 @@ fn policy(lock: u8) -> Policy {
         } else {
             ExecuteLoss::InPlace
         },
-        unaccessed: if lock == IN_PLACE { Unaccessed::Unflushed } else { Unaccessed::Flushed },
         refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
         extra_flushes,
         ..Policy::new(unmap_lock(lock))
