@@ -11,11 +11,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use shootdown::Rule;
-use shootdown_check::axiomatic::{
+use crate::model::{
     Enumeration, Execution, Name, Program, Site, Step, Thread, add, compare_exchange, enumerate,
     fence, load, store,
 };
+use shootdown::Rule;
 
 /// A part of the engine.
 struct Part {

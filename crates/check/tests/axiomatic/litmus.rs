@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use shootdown_check::axiomatic::{
+use crate::model::{
     Access, Execution, Name, Program, Step, add, compare_exchange, enumerate, fence, load, store,
     swap,
 };

@@ -6,26 +6,26 @@ use super::{Execution, Program};
 
 /// Results of an enumeration.
 #[derive(Debug)]
-pub struct Enumeration {
+pub(crate) struct Enumeration {
     /// Number of executions that satisfy the axioms.
-    pub executions: usize,
+    pub(crate) executions: usize,
     /// Number of those executions that have the outcome.
-    pub with_outcome: usize,
+    pub(crate) with_outcome: usize,
     /// Number of prefixes of executions, the executions included.
-    pub prefixes: usize,
+    pub(crate) prefixes: usize,
     /// The first execution with the outcome.
-    pub witness: Option<Execution>,
+    pub(crate) witness: Option<Execution>,
 }
 
 impl Enumeration {
     /// Returns `true` if the memory model allows the outcome.
-    pub fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         self.witness.is_some()
     }
 }
 
 /// Enumerates all executions of `program` and counts those with an outcome.
-pub fn enumerate(program: &Program, outcome: impl Fn(&Execution) -> bool) -> Enumeration {
+pub(crate) fn enumerate(program: &Program, outcome: impl Fn(&Execution) -> bool) -> Enumeration {
     let mut found = Enumeration { executions: 0, with_outcome: 0, prefixes: 1, witness: None };
     let mut seen = HashSet::new();
     let mut left = vec![Execution::new(program)];

@@ -11,7 +11,7 @@ use super::relation::{Relation, events};
 impl Execution {
     /// Returns `true` if the execution has a data race: two accesses to one location that
     /// happens-before does not order. At least one of them is plain, and at least one is a write.
-    pub fn has_race(&self) -> bool {
+    pub(crate) fn has_race(&self) -> bool {
         let hb = self.happens_before();
         let conflict = |one: &Event, two: &Event| {
             one.location.is_some()

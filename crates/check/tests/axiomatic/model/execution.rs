@@ -53,7 +53,7 @@ struct Thread {
 
 /// An execution of a [`Program`], or a prefix of one. Displays as a list of its events.
 #[derive(Clone, Debug)]
-pub struct Execution {
+pub(crate) struct Execution {
     program: Rc<Program>,
     /// The events. The initial values come first, and each load comes after its source.
     pub(super) events: Vec<Event>,
@@ -83,19 +83,19 @@ impl Execution {
     }
 
     /// Returns the value that was loaded under a name; `None` if its thread stopped before.
-    pub fn value(&self, name: Name) -> Option<u64> {
+    pub(crate) fn value(&self, name: Name) -> Option<u64> {
         let is_named = |event: &&Event| self.step(event).is_some_and(|step| step.name == name);
         self.events.iter().find(is_named).map(|event| event.read)
     }
 
     /// Returns the last value in a location's order of modification.
-    pub fn last(&self, at: Name) -> Option<u64> {
+    pub(crate) fn last(&self, at: Name) -> Option<u64> {
         let location = self.program.initial.iter().position(|&(name, _)| name == at)?;
         self.events[*self.modifications[location].last()?].written
     }
 
     /// Returns `true` if no thread has stopped before its last step.
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.threads.iter().all(|thread| !thread.has_stopped)
     }
 

@@ -34,8 +34,8 @@ mod execution;
 mod axioms;
 mod enumerate;
 
-pub use enumerate::{Enumeration, enumerate};
-pub use execution::Execution;
-pub use program::{
+pub(crate) use enumerate::{Enumeration, enumerate};
+pub(crate) use execution::Execution;
+pub(crate) use program::{
     Access, Name, Program, Site, Step, Thread, add, compare_exchange, fence, load, store, swap,
 };

@@ -6,11 +6,11 @@ use shootdown::Rule;
 use shootdown::rules::Kind;
 
 /// The name of a location, a thread or a loaded value.
-pub type Name = &'static str;
+pub(crate) type Name = &'static str;
 
 /// Ordering of an access or a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// Not atomic: an access that may [race](super::Execution::has_race).
     Plain,
     /// Atomic, with this ordering.
@@ -76,18 +76,18 @@ impl Action {
 
 /// A step that is ordered by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub(crate) struct Site {
     /// The rule.
-    pub rule: Rule,
+    pub(crate) rule: Rule,
     /// The name of the thread.
-    pub thread: Name,
+    pub(crate) thread: Name,
     /// The line of the engine that the step stands for.
-    pub line: Name,
+    pub(crate) line: Name,
 }
 
 /// One step of a thread.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub(crate) struct Step {
     pub(super) action: Action,
     /// The location; empty for a fence.
     pub(super) at: Name,
@@ -113,64 +113,69 @@ impl Step {
     }
 
     /// Gives the loaded value a name.
-    pub fn named(self, name: Name) -> Self {
+    pub(crate) fn named(self, name: Name) -> Self {
         Self { name, ..self }
     }
 
     /// The thread stops after this step unless it has loaded one of `values`.
-    pub fn only_if(self, values: &[u64]) -> Self {
+    pub(crate) fn only_if(self, values: &[u64]) -> Self {
         Self { continues_on: Some(values.to_vec()), ..self }
     }
 
     /// Names the line of the engine that the step stands for.
-    pub fn line(self, line: Name) -> Self {
+    pub(crate) fn line(self, line: Name) -> Self {
         Self { line, ..self }
     }
 }
 
 /// A load.
-pub fn load(at: Name, access: impl Into<Access>) -> Step {
+pub(crate) fn load(at: Name, access: impl Into<Access>) -> Step {
     Step::new(Action::Load, at, access.into())
 }
 
 /// A store of a value.
-pub fn store(at: Name, value: u64, access: impl Into<Access>) -> Step {
+pub(crate) fn store(at: Name, value: u64, access: impl Into<Access>) -> Step {
     Step::new(Action::Store(value), at, access.into())
 }
 
 /// An atomic addition.
-pub fn add(at: Name, amount: u64, access: impl Into<Access>) -> Step {
+pub(crate) fn add(at: Name, amount: u64, access: impl Into<Access>) -> Step {
     Step::new(Action::Add(amount), at, access.into())
 }
 
 /// An atomic exchange.
-pub fn swap(at: Name, value: u64, access: impl Into<Access>) -> Step {
+pub(crate) fn swap(at: Name, value: u64, access: impl Into<Access>) -> Step {
     Step::new(Action::Swap(value), at, access.into())
 }
 
 /// A compare-and-exchange. Where it fails, it is a relaxed load, and the thread stops.
-pub fn compare_exchange(at: Name, expected: u64, new: u64, access: impl Into<Access>) -> Step {
+pub(crate) fn compare_exchange(
+    at: Name,
+    expected: u64,
+    new: u64,
+    access: impl Into<Access>,
+) -> Step {
     Step::new(Action::CompareExchange(expected, new), at, access.into()).only_if(&[expected])
 }
 
 /// A fence.
-pub fn fence(access: impl Into<Access>) -> Step {
+pub(crate) fn fence(access: impl Into<Access>) -> Step {
     Step::new(Action::Fence, "", access.into())
 }
 
 /// A thread: its name and its steps.
-pub type Thread = (Name, Vec<Step>);
+pub(crate) type Thread = (Name, Vec<Step>);
 
 /// Some threads. A location begins with 0 unless another value is given.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub(crate) struct Program {
     pub(super) initial: Vec<(Name, u64)>,
     pub(super) threads: Vec<Thread>,
 }
 
 impl Program {
     /// A program with these initial values.
-    pub fn new(initial: &[(Name, u64)], threads: Vec<Thread>) -> Self {
+    pub(crate) fn new(initial: &[(Name, u64)], threads: Vec<Thread>) -> Self {
         let mut initial = initial.to_vec();
         for step in threads.iter().flat_map(|(_, steps)| steps) {
             let is_known = initial.iter().any(|&(at, _)| at == step.at);
@@ -182,14 +187,14 @@ impl Program {
     }
 
     /// The steps that are ordered by a rule.
-    pub fn sites(&self) -> impl Iterator<Item = Site> + '_ {
+    pub(crate) fn sites(&self) -> impl Iterator<Item = Site> + '_ {
         self.threads
             .iter()
             .flat_map(|(thread, steps)| steps.iter().filter_map(|step| step.site(thread)))
     }
 
     /// The program with rules broken at some sites: orderings relaxed, and fences removed.
-    pub fn without(&self, is_broken: impl Fn(Site) -> bool) -> Self {
+    pub(crate) fn without(&self, is_broken: impl Fn(Site) -> bool) -> Self {
         let weaken = |thread: Name, step: &Step| {
             if !step.site(thread).is_some_and(&is_broken) {
                 return Some(step.clone());
