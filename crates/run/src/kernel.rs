@@ -17,8 +17,8 @@ use shootdown_vm::{
     Stats, System, Vm, X86_64,
 };
 
+use crate::contents::{ContentsModel, MemoryId, UnderWay};
 use crate::instrumented::Instrumented;
-use crate::memory_model::{Contents, MemoryId, Model, UnderWay};
 use crate::platform::SimPlatform;
 use crate::settings::{Settings, Supply};
 
@@ -56,7 +56,7 @@ pub(crate) struct SimKernel {
     /// The last word that was written. Each write writes another word.
     stamp: Cell<u64>,
     /// The model of the contents of memory, if they are checked.
-    pub(crate) model: Option<RefCell<Model>>,
+    pub(crate) model: Option<RefCell<Box<dyn ContentsModel>>>,
     /// Processes by the number under which the scheduler knows their spaces.
     processes: RefCell<Vec<Option<Arc<SimProcess>>>>,
     /// Processes that were destroyed. CPUs may refer to their spaces until the run ends.
@@ -108,7 +108,7 @@ impl SimKernel {
             files: RefCell::default(),
             unnumbered: Cell::new(0),
             stamp: Cell::new(0),
-            model: (settings.contents == Contents::Checked).then(RefCell::default),
+            model: settings.contents.map(|new| RefCell::new(new())),
             processes: RefCell::default(),
             destroyed: RefCell::default(),
             ended: RefCell::default(),
@@ -250,10 +250,10 @@ impl SimKernel {
     pub(crate) fn with_model<R>(
         &self,
         process: &SimProcess,
-        f: impl FnOnce(&mut Model, MemoryId) -> R,
+        f: impl FnOnce(&mut dyn ContentsModel, MemoryId) -> R,
     ) -> Option<R> {
         let (model, memory) = self.model.as_ref().zip(process.data.memory)?;
-        Some(f(&mut model.borrow_mut(), memory))
+        Some(f(model.borrow_mut().as_mut(), memory))
     }
 }
 

@@ -8,7 +8,7 @@
 mod accounting;
 mod platform;
 mod instrumented;
-mod memory_model;
+mod contents;
 mod numbers;
 mod classes;
 mod settings;
@@ -23,10 +23,10 @@ pub mod text;
 pub mod host_loops;
 
 pub use classes::Classes;
+pub use contents::{ContentsModel, MemoryId, UnderWay};
 pub use executor::run;
 pub use instrumented::{Instrumented, Unmaps};
 pub use memory_costs::MemoryCosts;
-pub use memory_model::{Contents, FoundBy, WrongContent};
 pub use outcome::{Outcome, RunError};
 pub use platform::{SimPlatform, Traffic};
 pub use settings::{Limits, Memory, Settings, Supply};

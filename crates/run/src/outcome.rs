@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use crate::instrumented::Unmaps;
 use crate::kernel::SimKernel;
-use crate::memory_model::WrongContent;
 use crate::platform::Traffic;
 
 /// The outcome of a run. The first five fields describe the measurement, the others the whole run.
@@ -42,7 +41,7 @@ pub struct Outcome {
     /// Number of wrong words in memory, if [contents](crate::Settings::contents) were checked.
     pub wrong_contents: u64,
     /// The first wrong words.
-    pub first_wrong_contents: Vec<WrongContent>,
+    pub first_wrong_contents: Vec<String>,
     /// The traffic of pages.
     pub traffic: Traffic,
     /// Statistics of the memory of all processes that have ended.
@@ -75,7 +74,7 @@ impl Outcome {
             hazards: sim.hazards(),
             first_violations: sim.first_violations(),
             wrong_contents: model.as_ref().map_or(0, |model| model.wrong()),
-            first_wrong_contents: model.map_or(Vec::new(), |model| model.first().to_vec()),
+            first_wrong_contents: model.map_or(Vec::new(), |model| model.first()),
             traffic: kernel.platform().traffic(),
             memory: kernel.ended(),
             quarantined_tables: kernel.vm().quarantined_tables(),

@@ -4,7 +4,7 @@
 use shootdown_program::operation::OnFault;
 use shootdown_sim::Time;
 
-use crate::memory_model::Contents;
+use crate::contents::ContentsModel;
 
 /// The settings of a run, besides its machine, its workload and its design.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,11 @@ pub struct Settings {
     pub kept_free_frames: Option<usize>,
     /// The limits at which the run ends with an error.
     pub limits: Limits,
-    /// The checks of the contents of memory.
-    pub contents: Contents,
+    /// Creates the model with which every word that is read is compared, and all words at the end
+    /// of a process and of the run; `None` for no such checks. Runs with a model take about three
+    /// times as long. They also take simulated time after the end of the measurement, to read
+    /// files.
+    pub contents: Option<fn() -> Box<dyn ContentsModel>>,
     /// The consequence of refused accesses and changes.
     pub on_fault: OnFault,
     /// The seed of the [jitter](shootdown_sim::Sim::set_jitter) of start times and costs; `None`
@@ -36,7 +39,7 @@ impl Settings {
         memory: Memory::DEFAULT,
         kept_free_frames: None,
         limits: Limits::DEFAULT,
-        contents: Contents::Unchecked,
+        contents: None,
         on_fault: OnFault::Fatal,
         jitter: None,
     };

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::linux::v4_12::latr::RING_STATES;
 use shootdown_designs::{Latr, LatrRule, Linux412};
 use shootdown_program::Workload;
@@ -10,7 +11,7 @@ use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::Tasks;
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, run};
+use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
@@ -20,7 +21,7 @@ const CPUS: usize = 4;
 const SETTINGS: Settings = Settings {
     memory: Memory::of_frames(4096),
     limits: Limits { threads: 64, time: Time::from_ms(60_000) },
-    contents: Contents::Checked,
+    contents: Some(checked),
     ..Settings::DEFAULT
 };
 

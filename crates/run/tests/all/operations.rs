@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::Linux70;
 use shootdown_program::operation::{
     Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
     RawAddress, Start, Steps,
 };
 use shootdown_program::{StepError, Workload};
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
+use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Time};
 
 /// Programs by number. The first one starts with the workload.
@@ -41,7 +42,7 @@ fn run_in(
     let settings = Settings {
         memory,
         limits: Limits { threads: 16, time: Time::from_ms(1000) },
-        contents: Contents::Checked,
+        contents: Some(checked),
         ..Settings::DEFAULT
     };
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));

@@ -3,18 +3,19 @@
 
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Operation, ProgramId};
 use shootdown_run::programs::{ContextSwitches, ExitStorm};
-use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, run};
+use shootdown_run::{Limits, Memory, Outcome, Settings, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
 const SETTINGS: Settings = Settings {
     memory: Memory::of_frames(1 << 18),
     limits: Limits { threads: 1024, time: Time::from_ms(60_000) },
-    contents: Contents::Checked,
+    contents: Some(checked),
     ..Settings::DEFAULT
 };
 

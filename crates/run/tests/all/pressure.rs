@@ -3,10 +3,11 @@
 
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, Riscv};
 use shootdown_program::Workload;
 use shootdown_run::programs::{PageMigration, Tasks};
-use shootdown_run::{Contents, Limits, Memory, Outcome, Settings, Supply, run};
+use shootdown_run::{Limits, Memory, Outcome, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
@@ -15,7 +16,7 @@ use crate::programs::{Case, CopyOnWrite, WillItScale};
 const SETTINGS: Settings = Settings {
     memory: Memory { frames: 2048, nodes: 2, supply: Supply::Reclaimed },
     limits: Limits { threads: 256, time: Time::from_ms(60_000) },
-    contents: Contents::Checked,
+    contents: Some(checked),
     ..Settings::DEFAULT
 };
 

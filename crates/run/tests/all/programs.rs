@@ -1,6 +1,6 @@
 //! Programs of other suites that map memory: cases of will-it-scale, and mmtests' `wptlbflush`. The
 //! sources assert that a task reads the words that it wrote, or that they are gone; here,
-//! [`Contents::Checked`](shootdown_run::Contents) checks this.
+//! the [model](crate::memory_model::model) of contents checks this.
 
 use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,

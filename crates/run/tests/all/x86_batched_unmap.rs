@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
 use shootdown_program::operation::ProgramId;
 use shootdown_program::{StepError, Workload};
 use shootdown_run::programs::MappedReaders;
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
+use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Counts, Machine, Sim, Time};
 use shootdown_vm::{ErasedCoherence, OutOfMemory};
 
@@ -15,7 +16,7 @@ const CPUS: usize = 8;
 const SETTINGS: Settings = Settings {
     memory: Memory { frames: 2048, nodes: 2, supply: Supply::Reclaimed },
     limits: Limits { threads: 64, time: Time::from_ms(60_000) },
-    contents: Contents::Checked,
+    contents: Some(checked),
     ..Settings::DEFAULT
 };
 const READERS: MappedReaders = MappedReaders { readers: 8, pages: 1200, compute_ns: 500 };

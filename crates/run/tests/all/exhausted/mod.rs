@@ -14,19 +14,20 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::Engine;
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
+use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
 const SETTINGS: Settings = Settings {
     memory: Memory { frames: 256, nodes: 2, supply: Supply::Reclaimed },
     limits: Limits { threads: 64, time: Time::from_ms(10_000) },
-    contents: Contents::Checked,
+    contents: Some(checked),
     ..Settings::DEFAULT
 };
 

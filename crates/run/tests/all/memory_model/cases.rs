@@ -3,9 +3,10 @@
 use std::env;
 use std::rc::Rc;
 
+use crate::memory_model::model::checked;
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, engine};
 use shootdown_program::OnFault;
-use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, Settings, Supply, run};
+use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::{ErasedCoherence, Policy, Replication};
 
@@ -170,7 +171,7 @@ impl Case {
                 supply: self.room.supply(reading),
             },
             limits: Limits { threads: 32, time: Time::from_ms(10_000) },
-            contents: Contents::Checked,
+            contents: Some(checked),
             on_fault: OnFault::Survived,
         };
         run(machine, settings, Rc::new(self.program.clone()), design)

@@ -23,6 +23,7 @@
 mod cases;
 mod faulty;
 mod known;
+pub(crate) mod model;
 mod program;
 
 use shootdown_run::Outcome;

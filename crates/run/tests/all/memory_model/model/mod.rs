@@ -58,47 +58,35 @@ mod files;
 mod layers;
 mod place;
 mod process;
-#[cfg(test)]
 mod tests;
 
 use core::fmt;
 use std::collections::BTreeMap;
 
 use shootdown_program::interpreter::{Change, Ended, FileKey, Shown};
+use shootdown_run::{ContentsModel, MemoryId, UnderWay};
 
 use files::Files;
 use process::ProcessModel;
 
-/// The checks of the contents of memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Contents {
-    /// Contents are not checked.
-    #[default]
-    Unchecked,
-    /// Every word that is read is compared with the words that are possible there, and so are all
-    /// words at the end of a process and of the run. Runs take about three times as long. They also
-    /// take simulated time after the end of the measurement, to read files.
-    Checked,
-}
-
 /// A wrong word in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrongContent {
+struct WrongContent {
     /// The check that found the word.
-    pub found_by: FoundBy,
+    found_by: FoundBy,
     /// The process, numbered in the order of creation; `None` in a file.
-    pub process: Option<usize>,
+    process: Option<usize>,
     /// The page of the process, or of the file.
-    pub page: u64,
+    page: u64,
     /// The word; `None` if the page was lost.
-    pub found: Option<u64>,
+    found: Option<u64>,
     /// The words that are possible there. Words are numbered as they are written, from 1 on.
-    pub expected: Vec<u64>,
+    expected: Vec<u64>,
 }
 
 /// The check that found a wrong word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FoundBy {
+enum FoundBy {
     /// A thread read the word.
     Read,
     /// A thread wrote the word where nothing is mapped.
@@ -113,23 +101,16 @@ pub enum FoundBy {
 const FIRST_MAX: usize = 16;
 
 /// The logical time of the model: the number of steps so far.
-pub(crate) type Tick = u64;
+type Tick = u64;
 
-/// A process, by its number in the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemoryId(usize);
-
-/// A change in progress.
-#[derive(Debug)]
-#[must_use = "the change is in progress until it is ended or cancelled"]
-pub(crate) struct UnderWay {
-    process: usize,
-    change: u64,
+/// Creates a model, for [`Settings::contents`](shootdown_run::Settings::contents).
+pub(crate) fn checked() -> Box<dyn ContentsModel> {
+    Box::new(Model::default())
 }
 
 /// The contents of all processes and files.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
+struct Model {
     now: Tick,
     processes: Vec<ProcessModel>,
     files: Files,
@@ -137,26 +118,18 @@ pub(crate) struct Model {
     first: Vec<WrongContent>,
 }
 
-impl Model {
-    /// Adds a process without memory.
-    pub(crate) fn process(&mut self) -> MemoryId {
+impl ContentsModel for Model {
+    fn process(&mut self) -> MemoryId {
         self.add(ProcessModel::default())
     }
 
-    fn add(&mut self, memory: ProcessModel) -> MemoryId {
-        self.processes.push(memory);
-        MemoryId(self.processes.len() - 1)
-    }
-
-    /// Begins a change.
-    pub(crate) fn begin(&mut self, process: MemoryId, change: Change) -> UnderWay {
+    fn begin(&mut self, process: MemoryId, change: Change) -> UnderWay {
         let now = self.tick();
-        UnderWay { process: process.0, change: self.processes[process.0].begin(change, now) }
+        UnderWay { process, change: self.processes[process.0].begin(change, now) }
     }
 
-    /// Ends a change. [`end_fork`](Self::end_fork) ends a fork that succeeded.
-    pub(crate) fn end(&mut self, under_way: UnderWay, ended: Ended) {
-        let memory = &mut self.processes[under_way.process];
+    fn end(&mut self, under_way: UnderWay, ended: Ended) {
+        let memory = &mut self.processes[under_way.process.0];
         match ended {
             Ended::Failed => return memory.cancel(under_way.change),
             Ended::At(range) => memory.place(under_way.change, range),
@@ -166,43 +139,36 @@ impl Model {
         memory.end(under_way.change, self.now);
     }
 
-    /// Ends a fork. Returns the child.
-    pub(crate) fn end_fork(&mut self, under_way: UnderWay) -> MemoryId {
+    fn end_fork(&mut self, under_way: UnderWay) -> MemoryId {
         let now = self.tick();
-        let child = self.processes[under_way.process].end_fork(under_way.change, now);
+        let child = self.processes[under_way.process.0].end_fork(under_way.change, now);
         self.add(child)
     }
 
-    /// Records that a write faulted. The page may be copied from now on, until
-    /// [`write_ends`](Self::write_ends).
-    pub(crate) fn write_begins(&mut self, process: MemoryId, page: u64) {
+    fn write_begins(&mut self, process: MemoryId, page: u64) {
         let now = self.tick();
         self.processes[process.0].write_begins(page, now);
     }
 
-    /// Records that the faulted write succeeds, or is given up.
-    pub(crate) fn write_ends(&mut self, process: MemoryId, page: u64) {
+    fn write_ends(&mut self, process: MemoryId, page: u64) {
         self.processes[process.0].write_ends(page);
     }
 
-    /// Records a write of a page.
-    pub(crate) fn wrote(&mut self, process: MemoryId, page: u64, value: u64) {
+    fn wrote(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if !self.processes[process.0].write(&mut self.files, page, value, now) {
             self.report(FoundBy::Write, Some(process), page, Some(value), Vec::new());
         }
     }
 
-    /// Checks a read of a page.
-    pub(crate) fn read(&mut self, process: MemoryId, page: u64, value: u64) {
+    fn read(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if let Err(expected) = self.processes[process.0].read(&mut self.files, page, value, now) {
             self.report(FoundBy::Read, Some(process), page, Some(value), expected);
         }
     }
 
-    /// Checks a process at its end. `pages` are the pages in its page tables, with their words.
-    pub(crate) fn end_process(&mut self, process: MemoryId, pages: &BTreeMap<u64, u64>) {
+    fn end_process(&mut self, process: MemoryId, pages: &BTreeMap<u64, u64>) {
         let now = self.tick();
         let memory = core::mem::take(&mut self.processes[process.0]);
         for (&page, &value) in pages {
@@ -219,27 +185,30 @@ impl Model {
         }
     }
 
-    /// Returns the pages of files that were used.
-    pub(crate) fn file_pages(&self) -> Vec<(FileKey, u64)> {
+    fn file_pages(&self) -> Vec<(FileKey, u64)> {
         self.files.used().collect()
     }
 
-    /// Checks the word of a page of a file at the end of the run.
-    pub(crate) fn end_file(&mut self, file: FileKey, page: u64, value: u64) {
+    fn end_file(&mut self, file: FileKey, page: u64, value: u64) {
         let expected = self.files.now(file, page);
         if !expected.contains(&value) {
             self.report(FoundBy::EndOfRun, None, page, Some(value), expected);
         }
     }
 
-    /// Returns the number of wrong words.
-    pub(crate) const fn wrong(&self) -> u64 {
+    fn wrong(&self) -> u64 {
         self.wrong
     }
 
-    /// Returns the first wrong words.
-    pub(crate) fn first(&self) -> &[WrongContent] {
-        &self.first
+    fn first(&self) -> Vec<String> {
+        self.first.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl Model {
+    fn add(&mut self, memory: ProcessModel) -> MemoryId {
+        self.processes.push(memory);
+        MemoryId(self.processes.len() - 1)
     }
 
     fn report(
