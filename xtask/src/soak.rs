@@ -6,10 +6,10 @@ use crate::command::{Failure, cargo};
 use crate::test::{builds, proof};
 use crate::{boots, demo, port, python, setup};
 
-/// Runs the stress example.
+/// Runs the stress test on threads of the host for some seconds.
 fn stress(seconds: u64) -> Result<(), Failure> {
-    cargo("run --quiet --release -p shootdown --features soft --example stress --")
-        .arg(seconds.to_string())
+    cargo("test --quiet --release -p shootdown --features soft --test stress")
+        .env("SHOOTDOWN_STRESS_SECONDS", seconds.to_string())
         .run()
 }
 

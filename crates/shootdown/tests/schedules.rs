@@ -7,14 +7,16 @@
 
 #[path = "platforms/shuttle.rs"]
 mod platform;
+mod workloads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use platform::Shuttle;
-use shootdown::soft::{Churn, Config, Lifecycles, Soft, StressReport};
+use shootdown::soft::{Config, Soft};
 use shootdown::{CpuId, Reach, Root, Rule, Shootdown, Tagging};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, RoundRobinScheduler, Scheduler};
+use workloads::{Churn, Lifecycles, StressReport};
 
 /// Four CPUs with two tags.
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, ..Config::DEFAULT };
@@ -58,7 +60,7 @@ fn on_all_cpus(
 /// Runs 40 steps of [`Churn`] on each CPU, on spaces of two pages.
 fn churn(config: Config) {
     let engine: Engine = Arc::new(Soft::engine(config));
-    let shared = (Arc::clone(&engine), Arc::new(Churn::new(&engine)));
+    let shared = (Arc::clone(&engine), Arc::new(Churn::new(&engine, config)));
     let report = on_all_cpus(config, move |cpu, seed| shared.1.run(&shared.0, cpu, seed, 40));
     assert_eq!((report.stale, engine.machine().freed_table_walks()), (0, 0));
 }
@@ -68,7 +70,7 @@ fn churn(config: Config) {
 fn lifecycles(config: Config) {
     let config = Config { tables: 6, ..config };
     let engine: Engine = Arc::new(Soft::engine(config));
-    let lifecycles = Arc::new(Lifecycles::new(&engine, 2));
+    let lifecycles = Arc::new(Lifecycles::new(config, 2));
     let shared = (Arc::clone(&engine), Arc::clone(&lifecycles));
     let mut report = on_all_cpus(config, move |cpu, seed| shared.1.run(&shared.0, cpu, seed, 60));
     report += lifecycles.end(&engine, CpuId(0));

@@ -1,18 +1,24 @@
-//! The engine on the host's threads and atomics. These tests are short; `cargo xtask soak` and the
-//! `stress` example run longer.
+//! The engine on the host's threads and atomics. These tests are short. With
+//! `SHOOTDOWN_STRESS_SECONDS`, which `cargo xtask soak` sets, the first one tries further seeds for
+//! this time.
 //!
 //! On an x86 host they detect missing steps, at full speed, but no missing barrier, because each
 //! locked instruction is a full barrier. Under miri, which implements C++20's weak memory, they
 //! detect both.
 
+#![expect(unsafe_code, reason = "switching and retiring are unsafe")]
+
 #[path = "platforms/lifetimes.rs"]
 mod lifetimes;
+mod workloads;
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lifetimes::{COUNTED, HANDOFF, SHOOT, With};
-use shootdown::soft::{Churn, Config, Host, Lifecycles, Platform, Soft, StressReport};
+use shootdown::soft::{Config, Host, Platform, Soft};
 use shootdown::{CpuId, Reach, Rule, Shootdown, Tagging};
+use workloads::{Churn, Lifecycles, StressReport};
 
 /// Runs `cpu` on one thread for each CPU, and returns the sum of the results.
 fn on_all_cpus(config: Config, cpu: impl Fn(CpuId) -> StressReport + Sync) -> StressReport {
@@ -30,7 +36,7 @@ fn on_all_cpus(config: Config, cpu: impl Fn(CpuId) -> StressReport + Sync) -> St
 /// Runs [`Churn`]. Returns the report, and the number of walks of freed page tables.
 fn churn(config: Config, steps: usize, seed: u64) -> (StressReport, u64) {
     let engine = Soft::<Host>::engine(config);
-    let churn = Churn::new(&engine);
+    let churn = Churn::new(&engine, config);
     let report = on_all_cpus(config, |cpu| churn.run(&engine, cpu, seed, steps));
     (report, engine.machine().freed_table_walks())
 }
@@ -71,7 +77,10 @@ const STEPS: usize = if cfg!(miri) { 20 } else { 100_000 };
 fn no_cpu_uses_a_freed_page() {
     // miri has its own seeds.
     let seeds = if cfg!(miri) { 1 } else { 4 };
-    for seed in 0..seeds {
+    let seconds = std::env::var("SHOOTDOWN_STRESS_SECONDS").ok();
+    let time = Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().unwrap()));
+    let start = Instant::now();
+    for seed in (0..).take_while(|&seed| seed < seeds || start.elapsed() < time) {
         for tags in [0, 1, 6] {
             let config = Config { tags, ..CONFIG };
             let (report, walks) = churn(config, STEPS, seed);
@@ -105,7 +114,7 @@ fn flush_without_rings_is_detected() {
 /// detects a use of a freed space, which is on the heap.
 fn lifecycles<P: Platform>(config: Config, steps: usize, seed: u64) -> (StressReport, u64) {
     let engine: Shootdown<Soft<P>> = Soft::engine(config);
-    let lifecycles = Lifecycles::new(&engine, 3);
+    let lifecycles = Lifecycles::new(config, 3);
     let mut report = on_all_cpus(config, |cpu| lifecycles.run(&engine, cpu, seed, steps));
     report += lifecycles.end(&engine, CpuId(0));
     (report, engine.machine().freed_table_walks())

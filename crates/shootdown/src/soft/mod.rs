@@ -18,16 +18,13 @@
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
 mod broadcasts;
-mod churn;
 mod config;
 mod device;
-mod lifecycles;
 mod machine;
 mod nmi;
 mod on_cpu;
 mod platform;
 mod tlb;
-mod worker;
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -50,13 +47,10 @@ use broadcasts::Broadcasts;
 use device::Device;
 use tlb::{Table, Tlb};
 
-pub use churn::Churn;
 pub use config::{Answers, Config, Site};
-pub use lifecycles::Lifecycles;
 pub use on_cpu::OnCpu;
 pub use platform::{Frame, Host, Platform};
 pub use tlb::Touch;
-pub use worker::StressReport;
 
 /// The software machine, with room for `64 * WORDS` CPUs.
 pub struct Soft<P: Platform, const WORDS: usize = 1> {

@@ -1,22 +1,17 @@
 //! A stress workload: CPUs map, unmap, switch, flush and reclaim at random.
 
-use core::sync::atomic::Ordering::Relaxed;
-use std::vec::Vec;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::worker::{Random, StressReport, Worker, unlock};
-use super::{OnCpu, Platform, Soft};
-use crate::base::ids::{CpuId, Root};
-use crate::base::memory::Word;
-use crate::end::reclaim::{Batch, StaleWrites};
-use crate::parts::extent::{Extent, PageSize};
-use crate::state::engine::Shootdown;
-use crate::state::space::Space;
+use shootdown::soft::{Config, OnCpu, Platform, Soft};
+use shootdown::{Batch, CpuId, Extent, PageSize, Root, Shootdown, Space, StaleWrites, Word};
+
+use super::worker::{Random, StressReport, Worker, spin_until, unlock};
 
 /// Spaces that all CPUs map, unmap, switch to and flush at random.
 ///
 /// Each page and each set of page tables has a lock, as in a kernel. Pages are freed as soon as
 /// their flush is done, and every use checks that its page was not freed.
-pub struct Churn<P: Platform, const WORDS: usize = 1> {
+pub(crate) struct Churn<P: Platform, const WORDS: usize = 1> {
     spaces: Vec<LockedSpace<P, WORDS>>,
     pages: usize,
 }
@@ -33,9 +28,9 @@ struct LockedSpace<P: Platform, const WORDS: usize> {
 }
 
 impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
-    /// One space per page table of the machine, with every page mapped.
-    pub fn new(engine: &Shootdown<Soft<P, WORDS>>) -> Self {
-        let config = engine.machine().config;
+    /// One space per page table of the machine, which has this configuration, with every page
+    /// mapped.
+    pub(crate) fn new(engine: &Shootdown<Soft<P, WORDS>>, config: Config) -> Self {
         let lock = || P::Word::new(0);
         let spaces = (0..config.tables).map(|table| {
             let space = engine.space(Root(table as u64));
@@ -47,32 +42,18 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
     }
 
     /// Runs CPU `cpu` for `steps` random steps on this thread, then takes it offline.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
         cpu: CpuId,
         seed: u64,
-        mut steps: usize,
-    ) -> StressReport {
-        self.run_while(engine, cpu, seed, |_| {
-            steps = steps.wrapping_sub(1);
-            steps != usize::MAX
-        })
-    }
-
-    /// Runs CPU `cpu` on this thread while `go_on` returns `true`, then takes it offline. `go_on`
-    /// gets the report so far.
-    pub fn run_while(
-        &self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: CpuId,
-        seed: u64,
-        mut go_on: impl FnMut(&StressReport) -> bool,
+        steps: usize,
     ) -> StressReport {
         let mut worker = Worker::new(engine, cpu, seed);
+        let id = u64::from(cpu.0);
         let mut current = None;
         let mut batches = 0;
-        while go_on(&worker.report) {
+        for _ in 0..steps {
             let Worker { cpu, random, .. } = &mut worker;
             cpu.interrupt_point();
             match random.below(32) {
@@ -89,7 +70,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 10..=11 => self.replace_page(&mut worker),
                 12 => {
                     batches += 1;
-                    let number = batches << 32 | u64::from(cpu.cpu.0);
+                    let number = batches << 32 | id;
                     self.reclaim_pages(&mut worker, number);
                 }
                 13 => self.replace_tables(&mut worker),
@@ -167,7 +148,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         }
         let mut sent = batch.send(&worker.cpu.pin());
         let random = &mut worker.random;
-        worker.cpu.spin_until(|| random.below(2) != 0 || sent.poll());
+        spin_until(&worker.cpu, || random.below(2) != 0 || sent.poll());
         for (LockedSpace { space, pages, batches, .. }, page) in sent.wait() {
             worker.lock(&pages[page]);
             if batches[page].load(Relaxed) == number {
@@ -199,12 +180,6 @@ fn switch<P: Platform, const WORDS: usize>(
 ) {
     let Some(LockedSpace { space, .. }) = space else { return };
     // SAFETY: the spaces of a `Churn` stay in place as long as it exists, which outlives the call
-    // of `run_while`. At the end of this call, the CPU has left them.
+    // of `run`. At the end of this call, the CPU has left them.
     unsafe { cpu.pin().switch(space) };
-}
-
-impl<P: Platform, const WORDS: usize> core::fmt::Debug for Churn<P, WORDS> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Churn").field("spaces", &self.spaces.len()).finish_non_exhaustive()
-    }
 }

@@ -1,34 +1,29 @@
 //! A workload that creates and retires spaces, for stress tests of
-//! [`retire`](crate::PinnedCpu::retire).
+//! [`retire`](shootdown::PinnedCpu::retire).
 
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::boxed::Box;
-use std::sync::Mutex;
-use std::vec::Vec;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shootdown::soft::{Config, Platform, Soft};
+use shootdown::{CpuId, Extent, ExtentSet, Quarantine, Root, Shootdown, Space, Word};
 
 use super::worker::{StressReport, Worker, unlock};
-use super::{Platform, Soft, guard};
-use crate::base::ids::{CpuId, Root};
-use crate::base::memory::Word;
-use crate::parts::extent::Extent;
-use crate::parts::extent_set::ExtentSet;
-use crate::path::quarantine::Quarantine;
-use crate::state::engine::Shootdown;
-use crate::state::space::Space;
 
 /// Spaces that CPUs use, are lazy on, unhook tables of, and retire at random.
 ///
 /// Each space is on the heap. As soon as the engine reclaims a space, its memory is freed, and its
 /// page table is given to another space. A memory checker detects if the engine still uses the
 /// memory; the machine detects if a CPU still walks the page table.
-pub struct Lifecycles<P: Platform, const WORDS: usize = 1> {
+pub(crate) struct Lifecycles<P: Platform, const WORDS: usize = 1> {
     slots: Vec<Slot<P, WORDS>>,
     /// Page tables that no space has.
     roots: Mutex<Vec<Root>>,
     /// For each page table, the number of unhooked tables still in quarantine when its space was
     /// retired.
     deferred: Vec<AtomicU64>,
+    /// The engine lacks a rule.
+    is_broken: bool,
 }
 
 /// Room for one space.
@@ -54,18 +49,19 @@ unsafe impl<P: Platform, const WORDS: usize> Send for LiveSpace<P, WORDS> {}
 impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
     /// A workload of up to `slots` live spaces at a time. Give the machine more page tables than
     /// `slots`, because retired spaces keep theirs for a while.
-    pub fn new(engine: &Shootdown<Soft<P, WORDS>>, slots: usize) -> Self {
+    pub(crate) fn new(config: Config, slots: usize) -> Self {
         let slot = |_| Slot { lock: P::Word::new(0), live: Mutex::new(None) };
-        let tables = engine.machine().config.tables;
+        let tables = config.tables;
         Self {
             slots: (0..slots).map(slot).collect(),
             roots: Mutex::new((0..tables as u64).map(Root).collect()),
             deferred: (0..tables).map(|_| AtomicU64::new(0)).collect(),
+            is_broken: config.broken.is_some(),
         }
     }
 
     /// Runs CPU `cpu` for `steps` random steps on this thread, then takes it offline.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
         cpu: CpuId,
@@ -75,7 +71,7 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
         let mut worker = Worker::new(engine, cpu, seed);
         let mut current = None;
         for _ in 0..steps {
-            let Worker { cpu, random, report } = &mut worker;
+            let Worker { cpu, random, report, .. } = &mut worker;
             cpu.interrupt_point();
             let slot = &self.slots[random.index(self.slots.len())];
             match (random.below(16), current) {
@@ -110,7 +106,7 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
 
     /// Retires the live spaces, as CPU `cpu`. Call this when all CPUs are done: then every space
     /// that was created has been freed.
-    pub fn end(&self, engine: &Shootdown<Soft<P, WORDS>>, cpu: CpuId) -> StressReport {
+    pub(crate) fn end(&self, engine: &Shootdown<Soft<P, WORDS>>, cpu: CpuId) -> StressReport {
         let mut worker = Worker::new(engine, cpu, 0);
         self.slots.iter().for_each(|slot| self.retire_unused(&mut worker, slot));
         self.end_worker(worker)
@@ -132,7 +128,7 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
         let space = slot.locked(worker, |worker, live| {
             if live.is_none() {
                 let root = guard(&self.roots).pop()?;
-                let space = Box::new(worker.cpu.engine.space(root));
+                let space = Box::new(worker.engine().space(root));
                 worker.machine().map(&space, 0);
                 let space = NonNull::from(Box::leak(space));
                 *live = Some(LiveSpace { space, users: 0, quarantine: Quarantine::new(3) });
@@ -176,7 +172,7 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
             for _ in 0..self.deferred[root.0 as usize].swap(0, Relaxed) {
                 machine.free_tables(&space);
             }
-            if machine.config.broken.is_some() {
+            if self.is_broken {
                 // A broken engine may reclaim a space in use. The machine detects that only if the
                 // memory is not reused.
                 Box::leak(space);
@@ -246,7 +242,7 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         }
         if !horizon.is_clear() {
             worker.report.deferred += 1;
-            if live.quarantine.defer(horizon, 1, std::vec![()]).is_ok() {
+            if live.quarantine.defer(horizon, 1, vec![()]).is_ok() {
                 return;
             }
             let pending = worker.cpu.pin().flush_walkers(space);
@@ -260,8 +256,7 @@ fn replace_tables<P: Platform, const WORDS: usize>(
     });
 }
 
-impl<P: Platform, const WORDS: usize> core::fmt::Debug for Lifecycles<P, WORDS> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Lifecycles").field("slots", &self.slots.len()).finish_non_exhaustive()
-    }
+/// Locks a mutex, poisoned or not: a panic while it is locked fails the test anyway.
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

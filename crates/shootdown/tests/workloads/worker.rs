@@ -1,31 +1,28 @@
 //! A thread that runs a stress workload as one CPU.
 
-use core::ops::AddAssign;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use std::ops::AddAssign;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::{OnCpu, Platform, Soft, Touch};
-use crate::base::ids::CpuId;
-use crate::base::memory::Word;
-use crate::path::pending::Pending;
-use crate::state::engine::Shootdown;
+use shootdown::soft::{OnCpu, Platform, Soft, Touch};
+use shootdown::{CpuId, Pending, Shootdown, Word};
 
 /// Results of a stress workload on one CPU, or their sum over several CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StressReport {
+pub(crate) struct StressReport {
     /// Number of uses of mapped pages.
-    pub touches: u64,
+    pub(crate) touches: u64,
     /// Number of uses of pages that had been freed.
-    pub stale: u64,
+    pub(crate) stale: u64,
     /// Number of flushes that [`Churn`](super::Churn) waited for.
-    pub flushes: u64,
+    pub(crate) flushes: u64,
     /// Number of spaces that [`Lifecycles`](super::Lifecycles) created.
-    pub created: u64,
+    pub(crate) created: u64,
     /// Number of spaces that [`Lifecycles`](super::Lifecycles) freed.
-    pub freed: u64,
+    pub(crate) freed: u64,
     /// Number of times that [`Lifecycles`](super::Lifecycles) deferred the freeing of tables.
-    pub deferred: u64,
+    pub(crate) deferred: u64,
     /// Number of times that a later flush cleared such tables without an interrupt.
-    pub cleared: u64,
+    pub(crate) cleared: u64,
 }
 
 impl StressReport {
@@ -52,6 +49,7 @@ impl AddAssign for StressReport {
 
 /// A CPU that is online, with its random numbers and its report.
 pub(super) struct Worker<'e, P: Platform, const WORDS: usize> {
+    engine: &'e Shootdown<Soft<P, WORDS>>,
     pub(super) cpu: OnCpu<'e, P, WORDS>,
     pub(super) random: Random,
     pub(super) report: StressReport,
@@ -63,15 +61,19 @@ impl<'e, P: Platform, const WORDS: usize> Worker<'e, P, WORDS> {
         let random = Random::new(seed, cpu);
         let cpu = engine.enter(cpu);
         cpu.pin().online();
-        Self { cpu, random, report: StressReport::default() }
+        Self { engine, cpu, random, report: StressReport::default() }
+    }
+
+    pub(super) const fn engine(&self) -> &'e Shootdown<Soft<P, WORDS>> {
+        self.engine
     }
 
     pub(super) fn machine(&self) -> &'e Soft<P, WORDS> {
-        self.cpu.engine.machine()
+        self.engine.machine()
     }
 
     pub(super) fn lock(&self, lock: &P::Word) {
-        self.cpu.spin_until(|| lock.swap(1, Acquire) == 0);
+        spin_until(&self.cpu, || lock.swap(1, Acquire) == 0);
     }
 
     /// Waits for a flush, at random with the interrupt masked or while taking it.
@@ -79,17 +81,18 @@ impl<'e, P: Platform, const WORDS: usize> Worker<'e, P, WORDS> {
         if self.random.below(2) == 0 {
             return pending.wait();
         }
-        self.cpu.spin_until(|| pending.poll());
+        spin_until(&self.cpu, || pending.poll());
     }
 }
 
-impl<P: Platform, const WORDS: usize> OnCpu<'_, P, WORDS> {
-    /// Takes interrupts until `is_done` returns `true`.
-    pub(super) fn spin_until(&self, mut is_done: impl FnMut() -> bool) {
-        while !is_done() {
-            self.interrupt_point();
-            P::spin_hint();
-        }
+/// Takes interrupts until `is_done` returns `true`.
+pub(super) fn spin_until<P: Platform, const WORDS: usize>(
+    cpu: &OnCpu<'_, P, WORDS>,
+    mut is_done: impl FnMut() -> bool,
+) {
+    while !is_done() {
+        cpu.interrupt_point();
+        P::spin_hint();
     }
 }
 
