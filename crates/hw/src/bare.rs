@@ -5,13 +5,13 @@
 use core::ptr::NonNull;
 
 use shootdown::{
-    CpuId, CpuSet, CpuState, DeviceTicket, Entries, Extent, FlushCosts, FlushTrace, Lifetime,
-    Machine, Memory, Root, Space, StallReport, Tag, Tagging, WaitTrace,
+    CpuId, CpuSet, CpuState, DeviceTicket, Extent, FlushTrace, Lifetime, Machine, Memory, Space,
+    StallReport, WaitTrace,
 };
 
 use crate::kernel::Kernel;
 use crate::processor::Processor;
-use crate::{forward, forward_memory};
+use crate::{forward, forward_memory, forward_processor};
 
 /// A kernel on a processor, as the engine's machine.
 #[derive(Debug)]
@@ -73,28 +73,10 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn report_stall(report: &StallReport<'_, Self>);
     }
 
-    forward! { self => self.processor;
-        fn interrupts_masked() -> bool;
-        fn synchronize();
-        fn publish();
-        fn tagging() -> Tagging;
-        fn tag_count() -> usize;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn invalidate(tag: Tag, extent: Extent);
-        fn invalidate_tag(tag: Tag);
-        fn invalidate_kernel(extent: Extent);
-        fn invalidate_all();
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn broadcaster() -> Option<&Self::Broadcaster>;
-        fn spin_hint();
-    }
-
-    #[inline]
-    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        // SAFETY: the caller promises what the processor requires.
-        unsafe { self.processor.load(root, tag, entries) }
+    forward_processor! { self => self.processor;
+        publish, synchronize, interrupts_masked, tagging, tag_count, flush_ceiling, flush_costs,
+        load, invalidate, invalidate_tag, invalidate_kernel, invalidate_all, traps_stale_writes,
+        tolerates_mixed_sizes, broadcaster, spin_hint,
     }
 
     #[inline]

@@ -24,8 +24,8 @@
 #![expect(unsafe_code, reason = "implements the processor's half of the engine's contract")]
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, DomainCosts, Entries, Extent, FlushCosts, Memory,
-    NotifyCosts, Refused, Root, Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, DomainCosts, Entries, Extent, Memory, NotifyCosts,
+    Refused, Root, Tag,
 };
 
 use crate::aarch64::instruction;
@@ -33,7 +33,7 @@ use crate::aarch64::operation::{Domain, Operation, Scope};
 use crate::aarch64::sequence::TAG_SHIFT;
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
-use crate::{Processor, forward, forward_memory};
+use crate::{Processor, forward, forward_memory, forward_processor};
 
 /// Values of `TTBR0_EL1` for one stay in user mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,26 +111,10 @@ unsafe impl Processor for Kpti {
     type TagWords = <Aarch64 as Processor>::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.processor;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn invalidate_kernel(extent: Extent);
-        fn invalidate_all();
-        fn forget_refused(address: u64);
-        fn publish_kernel(extent: Extent);
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn spin_hint();
-    }
-
-    unsafe fn set_up_cpu(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.set_up_cpu() };
+    forward_processor! { self => self.processor;
+        set_up_cpu, workarounds, publish, synchronize, interrupts_masked, tagging, flush_ceiling,
+        flush_costs, load_kernel, invalidate_kernel, invalidate_all, forget_refused, publish_kernel,
+        traps_stale_writes, tolerates_mixed_sizes, spin_hint,
     }
 
     /// A tag for each pair of ASIDs, except that of the kernel.
@@ -149,12 +133,6 @@ unsafe impl Processor for Kpti {
         }
         // SAFETY: the caller's promise.
         unsafe { self.processor.load(root, kernel, entries) };
-    }
-
-    #[inline]
-    unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.load_kernel(root) };
     }
 
     #[inline]

@@ -37,15 +37,14 @@ use core::sync::atomic::AtomicU64;
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
-    Tag, TagSlot, Tagging,
+    Tag, TagSlot,
 };
 
 use super::encoding::{ADDRESSES_MAX, Mode, addresses, vmid_of};
 use super::instructions as run;
 use super::processor::RiscV64;
 use super::sbi;
-use crate::errata::Workarounds;
-use crate::{Processor, VcpuNames, forward, forward_memory};
+use crate::{Processor, VcpuNames, forward_memory, forward_processor};
 
 /// Number of VMIDs that are used, at most.
 const VMIDS: u16 = 255;
@@ -101,17 +100,9 @@ unsafe impl Processor for Stage2 {
     type TagWords = [AtomicU64; 8];
     type Broadcaster = Self;
 
-    forward! { self => self.common;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn spin_hint();
-        fn invalidate_kernel(extent: Extent);
-        fn publish_kernel(extent: Extent);
+    forward_processor! { self => self.common;
+        workarounds, publish, synchronize, interrupts_masked, tagging, invalidate_kernel,
+        publish_kernel, traps_stale_writes, tolerates_mixed_sizes, spin_hint,
     }
 
     #[inline]

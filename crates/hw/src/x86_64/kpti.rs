@@ -38,11 +38,10 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Refused, Root, Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
+    Tag,
 };
 
-use crate::errata::Workarounds;
 use crate::x86_64::hyperv::PcidProcessor;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
@@ -50,7 +49,7 @@ use crate::x86_64::processor::X86_64;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
 use crate::x86_64::{cr3, invlpgb};
-use crate::{Processor, forward, forward_memory};
+use crate::{Processor, forward, forward_memory, forward_processor};
 
 /// A bit for each tag.
 const WORDS: usize = cr3::USER_PCID as usize / u64::BITS as usize;
@@ -194,22 +193,9 @@ unsafe impl<M: MarkUserHalf> Processor for Kpti<M> {
     type TagWords = <X86_64 as Processor>::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.processor;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn invalidate_kernel(extent: Extent);
-        fn invalidate_all();
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-    }
-
-    unsafe fn set_up_cpu(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.set_up_cpu() };
+    forward_processor! { self => self.processor;
+        set_up_cpu, workarounds, publish, interrupts_masked, tagging, flush_ceiling, flush_costs,
+        load_kernel, invalidate_kernel, invalidate_all, traps_stale_writes, tolerates_mixed_sizes,
     }
 
     /// Half of the PCIDs are those of user halves.
@@ -225,12 +211,6 @@ unsafe impl<M: MarkUserHalf> Processor for Kpti<M> {
         }
         // SAFETY: the caller's promise.
         unsafe { self.processor.load(root, tag, entries) };
-    }
-
-    #[inline]
-    unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.load_kernel(root) };
     }
 
     #[inline]
@@ -297,6 +277,7 @@ unsafe impl<M: MarkUserHalf> Broadcaster for Kpti<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errata::Workarounds;
     use crate::x86_64::Features;
     use crate::x86_64::processor::KernelPages;
     use crate::x86_64::recorded::Step::{Fence, Invlpg, Invlpgb, InvpcidAll, ReloadCr3, WriteCr3};

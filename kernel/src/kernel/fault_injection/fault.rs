@@ -6,11 +6,10 @@
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
-    Refused, Root, Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Refused, Root,
+    Tag, Tagging,
 };
-use shootdown_hw::errata::Workarounds;
-use shootdown_hw::{Processor, forward};
+use shootdown_hw::{Processor, forward, forward_processor};
 
 use crate::kernel::arch::{Arch, Architecture};
 
@@ -173,16 +172,9 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     type TagWords = P::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.processor;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn traps_stale_writes() -> bool;
-        fn workarounds() -> Workarounds;
-        fn spin_hint();
+    forward_processor! { self => self.processor;
+        workarounds, publish, synchronize, interrupts_masked, tagging, flush_ceiling, flush_costs,
+        load_kernel, traps_stale_writes, spin_hint,
     }
 
     fn tag_count(&self) -> usize {
@@ -193,10 +185,6 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         let entries = if keeps_tag() && tag != Tag::KERNEL { Entries::Keep } else { entries };
         // SAFETY: the caller's promise.
         unsafe { self.processor.load(root, tag, entries) }
-    }
-    unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.load_kernel(root) }
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
         self.drop_local(tag, extent, |tag, extent| self.processor.invalidate(tag, extent));

@@ -2,9 +2,8 @@
 
 #![expect(unsafe_code, reason = "all methods are those of the processor")]
 
-use shootdown::{Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlot, Tagging};
-use shootdown_hw::errata::Workarounds;
-use shootdown_hw::{Processor, forward, forward_memory};
+use shootdown::{Memory, TagSlot};
+use shootdown_hw::{Processor, forward_memory, forward_processor};
 
 use super::SLOTS;
 use crate::config::Config;
@@ -62,42 +61,10 @@ unsafe impl Processor for Ready {
     type TagWords = <native::Native as Processor>::TagWords;
     type Broadcaster = <native::Native as Processor>::Broadcaster;
 
-    forward! { self => self.0;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn tag_count() -> usize;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn invalidate(tag: Tag, extent: Extent);
-        fn invalidate_tag(tag: Tag);
-        fn invalidate_kernel(extent: Extent);
-        fn invalidate_all();
-        fn forget_refused(address: u64);
-        fn publish_kernel(extent: Extent);
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn broadcaster() -> Option<&Self::Broadcaster>;
-        fn spin_hint();
-    }
-
-    #[inline]
-    unsafe fn set_up_cpu(&self) {
-        // SAFETY: the caller promises what the processor requires.
-        unsafe { self.0.set_up_cpu() }
-    }
-
-    #[inline]
-    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        // SAFETY: the caller promises what the processor requires.
-        unsafe { self.0.load(root, tag, entries) }
-    }
-
-    #[inline]
-    unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: the caller promises what the processor requires.
-        unsafe { self.0.load_kernel(root) }
+    forward_processor! { self => self.0;
+        set_up_cpu, workarounds, publish, synchronize, interrupts_masked, tagging, tag_count,
+        flush_ceiling, flush_costs, load, load_kernel, invalidate, invalidate_tag,
+        invalidate_kernel, invalidate_all, forget_refused, publish_kernel, traps_stale_writes,
+        tolerates_mixed_sizes, broadcaster, spin_hint,
     }
 }

@@ -4,7 +4,7 @@
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Refused,
-    Root, Tag, Tagging,
+    Root, Tag,
 };
 
 use super::{GuestOperation, Stage2};
@@ -13,8 +13,7 @@ use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
 use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
-use crate::errata::Workarounds;
-use crate::{Processor, VcpuNames, forward, forward_memory};
+use crate::{Processor, VcpuNames, forward_memory, forward_processor};
 
 impl Stage2 {
     /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
@@ -88,16 +87,9 @@ unsafe impl Processor for Stage2 {
     type TagWords = <Aarch64 as Processor>::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.common;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn tagging() -> Tagging;
-        fn tag_count() -> usize;
-        fn flush_ceiling() -> usize;
-        fn traps_stale_writes() -> bool;
-        fn spin_hint();
+    forward_processor! { self => self.common;
+        workarounds, publish, synchronize, interrupts_masked, tagging, tag_count, flush_ceiling,
+        traps_stale_writes, spin_hint,
     }
 
     /// Checks that the processor is right on this CPU.

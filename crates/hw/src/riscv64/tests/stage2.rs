@@ -6,6 +6,7 @@ use shootdown::{CpuId, PageSize};
 
 use super::*;
 use crate::Stage2 as _;
+use crate::errata::Workarounds;
 use crate::riscv64::features::Features;
 use crate::riscv64::instructions::Step::{
     self, DropAll, DropAllGuests, DropGuest, DropGuestPage, DropGuestsOwn, DropPage, Firmware,

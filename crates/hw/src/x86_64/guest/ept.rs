@@ -8,14 +8,13 @@ use core::sync::atomic::AtomicU64;
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
 use super::entry::GuestEntries;
-use crate::errata::Workarounds;
 #[cfg(not(test))]
 use crate::x86_64::instructions;
 use crate::x86_64::invept::{Invept, Invvpid};
 use crate::x86_64::processor::X86_64;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
-use crate::{Processor, Stage2, VcpuNames, forward, forward_memory};
+use crate::{Processor, Stage2, VcpuNames, forward_memory, forward_processor};
 
 /// The features of extended page tables, from `IA32_VMX_EPT_VPID_CAP` (SDM 3D, appendix "VPID and
 /// EPT Capabilities").
@@ -116,13 +115,9 @@ unsafe impl<G: GuestEntries> Processor for Ept<G> {
     type TagWords = [AtomicU64; 0];
     type Broadcaster = NoBroadcaster;
 
-    forward! { self => self.common;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn interrupts_masked() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn spin_hint();
-        fn invalidate_kernel(extent: Extent);
+    forward_processor! { self => self.common;
+        workarounds, publish, interrupts_masked, invalidate_kernel, tolerates_mixed_sizes,
+        spin_hint,
     }
 
     #[inline]

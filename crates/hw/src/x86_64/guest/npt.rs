@@ -7,10 +7,9 @@ use core::sync::atomic::AtomicU64;
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
 use super::entry::GuestEntries;
-use crate::errata::Workarounds;
 use crate::x86_64::identity::Source;
 use crate::x86_64::processor::X86_64;
-use crate::{Processor, Stage2, VcpuNames, forward, forward_memory};
+use crate::{Processor, Stage2, VcpuNames, forward_memory, forward_processor};
 
 /// The features of nested paging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,13 +97,9 @@ unsafe impl<G: GuestEntries> Processor for Npt<G> {
     type TagWords = [AtomicU64; 0];
     type Broadcaster = NoBroadcaster;
 
-    forward! { self => self.common;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn interrupts_masked() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn spin_hint();
-        fn invalidate_kernel(extent: Extent);
+    forward_processor! { self => self.common;
+        workarounds, publish, interrupts_masked, invalidate_kernel, tolerates_mixed_sizes,
+        spin_hint,
     }
 
     /// ASID 0 is the host's.

@@ -33,12 +33,11 @@
 pub mod call;
 
 use shootdown::{
-    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Memory,
-    NotifyCosts, Reach, Refused, Root, Tag, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, Extent, Memory, NotifyCosts, Reach, Refused,
+    Tag, Tagging,
 };
 
-use crate::errata::Workarounds;
-use crate::{Processor, forward, forward_memory};
+use crate::{Processor, forward_memory, forward_processor};
 use call::{Flush, InputPage, PAGES_PER_RANGE};
 
 /// The kernel's half of a hypercall.
@@ -123,27 +122,11 @@ unsafe impl<P: PcidProcessor, H: Hypercalls> Processor for HyperV<P, H> {
     type TagWords = P::TagWords;
     type Broadcaster = Self;
 
-    forward! { self => self.processor;
-        fn workarounds() -> Workarounds;
-        fn publish();
-        fn synchronize();
-        fn interrupts_masked() -> bool;
-        fn flush_ceiling() -> usize;
-        fn flush_costs() -> FlushCosts;
-        fn invalidate(tag: Tag, extent: Extent);
-        fn invalidate_tag(tag: Tag);
-        fn invalidate_kernel(extent: Extent);
-        fn invalidate_all();
-        fn forget_refused(address: u64);
-        fn publish_kernel(extent: Extent);
-        fn traps_stale_writes() -> bool;
-        fn tolerates_mixed_sizes() -> bool;
-        fn spin_hint();
-    }
-
-    unsafe fn set_up_cpu(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.set_up_cpu() }
+    forward_processor! { self => self.processor;
+        set_up_cpu, workarounds, publish, synchronize, interrupts_masked, flush_ceiling,
+        flush_costs, load, load_kernel, invalidate, invalidate_tag, invalidate_kernel,
+        invalidate_all, forget_refused, publish_kernel, traps_stale_writes, tolerates_mixed_sizes,
+        spin_hint,
     }
 
     /// Global if the processor has tags.
@@ -155,18 +138,6 @@ unsafe impl<P: PcidProcessor, H: Hypercalls> Processor for HyperV<P, H> {
     #[inline]
     fn tag_count(&self) -> usize {
         self.processor.pcid_max()
-    }
-
-    #[inline]
-    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.load(root, tag, entries) }
-    }
-
-    #[inline]
-    unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: the caller's promise.
-        unsafe { self.processor.load_kernel(root) }
     }
 
     #[inline]

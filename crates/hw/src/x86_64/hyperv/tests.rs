@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::vec::Vec;
 
-use shootdown::{CpuState, PageSize, Shootdown, Space};
+use shootdown::{CpuState, PageSize, Root, Shootdown, Space};
 
 use super::*;
 use crate::x86_64::recorded::steps_of;
