@@ -20,7 +20,7 @@ use crate::kernel::console::println;
 use crate::kernel::contents::{Allowed, KnownContents};
 use crate::kernel::counts;
 use crate::kernel::end::end;
-use crate::kernel::load::{FaultAround, Reclaim, Settings, USER_CODE_START};
+use crate::kernel::load::{Reclaim, Settings, USER_CODE_START};
 use crate::kernel::platform::{KernelPlatform, USER_CODE};
 use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
@@ -33,10 +33,6 @@ static EXECUTOR: Once<Executor> = Once::new();
 
 /// The key of all files that are not stored. Their contents are not checked.
 const WRITABLE_FILES: FileKey = u64::MAX;
-
-/// Number of pages that a fault in a file reads and maps with its neighbours. (Linux reads 32, and
-/// maps 16. Workloads that are short of memory have 256 frames here.)
-const NEIGHBOURS: u64 = 8;
 
 /// The executor of this run.
 pub(crate) fn executor() -> &'static Executor {
@@ -75,12 +71,6 @@ impl Executor {
     pub(crate) fn set_up(settings: Settings, on_fault: OnFault, stream: Stream<'static>) {
         let vm = Vm::new(KernelPlatform, Engine).unwrap_or_else(|error| fail(None, error.into()));
         let vm = if settings.reclaim == Reclaim::Never { vm } else { vm.with_reclaim() };
-        let vm = match settings.fault_around {
-            FaultAround::Never => vm,
-            FaultAround::Marked => {
-                vm.with_fault_around(NEIGHBOURS * PAGE_BYTES).with_read_ahead(NEIGHBOURS)
-            }
-        };
         EXECUTOR.set(Self {
             vm,
             settings,

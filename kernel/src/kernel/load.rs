@@ -91,14 +91,6 @@ choices! {
         /// as wrong words.
         Unflushed = "unflushed",
     }
-
-    /// The pages that a fault in a file maps, if they are in memory.
-    FaultAround {
-        /// The page of the fault.
-        Never,
-        /// The neighbours also, marked as accessed.
-        Marked = "marked",
-    }
 }
 
 /// Address of the user code in every process, below the addresses that workloads use.
@@ -125,8 +117,6 @@ pub(crate) struct Settings {
     pub(crate) discards: DiscardMode,
     /// The page tables that CPUs load.
     pub(crate) replicas: Replicas,
-    /// The pages that a fault in a file maps.
-    pub(crate) fault_around: FaultAround,
     /// How other CPUs are notified.
     pub(crate) notify: Notify,
 }
@@ -170,7 +160,6 @@ impl Load {
             reclaim: Reclaim::Never,
             discards: DiscardMode::InPlace,
             replicas: Replicas::Never,
-            fault_around: FaultAround::Never,
             notify: Notify::ByDefault,
         },
         on_fault: OnFault::Fatal,
@@ -211,7 +200,6 @@ impl Load {
             "reclaim" => settings.reclaim = Reclaim::parse(value)?,
             "discards" => settings.discards = DiscardMode::parse(value)?,
             "replicas" => settings.replicas = Replicas::parse(value)?,
-            "fault_around" => settings.fault_around = FaultAround::parse(value)?,
             "notify" => settings.notify = Notify::parse(value)?,
             "rounds" => self.rounds = number(value)?,
             "refusals" => {

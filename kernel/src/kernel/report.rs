@@ -101,7 +101,6 @@ fn memory(executor: &Executor) -> String {
         ("flushes", stats.flushes + discards.flushes),
         ("flushes_for_races", stats.flushes_for_races),
         ("flushes_avoided", stats.flushes_avoided),
-        ("mapped_around", stats.mapped_around),
         ("collapsed", stats.collapsed),
         ("split", stats.split),
         ("migrated", stats.migrated),

@@ -267,8 +267,7 @@ impl Built {
     }
 
     /// Runs all fault injections, storms and workloads repeatedly, each time with another seed, and
-    /// each workload by turns with and without replicas, and with and without neighbours around
-    /// faults.
+    /// each workload by turns with and without replicas.
     ///
     /// A violation fails the boot, and so does a kernel that prints nothing for ten minutes, which
     /// is long enough for a host that is busy with something else.
@@ -276,7 +275,6 @@ impl Built {
         /// A round or storm takes about 50 ms with four CPUs that spin on two host cores.
         const ROUNDS: u64 = 100;
         const REPLICAS: [&str; 3] = ["if-worth", "always", "never"];
-        const FAULT_AROUND: [&str; 2] = ["never", "marked"];
         let start = Instant::now();
         let mut boots = 0;
         let mut is_time_up = || {
@@ -298,12 +296,9 @@ impl Built {
                     "aarch64" => "never",
                     _ => REPLICAS[(seed.wrapping_add(index) % 3) as usize],
                 };
-                let fault_around = FAULT_AROUND[(seed.wrapping_add(index) % 2) as usize];
                 with_workload(boot(), workload)
                     .args("--replicas")
                     .arg(replicas)
-                    .args("--fault-around")
-                    .arg(fault_around)
                     .arg("--seed")
                     .arg(seed.to_string())
                     .output_or_show()?;

@@ -72,15 +72,6 @@ fn tables() -> Vec<Table> {
             ),
         },
         Table {
-            name: "fault-around",
-            head: "| neighbours | pages read in | mapped around | interrupts | wrong words |\n",
-            rows: of_values(
-                ("reclaim", "--fault-around"),
-                (&["marked", "never"], &[]),
-                &["read_in", "mapped_around", INTERRUPTS, WRONG],
-            ),
-        },
-        Table {
             name: "moves",
             head: "| flushes of these pages | pages moved | interrupts | wrong words |\n",
             rows: of_values(

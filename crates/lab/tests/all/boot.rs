@@ -117,8 +117,6 @@ fn load_contains_options_and_workload() {
     let replicas = load(&["--workload", "migrate", "--cpus", "2", "--replicas", "if-worth"]);
     let expected = format!("{common}discards=in-place\nreplicas=if-worth\n\n");
     assert!(replicas.ends_with(&expected), "{replicas}");
-    let around = load(&["--workload", "reclaim", "--cpus", "2", "--fault-around", "marked"]);
-    assert!(around.ends_with("discards=in-place\nfault_around=marked\n\n"), "{around}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
         text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)

@@ -30,7 +30,7 @@ pub(crate) use emulator::Architecture;
 use emulator::Emulator;
 use error::BootError;
 use load::Load;
-use options::{FaultAround, Replicas};
+use options::Replicas;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -85,9 +85,6 @@ impl Boot {
                         return Err(BootError::NoReplicas.into());
                     }
                     values.push(("replicas", self.replicas.name().to_owned()));
-                }
-                if self.fault_around != FaultAround::Never {
-                    values.push(("fault_around", self.fault_around.name().to_owned()));
                 }
                 let lines = run(self, &values, workload.bytes())?.lines;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)

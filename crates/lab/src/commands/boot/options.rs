@@ -77,24 +77,6 @@ impl Replicas {
     }
 }
 
-/// The pages that a fault in a file reads and maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FaultAround {
-    /// The page of the fault
-    Never,
-    /// Its neighbours also, marked as accessed
-    Marked,
-}
-
-impl FaultAround {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Marked => "marked",
-        }
-    }
-}
-
 /// How flushes notify other CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Notify {
@@ -150,10 +132,6 @@ pub(crate) struct Boot {
     #[arg(long, value_enum, value_name = "TABLES", default_value_t = Replicas::Never,
           requires = "workload")]
     pub(super) replicas: Replicas,
-    /// The pages that a fault in a file reads and maps for the workload
-    #[arg(long, value_enum, value_name = "PAGES", default_value_t = FaultAround::Never,
-          requires = "workload")]
-    pub(super) fault_around: FaultAround,
     /// How flushes notify other CPUs
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Notify::Default)]
     pub(super) notify: Notify,

@@ -48,7 +48,7 @@ use shootdown_vm::ErasedCoherence;
 use super::console::Line;
 use super::emulator::{Architecture, Emulator};
 use super::error::BootError;
-use super::options::{Boot, Discards, FaultAround, ReclaimFlushes, Replicas};
+use super::options::{Boot, Discards, ReclaimFlushes, Replicas};
 use crate::error::{Failure, SimulationError};
 use crate::machines::{Embedded, MachineFileError};
 use crate::recordings::{RecordingError, open, refused};
@@ -206,9 +206,8 @@ impl Comparison {
         let simulated = run(machine, settings, Rc::new(workload), like_booted)
             .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
-            // The simulated machine batches, maps one page for a fault, and has no faults.
+            // The simulated machine batches, and has no faults.
             let is_same = is_replicated_alike
-                && options.fault_around == FaultAround::Never
                 && (!is_short_of_memory(name) || options.reclaim == ReclaimFlushes::Batched)
                 && matches!(options.discards, Discards::InPlace | Discards::Immediate);
             let simulated = is_same.then_some(simulated);
