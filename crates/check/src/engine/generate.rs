@@ -6,8 +6,8 @@ use crate::hardware::{PAGES, SLOTS};
 
 /// The operations of short programs, each on one of two spaces and on pages of one table. Eleven
 /// kinds are left out. [`Op::Pin`] requires tags that most hardware does not have. Programs with
-/// [`Op::UnmapLarge`], [`Op::Shadow`], [`Op::FreeDiscarded`], [`Op::DeferAndReuse`], [`Op::TrimCpumask`],
-/// [`Op::FlushWalkers`], [`Op::Attach`], [`Op::Stop`], [`Op::StayInUser`] and
+/// [`Op::UnmapLarge`], [`Op::Shadow`], [`Op::FreeDiscarded`], [`Op::DeferAndReuse`],
+/// [`Op::TrimCpumask`], [`Op::FlushWalkers`], [`Op::Attach`], [`Op::Stop`], [`Op::StayInUser`] and
 /// [`Op::UnmapKernelTable`] have too many states to search in combination with every other
 /// operation.
 const ALPHABET: [Op; 18] = [

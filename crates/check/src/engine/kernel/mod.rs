@@ -4,6 +4,7 @@
 
 mod free_list;
 mod batches;
+mod devices;
 mod discards;
 mod secondary;
 mod tables;
@@ -426,35 +427,6 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         if self.pinned(|pin| pin.trim_cpumask(&self.spaces[space].space)) {
             with_machine(|machine| machine.reach(Sometimes::TrimmedCpumask));
         }
-    }
-
-    /// A device uses a space under a pinned tag.
-    fn pin(&self, space: usize) {
-        let KernelSpace { space: own, tables, .. } = &self.spaces[space];
-        let Some(tag) = self.pinned(|pin| pin.pin_tag(own)) else { return };
-        with_machine(|machine| {
-            if machine.attach_device(tables.root(), tag.0) {
-                machine.reach(Sometimes::PinnedForDevice);
-                machine.detach_device();
-            }
-        });
-        // SAFETY: the machine's device drops its translations when it is detached.
-        self.pinned(|pin| unsafe { pin.unpin_tag(own) });
-    }
-
-    /// A device with a TLB of its own uses a space.
-    fn attach(&self, space: usize) {
-        let KernelSpace { space: own, tables, .. } = &self.spaces[space];
-        self.engine.attach_device(own).expect("there is room for a device of each CPU");
-        with_machine(|machine| {
-            // No broadcast names this tag.
-            if machine.attach_device(tables.root(), u16::MAX) {
-                machine.reach(Sometimes::AttachedDevice);
-                machine.detach_device();
-            }
-        });
-        // SAFETY: as above.
-        unsafe { self.engine.detach_device(own) };
     }
 
     fn stop(&self) {

@@ -117,7 +117,7 @@ Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run
   trim-cpumask S, pin S                   trim the cpumask of a space; pin a space for a device
   attach S, stop                          a device uses a space; a hypervisor stops the CPU
   defer-and-reuse S.P                     unmap a read-only page, and flush at reuse
-  shadow S.P                              a guest's fault, in a table that is filled from the space's
+  shadow S.P                              a guest's fault, in a table filled from the space's
   stay-in-user                            be in user mode, without interrupts for the kernel
   retire S, reap                          retire a space; afterwards its CPU may only reap
 Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.
