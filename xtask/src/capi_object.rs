@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::command::{Command, Failure, cargo, unwritable};
-use crate::setup;
+use crate::command::{Command, Failure, unwritable};
+use crate::setup::{self, emulators};
 
 /// The library's features, if no others are named.
 pub(crate) const FEATURES: &str = "panic-handler,processor,checks,statistics";
@@ -28,9 +28,9 @@ pub(crate) fn build(features: &str) -> Result<PathBuf, Failure> {
     // One folder for each set of features: cargo writes the assembly only when it compiles.
     let folder = crate::output().join("capi-object").join(features.replace(',', "+"));
     let (assembly, direct) = (folder.join("shootdown.s"), folder.join("direct.s"));
-    cargo("rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features")
-        .args("--target")
-        .args(TARGET)
+    let words =
+        "rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features";
+    emulators::cargo_for_target(words, TARGET)?
         .arg("--features")
         .arg(features)
         .arg("--target-dir")

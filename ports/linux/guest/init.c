@@ -426,6 +426,8 @@ static void run_paging(void)
 	run_threads(cpus, write_or_page_out);
 }
 
+#include "polled.c"
+
 /* CPUs 1 to 3 are unplugged and plugged in again. */
 static void run_hotplug(void)
 {
@@ -469,6 +471,12 @@ static const struct program {
 	{ "replace", run_replace, 100 },
 	{ "protect", run_protect, 30 },
 	{ "paging", run_paging, 20 },
+	{ "filters", run_filters, 50 },
+	{ "entries", run_entries, 0 },
+	{ "polled-filters", run_polled_filters, 0 },
+	{ "polled-modules", run_polled_modules, 0 },
+	{ "polled-nmis", run_polled_nmis, 0 },
+	{ "polled-seconds", run_polled_seconds, 0 },
 	{ "hotplug", run_hotplug, 1 },
 	{ "storm", run_storm, 0 },
 };

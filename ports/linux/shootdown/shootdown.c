@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * TLB coherence of user spaces by the shootdown engine, which is an object of its own. Flushes of
- * kernel pages are tlb.c's.
+ * kernel pages are in shootdown_kernel.c, those of the calling CPU alone in tlb.c.
  *
  * The engine calls the functions shootdown_os_...; all other functions are called by the edited
  * places of the kernel. Interrupts are masked around each call of the engine.
@@ -26,11 +26,8 @@
 #include <asm/shootdown.h>
 #include <asm/tlb.h>
 
-/* In quotes, because gcc defines a macro with the name `linux`. */
-#define SHOOTDOWN_TYPES "linux/types.h"
-#include <asm/shootdown_engine.h>
-
 #include "mm_internal.h"
+#include "shootdown_port.h"
 
 static_assert(sizeof_field(struct shootdown_mm, space) == sizeof(struct shootdown_space));
 static_assert(NR_CPUS <= SHOOTDOWN_CPUS_MAX);
@@ -43,14 +40,13 @@ static DEFINE_PER_CPU(struct llist_head, dead_mms);
 /* The ctx_id of the space for which CR4.PCE and the LDT were set last. It may have ended. */
 static DEFINE_PER_CPU(u64, set_up_for);
 
-/* Counters that the engine does not have. */
-struct shootdown_counts {
-	u64 requests, batches, tables_kept, walkers_flushed;
-};
-static DEFINE_PER_CPU(struct shootdown_counts, counts);
+DEFINE_PER_CPU(struct shootdown_counts, shootdown_counts);
 
-/* For a test of the tests: flushes reach this CPU alone. */
+/* For tests of the tests: flushes reach this CPU alone; a CPU that enters the kernel is silent. */
 static bool flush_here_only;
+bool shootdown_forgets_on_entry;
+
+bool shootdown_is_started;
 
 static struct shootdown_space *space_of(struct mm_struct *mm)
 {
@@ -62,7 +58,7 @@ static struct shootdown_space *space_of(struct mm_struct *mm)
  * traces. The pages of a request are those of the flush that this CPU is in.
  */
 
-static DEFINE_PER_CPU(unsigned long, requested_pages);
+DEFINE_PER_CPU(unsigned long, shootdown_requested_pages);
 
 struct tlb_work {
 	u64 pages, everything;
@@ -97,13 +93,6 @@ static void trace_tlb_work(struct tlb_work before, enum tlb_flush_reason reason)
 	}								\
 } while (0)
 
-static __always_inline void trace_request(unsigned long start, unsigned long end)
-{
-	if (trace_tlb_flush_enabled())
-		this_cpu_write(requested_pages, end == TLB_FLUSH_ALL ? TLB_FLUSH_ALL :
-				(end - start) >> PAGE_SHIFT);
-}
-
 /* What the engine calls. */
 
 /* The name by which tools recognise a flush. */
@@ -126,7 +115,7 @@ void shootdown_os_ring(const uint32_t *cpus, size_t count)
 	size_t i;
 
 	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH);
-	trace_tlb_flush(TLB_REMOTE_SEND_IPI, this_cpu_read(requested_pages));
+	trace_tlb_flush(TLB_REMOTE_SEND_IPI, this_cpu_read(shootdown_requested_pages));
 	if (trace_csd_queue_cpu_enabled())
 		for (i = 0; i < count; i++)
 			trace_csd_queue_cpu(cpus[i], _THIS_IP_, flush_tlb_func, NULL);
@@ -193,17 +182,15 @@ static void start_engine(void)
 		per_cpu(shootdown_os_percpu_number, cpu) = cpu;
 	}
 	shootdown_init(&config);
-	pr_info("TLB coherence of user spaces: shootdown\n");
+	pr_info("TLB coherence: shootdown\n");
 }
 
 /* On each CPU that starts, with interrupts masked. The first one is here before all others. */
 void initialize_tlbstate_and_flush(void)
 {
-	static bool is_started;
-
-	if (!is_started)
+	if (!shootdown_is_started)
 		start_engine();
-	is_started = true;
+	shootdown_is_started = true;
 	WARN_ON(this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm);
 	write_cr3(__sme_pa(init_mm.pgd));
 	/* No user space ran last: the mitigations apply to the first one. */
@@ -225,6 +212,7 @@ void shootdown_cpu_dies(void)
 void shootdown_cpu_stops(void)
 {
 	write_cr3(__sme_pa(init_mm.pgd));
+	shootdown_forget_nmi();
 }
 
 void shootdown_cpus_stopped(void)
@@ -390,7 +378,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 			flush_tlb_local();
 		return;
 	}
-	raw_cpu_inc(counts.requests);
+	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	trace_request(start, end);
 	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
@@ -435,7 +423,7 @@ void shootdown_walkers_flush(struct mm_struct *mm)
 	struct shootdown_pending pending;
 	unsigned long flags;
 
-	raw_cpu_inc(counts.walkers_flushed);
+	raw_cpu_inc(shootdown_counts.walkers_flushed);
 	local_irq_save(flags);
 	trace_request(0, TLB_FLUSH_ALL);
 	shootdown_flush_walkers(space_of(mm), &pending);
@@ -452,7 +440,7 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 
 	if (unlikely(flush_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
-	raw_cpu_inc(counts.requests);
+	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	trace_request(start, end);
 	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
@@ -472,7 +460,7 @@ void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *table
 	if (at.flush <= at.cleared) {
 		__tlb_remove_table_free(tables);
 	} else {
-		raw_cpu_add(counts.tables_kept, tables->nr);
+		raw_cpu_add(shootdown_counts.tables_kept, tables->nr);
 		tables->shootdown.mm = tlb->mm;
 		tables->shootdown.flush = at.flush;
 		spin_lock(&kept_lock);
@@ -581,7 +569,7 @@ void arch_tlbbatch_flush(struct arch_tlbflush_unmap_batch *arch)
 
 	if (!batch)
 		return;
-	raw_cpu_inc(counts.batches);
+	raw_cpu_inc(shootdown_counts.batches);
 	local_irq_save(flags);
 	trace_request(0, TLB_FLUSH_ALL);
 	shootdown_batch_send(&batch->engine, &sent);
@@ -607,10 +595,11 @@ static int counts_show(struct seq_file *file, void *unused)
 		for (i = 0; i < sizeof(more) / sizeof(u64); i++)
 			((u64 *)&engine)[i] += ((u64 *)&more)[i];
 		for (i = 0; i < sizeof(port) / sizeof(u64); i++)
-			((u64 *)&port)[i] += ((u64 *)per_cpu_ptr(&counts, cpu))[i];
+			((u64 *)&port)[i] += ((u64 *)per_cpu_ptr(&shootdown_counts, cpu))[i];
 	}
 #define SHOW(from, name) seq_printf(file, #name " %llu\n", (u64)from.name)
 	SHOW(port, requests);
+	SHOW(port, kernel_requests);
 	SHOW(port, batches);
 	SHOW(port, tables_kept);
 	SHOW(port, walkers_flushed);
@@ -618,6 +607,7 @@ static int counts_show(struct seq_file *file, void *unused)
 	SHOW(engine, rings_coalesced);
 	SHOW(engine, skipped_lazy);
 	SHOW(engine, skipped_elsewhere);
+	SHOW(engine, skipped_in_user);
 	SHOW(engine, answers);
 	SHOW(engine, flushes_full);
 	SHOW(engine, flushes_ranged);
@@ -637,6 +627,7 @@ static int __init create_files(void)
 
 	debugfs_create_file("counts", 0444, folder, NULL, &counts_fops);
 	debugfs_create_bool("flush_here_only", 0644, folder, &flush_here_only);
+	debugfs_create_bool("forget_on_entry", 0644, folder, &shootdown_forgets_on_entry);
 	return 0;
 }
 late_initcall(create_files);

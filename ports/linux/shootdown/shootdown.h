@@ -64,6 +64,15 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *tables);
 void shootdown_walkers_flush(struct mm_struct *mm);
 
+/*
+ * Flushes of kernel pages, beside Linux's own: every page; pages that a function names; a page
+ * whose page tables are freed next.
+ */
+void shootdown_flush_kernel_all(void);
+void shootdown_flush_kernel_pages(unsigned long (*page)(void *of, unsigned int i), void *of,
+				  unsigned int count);
+void shootdown_flush_kernel_tables(unsigned long address);
+
 /* Functions of the kernel that were static. */
 void cond_mitigation(struct task_struct *next);
 void __tlb_remove_table_free(struct mmu_table_batch *batch);

@@ -21,16 +21,19 @@ use crate::setup;
 const FOLDER: &str = "ports/linux";
 
 /// The engine's features: its own processor, Linux's variables of a CPU, and counters.
-const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics";
+const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics,isolation";
 
 /// What a build of Linux needs beside a C compiler.
 const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";
 
 /// The files that are added, and their places.
-const OURS: [(&str, &str); 3] = [
+const OURS: [(&str, &str); 6] = [
     ("crates/capi/include/shootdown.h", "arch/x86/include/asm/shootdown_engine.h"),
     ("ports/linux/shootdown/shootdown.h", "arch/x86/include/asm/shootdown.h"),
+    ("ports/linux/shootdown/shootdown_user.h", "arch/x86/include/asm/shootdown_user.h"),
+    ("ports/linux/shootdown/shootdown_port.h", "arch/x86/mm/shootdown_port.h"),
     ("ports/linux/shootdown/shootdown.c", "arch/x86/mm/shootdown.c"),
+    ("ports/linux/shootdown/shootdown_kernel.c", "arch/x86/mm/shootdown_kernel.c"),
 ];
 
 /// A line of progress for so many compiled files.
@@ -53,6 +56,8 @@ pub(super) struct Kernel {
     pub(super) image: PathBuf,
     /// The program with symbols.
     pub(super) symbols: PathBuf,
+    /// Linux's own test of `vmalloc`.
+    pub(super) module: PathBuf,
 }
 
 impl Kernel {
@@ -78,7 +83,12 @@ impl Kernel {
 pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
     let folder = folder()?;
     let kernel = |name: &str| folder.join(format!("{}.{name}", variant.name()));
-    let kernel = Kernel { variant, image: kernel("bzImage"), symbols: kernel("vmlinux") };
+    let kernel = Kernel {
+        variant,
+        image: kernel("bzImage"),
+        symbols: kernel("vmlinux"),
+        module: kernel("test_vmalloc.ko"),
+    };
     match variant {
         Variant::Stock => stock(&folder, &kernel)?,
         Variant::Shootdown => ours(&folder, &kernel)?,
@@ -114,7 +124,7 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     fs::write(&place, stamp).map_err(unwritable(&place))
 }
 
-/// Compiles the port's file and the file that it replaces most of, in the prepared tree.
+/// Compiles the port's files and those that it replaces most of, in the prepared tree.
 ///
 /// # Errors
 ///
@@ -125,7 +135,9 @@ pub(super) fn compile_port() -> Result<(), Failure> {
         return Err(Failure::missing("the cache has no tree of Linux", "cargo xtask port linux"));
     }
     prepare(&tree)?;
-    let files = "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/tlb.o mm/mmu_gather.o";
+    let files = "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/shootdown_kernel.o \
+                 arch/x86/mm/tlb.o arch/x86/mm/pat/set_memory.o kernel/entry/common.o \
+                 mm/mmu_gather.o";
     Command::new("make").args("-s -C").arg(&tree).args(files).output_or_show()
 }
 
@@ -254,7 +266,7 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let status = Command::new("nice")
         .arg("make")
         .arg(format!("-j{jobs}"))
-        .args("bzImage KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
+        .args("bzImage modules KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
         .args("KBUILD_BUILD_HOST=port KBUILD_BUILD_VERSION=1")
         .within(tree)
         .lines(|line| {
@@ -272,7 +284,12 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
             format!("install {PACKAGES}, or run `make bzImage` there"),
         ));
     }
-    for (from, to) in [("vmlinux", &kernel.symbols), ("arch/x86/boot/bzImage", &kernel.image)] {
+    let built = [
+        ("vmlinux", &kernel.symbols),
+        ("lib/test_vmalloc.ko", &kernel.module),
+        ("arch/x86/boot/bzImage", &kernel.image),
+    ];
+    for (from, to) in built {
         fs::copy(tree.join(from), to).map_err(unwritable(to))?;
     }
     Ok(())

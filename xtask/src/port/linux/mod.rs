@@ -1,6 +1,7 @@
 //! Linux with the engine instead of its own TLB shootdown, and Linux as published.
 
 mod guest;
+mod isolated;
 mod kernel;
 mod sanitized;
 mod table;
@@ -20,8 +21,9 @@ use crate::command::Failure;
 use crate::parallel;
 use crate::port::source::Arch;
 
-/// The golden file, with the rows of both kernels.
+/// The golden files, with the rows of both kernels: on all machines, and with an isolated CPU.
 const COUNTS: &str = "ports/linux/counts.csv";
+const ISOLATED_COUNTS: &str = "ports/linux/isolated.csv";
 
 /// The chapter of the book, and the machine of its first table.
 const BOOK: (&str, u32) = ("docs/linux.md", 4);
@@ -40,7 +42,7 @@ const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,10
 const WORDS: &str = "mitigations=off";
 
 /// The checks: what each finds is counted as wrong.
-const CHECKS: &str = "replace,400:protect,200:paging,50";
+const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20";
 
 /// The checks on Bochs, which is slow, with programs that switch between spaces.
 const CHECKS_ON_BOCHS: &str = "turns-processes,100:purge,20:exit,5:exec,3:replace,40:protect,20";
@@ -57,6 +59,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
             Ok(count @ 1..=64) => compare(&[count]),
             _ => usage(),
         },
+        ["--isolated"] => isolated(),
         ["--kernel-only"] => kernels_only(),
         ["--storm", seconds] => match seconds.parse() {
             Ok(seconds) => storm(seconds),
@@ -67,8 +70,8 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --kernel-only, or --storm \
-                  SECONDS";
+    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --kernel-only, \
+                  or --storm SECONDS";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
@@ -76,16 +79,17 @@ fn usage() -> Result<(), Failure> {
 fn compare(machines: &[u32]) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
     let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
-    let archive = guest::archive()?;
+    let [theirs, ours] = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
+    let archives = [theirs.as_path(), ours.as_path()];
     // The machines that take longest start first.
     let boots: Vec<_> = machines
         .iter()
         .rev()
-        .flat_map(|&cpus| kernels.iter().map(move |kernel| (cpus, kernel)))
+        .flat_map(|&cpus| kernels.iter().zip(archives).map(move |(kernel, it)| (cpus, kernel, it)))
         .collect();
-    let found = parallel::map(&boots, |&(cpus, kernel)| {
+    let found = parallel::map(&boots, |&(cpus, kernel, archive)| {
         let clock = Clock::Instructions;
-        let boot = Boot { kernel, archive: &archive, cpus, clock, words: WORDS, run: PROGRAMS };
+        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run: PROGRAMS };
         let (runs, output) = boot.rows()?;
         if cpus > 1 && output.contains("count tables_kept 0") {
             let cause = "no page table waited for an idle CPU, which may walk it";
@@ -103,12 +107,27 @@ fn compare(machines: &[u32]) -> Result<(), Failure> {
         println!("{cpus} CPUs:\n\n{}", table::of_machine(&rows, cpus));
     }
     println!("{}\n{}", table::of_machines(&rows), table::of_spreads(&rows));
-    check_contents(&kernels[1], &archive)?;
+    check_contents(&kernels[1], archives[1])?;
     if machines == CPUS {
         golden::check_file(COUNTS, &row::csv(&rows, table::COLUMNS))?;
         check_book(&rows)?;
+        compare_isolated(&kernels, archives)?;
     }
     Ok(())
+}
+
+/// Compares both kernels with an isolated CPU, and updates their golden file.
+fn isolated() -> Result<(), Failure> {
+    has_emulator(Arch::X86_64)?;
+    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
+    let [theirs, ours] = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
+    compare_isolated(&kernels, [&theirs, &ours])
+}
+
+fn compare_isolated(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<(), Failure> {
+    let rows = isolated::compare(kernels, archives)?;
+    golden::check_file(ISOLATED_COUNTS, &row::csv(&rows, isolated::COLUMNS))?;
+    check_isolated(&rows)
 }
 
 /// Runs the checks with a thread of the host for each CPU, without and with page-table isolation,
@@ -164,7 +183,8 @@ fn expect_none(place: &str, found: u64) -> Result<(), Failure> {
 /// All programs at the same time, on 4 and 8 CPUs, three of which come and go.
 fn storm(seconds: u32) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let (kernel, archive) = (kernel::build(Variant::Shootdown)?, guest::archive()?);
+    let kernel = kernel::build(Variant::Shootdown)?;
+    let archive = guest::archive(&kernel)?;
     for cpus in [4, 8] {
         let run = format!("storm,{seconds}");
         let clock = Clock::Host;
@@ -209,6 +229,11 @@ fn check_book(rows: &[Row]) -> Result<(), Failure> {
     golden::check_part(BOOK.0, "spreads", &table::of_spreads(rows))
 }
 
+fn check_isolated(rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "isolated", &isolated::of_counts(rows))?;
+    golden::check_part(BOOK.0, "entries", &isolated::of_entries(rows))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,7 +247,10 @@ mod tests {
     #[test]
     fn book_has_the_golden_counts() {
         let rows = row::of_csv(&read_tracked(COUNTS).expect("golden counts"), table::COLUMNS);
-        assert!(!rows.is_empty());
+        let isolated = read_tracked(ISOLATED_COUNTS).expect("golden counts");
+        let isolated = row::of_csv(&isolated, isolated::COLUMNS);
+        assert!(!rows.is_empty() && !isolated.is_empty());
         check_book(&rows).expect("the tables of the book");
+        check_isolated(&isolated).expect("those with an isolated CPU");
     }
 }
