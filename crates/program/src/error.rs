@@ -1,6 +1,6 @@
 //! The errors of operations.
 
-use shootdown_vm::{BadRange, FaultError, MapError, OutOfMemory, RangeError};
+use shootdown_vm::{BadRange, FaultError, MapError, OutOfMemory, RangeError, RemapError};
 use thiserror::Error;
 
 use crate::operation::{AreaId, LockId, OnFault};
@@ -19,6 +19,9 @@ pub enum StepError {
     /// The pages cannot be moved to another node.
     #[error("cannot move: {0}")]
     Move(#[from] BadRange),
+    /// The area cannot be moved, or change its size.
+    #[error("cannot move: {0}")]
+    Remap(#[from] RemapError),
     /// The pages cannot be changed.
     #[error(transparent)]
     Range(#[from] RangeError),
@@ -68,6 +71,7 @@ impl StepError {
                 self,
                 Self::UnknownArea(_)
                     | Self::Range(_)
+                    | Self::Remap(RemapError::BadRange | RemapError::NoArea)
                     | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
             )
     }

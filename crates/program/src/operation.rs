@@ -50,6 +50,15 @@ pub enum Mapping {
     SharedFile(FileId),
 }
 
+/// The cases in which an area gets another address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// If it cannot grow where it is (`MREMAP_MAYMOVE`).
+    IfNecessary,
+    /// Always (`MREMAP_FIXED`, to addresses that are free).
+    Always,
+}
+
 /// The kind of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -150,6 +159,25 @@ pub enum Operation {
         pages: Range<u64>,
         /// The node, from 0 on. The run fails if the machine lacks it.
         node: usize,
+    },
+    /// Makes the next access to each page a fault, as the scan of NUMA balancing does.
+    Hint {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages; at least 1.
+        pages: Range<u64>,
+    },
+    /// Changes the size of an area, and moves it to an address that the kernel chooses if it must
+    /// move (`mremap`). Its number stays.
+    Remap {
+        /// The area.
+        area: AreaId,
+        /// Size before, in pages; at least 1, all mapped.
+        from: u64,
+        /// Size afterwards, in pages; at least 1.
+        to: u64,
+        /// The cases in which the area moves.
+        moves: Moves,
     },
     /// Reads or writes one word of each page, in ascending order.
     Touch {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use shootdown_program::operation::{
-    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Operation, Permission,
+    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Moves, Operation, Permission,
     ProgramId, RawAddress, Start, Steps,
 };
 use shootdown_program::stream::{Encoded, Stream, StreamError, encode};
@@ -39,8 +39,9 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let filling = [Filling::OnDemand, Filling::AtOnce][a as usize % 2];
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
+    let moves = [Moves::IfNecessary, Moves::Always][d as usize % 2];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(27) {
+    let raw_address = match number.wrapping_sub(29) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -85,6 +86,8 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         24 => Operation::Offer { area, pages },
         25 => Operation::Collapse { area, pages },
         26 => Operation::Sync { area, pages },
+        27 => Operation::Remap { area, from: b, to: c, moves },
+        28 => Operation::Hint { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -95,8 +98,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..41_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 41"))
+    (0..43_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 43"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {

@@ -288,6 +288,10 @@ impl MemoryHost for SimKernel {
         process.data.areas.borrow_mut().insert(area, start);
     }
 
+    fn move_area(&self, process: &SimProcess, area: AreaId, start: u64) {
+        process.data.areas.borrow_mut().insert(area, start);
+    }
+
     fn area_start(&self, process: &SimProcess, area: AreaId) -> Option<u64> {
         process.data.areas.borrow().get(&area).copied()
     }

@@ -47,8 +47,8 @@ pub enum RemapError {
     /// A part of the source is not in an area.
     #[error("{}", RangeError::NoArea)]
     NoArea,
-    /// Another area is where the last area would grow.
-    #[error("there is no room to grow in place")]
+    /// Another area is where the last area would grow, or no gap is long enough.
+    #[error("there is no room for the areas")]
     NoRoom,
     /// No frame is left for the page tables at the new addresses, or for the table that a split of
     /// a large page needs.
@@ -68,6 +68,16 @@ pub enum FaultError {
     /// No frame is left for the page or for a table above it.
     #[error("{OutOfMemory}")]
     OutOfMemory,
+}
+
+impl From<MapError> for RemapError {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::BadRange => Self::BadRange,
+            MapError::NoRoom => Self::NoRoom,
+            MapError::OutOfMemory => Self::OutOfMemory,
+        }
+    }
 }
 
 // Not `#[from]`, because that would put the error into the variant.

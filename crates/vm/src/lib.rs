@@ -171,7 +171,7 @@ pub use format::loongarch64::LoongArch64;
 pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
 pub use format::{Bits, EMPTY, Format, Leaf, Marks};
-pub use ops::{Advice, Place};
+pub use ops::{Advice, Moves, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::Reclaimed;
 pub use space::{AddressSpace, Stats};

@@ -120,7 +120,9 @@ pub trait Platform: Clone {
     /// Counts one more user of a page.
     fn share(&self, page: Frame);
 
-    /// Number of users of a page.
+    /// Number of users of a page. Any number if the frame was freed since the caller read its
+    /// entry: a caller that has not claimed the entry exchanges it afterwards, which then fails, or
+    /// finds a page of this space again.
     fn user_count(&self, page: Frame) -> u64;
 
     /// Counts one user of a page less. The frame is free when no user is left.

@@ -175,6 +175,17 @@ impl MemoryHost for Executor {
         process.data.name(area, NamedArea { start, allowed, known });
     }
 
+    fn move_area(&self, process: &Process, area: AreaId, start: u64) {
+        // The area exists, because its addresses were looked up.
+        let _ = process.data.with_area(area, |area| {
+            if let Allowed::StoredFile { offset, .. } = &mut area.allowed {
+                let by = (start / PAGE_BYTES).wrapping_sub(area.start / PAGE_BYTES);
+                *offset = offset.wrapping_sub(by);
+            }
+            (area.start, area.known) = (start, KnownContents::unknown());
+        });
+    }
+
     fn area_start(&self, process: &Process, area: AreaId) -> Option<u64> {
         process.data.with_area(area, |area| area.start).ok()
     }

@@ -12,7 +12,7 @@ use shootdown_vm::{
 use super::change::{Change, Ended, FileKey, Shown};
 use super::process::Process;
 use crate::StepError;
-use crate::operation::{Access, AreaId, FileId, Folios, Mapping, OnFault, Permission};
+use crate::operation::{Access, AreaId, FileId, Folios, Mapping, Moves, OnFault, Permission};
 
 /// The number of faults after which an access is [stuck](StepError::Stuck). Between a fault and the
 /// next attempt of the access, reclaim may take the page or another CPU may claim it, but never
@@ -43,6 +43,9 @@ pub trait MemoryHost {
 
     /// Gives a number to the area that was mapped at `start`.
     fn name_area(&self, process: &ProcessOf<Self>, area: AreaId, start: u64, shown: Shown);
+
+    /// Records that the area with a number has moved to `start`.
+    fn move_area(&self, process: &ProcessOf<Self>, area: AreaId, start: u64);
 
     /// Returns the address of the area with a number.
     fn area_start(&self, process: &ProcessOf<Self>, area: AreaId) -> Option<u64>;
@@ -302,15 +305,31 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     }
 
     pub(super) fn remap(&self, from: Range<u64>, to: Range<u64>) -> Result<(), RemapError> {
-        let (old, new) = (pages(&from), pages(&to));
-        let change = if old.start != new.start {
-            Change::Move { from: old, to: new }
-        } else if old.end < new.end {
-            Change::Grow(old.end..new.end)
-        } else {
-            Change::Unmap(new.end..old.end)
-        };
+        let change = remapped(&from, &to);
         self.change(None, change, || self.space().remap(from, to), |_| false)
+    }
+
+    /// Changes the size of an area, and moves it if it must move.
+    pub(super) fn remap_area(
+        &self,
+        area: AreaId,
+        [from, to]: [u64; 2],
+        moves: Moves,
+    ) -> Result<(), StepError> {
+        let from = self.addresses(area, &(0..from))?;
+        let mut under_way = None;
+        let begin = |to: &Range<u64>| {
+            let change = remapped(&from, to);
+            under_way = Some(self.host.change_begins(self.process, None, change));
+        };
+        let length = to.saturating_mul(PAGE_BYTES);
+        let remapped = self.space().remap_anywhere(from.clone(), length, moves.into(), begin);
+        if let Some(change) = under_way {
+            let ended = if remapped.is_ok() { Ended::Done } else { Ended::Failed };
+            self.host.change_ends(change, ended);
+        }
+        self.host.move_area(self.process, area, remapped?);
+        Ok(())
     }
 
     /// Reclaims pages of files, without a change of contents.
@@ -326,6 +345,12 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         permission: Permission,
     ) -> Result<(), StepError> {
         Ok(self.space().protect(range, permission.into())?)
+    }
+
+    /// Makes the next access to each page a fault.
+    pub(super) fn hint(&self, range: Range<u64>) -> Result<(), StepError> {
+        // The range is that of an area.
+        Ok(self.space().hint(range).map_err(RangeError::from)?)
     }
 
     /// Replaces small pages by large ones.
@@ -412,6 +437,27 @@ pub(super) const fn addresses(pages: &Range<u64>) -> Range<u64> {
 
 const fn pages(addresses: &Range<u64>) -> Range<u64> {
     addresses.start / PAGE_BYTES..addresses.end / PAGE_BYTES
+}
+
+/// Returns the change that moves, grows or shrinks the mappings of a range of addresses.
+fn remapped(from: &Range<u64>, to: &Range<u64>) -> Change {
+    let (from, to) = (pages(from), pages(to));
+    if from.start != to.start {
+        Change::Move { from, to }
+    } else if from.end < to.end {
+        Change::Grow(from.end..to.end)
+    } else {
+        Change::Unmap(to.end..from.end)
+    }
+}
+
+impl From<Moves> for vm::Moves {
+    fn from(moves: Moves) -> Self {
+        match moves {
+            Moves::IfNecessary => Self::IfNecessary,
+            Moves::Always => Self::Always,
+        }
+    }
 }
 
 impl From<Access> for vm::Access {

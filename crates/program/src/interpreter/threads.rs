@@ -294,6 +294,12 @@ impl<H: Host> Thread<'_, H> {
             Operation::MovePages { area, pages, node } => {
                 memory.system_call(|| memory.migrate(memory.addresses(area, &pages)?, node))
             }
+            Operation::Hint { area, pages } => {
+                memory.system_call(|| memory.hint(memory.addresses(area, &pages)?))
+            }
+            Operation::Remap { area, from, to, moves } => {
+                memory.system_call(|| memory.remap_area(area, [from, to], moves))
+            }
             Operation::Touch { area, pages, access } => memory.touch_area(area, &pages, access),
             Operation::Segfault { area, page } => memory.segfault(area, page),
             Operation::RawAddress(operation) => memory.perform_raw(operation),

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::operation::{
-    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Operation, Permission,
+    Access, AreaId, Entry, FileId, Filling, Folios, LockId, Mapping, Moves, Operation, Permission,
     ProgramId, RawAddress, Start,
 };
 use crate::varint::{Cursor, Malformed, put};
@@ -71,6 +71,8 @@ codes! {
         25 = Offer { area: a, pages: r }
         26 = Collapse { area: a, pages: r }
         27 = Sync { area: a, pages: r }
+        28 = Remap { area: a, from: n, to: t, moves: m }
+        29 = Hint { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }
@@ -91,6 +93,7 @@ codes! {
     Permission { 0 = None {} 1 = Read {} 2 = ReadWrite {} }
     Mapping { 0 = Anonymous {} 1 = PrivateFile { 0: f } 2 = SharedFile { 0: f } }
     Access { 0 = Read {} 1 = Write {} }
+    Moves { 0 = IfNecessary {} 1 = Always {} }
     Filling { 0 = OnDemand {} 1 = AtOnce {} }
     Folios { 0 = Small {} 1 = Large {} 2 = LargeTracked {} }
     Entry { 0 = Absent {} 1 = Refusing {} }

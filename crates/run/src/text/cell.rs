@@ -7,7 +7,7 @@ use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::StepError;
 use shootdown_sim::{FlushWaits, HotSpot, Machine, Time, TimeByCause};
-use shootdown_vm::{FaultError, RangeError};
+use shootdown_vm::{FaultError, RangeError, RemapError};
 use thiserror::Error;
 
 use super::error::{Position, TextError};
@@ -294,6 +294,7 @@ fn remedy(error: &StepError) -> &'static str {
     match error {
         StepError::OutOfMemory
         | StepError::Map(_)
+        | StepError::Remap(RemapError::NoRoom | RemapError::OutOfMemory)
         | StepError::Range(RangeError::OutOfMemory)
         | StepError::Fault(FaultError::OutOfMemory) => {
             "declare `memory SIZE`, which is 16GiB if missing; `memory SIZE reclaim` reclaims \

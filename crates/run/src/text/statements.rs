@@ -9,8 +9,8 @@ use super::expression::Expression;
 use super::lexer::{Token, Unit, tokens};
 use super::parser::{NameKind, Parsed, Parser, number_of};
 use super::syntax::{
-    Change, Code, Kind, Loop, Map, MemorySize, Parameter, Part, PipeKind, PipeSpec, Sharing, Step,
-    Thread,
+    Change, Code, Indexed, Kind, Loop, Map, MemorySize, Parameter, Part, PipeKind, PipeSpec,
+    Sharing, Step, Thread,
 };
 use crate::settings::Supply;
 
@@ -19,11 +19,11 @@ const DECLARATIONS: &str =
     "`thread`, `parameter`, `memory`, `nodes`, `pipe`, `socket` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 36] = [
-    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "sync", "move", "read",
-    "write", "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep", "compute",
-    "syscall", "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop", "time",
-    "count", "repeat", "for", "if", "choose", "let",
+const STATEMENTS: [&str; 38] = [
+    "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "sync", "move", "remap",
+    "hint", "read", "write", "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep",
+    "compute", "syscall", "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop",
+    "time", "count", "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -375,6 +375,16 @@ impl Parser<'_> {
                 self.expect("to", "write `move AREA to NODE`")?;
                 Kind::Change(Change::Move(self.expression("a node", NUMBER)?), part)
             }
+            "remap" => {
+                let area = self.used_area()?;
+                if self.is("[") {
+                    let cause = "`remap` takes a whole area";
+                    return Err(TextError::new(self.at(), cause, "leave out the pages"));
+                }
+                let size = (!self.is_at_end()).then(|| self.expression("a size", SIZE));
+                Kind::Remap(area, size.transpose()?)
+            }
+            "hint" => Kind::Change(Change::Hint, self.part()?),
             "segfault" => Kind::Change(Change::Segfault, self.part()?),
             "read" => Kind::Touch(Access::Read, self.part()?),
             "write" => Kind::Touch(Access::Write, self.part()?),
@@ -408,11 +418,21 @@ impl Parser<'_> {
         Some(permission)
     }
 
-    /// Parses an area, and the pages of it in square brackets.
-    fn part(&mut self) -> Parsed<Part> {
+    /// Parses the name of an area that a thread maps.
+    fn used_area(&mut self) -> Parsed<Indexed> {
         let at = self.at();
         let area = self.indexed("an area", |names| &mut names.areas)?;
         self.used.push(super::parser::Use { at, kind: NameKind::Area, name: area.name });
+        Ok(area)
+    }
+
+    fn is_at_end(&self) -> bool {
+        matches!(self.peek(), Token::Line | Token::End | Token::Sign("}"))
+    }
+
+    /// Parses an area, and the pages of it in square brackets.
+    fn part(&mut self) -> Parsed<Part> {
+        let area = self.used_area()?;
         if !self.accept("[") {
             return Ok(Part { area, pages: None });
         }
@@ -424,7 +444,7 @@ impl Parser<'_> {
 
     /// Parses the rest of a statement on threads or the measurement; `None` if it is another.
     fn thread_statement(&mut self, word: &str) -> Parsed<Option<Kind>> {
-        let is_end = matches!(self.peek(), Token::Line | Token::End | Token::Sign("}"));
+        let is_end = self.is_at_end();
         Ok(Some(match word {
             "spawn" => self.start(Operation::Spawn)?,
             "fork" => self.start(Operation::Fork)?,

@@ -96,6 +96,8 @@ pub(super) struct Step {
 pub(super) enum Kind {
     Map(Map),
     Change(Change, Part),
+    /// Moves an area, and gives it another size if there is one.
+    Remap(Indexed, Option<Expression>),
     Touch(Access, Part),
     /// Starts instances of a thread; one without a number.
     Start {
@@ -183,6 +185,8 @@ pub(super) enum Change {
     PageOut,
     /// Writes pages of a file out, and protects them.
     Sync,
+    /// Makes the next access to each page a fault.
+    Hint,
     /// Moves pages to a node.
     Move(Expression),
     /// Writes to a page that forbids writes.

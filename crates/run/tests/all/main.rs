@@ -21,6 +21,7 @@ mod process_starts;
 mod programs;
 mod replay;
 mod replay_times;
+mod statements;
 mod text;
 mod waits;
 mod x86_batched_unmap;

@@ -15,7 +15,7 @@ use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
 use shootdown_sim::{Machine, Time};
 
 /// Programs by number. The first one starts with the workload.
-struct Programs(RefCell<HashMap<u32, Vec<Operation>>>);
+pub(crate) struct Programs(pub(crate) RefCell<HashMap<u32, Vec<Operation>>>);
 
 impl Workload for Programs {
     fn name(&self) -> String {

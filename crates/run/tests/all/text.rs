@@ -4,22 +4,27 @@ use shootdown_designs::Design;
 use shootdown_run::text::{Cell, CellError, Grid, Position, Row, Text};
 use shootdown_sim::{Cause, Machine};
 
-fn machine(cpus: usize) -> Machine {
+pub(crate) fn machine(cpus: usize) -> Machine {
     let round = include_str!("../../../sim/tests/round.toml");
     Machine::from_toml(round).unwrap().with_cpus(cpus).unwrap()
 }
 
-fn text(source: &str) -> Text {
+pub(crate) fn text(source: &str) -> Text {
     Text::parse("test", source).unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 
-fn run(text: &Text, cpus: usize, design: Design, seed: u64) -> Result<Vec<Row>, CellError> {
+pub(crate) fn run(
+    text: &Text,
+    cpus: usize,
+    design: Design,
+    seed: u64,
+) -> Result<Vec<Row>, CellError> {
     let machine = machine(cpus);
     Cell { workload: text, machine: &machine, design, seed }.run()
 }
 
 /// Runs a text on two CPUs, and returns its rows.
-fn rows(source: &str) -> Vec<Row> {
+pub(crate) fn rows(source: &str) -> Vec<Row> {
     run(&text(source), 2, Design::SHOOTDOWN, 1).unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 

@@ -103,6 +103,10 @@ impl<S: System> AddressSpace<S> {
             }
             return Ok(());
         }
+        if leaf.protection.is_empty() {
+            self.end_hint(area, Slot { at, level }, entry, leaf);
+            return Ok(());
+        }
         if level > 0 && area.large_pages() == LargePages::Folios {
             // The write makes a private copy, or the file system tracks it. The retry maps a page
             // or the folio.

@@ -71,7 +71,7 @@ impl<S: System> AddressSpace<S> {
     }
 
     /// Finds a gap for which no CPU has an old translation.
-    fn find_room(
+    pub(super) fn find_room(
         &self,
         areas: &mut Areas<S::Platform>,
         length: u64,

@@ -10,6 +10,7 @@ mod fault_around;
 mod folio;
 mod fork;
 mod free_discarded;
+mod hint;
 pub(crate) mod large;
 mod map;
 mod protect;
@@ -21,3 +22,4 @@ pub(crate) mod zero_page;
 
 pub use advise::Advice;
 pub use map::Place;
+pub use remap::Moves;

@@ -34,6 +34,15 @@ use crate::space::{AddressSpace, LeafTableCache};
 use crate::system::{System, WriteGuard};
 use crate::table::Found;
 
+/// The cases in which areas get other addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moves {
+    /// If the areas cannot grow where they are. (Linux: `MREMAP_MAYMOVE`.)
+    IfNecessary,
+    /// Always. (Linux: `MREMAP_FIXED`, to a gap.)
+    Always,
+}
+
 impl<S: System> AddressSpace<S> {
     /// Moves the areas in `from` to the beginning of `to`, and removes existing mappings there. If
     /// both ranges begin at the same address, grows or shrinks in place.
@@ -53,17 +62,61 @@ impl<S: System> AddressSpace<S> {
         let areas = self.mappings.areas.write();
         areas.check(&from)?;
         areas.check(&to)?;
-        let is_in_place = from.start == to.start;
-        if !is_in_place && from.start < to.end && to.start < from.end {
+        if from.start != to.start && from.start < to.end && to.start < from.end {
             return Err(RemapError::BadRange);
         }
         if !areas.cover(&from) {
             return Err(RemapError::NoArea);
         }
-        if is_in_place {
-            self.resize(areas, &from, to.end)
+        self.remap_locked(areas, &from, &to)
+    }
+
+    /// Changes the length of the areas in `from` to `length` bytes, and returns their address
+    /// afterwards: the old one, or that of a gap. Calls `chosen` with the new range before
+    /// anything is changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`remap`](Self::remap). [`RemapError::NoRoom`] if no gap is long enough.
+    pub fn remap_anywhere(
+        &self,
+        from: Range<u64>,
+        length: u64,
+        moves: Moves,
+        chosen: impl FnOnce(&Range<u64>),
+    ) -> Result<u64, RemapError> {
+        self.vm.platform.work(Work::Areas, 1);
+        let mut areas = self.mappings.areas.write();
+        areas.check(&from)?;
+        if !areas.cover(&from) {
+            return Err(RemapError::NoArea);
+        }
+        let in_place = from.start..from.start.saturating_add(length);
+        let has_room = in_place.end <= from.end
+            || areas.check(&in_place).is_ok()
+                && areas.overlapping(&(from.end..in_place.end)).next().is_none();
+        let to = if moves == Moves::IfNecessary && has_room {
+            in_place
         } else {
-            self.move_areas(areas, &from, &to)
+            self.find_room(&mut areas, length)?
+        };
+        areas.check(&to)?;
+        chosen(&to);
+        self.remap_locked(areas, &from, &to)?;
+        Ok(to.start)
+    }
+
+    /// Moves or resizes areas to a range that was checked, under the caller's lock.
+    fn remap_locked(
+        &self,
+        areas: WriteGuard<'_, S>,
+        from: &Range<u64>,
+        to: &Range<u64>,
+    ) -> Result<(), RemapError> {
+        if from.start == to.start {
+            self.resize(areas, from, to.end)
+        } else {
+            self.move_areas(areas, from, to)
         }
     }
 

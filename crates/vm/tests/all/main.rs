@@ -7,6 +7,7 @@ mod execute_loss;
 mod extra_flushes;
 mod fault_around;
 mod flushes;
+mod hint;
 mod interleavings;
 mod large;
 mod memory;

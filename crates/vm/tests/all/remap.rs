@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::platform::*;
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, FaultError, File, Freed, PAGE_BYTES, Place, RemapError,
-    Sharing,
+    Access, AddressSpace, Advice, Backing, FaultError, File, Freed, Moves, PAGE_BYTES, Place,
+    RemapError, Sharing,
 };
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
@@ -101,6 +101,35 @@ fn move_replaces_existing_mapping() {
     let ranges: Vec<_> = host.take_flushes().into_iter().map(|change| change.range).collect();
     assert_eq!(ranges, [Some(pages(FAR + 1, 4)), Some(0..pages(0, 2).end)]);
     assert_eq!(areas_of(&space), [pages(FAR, 6)], "equal neighbours merge");
+    end(&host, &space);
+}
+
+#[test]
+fn remap_anywhere_moves_only_if_necessary() {
+    let host = Host::new(64, 2);
+    let space = space_with_pages(&host, 4, [1]);
+    map(&space, 6, 1);
+    let start = pages(0, 1).start;
+    let remap = |first, count, to_count, moves| {
+        let mut chosen = None;
+        let set = |to: &std::ops::Range<u64>| chosen = Some(to.clone());
+        let length = to_count * PAGE_BYTES;
+        let result = space.remap_anywhere(pages(first, count), length, moves, set);
+        assert_eq!(result.is_ok(), chosen.is_some(), "the place is known before the change");
+        result
+    };
+    assert_eq!(remap(0, 4, 6, Moves::IfNecessary), Ok(start), "there is room for two pages");
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(remap(0, 6, 8, Moves::IfNecessary), Ok(pages(7, 1).start), "a page is in the way");
+    assert_eq!(host.take_flushes().len(), 1, "the old pages");
+    assert_eq!((read(&space, 8), read(&space, 1)), (Ok(101), Err(FaultError::NoArea)));
+    assert_eq!(remap(7, 8, 2, Moves::Always), Ok(start), "the first gap");
+    assert_eq!(host.take_flushes().len(), 1);
+    assert_eq!((read(&space, 1), read(&space, 8)), (Ok(101), Err(FaultError::NoArea)));
+    assert_eq!(areas_of(&space), [pages(0, 2), pages(6, 1)]);
+    assert_eq!(remap(0, 4, 4, Moves::Always), Err(RemapError::NoArea));
+    assert_eq!(remap(0, 2, PAGES, Moves::IfNecessary), Err(RemapError::NoRoom));
+    assert_eq!(remap(0, 2, 0, Moves::Always), Err(RemapError::BadRange));
     end(&host, &space);
 }
 

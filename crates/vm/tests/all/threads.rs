@@ -33,6 +33,7 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
                 5 => drop(self.space.protect(range, READ_WRITE)),
                 6 => self.map(Place::Fixed(range)),
                 7 | 8 => self.map(Place::Anywhere { length: count * PAGE_BYTES }),
+                11 => drop(self.space.hint(range)),
                 10 if discards_in_place(LOCK) => {
                     free_old_discarded(self.space.vm());
                 }

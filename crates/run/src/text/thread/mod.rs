@@ -6,7 +6,9 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use shootdown_program::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, ProgramId};
+use shootdown_program::operation::{
+    Access, AreaId, FileId, LockId, Mapping, Moves, Operation, ProgramId,
+};
 use shootdown_sim::{Rng, Time};
 
 use super::error::{Position, TextError};
@@ -176,6 +178,7 @@ impl Running {
         match kind {
             Kind::Map(map) => self.map(map)?,
             Kind::Change(change, part) => self.change(change, part)?,
+            Kind::Remap(area, size) => self.remap(area, size.as_ref())?,
             Kind::Touch(access, part) => {
                 let (area, pages) = self.part(part)?;
                 self.touching = Some((area, pages, *access));
@@ -377,6 +380,35 @@ impl Running {
         Ok(())
     }
 
+    /// Moves an area, or changes its size and moves it if it must move.
+    fn remap(&mut self, of: &Indexed, size: Option<&Expression>) -> Result<(), TextError> {
+        let key = self.key(of)?;
+        let Named { area, pages: from, .. } = *self.area(key, of)?;
+        let to = size.map_or(Ok(from), |size| self.value(size))?;
+        if to == 0 {
+            return self.error("the area has no pages", "use at least 1 page, or `unmap` it");
+        }
+        let moves = if size.is_some() { Moves::IfNecessary } else { Moves::Always };
+        self.queue.push_back(Operation::Remap { area, from, to, moves });
+        if let Some(named) = self.areas.get_mut(&key) {
+            named.pages = to;
+        }
+        Ok(())
+    }
+
+    /// Returns the area of a name and an index, which are those of `of`.
+    fn area(&self, key: (usize, u64), of: &Indexed) -> Result<&Named, TextError> {
+        if let Some(named) = self.areas.get(&key) {
+            return Ok(named);
+        }
+        let name = &self.shared.code.names.areas[key.0];
+        let index = if of.index.is_some() { format!("({})", key.1) } else { String::new() };
+        self.error(
+            format!("this thread has no area `{name}{index}`"),
+            "map it in this thread, or in the thread that starts this one, before the start",
+        )
+    }
+
     /// Returns the pages that a part of an area is.
     fn part(&mut self, part: &Part) -> Result<(AreaId, Range<u64>), TextError> {
         let (named, pages) = self.named(part)?;
@@ -386,15 +418,7 @@ impl Running {
     /// Returns the area of a part, and the pages.
     fn named(&mut self, part: &Part) -> Result<(Named, Range<u64>), TextError> {
         let key = self.key(&part.area)?;
-        let Some(&named) = self.areas.get(&key) else {
-            let name = &self.shared.code.names.areas[key.0];
-            let index =
-                if part.area.index.is_some() { format!("({})", key.1) } else { String::new() };
-            return self.error(
-                format!("this thread has no area `{name}{index}`"),
-                "map it in this thread, or in the thread that starts this one, before the start",
-            );
-        };
+        let named = *self.area(key, &part.area)?;
         let pages = match &part.pages {
             None => 0..named.pages,
             Some((first, None)) => {
@@ -447,6 +471,7 @@ impl Running {
             }
             Change::PageOut => Operation::PageOut { area, pages },
             Change::Sync => Operation::Sync { area, pages },
+            Change::Hint => Operation::Hint { area, pages },
             Change::Move(node) => {
                 let node = self.value(node)? as usize;
                 let nodes = self.shared.sim.get().map_or(0, |sim| sim.node_count());

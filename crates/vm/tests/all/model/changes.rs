@@ -1,9 +1,11 @@
 //! Changes of areas in the model.
 
-use shootdown_vm::{Protection, RangeError, RemapError};
+use std::ops::Range;
+
+use shootdown_vm::{Moves, Protection, RangeError, RemapError};
 
 use super::{Fixture, Model};
-use crate::platform::READ;
+use crate::platform::{PAGES, READ};
 
 impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
     pub(super) fn write_back(&self, index: usize, first: u64, count: u64) {
@@ -11,6 +13,39 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
         let is_covered = (first..first + count).all(|page| model.contains_key(&page));
         let result = space.write_back(self.scale.pages(first, count));
         assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+    }
+}
+
+impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
+    /// Resizes a range that may have to move, to addresses that the memory manager chooses.
+    pub(super) fn resize(&mut self, index: usize, from: Range<u64>, to_count: u64, moves: Moves) {
+        let scale = self.scale;
+        let (space, model) = &mut self.spaces[index];
+        let (count, mut chosen) = (from.end - from.start, None);
+        let old = scale.pages(from.start, count);
+        let length = to_count * scale.bytes();
+        let result = space.remap_anywhere(old.clone(), length, moves, |to| {
+            chosen = Some(to.clone());
+        });
+        let grown = from.end..(from.start + to_count).max(from.end);
+        let fits = grown.end <= PAGES && !grown.clone().any(|page| model.contains_key(&page));
+        let is_free = |first| !(first..first + to_count).any(|page| model.contains_key(&page));
+        let is_covered = from.clone().all(|page| model.contains_key(&page));
+        match result {
+            Err(error @ RemapError::NoArea) => assert!(!is_covered, "{error}"),
+            Err(RemapError::NoRoom) => {
+                assert!(moves == Moves::Always || !fits);
+                assert!(!(0..=PAGES - to_count).any(is_free), "there is room");
+            }
+            Err(error) => panic!("{error}"),
+            Ok(start) => {
+                let to = scale.page(start);
+                assert_eq!(chosen, Some(scale.pages(to, to_count)));
+                let stays = moves == Moves::IfNecessary && fits;
+                assert!(if stays { to == from.start } else { is_free(to) });
+                assert_eq!(model_move(model, from.start, count, to, to_count), Ok(()));
+            }
+        }
     }
 }
 

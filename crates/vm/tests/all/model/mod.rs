@@ -157,6 +157,12 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
                 let result = space.remap(scale.pages(first, count), scale.pages(to, to_count));
                 assert_eq!(result, model_move(model, first, count, to, to_count));
             }
+            Step::Resize { first, count, to_count, moves } => {
+                self.resize(index, first..first + count, to_count, moves);
+            }
+            Step::Hint { first, count } => {
+                self.spaces[index].0.hint(scale.pages(first, count)).unwrap();
+            }
             Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
             Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
             Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),

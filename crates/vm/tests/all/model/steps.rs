@@ -1,7 +1,7 @@
 //! The steps of random programs.
 
 use proptest::prelude::*;
-use shootdown_vm::{Access, Protection};
+use shootdown_vm::{Access, Moves, Protection};
 
 use super::CPUS;
 use crate::platform::{NODES, PAGES, READ, READ_WRITE};
@@ -22,7 +22,9 @@ pub(crate) enum Step {
     Protect { first: u64, count: u64, protection: Protection },
     ProtectExisting { first: u64, count: u64, protection: Protection },
     Move { first: u64, count: u64, to: u64, to_count: u64 },
+    Resize { first: u64, count: u64, to_count: u64, moves: Moves },
     Discard { first: u64, count: u64 },
+    Hint { first: u64, count: u64 },
     Free { first: u64, count: u64 },
     Touch { page: u64, count: u64, cpu: usize, access: Access },
     Reclaim { node: usize, count: usize },
@@ -70,8 +72,10 @@ pub(crate) fn steps() -> impl Strategy<Value = (usize, Step)> {
             Step::ProtectExisting { first, count, protection }
         }),
         2 => moves(),
+        1 => resizes(),
         2 => range().prop_map(|(first, count)| Step::Discard { first, count }),
         1 => range().prop_map(|(first, count)| Step::Free { first, count }),
+        1 => range().prop_map(|(first, count)| Step::Hint { first, count }),
         12 => (range(), 0..CPUS, accesses).prop_map(|((page, count), cpu, access)| {
             Step::Touch { page, count, cpu, access }
         }),
@@ -102,6 +106,22 @@ pub(crate) fn large_steps() -> impl Strategy<Value = (usize, Step)> {
         3 => Just(Step::Collapse { first, count }),
     ];
     prop_oneof![2 => steps(), 1 => (0..4usize, step)]
+}
+
+/// Half of the new lengths are the old ones.
+fn resizes() -> impl Strategy<Value = Step> {
+    let moves = prop_oneof![Just(Moves::IfNecessary), Just(Moves::Always)];
+    (0..PAGES, 1..=8u64, 1..=12u64, any::<bool>(), moves).prop_map(
+        |(first, count, to_count, is_resized, moves)| {
+            let count = count.min(PAGES - first);
+            Step::Resize {
+                first,
+                count,
+                to_count: if is_resized { to_count } else { count },
+                moves,
+            }
+        },
+    )
 }
 
 /// Mostly moves a few pages, because all of them must be mapped. One move in three stays at its

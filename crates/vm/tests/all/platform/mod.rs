@@ -418,7 +418,8 @@ impl Platform for Host {
 
     fn user_count(&self, page: Frame) -> u64 {
         self.interruption_point();
-        self.state(page, PAGE).users.load(Acquire)
+        // Not as `state`: the frame may be free, or a table, by now.
+        self.0.frames[page.0 as usize].users.load(Acquire)
     }
 
     fn release(&self, page: Frame) {
