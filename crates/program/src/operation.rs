@@ -133,6 +133,14 @@ pub enum Operation {
         /// The pages; at least 1.
         pages: Range<u64>,
     },
+    /// Makes the first write to 2 MiB map a large page, where the area contains them whole
+    /// (`madvise(MADV_HUGEPAGE)`).
+    UseLargePages {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages; at least 1.
+        pages: Range<u64>,
+    },
     /// Writes pages of files out, if necessary, and reclaims them (`madvise(MADV_PAGEOUT)`). Other
     /// pages stay. The run fails if the memory manager does not record where pages are mapped.
     PageOut {
@@ -159,6 +167,15 @@ pub enum Operation {
         pages: Range<u64>,
         /// The node, from 0 on. The run fails if the machine lacks it.
         node: usize,
+    },
+    /// Removes the pages of a file behind its first ones, which are unmapped everywhere and hold
+    /// zeros from then on (`ftruncate`). Copies of private pages stay, and the file has no end. The
+    /// run fails if the memory manager does not record where pages are mapped.
+    Truncate {
+        /// The file.
+        file: FileId,
+        /// Number of pages that stay.
+        pages: u64,
     },
     /// Makes the next access to each page a fault, as the scan of NUMA balancing does.
     Hint {

@@ -41,7 +41,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let folios = [Folios::Small, Folios::Large, Folios::LargeTracked][b as usize % 3];
     let moves = [Moves::IfNecessary, Moves::Always][d as usize % 2];
     let node = d as usize;
-    let raw_address = match number.wrapping_sub(29) {
+    let raw_address = match number.wrapping_sub(31) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -88,6 +88,8 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         26 => Operation::Sync { area, pages },
         27 => Operation::Remap { area, from: b, to: c, moves },
         28 => Operation::Hint { area, pages },
+        29 => Operation::Truncate { file, pages: b },
+        30 => Operation::UseLargePages { area, pages },
         _ => return raw_address.map(Operation::RawAddress),
     })
 }
@@ -98,8 +100,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    (0..43_usize, prop::array::uniform4(number()))
-        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 43"))
+    (0..45_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 45"))
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
@@ -112,7 +114,7 @@ fn operations_are_complete() {
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
         .collect();
-    assert_eq!(kinds.len(), 41, "{kinds:?}");
+    assert_eq!(kinds.len(), 45, "{kinds:?}");
 }
 
 proptest! {
@@ -169,7 +171,7 @@ fn decode_all(bytes: &[u8]) -> Option<StreamError> {
 }
 
 fn sample() -> Programs {
-    let all = (0..31).map(|number| operation(number, [3, 300, 70_000, 1]).unwrap());
+    let all = (0..35).map(|number| operation(number, [3, 300, 70_000, 1]).unwrap());
     let starts = vec![Start { program: ProgramId(0), cpu: Some(2) }];
     let programs = BTreeMap::from([(0, all.collect()), (3, vec![Operation::Exec])]);
     Programs { starts, programs }
@@ -199,7 +201,7 @@ fn errors_name_the_damage() {
     let longer = [bytes.as_slice(), &[0]].concat();
     assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
     let mut unknown = bytes.clone();
-    *unknown.last_mut().unwrap() = 28;
+    *unknown.last_mut().unwrap() = 32;
     let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
     assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
@@ -214,7 +216,7 @@ fn errors_name_the_damage() {
 
 #[test]
 fn codes_do_not_change() {
-    for number in 0..41 {
+    for number in 0..45 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
@@ -225,8 +227,8 @@ fn codes_do_not_change() {
         let code = |index: usize| usize::from(bytes[steps_at + index]);
         match number {
             0..=6 => assert_eq!(code(0), number),
-            7..=26 => assert_eq!(code(0), number + 1),
-            _ => assert_eq!([code(0), code(1)], [7, number - 27]),
+            7..=30 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 31]),
         }
     }
 }

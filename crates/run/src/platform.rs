@@ -255,6 +255,10 @@ impl Platform for SimPlatform {
         self.traffic.borrow_mut().written_out += 1;
         self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
     }
+    fn truncate(&self, file: FileId, numbers: Range<u64>) {
+        let mut stored = self.stored.borrow_mut();
+        stored.retain(|&(of, number), _| of != file || !numbers.contains(&number));
+    }
     fn node_count(&self) -> usize {
         self.sim.node_count()
     }

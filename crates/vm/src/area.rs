@@ -104,7 +104,8 @@ pub struct Area<P: Platform> {
     pub sharing: Sharing,
     /// The source of the pages.
     pub backing: Backing<P>,
-    /// The pages that one entry may map, if the area is of a file.
+    /// The pages that one entry may map. In an anonymous area, `Large` makes the first write map a
+    /// large page.
     pub(crate) folios: Folios,
     /// `true` if a page of the area, which is private, may have been written. The first write may
     /// need a lock that others do not: see [`FaultLock::Area`](crate::FaultLock::Area).
@@ -168,6 +169,7 @@ impl<P: Platform> Area<P> {
     pub(crate) fn continues_in(&self, above: &Self) -> bool {
         self.range.end == above.range.start
             && self.protection == above.protection
+            && self.folios == above.folios
             && self.sharing == above.sharing
             && matches!((&self.backing, &above.backing), (Backing::Anonymous, Backing::Anonymous))
     }

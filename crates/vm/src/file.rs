@@ -204,6 +204,46 @@ impl<P: Platform> File<P> {
         is_unused
     }
 
+    /// Makes the device drop the data from page `first` on, and reads of it start again. Returns the
+    /// pages there that are in memory, and still have their contents.
+    pub(crate) fn begin_truncation(&self, first: u64) -> Vec<u64> {
+        let mut cache = self.cache.lock();
+        self.truncate_stored(first..u64::MAX);
+        cache.reading.range_mut(first..).for_each(|(_, reading)| reading.drops += 1);
+        cache.pages.range(first..).map(|(&number, _)| number).collect()
+    }
+
+    /// Returns the page, if it is in memory, and counts one more user. Otherwise makes the device
+    /// drop the page, which reclaim may have written out.
+    pub(crate) fn find_or_drop(&self, number: u64) -> Option<Frame> {
+        let cache = self.cache.lock();
+        let page = cache.pages.get(&number).copied();
+        match page {
+            Some(page) => self.platform.share(page),
+            None => self.truncate_stored(number..number + 1),
+        }
+        page
+    }
+
+    /// Removes a page, in memory and on the device, if `page` is still its frame and has this number
+    /// of users. The cache's count becomes the caller's.
+    pub(crate) fn remove_used(&self, number: u64, page: Frame, users: u64) -> bool {
+        let mut cache = self.cache.lock();
+        let is_there = cache.pages.get(&number) == Some(&page);
+        let is_removed = is_there && self.platform.user_count(page) == users;
+        if is_removed {
+            cache.remove(number);
+            self.truncate_stored(number..number + 1);
+        }
+        is_removed
+    }
+
+    fn truncate_stored(&self, numbers: Range<u64>) {
+        if let Some(id) = self.stored {
+            self.platform.truncate(id, numbers);
+        }
+    }
+
     /// Replaces a page by another frame, if only the cache and the caller, once each, are users of
     /// the page. Calls `copy` before the replacement, while no other CPU can reach either frame.
     /// Moves the cache's count from the old frame to the new one.

@@ -87,15 +87,18 @@ impl<'s, S: System> Gather<'s, S> {
     }
 
     /// Clears the entries for `range`, in which large pages are of one kind. A folio that reaches
-    /// beyond the range is [split](AddressSpace::split_folio). No other large page may reach beyond
-    /// it.
+    /// beyond the range is [split](AddressSpace::split_folio). Other large pages that do were split
+    /// before, and one that a fault has just mapped stays.
     pub(crate) fn clear(&mut self, range: &Range<u64>, large: LargePages) {
         let space = self.space;
         let (platform, tables) = (&space.vm.platform, &space.mappings.tables);
         for found in tables.entries(platform, range.clone()) {
             if found.reaches_beyond::<S::Format>(range) {
-                debug_assert_eq!(large, LargePages::Folios, "{found:x?} is not split");
-                space.split_folio(&found);
+                // A large page of the area's own was mapped by a fault since the call began. It is
+                // as empty as the call leaves it.
+                if large == LargePages::Folios {
+                    space.split_folio(&found);
+                }
                 continue;
             }
             let Slot { at, level } = found.slot;

@@ -80,8 +80,9 @@
 //! anonymous page that no [`Advice::Free`] was given for. Heap allocations, for areas and lists,
 //! must not fail.
 //!
-//! Large pages are of 2 MiB, anonymous and private. Only [`collapse`](AddressSpace::collapse) makes
-//! them: no fault maps one, no file has one, and no thread looks for pages to collapse. An
+//! Large pages are of 2 MiB, anonymous and private. [`collapse`](AddressSpace::collapse) makes them,
+//! and faults where [`use_large_pages`](AddressSpace::use_large_pages) was called. No thread looks
+//! for pages to collapse. An
 //! operation on all of a large page changes one entry and flushes one translation. An operation on
 //! a part splits the page first, and so do a fork, a move and a migration. Reclaim takes the small
 //! pages after a split. The same code could split pages of 1 GiB, but nothing makes them.

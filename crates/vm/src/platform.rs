@@ -218,6 +218,12 @@ pub trait Platform: Clone {
         let _ = (file, number, page);
     }
 
+    /// Makes pages of a stored file zeros, where it is stored. Must not sleep. The default
+    /// implementation does nothing, as for a file that is never written out.
+    fn truncate(&self, file: FileId, numbers: Range<u64>) {
+        let _ = (file, numbers);
+    }
+
     /// Number of nodes, each with memory of its own.
     fn node_count(&self) -> usize {
         1

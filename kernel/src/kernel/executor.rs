@@ -234,7 +234,8 @@ impl MemoryHost for Executor {
                 // The area exists, because its addresses were looked up.
                 let _ = data.with_area(area, |area| area.known.record_discard(&range));
             }
-            (_, Change::MapAnywhere { .. } | Change::Fork) => {}
+            // A stored file is never written, so its contents stay. Others cannot be truncated.
+            (_, Change::MapAnywhere { .. } | Change::Truncate { .. } | Change::Fork) => {}
             (_, Change::Move { .. }) => {
                 data.words.record_move();
                 data.forget_contents();

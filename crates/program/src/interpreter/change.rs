@@ -37,6 +37,13 @@ pub enum Change {
         /// The pages after.
         to: Range<u64>,
     },
+    /// The pages of a file are removed from page `first` on. This concerns all processes.
+    Truncate {
+        /// The file.
+        file: FileKey,
+        /// The first page that is removed.
+        first: u64,
+    },
     /// The process is copied.
     Fork,
 }

@@ -347,6 +347,18 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         Ok(self.space().protect(range, permission.into())?)
     }
 
+    /// Removes the pages of a file from page `first` on.
+    pub(super) fn truncate(&self, file: FileId, first: u64) -> Result<(), StepError> {
+        self.check_recorded()?;
+        let (file, opened) = self.host.file(Some(file));
+        let change = Change::Truncate { file, first };
+        let truncate = || {
+            self.host.vm().truncate(&opened, first);
+            Ok(())
+        };
+        self.change(None, change, truncate, |_: &StepError| false)
+    }
+
     /// Makes the next access to each page a fault.
     pub(super) fn hint(&self, range: Range<u64>) -> Result<(), StepError> {
         // The range is that of an area.
@@ -358,6 +370,12 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         // Without memory for a large page, the small ones stay.
         let _ = self.space().collapse(range);
         Ok(())
+    }
+
+    /// Makes first writes map large pages.
+    pub(super) fn use_large_pages(&self, range: Range<u64>) -> Result<(), StepError> {
+        // The range is that of an area.
+        Ok(self.space().use_large_pages(range).map_err(RangeError::from)?)
     }
 
     /// Writes out pages of files, without a change of contents.

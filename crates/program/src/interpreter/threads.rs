@@ -285,6 +285,9 @@ impl<H: Host> Thread<'_, H> {
             Operation::Collapse { area, pages } => {
                 memory.system_call(|| memory.collapse(memory.addresses(area, &pages)?))
             }
+            Operation::UseLargePages { area, pages } => {
+                memory.system_call(|| memory.use_large_pages(memory.addresses(area, &pages)?))
+            }
             Operation::PageOut { area, pages } => {
                 memory.system_call(|| memory.page_out(memory.addresses(area, &pages)?))
             }
@@ -293,6 +296,9 @@ impl<H: Host> Thread<'_, H> {
             }
             Operation::MovePages { area, pages, node } => {
                 memory.system_call(|| memory.migrate(memory.addresses(area, &pages)?, node))
+            }
+            Operation::Truncate { file, pages } => {
+                memory.system_call(|| memory.truncate(file, pages))
             }
             Operation::Hint { area, pages } => {
                 memory.system_call(|| memory.hint(memory.addresses(area, &pages)?))

@@ -73,6 +73,8 @@ codes! {
         27 = Sync { area: a, pages: r }
         28 = Remap { area: a, from: n, to: t, moves: m }
         29 = Hint { area: a, pages: r }
+        30 = Truncate { file: f, pages: n }
+        31 = UseLargePages { area: a, pages: r }
     }
     RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }

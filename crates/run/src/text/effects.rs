@@ -3,12 +3,13 @@
 
 use super::error::TextError;
 use super::parser::Parsed;
-use super::syntax::{Change, Code, Kind, Step, Thread};
+use super::syntax::{Change, Code, Kind, Map, Step, Thread};
 use crate::settings::Supply;
 
 /// Checks that the text has no statement or declaration that would do nothing.
 pub(super) fn check(code: &Code) -> Parsed<()> {
     check_memory(code)?;
+    check_files(code)?;
     check_pipes(code)?;
     code.threads.iter().try_for_each(|thread| check_joins(code, thread))
 }
@@ -21,6 +22,10 @@ fn check_memory(code: &Code) -> Parsed<()> {
         let (cause, remedy) = match &step.kind {
             Kind::Change(Change::PageOut | Change::Sync, _) if !is_managed => (
                 "pages can be written out only if memory is managed",
+                "add `memory SIZE reclaim` to the declarations",
+            ),
+            Kind::Truncate(..) if !is_managed => (
+                "files can be truncated only if memory is managed",
                 "add `memory SIZE reclaim` to the declarations",
             ),
             Kind::Change(Change::Move(_), _) if !is_managed || code.nodes.is_none() => (
@@ -39,6 +44,32 @@ fn check_memory(code: &Code) -> Parsed<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks that a thread maps each file that is truncated.
+fn check_files(code: &Code) -> Parsed<()> {
+    let steps = || code.threads.iter().flat_map(|thread| &thread.steps);
+    let is_mapped = |name| {
+        let maps = |step: &Step| match &step.kind {
+            Kind::Map(Map { file: Some((file, _)), .. }) => file.name == name,
+            _ => false,
+        };
+        steps().any(maps)
+    };
+    for step in steps() {
+        if let Kind::Truncate(file, _) = &step.kind
+            && !is_mapped(file.name)
+        {
+            let name = &code.names.files[file.name];
+            let remedy = format!("add `map AREA SIZE shared {name}`, or use the name of a file");
+            return Err(TextError::new(
+                step.at,
+                format!("no thread maps the file `{name}`"),
+                remedy,
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the text declares the buffer of each pipe.

@@ -19,11 +19,11 @@ const DECLARATIONS: &str =
     "`thread`, `parameter`, `memory`, `nodes`, `pipe`, `socket` or `survive_faults`";
 
 /// The statements of a thread.
-const STATEMENTS: [&str; 38] = [
+const STATEMENTS: [&str; 40] = [
     "map", "unmap", "protect", "discard", "offer", "collapse", "page_out", "sync", "move", "remap",
-    "hint", "read", "write", "segfault", "spawn", "fork", "join", "exec", "pin", "yield", "sleep",
-    "compute", "syscall", "lock", "unlock", "barrier", "block", "wake", "send", "receive", "stop",
-    "time", "count", "repeat", "for", "if", "choose", "let",
+    "hint", "huge", "truncate", "read", "write", "segfault", "spawn", "fork", "join", "exec",
+    "pin", "yield", "sleep", "compute", "syscall", "lock", "unlock", "barrier", "block", "wake",
+    "send", "receive", "stop", "time", "count", "repeat", "for", "if", "choose", "let",
 ];
 
 const SIZE: &[Unit] = &[Unit::Pages, Unit::Count];
@@ -384,6 +384,11 @@ impl Parser<'_> {
                 let size = (!self.is_at_end()).then(|| self.expression("a size", SIZE));
                 Kind::Remap(area, size.transpose()?)
             }
+            "truncate" => {
+                let file = self.indexed("a file", |names| &mut names.files)?;
+                Kind::Truncate(file, self.expression("a size", SIZE)?)
+            }
+            "huge" => Kind::Change(Change::Huge, self.part()?),
             "hint" => Kind::Change(Change::Hint, self.part()?),
             "segfault" => Kind::Change(Change::Segfault, self.part()?),
             "read" => Kind::Touch(Access::Read, self.part()?),

@@ -98,6 +98,8 @@ pub(super) enum Kind {
     Change(Change, Part),
     /// Moves an area, and gives it another size if there is one.
     Remap(Indexed, Option<Expression>),
+    /// Removes the pages of a file behind the first ones.
+    Truncate(Indexed, Expression),
     Touch(Access, Part),
     /// Starts instances of a thread; one without a number.
     Start {
@@ -181,6 +183,8 @@ pub(super) enum Change {
     Offer,
     /// Replaces small pages by large ones.
     Collapse,
+    /// Makes first writes map large pages.
+    Huge,
     /// Writes pages of a file out, and reclaims them.
     PageOut,
     /// Writes pages of a file out, and protects them.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use shootdown::Horizon;
 use shootdown_designs::{Design, Linux70};
 use shootdown_program::operation::{
-    Access, AreaId, Entry, Mapping, Moves, Operation, Permission, ProgramId, RawAddress,
+    Access, AreaId, Entry, FileId, Mapping, Moves, Operation, Permission, ProgramId, RawAddress,
 };
 use shootdown_run::text::{CellError, Text};
 use shootdown_run::{Limits, Memory, Outcome, Settings, Supply};
@@ -103,6 +103,13 @@ fn hinted_pages_without_flush_are_detected() {
     check_flush_is_needed(Mapping::Anonymous, &change, Cause::Protect);
 }
 
+#[test]
+fn truncated_file_without_flush_is_detected() {
+    let file = FileId(0);
+    let change = Operation::Truncate { file, pages: 0 };
+    check_flush_is_needed(Mapping::SharedFile(file), &change, Cause::Unmap);
+}
+
 /// Returns the flushes of an interval with 20 turns of `body`, under Linux's design.
 fn flushes_of_turns(before: &str, body: &str) -> u64 {
     let source = format!(
@@ -128,6 +135,25 @@ fn remap_moves_with_one_flush_each_time() {
 }
 
 #[test]
+fn truncate_flushes_each_mapping_once() {
+    let turns = |before: &str| flushes_of_turns(before, "truncate f 4\n write a");
+    assert_eq!(turns("map a 8 shared f\n write a"), 20);
+    assert_eq!(turns("map a 4 shared f\n write a"), 0, "no page is removed");
+    let two = "map a 8 shared f\n map b 8 shared f\n write a\n write b";
+    assert_eq!(flushes_of_turns(two, "truncate f 4\n write a\n write b"), 40);
+    let source = "memory 64MiB reclaim
+        thread main {
+            map a 8 shared f(1)
+            write a
+            fork child
+            join
+            time { truncate f(1) 4 }
+        }
+        thread child { write a\n sleep 1ms }";
+    assert_eq!(rows(source)[0].violations, 0);
+}
+
+#[test]
 fn hint_flushes_once_and_faults_again() {
     let turn = |rest: &str| flushes_of_turns("map a 8\n write a", &format!("hint a\n {rest}"));
     assert_eq!(turn("read a"), 20);
@@ -141,15 +167,33 @@ fn hint_flushes_once_and_faults_again() {
 }
 
 #[test]
+fn huge_area_splits_at_first_discard_of_a_part() {
+    // Four MiB contain a block whole, wherever they begin: page 600 is in it.
+    let large = "map a 4MiB\n huge a\n write a[600]";
+    assert_eq!(flushes_of_turns(large, "discard a[600]\n write a[600]"), 21, "one split");
+    let small = "map a 4MiB\n write a[600]";
+    assert_eq!(flushes_of_turns(small, "discard a[600]\n write a[600]"), 20);
+    let time = |huge: &str| {
+        let source = format!(
+            "thread main {{ map a 4MiB\n {huge}\n write a[600]\n time {{ write a[601..900] }} }}"
+        );
+        rows(&source)[0].time_ns
+    };
+    assert!(time("huge a") * 4 < time("syscall"), "the first write has mapped all pages");
+}
+
+#[test]
 fn statements_that_cannot_work_are_refused() {
     for (body, cause, remedy) in [
         ("map a 4\n remap a 0", "the area has no pages", "`unmap` it"),
         ("map a 4\n remap b 4", "no thread maps `b`", "add `map b SIZE`"),
+        ("map a 4 shared f\n truncate g 4", "no thread maps the file `g`", "shared g"),
+        ("map a 4 shared f\n huge a", "only anonymous pages", "without a file"),
         ("map a 4\n remap a[0..2] 4", "takes a whole area", "leave out"),
         ("map a 4\n unmap a[0]\n remap a 8", "part of the range is not mapped", "map the pages"),
         ("map a 4\n remap a 1GiB * 1000000", "there is no room", "declare `memory SIZE`"),
     ] {
-        let source = format!("thread main {{ {body} }}");
+        let source = format!("memory 64MiB reclaim\nthread main {{ {body} }}");
         let ran = |text| run(&text, 2, Design::SHOOTDOWN, 1);
         let error = match Text::parse("test", &source).map(ran) {
             Ok(Err(CellError::Text(error))) | Err(error) => error,
@@ -158,4 +202,8 @@ fn statements_that_cannot_work_are_refused() {
         assert!(error.cause.contains(cause), "{body}: {error}");
         assert!(error.remedy.contains(remedy), "{body}: {}", error.remedy);
     }
+    let source = "thread main { map a 4 shared f\n truncate f 4 }";
+    let error = Text::parse("test", source).unwrap_err();
+    assert!(error.cause.contains("only if memory is managed"), "{error}");
+    assert!(error.remedy.contains("memory SIZE reclaim"), "{}", error.remedy);
 }

@@ -25,7 +25,7 @@ pub struct Change {
 /// The operation that changed page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// `munmap`, or a new mapping in place of another.
+    /// `munmap`, a new mapping in place of another, or the truncation of a file.
     Unmap,
     /// `madvise`.
     Advise,
@@ -85,7 +85,11 @@ impl Change {
     /// Returns the change for one page that reclaim has unmapped.
     #[must_use]
     pub fn reclaimed(address: u64) -> Self {
-        let range = address..address + crate::PAGE_BYTES;
+        Self::reclaimed_range(address..address + crate::PAGE_BYTES)
+    }
+
+    /// Returns the change for pages that reclaim may have unmapped from a range.
+    pub(crate) fn reclaimed_range(range: Range<u64>) -> Self {
         Self { cause: Cause::Reclaim, ..Self::range(range, Freed::Pages) }
     }
 
@@ -99,6 +103,12 @@ impl Change {
     /// out. The addresses must be in order. `None` if there are none.
     pub(crate) fn write_back(pages: impl Iterator<Item = u64>) -> Option<Self> {
         Self::of_pages(pages, Cause::Reclaim)
+    }
+
+    /// Returns the change that removed pages of a mapping because its file was truncated. The
+    /// addresses must be in order. `None` if there are none.
+    pub(crate) fn truncated(pages: impl Iterator<Item = u64>) -> Option<Self> {
+        Self::of_pages(pages, Cause::Unmap)
     }
 
     fn of_pages(pages: impl Iterator<Item = u64>, cause: Cause) -> Option<Self> {

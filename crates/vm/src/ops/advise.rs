@@ -188,6 +188,10 @@ impl<S: System> AddressSpace<S> {
         let platform = &self.vm.platform;
         for Found { address, slot, entry } in self.mappings.tables.entries(platform, range.clone())
         {
+            if slot.level > 0 {
+                // A fault has just mapped it: the others were split.
+                continue;
+            }
             // The page of zeros is never dirty. A claimed page is skipped also: it is being
             // written, and then marked.
             let unmarked = change_leaf::<S::Format>(platform, slot, entry, |leaf| {

@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
-use crate::area::{Access, Area, LargePages, Protection, Sharing};
+use crate::area::{Access, Area, Folios, LargePages, Protection, Sharing};
 use crate::coherence::{Batching, Change, Refault};
 use crate::error::FaultError;
 use crate::file::File;
@@ -76,7 +76,9 @@ impl<S: System> AddressSpace<S> {
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
-        if self.map_folio(area, page, access)? {
+        if area.folios != Folios::Small
+            && (self.map_folio(area, page, access)? || self.map_large(area, page, access)?)
+        {
             return Ok(());
         }
         let Slot { at, level } = self.vm.make_entry(&self.mappings.tables, page)?;

@@ -69,7 +69,7 @@ impl<S: System> AddressSpace<S> {
         Ok(())
     }
 
-    /// Maps the folio that contains `page`. Returns `false` if there is none, if the access needs a
+    /// Maps the folio that contains `page`, in an area that uses folios. Returns `false` if there is none, if the access needs a
     /// page of its own, or if something is mapped there.
     pub(super) fn map_folio(
         &self,
@@ -78,8 +78,7 @@ impl<S: System> AddressSpace<S> {
         access: Access,
     ) -> Result<bool, OutOfMemory> {
         let start = page & !(LARGE_PAGE_BYTES - 1);
-        let may_be_mapped = area.folios != Folios::Small
-            && self.vm.rmap.is_none()
+        let may_be_mapped = self.vm.rmap.is_none()
             && S::Format::LEAF_LEVEL_MAX >= LEVEL
             && S::Format::span(LEVEL) == LARGE_PAGE_BYTES
             && area.range.start <= start

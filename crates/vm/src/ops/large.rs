@@ -1,6 +1,7 @@
 //! Large pages, and their split into 512 small pages that a table maps.
 //!
-//! A large page comes from [`collapse`](AddressSpace::collapse). It is anonymous and private, lies
+//! A large page comes from [`collapse`](AddressSpace::collapse), or from the first write where
+//! [`use_large_pages`](AddressSpace::use_large_pages) was called. It is anonymous and private, lies
 //! in one area, has the protection of that area, and is mapped in one space only. Each of its
 //! frames is an ordinary frame, with a count of one user, and a record of its mapping. So an
 //! operation on all of a large page treats it as one entry. An operation on a part splits it first,

@@ -7,6 +7,7 @@ mod discard;
 mod exit;
 mod fault;
 mod fault_around;
+mod fault_large;
 mod folio;
 mod fork;
 mod free_discarded;

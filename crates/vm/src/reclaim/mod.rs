@@ -25,6 +25,7 @@
 mod migrate;
 mod reuse;
 pub(crate) mod rmap;
+mod truncate;
 mod write_back;
 
 use alloc::sync::Weak;
@@ -438,7 +439,7 @@ impl<S: System> Vm<S> {
         }
         let file = file.upgrade();
         if let Some(file) = &file
-            && rmap.with(page, Page::take_dirty) == Some(true)
+            && rmap.with(page, Page::begin_writing) == Some(true)
         {
             file.write_out(number, page);
             reclaimed.written += 1;

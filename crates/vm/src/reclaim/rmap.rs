@@ -99,6 +99,8 @@ bitflags::bitflags! {
         const LISTED = 8;
         /// The contents are stored in a file, or can be written there.
         const STORED = 16;
+        /// Reclaim is writing the page out, and may have no count of it.
+        const WRITING = 32;
     }
 }
 
@@ -286,13 +288,14 @@ impl<S: System> Rmap<S> {
         self.shard(page).lock().remove(&page);
     }
 
-    /// Removes the record of a page that is not mapped, if `condition` returns `true`. Returns
-    /// `true` if the record was removed.
+    /// Removes the record of a page that is not mapped, and is not being written out any more, if
+    /// `condition` returns `true`. Returns `true` if the record was removed.
     pub(crate) fn forget_if(&self, page: Frame, condition: impl FnOnce(&Page<S>) -> bool) -> bool {
         let mut records = self.shard(page).lock();
-        let is_removed = records
-            .get(&page)
-            .is_some_and(|record| record.mappings.is_empty() && condition(record));
+        let is_removed = records.get_mut(&page).is_some_and(|record| {
+            record.state.remove(State::WRITING);
+            record.mappings.is_empty() && condition(record)
+        });
         if is_removed {
             records.remove(&page);
         }
@@ -390,6 +393,14 @@ impl<S: System> Page<S> {
     pub(crate) fn take_dirty(&mut self) -> bool {
         let is_dirty = self.state.contains(State::DIRTY);
         self.state.remove(State::DIRTY);
+        is_dirty
+    }
+
+    /// Does the same, and marks the page until [`forget_if`](Rmap::forget_if): nothing else may
+    /// free it meanwhile.
+    pub(crate) fn begin_writing(&mut self) -> bool {
+        let is_dirty = self.take_dirty();
+        self.state.set(State::WRITING, is_dirty);
         is_dirty
     }
 

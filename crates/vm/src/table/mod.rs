@@ -18,11 +18,11 @@
 //!     +-|---------------------------------------------------+  |
 //!       |  cleared by an operation on all of the large page    |
 //!       +------------------------------------------------------+
-//!             fault at a folio of a file
+//!             fault at a folio of a file, or first write
 //! ```
 //!
-//! So a large anonymous page is mapped only while the lock is held for writing, and a folio at any
-//! time that the entry is empty. A large leaf may be cleared while other CPUs hold the lock for
+//! A large anonymous page replaces small ones only while the lock is held for writing. A fault maps
+//! a folio, or a large page at its first write, at any time that the entry is empty. A large leaf may be cleared while other CPUs hold the lock for
 //! reading, and a table or a folio may be there a moment later.
 
 mod entries;
@@ -49,8 +49,8 @@ pub(crate) struct PageTables<F> {
     /// The same number when tables were last unhooked.
     count_at_unhook: AtomicU64,
     /// Number of large leaves: if it is 0, there is no need to look for them. Changed and read
-    /// under the areas' lock, which orders the accesses: a large page that must be split before an
-    /// operation is mapped with the lock held for writing.
+    /// under the areas' lock, which orders the accesses: a large page that is mapped while an
+    /// operation holds the lock for reading need not be split for it.
     large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
 }

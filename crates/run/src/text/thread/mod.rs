@@ -179,6 +179,12 @@ impl Running {
             Kind::Map(map) => self.map(map)?,
             Kind::Change(change, part) => self.change(change, part)?,
             Kind::Remap(area, size) => self.remap(area, size.as_ref())?,
+            Kind::Truncate(file, pages) => {
+                let (name, index) = self.key(file)?;
+                let file = FileId(self.shared.state.borrow_mut().file(name, index));
+                let pages = self.value(pages)?;
+                self.queue.push_back(Operation::Truncate { file, pages });
+            }
             Kind::Touch(access, part) => {
                 let (area, pages) = self.part(part)?;
                 self.touching = Some((area, pages, *access));
@@ -455,12 +461,16 @@ impl Running {
                 }
                 Operation::DiscardEach { area, pages, step }
             }
-            Change::Offer if backing == Backed::File => {
+            Change::Offer | Change::Huge if backing == Backed::File => {
                 let name = &self.shared.code.names.areas[part.area.name];
-                let cause =
-                    format!("`{name}` maps a file, and only anonymous pages can be offered");
-                return self.error(cause, "use `discard` or `page_out`");
+                let (done, remedy) = match change {
+                    Change::Offer => ("be offered", "use `discard` or `page_out`"),
+                    _ => ("become large at a write", "map it without a file"),
+                };
+                let cause = format!("`{name}` maps a file, and only anonymous pages can {done}");
+                return self.error(cause, remedy);
             }
+            Change::Huge => Operation::UseLargePages { area, pages },
             Change::Offer => Operation::Offer { area, pages },
             Change::Collapse => Operation::Collapse { area, pages },
             Change::Segfault => Operation::Segfault { area, page: pages.start },

@@ -2,6 +2,7 @@
 //! operations.
 
 mod collapse;
+mod first_write;
 pub(crate) mod fixture;
 mod folios;
 mod formats;

@@ -167,12 +167,22 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
             Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
             Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),
             Step::WriteBack { first, count } => self.write_back(index, first, count),
+            Step::Truncate { first } => {
+                let (vm, (file, object)) = (self.spaces[0].0.vm(), &self.file);
+                vm.truncate(file, first * scale.0);
+                if vm.has_reclaim() {
+                    object.borrow_mut().retain(|&page, _| page < first);
+                }
+            }
             Step::Reclaim { node, count } => {
                 self.spaces[0].0.vm().reclaim(node, count);
             }
             Step::Collapse { first, count } => {
                 let range = scale.pages(first, count);
                 self.collapsed += self.spaces[index].0.collapse(range).unwrap();
+            }
+            Step::UseLargePages { first, count } => {
+                self.spaces[index].0.use_large_pages(scale.pages(first, count)).unwrap();
             }
             Step::Migrate { first, count, node } => {
                 self.spaces[index].0.migrate(scale.pages(first, count), node).unwrap();

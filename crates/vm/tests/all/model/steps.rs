@@ -30,8 +30,10 @@ pub(crate) enum Step {
     Reclaim { node: usize, count: usize },
     PageOut { first: u64, count: u64 },
     WriteBack { first: u64, count: u64 },
+    Truncate { first: u64 },
     Migrate { first: u64, count: u64, node: usize },
     Collapse { first: u64, count: u64 },
+    UseLargePages { first: u64, count: u64 },
     Fork,
     Exit,
     FreeDiscarded,
@@ -84,6 +86,7 @@ pub(crate) fn steps() -> impl Strategy<Value = (usize, Step)> {
         2 => (0..NODES, 1..40usize).prop_map(|(node, count)| Step::Reclaim { node, count }),
         2 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
         2 => range().prop_map(|(first, count)| Step::WriteBack { first, count }),
+        1 => (0..PAGES).prop_map(|first| Step::Truncate { first }),
         2 => (range(), 0..NODES)
             .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
         1 => range().prop_map(|(first, count)| Step::Collapse { first, count }),
@@ -104,6 +107,7 @@ pub(crate) fn large_steps() -> impl Strategy<Value = (usize, Step)> {
             Step::Touch { page, count: PAGES - page, cpu, access }
         }),
         3 => Just(Step::Collapse { first, count }),
+        2 => Just(Step::UseLargePages { first, count }),
     ];
     prop_oneof![2 => steps(), 1 => (0..4usize, step)]
 }

@@ -404,6 +404,11 @@ impl Platform for Host {
         self.0.stored.lock().insert((file, number), word);
     }
 
+    fn truncate(&self, file: FileId, numbers: Range<u64>) {
+        let is_kept = |&(of, number): &(FileId, u64)| of != file || !numbers.contains(&number);
+        self.0.stored.lock().retain(|page, _| is_kept(page));
+    }
+
     fn request_record(&self, page: Frame) {
         assert_ne!(page, ZERO_PAGE, "no user of the page of zeros is counted");
         self.use_record(RecordUse::Request, page);

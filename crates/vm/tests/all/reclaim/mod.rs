@@ -5,6 +5,7 @@ mod interruptions;
 mod memory;
 mod migrate;
 mod reuse;
+mod truncate;
 
 use std::sync::Arc;
 use std::thread;

@@ -30,6 +30,8 @@
 //!   after the offer keeps the page.
 //! - A page of a shared file is one page, whatever happens to mappings of it. A write to it is
 //!   never lost, even if it goes through a mapping that is being removed.
+//! - The pages of a file that is truncated hold their words or zeros until the end of the change,
+//!   and then zeros, or words that were written during it.
 //! - A write to a private page of a file needs a copy of the file's page, made between the fault
 //!   and the write. Until the write, other threads may find the file's word of any time since the
 //!   fault began.
@@ -125,6 +127,9 @@ impl ContentsModel for Model {
 
     fn begin(&mut self, process: MemoryId, change: Change) -> UnderWay {
         let now = self.tick();
+        if let Change::Truncate { file, first } = change {
+            self.files.begin_truncation(file, first, now);
+        }
         UnderWay { process, change: self.processes[process.0].begin(change, now) }
     }
 
@@ -136,7 +141,7 @@ impl ContentsModel for Model {
             Ended::Done => {}
         }
         self.now += 1;
-        memory.end(under_way.change, self.now);
+        memory.end(&mut self.files, under_way.change, self.now);
     }
 
     fn end_fork(&mut self, under_way: UnderWay) -> MemoryId {

@@ -41,7 +41,7 @@ impl ProcessModel {
         self.changes.retain(|active| active.number != number);
     }
 
-    pub(super) fn end(&mut self, number: u64, now: Tick) {
+    pub(super) fn end(&mut self, files: &mut Files, number: u64, now: Tick) {
         let Some(ActiveChange { at, change, .. }) = self.remove(number) else { return };
         let layer = |range: &Range<u64>, shown| vec![Layer::new(range.clone(), shown, now)];
         let none = BTreeMap::new();
@@ -62,6 +62,7 @@ impl ProcessModel {
                 let layers = layers.into_iter().map(|layer| Layer { since: now, ..layer });
                 self.replace(&range, layers.collect(), none, at, now);
             }
+            Change::Truncate { file, first } => files.end_truncation(file, first, at, now),
             Change::MapAnywhere { .. } | Change::Fork => {}
         }
         self.tidy();
@@ -300,7 +301,7 @@ impl ProcessModel {
             | Change::Grow(range) => range.contains(&page),
             Change::Move { from, to } => from.contains(&page) || to.contains(&page),
             Change::MapAnywhere { .. } => may_be_nothing(),
-            Change::Fork => false,
+            Change::Truncate { .. } | Change::Fork => false,
         })
     }
 }
