@@ -18,6 +18,7 @@ const ALL: &[Design] = &[
     Design::RISCV_PER_PAGE,
     Design::LINUX_INVLPGB,
     Design::LINUX_7_0_PV,
+    Design::LINUX_LUF,
     Design::SHOOTDOWN_INTERRUPTS,
     Design::SHOOTDOWN_BROADCASTS,
     Design::SHOOTDOWN_EARLY_ANSWERS,

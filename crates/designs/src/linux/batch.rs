@@ -100,9 +100,17 @@ impl TlbFlushBatched {
 }
 
 /// Implements [`Batching`](shootdown_vm::Batching) for a design by its own `try_to_unmap` and
-/// `arch_tlbbatch_flush`.
+/// `arch_tlbbatch_flush`, or by methods that flush or defer a batch.
 macro_rules! unmap_batches {
     ($design:ty) => {
+        unmap_batches!($design {
+            fn flush_batch(&self, batch: UnmapBatch) {
+                self.arch_tlbbatch_flush(&batch);
+                batch.finish();
+            }
+        });
+    };
+    ($design:ty { $($flush:item)* }) => {
         impl Batching for $design {
             type Batch = UnmapBatch;
 
@@ -115,10 +123,7 @@ macro_rules! unmap_batches {
                 self.try_to_unmap(batch, mm, at);
             }
 
-            fn flush_batch(&self, batch: UnmapBatch) {
-                self.arch_tlbbatch_flush(&batch);
-                batch.finish();
-            }
+            $($flush)*
 
             fn is_batched(&self, mm: &Rc<Mm>) -> bool {
                 mm.tlb_flush_batched.is_batched()
@@ -157,6 +162,12 @@ impl UnmapBatch {
 
     pub(crate) fn contains(&self, cpu: usize) -> bool {
         self.cpumask.contains(&cpu)
+    }
+
+    /// Keeps only the CPUs for which `may_use` returns `true`.
+    pub(crate) fn retain(&mut self, mut may_use: impl FnMut(usize) -> bool) {
+        self.cpumask.retain(|&cpu| may_use(cpu));
+        self.flush_required = !self.cpumask.is_empty();
     }
 
     /// The CPUs that may use one of the pages, in order.

@@ -32,11 +32,13 @@ use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
 use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
+use luf::{Luf, LufBatch};
 use pv::StoppedFlush;
 use v6_12::MaskClearing;
 
 mod batch;
 pub mod invlpgb;
+pub mod luf;
 pub mod pv;
 pub mod v6_12;
 
@@ -63,6 +65,7 @@ pub struct Linux70 {
     lifetime: Box<dyn Lifetime>,
     /// Used if the machine has INVLPGB.
     global: Option<GlobalAsids>,
+    luf: Option<Luf>,
     broken: Option<LinuxRule>,
 }
 
@@ -144,6 +147,7 @@ impl Linux70 {
             stopped_flush: StoppedFlush::ByInterrupt,
             lifetime: Box::new(lifetime),
             global: None,
+            luf: None,
             broken: None,
             sim,
         }
@@ -385,7 +389,8 @@ impl Flush for Linux70 {
             MaskClearing::AtFlush => ExtraFlushes::TABLE_PER_DISCARD,
         };
         let policy = super::POLICY;
-        Policy { extra_flushes: policy.extra_flushes | recent, ..policy }
+        let extra_flushes = policy.extra_flushes | recent;
+        self.policy_with_luf(Policy { extra_flushes, ..policy })
     }
 
     fn space(&self, root: Root) -> Rc<Mm> {
@@ -409,9 +414,16 @@ impl Flush for Linux70 {
     }
 }
 
-unmap_batches!(Linux70);
+unmap_batches!(Linux70 {
+    fn flush_batch(&self, batch: UnmapBatch) {
+        self.flush_and_mark(&batch);
+        batch.finish();
+    }
 
-unused!(Linux70: Defer);
+    fn defer_batch(&self, batch: UnmapBatch) -> Option<LufBatch> {
+        self.wait_for_reuse(batch)
+    }
+});
 
 impl Lifetimes for Linux70 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

@@ -20,6 +20,7 @@ pub(crate) enum Design {
     /// The engine, with upper page tables for each CPU.
     Replicated,
     Linux70,
+    Luf,
     UnmapBatched,
     Linux412,
     Arm64,
@@ -30,10 +31,11 @@ pub(crate) enum Design {
 
 impl Design {
     /// The correct designs.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Ours,
         Self::Replicated,
         Self::Linux70,
+        Self::Luf,
         Self::UnmapBatched,
         Self::Linux412,
         Self::Arm64,
@@ -144,6 +146,7 @@ impl Case {
             Design::Ours => self.run_under(Engine::<1>::new),
             Design::Replicated => self.run_under(replicated),
             Design::Linux70 => self.run_under(Linux70::uncounted),
+            Design::Luf => self.run_under(Linux70::luf),
             Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
             Design::Arm64 => self.run_under(Arm64::skip),
