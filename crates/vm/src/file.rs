@@ -204,8 +204,8 @@ impl<P: Platform> File<P> {
         is_unused
     }
 
-    /// Makes the device drop the data from page `first` on, and reads of it start again. Returns the
-    /// pages there that are in memory, and still have their contents.
+    /// Makes the device drop the data from page `first` on, and reads of it start again. Returns
+    /// the pages there that are in memory, and still have their contents.
     pub(crate) fn begin_truncation(&self, first: u64) -> Vec<u64> {
         let mut cache = self.cache.lock();
         self.truncate_stored(first..u64::MAX);
@@ -225,8 +225,8 @@ impl<P: Platform> File<P> {
         page
     }
 
-    /// Removes a page, in memory and on the device, if `page` is still its frame and has this number
-    /// of users. The cache's count becomes the caller's.
+    /// Removes a page, in memory and on the device, if `page` is still its frame and has this
+    /// number of users. The cache's count becomes the caller's.
     pub(crate) fn remove_used(&self, number: u64, page: Frame, users: u64) -> bool {
         let mut cache = self.cache.lock();
         let is_there = cache.pages.get(&number) == Some(&page);

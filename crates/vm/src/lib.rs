@@ -80,12 +80,12 @@
 //! anonymous page that no [`Advice::Free`] was given for. Heap allocations, for areas and lists,
 //! must not fail.
 //!
-//! Large pages are of 2 MiB, anonymous and private. [`collapse`](AddressSpace::collapse) makes them,
-//! and faults where [`use_large_pages`](AddressSpace::use_large_pages) was called. No thread looks
-//! for pages to collapse. An
-//! operation on all of a large page changes one entry and flushes one translation. An operation on
-//! a part splits the page first, and so do a fork, a move and a migration. Reclaim takes the small
-//! pages after a split. The same code could split pages of 1 GiB, but nothing makes them.
+//! Large pages are of 2 MiB, anonymous and private. [`collapse`](AddressSpace::collapse) makes
+//! them, and so do faults where [`use_large_pages`](AddressSpace::use_large_pages) was called. No
+//! thread looks for pages to collapse. An operation on all of a large page changes one entry and
+//! flushes one translation. An operation on a part splits the page first, and so do a fork, a move
+//! and a migration. Reclaim takes the small pages after a split. The same code could split pages of
+//! 1 GiB, but nothing makes them.
 //!
 //! The formats are [x86-64's](X86_64), [`Aarch64`], [`LoongArch64`], [`Sv39`] and [`Sv48`]. For the
 //! last two only the bits are implemented: no machine here walks them, except the MMU of a test.

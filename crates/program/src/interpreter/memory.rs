@@ -158,6 +158,16 @@ impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
         Ok(result)
     }
 
+    /// Performs an operation in the kernel on pages of an area.
+    pub(super) fn at(
+        &self,
+        area: AreaId,
+        pages: &Range<u64>,
+        operation: impl FnOnce(Range<u64>) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        self.system_call(|| operation(self.addresses(area, pages)?))
+    }
+
     /// Performs an operation in the kernel that cannot fail.
     pub(super) fn in_kernel(&self, operation: impl FnOnce()) -> Result<(), StepError> {
         self.system_call(|| {
@@ -309,27 +319,39 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         self.change(None, change, || self.space().remap(from, to), |_| false)
     }
 
-    /// Changes the size of an area, and moves it if it must move.
+    /// Changes the size of an area from one number of pages to another, and moves it if it must
+    /// move.
     pub(super) fn remap_area(
         &self,
         area: AreaId,
-        [from, to]: [u64; 2],
+        size: Range<u64>,
         moves: Moves,
     ) -> Result<(), StepError> {
-        let from = self.addresses(area, &(0..from))?;
+        let length = size.end.saturating_mul(PAGE_BYTES);
+        self.at(area, &(0..size.start), |from| {
+            let start = self.remap_anywhere(&from, length, moves)?;
+            self.host.move_area(self.process, area, start);
+            Ok(())
+        })
+    }
+
+    fn remap_anywhere(
+        &self,
+        from: &Range<u64>,
+        length: u64,
+        moves: Moves,
+    ) -> Result<u64, RemapError> {
         let mut under_way = None;
         let begin = |to: &Range<u64>| {
-            let change = remapped(&from, to);
+            let change = remapped(from, to);
             under_way = Some(self.host.change_begins(self.process, None, change));
         };
-        let length = to.saturating_mul(PAGE_BYTES);
         let remapped = self.space().remap_anywhere(from.clone(), length, moves.into(), begin);
         if let Some(change) = under_way {
             let ended = if remapped.is_ok() { Ended::Done } else { Ended::Failed };
             self.host.change_ends(change, ended);
         }
-        self.host.move_area(self.process, area, remapped?);
-        Ok(())
+        remapped
     }
 
     /// Reclaims pages of files, without a change of contents.
@@ -351,12 +373,12 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     pub(super) fn truncate(&self, file: FileId, first: u64) -> Result<(), StepError> {
         self.check_recorded()?;
         let (file, opened) = self.host.file(Some(file));
-        let change = Change::Truncate { file, first };
-        let truncate = || {
+        self.in_kernel(|| {
+            let change = Change::Truncate { file, first };
+            let under_way = self.host.change_begins(self.process, None, change);
             self.host.vm().truncate(&opened, first);
-            Ok(())
-        };
-        self.change(None, change, truncate, |_: &StepError| false)
+            self.host.change_ends(under_way, Ended::Done);
+        })
     }
 
     /// Makes the next access to each page a fault.

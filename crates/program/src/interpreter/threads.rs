@@ -272,40 +272,28 @@ impl<H: Host> Thread<'_, H> {
             Operation::Unmap { area, pages } => memory
                 .system_call(|| Ok(memory.unmap(Some(area), memory.addresses(area, &pages)?)?)),
             Operation::Protect { area, pages, permission } => {
-                memory.system_call(|| memory.protect(memory.addresses(area, &pages)?, permission))
+                memory.at(area, &pages, |it| memory.protect(it, permission))
             }
             Operation::Discard { area, pages } => memory
                 .system_call(|| Ok(memory.discard(Some(area), memory.addresses(area, &pages)?)?)),
             Operation::DiscardEach { area, pages, step } => memory.system_call(|| {
                 Ok(memory.discard_each(area, memory.addresses(area, &pages)?, step)?)
             }),
-            Operation::Offer { area, pages } => {
-                memory.system_call(|| Ok(memory.offer(memory.addresses(area, &pages)?)?))
-            }
+            Operation::Offer { area, pages } => memory.at(area, &pages, |it| Ok(memory.offer(it)?)),
             Operation::Collapse { area, pages } => {
-                memory.system_call(|| memory.collapse(memory.addresses(area, &pages)?))
+                memory.at(area, &pages, |it| memory.collapse(it))
             }
             Operation::UseLargePages { area, pages } => {
-                memory.system_call(|| memory.use_large_pages(memory.addresses(area, &pages)?))
+                memory.at(area, &pages, |it| memory.use_large_pages(it))
             }
-            Operation::PageOut { area, pages } => {
-                memory.system_call(|| memory.page_out(memory.addresses(area, &pages)?))
-            }
-            Operation::Sync { area, pages } => {
-                memory.system_call(|| memory.sync(memory.addresses(area, &pages)?))
-            }
+            Operation::PageOut { area, pages } => memory.at(area, &pages, |it| memory.page_out(it)),
+            Operation::Sync { area, pages } => memory.at(area, &pages, |it| memory.sync(it)),
             Operation::MovePages { area, pages, node } => {
-                memory.system_call(|| memory.migrate(memory.addresses(area, &pages)?, node))
+                memory.at(area, &pages, |it| memory.migrate(it, node))
             }
-            Operation::Truncate { file, pages } => {
-                memory.system_call(|| memory.truncate(file, pages))
-            }
-            Operation::Hint { area, pages } => {
-                memory.system_call(|| memory.hint(memory.addresses(area, &pages)?))
-            }
-            Operation::Remap { area, from, to, moves } => {
-                memory.system_call(|| memory.remap_area(area, [from, to], moves))
-            }
+            Operation::Truncate { file, pages } => memory.truncate(file, pages),
+            Operation::Hint { area, pages } => memory.at(area, &pages, |it| memory.hint(it)),
+            Operation::Remap { area, from, to, moves } => memory.remap_area(area, from..to, moves),
             Operation::Touch { area, pages, access } => memory.touch_area(area, &pages, access),
             Operation::Segfault { area, page } => memory.segfault(area, page),
             Operation::RawAddress(operation) => memory.perform_raw(operation),

@@ -69,8 +69,8 @@ impl<S: System> AddressSpace<S> {
         Ok(())
     }
 
-    /// Maps the folio that contains `page`, in an area that uses folios. Returns `false` if there is none, if the access needs a
-    /// page of its own, or if something is mapped there.
+    /// Maps the folio that contains `page`, in an area that uses folios. Returns `false` if there
+    /// is none, if the access needs a page of its own, or if something is mapped there.
     pub(super) fn map_folio(
         &self,
         area: &Area<S::Platform>,

@@ -11,7 +11,7 @@
 //! 3. The entries are cleared, with one flush for each mapping of the file. A fork may have copied
 //!    an entry in the meantime, and a fault may be writing one, so this is repeated until the
 //!    record has no mapping.
-//! 4. The frames are released. (Linux unmaps before step 2, and again after it for the same faults.)
+//! 4. The frames are released. (Linux unmaps before step 2, and again after it, for such faults.)
 //!
 //! Copies of private pages stay, as when Linux punches a hole. (`ftruncate` also removes those.)
 

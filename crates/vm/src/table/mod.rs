@@ -22,8 +22,9 @@
 //! ```
 //!
 //! A large anonymous page replaces small ones only while the lock is held for writing. A fault maps
-//! a folio, or a large page at its first write, at any time that the entry is empty. A large leaf may be cleared while other CPUs hold the lock for
-//! reading, and a table or a folio may be there a moment later.
+//! a folio, or a large page at its first write, at any time that the entry is empty. A large leaf
+//! may be cleared while other CPUs hold the lock for reading, and a table or a large leaf may be
+//! there a moment later.
 
 mod entries;
 mod unhook;
@@ -49,8 +50,8 @@ pub(crate) struct PageTables<F> {
     /// The same number when tables were last unhooked.
     count_at_unhook: AtomicU64,
     /// Number of large leaves: if it is 0, there is no need to look for them. Changed and read
-    /// under the areas' lock, which orders the accesses: a large page that is mapped while an
-    /// operation holds the lock for reading need not be split for it.
+    /// under the areas' lock, which orders the accesses: an operation that holds the lock for
+    /// reading leaves alone a large page that a fault maps at the same time.
     large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
 }

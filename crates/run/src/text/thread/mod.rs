@@ -179,12 +179,7 @@ impl Running {
             Kind::Map(map) => self.map(map)?,
             Kind::Change(change, part) => self.change(change, part)?,
             Kind::Remap(area, size) => self.remap(area, size.as_ref())?,
-            Kind::Truncate(file, pages) => {
-                let (name, index) = self.key(file)?;
-                let file = FileId(self.shared.state.borrow_mut().file(name, index));
-                let pages = self.value(pages)?;
-                self.queue.push_back(Operation::Truncate { file, pages });
-            }
+            Kind::Truncate(file, pages) => self.truncate(file, pages)?,
             Kind::Touch(access, part) => {
                 let (area, pages) = self.part(part)?;
                 self.touching = Some((area, pages, *access));
@@ -399,6 +394,14 @@ impl Running {
         if let Some(named) = self.areas.get_mut(&key) {
             named.pages = to;
         }
+        Ok(())
+    }
+
+    fn truncate(&mut self, file: &Indexed, pages: &Expression) -> Result<(), TextError> {
+        let (name, index) = self.key(file)?;
+        let file = FileId(self.shared.state.borrow_mut().file(name, index));
+        let pages = self.value(pages)?;
+        self.queue.push_back(Operation::Truncate { file, pages });
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use shootdown_vm::{Moves, Protection, RangeError, RemapError};
 
+use super::steps::Step;
 use super::{Fixture, Model};
 use crate::platform::{PAGES, READ};
 
@@ -17,6 +18,30 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
 }
 
 impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
+    /// Performs the steps that are not in [`step`](Self::step).
+    pub(super) fn change(&mut self, index: usize, step: &Step) {
+        let (scale, space) = (self.scale, &self.spaces[index].0);
+        match *step {
+            Step::Resize { first, count, to_count, moves } => {
+                self.resize(index, first..first + count, to_count, moves);
+            }
+            Step::Hint { first, count } => space.hint(scale.pages(first, count)).unwrap(),
+            Step::UseLargePages { first, count } => {
+                space.use_large_pages(scale.pages(first, count)).unwrap();
+            }
+            Step::Truncate { first } => {
+                let (file, object) = &self.file;
+                space.vm().truncate(file, first * scale.0);
+                if space.vm().has_reclaim() {
+                    object.borrow_mut().retain(|&page, _| page < first);
+                }
+            }
+            // There are too many spaces, or only one.
+            Step::Fork | Step::Exit => {}
+            _ => unreachable!("{step:?} is performed elsewhere"),
+        }
+    }
+
     /// Resizes a range that may have to move, to addresses that the memory manager chooses.
     pub(super) fn resize(&mut self, index: usize, from: Range<u64>, to_count: u64, moves: Moves) {
         let scale = self.scale;

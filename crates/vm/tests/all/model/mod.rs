@@ -157,32 +157,16 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
                 let result = space.remap(scale.pages(first, count), scale.pages(to, to_count));
                 assert_eq!(result, model_move(model, first, count, to, to_count));
             }
-            Step::Resize { first, count, to_count, moves } => {
-                self.resize(index, first..first + count, to_count, moves);
-            }
-            Step::Hint { first, count } => {
-                self.spaces[index].0.hint(scale.pages(first, count)).unwrap();
-            }
             Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
             Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
             Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),
             Step::WriteBack { first, count } => self.write_back(index, first, count),
-            Step::Truncate { first } => {
-                let (vm, (file, object)) = (self.spaces[0].0.vm(), &self.file);
-                vm.truncate(file, first * scale.0);
-                if vm.has_reclaim() {
-                    object.borrow_mut().retain(|&page, _| page < first);
-                }
-            }
             Step::Reclaim { node, count } => {
                 self.spaces[0].0.vm().reclaim(node, count);
             }
             Step::Collapse { first, count } => {
                 let range = scale.pages(first, count);
                 self.collapsed += self.spaces[index].0.collapse(range).unwrap();
-            }
-            Step::UseLargePages { first, count } => {
-                self.spaces[index].0.use_large_pages(scale.pages(first, count)).unwrap();
             }
             Step::Migrate { first, count, node } => {
                 self.spaces[index].0.migrate(scale.pages(first, count), node).unwrap();
@@ -199,7 +183,7 @@ impl<const LOCK: u8, const WHEN: u8> Fixture<LOCK, WHEN> {
                 self.spaces.push((child, model));
             }
             Step::Exit if self.spaces.len() > 1 => self.spaces.swap_remove(index).0.exit(),
-            Step::Fork | Step::Exit => {}
+            _ => self.change(index, step),
         }
         self.check();
     }
