@@ -8,6 +8,7 @@ mod batch_storm;
 mod invlpgb;
 mod latr;
 mod lifetimes;
+mod luf;
 mod linux_7_0;
 mod names;
 mod preempted;

@@ -15,6 +15,12 @@ pub(crate) struct Batch<C: Coherence> {
     reclaimed: Vec<(FlushRecord, u64)>,
 }
 
+/// A batch that waits for the reuse of its frames.
+pub(crate) struct Waiting<C: Coherence> {
+    flush: C::Deferred,
+    reclaimed: Vec<(FlushRecord, u64)>,
+}
+
 impl<C: Coherence> Batch<C> {
     pub(crate) fn new() -> Self {
         Self { batch: C::Batch::default(), reclaimed: Vec::new() }
@@ -51,6 +57,26 @@ impl<C: Coherence> Rig<C> {
         let (records, frames): (Vec<_>, Vec<_>) = reclaimed.into_iter().unzip();
         self.sim.batch_began(&records);
         self.design.flush_batch(batch);
+        self.sim.flush_sent();
+        self.sim.batch_ended(records, began_at);
+        frames.into_iter().for_each(|frame| _ = self.sim.release(frame));
+    }
+
+    /// Lets a batch wait until its frames are needed, if the design does so.
+    pub(crate) fn defer_batch(&self, Batch { batch, reclaimed }: Batch<C>) -> Waiting<C> {
+        let records: Vec<_> = reclaimed.iter().map(|(record, _)| record.clone()).collect();
+        self.sim.batch_began(&records);
+        let flush = self.design.defer_batch(batch).expect("the design defers batches");
+        self.sim.flush_sent();
+        Waiting { flush, reclaimed }
+    }
+
+    /// Flushes a batch that waits, and frees its frames.
+    pub(crate) fn complete_batch(&self, Waiting { flush, reclaimed }: Waiting<C>) {
+        let began_at = self.sim.now();
+        let (records, frames): (Vec<_>, Vec<_>) = reclaimed.into_iter().unzip();
+        self.sim.batch_began(&records);
+        self.design.complete(flush);
         self.sim.flush_sent();
         self.sim.batch_ended(records, began_at);
         frames.into_iter().for_each(|frame| _ = self.sim.release(frame));
