@@ -56,6 +56,8 @@ cargo xtask port ostd --bochs
 cargo xtask port linux [--cpus COUNT]
                             build Linux 6.12 as published and with the engine, boot both on 1, 2, 4
                             and 8 CPUs, and compare their work: half an hour, minutes from then on
+cargo xtask port linux --isolated
+                            only compare with a CPU that the kernel shall not interrupt: minutes
 cargo xtask port linux --kernel-only
                             only build them, and print the files that boot
 cargo xtask port linux --storm SECONDS

@@ -173,8 +173,8 @@ impl<S: System> Vm<S> {
             space.in_flight.end(flush);
             return Step::Busy;
         };
-        let may_be_cached = !leaf.protection.is_empty()
-            || space.unflushed(&range, Some(&flush)).is_some();
+        let may_be_cached =
+            !leaf.protection.is_empty() || space.unflushed(&range, Some(&flush)).is_some();
         let sharers = space.sharers_of(platform, at.table);
         platform.unlock_table(at.table);
         platform.count_resident(space.tables.root_frame(), -1);
