@@ -429,7 +429,8 @@ mod tests {
         let verdict = campaign(Some(Rule::RingPresent), &[Profile::X86], 20);
         let CounterExample { programs, found, .. } =
             verdict.counter_example.expect("the rule is needed");
-        assert_eq!((programs.config.cpus, programs.len()), (2, 2), "{programs}");
+        // Two operations show it. A third may remain, without which the same choices do not.
+        assert!(programs.config.cpus == 2 && programs.len() <= 3, "{programs}");
         // The run is short: no step is left out or repeated.
         assert!(found.choices.len() < 60, "{}", found.choices.len());
     }
