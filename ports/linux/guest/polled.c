@@ -215,8 +215,8 @@ static void run_entries(void)
 
 /*
  * The fourth check: the kernel compiles filters anew, at the addresses of those before. A thread on
- * each other CPU polls in user mode meanwhile, then sends a packet through its filter, and finds how
- * much this one keeps.
+ * each other CPU polls in user mode until it is done, then sends a packet through its filter, and
+ * checks how much this one keeps.
  */
 
 static int filtered[CPUS_MAX][2];

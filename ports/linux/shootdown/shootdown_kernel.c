@@ -68,8 +68,8 @@ static __always_inline void drop_everything(void)
 
 /*
  * An NMI, or another exception that cannot be masked, may interrupt user mode or the two functions
- * above, and must not call the engine. It drops everything, says that it runs, and so holds up the
- * flushes that begin meanwhile.
+ * above, and must not call the engine. It drops everything, and says that it runs: flushes that
+ * begin while it runs wait for its end.
  */
 noinstr void shootdown_nmi_begins(void)
 {

@@ -396,8 +396,8 @@ impl<S: System> Page<S> {
         is_dirty
     }
 
-    /// Does the same, and marks the page until [`forget_if`](Rmap::forget_if): nothing else may
-    /// free it meanwhile.
+    /// Does the same, and marks the page until [`forget_if`](Rmap::forget_if): until then, nothing
+    /// else may free it.
     pub(crate) fn begin_writing(&mut self) -> bool {
         let is_dirty = self.take_dirty();
         self.state.set(State::WRITING, is_dirty);

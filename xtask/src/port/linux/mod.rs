@@ -6,7 +6,7 @@ mod kernel;
 mod sanitized;
 mod table;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use guest::Boot;
 use kernel::Kernel;
@@ -75,12 +75,18 @@ fn usage() -> Result<(), Failure> {
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
+/// Builds both kernels, stock first, and their archives.
+fn both() -> Result<([Kernel; 2], [PathBuf; 2]), Failure> {
+    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
+    let archives = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
+    Ok((kernels, archives))
+}
+
 /// Compares both kernels on these machines. Updates the golden file if they are all machines.
 fn compare(machines: &[u32]) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
-    let [theirs, ours] = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
-    let archives = [theirs.as_path(), ours.as_path()];
+    let (kernels, archives) = both()?;
+    let archives = [archives[0].as_path(), archives[1].as_path()];
     // The machines that take longest start first.
     let boots: Vec<_> = machines
         .iter()
@@ -119,9 +125,8 @@ fn compare(machines: &[u32]) -> Result<(), Failure> {
 /// Compares both kernels with an isolated CPU, and updates their golden file.
 fn isolated() -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
-    let [theirs, ours] = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
-    compare_isolated(&kernels, [&theirs, &ours])
+    let (kernels, archives) = both()?;
+    compare_isolated(&kernels, [&archives[0], &archives[1]])
 }
 
 fn compare_isolated(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<(), Failure> {
