@@ -33,7 +33,7 @@ def build() -> System:
         ("active_chosen", (CPU,), TIME),
         ("new_epoch", (CPU,), TIME), ("scanned", (CPU, CPU), BOOL), ("proposed_at", (TIME,), TIME),
         ("fs", (FLUSH,), CODE), ("fv", (FLUSH,), TIME), ("named", (FLUSH,), TIME), ("about", (FLUSH, CPU), CODE),
-        ("read_visit", (FLUSH, CPU), TIME),
+        ("read_visit", (FLUSH, CPU), TIME), ("uncounted", (FLUSH,), BOOL),
     ):
         m.field(name, args, result)
     word = lambda x, c, value: getattr(x, f"tag_{value}")(x.at(c))
@@ -162,6 +162,13 @@ def build() -> System:
 
     flush.fence_step(m, "flush: fence", "FlushFence", ("fs", CHANGED, ORDERED))
 
+    @m.step("flush that is not counted: fence", f=FLUSH)
+    def _(x, f):
+        x.require(x.fs(f) == CHANGED)
+        x.put(f, uncounted=True, fs=ORDERED)
+        if x.obeys("UncountedFence"):
+            flush.fence(x, f)
+
     @m.step("flush: load the space's ASID", f=FLUSH, t=TIME)
     def _(x, f, t):
         x.require(x.fs(f) == ORDERED)
@@ -178,7 +185,9 @@ def build() -> System:
     def _(x, f):
         x.require(x.fs(f) == NAMED, x.before.forall(lambda c: x.about(f, c) != UNREAD, CPU))
         x.set("tlb", ALL, to=lambda c: later(x.tlb(c), x.fv(f)), where=lambda c: x.name(c) == x.named(f))
-        x.set("cpu_tables", ALL, to=lambda c: later(x.cpu_tables(c), x.fv(f)), where=lambda c: x.name(c) == x.named(f))
+        # The tables were published before, for the walks of every CPU. Only a flush that no CPU can miss relies on that.
+        x.set("cpu_tables", ALL, to=lambda c: later(x.cpu_tables(c), x.fv(f)),
+            where=lambda c: Or(x.name(c) == x.named(f), x.uncounted(f)))
         x.set("fs", f, to=DONE)
 
     on_it = lambda s, c: And(s.pc(c) >= CHOSE)
@@ -282,6 +291,16 @@ def build() -> System:
     def _(s: State) -> Expr:
         return s.forall(lambda f, c: Implies(And(s.fs(f) == DONE, s.about(f, c) == COVERED, s.root(c),
             s.read_visit(f, c) == s.visit(c)), s.tlb(c) >= s.fv(f)), FLUSH, CPU)
+
+    @m.holds("after a broadcast that is not counted, what is older is under an ASID that the space has no more")
+    def _(s: State) -> Expr:
+        return s.forall(lambda f, c: Implies(And(s.fs(f) == DONE, s.uncounted(f)),
+            And(s.cpu_tables(c) >= s.fv(f), Or(s.name(c) == 0, s.name(c) < s.named(f), s.tlb(c) >= s.fv(f)))), FLUSH, CPU)
+
+    @m.holds("1: after a broadcast that is not counted, no CPU on the space has cached anything older", safety=True)
+    def _(s: State) -> Expr:
+        return s.forall(lambda f, c: Implies(And(s.fs(f) == DONE, s.uncounted(f), s.pc(c) == ON), s.tlb(c) >= s.fv(f)),
+            FLUSH, CPU)
 
     own = {"c": 0}
     seal = lambda d: ("allocate: seal the word of a CPU that has another ASID", {"d": d})

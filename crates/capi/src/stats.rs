@@ -57,7 +57,8 @@ pub struct CpuCounts {
 pub struct SpaceCounts {
     /// Flushes of the whole space.
     pub flushes_full: u64,
-    /// Ranges that were flushed. One flush may have several.
+    /// Ranges that were flushed. One flush may have several. Without the flushes of pages that were
+    /// broadcast to every CPU.
     pub flushes_ranged: u64,
     /// CPUs of the space's mask that a flush did not interrupt because they did not use the space.
     pub skipped_elsewhere: u64,

@@ -162,7 +162,9 @@ stats! {
         /// Trims of the cpumask.
         cpumask_trims,
         ; derived:
-        /// Ranges flushed. One flush may have several.
+        /// Ranges flushed. One flush may have several. Without the flushes that were broadcast to
+        /// every CPU and named pages: a word of the space that counts them would cost more than
+        /// the broadcast. See [`CpuStats::broadcasts_sent`].
         flushes_ranged,
     }
 }

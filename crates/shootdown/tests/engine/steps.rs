@@ -107,7 +107,9 @@ fn refused_broadcast_of_whole_space_rings_walkers() {
     let costs = NotifyCosts { interrupt_ns: 5000, ..NotifyCosts::default() };
     let system =
         System::new(Config { costs: Some(costs), refused: Some(Extent::whole()), ..CONFIG });
-    let _ = system.pin(0).flush(&system.space, PAGE).poll();
+    let mut unhooked = ExtentSet::new();
+    unhooked.add(PAGE.freeing_tables());
+    let _ = system.pin(0).flush_gathered(&system.space, &unhooked).poll();
     let mut pending = None;
     let steps = system.steps(|| pending = Some(system.pin(0).flush_walkers(&system.space)));
     assert_order(&steps, &[Step::Broadcast(Extent::whole()), Step::Ring]);

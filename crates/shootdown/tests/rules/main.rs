@@ -138,7 +138,7 @@ programs_against! {
     KeepPresent => trim_while_switching,
     KeepHazards => switch_away_after_trim,
     RecheckScan => trim_twice,
-    NewAsidFence => broadcast_while_asid_changes,
+    NewAsidFence | UncountedFence => broadcast_while_asid_changes,
     AsidAcquire => broadcast_while_another_allocates,
     ActiveTagRelease | ActiveTagAcquire => leave_reserved_asid,
     ListRelease | ListAcquire => allocate_beside_reserved,
@@ -225,8 +225,9 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
 /// rules make correct together.
-fn other_programs<const W: usize>() -> [(&'static str, Program); 50] {
+fn other_programs<const W: usize>() -> [(&'static str, Program); 51] {
     [
+        ("attach a device while broadcasting", attach_while_broadcasting::<W>),
         ("enter the kernel for a while", enter_kernel_for_a_while::<W>),
         ("reuse while switching away", reuse_while_switching_away::<W>),
         ("reuse after catching up", reuse_after_catch_up::<W>),
@@ -546,15 +547,6 @@ fn disconnection_needs_its_rules() {
         let (_, cause) = find_failure(&[("", program)], config)
             .unwrap_or_else(|| panic!("{rule:?} was not needed"));
         assert!(cause.starts_with("Causality"), "{rule:?}: {cause}");
-    }
-}
-
-#[test]
-fn pinning_needs_its_rules() {
-    for rule in [Rule::NewAsidFence, Rule::BroadcastForDevices] {
-        let config = Config { broken: Some(rule), ..Config::default() };
-        let found = find_failure(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
-        assert!(found.is_some(), "{rule:?}");
     }
 }
 

@@ -8,10 +8,11 @@
 use std::sync::Arc;
 
 use shootdown::soft::{Config, Touch};
-use shootdown::{Entries, Machine as _, Root, Space, Tagging};
+use shootdown::{Entries, Machine as _, Root, Rule, Space, Tagging};
 
 use crate::ends::retire;
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
+use crate::{Program, find_failure};
 
 /// Number of tags: enough for two CPUs, and few enough to run out soon.
 const FEW: usize = 4;
@@ -65,6 +66,23 @@ pub(crate) fn broadcast_while_asid_changes<const W: usize>(config: Config) {
         let _ = cpu.touch(0);
     });
     drop(spaces);
+}
+
+/// A device is attached to a space that CPU 1 uses, while CPU 0 flushes it by broadcast.
+pub(crate) fn attach_while_broadcasting<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    let attach_and_use = |system: &System<W>, _: &Cpu<'_, W>| {
+        system.engine.attach_device(&system.a).unwrap();
+        let _ = system.machine().touch_by_device(&system.a, 0);
+    };
+    let mut pending = system.race(attach_and_use, |cpu| system.unmap(cpu, 0));
+    let _ = system.cpu(0).pin();
+    if !pending.poll() {
+        system.cpu(1).interrupt_point();
+    }
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.machine().touch_by_device(&system.a, 0), Touch::Stale);
 }
 
 /// As [`broadcast_while_asid_changes`], and CPU 2 also switches to the space. CPU 2 has allocated
@@ -513,4 +531,25 @@ pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
         system.unmap(cpu, 0)
     });
     system.conclude(pending);
+}
+
+#[test]
+fn pinning_needs_its_rules() {
+    for rule in [Rule::NewAsidFence, Rule::BroadcastForDevices] {
+        let config = Config { broken: Some(rule), ..Config::default() };
+        let found = find_failure(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
+        assert!(found.is_some(), "{rule:?}");
+    }
+}
+
+/// A flush that is not counted can miss a new ASID, and a device.
+#[test]
+fn uncounted_flush_needs_its_fence() {
+    let programs: [Program; 2] =
+        [broadcast_while_asid_changes::<1>, attach_while_broadcasting::<1>];
+    for program in programs {
+        let config = Config { broken: Some(Rule::UncountedFence), ..Config::default() };
+        let (_, cause) = find_failure(&[("", program)], config).expect("the fence is needed");
+        assert!(cause.starts_with("assertion") || cause.starts_with("Causality"), "{cause}");
+    }
 }

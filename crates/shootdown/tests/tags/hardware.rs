@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent, Machine,
-    Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Refused, Root, Rule, Shootdown, Space, Tag,
-    TagSlot, Tagging,
+    Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Refused, Root, Rule, Shootdown, Space,
+    SpaceStats, Tag, TagSlot, Tagging,
 };
 
 /// Size and properties of the machine.
@@ -427,6 +427,10 @@ impl<const WORDS: usize> System<WORDS> {
 
     pub(crate) fn stats(&self, cpu: u32) -> CpuStats {
         self.engine.cpu(CpuId(cpu)).stats()
+    }
+
+    pub(crate) fn space_stats(&self, space: usize) -> SpaceStats {
+        self.spaces[space].stats(self.machine())
     }
 
     /// Sum of the statistics of all CPUs.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shootdown::{Extent, ExtentSet, Reach, Tagging};
+use shootdown::{Extent, ExtentSet, Reach, SpaceStats, Tagging};
 
 use crate::hardware::{HookPoint, Size, System};
 use crate::page;
@@ -95,6 +95,62 @@ fn returning_cpu_drops_stale_translations_once() {
     }
 }
 
+/// The number of flushes that were counted, and of those that were broadcast.
+fn counted_and_broadcast(system: &System<2>, flush: impl FnOnce()) -> (u64, u64) {
+    let counts = || {
+        let SpaceStats { flushes_full, flushes_ranged, .. } = system.space_stats(0);
+        (flushes_full + flushes_ranged, system.total_stats().broadcasts_sent)
+    };
+    let before = counts();
+    flush();
+    let after = counts();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// CPU 1 uses the space, so flushes of pages are broadcast. Those that reach every CPU are not
+/// counted. Without CPU 1, the first flush finds that out, and it and the next one are counted.
+#[test]
+fn pages_broadcast_to_every_cpu_are_not_counted() {
+    let everyone = Size { broadcast: Some(Reach::Everyone), ..Size::SMALL };
+    for reach in [Reach::Everyone, Reach::Targets, Reach::Domains] {
+        let system = System::<2>::new(Size { broadcast: Some(reach), ..everyone });
+        (0..2).for_each(|cpu| system.switch(cpu, 0));
+        let two = |extent| {
+            counted_and_broadcast(&system, || (0..2).for_each(|_| system.flush(0, 0, extent)))
+        };
+        let counted = if reach == Reach::Everyone { 0 } else { 2 };
+        assert_eq!(two(page()), (counted, 2), "{reach:?}");
+        assert_eq!(two(page().freeing_tables()), (2, 2), "{reach:?}");
+        assert_eq!(two(Extent::whole()), (2, 2), "{reach:?}");
+        assert_eq!(two(page()), (counted, 2), "{reach:?}");
+        system.pin(1).enter_lazy();
+        assert_eq!(two(page()), (2, 0), "{reach:?}");
+        system.switch(1, 0);
+        assert_eq!(two(page()), (counted.max(1), 2), "{reach:?}");
+        system.touch(1);
+    }
+}
+
+/// CPU 2 comes back under the ASID that it had, after a flush that was not counted, and under
+/// another one.
+#[test]
+fn cpu_away_during_uncounted_flush_is_clean() {
+    for rollovers in [false, true] {
+        let system = System::<2>::new(Size::SMALL);
+        for cpu in 0..3 {
+            system.switch(cpu, 0);
+            system.touch(cpu);
+        }
+        system.switch(2, 1);
+        assert_eq!(counted_and_broadcast(&system, || system.flush(0, 0, page())), (0, 1));
+        if rollovers {
+            (1..8).for_each(|space| system.switch(3, space));
+        }
+        system.switch(2, 0);
+        system.touch(2);
+    }
+}
+
 /// A CPU that broadcasts have reached does not catch up with them when it comes back.
 #[test]
 fn cpu_away_during_broadcasts_keeps_its_tag() {
@@ -122,7 +178,8 @@ fn gap_is_closed_after_64_flushes() {
         system.switch(2, 1);
         system.flush(0, 0, page());
         system.switch(1, 0);
-        (0..more).for_each(|_| system.flush(0, 0, page()));
+        // Flushes of pages would not be counted.
+        (0..more).for_each(|_| system.flush(0, 0, page().freeing_tables()));
         let before = system.stats(2).flushes_full;
         system.switch(2, 0);
         let is_clean = system.stats(2).flushes_full == before;

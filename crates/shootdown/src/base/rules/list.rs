@@ -29,7 +29,8 @@ rules! {
     FlushWalkersFence: Fence,
     /// A CPU that gives a space another ASID writes the ASID, and then fences before it does any of
     /// three things: write the epoch that lets other CPUs use the ASID; load the space's root; hand
-    /// the ASID to a device. Pairs with [`FlushFence`](Self::FlushFence) and
+    /// the ASID to a device. Pairs with [`FlushFence`](Self::FlushFence),
+    /// [`UncountedFence`](Self::UncountedFence) and
     /// [`FlushWalkersFence`](Self::FlushWalkersFence), after which a flush reads the ASID that it
     /// broadcasts.
     NewAsidFence: Fence,
@@ -37,6 +38,11 @@ rules! {
     /// with [`FlushFence`](Self::FlushFence). Without: a flush does not find the device, and the
     /// device caches the old entry.
     AttachFence: Fence,
+    /// A flush that is broadcast and not counted fences before it reads the ASID that it
+    /// broadcasts, and the devices of the space. Pairs with [`NewAsidFence`](Self::NewAsidFence)
+    /// and [`AttachFence`](Self::AttachFence). Without: the flush names the old ASID, and a CPU
+    /// caches the old entry under the new one.
+    UncountedFence: Fence,
     /// A device's last access comes before it is detached from the space. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire) of a flush that does not find the device, and frees the
     /// pages. Without: the device's last access hits a page that has been freed.

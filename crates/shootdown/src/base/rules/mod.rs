@@ -212,6 +212,9 @@
 //!   broadcast it                                 load the root under it; walk page tables
 //! ```
 //!
+//! A flush that is [not counted](crate::PinnedCpu::flush) leaves out the generation, and fences by
+//! [`UncountedFence`](Rule::UncountedFence).
+//!
 //! Either the flush names the new ASID, or the CPU walks page tables at least as new as the flush.
 //! So does a third CPU that finds the ASID confirmed ([`AsidAcquire`](Rule::AsidAcquire)). That two
 //! spaces never have one ASID follows from read-modify-writes (`tag/reserved.rs`).

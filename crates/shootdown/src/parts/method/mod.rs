@@ -34,6 +34,18 @@ pub(crate) struct NotifyPolicy {
     untried_ns: Cell<u32>,
     /// Number of operations that this CPU has issued and not completed.
     pub(crate) outstanding: Cell<u16>,
+    /// `true` if the last flush of this CPU that may have been broadcast to every CPU was. It
+    /// starts as `true`.
+    pub(crate) expects_broadcast: Cell<bool>,
+}
+
+/// The cheaper method for a flush, and what the choice depends on.
+struct Weighed {
+    chosen: NotifyMethod,
+    /// The part of the broadcast's cost that interrupts may save.
+    for_others_ns: u64,
+    /// The additional cost of interrupts.
+    price_ns: u64,
 }
 
 /// Weight of a newly measured delay in the moving average: an eighth.
@@ -72,12 +84,11 @@ impl NotifyPolicy {
             last: Cell::new(None),
             untried_ns: Cell::new(0),
             outstanding: Cell::new(0),
+            expects_broadcast: Cell::new(true),
         }
     }
 
-    /// Returns the cheaper method to notify `cpus` CPUs of `operations` operations, or occasionally
-    /// interrupts as a trial.
-    pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
+    fn weigh(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> Weighed {
         let interrupt =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
         let by_target = costs.broadcast_each_ns.saturating_mul(cpus);
@@ -87,27 +98,56 @@ impl NotifyPolicy {
             .saturating_add(costs.operation_ns.saturating_mul(operations - 1))
             .saturating_add(by_target)
             .saturating_add(queueing);
+        let answering = u64::from(self.answering_ns.get());
+        let chosen = self.cheaper(self.discounted(interrupt).saturating_add(answering), broadcast);
+        let price_ns = interrupt.saturating_add(answering).saturating_sub(broadcast);
+        Weighed { chosen, for_others_ns: by_target, price_ns }
+    }
+
+    /// Returns the cheaper method to notify `cpus` CPUs of `operations` operations, or occasionally
+    /// interrupts as a trial.
+    pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
         if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
             // Where a broadcast costs time for each CPU, interrupts may save most: try them first.
             self.untried_ns.set(u32::MAX);
         }
-        let answering = u64::from(self.answering_ns.get());
-        let chosen = self.cheaper(self.discounted(interrupt).saturating_add(answering), broadcast);
-        self.last.set(Some(chosen));
-        let decay = |cost_ns: &Cell<u32>| {
-            let known = cost_ns.get();
-            cost_ns.set(known - known.div_ceil(1 << DECAY_SHIFT));
-        };
-        if chosen == NotifyMethod::Interrupt {
-            decay(&self.queueing_ns);
-        } else {
-            decay(&self.answering_ns);
-            let price = interrupt.saturating_add(answering).saturating_sub(broadcast);
-            if self.is_trial_due(by_target, price) {
+        let weighed = self.weigh(costs, cpus, operations);
+        self.adopt(weighed.chosen);
+        if weighed.chosen == NotifyMethod::Broadcast {
+            let (untried_ns, is_due) = self.trial(&weighed);
+            self.untried_ns.set(untried_ns);
+            if is_due {
                 return NotifyMethod::Interrupt;
             }
         }
-        chosen
+        weighed.chosen
+    }
+
+    /// As [`choose`](Self::choose) if that would return the broadcast: returns `true`, and records
+    /// the choice. Otherwise returns `false`, and records nothing.
+    pub(crate) fn broadcasts(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> bool {
+        if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
+            return false;
+        }
+        let weighed = self.weigh(costs, cpus, operations);
+        let (untried_ns, is_due) = self.trial(&weighed);
+        let broadcasts = weighed.chosen == NotifyMethod::Broadcast && !is_due;
+        if broadcasts {
+            self.adopt(weighed.chosen);
+            self.untried_ns.set(untried_ns);
+        }
+        broadcasts
+    }
+
+    /// Makes `chosen` the last method, and forgets a part of the delays of the other one.
+    fn adopt(&self, chosen: NotifyMethod) {
+        self.last.set(Some(chosen));
+        let of_other = match chosen {
+            NotifyMethod::Interrupt => &self.queueing_ns,
+            NotifyMethod::Broadcast => &self.answering_ns,
+        };
+        let known = of_other.get();
+        of_other.set(known - known.div_ceil(1 << DECAY_SHIFT));
     }
 
     /// Returns `true` if broadcasts were the cheaper method for the last flush.
@@ -142,19 +182,17 @@ impl NotifyPolicy {
         }
     }
 
-    /// Returns `true` if a trial of interrupts is due.
-    ///
-    /// `for_others` is the part of the broadcast's cost that interrupts may save. `price` is the
-    /// additional cost of interrupts.
-    fn is_trial_due(&self, for_others: u64, price: u64) -> bool {
-        if for_others == 0 {
-            return false;
+    /// The cost that interrupts could have saved since the last trial, and whether a trial of them
+    /// is due instead of this broadcast.
+    fn trial(&self, weighed: &Weighed) -> (u32, bool) {
+        let untried = self.untried_ns.get();
+        if weighed.for_others_ns == 0 {
+            return (untried, false);
         }
-        let for_others = u32::try_from(for_others).unwrap_or(u32::MAX);
-        let untried = self.untried_ns.get().saturating_add(for_others);
-        let is_due = u64::from(untried >> TRIAL_SHIFT) > price;
-        self.untried_ns.set(if is_due { 0 } else { untried });
-        is_due
+        let for_others = u32::try_from(weighed.for_others_ns).unwrap_or(u32::MAX);
+        let untried = untried.saturating_add(for_others);
+        let is_due = u64::from(untried >> TRIAL_SHIFT) > weighed.price_ns;
+        (if is_due { 0 } else { untried }, is_due)
     }
 
     /// Records the number of rings that took an interrupt, and the number that did not.

@@ -10,7 +10,9 @@
 //!
 //! So a flush that finds no other CPU present does not broadcast: it invalidates on its own CPU.
 //! The generation marks the translations of all other CPUs as stale, and each of them catches up
-//! when it next runs the space. If other CPUs are present, the flush uses the cheaper method.
+//! when it next runs the space. If other CPUs are present, the flush uses the cheaper method. A
+//! broadcast of pages to every CPU leaves nothing to catch up with, and is not counted
+//! (`uncounted.rs`).
 //!
 //! A broadcast is complete when the CPU that *issued* it has waited for it. A [`Pending`] therefore
 //! records the issuer, and a wait on another CPU rings the issuer. Firmware completes a broadcast
@@ -21,6 +23,7 @@
 
 mod completion;
 mod domains;
+mod uncounted;
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -182,6 +185,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if !self.note_issued(if is_whole { 1 } else { count }, issued) {
             return if devices { Err(Refused) } else { Ok(NotifiedBy::Interrupts) };
         }
+        self.local().policy.expects_broadcast.set(reaches_all);
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
             if is_whole && reaches_all {

@@ -8,7 +8,8 @@
 //! 3. it scans these CPUs for those that must be notified;
 //! 4. it interrupts these, or notifies them with a broadcast.
 //!
-//! A flush that finds no other CPU in the mask ends after the second part. This is the fast path.
+//! A flush that finds no other CPU in the mask ends after the second part. This is the fast path. A
+//! flush that is broadcast to every CPU may leave out the first ([`super::broadcast`]).
 
 mod here;
 mod kernel;
@@ -60,9 +61,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let (walkers, began_ns) = (WalkerPolicy::of(extent), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         if !extent.is_empty() {
-            let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
-            if walkers == WalkerPolicy::Interrupt {
-                pending.horizon = Horizon::of(space.id(), flush, cleared);
+            if !self.try_uncounted(space, slice::from_ref(&extent), &mut pending) {
+                let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
+                if walkers == WalkerPolicy::Interrupt {
+                    pending.horizon = Horizon::of(space.id(), flush, cleared);
+                }
             }
             self.trace_space(began_ns, space, slice::from_ref(&extent), &mut pending);
         }
@@ -93,7 +96,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// As [`flush`](Self::flush), except where the operation freed page tables: CPUs that have the
     /// space loaded lazily are not interrupted. They may still walk those tables when the
     /// [`Pending`] is done. Its [`Horizon`] states up to which flush tables are free of walkers.
-    /// Put newer tables into [`Quarantine`](crate::Quarantine).
+    /// Put newer tables into [`Quarantine`](crate::Quarantine). If no table was freed, the horizon
+    /// may be [unknown](Horizon::UNKNOWN).
     ///
     /// # Panics
     ///
@@ -105,6 +109,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let mut pending = Pending::done(self.engine);
         match *extents.as_slice() {
             [] => {}
+            _ if self.try_uncounted(space, extents.as_slice(), &mut pending) => {}
             [extent] => {
                 let (flush, cleared) =
                     self.flush_extent(space, extent, WalkerPolicy::Defer, &mut pending);
@@ -294,7 +299,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Publishes this CPU's page-table writes. Call this before a flush is counted, and before
     /// anything is invalidated.
     #[inline]
-    fn publish_tables(&self) {
+    pub(crate) fn publish_tables(&self) {
         if !self.machine().breaks(Rule::PublishTables) {
             self.machine().publish();
         }
