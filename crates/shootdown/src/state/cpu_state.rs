@@ -87,7 +87,8 @@ pub(crate) struct Local<M: Machine> {
     /// The kernel's generation up to which this CPU's TLB is clean.
     pub(crate) kernel_generation: Cell<u64>,
     /// If tags are global, the epoch for which this CPU has emptied its TLB. If spaces are
-    /// [renamed](crate::Tagging::Renamed), the number of tags that this CPU has used.
+    /// [renamed](crate::Tagging::Renamed), the number of tags that this CPU has used. If tags are
+    /// per CPU, the slot that was [taken over](crate::state::tag::slots::LastTaken) last.
     pub(crate) tag_clock: Cell<u64>,
     /// The global tags that this CPU has taken for its next spaces.
     pub(crate) stock: Stock,

@@ -21,7 +21,7 @@ use crate::base::ids::Tag;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
-use slots::{TagSlot, find, least_recently_used, named_by};
+use slots::{LastTaken, TagSlot, find, least_recently_used, named_by, replaceable};
 
 /// The tag under which this CPU loads a space.
 #[derive(Clone, Copy, Debug)]
@@ -90,16 +90,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Choice { slot, generation: None }
     }
 
-    /// Gives a space without a tag the least recently used one of this CPU.
+    /// Gives a space without a tag one of this CPU's.
     fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
-        self.counters().tags_taken.add_unshared(1);
-        Choice { slot: self.take_over_slot(space), generation: None }
+        let (local, counters) = (self.local(), self.counters());
+        counters.tags_taken.add_unshared(1);
+        let last = LastTaken::from_bits(local.tag_clock.get());
+        let index = replaceable(self.tags(), last, counters.tags_taken.read());
+        if let Some(index) = index {
+            // The switch that this is a part of is counted later.
+            let at = counters.switches.read() + 1;
+            local.tag_clock.set(LastTaken { index, at }.to_bits());
+        }
+        Choice { slot: self.give_slot(index, space), generation: None }
     }
 
-    /// Assigns the least recently used slot to `space`, with the tag that belongs to the slot where
-    /// tags are per CPU.
-    fn take_over_slot(&self, space: &Space<M>) -> &'e TagSlot {
-        let (slot, tag) = least_recently_used(self.tags()).unwrap_or(self.spare_slot());
+    /// Assigns the least recently used slot to `space`.
+    fn take_over_oldest_slot(&self, space: &Space<M>) -> &'e TagSlot {
+        self.give_slot(least_recently_used(self.tags()), space)
+    }
+
+    /// Gives a slot to `space`, with the tag that belongs to the slot where tags are per CPU.
+    fn give_slot(&self, index: Option<usize>, space: &Space<M>) -> &'e TagSlot {
+        let own = index.and_then(|index| Some((self.tags().get(index)?, Tag(index as u16 + 1))));
+        let (slot, tag) = own.unwrap_or(self.spare_slot());
         slot.give_to(space.id(), tag);
         slot
     }

@@ -121,19 +121,57 @@ pub(crate) fn find(slots: &[TagSlot], space: SpaceId) -> Option<&TagSlot> {
     slots.iter().find(|slot| slot.is_of(space))
 }
 
-/// The least recently used slot, and the tag that belongs to the slot where tags are per CPU.
+/// The slot that a space took over last, and the number of the switch in which it did. Only where
+/// tags are per CPU.
+#[derive(Clone, Copy)]
+pub(crate) struct LastTaken {
+    pub(crate) index: usize,
+    pub(crate) at: u64,
+}
+
+impl LastTaken {
+    /// Recovers what [`to_bits`](Self::to_bits) has packed.
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self { index: (bits & 0xffff) as usize, at: bits >> 16 }
+    }
+
+    pub(crate) const fn to_bits(self) -> u64 {
+        (self.at << 16) | self.index as u64
+    }
+}
+
+/// One of this number of spaces without a slot takes over the least recently used slot in any case.
+/// A larger number keeps dead spaces longer, and a smaller one takes slots from more spaces that
+/// will run again.
+const TURN: u64 = 8;
+
+/// The index of the slot that a space without one takes over, where tags are per CPU. `takeovers`
+/// is the number of all until now.
 ///
-/// With round robin instead, spaces that alternate with many short-lived ones would lose their
-/// translations.
-pub(crate) fn least_recently_used(slots: &[TagSlot]) -> Option<(&TagSlot, Tag)> {
-    let mut slots = (1..).map(Tag).zip(slots);
-    let (mut tag, mut oldest) = slots.next()?;
-    for (other_tag, other) in slots {
+/// The slot that was taken over last is taken over again, unless its space was loaded a second
+/// time. So where more spaces take turns than there are slots, all but one of the slots keep their
+/// spaces. The least recently used slot would always be that of the space that is loaded next; and
+/// with round robin, as in Linux, spaces that alternate with many short-lived ones would lose their
+/// translations. (In caches: the insertion policies LIP and BIP of Qureshi et al., ISCA 2007.)
+#[inline]
+pub(crate) fn replaceable(slots: &[TagSlot], last: LastTaken, takeovers: u64) -> Option<usize> {
+    let is_turn = takeovers % TURN == 0 || takeovers <= slots.len() as u64;
+    match slots.get(last.index) {
+        Some(slot) if !is_turn && slot.last_used.get() == last.at as u32 => Some(last.index),
+        _ => least_recently_used(slots),
+    }
+}
+
+/// The index of the least recently used slot.
+pub(crate) fn least_recently_used(slots: &[TagSlot]) -> Option<usize> {
+    let mut slots = slots.iter().enumerate();
+    let (mut index, mut oldest) = slots.next()?;
+    for (other_index, other) in slots {
         if other.last_used.get() < oldest.last_used.get() {
-            (tag, oldest) = (other_tag, other);
+            (index, oldest) = (other_index, other);
         }
     }
-    Some((oldest, tag))
+    Some(index)
 }
 
 /// The slot that a tag determines, where all CPUs share tags. This needs no search.

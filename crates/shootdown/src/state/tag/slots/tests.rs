@@ -1,42 +1,82 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Chooses a slot for a space as a machine with tags per CPU does. Returns the tag, and the
-/// recorded generation if the space had a slot.
-fn choose(slots: &[TagSlot], space: u64, now: u64) -> (Tag, Option<u64>) {
-    let space = SpaceId(space);
-    let known = find(slots, space).map(TagSlot::generation);
-    let slot = find(slots, space).unwrap_or_else(|| {
-        let (slot, tag) = least_recently_used(slots).expect("there are slots");
-        slot.give_to(space, tag);
-        slot
-    });
-    slot.set_last_used(now);
-    (slot.tag(), known)
+/// The slots of a CPU with tags of its own.
+struct Own<const N: usize> {
+    slots: [TagSlot; N],
+    last: LastTaken,
+    takeovers: u64,
+    now: u64,
 }
 
-#[test]
-fn spaces_in_use_keep_their_tags() {
-    let slots: [TagSlot; 3] = TagSlots::VACANT;
-    let mut now = 0;
-    let mut choose = |space| {
-        now += 1;
-        self::choose(&slots, space, now)
-    };
-    let (a, b) = (choose(1).0, choose(2).0);
-    for other in 10..20 {
-        assert_eq!(choose(other).1, None);
-        assert_eq!(choose(1), (a, Some(0)));
-        assert_eq!(choose(2), (b, Some(0)));
+impl<const N: usize> Own<N> {
+    fn new() -> Self {
+        let last = LastTaken::from_bits(0);
+        Self { slots: TagSlots::VACANT, last, takeovers: 0, now: 0 }
+    }
+
+    /// Loads a space. Returns its tag, and the recorded generation if the space had a slot.
+    fn load(&mut self, space: u64) -> (u16, Option<u64>) {
+        let space = SpaceId(space);
+        self.now += 1;
+        if let Some(slot) = find(&self.slots, space) {
+            slot.set_last_used(self.now);
+            return (slot.tag().0, Some(slot.generation()));
+        }
+        self.takeovers += 1;
+        let index = replaceable(&self.slots, self.last, self.takeovers).expect("there are slots");
+        self.last = LastTaken::from_bits(LastTaken { index, at: self.now }.to_bits());
+        let tag = Tag(index as u16 + 1);
+        self.slots[index].give_to(space, tag);
+        self.slots[index].set_last_used(self.now);
+        (tag.0, None)
+    }
+
+    fn tags(&mut self, spaces: impl IntoIterator<Item = u64>) -> std::vec::Vec<u16> {
+        spaces.into_iter().map(|space| self.load(space).0).collect()
     }
 }
 
 #[test]
-fn least_recently_used_slot_is_taken() {
-    let slots: [TagSlot; 3] = TagSlots::VACANT;
-    let tag = |space, now| choose(&slots, space, now).0.0;
-    assert_eq!([tag(1, 1), tag(2, 2), tag(3, 3), tag(1, 4)], [1, 2, 3, 1]);
-    assert_eq!([tag(4, 5), tag(5, 6), tag(6, 7)], [2, 3, 1]);
+fn spaces_in_use_keep_their_tags() {
+    let mut own = Own::<3>::new();
+    let (a, b) = (own.load(1).0, own.load(2).0);
+    for other in 10..30 {
+        assert_eq!(own.load(other).1, None);
+        assert_eq!(own.load(1), (a, Some(0)));
+        assert_eq!(own.load(2), (b, Some(0)));
+    }
+}
+
+#[test]
+fn seventh_space_takes_the_tag_that_was_taken_last() {
+    let mut own = Own::<6>::new();
+    assert_eq!(own.tags(1..=6), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(own.tags([7, 1, 2]), [6, 1, 2]);
+    // The eighth takeover is in turn.
+    assert_eq!(own.tags([8, 4, 5]), [3, 4, 5]);
+    assert_eq!(own.tags([9, 9, 10]), [3, 3, 6], "9 was loaded twice, and 7 least recently");
+}
+
+/// Where more spaces take turns than there are slots, most keep their tags.
+#[test]
+fn spaces_that_take_turns_keep_tags() {
+    for (spaces, kept_min) in [(6, 6 * 99), (7, 5 * 85), (8, 5 * 80), (24, 5 * 25)] {
+        let mut own = Own::<6>::new();
+        let loads = (0..100).flat_map(|_| 1..=spaces);
+        let kept = loads.filter(|&space| own.load(space).1.is_some()).count();
+        assert!(kept >= kept_min, "{spaces} spaces: {kept}");
+    }
+}
+
+/// After at most eight takeovers, two spaces that alternate do not share a slot any more.
+#[test]
+fn dead_spaces_lose_their_tags() {
+    let mut own = Own::<6>::new();
+    (0..3).for_each(|_| _ = own.tags(1..=6));
+    let alternating = (0..20).map(|load| own.load(7 + load % 2).1.is_some());
+    let kept: std::vec::Vec<bool> = alternating.collect();
+    assert!(kept[8..].iter().all(|&kept| kept), "{kept:?}");
 }
 
 #[test]
@@ -71,7 +111,7 @@ fn shared_tag_determines_the_slot() {
 fn machine_without_slots_has_none() {
     let slots: [TagSlot; 0] = TagSlots::VACANT;
     assert!(find(&slots, SpaceId(1)).is_none());
-    assert!(least_recently_used(&slots).is_none());
+    assert!(replaceable(&slots, LastTaken::from_bits(0), 9).is_none());
     assert!(named_by(&slots, Tag(1)).is_none());
 }
 
@@ -79,12 +119,10 @@ proptest! {
     /// Two spaces never share a tag, and a slot has the generation last recorded for its space.
     #[test]
     fn tag_has_one_space(spaces in prop::collection::vec(1u64..9, 1..200)) {
-        let slots: [TagSlot; 4] = TagSlots::VACANT;
-        let mut owner = [0; 5];
-        let mut recorded = [0; 9];
+        let (mut own, mut owner, mut recorded) = (Own::<4>::new(), [0; 5], [0; 9]);
         for (now, &space) in (1u64..).zip(&spaces) {
-            let (tag, generation) = choose(&slots, space, now);
-            let tag = usize::from(tag.0);
+            let (tag, generation) = own.load(space);
+            let tag = usize::from(tag);
             if let Some(generation) = generation {
                 prop_assert_eq!(owner[tag], space);
                 prop_assert_eq!(generation, recorded[space as usize]);
@@ -93,7 +131,7 @@ proptest! {
             }
             owner[tag] = space;
             recorded[space as usize] = now;
-            find(&slots, SpaceId(space)).unwrap().set_generation(now);
+            find(&own.slots, SpaceId(space)).unwrap().set_generation(now);
         }
     }
 }
