@@ -67,7 +67,7 @@ impl<S: System> AddressSpace<S> {
     ///
     /// Those of [`advise`](Self::advise). [`RangeError::BadRange`] also if there is no range.
     pub fn advise_ranges(&self, ranges: &[Range<u64>], advice: Advice) -> Result<(), RangeError> {
-        self.vm.platform.work(Work::Areas, ranges.len());
+        self.vm.platform.work(Work::FindArea, ranges.len());
         let advised = self.advise_in_locked_space(ranges, advice);
         self.vm.free_discarded();
         advised
