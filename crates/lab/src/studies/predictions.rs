@@ -43,7 +43,9 @@ embedded!(
     "tlbi-domains-forks",
     "tlbi-domains-pages",
     "mshare-faults",
-    "luf-inference"
+    "luf-inference",
+    "wasm-instances",
+    "scavenger-ranges"
 );
 
 /// The contents of a record.
@@ -328,7 +330,7 @@ mod tests {
     }
 
     /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
-    const FROZEN: [(Option<f64>, f64); 23] = [
+    const FROZEN: [(Option<f64>, f64); 25] = [
         (Some(-70.8), -78.6),
         (Some(68.17), 61.0),
         (Some(8.64), 5.0),
@@ -352,6 +354,8 @@ mod tests {
         (None, -78.0),
         (Some(-97.0), -54.9),
         (Some(-4.5), -3.1),
+        (None, 871.6),
+        (None, -59.2),
     ];
 
     /// Frozen and published figures are records of the past. This test has the second copy of each.
