@@ -330,7 +330,7 @@ mod tests {
     }
 
     /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
-    const FROZEN: [(Option<f64>, f64); 25] = [
+    const FROZEN: [(Option<f64>, f64); 27] = [
         (Some(-70.8), -78.6),
         (Some(68.17), 61.0),
         (Some(8.64), 5.0),
@@ -355,6 +355,8 @@ mod tests {
         (Some(-97.0), -54.9),
         (Some(-4.5), -3.1),
         (None, 871.6),
+        (Some(2.2), 2.1),
+        (Some(261.9), 284.4),
         (None, -59.2),
     ];
 
