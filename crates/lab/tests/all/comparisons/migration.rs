@@ -126,10 +126,11 @@ fn worse_than_linux(
             linux.flushes_full
         );
         println!("{case}");
+        // A move takes 1.3 µs on `xeon-2s`, so that 4 % of it are 50 ns.
         let [moves_max, all_max, interrupts_max] = match (is_soak(), writers) {
-            (true, _) => [1.01, 1.01, 1.0],
-            (false, Writers::Compute) => [1.02, 1.04, 1.02],
-            (false, Writers::Sleep) => [1.02, 1.06, 1.02],
+            (true, _) => [1.02, 1.02, 1.0],
+            (false, Writers::Compute) => [1.04, 1.04, 1.02],
+            (false, Writers::Sleep) => [1.04, 1.06, 1.02],
         };
         let interrupts = ours.interrupts as f64 / linux.interrupts as f64;
         if moves > moves_max || all > all_max || interrupts > interrupts_max {
