@@ -28,25 +28,12 @@ macro_rules! embedded {
     };
 }
 
-embedded!(
-    "latr-munmap",
-    "riscv-page-out",
-    "mm-tlb-gen",
-    "process-madvise",
-    "invlpgb-flush2",
-    "kunpeng-page-out",
-    "phone-page-out",
-    "arm64-migration",
-    "arm64-page-reuse",
-    "rar-discards",
-    "tlbi-domains",
-    "tlbi-domains-forks",
-    "tlbi-domains-pages",
-    "mshare-faults",
-    "luf-inference",
-    "wasm-instances",
-    "scavenger-ranges"
-);
+embedded! {
+    "latr-munmap", "riscv-page-out", "mm-tlb-gen", "process-madvise", "invlpgb-flush2",
+    "kunpeng-page-out", "phone-page-out", "arm64-migration", "arm64-page-reuse", "rar-discards",
+    "tlbi-domains", "tlbi-domains-forks", "tlbi-domains-pages", "mshare-faults", "luf-inference",
+    "wasm-instances", "scavenger-ranges"
+}
 
 /// The contents of a record.
 #[derive(Clone, Debug, Deserialize)]
