@@ -16,6 +16,9 @@ impl Sim {
     /// Stops a CPU from `at`, or from when it next has its interrupts unmasked, until `until`.
     pub fn stop_cpu(&self, cpu: usize, at: Time, until: Time) {
         self.is_guest.set(true);
+        // The CPU cannot act before this one, which acts now.
+        let is_before = self.is_in_context() && cpu < self.cpu();
+        let at = if is_before { at.max(self.now() + Time::TICK) } else { at };
         self.deliver_at(cpu, Vector::Stop { until }, at);
     }
 

@@ -337,6 +337,15 @@ fn stopped_cpu_runs_nothing_until_its_return() {
 }
 
 #[test]
+fn cpu_stops_one_before_it() {
+    let source = "thread main { pin 2\n spawn worker\n repeat 3 { stop 1 for 1ms\n compute 2ms }
+            join }
+         thread worker { pin 1\n time { compute 100us\n sleep 3ms\n compute 100us } }";
+    let row = run(&text(source), 3, Design::SHOOTDOWN, 1).unwrap().remove(0);
+    assert!(row.time_ns > 3_200_000, "{}", row.time_ns);
+}
+
+#[test]
 fn paravirtual_flush_does_not_wait_for_stopped_cpu() {
     let source = "thread main { map a 1\n write a\n spawn reader\n compute 50us\n stop 1 for 1ms
             compute 10us\n time { discard a }\n join }
