@@ -11,6 +11,7 @@
 //! | [`linux::v4_14`] | Linux with TLB generations, as first merged |
 //! | [`linux::v7_0::v6_12`] | Linux 6.12, whose CPUs leave the mask when they switch |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
+//! | [`linux::v7_0::v7_3`] | Linux 7.3, whose flushes wait preemptibly |
 //! | [`linux::v7_0::invlpgb`] | Linux today, on x86 with INVLPGB |
 //! | [`linux::lifetime`] | Linux today with counted or shot lazy CPUs, or with hazard pointers |
 //! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts, and a variant that skips some |

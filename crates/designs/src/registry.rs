@@ -32,6 +32,7 @@ const ALL: &[Design] = &[
     Design::LINUX_4_14,
     Design::LINUX_6_12,
     Design::LINUX_7_0,
+    Design::LINUX_7_3,
     Design::LINUX_UNCOUNTED,
     Design::POWERPC_COUNTED,
     Design::POWERPC_SHOOT,

@@ -14,7 +14,8 @@
 //! - A sleeper that is ahead of the mean leaves the queue at once. Its lag shrinks as virtual time
 //!   passes, as that of a delayed dequeue does.
 //! - A slice ends exactly, and not at a tick.
-//! - A thread is preempted where it returns to user mode, and not in the kernel.
+//! - A thread is preempted where it returns to user mode, and in the kernel only where it
+//!   [waits](crate::Sim::wait_point) for a flush under a design that lets it.
 
 use crate::machine::Policy;
 use crate::thread_id::ThreadId;

@@ -153,13 +153,18 @@ impl Sim {
     /// Locks a page table if no CPU has locked it. Returns `true` if it is locked now.
     pub fn try_lock_table(&self, table: FrameNumber) -> bool {
         self.use_record_as(TABLE_LOCKS, table, 1);
-        self.memory.borrow_mut().try_lock(table)
+        let is_taken = self.memory.borrow_mut().try_lock(table);
+        if is_taken {
+            self.spin_lock_taken();
+        }
+        is_taken
     }
 
     /// Unlocks a page table.
     pub fn unlock_table(&self, table: FrameNumber) {
         self.memory.borrow_mut().unlock(table);
         self.spend(self.machine.cache.store);
+        self.spin_lock_released();
     }
 
     /// Allocates the 512 consecutive frames of a large page (2 MiB), and returns the first; `None`

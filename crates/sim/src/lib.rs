@@ -82,6 +82,7 @@ mod broadcast;
 mod threads;
 mod eevdf;
 mod scheduler;
+mod preemption;
 mod lock;
 mod oracle;
 mod classes;

@@ -53,20 +53,76 @@ impl PairWord {
     /// [`load`](Self::load) and [`Sim::flush_wait_hint`], and makes an event only for those that
     /// another CPU or an interrupt can change.
     pub fn wait_until_clear(&self, sim: &Sim, other: usize) {
-        sim.attribute(Cause::FlushWait, || self.poll_until_clear(sim, other));
+        sim.attribute(Cause::FlushWait, || {
+            let mut is_set = self.load(sim, other);
+            while is_set {
+                sim.flush_wait_hint();
+                is_set = self.poll(sim, other, None);
+            }
+        });
     }
 
-    fn poll_until_clear(&self, sim: &Sim, other: usize) {
-        let mut is_set = self.load(sim, other);
-        while is_set {
-            sim.flush_wait_hint();
-            let line = PairLine::unpack(self.0.get());
-            let me = me(sim.cpu(), other);
-            let has_line = line.holders & me != 0 && line.prefetched_by != me;
-            let is_loaded =
-                has_line && self.value() && sim.skip_polls(self.address(), line.owner == me);
-            is_set = if is_loaded { self.value() } else { self.load(sim, other) };
+    /// Waits until CPU `other` has cleared the word that it shares with CPU `from`, in a thread
+    /// that [can be preempted](Sim::wait_point) meanwhile, and that may run on any CPU.
+    pub fn wait_preemptibly(&self, sim: &Sim, from: usize, other: usize) {
+        sim.attribute(Cause::FlushWait, || {
+            let mut is_set = self.load_anywhere(sim, from, other);
+            while is_set {
+                sim.wait_point();
+                is_set = if sim.cpu() == from {
+                    sim.interruptibly(|until| self.poll(sim, other, until))
+                } else {
+                    self.load_anywhere(sim, from, other)
+                };
+            }
+        });
+    }
+
+    /// Returns `true` if the word is set, without a cost.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.value()
+    }
+
+    /// Loads the word, after the iterations that no event before `until` changes.
+    fn poll(&self, sim: &Sim, other: usize, until: Option<Time>) -> bool {
+        let line = PairLine::unpack(self.0.get());
+        let me = me(sim.cpu(), other);
+        let has_line = line.holders & me != 0 && line.prefetched_by != me;
+        let is_loaded =
+            has_line && self.value() && sim.skip_polls(self.address(), line.owner == me, until);
+        if is_loaded { self.value() } else { self.load(sim, other) }
+    }
+
+    /// Loads the word on any CPU.
+    fn load_anywhere(&self, sim: &Sim, from: usize, other: usize) -> bool {
+        match sim.cpu() {
+            cpu if cpu == from => self.load(sim, other),
+            cpu if cpu == other => self.load(sim, from),
+            _ => self.load_as_third(sim, [from, other]),
         }
+    }
+
+    /// Loads the word on a CPU that is not one of the two. The line is transferred if one of them
+    /// has written it since the last such load.
+    fn load_as_third(&self, sim: &Sim, pair: [usize; 2]) -> bool {
+        pair.into_iter().for_each(|cpu| sim.end_polls(cpu, self.address()));
+        sim.access_by(Access::Load, |lines, cpu, now| {
+            let mut line = PairLine::unpack(self.0.get());
+            let owner = core::mem::take(&mut line.owner);
+            if owner == 0 {
+                let busy = lines.hit(false, Access::Load);
+                return Cost { busy, wait: Time::ZERO, stored_at: Time::ZERO };
+            }
+            let [low, high] = [pair[0].min(pair[1]), pair[0].max(pair[1])];
+            let transfer = lines.between(cpu, if owner == me(low, high) { low } else { high });
+            line.free_at = now.max(line.free_at) + transfer;
+            self.0.set(self.0.get() & Self::VALUE | line.pack());
+            let wait = line.free_at - now;
+            lines.hot.waited_for_line(PAIRS, wait);
+            Cost { busy: wait, wait, stored_at: Time::ZERO }
+        });
+        self.value()
     }
 
     fn value(&self) -> bool {

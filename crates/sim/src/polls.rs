@@ -13,8 +13,8 @@ use crate::time::Time;
 impl Sim {
     /// Lets the iterations pass of a loop that waits until other CPUs have flushed, whose load is a
     /// hit. Returns at the end of such a load (`true`), or before the next load (`false`), which
-    /// may be different.
-    pub(crate) fn skip_polls(&self, word: usize, owned: bool) -> bool {
+    /// may be different; at `until` at the latest, or when the thread is preempted.
+    pub(crate) fn skip_polls(&self, word: usize, owned: bool, until: Option<Time>) -> bool {
         let me = self.cpu();
         let began = {
             let mut clock = self.clock.borrow_mut();
@@ -27,7 +27,8 @@ impl Sim {
             clock.queue.pop();
             clock.cpus[me].key = Key::NEVER;
             clock.cpus[me].poll = Poll::Of(word);
-            if let Some(at) = clock.cpus[me].arrivals.front().map(|arrival| arrival.at) {
+            let arrival = clock.cpus[me].arrivals.front().map(|arrival| arrival.at);
+            if let Some(at) = arrival.into_iter().chain(until).min() {
                 clock.wake_at(me, at);
             }
             clock.cpus[me].now
@@ -50,8 +51,8 @@ impl Sim {
             }
         };
         self.clock.borrow_mut().cpus[me].poll = Poll::None;
-        self.advance(end.min(Time::END));
-        is_loading
+        let left = self.advance(end.min(Time::END));
+        is_loading && left == Time::ZERO
     }
 
     /// Wakes a CPU that polls a word which this CPU is about to access.

@@ -44,6 +44,7 @@ impl Sim {
                 cpu,
                 state: State::Blocked,
                 keeps_cpu: false,
+                spin_locks: 0,
                 times: Virtual::default(),
             });
             scheduler.unfinished += 1;

@@ -37,6 +37,8 @@ pub(crate) struct Thread {
     pub(crate) state: State,
     /// The thread stays on its CPU while it waits: see [`Sim::keep_cpu`](crate::Sim::keep_cpu).
     pub(crate) keeps_cpu: bool,
+    /// Number of spin locks and locks of page tables that the thread holds.
+    pub(crate) spin_locks: u32,
     pub(crate) times: Virtual,
 }
 

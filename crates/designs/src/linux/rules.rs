@@ -32,4 +32,7 @@ pub enum LinuxRule {
     /// Reclaim: an operation that finds an empty entry knows that its page may still be in use
     /// (3ea277194daa).
     MarkBatched,
+    /// Preemptible waits: a CPU does not send a call while one of its threads, which was preempted,
+    /// still waits for the same target (`csd_lock`).
+    LockCall,
 }

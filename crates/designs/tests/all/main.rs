@@ -10,6 +10,7 @@ mod latr;
 mod lifetimes;
 mod luf;
 mod linux_7_0;
+mod linux_7_3;
 mod names;
 mod preempted;
 mod rig;

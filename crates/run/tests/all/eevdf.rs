@@ -6,12 +6,16 @@ use shootdown_sim::Machine;
 
 /// Runs a text on the first CPUs of `xeon-2s`, each with a core of its own.
 fn row(scheduler: &str, source: &str, cpus: usize) -> Row {
+    row_under(Design::LINUX_6_12, scheduler, source, cpus)
+}
+
+fn row_under(design: Design, scheduler: &str, source: &str, cpus: usize) -> Row {
     let file = include_str!("../../../../machines/xeon-2s.toml");
     let machine = Machine::from_toml(&format!("scheduler = \"{scheduler}\"\n{file}")).unwrap();
     let machine = machine.with_number("topology.threads_per_core", 1.0).unwrap();
     let machine = machine.with_cpus(cpus).unwrap();
     let text = Text::parse("test", source).unwrap();
-    let cell = Cell { workload: &text, machine: &machine, design: Design::LINUX_6_12, seed: 1 };
+    let cell = Cell { workload: &text, machine: &machine, design, seed: 1 };
     cell.run().unwrap().remove(0)
 }
 
@@ -27,6 +31,39 @@ fn latency_us(scheduler: &str) -> u64 {
             }
          }";
     row(scheduler, source, 2).pass_p50_ns / 1000 - 1000
+}
+
+/// The mean time by which a thread wakes late, in ns. A thread on its CPU flushes pages, and waits
+/// for a CPU that is stopped for 10 ms.
+fn lateness_ns(design: Design) -> u64 {
+    let source = "thread main { pin 2\n spawn reader\n spawn mapper\n spawn sleeper
+            sleep 5ms\n stop 1 for 10ms\n join }
+         thread reader { pin 1\n map own 1\n repeat for 40ms { write own\n compute 5us } }
+         thread mapper {
+            pin 0
+            map a 256
+            repeat for 40ms { for page in 0..256 { write a[page]\n discard a[page] } }
+         }
+         thread sleeper {
+            pin 0
+            time {
+                repeat 100 {
+                    let due = now + random(150000, 250000) * 1ns
+                    sleep due - now
+                    count (now - due) / 1ns
+                    compute 5us
+                }
+            }
+         }";
+    let row = row_under(design, "eevdf", source, 3);
+    assert_eq!(row.violations, 0, "{design}");
+    row.operations / 100
+}
+
+#[test]
+fn flush_that_waits_delays_no_wakeup_since_7_3() {
+    let [before, since] = [Design::LINUX_7_0, Design::LINUX_7_3].map(lateness_ns);
+    assert!(since * 3 < before, "{since}, {before} ns");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use waiting::LockWaiting;
 
 use crate::causes::Cause;
 use crate::lines::LineId;
-use crate::sim::with_running;
+use crate::sim::{Sim, with_running};
 use crate::word::SimWord;
 
 /// A lock whose waiters spin.
@@ -41,10 +41,15 @@ unsafe impl RawMutex for SpinLock {
     }
     #[track_caller]
     fn try_lock(&self) -> bool {
-        self.0.swap(1, Relaxed) == 0
+        let is_taken = self.0.swap(1, Relaxed) == 0;
+        if is_taken {
+            with_running(Sim::spin_lock_taken);
+        }
+        is_taken
     }
     unsafe fn unlock(&self) {
         self.0.store(0, Relaxed);
+        with_running(Sim::spin_lock_released);
     }
 }
 

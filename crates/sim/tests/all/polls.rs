@@ -90,5 +90,9 @@ fn skipped_iterations_change_no_time() {
         });
         let without = waits(seed, PairWord::wait_until_clear);
         assert_eq!(without, with_events, "{seed}");
+        let preemptible = waits(seed, |word, sim, other| {
+            word.wait_preemptibly(sim, sim.cpu(), other);
+        });
+        assert_eq!(preemptible, with_events, "{seed}: no other thread is ready");
     }
 }

@@ -41,6 +41,7 @@ pub mod invlpgb;
 pub mod luf;
 pub mod pv;
 pub mod v6_12;
+pub mod v7_3;
 
 impl Design {
     /// Linux today.
@@ -357,7 +358,12 @@ impl Linux70 {
         }
         let is_notified = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
         let targets: Vec<usize> = others.into_iter().filter(is_notified).collect();
-        self.calls.call(sim, &targets, &info, flush_local);
+        let call = || self.calls.call(sim, &targets, &info, flush_local);
+        if v7_3::locks_table(change.cause) {
+            sim.without_preemption(call);
+        } else {
+            call();
+        }
         self.consider_global_asid(space);
     }
 

@@ -7,7 +7,7 @@ use crate::memory_model::model::checked;
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, engine};
 use shootdown_program::OnFault;
 use shootdown_run::{Limits, Memory, Outcome, RunError, Settings, Supply, run};
-use shootdown_sim::{Machine, Sim, Time};
+use shootdown_sim::{Machine, Sim, Time, machine};
 use shootdown_vm::{ErasedCoherence, Policy, Replication};
 
 use crate::memory_model::faulty::{Fault, Faulty};
@@ -20,6 +20,8 @@ pub(crate) enum Design {
     /// The engine, with upper page tables for each CPU.
     Replicated,
     Linux70,
+    /// Linux 7.3, with a scheduler that preempts often.
+    Linux73,
     Luf,
     UnmapBatched,
     Linux412,
@@ -31,10 +33,11 @@ pub(crate) enum Design {
 
 impl Design {
     /// The correct designs.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Ours,
         Self::Replicated,
         Self::Linux70,
+        Self::Linux73,
         Self::Luf,
         Self::UnmapBatched,
         Self::Linux412,
@@ -146,6 +149,7 @@ impl Case {
             Design::Ours => self.run_under(Engine::<1>::new),
             Design::Replicated => self.run_under(replicated),
             Design::Linux70 => self.run_under(Linux70::uncounted),
+            Design::Linux73 => self.run_under(|sim| Linux70::waiting_preemptibly(sim, None)),
             Design::Luf => self.run_under(Linux70::luf),
             Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
@@ -163,6 +167,10 @@ impl Case {
         let mut machine = Machine::from_toml(round).unwrap().with_cpus(self.program.cpus).unwrap();
         for time in [&mut machine.interrupt.deliver_socket, &mut machine.interrupt.deliver_system] {
             *time = *time * self.program.slowness;
+        }
+        if self.design == Design::Linux73 {
+            machine.scheduler = machine::Policy::Eevdf;
+            machine.kernel.timeslice = Time::from_ns(5000);
         }
         let Program { sizes, reading, .. } = self.program;
         let settings = Settings {
