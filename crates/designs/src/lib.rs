@@ -8,6 +8,7 @@
 //! | [`linux::v4_12`] | Linux without TLB generations and without batched reclaim |
 //! | [`linux::v4_12::batched`] | Linux 4.12 with batched reclaim |
 //! | [`linux::v4_12::latr`] | Linux 4.12 whose `munmap` interrupts no CPU: LATR, in its safe form |
+//! | [`linux::v4_12::abis`] | Linux 4.12 that reads accessed bits: ABIS |
 //! | [`linux::v4_14`] | Linux with TLB generations, as first merged |
 //! | [`linux::v7_0::v6_12`] | Linux 6.12, whose CPUs leave the mask when they switch |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |

@@ -26,6 +26,7 @@ const ALL: &[Design] = &[
     Design::UNMAP_4_2,
     Design::UNMAP_BATCHED,
     Design::LATR,
+    Design::ABIS,
     Design::SHOOTDOWN_REPLICAS,
     Design::NAIVE,
     Design::LINUX_4_12,

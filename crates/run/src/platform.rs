@@ -206,6 +206,9 @@ impl Platform for SimPlatform {
         let found = self.sim.update_entry(entry.table.0, entry.index, update);
         if found == current { Ok(found) } else { Err(found) }
     }
+    fn insert_translation(&self, entry: EntryAt, address: u64) {
+        self.sim.insert_translation(entry.table.0, address);
+    }
     fn wait_for_claim(&self, entry: EntryAt, claim: u64) {
         let until = self.sim.now() + CLAIM_WAIT_MAX;
         while self.sim.now() < until && self.load(entry) == claim {

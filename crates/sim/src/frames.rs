@@ -232,6 +232,7 @@ impl Sim {
     /// Frees a page table. If a CPU can still walk it, a hazard is counted. This CPU keeps a table
     /// that was [emptied](Self::empty_table), unless it keeps 256.
     pub fn free_table(&self, table: FrameNumber) {
+        self.forget_holders(table);
         let walkers: Vec<usize> = {
             let (tlbs, scheduler) = (self.tlbs.borrow(), self.scheduler.borrow());
             // Where the kernel walks the tables, it does so only for its user threads.
@@ -292,6 +293,7 @@ impl Sim {
         let entry = memory.entry_mut(table, index).expect("the frame is a table");
         let before = *entry;
         *entry = update(before);
+        self.entry_written(table, index, *entry);
         before
     }
 

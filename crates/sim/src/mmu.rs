@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use crate::causes::Cause;
 use crate::clock::{Flushed, Flushing};
+use crate::holders::Marking;
 use crate::lines::{Access, LineId};
 use crate::machine::{Refill, StaleWrites};
 use crate::memory::{FrameNumber, Memory};
@@ -349,13 +350,18 @@ impl Sim {
     /// because that CPU does not wait for it.
     fn walk(&self, address: u64, touch: Touch) -> Result<FrameNumber, PageFault> {
         loop {
-            if let Some(result) = self.walk_once(address, touch) {
+            if let Some(result) = self.walk_once(address, touch, Marking::Set) {
                 return result;
             }
         }
     }
 
-    fn walk_once(&self, address: u64, touch: Touch) -> Option<Result<FrameNumber, PageFault>> {
+    pub(crate) fn walk_once(
+        &self,
+        address: u64,
+        touch: Touch,
+        marking: Marking,
+    ) -> Option<Result<FrameNumber, PageFault>> {
         let keeps_upper = self.machine.refill == Refill::Hardware;
         let (space, root, cached, invalidation_count) = {
             let mut tlbs = self.tlbs.borrow_mut();
@@ -383,7 +389,7 @@ impl Sim {
             if shift == PAGE_SHIFT || entry & LARGE != 0 {
                 return self.finish_walk(
                     address,
-                    touch,
+                    (touch, marking),
                     (space, invalidation_count),
                     (table, index, shift),
                 );
@@ -407,12 +413,16 @@ impl Sim {
     fn finish_walk(
         &self,
         address: u64,
-        touch: Touch,
+        (touch, marking): (Touch, Marking),
         (space, invalidation_count): (SpaceKey, u64),
         (table, index, shift): (FrameNumber, usize, u8),
     ) -> Option<Result<FrameNumber, PageFault>> {
         let is_write = matches!(touch, Touch::Write(_));
-        let marks = if is_write { ACCESSED | DIRTY } else { ACCESSED };
+        let marks = match marking {
+            Marking::Clear => 0,
+            Marking::Set if is_write => ACCESSED | DIRTY,
+            Marking::Set => ACCESSED,
+        };
         if self.memory.borrow().entry(table, index) & marks != marks {
             self.access_entry(table, index, Access::Atomic, invalidation_count)?;
         }
@@ -423,6 +433,10 @@ impl Sim {
         }
         *entry |= marks;
         let entry = *entry;
+        match marking {
+            Marking::Set => self.entry_accessed(table, index),
+            Marking::Clear => self.entry_inserted(table, index),
+        }
         let frame = page_frame(entry, shift);
         let translation = Translation {
             page: address & !((1 << shift) - 1),
@@ -488,7 +502,7 @@ pub(crate) const fn entry_frame(entry: u64) -> FrameNumber {
 pub(crate) const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
-const ACCESSED: u64 = 1 << 5;
+pub(crate) const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 pub(crate) const LARGE: u64 = 1 << 7;
 pub(crate) const PAGE_SHIFT: u8 = 12;

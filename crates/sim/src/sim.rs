@@ -23,6 +23,7 @@ use crate::classes::Target;
 use crate::clock::{Clock, CpuClock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
+use crate::holders::Holders;
 use crate::hot::{HotSpot, Site};
 use crate::lines::{Access, Cost, LineId, Lines};
 use crate::lock::queue::LockQueues;
@@ -104,6 +105,7 @@ pub struct Sim {
     pub(crate) waits: RefCell<FlushWaits>,
     /// The space of each root of a replica.
     pub(crate) replicas: RefCell<HashMap<FrameNumber, FrameNumber>>,
+    pub(crate) holders: RefCell<Holders>,
     /// The interrupts that have no class yet, for each CPU; empty if none are classified.
     pub(crate) targets: OnceCell<RefCell<Vec<Target>>>,
     /// Number of CPUs on which accesses decide the class of an interrupt.
@@ -171,6 +173,7 @@ impl Sim {
             oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),
             replicas: RefCell::default(),
+            holders: RefCell::default(),
             targets: OnceCell::new(),
             watched_cpus: Cell::new(0),
             contexts: Contexts::new(cpus + threads_max)?,

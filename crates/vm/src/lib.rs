@@ -159,9 +159,9 @@ mod ops;
 pub use area::{Access, Area, Backing, Folios, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, CleanPages, Coherence, Defer, Discards, DynCoherence, EmptyTables,
-    ErasedBatch, ErasedCoherence, ExecuteLoss, ExtraFlushes, FaultLock, Flush, Freed, Later,
-    Lifetimes, PREDICTED_IN_VAIN_MAX, PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush,
-    Refault, Replication, Retired, Scheduling, UnmapLock, WriteGrant, ZeroPage,
+    ErasedBatch, ErasedCoherence, ExecuteLoss, ExtraFlushes, FaultLock, FirstUse, Flush, Freed,
+    Later, Lifetimes, PREDICTED_IN_VAIN_MAX, PageRecords, Placement, Policy, RECLAIM_PAGES,
+    ReclaimFlush, Refault, Replication, Retired, Scheduling, UnmapLock, WriteGrant, ZeroPage,
 };
 pub use deferred::tables::{QUARANTINED_TABLES_MAX, QuarantineStats};
 pub use discard_registry::DiscardStats;

@@ -155,6 +155,13 @@ pub trait Platform: Clone {
     /// The value of the entry, if it is not `current`.
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64>;
 
+    /// Puts the translation of a page into the TLB of this CPU, from an entry of the loaded space
+    /// that was just written without the accessed mark, and leaves the mark clear. The default
+    /// implementation does nothing: the MMU walks at the first access.
+    fn insert_translation(&self, entry: EntryAt, address: u64) {
+        let _ = (entry, address);
+    }
+
     /// Waits for a while until an entry is no longer `claim`. Another call has claimed the entry,
     /// and waits for a flush. The calling fault is retried afterwards. If the entry is still the
     /// same then, this is called again.

@@ -35,4 +35,8 @@ pub enum LinuxRule {
     /// Preemptible waits: a CPU does not send a call while one of its threads, which was preempted,
     /// still waits for the same target (`csd_lock`).
     LockCall,
+    /// ABIS: a page whose accessed bit is set may be in any TLB.
+    SeeAccessed,
+    /// ABIS: a flush of a page that another call flushes interrupts all CPUs of the space.
+    MarkFlushing,
 }

@@ -1,6 +1,7 @@
 //! All integration tests of the crate in one executable, so that the crate is instantiated and
 //! linked once.
 
+mod abis;
 mod arc;
 mod arm64;
 mod batch;

@@ -336,6 +336,21 @@ fn stopped_cpu_runs_nothing_until_its_return() {
     assert_eq!((us(source) + 50) / 100, 11);
 }
 
+/// Other threads read a page that all share, and never the discarded ones.
+#[test]
+fn discards_of_own_pages_interrupt_no_cpu_under_abis() {
+    let source = "thread main { map common 1\n write common\n spawn worker * cpus\n join }
+         thread worker { pin index\n map own 8\n repeat 20 { write own\n read common
+            compute 5us\n discard own } }";
+    let interrupts = |design| {
+        let row = run(&text(source), 4, design, 1).unwrap().remove(0);
+        assert_eq!(row.violations, 0, "{design}");
+        row.interrupts
+    };
+    assert_eq!(interrupts(Design::ABIS), 3, "those of the exit");
+    assert!(interrupts(Design::LINUX_4_12) > 100);
+}
+
 #[test]
 fn cpu_stops_one_before_it() {
     let source = "thread main { pin 2\n spawn worker\n repeat 3 { stop 1 for 1ms\n compute 2ms }

@@ -10,9 +10,9 @@ mod policy;
 pub use change::{Cause, Change, Freed};
 pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{
-    CleanPages, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, PREDICTED_IN_VAIN_MAX,
-    PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault, Replication, UnmapLock,
-    WriteGrant, ZeroPage,
+    CleanPages, Discards, EmptyTables, ExecuteLoss, ExtraFlushes, FaultLock, FirstUse,
+    PREDICTED_IN_VAIN_MAX, PageRecords, Placement, Policy, RECLAIM_PAGES, ReclaimFlush, Refault,
+    Replication, UnmapLock, WriteGrant, ZeroPage,
 };
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

@@ -47,6 +47,8 @@ pub struct Policy {
     pub execute_loss: ExecuteLoss,
     /// The time at which fork and exit request the records of pages.
     pub page_records: PageRecords,
+    /// The way in which the translation of a page gets into the TLB of the CPU that first uses it.
+    pub first_use: FirstUse,
     /// Flushes beyond those that correctness needs.
     pub extra_flushes: ExtraFlushes,
     /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
@@ -76,10 +78,22 @@ impl Policy {
             write_grant: WriteGrant::AtProtect,
             execute_loss: ExecuteLoss::InPlace,
             page_records: PageRecords::AtUse,
+            first_use: FirstUse::Walked,
             extra_flushes: ExtraFlushes::empty(),
             tick_ns: None,
         }
     }
+}
+
+/// The way in which the translation of a page gets into the TLB of the CPU that first uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstUse {
+    /// The MMU walks to it. The fault has set the accessed mark already.
+    Walked,
+    /// The fault [inserts](crate::Platform::insert_translation) it, without the accessed mark,
+    /// which then shows that another CPU may have it (ABIS). Reclaim takes such a page for one that
+    /// is not used.
+    Inserted,
 }
 
 /// The lock of a page fault, and of advice to discard pages.

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Folios, LargePages, Protection, Sharing};
-use crate::coherence::{Batching, Change, Refault};
+use crate::coherence::{Batching, Change, FirstUse, Refault};
 use crate::error::FaultError;
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
@@ -150,8 +150,13 @@ impl<S: System> AddressSpace<S> {
         if self.vm.rmap.is_some() && mapped_file_page(area, page, access).is_none() {
             self.flush_if_pending(page);
         }
+        let is_inserted = self.vm.policy.first_use == FirstUse::Inserted;
+        let marks = if is_inserted { marks - Marks::ACCESSED } else { marks };
         self.vm.platform.lock_table(at.table);
         self.install_frame(area, page, frame, access, marks, at);
+        if is_inserted {
+            self.vm.platform.insert_translation(at, page);
+        }
         self.map_around(area, page, access, at);
         self.vm.platform.unlock_table(at.table);
         Ok(())

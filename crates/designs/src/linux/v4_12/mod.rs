@@ -25,7 +25,9 @@ use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retire
 use super::batch::TlbFlushBatched;
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, LinuxRule, NO_MM};
 use crate::design::{Design, Purpose};
+use abis::FlushTargets;
 
+pub mod abis;
 pub mod batched;
 pub mod latr;
 
@@ -46,6 +48,7 @@ pub struct Linux412 {
     calls: Calls,
     last_ctx_id: Cell<u64>,
     reclaim_flush: ReclaimFlush,
+    targets: FlushTargets,
     broken: Option<LinuxRule>,
 }
 
@@ -79,6 +82,7 @@ impl Linux412 {
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
             reclaim_flush: ReclaimFlush::PerPage,
+            targets: FlushTargets::Mask,
             broken: None,
             sim,
         }
@@ -122,11 +126,18 @@ impl Linux412 {
     }
 
     fn flush_tlb_mm_range(&self, space: &Mm, change: &Change) {
-        let info = self.flush_locally(space, change);
-        let targets = space.cpumask.others(self.sim.cpu());
+        let holders = self.holders(space, change);
+        let may_hold = |cpu: &usize| holders.as_ref().is_none_or(|holders| holders.contains(cpu));
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, 0, change));
+        if may_hold(&self.sim.cpu()) {
+            self.sim.masked(|| self.flush_func(&info));
+        }
+        let mut targets = space.cpumask.others(self.sim.cpu());
+        targets.retain(may_hold);
         if !targets.is_empty() {
             self.calls.call(&self.sim, &targets, &info, || {});
         }
+        self.mark_flushed(space, change);
     }
 
     /// `flush_tlb_func_common`: handles a flush on a CPU that was interrupted, or on this CPU.
@@ -148,7 +159,7 @@ impl Flush for Linux412 {
     synchronous!();
 
     fn policy(&self) -> Policy {
-        Policy { reclaim_flush: self.reclaim_flush, ..super::UNBATCHED }
+        self.policy_with_abis(Policy { reclaim_flush: self.reclaim_flush, ..super::UNBATCHED })
     }
 
     fn space(&self, root: Root) -> Rc<Mm> {

@@ -92,6 +92,12 @@ impl<C: Coherence> Rig<C> {
         pages.filter(faults).collect()
     }
 
+    /// Puts translations of pages of the loaded space into the TLB, without their accessed bits.
+    pub(crate) fn insert(&self, space: u64, pages: Range<u64>) {
+        let table = self.spaces[space as usize].tables[3];
+        pages.for_each(|page| self.sim.insert_translation(table, page << 12));
+    }
+
     /// Maps a page if none is mapped.
     pub(crate) fn fault_in(&self, space: u64, page: u64) {
         let frame = self.sim.allocate(Purpose::Page).unwrap();

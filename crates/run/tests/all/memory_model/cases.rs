@@ -25,6 +25,7 @@ pub(crate) enum Design {
     Luf,
     UnmapBatched,
     Linux412,
+    Abis,
     Arm64,
     Naive,
     /// The engine, with a fault.
@@ -33,7 +34,7 @@ pub(crate) enum Design {
 
 impl Design {
     /// The correct designs.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Ours,
         Self::Replicated,
         Self::Linux70,
@@ -41,6 +42,7 @@ impl Design {
         Self::Luf,
         Self::UnmapBatched,
         Self::Linux412,
+        Self::Abis,
         Self::Arm64,
         Self::Naive,
     ];
@@ -153,6 +155,7 @@ impl Case {
             Design::Luf => self.run_under(Linux70::luf),
             Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
+            Design::Abis => self.run_under(|sim| Linux412::abis(sim, None)),
             Design::Arm64 => self.run_under(Arm64::skip),
             Design::Naive => self.run_under(Naive::new),
             Design::Faulty(fault) => self.run_under(|sim| Faulty::boxed(fault.design(sim), fault)),
