@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use shootdown_designs::Design;
 use shootdown_run::text::{Cell, Row, Text};
 use shootdown_sim::Cause;
-use shootdown_sim::machine::Machine;
+use shootdown_sim::machine::{Machine, Policy};
 
 use crate::error::{Failure, SimulationError};
 use crate::machines;
@@ -32,8 +32,7 @@ embedded! {
     "latr-munmap", "riscv-page-out", "mm-tlb-gen", "process-madvise", "invlpgb-flush2",
     "kunpeng-page-out", "phone-page-out", "arm64-migration", "arm64-page-reuse", "rar-discards",
     "tlbi-domains", "tlbi-domains-forks", "tlbi-domains-pages", "mshare-faults", "luf-inference",
-    "wasm-instances", "scavenger-ranges",
-    "abis-discards"
+    "wasm-instances", "scavenger-ranges", "abis-discards", "preemptible-wait"
 }
 
 /// The contents of a record.
@@ -46,6 +45,8 @@ struct Record {
     /// The place of the published figures; for an open forecast, what is published.
     source: String,
     machine: String,
+    /// The scheduler, if it is not the machine's.
+    scheduler: Option<Policy>,
     cpus: Option<usize>,
     /// Numbers of the machine that differ from its file.
     #[serde(default)]
@@ -255,6 +256,7 @@ impl Record {
     fn machine(&self) -> Result<Machine, Failure> {
         let failed = |cause| SimulationError::new(&self.name, &self.machine, cause);
         let mut machine = machines::find(self.machine.as_ref())?;
+        machine.scheduler = self.scheduler.unwrap_or(machine.scheduler);
         for (key, value) in &self.set {
             machine = machine.with_number(key, *value).map_err(failed)?;
         }
@@ -318,7 +320,7 @@ mod tests {
     }
 
     /// The published and the frozen figure of each record, in the order of [`EMBEDDED`].
-    const FROZEN: [(Option<f64>, f64); 29] = [
+    const FROZEN: [(Option<f64>, f64); 30] = [
         (Some(-70.8), -78.6),
         (Some(68.17), 61.0),
         (Some(8.64), 5.0),
@@ -348,6 +350,7 @@ mod tests {
         (None, -59.2),
         (Some(-98.0), -100.0),
         (Some(12.0), 9.6),
+        (None, -29.7),
     ];
 
     /// Frozen and published figures are records of the past. This test has the second copy of each.
