@@ -5,10 +5,11 @@
 //! its call object. The cost is the transfer of lines: the call object, the queue's head, and the
 //! description of the flush, which each target reads.
 //!
-//! Since Linux 7.3, the sender can be preempted while it waits. The call objects still belong to the
-//! CPU on which it sent the calls. Another thread of that CPU that calls the same target waits until
-//! the object is unlocked (`csd_lock`); if the first thread looks only after that, it waits for the
-//! second call also. The description is on the sender's stack, because that thread needs its own.
+//! Since Linux 7.3, the sender can be preempted while it waits. The call objects still belong to
+//! the CPU on which it sent the calls. Another thread of that CPU that calls the same target waits
+//! until the object is unlocked (`csd_lock`). If the first thread looks only after that, it waits
+//! for the second call as well. The description is on the sender's stack, because each thread needs
+//! its own.
 
 use core::cell::{OnceCell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;

@@ -4,23 +4,25 @@
 //!
 //! The fault that maps a page puts its translation into the TLB of its own CPU, by way of a second
 //! hierarchy of page tables, and leaves the accessed bit of the real entry clear. The entry has the
-//! number of that CPU. If the bit is still clear when the entry is changed, no CPU has walked to it,
-//! and only that CPU can have the translation: see [`Holder`]. A page that was mapped in advance and
-//! never accessed is in no TLB.
+//! number of that CPU. If the bit is still clear when the entry is changed, no CPU has walked to
+//! it, and only that CPU can have the translation: see [`Holder`]. A page that was mapped in
+//! advance and never accessed is in no TLB.
 //!
 //! If page tables are freed, all CPUs of the mask are interrupted, because they cache upper levels.
-//! While a flush is under way, its entries are marked, so that another call that finds one of them
-//! empty, or maps a page there and unmaps it, also interrupts all CPUs of the mask.
+//! While a flush is under way, its entries are marked, so that another call that finds one of
+//! them empty, or maps a page there and unmaps it, also interrupts all CPUs of the mask.
 //!
-//! # Differences from the publication
+//! The model follows the abstract, and what later papers say of the mechanism. The other pages of
+//! the publication were not read.
 //!
-//! - A page whose accessed bit is set stays so until it is flushed. As published, such a page counts
-//!   as cached by no CPU again if all CPUs of the space have since flushed everything.
-//! - The numbers are kept in free bits of entries, also of entries that are clear until they are
-//!   flushed, and do not limit the number of CPUs.
-//! - A CPU that evicts a translation walks to it again, and sets the bit. That is as published.
-//! - Reclaim takes a page for unused if its bit is clear, also one that its CPU uses. As published,
-//!   a second mark of software shows that use.
+//! # Limits
+//!
+//! - A page whose accessed bit is set counts as used by all CPUs until it is flushed, even if they
+//!   have all flushed everything since.
+//! - A CPU that evicts a translation walks to it again, and sets the bit.
+//! - The numbers are in free bits of entries, also of entries that are clear until their flush, and
+//!   do not limit the number of CPUs.
+//! - Reclaim takes a page for unused if its bit is clear, also one that its CPU uses.
 //! - The second hierarchy is not simulated. Its use costs two loads of a root and a walk.
 
 use std::collections::BTreeSet;
@@ -65,8 +67,8 @@ impl Linux412 {
         }
     }
 
-    /// Returns the CPUs that may have cached an entry of a change; `None` for all of the mask. Marks
-    /// the entries until [`mark_flushed`](Self::mark_flushed).
+    /// Returns the CPUs that may have cached an entry of a change; `None` for all of the mask.
+    /// Marks the entries until [`mark_flushed`](Self::mark_flushed).
     pub(super) fn holders(&self, space: &Mm, change: &Change) -> Option<BTreeSet<usize>> {
         let mut holders = BTreeSet::new();
         let mut is_any = false;
