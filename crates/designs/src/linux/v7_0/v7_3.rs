@@ -8,8 +8,8 @@
 //! belongs to the task. The call objects still belong to the CPU. See
 //! [`Calls`](crate::linux::Calls).
 //!
-//! The targets are those of `linux-7.0`, and so are all times of a run in which no thread waits
-//! behind a flush.
+//! The targets are those of `linux-7.0`. If no thread waits behind a flush, times differ by the
+//! line of the description alone, which moves with its thread.
 //!
 //! A flush that Linux makes while a page table is locked keeps its CPU: that of a copy on write, of
 //! pages that move, and of large pages that are split or made.
