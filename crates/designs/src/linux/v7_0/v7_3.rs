@@ -6,7 +6,7 @@
 //! section without preemption when the interrupts are sent and the local flush is done. For that,
 //! the description of the flush moves to the stack, and the mask of the targets that are waited for
 //! belongs to the task. The call objects still belong to the CPU. See
-//! [`Calls`](crate::linux::Calls).
+//! `linux/calls.rs`.
 //!
 //! The targets are those of `linux-7.0`. If no thread waits behind a flush, times differ by the
 //! line of the description alone, which moves with its thread.
