@@ -96,7 +96,11 @@ impl ProcessModel {
         let at = self.remove(number).map_or(now, |active| active.at);
         let all = 0..u64::MAX;
         let mut layers = Layers::default();
-        let inherited = self.layers_since(&all, at, &[]).into_iter();
+        let inherited = self.layers_since(&all, at, &[]);
+        // What appeared during the fork may have appeared after the copy.
+        let later = inherited.iter().filter(|layer| layer.since > at);
+        layers.add(later.map(|layer| Layer::new(layer.range.clone(), Shown::Nothing, now)));
+        let inherited = inherited.into_iter();
         layers.add(inherited.map(|layer| Layer { since: now, removed: None, ..layer }));
         let known = self.known(&all, &[]).into_iter();
         let pages = known.map(|page| (page, self.page_since(page, at, now))).collect();

@@ -145,6 +145,28 @@ fn child_has_the_parents_words_during_fork() {
     may_read(&model, child, 0, &[3]);
 }
 
+/// The copy may come before the move, or after it.
+#[test]
+fn child_has_pages_that_move_during_fork_in_either_place() {
+    let (mut model, parent) = process(&[Shown::Anonymous]);
+    model.wrote(parent, 0, 1);
+    let [before, after] = [0, 8].map(|place| {
+        let fork = model.begin(parent, Change::Fork);
+        let go = model.begin(parent, Change::Move { from: 0..1, to: 8..9 });
+        model.end(go, Ended::Done);
+        let child = model.end_fork(fork);
+        let back = model.begin(parent, Change::Move { from: 8..9, to: 0..1 });
+        model.end(back, Ended::Done);
+        (child, place)
+    });
+    for (child, place) in [before, after] {
+        model.end_process(child, &BTreeMap::from([(place, 1)]));
+    }
+    assert_eq!(model.wrong(), 0);
+    model.end_process(parent, &BTreeMap::new());
+    assert_eq!(model.wrong(), 1);
+}
+
 #[test]
 fn moved_pages_keep_writes_and_areas_grow() {
     let (mut model, process) = process(&[private(), Shown::Anonymous]);
