@@ -22,7 +22,7 @@ use crate::storage::{PendingStorage, SpaceStorage, Storage};
 /// handler of page faults calls `shootdown_forget_refused` where CPUs cache such an entry (Arm,
 /// RISC-V, LoongArch).
 ///
-/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 2048.
 ///
 /// # Safety
 ///
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn shootdown_flush_and_wait(
 /// Flushes `extent` of `space` before an entry of another size replaces its entries (Arm's
 /// break-before-make). Wait for it before you write the new entry.
 ///
-/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 2048.
 ///
 /// # Safety
 ///

@@ -38,16 +38,16 @@ pub(super) const POWER: &str = "power8-16s";
 pub(super) const LAPTOP: &str = "skylake-laptop-kvm";
 
 // Each reason says what the CPUs of the case wait for longer than under Linux.
-const CHANCE: &str = "a switch takes 6 ns more; and two processes that share a CPU take 1.87 ms, and \
-                      those on two CPUs 0.48 ms, which is rare: 5 of 200 seeds under Linux, 3 here";
-const SLEEP: &str = "Linux waits for the line of `mm_count` before a CPU sleeps, so the next wake-up \
-                     more often finds the CPU awake: 22,842 switches, here 29,567";
-const REGIONS: &str = "with regions of threads and kept page tables, `munmap` waits for ten times as \
-                       many lines of page tables, which other sockets have, under the space's lock";
+const CHANCE: &str = "a switch takes 6 ns more; and two processes that share a CPU take 1.87 ms, \
+                      and those on two CPUs 0.48 ms: 5 of 200 seeds under Linux, and 3 here";
+const SLEEP: &str = "Linux waits for the line of `mm_count` before a CPU sleeps, so the next \
+                     wake-up more often finds the CPU awake: 22,842 switches, here 29,567";
+const REGIONS: &str = "with regions of threads and kept page tables, `munmap` waits for ten times \
+                       as many lines of page tables, which other sockets have, under the lock";
 const MASK: &str =
     "at the start, each CPU gets the line of the space's mask three times, not twice";
-const MASK_OF_EACH: &str = "each process visits all CPUs, and the first visit of each CPU writes the \
-                            space's mask; Linux on arm64 has no mask";
+const MASK_OF_EACH: &str = "each process visits all CPUs, and the first visit of each CPU writes \
+                            the space's mask; Linux on arm64 has no mask";
 const CGROUP: &str =
     "nearly all of the time is for the counter of the memory cgroup: -2 to 5 %, by the seed";
 const CHILDREN: &str =
