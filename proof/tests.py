@@ -179,6 +179,8 @@ class Bridge(unittest.TestCase):
         here = access("reads generation of the kernel: 0x1 (Acquire)"), event("invalidates kernel pages")
         walkers, hazard = ("Operation", "flushes the walkers of space 0"), access("reads hazard of CPU 1: 0x0 (Acquire)")
         command, is_done = event("sends the device command 1, to invalidate on space 0"), event("finds command 1 of the device complete")
+        asid, reached = access("reads ASID of space 0: 0x1 (Acquire)"), event("broadcasts an invalidation of tag 1")
+        uncounted = changed, publish, asid, reached, event("completes its invalidations"), claim
         registers = access("sets in set 0 of space 0: from 0x0 to 0x1 (Relaxed)"), fence, *phase
         for steps, left_out, wrong in (
             ((count, fence, *phase, command, is_done, claim), 4, "devices"),
@@ -187,6 +189,9 @@ class Bridge(unittest.TestCase):
             ((count, stamp, *written, claim), 3, "log"),
             ((changed, publish, count, claim), 1, "published"),
             ((changed, publish, count, claim), 2, "not counted"),
+            (uncounted, 1, "broadcasts a flush before its tables"),
+            (uncounted, 2, "not counted"),
+            (uncounted, 3, "not counted"),
             ((*kernel, *here, claim), 1, "no barrier after a count"),
             ((*kernel, *here, claim), 2, "who is online"),
             ((*kernel, *here, claim), 4, "not invalidated here"),

@@ -24,7 +24,10 @@ class Cpu:
     """Accesses that a barrier must separate from later loads."""
     unpublished: bool = False
     uncounted: set[int | None] = field(default_factory=set)
-    """Spaces whose tables the CPU has changed, and whose generation it has not counted; `None` for the kernel."""
+    """Spaces whose tables the CPU has changed, and that it has neither counted nor broadcast to every CPU; `None` for the
+    kernel."""
+    named: int | None = None
+    """The space whose ASID was loaded last."""
     unwritten: set[str] = field(default_factory=set)
     """Entries of logs that are claimed, and not complete."""
     counted: set[int | None] = field(default_factory=set)
@@ -164,6 +167,10 @@ class Duties:
             cpu.uncounted.add(int(changed[1]) if changed[1] else None)
         elif event.kind == "publish":
             cpu.unpublished = False
+        elif event.kind == "load" and event.word == "ASID" and event.order:
+            cpu.named = event.of
+        elif event.kind == "broadcast" and cpu.unpublished:
+            return "broadcasts a flush before its tables are published"
         elif event.kind == "modify" and event.word == "generation":
             if cpu.unpublished:
                 return "counts a flush before its tables are published"
@@ -237,9 +244,9 @@ class Duties:
         elif cpu.narrow and event.kind == "modify" and event.word == "covered generation":
             return "counts CPUs as clean that its broadcast has not reached"
         if event.kind == "broadcast":
-            cpu.issued = True
+            cpu.issued, cpu.narrow = True, False
             cpu.owed.clear()
-            cpu.uncounted.discard(None)
+            cpu.uncounted -= {None, cpu.named}
         elif event.kind == "domains":
             cpu.issued = cpu.narrow = True
             cpu.owed -= {int(reached) for reached in event.more["cpus"].split(", ")}
@@ -290,7 +297,7 @@ class Duties:
             "a CPU that was rung gets no interrupt": cpu.unsent,
             "a CPU that was rung was not waited for": cpu.awaited,
             "its hazard pointer was marked, and it has not dropped its reference": cpu.marked,
-            "a flush is not counted": cpu.uncounted,
+            "a flush is not counted, nor broadcast to every CPU": cpu.uncounted,
             "a flush of the kernel has not read who is online": cpu.counts,
             "a flush of the kernel has not invalidated here": cpu.kernel_counted > cpu.kernel_seen,
             "it has entered the kernel, and not caught up": cpu.enters or cpu.entered and cpu.kernel_loaded > cpu.kernel_seen,
@@ -299,5 +306,7 @@ class Duties:
             "a command to devices is not complete": cpu.commands,
         }
         cpu.counted.clear()
+        # A trim also registers CPUs, and reads nothing after that.
+        cpu.unfenced.discard("its registration")
         cpu.entered = False
         return next((f"{wrong}: CPU {event.cpu} {event.text}" for wrong, left in owed.items() if left), None)
