@@ -81,7 +81,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([123, 129, 131], Some([90, 90, 90])),
+            limits: Limits::new([124, 130, 132], Some([90, 90, 90])),
         },
         // No other CPU has run the space.
         Self {

@@ -18,7 +18,7 @@ impl<P: Processor, const W: usize> Path<P, W, true> {
             name: "defer_one_page",
             prepare: used_everywhere,
             run: Stage::defer_page,
-            limits: Limits::new([906, 1053, 1889], None),
+            limits: Limits::new([886, 1033, 1867], None),
         },
         // Each CPU has caught up since the page was unmapped.
         Self {

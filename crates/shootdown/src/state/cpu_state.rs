@@ -24,7 +24,7 @@ use crate::parts::stats::{CpuCounters, CpuStats};
 use crate::parts::trace_event::FlushCause;
 use crate::state::machine::Machine;
 use crate::state::space::Space;
-use crate::state::tag::slots::{TagSlot, TagSlots};
+use crate::state::tag::slots::{LastTaken, TagSlot, TagSlots};
 use crate::state::tag::stock::Stock;
 
 /// The engine's state of one CPU.
@@ -87,15 +87,18 @@ pub(crate) struct Local<M: Machine> {
     /// The kernel's generation up to which this CPU's TLB is clean.
     pub(crate) kernel_generation: Cell<u64>,
     /// If tags are global, the epoch for which this CPU has emptied its TLB. If spaces are
-    /// [renamed](crate::Tagging::Renamed), the number of tags that this CPU has used. If tags are
-    /// per CPU, the slot that was [taken over](crate::state::tag::slots::LastTaken) last.
+    /// [renamed](crate::Tagging::Renamed), the number of tags that this CPU has used.
     pub(crate) tag_clock: Cell<u64>,
+    pub(crate) last_taken: LastTaken,
     /// The global tags that this CPU has taken for its next spaces.
     pub(crate) stock: Stock,
     /// The last [id](crate::state::space_ids::next_id) that a thread on this CPU has given to a
     /// space. A thread that has been moved since may write it from another CPU.
     pub(crate) last_space: M::Word,
     pub(crate) policy: NotifyPolicy,
+    /// `true` if the next flush is probably broadcast to every CPU: the last one that might have
+    /// been was, or there was none since the CPU came online. Always `false` without a broadcaster.
+    pub(crate) expects_broadcast: Cell<bool>,
     pub(crate) counters: CpuCounters,
     /// The slot of a loaded space that has no tag of its own.
     pub(crate) spare: TagSlot,
@@ -132,9 +135,11 @@ impl<M: Machine> Local<M> {
             cause: Cell::new(FlushCause::Unnamed),
             kernel_generation: Cell::new(0),
             tag_clock: Cell::new(0),
+            last_taken: LastTaken::new(),
             stock: Stock::new(),
             last_space,
             policy: NotifyPolicy::new(),
+            expects_broadcast: Cell::new(false),
             counters: CpuCounters::new(),
             spare: TagSlot::VACANT,
             tags: M::TagSlots::VACANT,

@@ -34,9 +34,6 @@ pub(crate) struct NotifyPolicy {
     untried_ns: Cell<u32>,
     /// Number of operations that this CPU has issued and not completed.
     pub(crate) outstanding: Cell<u16>,
-    /// `true` if the last flush of this CPU that may have been broadcast to every CPU was. It
-    /// starts as `true`.
-    pub(crate) expects_broadcast: Cell<bool>,
 }
 
 /// The cheaper method for a flush, and what the choice depends on.
@@ -84,10 +81,44 @@ impl NotifyPolicy {
             last: Cell::new(None),
             untried_ns: Cell::new(0),
             outstanding: Cell::new(0),
-            expects_broadcast: Cell::new(true),
         }
     }
 
+    /// Returns the cheaper method to notify `cpus` CPUs of `operations` operations, or occasionally
+    /// interrupts as a trial.
+    pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
+        if self.broadcasts(costs, cpus, operations) {
+            return NotifyMethod::Broadcast;
+        }
+        let cheaper = self.weigh(costs, cpus, operations).chosen;
+        self.adopt(cheaper);
+        if cheaper == NotifyMethod::Broadcast {
+            // A trial.
+            self.untried_ns.set(0);
+        }
+        NotifyMethod::Interrupt
+    }
+
+    /// As [`choose`](Self::choose) if that would return the broadcast: returns `true`, and records
+    /// the choice. Otherwise returns `false`, and leaves the choice to the caller.
+    pub(crate) fn broadcasts(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> bool {
+        if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
+            // Where a broadcast costs time for each CPU, interrupts may save most: try them first.
+            self.untried_ns.set(u32::MAX);
+        }
+        let Weighed { chosen, for_others_ns, price_ns } = self.weigh(costs, cpus, operations);
+        let for_others = u32::try_from(for_others_ns).unwrap_or(u32::MAX);
+        let untried = self.untried_ns.get().saturating_add(for_others);
+        let is_trial = for_others != 0 && u64::from(untried >> TRIAL_SHIFT) > price_ns;
+        let broadcasts = chosen == NotifyMethod::Broadcast && !is_trial;
+        if broadcasts {
+            self.adopt(chosen);
+            self.untried_ns.set(untried);
+        }
+        broadcasts
+    }
+
+    /// Compares the costs of the methods.
     fn weigh(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> Weighed {
         let interrupt =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
@@ -102,41 +133,6 @@ impl NotifyPolicy {
         let chosen = self.cheaper(self.discounted(interrupt).saturating_add(answering), broadcast);
         let price_ns = interrupt.saturating_add(answering).saturating_sub(broadcast);
         Weighed { chosen, for_others_ns: by_target, price_ns }
-    }
-
-    /// Returns the cheaper method to notify `cpus` CPUs of `operations` operations, or occasionally
-    /// interrupts as a trial.
-    pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
-        if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
-            // Where a broadcast costs time for each CPU, interrupts may save most: try them first.
-            self.untried_ns.set(u32::MAX);
-        }
-        let weighed = self.weigh(costs, cpus, operations);
-        self.adopt(weighed.chosen);
-        if weighed.chosen == NotifyMethod::Broadcast {
-            let (untried_ns, is_due) = self.trial(&weighed);
-            self.untried_ns.set(untried_ns);
-            if is_due {
-                return NotifyMethod::Interrupt;
-            }
-        }
-        weighed.chosen
-    }
-
-    /// As [`choose`](Self::choose) if that would return the broadcast: returns `true`, and records
-    /// the choice. Otherwise returns `false`, and records nothing.
-    pub(crate) fn broadcasts(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> bool {
-        if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
-            return false;
-        }
-        let weighed = self.weigh(costs, cpus, operations);
-        let (untried_ns, is_due) = self.trial(&weighed);
-        let broadcasts = weighed.chosen == NotifyMethod::Broadcast && !is_due;
-        if broadcasts {
-            self.adopt(weighed.chosen);
-            self.untried_ns.set(untried_ns);
-        }
-        broadcasts
     }
 
     /// Makes `chosen` the last method, and forgets a part of the delays of the other one.
@@ -180,19 +176,6 @@ impl NotifyPolicy {
             128.. => interrupt,
             share => (interrupt / 128).saturating_mul(share),
         }
-    }
-
-    /// The cost that interrupts could have saved since the last trial, and whether a trial of them
-    /// is due instead of this broadcast.
-    fn trial(&self, weighed: &Weighed) -> (u32, bool) {
-        let untried = self.untried_ns.get();
-        if weighed.for_others_ns == 0 {
-            return (untried, false);
-        }
-        let for_others = u32::try_from(weighed.for_others_ns).unwrap_or(u32::MAX);
-        let untried = untried.saturating_add(for_others);
-        let is_due = u64::from(untried >> TRIAL_SHIFT) > weighed.price_ns;
-        (if is_due { 0 } else { untried }, is_due)
     }
 
     /// Records the number of rings that took an interrupt, and the number that did not.

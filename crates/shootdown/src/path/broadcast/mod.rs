@@ -185,7 +185,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if !self.note_issued(if is_whole { 1 } else { count }, issued) {
             return if devices { Err(Refused) } else { Ok(NotifiedBy::Interrupts) };
         }
-        self.local().policy.expects_broadcast.set(reaches_all);
+        self.local().expects_broadcast.set(broadcast.reach == Reach::Everyone);
         // A CPU that was not reached finds a later generation than it has seen, and catches up.
         if reaches_all || machine.breaks(Rule::CatchUpUnreached) {
             if is_whole && reaches_all {

@@ -41,9 +41,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         extents: &[Extent],
         pending: &mut Pending<'e, M>,
     ) -> bool {
-        // The first lets the compiler remove the rest on a machine without a broadcaster.
-        self.machine().broadcaster().is_some()
-            && self.local().policy.expects_broadcast.get()
+        self.local().expects_broadcast.get()
+            // Lets the compiler remove all of this on a machine without a broadcaster.
+            && self.machine().broadcaster().is_some()
             // A hint, which spares a CPU that is alone the barriers.
             && space.cpumask.others(self.machine(), self.id) == Others::PerhapsCpus
             && self.broadcast_uncounted(space, extents, pending)
@@ -58,18 +58,19 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ) -> bool {
         assert!(self.engine.owns(space), "the space is another engine's");
         let (machine, policy) = (self.machine(), &self.local().policy);
-        let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
+        let Some(broadcaster) = self.engine.broadcaster() else { return false };
         let broadcast = broadcaster.capabilities();
+        let Some(operations) = broadcast.operations(extents) else { return false };
         let frees_tables = extents.iter().any(|extent| extent.frees_tables());
-        let Some(operations) = broadcast.operations(extents).filter(|_| !frees_tables) else {
-            return false;
-        };
-        if broadcast.reach != Reach::Everyone {
+        // Whether the space is pinned is read again after the barrier.
+        if broadcast.reach != Reach::Everyone || frees_tables || self.is_pinned(space) {
             return false;
         }
         self.publish_tables();
         // Pairs with NewAsidFence: either this flush names the space's new ASID, or the CPUs that
-        // use it walk page tables at least as new as this flush. See `current_asid`.
+        // use it walk page tables at least as new as this flush. See `current_asid`. Pairs with
+        // AttachFence: either this flush finds a device that is attached, or the device's walks are
+        // at least as new.
         fence(machine, Rule::UncountedFence);
         let tag = self.broadcast_tag(space);
         let mut present = CpuSet::new();
@@ -82,14 +83,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.scan(space, &Flush { extents, generation: 0, walkers, cause }, &mut present);
         let (cpus, count) = (present.len() as u64, operations as u64);
         let is_due = cpus != 0 && policy.broadcasts(&broadcaster.costs(), cpus, count);
-        policy.expects_broadcast.set(is_due);
+        self.local().expects_broadcast.set(is_due);
         if !is_due {
             return false;
         }
         let issued =
             extents.iter().try_for_each(|&extent| broadcaster.broadcast(&present, tag, extent));
         if !self.note_issued(count, issued) {
-            policy.expects_broadcast.set(false);
+            self.local().expects_broadcast.set(false);
             return false;
         }
         self.await_broadcast(pending);

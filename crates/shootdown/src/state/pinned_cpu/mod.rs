@@ -65,6 +65,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.cpu.bell.connect();
         self.engine.online().insert(self.id);
         self.join_asids();
+        self.local().expects_broadcast.set(machine.broadcaster().is_some());
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
         // Pairs with FlushFence of a kernel flush. Either the flush finds this CPU online; or this
         // CPU invalidates after the flush's page-table write, and walks page tables at least as
@@ -77,6 +78,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             machine.invalidate_all();
         }
         vacate(self.tags());
+        self.local().last_taken.reset(self.tags().len());
     }
 
     /// Takes this CPU offline: it leaves its space, and no other CPU waits for it or interrupts it

@@ -21,7 +21,7 @@ use crate::base::ids::Tag;
 use crate::state::machine::{Machine, Tagging};
 use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
-use slots::{LastTaken, TagSlot, find, least_recently_used, named_by, replaceable};
+use slots::{TagSlot, find, named_by};
 
 /// The tag under which this CPU loads a space.
 #[derive(Clone, Copy, Debug)]
@@ -94,19 +94,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
         let (local, counters) = (self.local(), self.counters());
         counters.tags_taken.add_unshared(1);
-        let last = LastTaken::from_bits(local.tag_clock.get());
-        let index = replaceable(self.tags(), last, counters.tags_taken.read());
-        if let Some(index) = index {
-            // The switch that this is a part of is counted later.
-            let at = counters.switches.read() + 1;
-            local.tag_clock.set(LastTaken { index, at }.to_bits());
-        }
+        // The switch that this is a part of is counted later.
+        let now = counters.switches.read() + 1;
+        let index = local.last_taken.take_over(self.tags(), counters.tags_taken.read(), now);
         Choice { slot: self.give_slot(index, space), generation: None }
-    }
-
-    /// Assigns the least recently used slot to `space`.
-    fn take_over_oldest_slot(&self, space: &Space<M>) -> &'e TagSlot {
-        self.give_slot(least_recently_used(self.tags()), space)
     }
 
     /// Gives a slot to `space`, with the tag that belongs to the slot where tags are per CPU.

@@ -8,7 +8,7 @@
 //! `arc-asid-range`.)
 
 use super::Choice;
-use super::slots::{TagSlot, vacate};
+use super::slots::{TagSlot, least_recently_used, vacate};
 use crate::base::ids::Tag;
 use crate::base::rules::Rule;
 use crate::state::machine::{Entries, Machine};
@@ -18,7 +18,7 @@ use crate::state::space::Space;
 impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Gives a space without a tag the next one, under which nothing is cached.
     pub(crate) fn choose_renamed_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
-        let slot = self.take_over_oldest_slot(space);
+        let slot = self.give_slot(least_recently_used(self.tags()), space);
         let tag = self.rename(space, slot);
         // A machine without tags uses the kernel's tag, under which translations of any space may
         // be cached.

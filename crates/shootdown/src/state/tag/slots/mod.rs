@@ -29,6 +29,9 @@ pub struct TagSlot {
     last_used: Cell<u32>,
     /// The tag that the space has on this CPU.
     tag: Cell<u16>,
+    /// Time at which the space took over the slot, as the lower bits of `last_used`. Only where
+    /// tags are per CPU.
+    taken: Cell<u16>,
 }
 
 /// Room for a CPU's slots. Implemented for `[TagSlot; N]` only.
@@ -60,12 +63,19 @@ impl TagSlot {
         phase: Cell::new(Phase::NONE),
         last_used: Cell::new(0),
         tag: Cell::new(Tag::KERNEL.0),
+        taken: Cell::new(0),
     };
 
     /// Returns `true` if the slot belongs to this space.
     #[inline]
     pub(crate) fn is_of(&self, space: SpaceId) -> bool {
         self.space.get() == space.number()
+    }
+
+    /// Returns `true` if the space was loaded only once since it took over the slot.
+    #[inline]
+    fn was_loaded_once(&self) -> bool {
+        self.last_used.get() as u16 == self.taken.get()
     }
 
     /// Gives the slot to a space, with this tag. Set the generation when the space is loaded.
@@ -121,44 +131,52 @@ pub(crate) fn find(slots: &[TagSlot], space: SpaceId) -> Option<&TagSlot> {
     slots.iter().find(|slot| slot.is_of(space))
 }
 
-/// The slot that a space took over last, and the number of the switch in which it did. Only where
-/// tags are per CPU.
-#[derive(Clone, Copy)]
-pub(crate) struct LastTaken {
-    pub(crate) index: usize,
-    pub(crate) at: u64,
-}
-
-impl LastTaken {
-    /// Recovers what [`to_bits`](Self::to_bits) has packed.
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self { index: (bits & 0xffff) as usize, at: bits >> 16 }
-    }
-
-    pub(crate) const fn to_bits(self) -> u64 {
-        (self.at << 16) | self.index as u64
-    }
-}
-
 /// One of this number of spaces without a slot takes over the least recently used slot in any case.
 /// A larger number keeps dead spaces longer, and a smaller one takes slots from more spaces that
 /// will run again.
 const TURN: u64 = 8;
 
-/// The index of the slot that a space without one takes over, where tags are per CPU. `takeovers`
-/// is the number of all until now.
-///
-/// The slot that was taken over last is taken over again, unless its space was loaded a second
-/// time. So where more spaces take turns than there are slots, all but one of the slots keep their
-/// spaces. The least recently used slot would always be that of the space that is loaded next; and
-/// with round robin, as in Linux, spaces that alternate with many short-lived ones would lose their
-/// translations. (In caches: the insertion policies LIP and BIP of Qureshi et al., ISCA 2007.)
-#[inline]
-pub(crate) fn replaceable(slots: &[TagSlot], last: LastTaken, takeovers: u64) -> Option<usize> {
-    let is_turn = takeovers % TURN == 0 || takeovers <= slots.len() as u64;
-    match slots.get(last.index) {
-        Some(slot) if !is_turn && slot.last_used.get() == last.at as u32 => Some(last.index),
-        _ => least_recently_used(slots),
+/// The slot that a space took over last, where tags are per CPU.
+#[derive(Debug)]
+pub(crate) struct LastTaken {
+    index: Cell<u16>,
+    /// Number of slots that are vacant since the TLB was emptied: the last ones.
+    vacant: Cell<u16>,
+}
+
+impl LastTaken {
+    pub(crate) const fn new() -> Self {
+        Self { index: Cell::new(0), vacant: Cell::new(0) }
+    }
+
+    /// Records that all of `slots` slots are vacant.
+    pub(crate) fn reset(&self, slots: usize) {
+        self.vacant.set(slots as u16);
+    }
+
+    /// Returns the index of the slot that a space without one takes over: a vacant one, if there is
+    /// one. `takeovers` is the number of all, this one included, and `now` that of switches.
+    ///
+    /// Otherwise, the slot that was taken over last is taken over again, unless its space was
+    /// loaded a second time. So where more spaces take turns than there are slots, all but one of
+    /// the slots keep their spaces. The least recently used slot would always be that of the space
+    /// that is loaded next; and with round robin, as in Linux, spaces that alternate with many
+    /// short-lived ones would lose their translations. (In caches: the insertion policies LIP and
+    /// BIP of Qureshi et al., ISCA 2007.)
+    #[inline]
+    pub(crate) fn take_over(&self, slots: &[TagSlot], takeovers: u64, now: u64) -> Option<usize> {
+        let (last, vacant) = (usize::from(self.index.get()), self.vacant.get());
+        let index = if vacant != 0 {
+            self.vacant.set(vacant - 1);
+            slots.len() - usize::from(vacant)
+        } else if takeovers % TURN != 0 && slots.get(last)?.was_loaded_once() {
+            last
+        } else {
+            least_recently_used(slots)?
+        };
+        self.index.set(index as u16);
+        slots.get(index)?.taken.set(now as u16);
+        Some(index)
     }
 }
 

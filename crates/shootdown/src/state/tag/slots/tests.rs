@@ -11,8 +11,9 @@ struct Own<const N: usize> {
 
 impl<const N: usize> Own<N> {
     fn new() -> Self {
-        let last = LastTaken::from_bits(0);
-        Self { slots: TagSlots::VACANT, last, takeovers: 0, now: 0 }
+        let own = Self { slots: TagSlots::VACANT, last: LastTaken::new(), takeovers: 0, now: 0 };
+        own.last.reset(N);
+        own
     }
 
     /// Loads a space. Returns its tag, and the recorded generation if the space had a slot.
@@ -24,8 +25,7 @@ impl<const N: usize> Own<N> {
             return (slot.tag().0, Some(slot.generation()));
         }
         self.takeovers += 1;
-        let index = replaceable(&self.slots, self.last, self.takeovers).expect("there are slots");
-        self.last = LastTaken::from_bits(LastTaken { index, at: self.now }.to_bits());
+        let index = self.last.take_over(&self.slots, self.takeovers, self.now).unwrap();
         let tag = Tag(index as u16 + 1);
         self.slots[index].give_to(space, tag);
         self.slots[index].set_last_used(self.now);
@@ -56,6 +56,17 @@ fn seventh_space_takes_the_tag_that_was_taken_last() {
     // The eighth takeover is in turn.
     assert_eq!(own.tags([8, 4, 5]), [3, 4, 5]);
     assert_eq!(own.tags([9, 9, 10]), [3, 3, 6], "9 was loaded twice, and 7 least recently");
+}
+
+/// A CPU that comes online again has no tags in use.
+#[test]
+fn vacant_slots_are_taken_first() {
+    let mut own = Own::<6>::new();
+    own.tags([1, 2, 3, 4, 5, 6, 7, 7, 8, 9]);
+    vacate(&own.slots);
+    own.last.reset(6);
+    assert_eq!(own.tags(11..=16), [1, 2, 3, 4, 5, 6]);
+    assert!((11..=16).all(|space| own.load(space).1.is_some()));
 }
 
 /// Where more spaces take turns than there are slots, most keep their tags.
@@ -111,7 +122,7 @@ fn shared_tag_determines_the_slot() {
 fn machine_without_slots_has_none() {
     let slots: [TagSlot; 0] = TagSlots::VACANT;
     assert!(find(&slots, SpaceId(1)).is_none());
-    assert!(replaceable(&slots, LastTaken::from_bits(0), 9).is_none());
+    assert!(LastTaken::new().take_over(&slots, 9, 1).is_none());
     assert!(named_by(&slots, Tag(1)).is_none());
 }
 
