@@ -63,7 +63,7 @@ impl PairWord {
     }
 
     /// Waits until CPU `other` has cleared the word that it shares with CPU `from`, in a thread
-    /// that [can be preempted](Sim::wait_point) meanwhile, and that may run on any CPU.
+    /// that [can be preempted](Sim::wait_point) in the wait, and that may run on any CPU.
     pub fn wait_preemptibly(&self, sim: &Sim, from: usize, other: usize) {
         sim.attribute(Cause::FlushWait, || {
             let mut is_set = self.load_anywhere(sim, from, other);
