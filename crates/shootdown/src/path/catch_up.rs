@@ -59,6 +59,17 @@ impl<M: Machine> PinnedCpu<'_, M> {
         self.catch_up_to(space, generation, self.ceiling_of_several());
     }
 
+    /// Catches up with all flushes of the loaded space, by discarding the whole tag.
+    #[inline]
+    pub(crate) fn catch_up_whole(&self, space: &Space<M>) {
+        // Read before the invalidation, as in `catch_up`.
+        let generation = space.log.generation(self.machine());
+        if self.seen_of_loaded(space) < generation {
+            self.invalidate_missed(space, self.loaded_slot().tag(), &Missed::Everything);
+            self.note_caught_up(self.loaded_slot(), generation);
+        }
+    }
+
     /// Catches up with the only flush of the loaded space that this CPU has missed.
     #[inline(always)]
     pub(crate) fn invalidate_one(&self, extent: Extent, generation: u64) {

@@ -484,8 +484,8 @@ pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     assert_ne!(device.touch(0), Touch::Stale);
 }
 
-/// CPU 2, a device, uses the pinned space, and CPU 1 unpins it. At the same time, CPU 0 flushes, and then
-/// reuses the page.
+/// CPU 2, a device, uses the pinned space, and CPU 1 unpins it. At the same time, CPU 0 flushes,
+/// and then reuses the page.
 pub(crate) fn unpin_while_flushing<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
     switch(&system.cpu(0), &system.a);

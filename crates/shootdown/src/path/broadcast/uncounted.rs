@@ -29,28 +29,24 @@ use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Broadcasts the flush of these pages to every CPU, without counting it, if that is the
-    /// method for it. Returns `true` if it did. If not, nothing has been invalidated that the
-    /// caller could rely on, and the caller flushes as usual.
-    ///
-    /// `pending` must have nothing to wait for yet.
+    /// Returns `true` if a flush of pages of this space is likely to be broadcast, so that
+    /// [`broadcast_uncounted`](Self::broadcast_uncounted) is worth its barriers.
     #[inline]
-    pub(crate) fn try_uncounted(
-        &self,
-        space: &Space<M>,
-        extents: &[Extent],
-        pending: &mut Pending<'e, M>,
-    ) -> bool {
+    pub(crate) fn expects_broadcast(&self, space: &Space<M>) -> bool {
         self.local().expects_broadcast.get()
             // Lets the compiler remove all of this on a machine without a broadcaster.
             && self.machine().broadcaster().is_some()
             // A hint, which spares a CPU that is alone the barriers.
             && space.cpumask.others(self.machine(), self.id) == Others::PerhapsCpus
-            && self.broadcast_uncounted(space, extents, pending)
     }
 
+    /// Broadcasts the flush of these pages to every CPU, without counting it, if that is the
+    /// method for it. Returns `true` if it did. If not, nothing has been invalidated that the
+    /// caller could rely on, and the caller flushes as usual.
+    ///
+    /// `pending` must have nothing to wait for yet.
     #[inline(never)]
-    fn broadcast_uncounted(
+    pub(crate) fn broadcast_uncounted(
         &self,
         space: &Space<M>,
         extents: &[Extent],

@@ -27,6 +27,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.note_caught_up(slot, generation);
             self.counters().flushes_ranged.add_unshared(1);
             self.counters().pages_invalidated.add_unshared(extent.weight() as u64);
+        } else if extent.is_unbounded() {
+            Self::discard_after_flush(self.engine, self.cpu, self.id, space);
         } else {
             Self::catch_up_after_flush(self.engine, self.cpu, self.id, space);
         }
@@ -96,5 +98,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space: &Space<M>,
     ) {
         Self::of(engine, cpu, id).catch_up(space);
+    }
+
+    /// As [`catch_up_after_flush`](Self::catch_up_after_flush) of a whole space, which needs no
+    /// look into the log: 150 instructions of each fork.
+    #[cold]
+    #[inline(never)]
+    fn discard_after_flush(
+        engine: &'e Shootdown<M>,
+        cpu: &'e CpuState<M>,
+        id: CpuId,
+        space: &Space<M>,
+    ) {
+        Self::of(engine, cpu, id).catch_up_whole(space);
     }
 }

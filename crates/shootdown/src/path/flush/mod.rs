@@ -61,11 +61,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let (walkers, began_ns) = (WalkerPolicy::of(extent), self.begin_trace());
         let mut pending = Pending::done(self.engine);
         if !extent.is_empty() {
-            if !self.try_uncounted(space, slice::from_ref(&extent), &mut pending) {
-                let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
-                if walkers == WalkerPolicy::Interrupt {
-                    pending.horizon = Horizon::of(space.id(), flush, cleared);
-                }
+            let (flush, cleared) = self.flush_extent(space, extent, walkers, &mut pending);
+            if walkers == WalkerPolicy::Interrupt {
+                pending.horizon = Horizon::of(space.id(), flush, cleared);
             }
             self.trace_space(began_ns, space, slice::from_ref(&extent), &mut pending);
         }
@@ -109,7 +107,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let mut pending = Pending::done(self.engine);
         match *extents.as_slice() {
             [] => {}
-            _ if self.try_uncounted(space, extents.as_slice(), &mut pending) => {}
             [extent] => {
                 let (flush, cleared) =
                     self.flush_extent(space, extent, WalkerPolicy::Defer, &mut pending);
@@ -125,9 +122,42 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Flushes one extent that is not empty. `pending` must have nothing to wait for yet. Returns
     /// the flush's generation, and the generation up to which no CPU can walk unhooked tables any
-    /// more.
+    /// more: both 0 if the flush was not counted.
     #[inline]
     fn flush_extent(
+        &self,
+        space: &Space<M>,
+        extent: Extent,
+        walkers: WalkerPolicy,
+        pending: &mut Pending<'e, M>,
+    ) -> (u64, u64) {
+        if self.expects_broadcast(space) {
+            self.flush_extent_by_broadcast(space, extent, walkers, pending)
+        } else {
+            self.flush_extent_counted(space, extent, walkers, pending)
+        }
+    }
+
+    /// [`flush_extent`](Self::flush_extent) where a broadcast is likely. It also does the rest if
+    /// there is none after all, so that callers need not keep anything across it: 4 instructions
+    /// of each flush, on machines that may broadcast and do not.
+    #[inline(never)]
+    pub(crate) fn flush_extent_by_broadcast(
+        &self,
+        space: &Space<M>,
+        extent: Extent,
+        walkers: WalkerPolicy,
+        pending: &mut Pending<'e, M>,
+    ) -> (u64, u64) {
+        if self.broadcast_uncounted(space, &[extent], pending) {
+            (0, 0)
+        } else {
+            self.flush_extent_counted(space, extent, walkers, pending)
+        }
+    }
+
+    #[inline]
+    fn flush_extent_counted(
         &self,
         space: &Space<M>,
         extent: Extent,

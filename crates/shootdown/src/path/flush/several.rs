@@ -23,6 +23,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending: &mut Pending<'e, M>,
     ) {
         let all = extents.as_slice();
+        if self.expects_broadcast(space) && self.broadcast_uncounted(space, all, pending) {
+            return;
+        }
         let extents = extents.up_to(self.machine().flush_ceiling());
         let count = extents.len() as u64;
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);

@@ -57,7 +57,8 @@ impl<M: Machine> PinnedCpu<'_, M> {
     }
 
     /// Flushes one extent, which is not empty, and waits. Returns the flush's generation, and the
-    /// generation up to which no CPU can walk unhooked tables any more.
+    /// generation up to which no CPU can walk unhooked tables any more: both 0 if the flush was not
+    /// counted.
     #[inline(always)]
     fn flush_one_and_wait(
         &self,
@@ -65,6 +66,10 @@ impl<M: Machine> PinnedCpu<'_, M> {
         extent: Extent,
         walkers: WalkerPolicy,
     ) -> (u64, u64) {
+        if self.expects_broadcast(space) {
+            return Self::of(self.engine, self.cpu, self.id)
+                .flush_one_by_broadcast_and_wait(space, extent, walkers);
+        }
         let operation = self.begin();
         let (generation, others) = self.begin_flush_of_one(space, extent);
         if others == Others::None {
@@ -74,6 +79,21 @@ impl<M: Machine> PinnedCpu<'_, M> {
         let cleared = Self::of(self.engine, self.cpu, self.id)
             .flush_others_and_wait(space, extent, generation, others, walkers);
         (generation, cleared)
+    }
+
+    #[inline(never)]
+    fn flush_one_by_broadcast_and_wait(
+        &self,
+        space: &Space<M>,
+        extent: Extent,
+        walkers: WalkerPolicy,
+    ) -> (u64, u64) {
+        let mut pending = Pending::done(self.engine);
+        let operation = self.begin();
+        let numbers = self.flush_extent_by_broadcast(space, extent, walkers, &mut pending);
+        drop(operation);
+        pending.wait();
+        numbers
     }
 
     #[inline(never)]

@@ -46,6 +46,28 @@ fn flush_and_wait_counts_as_flush() {
     }
 }
 
+/// A flush of pages that is broadcast to every CPU is not counted, by either call.
+#[test]
+fn flush_and_wait_broadcasts_as_flush() {
+    let costs = Config::default().costs.broadcasts_only();
+    for is_one_call in [true, false] {
+        let engine =
+            Soft::engine(Config { cpus: 2, costs, ..Config::default().with_broadcasts(6) });
+        let space = engine.space(Root(0));
+        run(&engine, &space, &[0, 1]);
+        let zero = engine.enter(CpuId(0));
+        let before = space.log.generation(engine.machine());
+        if is_one_call {
+            zero.pin().flush_and_wait(&space, Extent::page(0));
+        } else {
+            zero.pin().flush(&space, Extent::page(0)).wait();
+        }
+        let counted = space.log.generation(engine.machine()) - before;
+        let stats = engine.cpu(CpuId(0)).stats();
+        assert_eq!((counted, stats.broadcasts_sent, stats.interrupts_sent), (0, 1, 0));
+    }
+}
+
 /// The flush ends only when the other CPU has answered.
 #[test]
 fn flush_and_wait_returns_after_the_answer() {
