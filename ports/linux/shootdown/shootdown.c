@@ -13,6 +13,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #include <linux/seq_file.h>
+#include <linux/pagevec.h>
 #include <linux/slab.h>
 #include <trace/events/csd.h>
 #include <trace/events/ipi.h>
@@ -351,18 +352,12 @@ void native_flush_tlb_multi(const struct cpumask *cpus, const struct flush_tlb_i
 }
 #endif
 
-/* A flush of everything comes without a size of pages. */
-static u8 page_shift_of(unsigned int stride_shift)
-{
-	return stride_shift ?: PAGE_SHIFT;
-}
-
 /* The counters of /proc/vmstat: what was requested here, whatever else this CPU had missed. */
 static __always_inline void count_local(struct mm_struct *mm, unsigned long start, unsigned long end, u8 page_shift)
 {
 	if (!IS_ENABLED(CONFIG_DEBUG_TLBFLUSH) || this_cpu_read(cpu_tlbstate.loaded_mm) != mm)
 		return;
-	if (end == TLB_FLUSH_ALL || (end - start) >> page_shift > tlb_single_page_flush_ceiling)
+	if ((end - start) >> page_shift > tlb_single_page_flush_ceiling)
 		count_vm_tlb_event(NR_TLB_LOCAL_FLUSH_ALL);
 	else
 		count_vm_tlb_events(NR_TLB_LOCAL_FLUSH_ONE, (end - start) >> page_shift);
@@ -382,7 +377,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 	local_irq_save(flags);
 	trace_request(start, end);
 	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
-	       shootdown_flush_and_wait(space_of(mm), start, end, page_shift_of(stride_shift),
+	       shootdown_flush_and_wait(space_of(mm), start, end, stride_shift,
 					freed_tables));
 	count_local(mm, start, end, stride_shift);
 	local_irq_restore(flags);
@@ -391,31 +386,45 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 
 /*
  * Page tables that were unhooked. If a CPU is idle and still has the space loaded, it may walk them
- * speculatively; they are kept until it has caught up, or the space ends.
+ * speculatively; they are kept until it has caught up, or the space ends. They are on lists by
+ * their struct page, whose index is then the number of the flush.
  */
 
-static LIST_HEAD(kept_tables);
 static DEFINE_SPINLOCK(kept_lock);
 static unsigned int kept_count;
 /* 4 MiB. With more, the idle CPUs are interrupted. */
 #define KEPT_TABLES_MAX 1024
 
+/* As Linux frees the pages of a gather: many at once. */
+static void free_tables(struct list_head *tables)
+{
+	struct page *table, *next;
+	struct folio_batch batch;
+
+	folio_batch_init(&batch);
+	list_for_each_entry_safe(table, next, tables, lru)
+		if (!folio_batch_add(&batch, page_folio(table)))
+			folios_put(&batch);
+	if (folio_batch_count(&batch))
+		folios_put(&batch);
+}
+
 static void free_kept_up_to(struct mm_struct *mm, u64 cleared)
 {
-	struct mmu_table_batch *batch, *next;
+	struct list_head *kept = &mm->context.shootdown.kept;
+	struct page *table, *next;
 	LIST_HEAD(freed);
 
-	if (list_empty_careful(&kept_tables))
+	if (list_empty_careful(kept))
 		return;
 	spin_lock(&kept_lock);
-	list_for_each_entry_safe(batch, next, &kept_tables, shootdown.list)
-		if (batch->shootdown.mm == mm && batch->shootdown.flush <= cleared) {
-			list_move(&batch->shootdown.list, &freed);
-			kept_count -= batch->nr;
+	list_for_each_entry_safe(table, next, kept, lru)
+		if (table->index <= cleared) {
+			list_move(&table->lru, &freed);
+			kept_count--;
 		}
 	spin_unlock(&kept_lock);
-	list_for_each_entry_safe(batch, next, &freed, shootdown.list)
-		__tlb_remove_table_free(batch);
+	free_tables(&freed);
 }
 
 void shootdown_walkers_flush(struct mm_struct *mm)
@@ -445,31 +454,53 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 	trace_request(start, end);
 	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
 	       horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
-							 page_shift_of(stride_shift)));
+							 stride_shift));
 	count_local(tlb->mm, start, end, stride_shift);
 	local_irq_restore(flags);
-	tlb->shootdown = (struct shootdown_gather) { horizon.flush, horizon.cleared };
+	tlb->shootdown.flush = horizon.flush;
+	tlb->shootdown.cleared = horizon.cleared;
 	mmu_notifier_arch_invalidate_secondary_tlbs(tlb->mm, start, end);
 }
 
-void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *tables)
+/* A gather flushes when it has so many page tables: 2 MiB. */
+#define GATHERED_TABLES_MAX 512
+
+/* `table` is a struct page. */
+void tlb_remove_table(struct mmu_gather *tlb, void *table)
 {
-	struct shootdown_gather at = tlb->shootdown;
+	list_add_tail(&((struct page *)table)->lru, &tlb->shootdown.tables);
+	if (++tlb->shootdown.count == GATHERED_TABLES_MAX)
+		tlb_flush_mmu(tlb);
+}
+
+static bool keep(struct shootdown_gather *gather, struct mm_struct *mm)
+{
+	struct page *table;
+	bool are_many;
+
+	raw_cpu_add(shootdown_counts.tables_kept, gather->count);
+	list_for_each_entry(table, &gather->tables, lru)
+		table->index = gather->flush;
+	spin_lock(&kept_lock);
+	list_splice_tail(&gather->tables, &mm->context.shootdown.kept);
+	kept_count += gather->count;
+	are_many = kept_count > KEPT_TABLES_MAX;
+	spin_unlock(&kept_lock);
+	return are_many;
+}
+
+/* After the flush of a gather that has page tables. */
+void shootdown_gather_free(struct mmu_gather *tlb)
+{
 	bool are_many = false;
 
-	if (at.flush <= at.cleared) {
-		__tlb_remove_table_free(tables);
-	} else {
-		raw_cpu_add(shootdown_counts.tables_kept, tables->nr);
-		tables->shootdown.mm = tlb->mm;
-		tables->shootdown.flush = at.flush;
-		spin_lock(&kept_lock);
-		list_add_tail(&tables->shootdown.list, &kept_tables);
-		kept_count += tables->nr;
-		are_many = kept_count > KEPT_TABLES_MAX;
-		spin_unlock(&kept_lock);
-	}
-	free_kept_up_to(tlb->mm, at.cleared);
+	if (tlb->shootdown.flush <= tlb->shootdown.cleared)
+		free_tables(&tlb->shootdown.tables);
+	else
+		are_many = keep(&tlb->shootdown, tlb->mm);
+	INIT_LIST_HEAD(&tlb->shootdown.tables);
+	tlb->shootdown.count = 0;
+	free_kept_up_to(tlb->mm, tlb->shootdown.cleared);
 	if (are_many)
 		shootdown_walkers_flush(tlb->mm);
 }
@@ -479,6 +510,7 @@ void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *table
 void shootdown_mm_init(struct mm_struct *mm)
 {
 	shootdown_space_init(space_of(mm), __sme_pa(mm->pgd));
+	INIT_LIST_HEAD(&mm->context.shootdown.kept);
 	mm->context.shootdown.is_retired = false;
 }
 

@@ -6,6 +6,7 @@
 #ifndef _ASM_X86_SHOOTDOWN_H
 #define _ASM_X86_SHOOTDOWN_H
 
+#include <linux/list.h>
 #include <linux/llist.h>
 #include <linux/smp.h>
 #include <linux/types.h>
@@ -13,7 +14,6 @@
 struct mm_struct;
 struct task_struct;
 struct mmu_gather;
-struct mmu_table_batch;
 struct arch_tlbflush_unmap_batch;
 
 /*
@@ -24,20 +24,25 @@ struct shootdown_mm {
 	u64 space[56] __aligned(64);
 	/* On the list of spaces that the engine has given back. */
 	struct llist_node dead;
+	/* Page tables that an idle CPU may still walk, in struct page.lru. */
+	struct list_head kept;
 	bool is_retired;
 };
 
-/* A member of mmu_gather: which of its page tables no CPU can walk any more. */
+/* A member of mmu_gather: its page tables, and which of them no CPU can walk any more. */
 struct shootdown_gather {
+	struct list_head tables;
+	unsigned int count;
 	u64 flush, cleared;
 };
 
-/* A member of mmu_table_batch: its page tables while they wait for idle CPUs. */
-struct shootdown_tables {
-	struct list_head list;
-	struct mm_struct *mm;
-	u64 flush;
-};
+static inline void shootdown_gather_init(struct shootdown_gather *gather)
+{
+	INIT_LIST_HEAD(&gather->tables);
+	gather->count = 0;
+	gather->flush = 0;
+	gather->cleared = 0;
+}
 
 void shootdown_mm_init(struct mm_struct *mm);
 /* The last reference is gone. Returns true if the engine drops the space later. */
@@ -61,7 +66,7 @@ void shootdown_batch_add(struct arch_tlbflush_unmap_batch *batch, struct mm_stru
 			 unsigned long address);
 void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
 			    unsigned int stride_shift);
-void shootdown_gather_free(struct mmu_gather *tlb, struct mmu_table_batch *tables);
+void shootdown_gather_free(struct mmu_gather *tlb);
 void shootdown_walkers_flush(struct mm_struct *mm);
 
 /*
@@ -75,6 +80,5 @@ void shootdown_flush_kernel_tables(unsigned long address);
 
 /* Functions of the kernel that were static. */
 void cond_mitigation(struct task_struct *next);
-void __tlb_remove_table_free(struct mmu_table_batch *batch);
 
 #endif
