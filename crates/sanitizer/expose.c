@@ -84,7 +84,7 @@ static void expose_read_replaced(void)
 
 static void expose_replace(int i, unsigned how, volatile uint64_t *spare)
 {
-	void *page = (void *)exposed[i];
+	void *page = (void *)exposed[i], *table = (void *)((uintptr_t)page & ~(EXPOSE_TABLE - 1));
 	uint64_t version = ++expose_begun[i];
 
 	switch (how % 4) {
@@ -101,8 +101,9 @@ static void expose_replace(int i, unsigned how, volatile uint64_t *spare)
 		break;
 #endif
 	case 3: /* its page table goes with it */
-		munmap(page, EXPOSE_PAGE);
+		munmap(table, EXPOSE_TABLE);
 		*spare = ~version;
+		mmap(table, EXPOSE_TABLE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		expose_map(page);
 		break;
 	default:

@@ -407,6 +407,8 @@ static void *write_or_page_out(void *me)
 			while (ready < cpus)
 				sched_yield();
 			madvise(paged + i * 512, 32 * PAGE, MADV_PAGEOUT);
+			/* The frames that are free now. The next call flushes what this one has left. */
+			memset(map_at(NULL, 32 * PAGE), 0xff, 32 * PAGE);
 			continue;
 		}
 		if (((volatile uint64_t *)paged)[i * 512 + (long)me] != expected[i])
@@ -423,9 +425,12 @@ static void *write_or_page_out(void *me)
 static void run_paging(void)
 {
 	shared_pages = map_at(NULL, PAGED * PAGE);
+	/* Pages of zeros do not go to the swap space. */
+	touch((void *)((char *)shared_pages + (cpus + 1) * 8), PAGED - 1);
 	run_threads(cpus, write_or_page_out);
 }
 
+#include "spaces.c"
 #include "polled.c"
 
 /* CPUs 1 to 3 are unplugged and plugged in again. */
@@ -472,6 +477,8 @@ static const struct program {
 	{ "protect", run_protect, 30 },
 	{ "paging", run_paging, 20 },
 	{ "filters", run_filters, 50 },
+	{ "compact", run_compact, 20 },
+	{ "ldt", run_ldt, 20 },
 	{ "entries", run_entries, 0 },
 	{ "polled-filters", run_polled_filters, 0 },
 	{ "polled-modules", run_polled_modules, 0 },
