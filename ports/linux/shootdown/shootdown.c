@@ -189,7 +189,9 @@ static void start_engine(void)
 /* On each CPU that starts, with interrupts masked. The first one is here before all others. */
 void initialize_tlbstate_and_flush(void)
 {
-	if (!shootdown_is_started)
+	const bool is_first = !shootdown_is_started;
+
+	if (is_first)
 		start_engine();
 	shootdown_is_started = true;
 	WARN_ON(this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm);
@@ -197,14 +199,30 @@ void initialize_tlbstate_and_flush(void)
 	/* No user space ran last: the mitigations apply to the first one. */
 	this_cpu_write(cpu_tlbstate.last_user_mm_spec, 1);
 	this_cpu_write(set_up_for, 0);
+	if (is_first)
+		shootdown_online();
+}
+
+/*
+ * The last step before interrupts. Until then, this CPU waits for others with interrupts masked: for
+ * jiffies to pass, or for stop_machine. A flush on one of them would wait for this CPU, for ever.
+ * What this CPU has missed is dropped here.
+ */
+void shootdown_cpu_starts(void)
+{
 	shootdown_online();
 }
 
+/*
+ * In the idle thread, after which nothing runs. The CPU's APIC is off, and the CPU may wait for
+ * another one next, which must not wait for it in a flush.
+ */
 void shootdown_cpu_dies(void)
 {
 	unsigned long flags;
 
 	local_irq_save(flags);
+	switch_mm_irqs_off(NULL, &init_mm, NULL);
 	shootdown_offline();
 	local_irq_restore(flags);
 }

@@ -56,7 +56,8 @@ void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *inf
 /* This CPU has dropped what it cached of the space that has this PCID. */
 void shootdown_mark_user_half(u16 tag);
 
-/* This CPU is unplugged. */
+/* This CPU runs threads from now on; or it is unplugged. */
+void shootdown_cpu_starts(void);
 void shootdown_cpu_dies(void);
 /* This CPU stops for ever, wherever it was interrupted; and all others have stopped. */
 void shootdown_cpu_stops(void);
