@@ -9,6 +9,7 @@
 #include <linux/debugfs.h>
 #include <linux/export.h>
 #include <linux/interrupt.h>
+#include <linux/kasan-checks.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
@@ -46,12 +47,19 @@ DEFINE_PER_CPU(struct shootdown_counts, shootdown_counts);
 /* For tests of the tests: flushes reach this CPU alone; a CPU that enters the kernel is silent. */
 static bool flush_here_only;
 bool shootdown_forgets_on_entry;
+#ifdef SHOOTDOWN_FAULTS
+struct shootdown_faults shootdown_faults;
+#endif
 
 bool shootdown_is_started;
 
 static struct shootdown_space *space_of(struct mm_struct *mm)
 {
-	return (struct shootdown_space *)mm->context.shootdown.space;
+	void *space = mm->context.shootdown.space;
+
+	/* The engine's own accesses are not instrumented. */
+	kasan_check_write(space, sizeof(struct shootdown_space));
+	return space;
 }
 
 /*
@@ -101,7 +109,8 @@ static void flush_tlb_func(void *unused)
 {
 	inc_irq_stat(irq_tlb_count);
 	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH_RECEIVED);
-	TRACED(TLB_REMOTE_SHOOTDOWN, shootdown_handle_flush_ipi());
+	if (!FAULT(flush_unanswered))
+		TRACED(TLB_REMOTE_SHOOTDOWN, shootdown_handle_flush_ipi());
 }
 
 DEFINE_IDTENTRY_SYSVEC_SIMPLE(sysvec_shootdown)
@@ -120,7 +129,7 @@ void shootdown_os_ring(const uint32_t *cpus, size_t count)
 	if (trace_csd_queue_cpu_enabled())
 		for (i = 0; i < count; i++)
 			trace_csd_queue_cpu(cpus[i], _THIS_IP_, flush_tlb_func, NULL);
-	if (count == 1) {
+	if (count == 1 || FAULT(others_unnotified)) {
 		trace_ipi_send_cpu(cpus[0], _THIS_IP_, flush_tlb_func);
 		__apic_send_IPI(cpus[0], SHOOTDOWN_VECTOR);
 		return;
@@ -138,6 +147,8 @@ void shootdown_os_reclaim(struct shootdown_space *space)
 	struct mm_struct *mm =
 		container_of((void *)space, struct mm_struct, context.shootdown.space);
 
+	if (FAULT(space_freed_under_lock))
+		return __mmdrop(mm);
 	llist_add(&mm->context.shootdown.dead, this_cpu_ptr(&dead_mms));
 }
 
@@ -158,6 +169,8 @@ void shootdown_os_panic(const char *message, size_t length)
  */
 void shootdown_mark_user_half(u16 tag)
 {
+	if (FAULT(user_half_unmarked))
+		return;
 	__set_bit(tag, *this_cpu_ptr(&cpu_tlbstate.user_pcid_flush_mask));
 }
 
@@ -221,6 +234,8 @@ void shootdown_cpu_dies(void)
 {
 	unsigned long flags;
 
+	if (FAULT(unplugged_stays_online))
+		return;
 	local_irq_save(flags);
 	switch_mm_irqs_off(NULL, &init_mm, NULL);
 	shootdown_offline();
@@ -270,6 +285,8 @@ void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *inf
 {
 	struct call_on_users call = { mm, func, info };
 
+	if (FAULT(users_uncalled))
+		return;
 	/* Pairs with the barrier in set_up. */
 	smp_mb();
 	on_each_cpu_cond(is_set_up, call_if_set_up, &call, true);
@@ -391,6 +408,8 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 			flush_tlb_local();
 		return;
 	}
+	if (FAULT(range_ends_early) && end != TLB_FLUSH_ALL)
+		end -= 1ul << page_shift_of(stride_shift);
 	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	trace_request(start, end);
@@ -467,6 +486,8 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 
 	if (unlikely(flush_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
+	if (FAULT(gather_unflushed))
+		return;
 	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	trace_request(start, end);
@@ -512,7 +533,7 @@ void shootdown_gather_free(struct mmu_gather *tlb)
 {
 	bool are_many = false;
 
-	if (tlb->shootdown.flush <= tlb->shootdown.cleared)
+	if (tlb->shootdown.flush <= tlb->shootdown.cleared || FAULT(tables_freed_at_once))
 		free_tables(&tlb->shootdown.tables);
 	else
 		are_many = keep(&tlb->shootdown, tlb->mm);
@@ -539,6 +560,8 @@ bool shootdown_mm_drop(struct mm_struct *mm)
 	if (mm->context.shootdown.is_retired)
 		return false;
 	mm->context.shootdown.is_retired = true;
+	if (FAULT(space_not_retired))
+		return false;
 	local_irq_save(flags);
 	shootdown_retire(space_of(mm));
 	local_irq_restore(flags);
@@ -572,11 +595,14 @@ struct shootdown_mm_batch {
 
 static bool batch_has_mm(struct shootdown_mm_batch *batch, struct mm_struct *mm)
 {
+	if (FAULT(batch_lacks_spaces) && batch->count)
+		return true;
 	switch (shootdown_batch_add_space(&batch->engine, space_of(mm))) {
 	case SHOOTDOWN_BATCH_FULL:
 		return false;
 	case SHOOTDOWN_BATCH_ADDED:
-		mmgrab(mm);
+		if (!FAULT(batch_holds_no_space))
+			mmgrab(mm);
 		batch->mms[batch->count++] = mm;
 	}
 	return true;
@@ -603,6 +629,8 @@ void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struc
 		shootdown_batch_init(&arch->batch->engine);
 		batch_has_mm(arch->batch, mm);
 	}
+	if (FAULT(batch_lacks_pages))
+		return;
 	local_irq_save(flags);
 	trace_request(address, address + PAGE_SIZE);
 	shootdown_batch_unmapped(&arch->batch->engine, space_of(mm), shootdown_page(address), true,
@@ -622,10 +650,12 @@ void arch_tlbbatch_flush(struct arch_tlbflush_unmap_batch *arch)
 	raw_cpu_inc(shootdown_counts.batches);
 	local_irq_save(flags);
 	trace_request(0, TLB_FLUSH_ALL);
-	shootdown_batch_send(&batch->engine, &sent);
-	shootdown_batch_wait(&sent);
+	if (!FAULT(batch_unsent)) {
+		shootdown_batch_send(&batch->engine, &sent);
+		shootdown_batch_wait(&sent);
+	}
 	local_irq_restore(flags);
-	while (batch->count)
+	while (batch->count && !FAULT(batch_holds_no_space))
 		mmdrop(batch->mms[--batch->count]);
 	arch->batch = NULL;
 	kfree(batch);
@@ -678,6 +708,11 @@ static int __init create_files(void)
 	debugfs_create_file("counts", 0444, folder, NULL, &counts_fops);
 	debugfs_create_bool("flush_here_only", 0644, folder, &flush_here_only);
 	debugfs_create_bool("forget_on_entry", 0644, folder, &shootdown_forgets_on_entry);
+#ifdef SHOOTDOWN_FAULTS
+#define FILE(name) debugfs_create_bool(#name, 0644, folder, &shootdown_faults.name);
+	SHOOTDOWN_EACH_FAULT(FILE)
+#undef FILE
+#endif
 	return 0;
 }
 late_initcall(create_files);

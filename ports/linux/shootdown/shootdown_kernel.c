@@ -160,7 +160,9 @@ static void flush_kernel(const struct shootdown_extents *extents)
 
 	raw_cpu_inc(shootdown_counts.kernel_requests);
 	local_irq_save(flags);
-	if (likely(shootdown_is_started)) {
+	if (FAULT(kernel_unflushed)) {
+		/* Nobody is notified. */
+	} else if (likely(shootdown_is_started)) {
 		trace_request(0, TLB_FLUSH_ALL);
 		shootdown_flush_kernel_gathered(extents, &pending);
 		shootdown_wait(&pending);

@@ -34,6 +34,36 @@ extern bool shootdown_is_started;
 /* For a test of the tests: an isolated CPU that enters the kernel does not tell the engine. */
 extern bool shootdown_forgets_on_entry;
 
+/*
+ * For tests of the tests, in a kernel of their own: rules that the port can leave out, each by a file
+ * in /sys/kernel/debug/shootdown. `cargo xtask port linux --believe faults` has what finds each.
+ */
+#ifdef SHOOTDOWN_FAULTS
+#define SHOOTDOWN_EACH_FAULT(F)						\
+	F(flush_unanswered)	/* a CPU ignores the interrupt */	\
+	F(others_unnotified)	/* of several CPUs, one is interrupted */	\
+	F(range_ends_early)	/* a flush leaves the last page */	\
+	F(gather_unflushed)	/* a flush that frees page tables is left out */	\
+	F(tables_freed_at_once)	/* page tables do not wait for idle CPUs */	\
+	F(batch_lacks_pages)	/* unmapped pages do not join the batch */	\
+	F(batch_lacks_spaces)	/* only the first space joins it */	\
+	F(batch_unsent)		/* it is freed without a flush */	\
+	F(batch_holds_no_space)	/* it has no references of its spaces */	\
+	F(space_not_retired)	/* a space is freed while CPUs have it loaded */	\
+	F(space_freed_under_lock)	/* it is freed in the middle of a switch */	\
+	F(users_uncalled)	/* a new LDT is not loaded by other CPUs */	\
+	F(unplugged_stays_online)	/* a CPU is unplugged in silence */	\
+	F(kernel_unflushed)	/* flushes of kernel pages are left out */	\
+	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */
+
+#define FAULT_MEMBER(name) bool name;
+extern struct shootdown_faults { SHOOTDOWN_EACH_FAULT(FAULT_MEMBER) } shootdown_faults;
+#undef FAULT_MEMBER
+#define FAULT(name) unlikely(READ_ONCE(shootdown_faults.name))
+#else
+#define FAULT(name) false
+#endif
+
 /* This CPU has stopped, possibly in an NMI: no flush waits for its end. */
 void shootdown_forget_nmi(void);
 

@@ -1,10 +1,11 @@
 //! The guest that both kernels boot: one program, and the rows that it prints.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Purpose};
 use crate::command::{Command, Failure, unwritable};
 use crate::port::bochs::Disc;
 use crate::port::boot;
@@ -29,6 +30,8 @@ const BOOTS_MAX: u32 = 3;
 const MACHINE: &str = "-machine q35,hpet=off -cpu max,-x2apic,-rdrand,-rdseed -m 768M \
                        -rtc base=2026-01-01,clock=vm -nographic -nodefaults -serial stdio \
                        -no-reboot";
+/// KASAN keeps the state of each byte, and frees memory late.
+const MEMORY_OF_DEBUG: &str = "-m 2560M";
 const WORDS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr norandmaps";
 /// Bochs' clocks differ, and it simulates the speed of the serial port.
 const WORDS_ON_BOCHS: &str = "lpj=1000000 tsc=reliable no_timer_check";
@@ -38,26 +41,59 @@ pub(super) fn archive(kernel: &Kernel) -> Result<PathBuf, Failure> {
     let folder = crate::output().join("ports/linux");
     fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
     let program = folder.join("init");
-    let archive = folder.join(format!("{}.cpio", kernel.variant.name()));
+    let archive = folder.join(format!("{}.cpio", kernel.name));
     crate::setup::c_compiler()?;
     Command::new("gcc")
         .args("-O2 -Wall -Wextra -Werror -static -pthread -o")
         .arg(&program)
         .arg(SOURCE)
         .run()?;
-    let pack = || -> io::Result<()> {
-        let mut out = File::create(&archive)?;
-        for (name, file) in [("init", &program), ("test_vmalloc.ko", &kernel.module)] {
-            let bytes = fs::read(file)?;
-            let head = cpio::newc::Builder::new(name).mode(0o100_755).nlink(1);
+    let module = Member::new("test_vmalloc.ko", kernel.module.clone());
+    pack(&archive, &[Member::new("init", program), module])?;
+    Ok(archive)
+}
+
+/// A file of an archive.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// Its path in the guest, without the first slash.
+    name: String,
+    file: PathBuf,
+}
+
+impl Member {
+    pub(super) fn new(name: impl Into<String>, file: PathBuf) -> Self {
+        Self { name: name.into(), file }
+    }
+}
+
+/// Makes an archive that a kernel unpacks, with the folders that its members are in.
+pub(super) fn pack(archive: &Path, members: &[Member]) -> Result<(), Failure> {
+    const FOLDER: u32 = 0o040_755;
+    const PROGRAM: u32 = 0o100_755;
+    let above = |member: &'_ Member| -> Vec<String> {
+        let parents = Path::new(&member.name).ancestors().skip(1);
+        parents.map(|folder| folder.display().to_string()).collect()
+    };
+    let folders: BTreeSet<String> =
+        members.iter().flat_map(above).filter(|name| !name.is_empty()).collect();
+    let write = || -> io::Result<()> {
+        let mut out = File::create(archive)?;
+        let mut add = |name: &str, mode, bytes: &[u8]| -> io::Result<()> {
+            let head = cpio::newc::Builder::new(name).mode(mode).nlink(1);
             let mut member = head.write(&mut out, bytes.len() as u32);
-            member.write_all(&bytes)?;
-            member.finish()?;
+            member.write_all(bytes)?;
+            member.finish().map(drop)
+        };
+        for folder in &folders {
+            add(folder, FOLDER, &[])?;
+        }
+        for member in members {
+            add(&member.name, PROGRAM, &fs::read(&member.file)?)?;
         }
         cpio::newc::trailer(&mut out).map(drop)
     };
-    pack().map_err(unwritable(&archive))?;
-    Ok(archive)
+    write().map_err(unwritable(archive))
 }
 
 /// A boot of a kernel.
@@ -76,8 +112,12 @@ pub(super) struct Boot<'a> {
 impl Boot<'_> {
     /// Adds the machine to a command that runs QEMU.
     pub(super) fn options(&self, command: Command) -> Command {
+        let command = command.args(MACHINE);
+        let command = match self.kernel.purpose {
+            Purpose::Debug => command.args(MEMORY_OF_DEBUG),
+            Purpose::Comparison | Purpose::Faults => command,
+        };
         command
-            .args(MACHINE)
             .args(self.clock.accelerator())
             .arg("-smp")
             .arg(self.cpus.to_string())
@@ -114,6 +154,12 @@ impl Boot<'_> {
         }
         let cause = format!("{BOOTS_MAX} boots meet a breakpoint that is gone");
         Err(Failure::new(cause, "boot it by hand"))
+    }
+
+    /// Boots, and returns what the guest prints and how it ends, after at most so much CPU time
+    /// between two lines.
+    pub(super) fn ran(&self, cpu_ms_max: u64) -> Result<(String, End), Failure> {
+        watch::run(self.options(Command::new("qemu-system-x86_64")), cpu_ms_max)
     }
 
     /// As [`rows`](Self::rows), on Bochs, whose processor has PCIDs.
@@ -157,7 +203,7 @@ fn is_trace(line: &str) -> bool {
     line.contains("Call Trace:")
 }
 
-fn is_complaint(line: &str) -> bool {
+pub(super) fn is_complaint(line: &str) -> bool {
     is_trace(line)
         || ["WARNING:", "BUG:", "rcu: INFO", "blocked for more"]
             .iter()

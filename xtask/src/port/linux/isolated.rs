@@ -34,8 +34,8 @@ const CPUS: u32 = 4;
 
 /// CPU 3 has no timer, no callbacks, no watchdog, and no other thread. A kernel that executes what
 /// is no code ends at once.
-const WORDS: &str = "mitigations=off nohz_full=3 isolcpus=domain,managed_irq,3 rcu_nocbs=3 \
-                     irqaffinity=0 tsc=reliable nowatchdog oops=panic";
+pub(super) const WORDS: &str = "mitigations=off nohz_full=3 isolcpus=domain,managed_irq,3 \
+                                rcu_nocbs=3 irqaffinity=0 tsc=reliable nowatchdog oops=panic";
 
 /// The programs whose counts repeat, for one boot each: what a program leaves behind on CPU 3 is
 /// done in the time of the next one.

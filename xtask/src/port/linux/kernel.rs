@@ -48,10 +48,37 @@ struct Package {
     checksum: String,
 }
 
+/// What a kernel is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Counts, and programs.
+    Comparison,
+    /// The same, if the port can leave out each of its [rules](FAULTS).
+    Faults,
+    /// The kernel's own checks, with these faults.
+    Debug,
+}
+
+impl Purpose {
+    /// What `make` compiles the port with.
+    const fn flags(self) -> &'static str {
+        match self {
+            Self::Comparison => "SHOOTDOWN_FAULTS=",
+            Self::Faults | Self::Debug => FAULTS,
+        }
+    }
+}
+
+/// A switch in debugfs for each rule of the port.
+const FAULTS: &str = "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS";
+
 /// A kernel that was built.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     pub(super) variant: Variant,
+    pub(super) purpose: Purpose,
+    /// The name of its files.
+    pub(super) name: &'static str,
     /// The file that boots.
     pub(super) image: PathBuf,
     /// The program with symbols.
@@ -79,12 +106,24 @@ impl Kernel {
     }
 }
 
-/// Builds a kernel, unless the cache has it.
+/// Builds a kernel of the comparison, unless the cache has it.
 pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
-    let folder = folder()?;
-    let kernel = |name: &str| folder.join(format!("{}.{name}", variant.name()));
+    build_for(variant, Purpose::Comparison)
+}
+
+/// Builds a kernel, unless the cache has it. Stock has no faults.
+pub(super) fn build_for(variant: Variant, purpose: Purpose) -> Result<Kernel, Failure> {
+    let folder = folder(purpose)?;
+    let name = match purpose {
+        Purpose::Comparison => variant.name(),
+        Purpose::Faults => "faults",
+        Purpose::Debug => "debug",
+    };
+    let kernel = |kind: &str| folder.join(format!("{name}.{kind}"));
     let kernel = Kernel {
         variant,
+        purpose,
+        name,
         image: kernel("bzImage"),
         symbols: kernel("vmlinux"),
         module: kernel("test_vmalloc.ko"),
@@ -101,17 +140,17 @@ fn stock(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
         return Ok(());
     }
     let tree = folder.join("stock");
-    unpack(&tree)?;
+    unpack(&tree, kernel.purpose)?;
     make(&tree, kernel)?;
     fs::remove_dir_all(&tree).map_err(unwritable(&tree))
 }
 
 fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let tree = folder.join("shootdown");
-    unpack(&tree)?;
+    unpack(&tree, kernel.purpose)?;
     let object = capi_object::build(FEATURES)?;
     let stamp = (prepare(&tree)?, fs::read(&object).map_err(unwritable(&object))?);
-    let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join("stamp"));
+    let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join(stamp_of(kernel.name)));
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
         return Ok(());
     }
@@ -124,13 +163,23 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     fs::write(&place, stamp).map_err(unwritable(&place))
 }
 
+/// The file that has the hash of what a kernel was built from.
+fn stamp_of(name: &str) -> String {
+    if name == Variant::Shootdown.name() { "stamp".to_owned() } else { format!("stamp.{name}") }
+}
+
+/// The tree of ours, with Linux's selftests.
+pub(super) fn tree() -> Result<PathBuf, Failure> {
+    Ok(folder(Purpose::Comparison)?.join("shootdown"))
+}
+
 /// Compiles the port's files and those that it replaces most of, in the prepared tree.
 ///
 /// # Errors
 ///
 /// If the cache has no tree, or the compiler fails.
 pub(super) fn compile_port() -> Result<(), Failure> {
-    let tree = folder()?.join("shootdown");
+    let tree = tree()?;
     if !tree.join("stamp").exists() {
         return Err(Failure::missing("the cache has no tree of Linux", "cargo xtask port linux"));
     }
@@ -148,9 +197,9 @@ pub(super) fn edits() -> Result<Edits, Failure> {
 }
 
 /// The folder of everything that is built from this source, with this configuration and compiler.
-fn folder() -> Result<PathBuf, Failure> {
+fn folder(purpose: Purpose) -> Result<PathBuf, Failure> {
     let compiler = Command::new("gcc").args("-dumpfullversion -dumpmachine").output()?;
-    let configuration = configuration()?;
+    let configuration = configuration(purpose)?;
     let chosen: Vec<_> = configuration.lines().filter(|line| !line.starts_with('#')).collect();
     let key = hash(&(package()?, chosen, compiler));
     let folder = cache().join(format!("{key:016x}"));
@@ -177,8 +226,12 @@ fn package() -> Result<Package, Failure> {
     })
 }
 
-fn configuration() -> Result<String, Failure> {
-    read_tracked(&format!("{FOLDER}/small.config"))
+fn configuration(purpose: Purpose) -> Result<String, Failure> {
+    let small = read_tracked(&format!("{FOLDER}/small.config"))?;
+    match purpose {
+        Purpose::Comparison | Purpose::Faults => Ok(small),
+        Purpose::Debug => Ok(small + &read_tracked(&format!("{FOLDER}/debug.config"))?),
+    }
 }
 
 /// Downloads the source with apt, or takes it from the cache.
@@ -195,7 +248,7 @@ fn fetch() -> Result<PathBuf, Failure> {
 }
 
 /// Unpacks the source into `tree`, and configures it, unless it is there.
-fn unpack(tree: &Path) -> Result<(), Failure> {
+fn unpack(tree: &Path, purpose: Purpose) -> Result<(), Failure> {
     const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | tar -xO --wildcards '*.tar.xz' | \
                           tar -xJ --strip-components=1";
     if tree.exists() {
@@ -212,7 +265,7 @@ fn unpack(tree: &Path) -> Result<(), Failure> {
     fs::create_dir_all(&partial).map_err(unwritable(&partial))?;
     Command::new("sh").arg("-c").arg(UNPACK).arg(archive).within(&partial).run()?;
     let chosen = partial.join("chosen.config");
-    fs::write(&chosen, configuration()?).map_err(unwritable(&chosen))?;
+    fs::write(&chosen, configuration(purpose)?).map_err(unwritable(&chosen))?;
     Command::new("make")
         .args("-s allnoconfig")
         .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
@@ -258,7 +311,7 @@ fn prepare(tree: &Path) -> Result<BTreeMap<String, String>, Failure> {
 
 /// Builds a kernel in its tree, and copies it out of there.
 fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
-    let (name, start) = (kernel.variant.name(), Instant::now());
+    let (name, start) = (kernel.name, Instant::now());
     eprintln!("building Linux ({name}): minutes, if it is the first time");
     Command::new("make").args("-s olddefconfig").within(tree).output_or_show()?;
     let mut files = 0;
@@ -268,6 +321,7 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
         .arg(format!("-j{jobs}"))
         .args("bzImage modules KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
         .args("KBUILD_BUILD_HOST=port KBUILD_BUILD_VERSION=1")
+        .arg(kernel.purpose.flags())
         .within(tree)
         .lines(|line| {
             files += usize::from(line.starts_with("  CC"));

@@ -1,5 +1,6 @@
 //! Linux with the engine instead of its own TLB shootdown, and Linux as published.
 
+mod believe;
 mod guest;
 mod isolated;
 mod kernel;
@@ -42,7 +43,7 @@ const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,10
 const WORDS: &str = "mitigations=off";
 
 /// The checks: what each finds is counted as wrong.
-const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20";
+const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:ldt,50";
 
 /// The checks on Bochs, which is slow, with programs that switch between spaces.
 const CHECKS_ON_BOCHS: &str = "turns-processes,100:purge,20:exit,5:exec,3:replace,40:protect,20";
@@ -60,6 +61,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
             _ => usage(),
         },
         ["--isolated"] => isolated(),
+        ["--believe", parts @ ..] => believe::command(parts),
         ["--kernel-only"] => kernels_only(),
         ["--storm", seconds] => match seconds.parse() {
             Ok(seconds) => storm(seconds),
@@ -70,8 +72,8 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --kernel-only, \
-                  or --storm SECONDS";
+    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --believe, \
+                  --kernel-only, or --storm SECONDS";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 

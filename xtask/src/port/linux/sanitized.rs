@@ -97,28 +97,36 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The command, which boots a kernel.
+fn sanitizing(boot: &Boot<'_>, hooks: Hooks, options: &str) -> Command {
+    let program = crate::output().join("ci/shootdown");
+    let command = Command::new(program).args("sanitize --symbols").arg(&boot.kernel.symbols);
+    let command = match hooks {
+        Hooks::Preset => command.args("--preset linux"),
+        Hooks::Inferred => command,
+    };
+    boot.options(command.args(options).args("-- qemu-system-x86_64"))
+}
+
+/// Boots a kernel under the sanitizer. Returns the first fault that it finds.
+pub(super) fn first_fault(boot: &Boot<'_>) -> Result<Option<String>, Failure> {
+    let options = format!("{MODES} --limit 1 --seconds 300");
+    let output = sanitizing(boot, Hooks::Preset, &options).captured()?;
+    let found = String::from_utf8_lossy(&output.stderr);
+    Ok(found.lines().find(|line| line.starts_with("fault")).map(str::to_owned))
+}
+
 struct Runs {
     archive: PathBuf,
 }
 
 impl Runs {
-    /// The command, which boots a kernel.
-    fn command(&self, boot: &Boot<'_>, hooks: Hooks, options: &str) -> Command {
-        let program = crate::output().join("ci/shootdown");
-        let command = Command::new(program).args("sanitize --symbols").arg(&boot.kernel.symbols);
-        let command = match hooks {
-            Hooks::Preset => command.args("--preset linux"),
-            Hooks::Inferred => command,
-        };
-        boot.options(command.args(options).args("-- qemu-system-x86_64"))
-    }
-
     /// Every program at the same time, while CPUs come and go. Nothing may be found.
     fn storm(&self, kernel: &Kernel, cpus: u32, hooks: Hooks, modes: &str) -> Result<(), Failure> {
         let (archive, clock) = (&self.archive, Clock::Host);
         let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run: "storm,60" };
         let begin = Instant::now();
-        let output = self.command(&boot, hooks, modes).captured()?;
+        let output = sanitizing(&boot, hooks, modes).captured()?;
         let (text, name) = (String::from_utf8_lossy(&output.stdout), kernel.variant.name());
         println!(
             "{name}, {cpus} CPUs, {hooks:?} {modes}: {} s\n{}",
@@ -150,7 +158,7 @@ impl Runs {
         let boot = Boot { kernel, archive, cpus: 4, clock, words, run };
         let options = format!("{MODES} --limit 1 --seconds 300");
         let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
-        let command = self.command(&boot, Hooks::Preset, &options).args(&waiting);
+        let command = sanitizing(&boot, Hooks::Preset, &options).args(&waiting);
         let debugged = thread::spawn(move || {
             let mut debugger = Debugger::connect(&socket)?;
             debugger.run_to(stop)?;

@@ -1,0 +1,48 @@
+//! What gives reason to believe the port, beyond its own checks: Linux's selftests and stress-ng
+//! on both kernels, the checks that Linux can be compiled with, and rules left out.
+
+mod debug;
+mod faults;
+mod selftests;
+mod stress;
+mod suite;
+
+use super::has_emulator;
+use crate::command::Failure;
+use crate::port::source::Arch;
+
+type Part = (&'static str, fn() -> Result<(), Failure>);
+
+/// The parts, in the order in which all of them run.
+const PARTS: [Part; 4] = [
+    ("faults", faults::run),
+    ("stress", stress::run),
+    ("selftests", selftests::run),
+    ("debug", debug::run),
+];
+
+/// Runs the parts that are named, or all. A part that fails does not stop the next ones.
+///
+/// # Errors
+///
+/// The first failure of a part, or if there is no such part.
+pub(super) fn command(names: &[&str]) -> Result<(), Failure> {
+    let chosen: Vec<_> =
+        PARTS.iter().filter(|(name, _)| names.is_empty() || names.contains(name)).collect();
+    if chosen.len() < names.len() {
+        let known: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        let remedy = format!("cargo xtask port linux --believe [{}]", known.join("] ["));
+        return Err(Failure::usage("there is no such part", remedy));
+    }
+    has_emulator(Arch::X86_64)?;
+    let mut result = Ok(());
+    for (name, part) in chosen {
+        println!("{name}:\n");
+        let outcome = part();
+        if let Err(failure) = &outcome {
+            println!("{name} fails: {}\n", failure.cause());
+        }
+        result = result.and(outcome);
+    }
+    result
+}
