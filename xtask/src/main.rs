@@ -58,6 +58,8 @@ cargo xtask port linux [--cpus COUNT]
                             and 8 CPUs, and compare their work: half an hour, minutes from then on
 cargo xtask port linux --isolated
                             only compare with a CPU that the kernel shall not interrupt: minutes
+cargo xtask port linux --cloud
+                            run and check Linux on the engine as the distribution configures it
 cargo xtask port linux --kernel-only
                             only build them, and print the files that boot
 cargo xtask port linux --storm SECONDS

@@ -32,7 +32,8 @@
 #include "shootdown_port.h"
 
 static_assert(sizeof_field(struct shootdown_mm, space) == sizeof(struct shootdown_space));
-static_assert(NR_CPUS <= SHOOTDOWN_CPUS_MAX);
+/* The roots that the engine loads have none of its bits. */
+static_assert(!IS_ENABLED(CONFIG_ADDRESS_MASKING));
 
 /* The engine reads these two relative to GS, those of other CPUs by __per_cpu_offset. */
 DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, shootdown_os_percpu_state);
@@ -41,6 +42,8 @@ DEFINE_PER_CPU(u32, shootdown_os_percpu_number);
 static DEFINE_PER_CPU(struct llist_head, dead_mms);
 /* The ctx_id of the space for which CR4.PCE and the LDT were set last. It may have ended. */
 static DEFINE_PER_CPU(u64, set_up_for);
+/* With 8192 CPUs, it is too large for the stack. */
+static DEFINE_PER_CPU(struct cpumask, rung);
 
 DEFINE_PER_CPU(struct shootdown_counts, shootdown_counts);
 
@@ -121,7 +124,7 @@ DEFINE_IDTENTRY_SYSVEC_SIMPLE(sysvec_shootdown)
 
 void shootdown_os_ring(const uint32_t *cpus, size_t count)
 {
-	struct cpumask mask;
+	struct cpumask *mask = this_cpu_ptr(&rung);
 	size_t i;
 
 	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH);
@@ -134,11 +137,11 @@ void shootdown_os_ring(const uint32_t *cpus, size_t count)
 		__apic_send_IPI(cpus[0], SHOOTDOWN_VECTOR);
 		return;
 	}
-	cpumask_clear(&mask);
+	cpumask_clear(mask);
 	for (i = 0; i < count; i++)
-		__cpumask_set_cpu(cpus[i], &mask);
-	trace_ipi_send_cpumask(&mask, _THIS_IP_, flush_tlb_func);
-	__apic_send_IPI_mask(&mask, SHOOTDOWN_VECTOR);
+		__cpumask_set_cpu(cpus[i], mask);
+	trace_ipi_send_cpumask(mask, _THIS_IP_, flush_tlb_func);
+	__apic_send_IPI_mask(mask, SHOOTDOWN_VECTOR);
 }
 
 /* The caller may hold the lock of the run queue, so the space is dropped later. */
@@ -191,6 +194,9 @@ static void start_engine(void)
 	};
 	int cpu;
 
+	/* Its guests have neither this interrupt nor CR3. */
+	if (cpu_feature_enabled(X86_FEATURE_XENPV))
+		panic("shootdown: Xen runs this kernel in PV mode. try: PVH or HVM mode\n");
 	for_each_possible_cpu(cpu) {
 		shootdown_cpu_init(per_cpu_ptr(&shootdown_os_percpu_state, cpu));
 		per_cpu(shootdown_os_percpu_number, cpu) = cpu;
@@ -404,8 +410,10 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 	unsigned long flags;
 
 	if (unlikely(flush_here_only)) {
+		preempt_disable();
 		if (this_cpu_read(cpu_tlbstate.loaded_mm) == mm)
 			flush_tlb_local();
+		preempt_enable();
 		return;
 	}
 	if (FAULT(range_ends_early) && end != TLB_FLUSH_ALL)

@@ -9,6 +9,7 @@
 #include <linux/list.h>
 #include <linux/llist.h>
 #include <linux/smp.h>
+#include <linux/threads.h>
 #include <linux/types.h>
 
 struct mm_struct;
@@ -17,11 +18,23 @@ struct mmu_gather;
 struct arch_tlbflush_unmap_batch;
 
 /*
+ * The CPUs for which the engine's object has room, and the size of its space. With a configuration
+ * for more CPUs, a machine uses no more than these.
+ */
+#if NR_CPUS <= 64
+#define SHOOTDOWN_CPUS_MAX 64
+#define SHOOTDOWN_MM_WORDS 56
+#else
+#define SHOOTDOWN_CPUS_MAX 4096
+#define SHOOTDOWN_MM_WORDS 184
+#endif
+
+/*
  * A member of mm_context_t. The space is storage for the engine's type, whose header only the port
  * includes: most files of the kernel include this one.
  */
 struct shootdown_mm {
-	u64 space[56] __aligned(64);
+	u64 space[SHOOTDOWN_MM_WORDS] __aligned(64);
 	/* On the list of spaces that the engine has given back. */
 	struct llist_node dead;
 	/* Page tables that an idle CPU may still walk, in struct page.lru. */

@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::kernel::{Kernel, Purpose};
+use super::configuration::Configuration;
+use super::kernel::Kernel;
 use crate::command::{Command, Failure, unwritable};
 use crate::port::bochs::Disc;
 use crate::port::boot;
@@ -32,7 +33,7 @@ const MACHINE: &str = "-machine q35,hpet=off -cpu max,-x2apic,-rdrand,-rdseed -m
                        -no-reboot";
 /// KASAN keeps the state of each byte, and frees memory late.
 const MEMORY_OF_DEBUG: &str = "-m 2560M";
-const WORDS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr norandmaps";
+const WORDS: &str = "console=ttyS0 quiet loglevel=5 panic=-1";
 /// Bochs' clocks differ, and it simulates the speed of the serial port.
 const WORDS_ON_BOCHS: &str = "lpj=1000000 tsc=reliable no_timer_check";
 
@@ -113,9 +114,9 @@ impl Boot<'_> {
     /// Adds the machine to a command that runs QEMU.
     pub(super) fn options(&self, command: Command) -> Command {
         let command = command.args(MACHINE);
-        let command = match self.kernel.purpose {
-            Purpose::Debug => command.args(MEMORY_OF_DEBUG),
-            Purpose::Comparison | Purpose::Faults => command,
+        let command = match self.kernel.configuration {
+            Configuration::Debug => command.args(MEMORY_OF_DEBUG),
+            _ => command,
         };
         command
             .args(self.clock.accelerator())
@@ -126,7 +127,13 @@ impl Boot<'_> {
             .arg("-initrd")
             .arg(self.archive)
             .arg("-append")
-            .arg(format!("{WORDS} {} run={}", self.words, self.run))
+            .arg(self.words())
+    }
+
+    /// The kernel's command line.
+    fn words(&self) -> String {
+        let always = self.kernel.configuration.words();
+        format!("{WORDS} {always} {} run={}", self.words, self.run)
     }
 
     /// Boots, and returns the rows that the guest prints, in their order, and all of its output.
@@ -164,10 +171,8 @@ impl Boot<'_> {
 
     /// As [`rows`](Self::rows), on Bochs, whose processor has PCIDs.
     pub(super) fn rows_on_bochs(&self) -> Result<(Vec<Row>, String), Failure> {
-        let Self { words, run, .. } = self;
-        let commands = format!(
-            "linux /kernel {WORDS} {WORDS_ON_BOCHS} {words} run={run}\ninitrd /archive\nboot\n"
-        );
+        let words = self.words();
+        let commands = format!("linux /kernel {WORDS_ON_BOCHS} {words}\ninitrd /archive\nboot\n");
         let disc =
             Disc::new(&commands, &[(&self.kernel.image, "kernel"), (self.archive, "archive")])?;
         let (output, end) = watch::run(disc.command(self.cpus), CPU_MS_MAX)?;

@@ -9,19 +9,16 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use serde::Deserialize;
-
+use super::configuration::Configuration;
+use super::package::Packages;
 use crate::capi_object;
 use crate::command::{Command, Failure, read_tracked, unwritable};
 use crate::port::edits::Edits;
-use crate::port::source::{Variant, verify, write_changed};
+use crate::port::source::{Variant, write_changed};
 use crate::setup;
 
 /// The files of the port.
-const FOLDER: &str = "ports/linux";
-
-/// The engine's features: its own processor, Linux's variables of a CPU, and counters.
-const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics,isolation";
+pub(super) const FOLDER: &str = "ports/linux";
 
 /// What a build of Linux needs beside a C compiler.
 const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";
@@ -39,44 +36,11 @@ const OURS: [(&str, &str); 6] = [
 /// A line of progress for so many compiled files.
 const FILES_PER_LINE: usize = 200;
 
-/// The source that the port edits: `port.toml`.
-#[derive(Debug, Deserialize, Hash)]
-#[serde(deny_unknown_fields)]
-struct Package {
-    package: String,
-    version: String,
-    checksum: String,
-}
-
-/// What a kernel is built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Counts, and programs.
-    Comparison,
-    /// The same, if the port can leave out each of its [rules](FAULTS).
-    Faults,
-    /// The kernel's own checks, with these faults.
-    Debug,
-}
-
-impl Purpose {
-    /// What `make` compiles the port with.
-    const fn flags(self) -> &'static str {
-        match self {
-            Self::Comparison => "SHOOTDOWN_FAULTS=",
-            Self::Faults | Self::Debug => FAULTS,
-        }
-    }
-}
-
-/// A switch in debugfs for each rule of the port.
-const FAULTS: &str = "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS";
-
 /// A kernel that was built.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
+    pub(super) configuration: Configuration,
     pub(super) variant: Variant,
-    pub(super) purpose: Purpose,
     /// The name of its files.
     pub(super) name: &'static str,
     /// The file that boots.
@@ -108,21 +72,20 @@ impl Kernel {
 
 /// Builds a kernel of the comparison, unless the cache has it.
 pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
-    build_for(variant, Purpose::Comparison)
+    build_with(Configuration::Small, variant)
 }
 
-/// Builds a kernel, unless the cache has it. Stock has no faults.
-pub(super) fn build_for(variant: Variant, purpose: Purpose) -> Result<Kernel, Failure> {
-    let folder = folder(purpose)?;
-    let name = match purpose {
-        Purpose::Comparison => variant.name(),
-        Purpose::Faults => "faults",
-        Purpose::Debug => "debug",
-    };
+/// Builds a kernel, unless the cache has it.
+pub(super) fn build_with(
+    configuration: Configuration,
+    variant: Variant,
+) -> Result<Kernel, Failure> {
+    let folder = folder(configuration)?;
+    let name = configuration.name(variant);
     let kernel = |kind: &str| folder.join(format!("{name}.{kind}"));
     let kernel = Kernel {
+        configuration,
         variant,
-        purpose,
         name,
         image: kernel("bzImage"),
         symbols: kernel("vmlinux"),
@@ -140,15 +103,16 @@ fn stock(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
         return Ok(());
     }
     let tree = folder.join("stock");
-    unpack(&tree, kernel.purpose)?;
+    unpack(&tree, kernel.configuration)?;
     make(&tree, kernel)?;
     fs::remove_dir_all(&tree).map_err(unwritable(&tree))
 }
 
 fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let tree = folder.join("shootdown");
-    unpack(&tree, kernel.purpose)?;
-    let object = capi_object::build(FEATURES)?;
+    let configuration = kernel.configuration;
+    unpack(&tree, configuration)?;
+    let object = capi_object::build(&configuration.features(), configuration.branches())?;
     let stamp = (prepare(&tree)?, fs::read(&object).map_err(unwritable(&object))?);
     let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join(stamp_of(kernel.name)));
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
@@ -170,7 +134,7 @@ fn stamp_of(name: &str) -> String {
 
 /// The tree of ours, with Linux's selftests.
 pub(super) fn tree() -> Result<PathBuf, Failure> {
-    Ok(folder(Purpose::Comparison)?.join("shootdown"))
+    Ok(folder(Configuration::Small)?.join("shootdown"))
 }
 
 /// Compiles the port's files and those that it replaces most of, in the prepared tree.
@@ -197,17 +161,21 @@ pub(super) fn edits() -> Result<Edits, Failure> {
 }
 
 /// The folder of everything that is built from this source, with this configuration and compiler.
-fn folder(purpose: Purpose) -> Result<PathBuf, Failure> {
+fn folder(configuration: Configuration) -> Result<PathBuf, Failure> {
     let compiler = Command::new("gcc").args("-dumpfullversion -dumpmachine").output()?;
-    let configuration = configuration(purpose)?;
-    let chosen: Vec<_> = configuration.lines().filter(|line| !line.starts_with('#')).collect();
-    let key = hash(&(package()?, chosen, compiler));
+    let ours = configuration.ours()?;
+    let chosen: Vec<_> = ours.lines().filter(|line| !line.starts_with('#')).collect();
+    let Packages { source, configurations } = Packages::read()?;
+    let key = match configuration {
+        Configuration::Cloud => hash(&(source, configurations, chosen, compiler)),
+        _ => hash(&(source, chosen, compiler)),
+    };
     let folder = cache().join(format!("{key:016x}"));
     fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
     Ok(folder)
 }
 
-fn cache() -> PathBuf {
+pub(super) fn cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
     cache.join("shootdown/linux")
@@ -219,36 +187,8 @@ fn hash(value: &impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-fn package() -> Result<Package, Failure> {
-    let name = format!("{FOLDER}/port.toml");
-    toml::from_str(&read_tracked(&name)?).map_err(|error| {
-        Failure::new(format!("port.toml: {}", error.message()), format!("git checkout {name}"))
-    })
-}
-
-fn configuration(purpose: Purpose) -> Result<String, Failure> {
-    let small = read_tracked(&format!("{FOLDER}/small.config"))?;
-    match purpose {
-        Purpose::Comparison | Purpose::Faults => Ok(small),
-        Purpose::Debug => Ok(small + &read_tracked(&format!("{FOLDER}/debug.config"))?),
-    }
-}
-
-/// Downloads the source with apt, or takes it from the cache.
-fn fetch() -> Result<PathBuf, Failure> {
-    let Package { package, version, checksum } = package()?;
-    let archive = cache().join(format!("{package}_{version}_all.deb"));
-    if !archive.exists() {
-        eprintln!("downloading {package} {version}: 150 MB");
-        let wanted = format!("{package}={version}");
-        Command::new("apt-get").args("download").arg(wanted).within(&cache()).output_or_show()?;
-    }
-    verify(&archive, &checksum)?;
-    Ok(archive)
-}
-
 /// Unpacks the source into `tree`, and configures it, unless it is there.
-fn unpack(tree: &Path, purpose: Purpose) -> Result<(), Failure> {
+fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
     const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | tar -xO --wildcards '*.tar.xz' | \
                           tar -xJ --strip-components=1";
     if tree.exists() {
@@ -258,19 +198,13 @@ fn unpack(tree: &Path, purpose: Purpose) -> Result<(), Failure> {
     if tools.iter().any(|tool| Command::new(tool).args("--version").output().is_err()) {
         setup::install_from_distribution(PACKAGES)?;
     }
-    let archive = fetch()?;
+    let archive = Packages::read()?.source.fetch()?;
     eprintln!("unpacking the source: 1.7 GB");
     let partial = tree.with_extension("partial");
     let _ = fs::remove_dir_all(&partial);
     fs::create_dir_all(&partial).map_err(unwritable(&partial))?;
     Command::new("sh").arg("-c").arg(UNPACK).arg(archive).within(&partial).run()?;
-    let chosen = partial.join("chosen.config");
-    fs::write(&chosen, configuration(purpose)?).map_err(unwritable(&chosen))?;
-    Command::new("make")
-        .args("-s allnoconfig")
-        .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
-        .within(&partial)
-        .output_or_show()?;
+    configuration.write(&partial)?;
     fs::rename(&partial, tree).map_err(unwritable(tree))
 }
 
@@ -309,34 +243,48 @@ fn prepare(tree: &Path) -> Result<BTreeMap<String, String>, Failure> {
     Ok(contents)
 }
 
+/// Returns whether Linux's `objtool` refuses code of the port or the engine: a branch that a
+/// mitigation or the unwinder cannot follow. It refuses nothing in stock.
+fn is_refused(line: &str) -> bool {
+    line.contains("warning: objtool:")
+}
+
 /// Builds a kernel in its tree, and copies it out of there.
 fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let (name, start) = (kernel.name, Instant::now());
     eprintln!("building Linux ({name}): minutes, if it is the first time");
     Command::new("make").args("-s olddefconfig").within(tree).output_or_show()?;
     let mut files = 0;
+    let mut refused = None;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let status = Command::new("nice")
         .arg("make")
         .arg(format!("-j{jobs}"))
         .args("bzImage modules KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
         .args("KBUILD_BUILD_HOST=port KBUILD_BUILD_VERSION=1")
-        .arg(kernel.purpose.flags())
+        .arg(kernel.configuration.flags())
         .within(tree)
-        .lines(|line| {
-            files += usize::from(line.starts_with("  CC"));
-            if files > 0 && line.starts_with("  CC") && files.is_multiple_of(FILES_PER_LINE) {
-                eprintln!(
-                    "  {name}: {files} of about 1,150 files, {} s",
-                    start.elapsed().as_secs()
-                );
+        .run_with(|line| {
+            if !line.starts_with("  ") {
+                eprintln!("{line}");
             }
-        })?;
-    if !status.success() {
+            if is_refused(line) {
+                refused.get_or_insert_with(|| line.to_owned());
+            }
+            files += usize::from(line.starts_with("  CC"));
+            if line.starts_with("  CC") && files.is_multiple_of(FILES_PER_LINE) {
+                let (all, seconds) = (kernel.configuration.files(), start.elapsed().as_secs());
+                eprintln!("  {name}: {files} of about {all} files, {seconds} s");
+            }
+        });
+    if status.is_err() {
         return Err(Failure::new(
             format!("the build of {} fails", tree.display()),
             format!("install {PACKAGES}, or run `make bzImage` there"),
         ));
+    }
+    if let Some(line) = refused {
+        return Err(Failure::new(line, "find the branch in xtask/src/capi_object/thunks.rs"));
     }
     let built = [
         ("vmlinux", &kernel.symbols),

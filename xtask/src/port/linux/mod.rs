@@ -1,9 +1,12 @@
 //! Linux with the engine instead of its own TLB shootdown, and Linux as published.
 
 mod believe;
+mod cloud;
+mod configuration;
 mod guest;
 mod isolated;
 mod kernel;
+mod package;
 mod sanitized;
 mod table;
 
@@ -62,6 +65,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
         },
         ["--isolated"] => isolated(),
         ["--believe", parts @ ..] => believe::command(parts),
+        ["--cloud"] => cloud::check(),
         ["--kernel-only"] => kernels_only(),
         ["--storm", seconds] => match seconds.parse() {
             Ok(seconds) => storm(seconds),
@@ -72,7 +76,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --believe, \
+    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --believe, --cloud, \
                   --kernel-only, or --storm SECONDS";
     Err(Failure::usage("the arguments are not understood", remedy))
 }

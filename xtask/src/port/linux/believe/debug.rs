@@ -1,8 +1,9 @@
 //! The programs, the checks and the storm on a kernel with lockdep, KASAN and `DEBUG_VM`.
 
 use crate::command::Failure;
+use crate::port::linux::configuration::Configuration;
 use crate::port::linux::guest::{self, Boot};
-use crate::port::linux::kernel::{self, Purpose};
+use crate::port::linux::kernel;
 use crate::port::machine::Clock;
 use crate::port::source::Variant;
 
@@ -21,7 +22,7 @@ const RUNS: [(&str, &str); 3] = [
 const CPUS: u32 = 4;
 
 pub(super) fn run() -> Result<(), Failure> {
-    let kernel = kernel::build_for(Variant::Shootdown, Purpose::Debug)?;
+    let kernel = kernel::build_with(Configuration::Debug, Variant::Shootdown)?;
     let archive = guest::archive(&kernel)?;
     println!("| words | program | operations | wrong | reports |\n|---|---|---:|---:|---:|");
     for (words, run) in RUNS {

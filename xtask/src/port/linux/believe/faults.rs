@@ -4,8 +4,9 @@ use std::fs;
 
 use crate::command::{Failure, cargo, unwritable};
 use crate::port::bochs;
+use crate::port::linux::configuration::Configuration;
 use crate::port::linux::guest::{self, Boot};
-use crate::port::linux::kernel::{self, Kernel, Purpose};
+use crate::port::linux::kernel::{self, Kernel};
 use crate::port::linux::{CHECKS_ON_BOCHS, ISOLATED, isolated, sanitized};
 use crate::port::machine::Clock;
 use crate::port::row::Row;
@@ -71,7 +72,7 @@ const CPUS: u32 = 4;
 pub(super) fn run() -> Result<(), Failure> {
     cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
         .run()?;
-    let kernel = kernel::build_for(Variant::Shootdown, Purpose::Faults)?;
+    let kernel = kernel::build_with(Configuration::Faults, Variant::Shootdown)?;
     for (words, run) in [(WORDS_OF_STALL, INTACT), (isolated::WORDS, "filters,50")] {
         if let Some(found) = booted(&kernel, words, "none", run)? {
             return Err(Failure::new(format!("without a fault: {found}"), "find the cause"));
@@ -114,7 +115,7 @@ impl By {
             Self::Stall(run) => booted(kernel, WORDS_OF_STALL, fault, run),
             Self::Isolated(run) => booted(kernel, isolated::WORDS, fault, run),
             Self::Debug(run) => {
-                let kernel = kernel::build_for(Variant::Shootdown, Purpose::Debug)?;
+                let kernel = kernel::build_with(Configuration::Debug, Variant::Shootdown)?;
                 booted(&kernel, WORDS, fault, run)
             }
             Self::Sanitizer(run) => {

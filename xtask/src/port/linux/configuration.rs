@@ -1,0 +1,149 @@
+//! The configurations that the port is built with.
+
+use std::fs;
+use std::path::Path;
+
+use super::kernel::FOLDER;
+use super::package::Packages;
+use crate::capi_object::Branches;
+use crate::command::{Command, Failure, read_tracked, unwritable};
+use crate::port::source::Variant;
+
+/// A configuration of Linux, and the engine's object that fits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Configuration {
+    /// What the programs of the comparison need, on top of `allnoconfig`.
+    Small,
+    /// The same, if the port can leave out each of its rules, by switches in debugfs.
+    Faults,
+    /// The same, with the kernel's own checks beside it.
+    Debug,
+    /// The distribution's for virtual machines, with modules off and our changes.
+    Cloud,
+}
+
+/// The engine's features: its own processor, Linux's variables of a CPU, and counters.
+const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics,isolation";
+
+/// The distribution's configuration in its package.
+const DISTRIBUTED: &str = "config.amd64_none_cloud-amd64.xz";
+
+impl Configuration {
+    /// Returns our part of the configuration.
+    pub(super) fn ours(self) -> Result<String, Failure> {
+        let names: &[&str] = match self {
+            Self::Small | Self::Faults => &["small.config"],
+            Self::Debug => &["small.config", "debug.config"],
+            Self::Cloud => &["cloud.config"],
+        };
+        names.iter().map(|name| read_tracked(&format!("{FOLDER}/{name}"))).collect()
+    }
+
+    /// Returns the name of a kernel's files.
+    pub(super) const fn name(self, variant: Variant) -> &'static str {
+        match self {
+            Self::Small | Self::Cloud => variant.name(),
+            Self::Faults => "faults",
+            Self::Debug => "debug",
+        }
+    }
+
+    /// Returns what `make` compiles the port with.
+    pub(super) const fn flags(self) -> &'static str {
+        match self {
+            Self::Small | Self::Cloud => "SHOOTDOWN_FAULTS=",
+            Self::Faults | Self::Debug => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
+        }
+    }
+
+    /// Returns the features of the engine's object.
+    pub(super) fn features(self) -> String {
+        match self {
+            Self::Small | Self::Faults | Self::Debug => FEATURES.to_owned(),
+            Self::Cloud => format!("{FEATURES},cpus-4096"),
+        }
+    }
+
+    /// Returns the branches of the engine's object.
+    pub(super) const fn branches(self) -> Branches {
+        match self {
+            Self::Small | Self::Faults | Self::Debug => Branches::Plain,
+            Self::Cloud => Branches::Thunks,
+        }
+    }
+
+    /// Returns the number of compiled files, about.
+    pub(super) const fn files(self) -> usize {
+        match self {
+            Self::Small | Self::Faults | Self::Debug => 1150,
+            Self::Cloud => 2500,
+        }
+    }
+
+    /// Returns words of the command line: two boots of the small configuration give the same rows.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Cloud => "",
+            Self::Small | Self::Faults | Self::Debug => "nokaslr norandmaps",
+        }
+    }
+
+    /// Configures the source in a folder.
+    ///
+    /// # Errors
+    ///
+    /// If a line of ours has no effect.
+    pub(super) fn write(self, tree: &Path) -> Result<(), Failure> {
+        let ours = self.ours()?;
+        let make = |words: &str| Command::new("make").args("-s").args(words).within(tree);
+        match self {
+            Self::Small | Self::Faults | Self::Debug => {
+                let chosen = tree.join("chosen.config");
+                fs::write(&chosen, ours).map_err(unwritable(&chosen))?;
+                make("allnoconfig")
+                    .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
+                    .output_or_show()
+            }
+            Self::Cloud => {
+                const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | \
+                                      tar -xO --wildcards \"*/$1\" | xz -d > .config";
+                let archive = Packages::read()?.configurations.fetch()?;
+                let unpack = Command::new("sh").arg("-c").arg(UNPACK).arg(archive);
+                unpack.arg(DISTRIBUTED).within(tree).run()?;
+                make("mod2noconfig").output_or_show()?;
+                let file = tree.join(".config");
+                let config = || fs::read_to_string(&file).map_err(unwritable(&file));
+                fs::write(&file, config()? + &ours).map_err(unwritable(&file))?;
+                make("olddefconfig").output_or_show()?;
+                has_effect(&ours, &config()?)
+            }
+        }
+    }
+}
+
+/// Returns a failure unless a configuration has each line of ours.
+fn has_effect(ours: &str, found: &str) -> Result<(), Failure> {
+    let has = |line: &str| match line.strip_suffix("=n") {
+        Some(option) => !found.lines().any(|line| line.starts_with(&format!("{option}="))),
+        None => found.lines().any(|other| other == line),
+    };
+    let lost = ours.lines().filter(|line| line.starts_with("CONFIG_")).find(|line| !has(line));
+    lost.map_or(Ok(()), |line| {
+        let cause = format!("`{line}` has no effect: another option selects or forbids it");
+        Err(Failure::new(cause, "change our part of the configuration"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn option_without_effect_is_found() {
+        let ours = "# Why.\nCONFIG_A=n\nCONFIG_B=y\n";
+        assert!(has_effect(ours, "# CONFIG_A is not set\nCONFIG_B=y\nCONFIG_AB=y\n").is_ok());
+        for wrong in ["CONFIG_A=y\nCONFIG_B=y\n", "CONFIG_B=m\n", ""] {
+            assert_eq!(has_effect(ours, wrong).unwrap_err().status(), 1, "{wrong}");
+        }
+    }
+}
