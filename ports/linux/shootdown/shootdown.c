@@ -417,7 +417,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 		return;
 	}
 	if (FAULT(range_ends_early) && end != TLB_FLUSH_ALL)
-		end -= 1ul << page_shift_of(stride_shift);
+		end -= 1ul << stride_shift;
 	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	trace_request(start, end);

@@ -34,8 +34,9 @@ const MACHINE: &str = "-machine q35,hpet=off -cpu max,-x2apic,-rdrand,-rdseed -m
 /// KASAN keeps the state of each byte, and frees memory late.
 const MEMORY_OF_DEBUG: &str = "-m 2560M";
 const WORDS: &str = "console=ttyS0 quiet loglevel=5 panic=-1";
-/// Bochs' clocks differ, and it simulates the speed of the serial port.
-const WORDS_ON_BOCHS: &str = "lpj=1000000 tsc=reliable no_timer_check";
+/// Bochs' clocks differ, and it simulates the speed of the serial port. Linux, stock as well, warns
+/// of its processor's topology.
+const WORDS_ON_BOCHS: &str = "lpj=1000000 tsc=reliable no_timer_check loglevel=4";
 
 /// Compiles the guest's program, and makes the archive that a kernel unpacks.
 pub(super) fn archive(kernel: &Kernel) -> Result<PathBuf, Failure> {
@@ -127,13 +128,13 @@ impl Boot<'_> {
             .arg("-initrd")
             .arg(self.archive)
             .arg("-append")
-            .arg(self.words())
+            .arg(self.words(""))
     }
 
-    /// The kernel's command line.
-    fn words(&self) -> String {
+    /// The kernel's command line. Of two equal words, the second counts.
+    fn words(&self, of_machine: &str) -> String {
         let always = self.kernel.configuration.words();
-        format!("{WORDS} {always} {} run={}", self.words, self.run)
+        format!("{WORDS} {of_machine} {always} {} run={}", self.words, self.run)
     }
 
     /// Boots, and returns the rows that the guest prints, in their order, and all of its output.
@@ -171,8 +172,8 @@ impl Boot<'_> {
 
     /// As [`rows`](Self::rows), on Bochs, whose processor has PCIDs.
     pub(super) fn rows_on_bochs(&self) -> Result<(Vec<Row>, String), Failure> {
-        let words = self.words();
-        let commands = format!("linux /kernel {WORDS_ON_BOCHS} {words}\ninitrd /archive\nboot\n");
+        let words = self.words(WORDS_ON_BOCHS);
+        let commands = format!("linux /kernel {words}\ninitrd /archive\nboot\n");
         let disc =
             Disc::new(&commands, &[(&self.kernel.image, "kernel"), (self.archive, "archive")])?;
         let (output, end) = watch::run(disc.command(self.cpus), CPU_MS_MAX)?;

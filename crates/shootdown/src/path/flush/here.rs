@@ -12,8 +12,9 @@ use crate::state::pinned_cpu::PinnedCpu;
 use crate::state::space::Space;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Invalidates on this CPU, for a flush of one extent.
-    #[inline]
+    /// Invalidates on this CPU, for a flush of one extent. As a function of its own, it would take
+    /// 25 instructions more of each flush.
+    #[inline(always)]
     pub(super) fn flush_here(&self, space: &Space<M>, extent: Extent, generation: u64) {
         if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
