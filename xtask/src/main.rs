@@ -60,6 +60,9 @@ cargo xtask port linux --isolated
                             only compare with a CPU that the kernel shall not interrupt: minutes
 cargo xtask port linux --cloud
                             run and check Linux on the engine as the distribution configures it
+cargo xtask port linux --believe [faults] [stress] [selftests] [debug]
+                            leave out rules of the port, one at a time; run stress-ng and Linux's
+                            selftests on both; run a kernel with lockdep and KASAN: an hour
 cargo xtask port linux --kernel-only
                             only build them, and print the files that boot
 cargo xtask port linux --storm SECONDS

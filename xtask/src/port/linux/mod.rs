@@ -76,8 +76,8 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --believe, --cloud, \
-                  --kernel-only, or --storm SECONDS";
+    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --cloud, \
+                  --believe [PART...], --kernel-only, or --storm SECONDS";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
