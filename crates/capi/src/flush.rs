@@ -48,7 +48,7 @@ pub unsafe extern "C" fn shootdown_flush(
 /// The same as `shootdown_flush` and `shootdown_wait`, in half of the instructions if no other CPU
 /// uses the space.
 ///
-/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 2048.
 ///
 /// # Safety
 ///

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn shootdown_flush_gathered(
 /// and `shootdown_wait`, for one range that is given as to `shootdown_flush_and_wait`. Returns
 /// which tables can be freed.
 ///
-/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 1920.
+/// Interrupts: yes. Waits: yes. Reclaims: no. Callable: before shootdown_online. Stack: 2048.
 ///
 /// # Safety
 ///
