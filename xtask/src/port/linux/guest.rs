@@ -164,8 +164,8 @@ impl Boot<'_> {
         Err(Failure::new(cause, "boot it by hand"))
     }
 
-    /// Boots, and returns what the guest prints and how it ends, after at most so much CPU time
-    /// between two lines.
+    /// Boots, and returns what the guest prints and how it ends. Between two lines, it may take
+    /// `cpu_ms_max` of CPU time.
     pub(super) fn ran(&self, cpu_ms_max: u64) -> Result<(String, End), Failure> {
         watch::run(self.options(Command::new("qemu-system-x86_64")), cpu_ms_max)
     }

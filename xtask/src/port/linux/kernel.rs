@@ -296,3 +296,13 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn warning_of_objtool_is_a_refusal() {
+        let of = |line| super::is_refused(line);
+        assert!(of("vmlinux.o: warning: objtool: f+0x1: 'naked' return found in RETHUNK build"));
+        assert!(!of("  CC      tools/objtool/check.o") && !of("mm/x.c:1: warning: unused"));
+    }
+}

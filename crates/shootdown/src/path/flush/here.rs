@@ -102,7 +102,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// As [`catch_up_after_flush`](Self::catch_up_after_flush) of a whole space, which needs no
-    /// look into the log: 150 instructions of each fork.
+    /// look into the log: 170 instructions less (with Linux, for each fork and each exit).
     #[cold]
     #[inline(never)]
     fn discard_after_flush(

@@ -1,4 +1,4 @@
-//! What gives reason to believe the port, beyond its own checks: Linux's selftests and stress-ng
+//! Reasons to believe the port, beyond its own checks: Linux's selftests and stress-ng
 //! on both kernels, the checks that Linux can be compiled with, and rules left out.
 
 mod debug;

@@ -151,7 +151,8 @@ pub(super) fn run() -> Result<(), Failure> {
     let members = members()?;
     let first = suite::archive("selftests", &list(&[]), &members)?;
     let again = |names: &[&str]| suite::archive("selftests-again", &list(names), &members);
-    suite::compare(&kernels, &first, again)
+    let programs = FOLDERS.iter().map(|folder| folder.programs.len()).sum();
+    suite::compare(&kernels, &first, programs, again)
 }
 
 /// The list of these runs, or of all.
@@ -194,7 +195,7 @@ fn members() -> Result<Vec<Member>, Failure> {
 
 fn compile(tree: &Path, folder: &Folder, name: &str, to: &PathBuf) -> Result<(), Failure> {
     let place = tree.join("tools/testing/selftests").join(folder.name);
-    // What a script of the selftests writes: the host has no liburing to link.
+    // A script of the selftests writes this file: the host has no liburing to link.
     let local = place.join("local_config.h");
     fs::write(&local, "").map_err(unwritable(&local))?;
     let more = MORE_SOURCES.iter().filter(|(program, _)| *program == name).map(|(_, more)| *more);

@@ -64,7 +64,7 @@ pub(super) fn run() -> Result<(), Failure> {
     let members = members(program)?;
     let first = suite::archive("stress", &list(&[]), &members)?;
     let again = |names: &[&str]| suite::archive("stress-again", &list(names), &members);
-    suite::compare(&kernels, &first, again)
+    suite::compare(&kernels, &first, STRESSORS.len(), again)
 }
 
 /// The list of these runs, or of all.

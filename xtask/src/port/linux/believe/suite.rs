@@ -178,10 +178,11 @@ fn without_numbers(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// If the verdicts of a program differ in both runs.
+/// If not all `programs` ran on stock, or the verdicts of one differ in both runs.
 pub(super) fn compare(
     kernels: &[Kernel; 2],
     archive: &Path,
+    programs: usize,
     again: impl Fn(&[&str]) -> Result<PathBuf, Failure>,
 ) -> Result<(), Failure> {
     const CPUS: u32 = 4;
@@ -191,6 +192,7 @@ pub(super) fn compare(
         Ok([next()?, next()?])
     };
     let [stock, ours] = both(archive)?;
+    all_ran(programs, stock.len())?;
     let differing: Vec<&str> =
         stock.keys().filter(|name| differ(&stock, &ours, name)).map(String::as_str).collect();
     println!(
@@ -230,6 +232,14 @@ pub(super) fn compare(
     }
     let cause = format!("verdicts differ twice: {}", still.join(", "));
     Err(Failure::new(cause, "compare the logs in target/ports/linux"))
+}
+
+fn all_ran(programs: usize, ran: usize) -> Result<(), Failure> {
+    if ran == programs {
+        return Ok(());
+    }
+    let cause = format!("{ran} of {programs} programs ran on stock");
+    Err(Failure::new(cause, "read the log in target/ports/linux"))
 }
 
 fn differ(
@@ -278,6 +288,14 @@ mod tests {
         assert!(ended.differences(&parse(&shorter)["60 /bin/cow"]).is_empty());
         let worse = shorter.replace("ok 4 zero # SKIP", "not ok 4");
         assert_eq!(ended.differences(&parse(&worse)["60 /bin/cow"]).len(), 1);
+    }
+
+    #[test]
+    fn program_that_did_not_run_is_no_equal_verdict() {
+        let ran = parse(OUTPUT).len();
+        assert!(all_ran(2, ran).is_ok());
+        assert_eq!(all_ran(3, ran).unwrap_err().cause(), "2 of 3 programs ran on stock");
+        assert!(all_ran(2, parse("booted 4 CPUs\r\nend\r\n").len()).is_err());
     }
 
     #[test]
