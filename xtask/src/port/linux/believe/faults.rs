@@ -52,8 +52,8 @@ const FAULTS: [Fault; 17] = [
     Fault("user_half_unmarked", By::Bochs),
 ];
 
-/// Faults that may stay undetected. A process has to end between two steps of one batch; and a TLB has to
-/// keep entries under a PCID that is not loaded, which neither emulator does.
+/// Faults that may stay undetected. A process has to end between two steps of one batch; and a TLB
+/// has to keep entries under a PCID that is not loaded, which neither emulator does.
 const MISSED: [&str; 2] = ["batch_holds_no_space", "user_half_unmarked"];
 
 /// The programs of all faults, which must find nothing without one.
