@@ -142,8 +142,8 @@ pub enum Function {
 /// The caller that sent an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallSite {
-    /// `smp_call_function_many_cond`, or a function that it is inlined into. One of its callers
-    /// flushes TLBs.
+    /// `smp_call_function_many_cond`, or a function that it is inlined into: one of its callers
+    /// flushes TLBs. Or `shootdown_os_ring`, of the engine in Linux.
     CallFunction,
     /// Any other caller, such as a wake-up.
     Other,

@@ -26,12 +26,13 @@ pub(super) enum ParseError {
 }
 
 /// `smp_call_function_many_cond`, which sends flush interrupts, and the functions that it may be
-/// inlined into.
-const CALL_SITES: [&str; 4] = [
+/// inlined into; and the function that sends those of the engine in Linux.
+const CALL_SITES: [&str; 5] = [
     "smp_call_function_many_cond",
     "on_each_cpu_cond_mask",
     "smp_call_function_many",
     "smp_call_function",
+    "shootdown_os_ring",
 ];
 
 /// The start of the names of perf's own records.
@@ -374,6 +375,8 @@ mod tests {
         assert_eq!(site(inlined, callback), ipi(CallSite::CallFunction));
         let cloned = "smp_call_function_many_cond.isra.0+0x1f";
         assert_eq!(site(cloned, callback), ipi(CallSite::CallFunction));
+        let port = site("shootdown_os_ring+0x31", "flush_tlb_func+0x0/0x40");
+        assert_eq!(port, ipi(CallSite::CallFunction));
         assert_eq!(site("ttwu_queue_wakelist+0x11d", callback), ipi(CallSite::Other));
         assert_eq!(site("0xffffffff81000000", "0x0"), ipi(CallSite::Other));
         assert_eq!(site("0xffffffff81000000", callback), Err(ParseError::Symbol));

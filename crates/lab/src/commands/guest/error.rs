@@ -23,6 +23,8 @@ pub(crate) enum GuestError {
     NoMirror,
     #[error("Debian has no package of Linux {}", shown(.version))]
     NoPackage { version: String, known: Vec<String> },
+    #[error("Linux on the engine was not built for this user")]
+    NoPort,
     #[error("`{}` is neither a version of Linux nor a file", shown(.0))]
     NoKernel(OsString),
     #[error("{} is not a kernel image for x86-64", shown(.0))]
@@ -87,7 +89,10 @@ impl UserError for GuestError {
                 "give images with --kernel /boot/vmlinuz-VERSION and --busybox PATH".to_owned()
             }
             Self::NoPackage { known, .. } => format!("use --kernel with {}", known.join(", ")),
-            Self::NoKernel(_) => "use --kernel 6.12, or the path of an image".to_owned(),
+            Self::NoPort => "cargo xtask port linux --cloud, in the repository".to_owned(),
+            Self::NoKernel(_) => {
+                "use --kernel 6.12, --kernel shootdown, or the path of an image".to_owned()
+            }
             Self::NotAnImage(_) => {
                 "give a bzImage, such as /boot/vmlinuz-VERSION on Debian and Ubuntu".to_owned()
             }

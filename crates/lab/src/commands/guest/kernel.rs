@@ -9,6 +9,9 @@ use super::archive::file_error;
 use super::error::GuestError;
 use super::packages::Packages;
 
+/// The name of Linux on the engine, if no file has it.
+const PORT: &str = "shootdown";
+
 /// A kernel image for x86-64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
@@ -18,7 +21,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Finds a kernel by its version or the path of its image.
+    /// Finds a kernel by its version or the path of its image, or the [port](PORT).
     ///
     /// # Errors
     ///
@@ -28,6 +31,7 @@ impl Kernel {
         let image = match kernel.to_str().and_then(Version::parse) {
             Some(version) if !path.exists() => packages.kernel(&version)?,
             _ if path.is_file() => path.to_owned(),
+            _ if kernel == PORT => packages.port()?,
             _ => return Err(GuestError::NoKernel(kernel.to_owned())),
         };
         let release = release(&image)?;

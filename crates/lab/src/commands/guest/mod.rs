@@ -69,7 +69,8 @@ ended the guest.";
 /// The options of `shootdown guest`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Guest {
-    /// The kernel: a version, whose newest update Debian's packages have, or the path of an image
+    /// The kernel: a version, whose newest update Debian's packages have, the path of an image, or
+    /// `shootdown`, which is Linux on the engine
     #[arg(long, value_name = "VERSION|IMAGE", default_value = "6.12")]
     kernel: OsString,
     /// The number of CPUs

@@ -82,6 +82,17 @@ impl<'a> Packages<'a> {
         self.keep(&image, &name)
     }
 
+    /// Returns the image of the port of Linux to the engine, which a tool of the repository puts
+    /// into the cache.
+    ///
+    /// # Errors
+    ///
+    /// If it was not built.
+    pub(super) fn port(&self) -> Result<PathBuf, GuestError> {
+        let image = self.cache.join("vmlinuz-shootdown");
+        if image.is_file() { Ok(image) } else { Err(GuestError::NoPort) }
+    }
+
     /// Returns a static busybox: the host's, or one from the cache or a package.
     ///
     /// # Errors

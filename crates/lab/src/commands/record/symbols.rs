@@ -19,7 +19,11 @@ impl Symbols {
         let names = KernelNames::parse(text);
         let ranges = |wanted: &[&str]| names.ranges(wanted).collect::<Vec<_>>();
         let flush_space = ranges(&["flush_tlb_func", "flush_tlb_func_remote"]);
-        let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
+        let call_function = ranges(&[
+            "smp_call_function_many_cond",
+            "on_each_cpu_cond_mask",
+            "shootdown_os_ring",
+        ]);
         let has_flushes = !flush_space.is_empty() || cfg!(not(target_arch = "x86_64"));
         (has_flushes && !call_function.is_empty()).then_some(Self { flush_space, call_function })
     }
@@ -57,16 +61,17 @@ mod tests {
 0000000000002000 t smp_call_function_many_cond
 0000000000003080 T next
 0000000000002800 T another_function\t[module]
+0000000000004000 T shootdown_os_ring
 ";
 
     #[test]
     fn return_address_belongs_to_symbol_before_it() {
         let symbols = Symbols::parse(TEXT).expect("symbols");
-        let sites: Vec<_> = [0x1fff, 0x2000, 0x27ff, 0x2800, 0x3079, 0x3080]
+        let sites: Vec<_> = [0x1fff, 0x2000, 0x27ff, 0x2800, 0x3079, 0x3080, 0x4001]
             .into_iter()
             .filter(|address| symbols.call_site(*address) == CallSite::CallFunction)
             .collect();
-        assert_eq!(sites, [0x2000, 0x27ff, 0x3079]);
+        assert_eq!(sites, [0x2000, 0x27ff, 0x3079, 0x4001]);
         assert_eq!(symbols.function(0x1000), Function::FlushSpace);
         assert_eq!(symbols.function(0x1001), Function::Other);
     }
