@@ -5,58 +5,26 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, nothing, uses_stale};
+use super::{Program, Stage, nothing};
 use crate::hardware::{OnLoad, Reach};
 use crate::machine::{HostileMachine, fence, publish, with_machine};
-use crate::profile::Profile;
 
 /// The tag of the space.
 const TAG: u16 = 1;
 
-const NOT_SHIPPED: &str = "none yet: invited by FEAT_TLBID";
-
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "domain-without-the-cpu-that-left",
-        source: NOT_SHIPPED,
-        story: "A flush reaches the domains of the CPUs that run the space. A CPU that has left it \
-                keeps the entries under its ASID, and uses them when it comes back.",
-        words: &["generation", "the mask"],
-        cpus: &[leave_and_return, flush_in_domains],
-        ..BUG
-    },
-    Bug {
-        name: "domain-taken-for-every-cpu",
-        source: NOT_SHIPPED,
-        story: "A broadcast to domains marks the generation as clean everywhere, as a broadcast to \
-                every CPU does. A CPU outside of the domains comes back, and keeps its entries.",
-        words: &["generation", "the mask", "clean"],
-        cpus: &[return_unless_clean, flush_and_mark_clean],
-        ..BUG
-    },
-    Bug {
-        name: "domains-chosen-before-the-change",
-        source: NOT_SHIPPED,
-        story: "The flush chooses its domains before it clears the entry. A CPU joins the space in \
-                between, caches the old entry, and is in none of the domains.",
-        words: &["the mask"],
-        cpus: &[join, choose_domains_and_unmap],
-        ..BUG
-    },
-    Bug {
-        name: "domain-moves-with-a-virtual-cpu",
-        source: "none yet: invited by FEAT_TLBID's virtual domains",
-        story: "A hypervisor moves a virtual CPU, and maps its virtual domain to the new CPU. The \
-                old CPU's entries are in no domain of the guest any more. The virtual CPU comes \
-                back, and uses them.",
-        words: &["the domain"],
-        cpus: &[move_away_and_back, flush_the_virtual_domain],
-        ..BUG
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("domain-without-the-cpu-that-left", &[leave_and_return, flush_in_domains])
+        .handled_by(nothing),
+    Program::new("domain-taken-for-every-cpu", &[return_unless_clean, flush_and_mark_clean])
+        .handled_by(nothing),
+    Program::new("domains-chosen-before-the-change", &[join, choose_domains_and_unmap])
+        .handled_by(nothing),
+    Program::new(
+        "domain-moves-with-a-virtual-cpu",
+        &[move_away_and_back, flush_the_virtual_domain],
+    )
+    .handled_by(nothing),
 ];
-
-const BUG: Bug =
-    Bug { profile: Profile::ARM64_TLBID, finds: uses_stale, handler: nothing, ..Bug::DEFAULT };
 
 /// Invalidates the tag in the domains of these CPUs, and waits.
 fn invalidate_in_domains(stage: &Stage, cpus: u64) {

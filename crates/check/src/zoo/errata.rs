@@ -1,92 +1,25 @@
 //! Processors that break the guarantees of their architecture, under kernels without a workaround.
 
-use super::{
-    Bug, Stage, nothing, unmap_interrupt_and_reuse, use_the_space, uses_foreign,
-    uses_kernels_stale, uses_stale,
-};
+use super::{Program, Stage, nothing, unmap_interrupt_and_reuse, use_the_space};
 use crate::hardware::{Entry, OnLoad};
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
-use crate::profile::Profile;
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "completed-before-the-last-access",
-        source: "Arm 4118414 (CVE-2025-10263), 1286807, 2441007, 2441009; Falkor 1009",
-        story: "A broadcast and its barrier are complete while another CPU still stores through \
-                the old translation. Another broadcast with a barrier of its own ends that.",
-        profile: Profile::ARM64_4118414,
-        finds: uses_stale,
-        cpus: &[use_the_space, reuse_after_one_barrier],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "one-tlbsync-on-zen-5",
-        source: "AMD 1718; Linux: init_amd_zen5",
-        story: "TLBSYNC returns before the broadcasts are complete on all CPUs. A second one waits \
-                for them.",
-        profile: Profile::X86_1718,
-        finds: uses_stale,
-        cpus: &[use_the_space, reuse_after_one_wait],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "fence-that-ignores-its-address",
-        source: "SiFive CIP-1200",
-        story: "sfence.vma with an address does not invalidate the page. Only sfence.vma without \
-                operands works.",
-        profile: Profile::RISCV_CIP_1200,
-        finds: uses_stale,
-        cpus: &[use_the_space, unmap_interrupt_and_reuse],
-        handler: invalidate_the_page,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "global-page-kept-by-invlpg",
-        source: "Intel, Alder Lake and Raptor Lake; Linux: ce0b15d11ad8",
-        story: "With PCIDs, INVLPG does not invalidate a global page: a CPU goes on using a page \
-                that the kernel has unmapped.",
-        profile: Profile::X86_INVLPG,
-        finds: uses_kernels_stale,
-        has_kernel_table: true,
-        cpus: &[use_the_kernel_and_the_space, unmap_a_kernel_page],
-        handler: invalidate_the_kernel_page,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "root-and-asid-in-one-write",
-        source: "Falkor 1003; Linux: 38fd94b0275c",
-        story: "One write of TTBR0 changes the root and the ASID. The walker may cache entries of \
-                the old root under the new ASID.",
-        profile: Profile::ARM64_1003,
-        finds: uses_foreign,
-        spaces: 2,
-        cpus: &[switch_in_one_write],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "streaming-accesses-not-waited-for",
-        source: "Arm 4193714 (CVE-2026-0995): C1-Pro with SME",
-        story: "A broadcast is acknowledged before accesses of another CPU's streaming mode are \
-                complete. Only an exception of that CPU waits for them.",
-        profile: Profile::ARM64_4193714,
-        finds: uses_stale,
-        cpus: &[use_the_space, reuse_without_interrupt],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "late-mark-taken-for-a-mapping",
-        source: "Knights Landing; Linux 4.8: ignore A/D bits in pte/pmd/pud_none()",
-        story: "A walker marks an entry as accessed after another CPU has removed it. The kernel \
-                finds the entry not empty, and frees the frame that the mark seems to name.",
-        profile: Profile::X86_KNL,
-        finds: uses_stale,
-        cpus: &[mark_and_use, unmap_twice],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("completed-before-the-last-access", &[use_the_space, reuse_after_one_barrier])
+        .handled_by(nothing),
+    Program::new("one-tlbsync-on-zen-5", &[use_the_space, reuse_after_one_wait])
+        .handled_by(nothing),
+    Program::new("fence-that-ignores-its-address", &[use_the_space, unmap_interrupt_and_reuse])
+        .handled_by(invalidate_the_page),
+    Program::new(
+        "global-page-kept-by-invlpg",
+        &[use_the_kernel_and_the_space, unmap_a_kernel_page],
+    )
+    .handled_by(invalidate_the_kernel_page),
+    Program::new("root-and-asid-in-one-write", &[switch_in_one_write]).handled_by(nothing),
+    Program::new("streaming-accesses-not-waited-for", &[use_the_space, reuse_without_interrupt])
+        .handled_by(nothing),
+    Program::new("late-mark-taken-for-a-mapping", &[mark_and_use, unmap_twice]),
 ];
 
 fn reuse_after_one_barrier(stage: &Stage) {

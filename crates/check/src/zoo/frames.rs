@@ -4,82 +4,25 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, use_the_space, uses_foreign, uses_stale};
+use super::{Program, Stage, use_the_space};
 use crate::hardware::{Entry, OnLoad};
 use crate::machine::{HostileMachine, fence, with_machine};
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "frame-freed-before-the-flush",
-        source: "nanos f3c9d78b, Redox 4e392d05, LiteBox 848; StarryOS, Theseus (by reading)",
-        story: "The frame is freed as soon as its entry is cleared, and reused while CPUs still \
-                use its translation.",
-        finds: uses_stale,
-        cpus: &[use_the_space, free_and_flush],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "late-answer-counts-for-the-next-round",
-        source: "Redox's word of acknowledgements (by reading)",
-        story: "A flush counts acknowledgements and does not match them with its request: a late \
-                one counts for the next request.",
-        finds: uses_stale,
-        words: &["acknowledgements"],
-        cpus: &[use_the_space, flush_twice_and_wait_once],
-        handler: invalidate_and_count,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "partial-flush-overtakes-a-full-one",
-        source: "the rule in Linux's tlb.c: a partial flush only if no other flush was missed",
-        story: "A CPU that has missed a full flush performs only the partial flush that came after \
-                it, and then counts as having caught up.",
-        finds: uses_stale,
-        words: &["the generation", "absent"],
-        cpus: &[miss_a_full_flush, flush_all_and_then_a_page],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "interrupt-before-the-local-flush",
-        source: "FreeBSD r362031, fixed by r368649 (FreeBSD-EN-22:04.pcid)",
-        story: "To save time, a flush marks its own CPU's generation as clean, interrupts the \
-                other CPUs, and invalidates its own entries last. A thread that is switched in \
-                before that relies on the mark.",
-        finds: uses_stale,
-        spaces: 2,
-        words: &["clean"],
-        cpus: &[mark_and_flush_later],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "tag-given-on-with-what-is-under-it",
-        source: "SVSM 1157, Zircon (by reading), f4be75635, Zephyr 113559",
-        story: "A tag is assigned to another space without an invalidation: the new space sees the \
-                pages of the previous one.",
-        finds: uses_foreign,
-        spaces: 2,
-        cpus: &[reuse_a_tag],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "put-off-and-freed-at-once",
-        source: "LATR (ASPLOS 2018) with LAZY_MEM_FREE=n, as published",
-        story: "munmap interrupts no CPU, because every CPU will sweep at its next tick. The pages \
-                are freed before that.",
-        finds: uses_stale,
-        words: &["state", "swept"],
-        cpus: &[use_and_sweep, unmap_and_defer],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "copy-in-use-beside-the-original",
-        source: "FreeBSD D14347 and NetBSD, in Go 34988",
-        story: "A copy-on-write fault maps the copy and then flushes the original. Until then, one \
-                thread writes to the copy, and another one still reads the original.",
-        finds: uses_stale,
-        cpus: &[use_the_space, copy_on_write],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("frame-freed-before-the-flush", &[use_the_space, free_and_flush]),
+    Program::new(
+        "late-answer-counts-for-the-next-round",
+        &[use_the_space, flush_twice_and_wait_once],
+    )
+    .handled_by(invalidate_and_count),
+    Program::new(
+        "partial-flush-overtakes-a-full-one",
+        &[miss_a_full_flush, flush_all_and_then_a_page],
+    ),
+    Program::new("interrupt-before-the-local-flush", &[mark_and_flush_later]),
+    Program::new("tag-given-on-with-what-is-under-it", &[reuse_a_tag]),
+    Program::new("put-off-and-freed-at-once", &[use_and_sweep, unmap_and_defer]),
+    Program::new("copy-in-use-beside-the-original", &[use_the_space, copy_on_write]),
 ];
 
 /// From the moment at which the copy is mapped, no CPU may use the original.

@@ -4,91 +4,32 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, nothing, use_the_space, uses_stale, walks_freed};
+use super::{Program, Stage, nothing, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
-use crate::profile::Profile;
 
 /// The VMID of the guest, which is space 0.
 const VMID: u16 = 1;
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "combined-entry-outlives-stage-2",
-        source: "Genode 3726, which invalidates nothing; the rule of Arm's IPAS2E1",
-        story: "A hypervisor unmaps a page of its guest, and invalidates the entry of stage 2. The \
-                entry that combines both stages remains, and the guest uses the page.",
-        profile: Profile::ARM64_STAGE2,
-        finds: uses_stale,
-        cpus: &[use_the_space, unmap_from_the_guest],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "combined-again-from-a-dying-entry",
-        source: "the barrier in KVM's __kvm_tlb_flush_vmid_ipa",
-        story: "A hypervisor invalidates the entry of stage 2 and the combined entries without a \
-                barrier in between. A walker combines the old entry of stage 2 again.",
-        profile: Profile::ARM64_STAGE2,
-        finds: uses_stale,
-        cpus: &[use_the_space, unmap_without_a_barrier],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "tables-of-a-stopped-guest-edited",
-        source: "tinykvm 79",
-        story: "A host edits the page tables of a guest that does not run. No CPU runs the guest \
-                then, so nothing is invalidated, and the guest continues with its old entries.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        words: &["stopped", "edited"],
-        cpus: &[run_and_stop, edit_while_it_is_stopped],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "device-walks-freed-kernel-tables",
-        source: "Linux: CVE-2025-71202; SVA on x86 was disabled by 72f98ef9a4be",
-        story: "A device shares the page tables of a process, and so walks the kernel's half. A \
-                page table of the kernel's is freed, all CPUs have flushed, and the IOMMU still \
-                caches the pointer to it.",
-        finds: walks_freed,
-        has_kernel_table: true,
-        words: &["freed"],
-        cpus: &[share_with_a_device, free_the_kernels_table],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "device-tlb-never-invalidated",
-        source: "pKVM-IA 84",
-        story: "A page is unmapped, and the IOMMU's TLB invalidated. The device has a TLB of its \
-                own, and uses the page.",
-        finds: uses_stale,
-        words: &["freed"],
-        cpus: &[use_by_a_device_with_a_tlb, unmap_from_the_device],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "fault-between-start-and-end",
-        source: "Linux 5.19, \"KVM: Fix multiple races in gfn=>pfn cache refresh\"",
-        story: "A page is unmapped in a process, after it was removed from the page table of its \
-                guest. In between, a fault of the guest reads the old entry of the process, and \
-                installs it in the guest's table.",
-        finds: uses_stale,
-        words: &["changes", "primary", "lock"],
-        cpus: &[fault_and_use, unmap_from_both],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "page-freed-before-the-device-is-done",
-        source: "Xen: XSA-346, CVE-2020-27671",
-        story: "A page is unmapped, and the command to the IOMMU is in its queue. The page is \
-                freed before the IOMMU has acted on the command, and the device uses the page.",
-        finds: uses_stale,
-        words: &["freed"],
-        cpus: &[share_with_a_device, unmap_while_the_queue_is_full],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("combined-entry-outlives-stage-2", &[use_the_space, unmap_from_the_guest])
+        .handled_by(nothing),
+    Program::new("combined-again-from-a-dying-entry", &[use_the_space, unmap_without_a_barrier])
+        .handled_by(nothing),
+    Program::new("tables-of-a-stopped-guest-edited", &[run_and_stop, edit_while_it_is_stopped]),
+    Program::new(
+        "device-walks-freed-kernel-tables",
+        &[share_with_a_device, free_the_kernels_table],
+    ),
+    Program::new(
+        "device-tlb-never-invalidated",
+        &[use_by_a_device_with_a_tlb, unmap_from_the_device],
+    ),
+    Program::new("fault-between-start-and-end", &[fault_and_use, unmap_from_both]),
+    Program::new(
+        "page-freed-before-the-device-is-done",
+        &[share_with_a_device, unmap_while_the_queue_is_full],
+    ),
 ];
 
 fn unmap_from_the_guest(stage: &Stage) {

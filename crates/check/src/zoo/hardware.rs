@@ -4,112 +4,35 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, nothing, use_the_space, uses_foreign, uses_stale};
-use crate::hardware::{Entry, OnLoad, PAGES, Violation};
+use super::{Program, Stage, nothing, use_the_space};
+use crate::hardware::{Entry, OnLoad, PAGES};
 use crate::machine::{fence, publish, with_machine};
-use crate::profile::Profile;
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "completed-by-another-cpu",
-        source: "Linux on arm64: 4b634918384c",
-        story: "A CPU broadcasts an invalidation, and another CPU waits for it with a barrier of \
-                its own. That barrier does not wait, because the other CPU did not issue the \
-                broadcast.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        words: &["issued", "completed"],
-        cpus: &[use_the_space, broadcast_and_go_on, rely_on_its_own_barrier],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "broadcast-without-its-barrier",
-        source: "INVLPGB as first posted, without TLBSYNC; aarch64 without dsb",
-        story: "The broadcast is issued, and no CPU waits until it is complete.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        cpus: &[use_the_space, broadcast_and_reuse],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "local-invalidation-for-a-shared-page",
-        source: "tgoskits 2008, OSv 1475, MicroV 7; MP.RT.EL1+dsb-tlbi-dsb+dsb-isb",
-        story: "The kernel uses vmalle1 instead of vmalle1is: only this CPU forgets the page.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        cpus: &[use_the_space, invalidate_here_and_reuse],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "invalidated-before-the-entry-is-visible",
-        source: "aarch64 kernels without dsb ishst, among them tgoskits 2008",
-        story: "The entry is stored, and the invalidation is broadcast before walkers can see the \
-                store: they drop the translation, and read the old entry again.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        cpus: &[use_the_space, store_and_broadcast],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "load-of-a-root-expected-to-flush",
-        source: "Asterinas 3672, ArceOS 296: RISC-V's satp invalidates nothing",
-        story: "Another root is loaded under the same ASID, and no entry is invalidated.",
-        profile: Profile::RISCV,
-        finds: uses_foreign,
-        spaces: 2,
-        cpus: &[load_both_under_no_tag],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "asid-chosen-during-a-broadcast",
-        source: "INVLPGB in review: the transition to a global ASID",
-        story: "A CPU switches to a space under its old tag, while a flush already broadcasts to \
-                the new tag only.",
-        profile: Profile::ARM64,
-        finds: uses_stale,
-        words: &["has a global tag", "present"],
-        cpus: &[switch_by_the_tag_it_finds, flush_by_the_tag_it_has],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "walks-enabled-before-the-root-is-written",
-        source: "illumos-gate (arm64) 220",
-        story: "A switch writes the ASID, enables walks, and then writes the root. In between, the \
-                walker caches entries of the old root under the new ASID.",
-        profile: Profile::ARM64,
-        finds: uses_foreign,
-        spaces: 2,
-        cpus: &[write_the_asid_and_the_root],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "stride-larger-than-the-page",
-        source: "FreeBSD-EN-26:10.amd64",
-        story: "INVLPGB is given a count and a stride of 2 MiB for a range of small pages. It \
-                invalidates one small page for each count, and leaves the others.",
-        finds: uses_stale,
-        cpus: &[use_the_space, broadcast_by_large_strides],
-        handler: nothing,
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "absence-cached-by-the-walker",
-        source: "bao 378, LiteBox 769: RISC-V caches invalid entries",
-        story: "A page is mapped, and nothing is invalidated, because it was not mapped before. A \
-                CPU has cached that, and faults where no fault is handled.",
-        profile: Profile::RISCV,
-        finds: |violation| matches!(violation, Violation::FaultsOnMapped { .. }),
-        has_kernel_table: true,
-        words: &["mapped"],
-        cpus: &[use_when_mapped, map_a_kernel_page],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new(
+        "completed-by-another-cpu",
+        &[use_the_space, broadcast_and_go_on, rely_on_its_own_barrier],
+    )
+    .handled_by(nothing),
+    Program::new("broadcast-without-its-barrier", &[use_the_space, broadcast_and_reuse])
+        .handled_by(nothing),
+    Program::new(
+        "local-invalidation-for-a-shared-page",
+        &[use_the_space, invalidate_here_and_reuse],
+    )
+    .handled_by(nothing),
+    Program::new("invalidated-before-the-entry-is-visible", &[use_the_space, store_and_broadcast])
+        .handled_by(nothing),
+    Program::new("load-of-a-root-expected-to-flush", &[load_both_under_no_tag]).handled_by(nothing),
+    Program::new(
+        "asid-chosen-during-a-broadcast",
+        &[switch_by_the_tag_it_finds, flush_by_the_tag_it_has],
+    ),
+    Program::new("walks-enabled-before-the-root-is-written", &[write_the_asid_and_the_root])
+        .handled_by(nothing),
+    Program::new("stride-larger-than-the-page", &[use_the_space, broadcast_by_large_strides])
+        .handled_by(nothing),
+    Program::new("absence-cached-by-the-walker", &[use_when_mapped, map_a_kernel_page]),
 ];
 
 fn write_the_asid_and_the_root(stage: &Stage) {

@@ -4,46 +4,24 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, uses_kernels_stale, walks_freed};
+use super::{Program, Stage};
 use crate::hardware::Entry;
 use crate::kernel_pages::ENTRY_PAGE;
 use crate::machine::{HostileMachine, fence, with_machine};
 
-const DEFAULT: Bug = Bug {
-    finds: uses_kernels_stale,
-    has_kernel_table: true,
-    words: &["in the kernel"],
-    ..Bug::DEFAULT
-};
-
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "flushed-before-it-says-in-kernel",
-        source: "a series for Linux that defers flushes to isolated CPUs, version 7",
-        story: "A CPU that enters the kernel flushes its TLB, and then sets the flag that it is in \
-                the kernel. An unmap in between finds the flag clear, sends no interrupt, and \
-                frees the page. The CPU has cached the old translation after its flush.",
-        cpus: &[enter_the_kernel, |stage| unmap_unless_in_user(stage, 0)],
-        ..DEFAULT
-    },
-    Bug {
-        name: "kernel-table-freed-under-user-mode",
-        source: "a pitfall of deferred flushes to isolated CPUs",
-        story: "An unmap of the kernel's pages also frees a page table, and leaves out a CPU in \
-                user mode, which will flush when it enters the kernel. Until then it may walk the \
-                table by speculation.",
-        finds: walks_freed,
-        cpus: &[stay_in_user_mode, free_the_table_unless_in_user],
-        ..DEFAULT
-    },
-    Bug {
-        name: "entry-stack-flushed-late",
-        source: "a pitfall of deferred flushes to isolated CPUs",
-        story: "A page is unmapped that the entry from user mode uses before it flushes, such as \
-                its stack. The CPU in user mode is left out, and enters with the old translation.",
-        cpus: &[stay_in_user_mode, |stage| unmap_unless_in_user(stage, ENTRY_PAGE)],
-        ..DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new(
+        "flushed-before-it-says-in-kernel",
+        &[enter_the_kernel, |stage| unmap_unless_in_user(stage, 0)],
+    ),
+    Program::new(
+        "kernel-table-freed-under-user-mode",
+        &[stay_in_user_mode, free_the_table_unless_in_user],
+    ),
+    Program::new(
+        "entry-stack-flushed-late",
+        &[stay_in_user_mode, |stage| unmap_unless_in_user(stage, ENTRY_PAGE)],
+    ),
 ];
 
 fn set_in_user(is_in_user: bool) {

@@ -5,53 +5,20 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, use_the_space, uses_stale};
+use super::{Program, Stage, use_the_space};
 use crate::machine::fence;
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "old-entry-taken-for-uncached",
-        source: "Linux on arm64, from 76c714be0e5e to 07509e10dcc7",
-        story: "An entry whose accessed flag is clear is taken for one that no TLB holds, and its \
-                unmap flushes nothing. But aging had cleared the flag without a flush, and a CPU \
-                still has the translation from before.",
-        finds: uses_stale,
-        words: &["old"],
-        cpus: &[use_the_space, |stage| stage.signal("old"), unmap_unless_young],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "accessed-flag-read-before-the-swap",
-        source: "a pitfall of leaving out flushes of entries that were never accessed",
-        story: "An unmap reads that the accessed flag is clear, and then removes the entry without \
-                a flush. In between, a CPU has set the flag and cached the translation. The value \
-                that the swap returned would have shown it.",
-        finds: uses_stale,
-        words: &["accessed"],
-        cpus: &[mark_and_use, unmap_if_not_accessed],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "cached-before-the-accessed-flag-is-set",
-        source: "a pitfall of leaving out flushes of entries that were never accessed",
-        story: "An unmap removes an entry whose accessed flag is clear, and flushes nothing. The \
-                MMU does not promise that it sets the flag before it caches a translation, and has \
-                cached this one.",
-        finds: uses_stale,
-        words: &["accessed"],
-        cpus: &[mark_and_use_in_any_order, unmap_unless_returned_accessed],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "linked-before-it-is-a-sharer",
-        source: "a pitfall of page tables that record which CPUs use them",
-        story: "A CPU links a shared page table into its own root, and then enters itself into the \
-                table's set of sharers. A flush in between reads a set without that CPU.",
-        finds: uses_stale,
-        words: &["sharers"],
-        cpus: &[link_and_use, unmap_and_interrupt_sharers],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new(
+        "old-entry-taken-for-uncached",
+        &[use_the_space, |stage| stage.signal("old"), unmap_unless_young],
+    ),
+    Program::new("accessed-flag-read-before-the-swap", &[mark_and_use, unmap_if_not_accessed]),
+    Program::new(
+        "cached-before-the-accessed-flag-is-set",
+        &[mark_and_use_in_any_order, unmap_unless_returned_accessed],
+    ),
+    Program::new("linked-before-it-is-a-sharer", &[link_and_use, unmap_and_interrupt_sharers]),
 ];
 
 fn unmap_unless_young(stage: &Stage) {

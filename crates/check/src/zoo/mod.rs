@@ -3,7 +3,8 @@
 //! A program keeps the race of its bug and leaves out the kernel around it. One flag selects the
 //! variant: the fixed one does what the fix does, and is otherwise the same. The search must find
 //! the faulty variant's violation, of the kind that the story describes, and must visit every state
-//! of the fixed variant without a violation.
+//! of the fixed variant without a violation. `zoo.toml` has the bugs, and the modules have their
+//! programs.
 
 mod domains;
 mod errata;
@@ -15,6 +16,7 @@ mod marks;
 mod presence;
 mod reclaim;
 mod sharers;
+mod table;
 mod tables;
 mod unflushed;
 mod waiting;
@@ -31,7 +33,7 @@ use crate::machine::{
 };
 use crate::profile::Profile;
 
-/// A bug.
+/// A bug, from `zoo.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
     /// The name of the bug in this project.
@@ -47,8 +49,28 @@ pub struct Bug {
     spaces: usize,
     has_kernel_table: bool,
     words: &'static [&'static str],
+    program: &'static Program,
+}
+
+/// The program of a bug.
+#[derive(Debug)]
+struct Program {
+    /// The name of the bug.
+    bug: &'static str,
     cpus: &'static [fn(&Stage)],
     handler: fn(&Stage),
+}
+
+impl Program {
+    /// Returns a program whose CPUs invalidate everything when they are interrupted.
+    const fn new(bug: &'static str, cpus: &'static [fn(&Stage)]) -> Self {
+        Self { bug, cpus, handler: handle_by_invalidating }
+    }
+
+    /// Returns the program with another handler of interrupts.
+    const fn handled_by(self, handler: fn(&Stage)) -> Self {
+        Self { handler, ..self }
+    }
 }
 
 /// Variant of a bug's program.
@@ -61,39 +83,9 @@ pub enum Variant {
 }
 
 impl Bug {
-    /// Most bugs show on x86, with one space, and with CPUs that invalidate everything when they
-    /// are interrupted.
-    const DEFAULT: Self = Self {
-        name: "",
-        source: "",
-        story: "",
-        profile: Profile::X86,
-        finds: uses_stale,
-        spaces: 1,
-        has_kernel_table: false,
-        words: &[],
-        cpus: &[],
-        handler: handle_by_invalidating,
-    };
-
     /// Returns all bugs.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        let kinds = [
-            presence::BUGS,
-            tables::BUGS,
-            sharers::BUGS,
-            reclaim::BUGS,
-            frames::BUGS,
-            marks::BUGS,
-            waiting::BUGS,
-            hardware::BUGS,
-            errata::BUGS,
-            guests::BUGS,
-            isolated::BUGS,
-            domains::BUGS,
-            unflushed::BUGS,
-        ];
-        kinds.into_iter().flatten()
+        table::BUGS.iter()
     }
 
     /// Returns one variant as a scenario to run.
@@ -111,9 +103,8 @@ pub struct BugScenario<'b> {
 
 impl Scenario for BugScenario<'_> {
     fn run(&self, settings: RunSettings<'_>) -> Outcome {
-        let Bug { cpus, .. } = self.bug;
         let set_up = |machine: &HostileMachine| Stage::new(machine, self.bug, self.variant);
-        run(settings, cpus.len(), set_up)
+        run(settings, self.bug.program.cpus.len(), set_up)
     }
 }
 
@@ -146,7 +137,8 @@ impl System for Stage {
 #[expect(clippy::unused_self, reason = "programs act through their stage")]
 impl Stage {
     fn new(machine: &HostileMachine, bug: &Bug, variant: Variant) -> Self {
-        let Bug { spaces, has_kernel_table, words, cpus, handler, .. } = *bug;
+        let Bug { spaces, has_kernel_table, words, program, .. } = *bug;
+        let Program { cpus, handler, .. } = *program;
         let counters = |name: &str| -> Vec<_> {
             (0..cpus.len()).map(|cpu| CheckWord::named(0, || format!("{name} {cpu}"))).collect()
         };
@@ -338,28 +330,4 @@ fn unmap_interrupt_and_reuse(stage: &Stage) {
 
 fn handle_by_invalidating(stage: &Stage) {
     stage.invalidate_all();
-}
-
-const fn uses_stale(violation: Violation) -> bool {
-    matches!(violation, Violation::UsesFlushed { .. } | Violation::UsesReused { .. })
-}
-
-const fn uses_kernels_stale(violation: Violation) -> bool {
-    matches!(violation, Violation::UsesReusedKernel { .. })
-}
-
-const fn walks_freed(violation: Violation) -> bool {
-    matches!(violation, Violation::WalksFreed { .. } | Violation::DeviceWalksFreed)
-}
-
-const fn uses_foreign(violation: Violation) -> bool {
-    matches!(violation, Violation::UsesForeign { .. })
-}
-
-const fn interrupts_for_nothing(violation: Violation) -> bool {
-    matches!(violation, Violation::InterruptedForNothing { .. })
-}
-
-const fn is_stuck(violation: Violation) -> bool {
-    matches!(violation, Violation::Stuck)
 }

@@ -4,118 +4,37 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{
-    Bug, Stage, free_table_after_interrupt, interrupts_for_nothing, join_the_mask, uses_stale,
-    walks_freed,
-};
+use super::{Program, Stage, free_table_after_interrupt, join_the_mask};
 use crate::hardware::Entry;
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
 use crate::machine::{fence, with_machine};
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "mask-read-before-entry-is-written",
-        source: "Linux: CVE-2016-2069, 71b3c126e611",
-        story: "A flush stores the page-table entry, and reads the mask before the store is \
-                visible. A CPU that joins in between is not in the mask, and finds the old entry.",
-        finds: uses_stale,
-        words: &["the mask"],
-        cpus: &[join_and_use, flush_the_mask],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "barrier-skipped-as-the-bit-was-set",
-        source: "Linux: 209954cbc7d0, fixed by 83b0177a6c48",
-        story: "A CPU that returned from lazy mode found its bit in the mask set already, and left \
-                out the locked operation. That operation was also the barrier before it read the \
-                generation.",
-        finds: uses_stale,
-        words: &["the generation", "lazy"],
-        cpus: &[be_lazy_and_return, flush_unless_lazy],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "left-out-in-the-middle-of-a-switch",
-        source: "Linux: fea4e317f9e7",
-        story: "A CPU that switches to a space has read the generation, and has not yet published \
-                which space it has loaded. A flush reads the loaded space, and leaves the CPU out.",
-        finds: uses_stale,
-        words: &["the generation", "the loaded space"],
-        cpus: &[switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space")],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "mask-trimmed-by-another",
-        source: "Linux on powerpc: a665eec0a22e",
-        story: "A CPU flushes a space with one user. It makes all other CPUs leave the space, and \
-                then clears the mask. In between, a kernel thread has begun to use the space on \
-                another CPU.",
-        finds: uses_stale,
-        words: &["the mask", "trimmed"],
-        cpus: &[use_while_trimmed, trim_and_flush],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "mask-cleared-before-the-root-is-left",
-        source: "Asterinas and Redox, where other rules prevent it (by reading)",
-        story: "A CPU removes itself from the mask, and only then loads another root. In between, \
-                a flush that frees a page table does not interrupt it.",
-        finds: walks_freed,
-        words: &["the mask"],
-        cpus: &[leave_the_mask_and_the_space, free_a_table_under_the_mask],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "interrupted-while-lazy",
-        source: "Linux 4.12 (study x86-lazy-tlb)",
-        story: "A CPU idles with the space loaded, and every flush interrupts it, although it uses \
-                no page and could catch up when it returns. This costs time, not correctness.",
-        finds: interrupts_for_nothing,
-        words: &["the generation", "active"],
-        cpus: &[run_and_idle, flush_if_active_or_lazy],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "generation-read-after-the-load",
-        source: "DragonOS, latent (by reading)",
-        story: "A CPU loads a root and then reads the generation: a change in between counts as \
-                seen, although the CPU may have cached the old entry.",
-        finds: uses_stale,
-        words: &["the generation", "active"],
-        cpus: &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "flush-request-lost-as-the-cpu-returns",
-        source: "KVM: CVE-2019-3016, fixed by 8c6de56a42e0",
-        story: "A flush leaves a request in the word of a virtual CPU that does not run, and does \
-                not wait for the CPU. The hypervisor has read the word already, and clears it \
-                before it runs the CPU.",
-        finds: uses_stale,
-        words: &["the virtual CPU"],
-        cpus: &[be_stopped_and_return, request_or_interrupt],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "flush-request-lost-by-a-second-stop",
-        source: "KVM: b043138246a4",
-        story: "A hypervisor records that a virtual CPU has stopped, although this is recorded \
-                already, and so overwrites the request that a flush has left in the meantime.",
-        finds: uses_stale,
-        words: &["the virtual CPU"],
-        cpus: &[be_stopped_twice_and_return, request_or_interrupt],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "left-to-a-switch-that-is-skipped",
-        source: "Linux on powerpc: CVE-2025-71078 (reduced: there, the SLB has an entry twice)",
-        story: "A CPU drops an entry from its record of the hardware's, and leaves the hardware to \
-                the next switch. The switch is skipped, because the space is the same.",
-        finds: uses_stale,
-        words: &["the record"],
-        cpus: &[drop_from_the_record, flush_if_recorded],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("mask-read-before-entry-is-written", &[join_and_use, flush_the_mask]),
+    Program::new("barrier-skipped-as-the-bit-was-set", &[be_lazy_and_return, flush_unless_lazy]),
+    Program::new(
+        "left-out-in-the-middle-of-a-switch",
+        &[switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space")],
+    ),
+    Program::new("mask-trimmed-by-another", &[use_while_trimmed, trim_and_flush]),
+    Program::new(
+        "mask-cleared-before-the-root-is-left",
+        &[leave_the_mask_and_the_space, free_a_table_under_the_mask],
+    ),
+    Program::new("interrupted-while-lazy", &[run_and_idle, flush_if_active_or_lazy]),
+    Program::new(
+        "generation-read-after-the-load",
+        &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
+    ),
+    Program::new(
+        "flush-request-lost-as-the-cpu-returns",
+        &[be_stopped_and_return, request_or_interrupt],
+    ),
+    Program::new(
+        "flush-request-lost-by-a-second-stop",
+        &[be_stopped_twice_and_return, request_or_interrupt],
+    ),
+    Program::new("left-to-a-switch-that-is-skipped", &[drop_from_the_record, flush_if_recorded]),
 ];
 
 /// The virtual CPU does not run.

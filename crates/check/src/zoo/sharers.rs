@@ -5,41 +5,19 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, use_the_space, walks_freed};
+use super::{Program, Stage, use_the_space};
 use crate::machine::{HostileMachine, fence, with_machine};
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "sharers-read-before-the-entry-is-cleared",
-        source: "a mistake in any design with exact sharers (RadixVM and numaPTE avoid it)",
-        story: "A flush reads the sharers of a table first and clears the entry then. A CPU that \
-                links the table in between caches the old entry, and is not interrupted.",
-        words: &["the sharers"],
-        cpus: &[become_a_sharer, read_the_sharers_and_unmap],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "not-a-sharer-before-the-path-is-dropped",
-        source: "a mistake in any design with exact sharers (RadixVM and numaPTE avoid it)",
-        story: "A CPU removes its link to a table, leaves the sharers, and then invalidates. In \
-                between, the table is freed, and the CPU may still walk it by the path that it has \
-                cached.",
-        finds: walks_freed,
-        words: &["the sharers", "linked"],
-        cpus: &[cut_the_link, free_the_shared_table],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "shared-table-freed-after-one-flush",
-        source: "a mistake in any design with several roots; kin of Linux's CVE-2021-4002",
-        story: "A table is linked from the trees of two CPUs. It is removed from both, and freed \
-                when one of the CPUs has dropped its path.",
-        finds: walks_freed,
-        spaces: 2,
-        words: &["first", "second"],
-        cpus: &[use_the_first_tree, use_the_second_tree, free_a_table_of_two_trees],
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new(
+        "sharers-read-before-the-entry-is-cleared",
+        &[become_a_sharer, read_the_sharers_and_unmap],
+    ),
+    Program::new("not-a-sharer-before-the-path-is-dropped", &[cut_the_link, free_the_shared_table]),
+    Program::new(
+        "shared-table-freed-after-one-flush",
+        &[use_the_first_tree, use_the_second_tree, free_a_table_of_two_trees],
+    ),
 ];
 
 /// Loads a tree that does not have the table yet.

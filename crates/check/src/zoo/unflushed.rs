@@ -4,46 +4,19 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, use_the_space, uses_stale};
+use super::{Program, Stage, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::fence;
 
 const USER: usize = 0;
 
-const DEFAULT: Bug = Bug { finds: uses_stale, ..Bug::DEFAULT };
-
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "first-word-of-a-page-unmapped-twice",
-        source: "a pitfall of flush at reuse, and of FPR (2024)",
-        story: "A frame records the generation at which it was unmapped. It is mapped again at the \
-                same address, and unmapped again, and keeps its first record. A CPU has caught up \
-                with the first, and uses the second translation when the frame is reused.",
-        words: &["the generation", "seen"],
-        cpus: &[use_and_catch_up, unmap_twice_and_reuse],
-        ..DEFAULT
-    },
-    Bug {
-        name: "zeroed-before-the-deferred-flush",
-        source: "a pitfall of flush at reuse, and of LUF (posted for Linux since 2024)",
-        story: "A clean page is unmapped, and its flush is left to the allocation of its frame. A \
-                thread that zeroes free frames in advance takes the frame from the free list. A \
-                CPU reads zeros by the old translation.",
-        words: &["unflushed"],
-        cpus: &[use_the_space, unmap_and_leave_the_flush, zero_free_frames],
-        ..DEFAULT
-    },
-    Bug {
-        name: "pinned-before-the-deferred-flush",
-        source: "a pitfall of flush at reuse, and of walks that rely on the flush interrupt",
-        story: "A walk with interrupts masked finds the entry, and pins the page, while the page \
-                is unmapped and found without pins. The flush would have waited for the walk, but \
-                comes when the frame is reused, and the pins are not looked at again.",
-        spaces: 2,
-        words: &["pins"],
-        cpus: &[pin_and_use, look_for_pins_and_reuse],
-        ..DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new("first-word-of-a-page-unmapped-twice", &[use_and_catch_up, unmap_twice_and_reuse]),
+    Program::new(
+        "zeroed-before-the-deferred-flush",
+        &[use_the_space, unmap_and_leave_the_flush, zero_free_frames],
+    ),
+    Program::new("pinned-before-the-deferred-flush", &[pin_and_use, look_for_pins_and_reuse]),
 ];
 
 /// Catches up with the space as at a switch, and continues to use it.

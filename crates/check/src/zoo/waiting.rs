@@ -4,50 +4,21 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, is_stuck};
+use super::{Program, Stage};
 use crate::machine::{HostileMachine, with_machine};
 
-pub(super) const BUGS: &[Bug] = &[
-    Bug {
-        name: "both-wait-with-interrupts-masked",
-        source: "Redox 4158d899; Asterinas, which panics there",
-        story: "Two CPUs flush, each with interrupts masked, and wait for each other: neither \
-                takes the other's interrupt.",
-        finds: is_stuck,
-        cpus: &[|stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0)],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "waiter-holds-the-lock-that-the-target-spins-for",
-        source: "Redox 7d42e8d9, Twizzler 150, Motor OS ce42f89c",
-        story: "A CPU holds a lock while it waits for a flush. The CPU that it waits for spins for \
-                that lock with interrupts masked.",
-        finds: is_stuck,
-        words: &["the lock"],
-        cpus: &[lock_masked, flush_under_the_lock],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "rung-before-it-can-answer",
-        source: "OSv 102, tgoskits 1196, Nilix R94-8, svsm 600",
-        story: "A CPU counts as online before it can take interrupts, and every flush waits for \
-                it.",
-        finds: is_stuck,
-        words: &["online"],
-        cpus: &[come_online, flush_if_online],
-        ..Bug::DEFAULT
-    },
-    Bug {
-        name: "ring-lost-while-the-handler-leaves",
-        source: "the common bug of doorbells: a ring between the last check and the exit",
-        story: "While a CPU handles its bell, other CPUs send it no interrupt. A CPU that rings \
-                after the last check and before the exit waits for ever.",
-        finds: is_stuck,
-        words: &["handling", "rung", "handled"],
-        cpus: &[handle_and_exit, ring_the_bell],
-        handler: handle_the_bell,
-        ..Bug::DEFAULT
-    },
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::new(
+        "both-wait-with-interrupts-masked",
+        &[|stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0)],
+    ),
+    Program::new(
+        "waiter-holds-the-lock-that-the-target-spins-for",
+        &[lock_masked, flush_under_the_lock],
+    ),
+    Program::new("rung-before-it-can-answer", &[come_online, flush_if_online]),
+    Program::new("ring-lost-while-the-handler-leaves", &[handle_and_exit, ring_the_bell])
+        .handled_by(handle_the_bell),
 ];
 
 fn wait_masked(stage: &Stage, other: usize) {
