@@ -63,7 +63,7 @@ impl Embedded {
         })
     }
 
-    fn named(name: &OsStr) -> Option<Self> {
+    pub(crate) fn named(name: &OsStr) -> Option<Self> {
         Self::ALL.iter().find(|machine| machine.name == name).copied()
     }
 }

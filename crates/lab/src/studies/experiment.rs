@@ -11,7 +11,7 @@ use shootdown_run::{Outcome, Settings};
 use crate::machines::Embedded;
 
 /// A published change to a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Study {
     /// Generations instead of interrupts to lazy CPUs (Linux 4.14)
@@ -64,11 +64,13 @@ pub(crate) struct Experiment {
     pub(crate) calibrated_on: Option<&'static str>,
     /// A note on the figures, above all the cause of an error.
     pub(crate) note: Option<&'static str>,
-    /// Returns the workload and its metric, or the reason why the machine cannot run it: one line
-    /// without a full stop.
     #[serde(skip)]
-    pub(super) measure: fn(&Setup) -> Result<Measure, &'static str>,
+    pub(super) measure: MeasureOf,
 }
+
+/// Returns the workload and its metric, or the reason why the machine cannot run it: one line
+/// without a full stop.
+pub(super) type MeasureOf = fn(&Setup) -> Result<Measure, &'static str>;
 
 impl Experiment {
     /// Returns all designs to simulate. Shootdown is the last.
@@ -88,7 +90,7 @@ impl Experiment {
 }
 
 /// The direction in which a metric improves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Lower,
@@ -105,7 +107,7 @@ impl Better {
 }
 
 /// A value for the design before the change, and one for the design after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pair<T> {
     pub(crate) before: T,
     pub(crate) after: T,
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn gain_exceeds_one_in_either_direction() {
-        let lower = super::super::x86_lazy_tlb::EXPERIMENTS[0];
+        let lower = *super::super::experiments().next().expect("an experiment");
         assert!((lower.gain(20.0, 10.0) - 2.0).abs() < 1e-12);
         let higher = Experiment { better: Better::Higher, ..lower };
         assert!((higher.gain(1.0, 118.0) - 118.0).abs() < 1e-12);

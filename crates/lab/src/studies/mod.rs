@@ -13,6 +13,7 @@ mod results;
 mod scaling;
 mod simulate;
 mod sizes;
+mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod x86_batched_unmap;
@@ -20,21 +21,12 @@ mod x86_lazy_tlb;
 
 pub(crate) use choice::{Cell, Choice, Cost};
 pub(crate) use experiment::{Experiment, Pair, Scale, Study};
-pub(crate) use powerpc_shoot_lazies::CONTEXT_SWITCHES;
 pub(crate) use predictions::{Figure, Prediction};
 pub(crate) use results::{Results, Row, Simulated};
 pub(crate) use scaling::{Curve, Scaling};
 pub(crate) use simulate::{Conditions, Measurement, Runs, simulate};
 pub(crate) use sizes::{Curves, Point};
+pub(crate) use table::experiments;
 
-/// All experiments, in the order of their studies.
-pub(crate) fn experiments() -> impl Iterator<Item = &'static Experiment> {
-    let studies = [
-        x86_lazy_tlb::EXPERIMENTS,
-        powerpc_shoot_lazies::EXPERIMENTS,
-        arc_asid_range::EXPERIMENTS,
-        arm64_skip_broadcast::EXPERIMENTS,
-        x86_batched_unmap::EXPERIMENTS,
-    ];
-    studies.into_iter().flatten()
-}
+/// The workload that is also simulated with more and with fewer CPUs.
+pub(crate) const CONTEXT_SWITCHES: &str = "context-switches";

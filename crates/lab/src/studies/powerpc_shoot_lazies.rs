@@ -1,46 +1,11 @@
 //! `powerpc-shoot-lazies`: lazy address spaces without a contended reference count.
 
-use shootdown_designs::Design;
 use shootdown_run::programs::{ContextSwitches, ExitStorm};
 
-use super::experiment::{Better, Experiment, Measure, Pair, Scale, Setup, Study};
-use crate::machines::Embedded;
+use super::experiment::{Measure, MeasureOf, Scale, Setup};
 
-const ROUNDED: &str = "The figure before the change is published as about 1 M/s, so the published \
-    gain is known to one digit. The error of the figure after it is below 15 %.";
-
-/// The context-switch experiment, which is also simulated with more and with fewer CPUs.
-pub(crate) const CONTEXT_SWITCHES: Experiment = Experiment {
-    study: Study::PowerpcShootLazies,
-    workload: "context-switches",
-    machine: Embedded::POWER8_16S,
-    metric: "context switches in and out of idle",
-    unit: "M/s",
-    better: Better::Higher,
-    published: Some(Pair { before: 1.0, after: 118.0 }),
-    designs: Pair { before: Design::POWERPC_COUNTED, after: Design::POWERPC_SHOOT },
-    peers: &[Design::LINUX_HAZARD, Design::LINUX_4_14, Design::LINUX_UNCOUNTED],
-    calibrated_on: Some("powerpc-shoot-lazies before: about 1 M context switches/s"),
-    note: Some(ROUNDED),
-    measure: context_switches,
-};
-
-pub(super) const EXPERIMENTS: &[Experiment] = &[
-    CONTEXT_SWITCHES,
-    Experiment {
-        workload: "exit-storm",
-        metric: "interrupts per exit of a process",
-        unit: "per exit",
-        better: Better::Lower,
-        published: None,
-        designs: Pair { before: Design::POWERPC_SHOOT, after: Design::LINUX_HAZARD },
-        peers: &[Design::POWERPC_COUNTED, Design::LINUX_7_0],
-        calibrated_on: None,
-        note: None,
-        measure: exit_storm,
-        ..CONTEXT_SWITCHES
-    },
-];
+pub(super) const MEASURES: &[(&str, MeasureOf)] =
+    &[("context-switches", context_switches), ("exit-storm", exit_storm)];
 
 /// Simulates a pair of threads on each pair of CPUs. The rate does not depend on the length of the
 /// run, so more CPUs run fewer rounds.

@@ -132,7 +132,7 @@ fn sizes(conditions: &Conditions) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CONTEXT_SWITCHES, Runs, tests as example};
+    use super::super::{CONTEXT_SWITCHES, Runs, experiments, tests as example};
     use super::*;
 
     #[test]
@@ -149,13 +149,15 @@ mod tests {
 
     #[test]
     fn every_design_has_ascending_point_per_size() {
-        let machine = CONTEXT_SWITCHES.machine.machine().expect("an embedded machine");
+        let experiment = experiments().find(|it| it.workload == CONTEXT_SWITCHES);
+        let experiment = experiment.expect("an experiment");
+        let machine = experiment.machine.machine().expect("an embedded machine");
         let machine = machine.with_cpus(8).expect("a machine");
         let conditions =
             Conditions { machine, seed: 1, scale: Scale::Quick, runs: Runs::default() };
         let done = std::sync::atomic::AtomicUsize::new(0);
         let count = || _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let scaling = Scaling::of(&CONTEXT_SWITCHES, &conditions, count);
+        let scaling = Scaling::of(experiment, &conditions, count);
         let scaling = scaling.expect("it runs");
         assert_eq!(done.into_inner(), Scaling::runs(&conditions));
         for (curve, design) in scaling.curves.iter().zip(general()) {

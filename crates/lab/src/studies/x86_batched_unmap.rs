@@ -15,110 +15,24 @@
 //! scale. With twice the memory, elapsed times are 1 to 3 % shorter, and the share that batches
 //! save is the same within one percentage point.
 
-use shootdown_designs::Design;
 use shootdown_run::programs::MappedReaders;
 use shootdown_run::{Memory, Outcome, Settings, Supply};
 
-use super::experiment::{Better, Experiment, Measure, Pair, Setup, Study};
-use crate::machines::Embedded;
+use super::experiment::{Measure, MeasureOf, Setup};
 
 /// Frames of memory for each CPU.
 const FRAMES_PER_CPU: u64 = 512;
 /// The size of all files together, as a multiple of memory.
 const FILES: u64 = 10;
 
-const UNFAIR: &str = "Most of the gain is fairness: a reader that shares its CPU with a reclaim \
-    thread falls behind while that thread waits for other CPUs, and at the end all wait for the \
-    slowest reader.";
-const RANGE: &str = "The difference of two ends is a fifth of the run before the change, and the \
-    most sensitive of its figures. The model has the sign; the cause of its larger size is not \
-    known.";
-const SYSTEM: &str = "The published system time fell by 14 us per saved interrupt, more than an \
-    interrupt costs. In the model, a page is flushed with its page table locked, as in Linux until \
-    4.2, so that other reclaimers of the same reader's pages and the reader's faults wait. Linux \
-    also had the page and its file locked, and readers that found the page locked slept, which \
-    the model lacks.";
-const SOCKET_NOTE: &str = "Most of the gain is that reclaimers do not wait for each other: a page \
-    was flushed with its page table locked before the change.";
-const SOCKET_SYSTEM: &str = "The time before the change includes waiting for page tables that are \
-    locked during a flush. Linux also had the page and its file locked, and the model has no such \
-    locks, so it predicts half of the saved time.";
-const SOCKET_INTERRUPTS: &str = "The size of memory, 5.5 GiB, follows from the published \
-    interrupts before the change, if a reclaim thread sends 7 for 8 pages. A batch has pages of \
-    three readers in the model, and of two in the published run.";
-
-const NODES: Experiment = Experiment {
-    study: Study::X86BatchedUnmap,
-    workload: "lru-read-4-nodes",
-    machine: Embedded::XEON_4S,
-    metric: "time of a run",
-    unit: "s",
-    better: Better::Lower,
-    published: Some(Pair { before: 159.62, after: 120.68 }),
-    designs: Pair { before: Design::UNMAP_4_2, after: Design::UNMAP_BATCHED },
-    peers: &[Design::LINUX_7_0],
-    calibrated_on: Some("x86-batched-unmap before: 159.62 s (what the kernel does for a page)"),
-    note: Some(UNFAIR),
-    measure: |on| Ok(FOUR_NODES.measure(on, Figure::Time)),
-};
-
-const SOCKET: Experiment = Experiment {
-    workload: "lru-read-1-socket",
-    machine: Embedded::DESKTOP_1S,
-    published: Some(Pair { before: 25.33, after: 20.38 }),
-    calibrated_on: Some("x86-batched-unmap before: 25.33 s (what the kernel does for a page)"),
-    note: Some(SOCKET_NOTE),
-    measure: |on| Ok(ONE_SOCKET.measure(on, Figure::Time)),
-    ..NODES
-};
-
-pub(super) const EXPERIMENTS: &[Experiment] = &[
-    NODES,
-    Experiment {
-        metric: "from the first reader's end to the last's",
-        published: Some(Pair { before: 30.59, after: 2.80 }),
-        calibrated_on: None,
-        note: Some(RANGE),
-        measure: |on| Ok(FOUR_NODES.measure(on, Figure::Range)),
-        ..NODES
-    },
-    Experiment {
-        metric: "system time",
-        unit: "CPU s",
-        published: Some(Pair { before: 5804.93, after: 4111.76 }),
-        calibrated_on: None,
-        note: Some(SYSTEM),
-        measure: |on| Ok(FOUR_NODES.measure(on, Figure::SystemTime)),
-        ..NODES
-    },
-    Experiment {
-        metric: "interrupts",
-        unit: "K/s",
-        published: Some(Pair { before: 900.0, after: 180.0 }),
-        calibrated_on: None,
-        note: None,
-        measure: |on| Ok(FOUR_NODES.measure(on, Figure::InterruptRate)),
-        ..NODES
-    },
-    SOCKET,
-    Experiment {
-        metric: "system time",
-        unit: "CPU s",
-        published: Some(Pair { before: 111.82, after: 76.56 }),
-        calibrated_on: None,
-        note: Some(SOCKET_SYSTEM),
-        measure: |on| Ok(ONE_SOCKET.measure(on, Figure::SystemTime)),
-        ..SOCKET
-    },
-    Experiment {
-        metric: "interrupts",
-        unit: "K/s",
-        published: Some(Pair { before: 500.0, after: 45.0 }),
-        calibrated_on: None,
-        note: Some(SOCKET_INTERRUPTS),
-        measure: |on| Ok(ONE_SOCKET.measure(on, Figure::InterruptRate)),
-        ..SOCKET
-    },
+pub(super) const MEASURES: &[(&str, MeasureOf)] = &[
+    ("lru-read-4-nodes/time", |on| Ok(FOUR_NODES.measure(on, Figure::Time))),
+    ("lru-read-4-nodes/range", |on| Ok(FOUR_NODES.measure(on, Figure::Range))),
+    ("lru-read-4-nodes/system-time", |on| Ok(FOUR_NODES.measure(on, Figure::SystemTime))),
+    ("lru-read-4-nodes/interrupts", |on| Ok(FOUR_NODES.measure(on, Figure::InterruptRate))),
+    ("lru-read-1-socket/time", |on| Ok(ONE_SOCKET.measure(on, Figure::Time))),
+    ("lru-read-1-socket/system-time", |on| Ok(ONE_SOCKET.measure(on, Figure::SystemTime))),
+    ("lru-read-1-socket/interrupts", |on| Ok(ONE_SOCKET.measure(on, Figure::InterruptRate))),
 ];
 
 /// A published run.

@@ -242,5 +242,5 @@ fn row(
 
 /// Returns the experiment that is simulated with more and fewer CPUs, if it was requested.
 fn scaled(chosen: &Chosen) -> Option<&(Experiment, Conditions)> {
-    chosen.iter().find(|(experiment, _)| experiment.workload == CONTEXT_SWITCHES.workload)
+    chosen.iter().find(|(experiment, _)| experiment.workload == CONTEXT_SWITCHES)
 }
