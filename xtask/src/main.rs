@@ -104,7 +104,7 @@ cargo xtask semver [--baseline-rev REV]
                             does a change break their users? builds a tool first: minutes
 cargo xtask mutants [PART]  does a test detect each change of the engine? takes hours; continues
                             after an interruption; PART: 0/8 to 7/8, or a part of mutants' names,
-                            such as `delete statement`
+                            such as `replace`
 
 Each command installs what it needs: rustup targets and components, emulators, valgrind, Python.";
 

@@ -41,7 +41,7 @@ impl Verdict {
         Some((mutant, verdict))
     }
 
-    pub(super) fn to_line(&self, mutant: &str) -> String {
+    fn to_line(&self, mutant: &str) -> String {
         match self {
             Self::Unviable => format!("unviable\t{mutant}\n"),
             Self::Killed(by) => format!("killed\t{mutant}\t{by}\n"),
@@ -62,7 +62,7 @@ impl Verdict {
 }
 
 /// Returns the first test that failed and its binary, or only the binary.
-pub(super) fn killing_test(log: &str) -> String {
+fn killing_test(log: &str) -> String {
     let mut binary = "?";
     for line in log.lines() {
         // For example: Running `target/mutants/deps/engine-95c21ca9377de002`

@@ -1,6 +1,6 @@
-//! Mutants of the engine: each function, operator and condition changed, by cargo-mutants, and each
-//! statement that calls or stores [deleted]. (The tests of the engine break each of its rules, a
-//! barrier, an ordering or a step, everywhere and at each place.)
+//! Mutants of the engine: each function, operator and condition changed, by cargo-mutants. (The tests
+//! of the engine break each of its rules, a barrier, an ordering or a step, everywhere and at each
+//! place.)
 //!
 //! Each mutant must be detected by a test that fails or never ends. A mutant that is not detected
 //! must have an argument in `crates/shootdown/mutants.txt`, or it is a finding.
@@ -8,12 +8,8 @@
 //! The first pass uses tests that take less than a second, and kills most mutants. Each later pass
 //! tries the survivors with slower tests. The command can be interrupted at any time: a new run
 //! skips the mutants that were killed. It tries survivors again, because there may be a new test.
-//!
-//! [deleted]: mod@deletions
 
-mod deletions;
 mod ledger;
-mod scratch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,9 +17,7 @@ use std::{fs, iter};
 
 use crate::command::{Command, Failure, unwritable};
 use crate::setup;
-use deletions::Deletion;
 use ledger::{Ledger, Verdict};
-use scratch::Scratch;
 
 /// Minimum percentage of killed mutants among those that build.
 const KILLED_PERCENT_MIN: f64 = 95.0;
@@ -89,17 +83,15 @@ const PASSES: &[Pass] = &[
 /// names.
 pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
     let tool = Tool { program: setup::mutator()?, place: place()? };
-    let (all, deletions) = (tool.list()?, deletions::all(crate::root())?);
-    let mutants = part_of(all.clone(), part, String::as_str);
-    let deletions = part_of(deletions, part, |deletion: &Deletion| &deletion.name);
-    if mutants.is_empty() && deletions.is_empty() {
-        let remedy = "cargo xtask mutants 'delete statement'";
+    let all = tool.list()?;
+    let mutants = part_of(&all, part);
+    if mutants.is_empty() {
+        let remedy = "cargo xtask mutants 'replace'";
         return Err(Failure::new("no mutant has this in its name", remedy));
     }
-    let place = place()?;
-    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    let mut ledger = Ledger::read(&place()?.join("verdicts.txt"));
     tool.note_verdicts(&mut ledger)?;
-    let (arguments, scratch) = (read_arguments()?, Scratch::new(&place)?);
+    let arguments = read_arguments()?;
     let is_left = |pass: &Pass, ledger: &Ledger, name: &str| {
         let is_argued = arguments.contains_key(ledger::without_place(name));
         !ledger.is_flushed(name) && (pass.tries_argued || !is_argued)
@@ -112,16 +104,8 @@ pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
             tool.run(pass, all.iter().filter(|mutant| !left.contains(mutant)))?;
             tool.note_verdicts(&mut ledger)?;
         }
-        let left = deletions.iter().filter(|deletion| is_left(pass, &ledger, &deletion.name));
-        let left: Vec<&Deletion> = left.collect();
-        println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
-        if !left.is_empty() {
-            scratch.run(pass, &left, &mut ledger)?;
-        }
     }
-    let deleted = deletions.iter().map(|deletion| &deletion.name);
-    let tried: Vec<String> = mutants.iter().chain(deleted).cloned().collect();
-    conclude(&ledger, &tried, &arguments, part.is_none())
+    conclude(&ledger, &mutants, &arguments, part.is_none())
 }
 
 /// Returns the folder in which mutants are built and verdicts kept.
@@ -156,12 +140,13 @@ fn conclude(
     Err(Failure::new(cause, format!("write a test, or add an argument to {ARGUED}")))
 }
 
-/// Returns the items of a part: a shard, or those with the text in their names.
-fn part_of<T>(items: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Vec<T> {
+/// Returns the mutants of a part: a shard, or those with the text in their names.
+fn part_of(names: &[String], part: Option<&str>) -> Vec<String> {
+    let names = names.iter().cloned();
     match part.map(|part| shard(part).ok_or(part)) {
-        None => items,
-        Some(Ok((shard, shards))) => items.into_iter().skip(shard).step_by(shards).collect(),
-        Some(Err(text)) => items.into_iter().filter(|item| name(item).contains(text)).collect(),
+        None => names.collect(),
+        Some(Ok((shard, shards))) => names.skip(shard).step_by(shards).collect(),
+        Some(Err(text)) => names.filter(|name| name.contains(text)).collect(),
     }
 }
 
@@ -254,7 +239,8 @@ mod tests {
 
     #[test]
     fn part_is_a_shard_or_a_name() {
-        let part = |part| part_of(vec!["a", "b", "ab"], part, |name| name);
+        let names = ["a", "b", "ab"].map(str::to_owned);
+        let part = |part| part_of(&names, part);
         assert_eq!(part(None), ["a", "b", "ab"]);
         assert_eq!(part(Some("0/2")), ["a", "ab"]);
         assert_eq!(part(Some("b")), ["b", "ab"]);
