@@ -1,6 +1,6 @@
 //! The records that the assembler makes of events.
 
-mod restart;
+mod stray;
 
 use std::slice::from_ref;
 
