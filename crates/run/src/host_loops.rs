@@ -1,210 +1,54 @@
 //! The loops of `shootdown calibrate`, as workloads: a machine file that quotes what they take on
 //! the real machine can be checked against itself.
 
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 use shootdown_designs::Design;
 use shootdown_sim::Machine;
 use shootdown_sim::machine::Idle;
 
 use crate::text::{Cell, CellError, Text};
 
-/// A loop that runs on the host and in the simulator.
-#[derive(Clone, Copy, Debug)]
+/// A loop that runs on the host and in the simulator. `host_loops.toml` describes the fields.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HostLoop {
     /// The key in the section `measured` of a machine file.
-    pub key: &'static str,
+    pub key: String,
     /// The name of the loop, for people.
-    pub about: &'static str,
-    source: &'static str,
-    /// The number of a machine that is fitted to the loop. Other loops test the file.
-    fitted: Fitted,
-    /// Number of times that a turn of the loop has the fitted cost.
+    pub about: String,
+    text: String,
+    fitted: Option<String>,
+    #[serde(default = "one")]
     times: f64,
-    /// The part of the measured time to which the number is fitted. It is less than 1 for the first
-    /// read of a page, which is cold. The fault after a discard is warm, and costs the same here,
-    /// so that the difference is shared between these two loops.
+    #[serde(default = "one")]
     share: f64,
 }
 
-/// The number of a machine that is fitted to a loop.
-#[derive(Clone, Copy, Debug)]
-enum Fitted {
-    Number(&'static str),
-    /// The time to wake from the first idle state.
-    IdleExit,
-    None,
+const fn one() -> f64 {
+    1.0
 }
 
-macro_rules! with_spinner {
-    ($body:literal) => {
-        concat!(
-            "thread main {\n pin 0\n map page 1\n write page\n spawn spinner\n compute 50us\n
-             time { repeat 400 {\n",
-            $body,
-            "\n count } }\n join\n }
-             thread spinner { pin 1\n repeat for 100ms { compute 50us } }"
-        )
-    };
+static HOST_LOOPS: LazyLock<Vec<HostLoop>> = LazyLock::new(|| {
+    let file: File =
+        toml::from_str(include_str!("../host_loops.toml")).expect("a test reads the file");
+    file.loops
+});
+
+/// The contents of `host_loops.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "loop")]
+    loops: Vec<HostLoop>,
 }
 
-macro_rules! pipes {
-    ($cpu:literal) => {
-        concat!(
-            "thread main { pin 0\n fork pong\n compute 50us\n
-             time { repeat 200 { wake pong\n block\n count } }\n join }
-             thread pong { pin ",
-            $cpu,
-            "\n repeat 200 { block\n wake main } }"
-        )
-    };
+/// All loops, in an order in which each can be fitted after those before it.
+#[must_use]
+pub fn host_loops() -> &'static [HostLoop] {
+    &HOST_LOOPS
 }
-
-/// All loops, in an order in which each can be fitted after those before it. Of two loops for one
-/// number, the later decides, and the other tests the file.
-pub const HOST_LOOPS: [HostLoop; 16] = [
-    HostLoop {
-        key: "syscall_ns",
-        about: "system call (getppid)",
-        source: "thread main { pin 0\n time { repeat 400 { syscall\n count } } }",
-        fitted: Fitted::Number("kernel.syscall_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "first_read_ns",
-        about: "first read of a page",
-        source: "thread main { pin 0\n map pages 2048\n
-                 time { for page in 0..2048 { read pages[page]\n count } } }",
-        fitted: Fitted::Number("kernel.fault_ns"),
-        times: 1.0,
-        share: 0.95,
-    },
-    HostLoop {
-        key: "first_write_ns",
-        about: "write of a discarded page",
-        source: "thread main { pin 0\n map pages 2048\n write pages\n discard pages\n
-                 time { for page in 0..2048 { write pages[page]\n count } } }",
-        fitted: Fitted::Number("kernel.new_page_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "mprotect_absent_ns",
-        about: "mprotect twice, nothing present",
-        source: "thread main { pin 0\n map page 1\n
-                 time { repeat 400 { protect page read\n protect page write\n count } } }",
-        fitted: Fitted::Number("kernel.areas_ns"),
-        times: 2.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "map_ns",
-        about: "mmap and munmap of an untouched page",
-        source: "thread main { pin 0\n time { repeat 400 { map page 1\n unmap page\n count } } }",
-        fitted: Fitted::None,
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "discard_absent_ns",
-        about: "madvise(DONTNEED), nothing present",
-        source: "thread main { pin 0\n map page 1\n
-                 time { repeat 400 { discard page\n count } } }",
-        fitted: Fitted::Number("kernel.find_area_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "mprotect_present_ns",
-        about: "mprotect twice, a page present",
-        source: "thread main { pin 0\n map page 1\n write page\n
-                 time { repeat 400 { protect page read\n protect page write\n count } } }",
-        fitted: Fitted::Number("kernel.flush_ns"),
-        times: 2.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "discard_ns",
-        about: "write and madvise(DONTNEED)",
-        source: "thread main { pin 0\n map page 1\n
-                 time { repeat 400 { write page\n discard page\n count } } }",
-        fitted: Fitted::Number("kernel.unmap_page_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "discard_many_ns",
-        about: "madvise(DONTNEED) of 512 pages, each",
-        source: "thread main { pin 0\n map pages 512\n
-                 repeat 4 { write pages\n time { discard pages\n count 512 } } }",
-        fitted: Fitted::Number("kernel.unmap_page_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "read_around_ns",
-        about: "read and madvise of a page of a file, neighbours mapped",
-        source: "memory 1GiB read_ahead\n
-                 thread main { pin 0\n map pages 16 private file\n read pages\n
-                 time { repeat 400 { read pages[7]\n discard pages[7]\n count } } }",
-        fitted: Fitted::Number("kernel.around_fault_ns"),
-        times: 15.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "file_discard_ns",
-        about: "write, madvise and read of each page of a file (tlb_flush1)",
-        source: "memory 1GiB read_ahead\n
-                 thread main { pin 0\n map pages 512 private file\n read pages\n
-                 time { for page in 0..512 { write pages[page]\n discard pages[page]\n
-                 read pages[page]\n count } } }",
-        fitted: Fitted::None,
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "fork_page_ns",
-        about: "fork, each written page",
-        source: "thread main { pin 0\n map few 2048\n write few\n
-                 time small { fork child\n count 2048 }\n join\n map more 6144\n write few\n
-                 write more\n time large { fork child\n count 8192 }\n join }
-                 thread child { pin 1 }",
-        fitted: Fitted::Number("kernel.fork_entry_ns"),
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "mprotect_remote_ns",
-        about: "mprotect twice, another CPU in user mode",
-        source: with_spinner!("protect page read\n protect page write"),
-        fitted: Fitted::Number("interrupt.deliver_socket_ns"),
-        times: 2.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "discard_remote_ns",
-        about: "write and madvise, another CPU in user mode",
-        source: with_spinner!("write page\n discard page"),
-        fitted: Fitted::None,
-        times: 1.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "pipe_local_ns",
-        about: "round trip through pipes on one CPU",
-        source: pipes!("0"),
-        fitted: Fitted::Number("kernel.context_switch_ns"),
-        times: 2.0,
-        share: 1.0,
-    },
-    HostLoop {
-        key: "pipe_remote_ns",
-        about: "round trip through pipes between two",
-        source: pipes!("1"),
-        fitted: Fitted::IdleExit,
-        times: 2.0,
-        share: 1.0,
-    },
-];
 
 /// Number of times that all numbers are fitted, one after the other. A number changes the loops
 /// after its own, and a little those before.
@@ -220,12 +64,12 @@ impl HostLoop {
     /// Returns the number of a machine that is fitted to the loop, as `SECTION.KEY`.
     #[must_use]
     pub fn fitted_number(&self, machine: &Machine) -> Option<String> {
-        match (self.fitted, &machine.idle) {
-            (Fitted::Number(key), _) => Some(key.to_owned()),
-            (Fitted::IdleExit, Idle::States(states)) => {
+        match (self.fitted.as_deref()?, &machine.idle) {
+            ("idle", Idle::States(states)) => {
                 Some(format!("idle.{}.exit_us", states.first()?.name))
             }
-            _ => None,
+            ("idle", Idle::Poll) => None,
+            (key, _) => Some(key.to_owned()),
         }
     }
 
@@ -240,7 +84,7 @@ impl HostLoop {
     ///
     /// Never: the texts are valid.
     pub fn time_ns(&self, machine: &Machine) -> Result<f64, CellError> {
-        let text = Text::parse(self.key, self.source).expect("a test parses each loop");
+        let text = Text::parse(&self.key, &self.text).expect("a test parses each loop");
         let cell = Cell { workload: &text, machine, design: Design::LINUX_7_0, seed: 1 };
         let rows = cell.run()?;
         let [first, last] = [&rows[0], &rows[rows.len() - 1]].map(|it| (it.time_ns, it.operations));
@@ -293,8 +137,9 @@ mod tests {
 
     #[test]
     fn every_loop_parses() {
-        for HostLoop { key, source, .. } in HOST_LOOPS {
-            assert!(Text::parse(key, source).is_ok(), "{key}");
+        assert_eq!(host_loops().len(), 16);
+        for HostLoop { key, text, .. } in host_loops() {
+            assert!(Text::parse(key, text).is_ok(), "{key}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The loops of [`HOST_LOOPS`](shootdown_run::host_loops::HOST_LOOPS), on this host.
+//! The loops of [`host_loops`](shootdown_run::host_loops::host_loops), on this host.
 
 #![expect(unsafe_code, reason = "the loops change mappings, which only system calls can")]
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use shootdown_run::host_loops::{HostLoop, fit, value_of};
+use shootdown_run::host_loops::{HostLoop, fit, host_loops, value_of};
 use shootdown_sim::machine::Machine;
 
 use super::machines::check::{Check, CheckError, SET, loop_of};
@@ -15,15 +15,7 @@ use crate::error::{CANNOT_RUN, Failure, SimulationError, UserError};
 use crate::machines::{self, Embedded};
 use crate::output::{Existing, Output, print};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown calibrate -o this-host.toml
-  shootdown machines this-host.toml --check
-  shootdown run fork-server --machine this-host.toml
-  shootdown calibrate --refit my-server.toml
-
-The host should be idle: fifteen loops run on two of its CPUs, some seconds in total. Numbers that a
-program cannot measure are those of the machine that the file extends.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/calibrate.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Calibrate {
@@ -155,9 +147,7 @@ fn quoted(machine: &Machine) -> Result<Measured, CheckError> {
         return Err(CheckError::NoLoops(machine.name.clone()));
     }
     // In the order in which they are fitted.
-    let position = |it: &HostLoop| {
-        shootdown_run::host_loops::HOST_LOOPS.iter().position(|known| known.key == it.key)
-    };
+    let position = |it: &HostLoop| host_loops().iter().position(|known| known.key == it.key);
     quoted.sort_by_key(|(host_loop, _)| position(host_loop));
     Ok(quoted)
 }

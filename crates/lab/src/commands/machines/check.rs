@@ -1,7 +1,7 @@
 //! `shootdown machines --check`: the loops that a machine file quotes, run on that machine.
 
 use rayon::prelude::*;
-use shootdown_run::host_loops::{HOST_LOOPS, HostLoop};
+use shootdown_run::host_loops::{HostLoop, host_loops};
 use shootdown_sim::machine::{Machine, Number};
 
 use crate::error::{FOUND, Failure, SimulationError, UserError, shown};
@@ -33,7 +33,7 @@ impl UserError for CheckError {
                 "add a section `[measured]`, as `shootdown calibrate` writes it".to_owned()
             }
             Self::UnknownLoop { .. } => {
-                let keys = HOST_LOOPS.map(|it| it.key);
+                let keys: Vec<_> = host_loops().iter().map(|it| it.key.as_str()).collect();
                 format!("use {}", keys.join(", "))
             }
             Self::Differs { .. } => {
@@ -144,13 +144,13 @@ fn compare((machine, number): (&Machine, &Number)) -> Result<Compared, Failure> 
     let host_loop = loop_of(machine, number)?;
     let simulated_ns = host_loop
         .time_ns(machine)
-        .map_err(|error| SimulationError::new(host_loop.about, "linux-7.0", error))?;
+        .map_err(|error| SimulationError::new(&host_loop.about, "linux-7.0", error))?;
     let fitted = host_loop.fitted_number(machine);
     let is_later = |it: &HostLoop| {
         machine.measured.iter().any(|number| number.key == it.key)
             && it.fitted_number(machine) == fitted
     };
-    let after = HOST_LOOPS.iter().skip_while(|it| it.key != host_loop.key).skip(1);
+    let after = host_loops().iter().skip_while(|it| it.key != host_loop.key).skip(1);
     let is_last = !after.into_iter().any(is_later);
     let is_fitted = |it: &&Number| {
         fitted.as_ref() == Some(&format!("{}.{}", it.section, it.key))
@@ -158,7 +158,7 @@ fn compare((machine, number): (&Machine, &Number)) -> Result<Compared, Failure> 
     };
     Ok(Compared {
         machine: machine.name.clone(),
-        about: host_loop.about,
+        about: &host_loop.about,
         use_of: if is_last && machine.numbers().iter().any(|it| is_fitted(&it)) {
             Use::Fitted
         } else {

@@ -14,17 +14,7 @@ use crate::machines::{Embedded, calibrated, find};
 use crate::output::print;
 use crate::render::table::Table;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown machines
-  shootdown machines power8-16s
-  shootdown machines ./my-server.toml
-  shootdown machines --check
-
-A file may extend another, with `extends = \"xeon-2s\"`, and quote in its section `[measured]` the
-times of loops on the real machine. `--check` runs these loops in the simulator; they must take the
-same time within the error that the file states, or 10 %. `shootdown calibrate` writes such a file
-for this host.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/machines.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Machines {
