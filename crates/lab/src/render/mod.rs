@@ -22,6 +22,26 @@ pub(crate) enum Format {
     Csv,
 }
 
+/// The format of results that are not rows of one table. `shootdown sweep --csv` has their figures
+/// as rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Readable {
+    /// Tables for reading
+    Text,
+    /// One object with all rows
+    Json,
+}
+
+impl Readable {
+    /// Returns a result in this format, of which `text` returns the tables.
+    pub(crate) fn of<T: Serialize>(self, result: &T, text: impl FnOnce(&T) -> String) -> String {
+        match self {
+            Self::Text => text(result),
+            Self::Json => json(result),
+        }
+    }
+}
+
 /// A result that can be printed in every format. Its serialisation is the JSON output.
 pub(crate) trait Printed: Serialize {
     /// Returns the result as tables for reading.

@@ -41,8 +41,6 @@ pub(crate) enum Cell {
     Nanoseconds(u64),
     /// A count of events that must not occur.
     Alarm(u64),
-    /// A text that is highlighted on pages.
-    Bad(String),
     /// Text, or markup on pages.
     Markup(String),
 }
@@ -205,7 +203,7 @@ impl Cell {
 
     fn text(&self) -> String {
         match self {
-            Self::Text(text) | Self::Markup(text) | Self::Bad(text) => text.clone(),
+            Self::Text(text) | Self::Markup(text) => text.clone(),
             Self::Count(count) | Self::Alarm(count) => grouped(*count),
             Self::Nanoseconds(ns) => duration(*ns),
         }
@@ -215,7 +213,6 @@ impl Cell {
         match self {
             Self::Markup(html) => html.clone(),
             Self::Alarm(count) => alarming(*count),
-            Self::Bad(text) => format!("<b class=\"bad\">{}</b>", escaped(text)),
             // On narrow pages, a gain may stand below its value.
             _ => escaped(&self.text()).replace(" (×", "<wbr> (×"),
         }
@@ -223,7 +220,7 @@ impl Cell {
 
     fn csv(&self) -> String {
         match self {
-            Self::Text(text) | Self::Markup(text) | Self::Bad(text) => quoted(text),
+            Self::Text(text) | Self::Markup(text) => quoted(text),
             Self::Count(number) | Self::Alarm(number) | Self::Nanoseconds(number) => {
                 number.to_string()
             }

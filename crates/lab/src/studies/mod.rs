@@ -5,7 +5,6 @@
 
 mod arc_asid_range;
 mod arm64_skip_broadcast;
-mod choice;
 mod experiment;
 mod powerpc_shoot_lazies;
 mod predictions;
@@ -19,7 +18,6 @@ pub(crate) mod tests;
 mod x86_batched_unmap;
 mod x86_lazy_tlb;
 
-pub(crate) use choice::{Cell, Choice, Cost};
 pub(crate) use experiment::{Experiment, Pair, Scale, Study};
 pub(crate) use predictions::{Figure, Prediction};
 pub(crate) use results::{Results, Row, Simulated};

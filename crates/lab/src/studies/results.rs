@@ -4,7 +4,6 @@ use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_sim::machine::Machine;
 
-use super::choice::Choice;
 use super::experiment::{Experiment, Scale};
 use super::predictions::Prediction;
 use super::scaling::Scaling;
@@ -79,8 +78,6 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
     /// The result for more and fewer CPUs, if it was requested.
     pub(crate) scaling: Option<Scaling>,
-    /// The result for the choice between interrupts and broadcasts, if it was requested.
-    pub(crate) choice: Option<Choice>,
     /// The predictions, if they were requested.
     pub(crate) predictions: Vec<Prediction>,
     #[serde(skip)]
@@ -98,7 +95,6 @@ impl Results {
         Self {
             rows: Vec::new(),
             scaling: None,
-            choice: None,
             predictions: Vec::new(),
             seed,
             scale: Scale::Quick,

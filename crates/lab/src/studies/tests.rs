@@ -5,7 +5,7 @@ use shootdown_designs::Design;
 use super::experiment::Better;
 use super::predictions::{Figure, Frozen, Knowledge};
 use super::scaling::Point;
-use super::{Cell, Choice, Curve, Experiment, Measurement, Pair, Results, Row, Scale, Scaling};
+use super::{Curve, Experiment, Measurement, Pair, Results, Row, Scale, Scaling};
 use super::{Prediction, Simulated, Study, experiments};
 use crate::machines::Embedded;
 
@@ -133,32 +133,9 @@ pub(crate) fn results() -> Results {
         unit: "M/s",
         curves,
     });
-    let costs = [
-        (Design::SHOOTDOWN_INTERRUPTS, 123.0, 1_500, 0),
-        (Design::SHOOTDOWN_BROADCASTS, 200.0, 0, 700),
-        (Design::SHOOTDOWN, 150.0, 30, 400),
-        (Design::ARM64, 1_234.0, 0, 1_400),
-    ];
-    let cell = |workload: &str, [interrupts, broadcasts, chosen, peer]: [_; 4]| {
-        let cost = |(design, time_us, interrupts_sent, broadcasts)| super::choice::Cost {
-            design,
-            time_us,
-            interrupts_sent,
-            broadcasts,
-            violations: 0,
-        };
-        Cell::new(
-            "arm64-2s",
-            workload.to_owned(),
-            [interrupts, broadcasts, chosen, peer].map(cost).to_vec(),
-        )
-    };
-    let mut fine = costs;
-    (fine[2].1, fine[2].2, fine[2].3) = (costs[0].1, costs[0].2, costs[0].3);
     Results {
         rows: rows(),
         scaling,
-        choice: Some(Choice { cells: vec![cell("<flush> & go", costs), cell("fine", fine)] }),
         predictions: vec![prediction()],
         seed: 1,
         scale: Scale::Full,

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 /// Characters that a terminal interprets in several ways.
 const HOSTILE: &str = "\x1b[2J\x07\r\n\x7f\u{9b}31m\u{202e}";
-const FORMATS: [&str; 3] = ["text", "json", "csv"];
+const FORMATS: [&str; 2] = ["text", "json"];
 
 fn header(cpus: u32, name: &str) -> Header {
     Header {

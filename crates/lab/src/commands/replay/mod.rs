@@ -1,7 +1,6 @@
 //! `shootdown replay`: replays a recording under several designs.
 
 pub(crate) mod comparison;
-mod csv;
 mod fidelity;
 pub(crate) mod page;
 mod replays;
@@ -18,23 +17,14 @@ use shootdown_designs::{Design, registry};
 use crate::error::{Failure, UserError};
 use crate::machines::{self, Embedded};
 use crate::output::print;
-use crate::render::{Format, Printed};
+use crate::render::Readable;
 
 use replays::DEFAULT_RUNS;
 
 pub(crate) use replays::{Request, TooFewCpus, once, run as replay};
 pub(crate) use verdict::{DesignRow, Schedule, Verdict};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown replay traces/sort.shootdown
-  shootdown replay sort.shootdown --designs linux-7.0,shootdown --format json
-  shootdown replay sort.shootdown --schedule simulated --machine xeon-2s
-
-Under the recorded schedule, every step runs on its recorded CPU and in its recorded order, so that
-the counts of a Linux design can be compared with those of the recorded kernel. The model that is
-closest to that kernel is therefore always replayed. Under the simulated schedule, the simulated
-machine schedules the threads.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/replay.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Replay {
@@ -58,8 +48,8 @@ pub(crate) struct Replay {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// The format of the output
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = Readable::Text)]
+    format: Readable,
 }
 
 /// A machine like the one on which the recordings in `traces/` were made.
@@ -81,16 +71,6 @@ impl UserError for UnknownDesign {
     }
 }
 
-impl Printed for Verdict {
-    fn text(&self) -> String {
-        text::verdict(self)
-    }
-
-    fn csv(&self) -> String {
-        csv::verdict(self)
-    }
-}
-
 impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let designs = designs(&self.designs)?;
@@ -108,7 +88,7 @@ impl Replay {
             seed: self.seed,
             runs: self.schedule.runs(self.runs),
         })?;
-        print(&verdict.in_format(self.format))?;
+        print(&self.format.of(&verdict, text::verdict))?;
         verdict.violated()?;
         Ok(verdict.accounted()?)
     }

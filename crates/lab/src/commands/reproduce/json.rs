@@ -33,11 +33,6 @@
 //!               "linear_percent": …,    smallest rate per CPU, of that with the fewest CPUs
 //!               "violations": 0}]
 //! },
-//! "choice": {               interrupt or broadcast, on machines that have both; or null
-//!   "cells": [{"machine": "…", "workload": "…",
-//!              "percent_worse": …,     the choice, compared with the better method alone
-//!              "designs": [{"design", "time_us", "interrupts_sent", "broadcasts", "violations"}]}]
-//! },
 //! "predictions": [{         published results that were simulated once, and frozen
 //!   "name", "about", "publication", "source", "machine", "cpus", "learnt", "violations",
 //!   "frozen": {"recorded", "model"},
@@ -90,11 +85,11 @@ impl Serialize for Row {
 
 #[cfg(test)]
 mod tests {
-    use crate::render::{Format, Printed as _};
+    use crate::render::json;
     use crate::studies::tests as example;
 
     #[test]
     fn schema_is_as_documented() {
-        insta::assert_snapshot!(example::results().in_format(Format::Json));
+        insta::assert_snapshot!(json(&example::results()));
     }
 }

@@ -1,7 +1,6 @@
 //! `shootdown reproduce`: simulates the studies, and compares published measurements with
 //! predictions.
 
-mod csv;
 mod json;
 pub(crate) mod page;
 mod tables;
@@ -19,22 +18,14 @@ use shootdown_sim::machine::Machine;
 
 use crate::error::{Failure, Violations, shown};
 use crate::output::{Output, print};
-use crate::render::{Format, Printed};
+use crate::render::Readable;
 use crate::studies::{
-    CONTEXT_SWITCHES, Choice, Conditions, Experiment, Prediction, Results, Row, Runs, Scale,
-    Scaling, Simulated, Study, experiments, simulate,
+    CONTEXT_SWITCHES, Conditions, Experiment, Prediction, Results, Row, Runs, Scale, Scaling,
+    Simulated, Study, experiments, simulate,
 };
 use crate::{machines, progress};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown reproduce
-  shootdown reproduce --only x86-lazy-tlb --seed 7
-  shootdown reproduce --only predictions
-  shootdown reproduce --format json | jq '.rows[].predicted'
-  shootdown reproduce --machine my-laptop.toml --report report.html
-
-The same seed gives the same output, byte for byte.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/reproduce.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Reproduce {
@@ -42,8 +33,8 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// The format of the output
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = Readable::Text)]
+    format: Readable,
     /// Run only the experiments of this study, or only the predictions
     #[arg(long, value_name = "STUDY", value_enum)]
     only: Option<Only>,
@@ -90,16 +81,6 @@ impl ValueEnum for Only {
     }
 }
 
-impl Printed for Results {
-    fn text(&self) -> String {
-        text::results(self)
-    }
-
-    fn csv(&self) -> String {
-        csv::rows(&self.rows)
-    }
-}
-
 impl Reproduce {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let page =
@@ -108,7 +89,7 @@ impl Reproduce {
         if let Some(page) = &page {
             page.write(&page::page_of(&results, &page::Others::default()))?;
         }
-        print(&results.in_format(self.format))?;
+        print(&self.format.of(&results, text::results))?;
         if let Some(page) = &page {
             eprintln!("\nreport: {}", shown(page.path()));
         }
@@ -157,19 +138,16 @@ impl Request {
         let scaling = scaled(chosen)
             .map(|(experiment, conditions)| Scaling::of(experiment, conditions, || bar.inc(1)));
         let scaling = scaling.transpose()?;
-        bar.set_message("interrupt or broadcast");
-        let choice = self.has_choice().then(|| Choice::of(self.seed, self.scale, || bar.inc(1)));
         let mut machines: Vec<Machine> = Vec::new();
         for (_, Conditions { machine, .. }) in chosen {
             if machines.iter().all(|known| known.name != machine.name) {
                 machines.push(machine.clone());
             }
         }
-        let choice = choice.transpose()?;
         bar.set_message("predictions");
         let predictions = if self.has_predictions() { Prediction::all()? } else { Vec::new() };
         let (seed, scale) = (self.seed, self.scale);
-        Ok(Results { rows, scaling, choice, predictions, seed, scale, machines })
+        Ok(Results { rows, scaling, predictions, seed, scale, machines })
     }
 
     fn chosen(&self) -> Result<Chosen, Failure> {
@@ -193,12 +171,6 @@ impl Request {
         experiments().filter(is_wanted).map(chosen).collect()
     }
 
-    /// Returns `true` if the choice between interrupts and broadcasts is simulated. It belongs to
-    /// one study, has its own machines, and takes as long as all other experiments together.
-    fn has_choice(&self) -> bool {
-        self.only == Some(Only::Study(Study::Arm64SkipBroadcast)) && self.machine.is_none()
-    }
-
     /// Returns `true` if the predictions are repeated. They have their own machines.
     fn has_predictions(&self) -> bool {
         matches!(self.only, None | Some(Only::Predictions)) && self.machine.is_none()
@@ -207,8 +179,7 @@ impl Request {
     fn progress(&self, chosen: &Chosen) -> ProgressBar {
         let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
         let sizes = scaled(chosen).into_iter().map(|(_, conditions)| Scaling::runs(conditions));
-        let choices = self.has_choice().then(Choice::runs);
-        let runs = designs.chain(sizes).chain(choices).sum::<usize>() as u64;
+        let runs = designs.chain(sizes).sum::<usize>() as u64;
         let bar = progress::bar(Some(runs), "{pos} of {len} runs, {elapsed}: {msg}");
         bar.enable_steady_tick(progress::PERIOD);
         bar
@@ -220,8 +191,7 @@ pub(crate) fn violated(results: &Results) -> Result<(), Violations> {
     let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves);
     let curves = curves.filter(|curve| curve.design == Design::SHOOTDOWN);
     let rows = results.rows.iter().map(|row| row.shootdown().violations);
-    let choice = results.choice.iter().map(Choice::violations);
-    Violations::none_in(rows.chain(curves.map(|curve| curve.violations)).chain(choice))
+    Violations::none_in(rows.chain(curves.map(|curve| curve.violations)))
 }
 
 fn row(

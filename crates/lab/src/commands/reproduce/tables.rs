@@ -142,27 +142,3 @@ pub(super) fn curves(scaling: &Scaling) -> Table {
     }
     table
 }
-
-/// Returns the times with interrupts alone, with broadcasts alone, and with the choice, on one
-/// machine.
-pub(super) fn choice(cells: &[studies::Cell]) -> Table {
-    let peers = cells.iter().take(1).flat_map(studies::Cell::peers);
-    let mut table = Table::default()
-        .left(["workload"])
-        .right(["interrupts only", "broadcasts only", "choice", "worse by"])
-        .right(["interrupts sent", "broadcasts sent"])
-        .right(peers.map(|cost| cost.design.name()))
-        .right(["violations"]);
-    for cell in cells {
-        let time = |cost: &studies::Cost| Cell::from(significant(cost.time_us));
-        let worse = format!("{:+.1} %", cell.percent_worse);
-        let worse = if cell.is_bad() { Cell::Bad(worse) } else { worse.into() };
-        let choice = cell.chosen();
-        let sent = [choice.interrupts_sent, choice.broadcasts].map(Cell::Count);
-        let name = [Cell::from(cell.workload.as_str())].into_iter();
-        let ours = name.chain(cell.ours().iter().map(time)).chain([worse]).chain(sent);
-        let violations = [Cell::Alarm(cell.violations())];
-        table.row(ours.chain(cell.peers().iter().map(time)).chain(violations));
-    }
-    table
-}

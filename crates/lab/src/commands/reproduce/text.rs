@@ -3,7 +3,7 @@
 use super::tables;
 use crate::render::table::Medium;
 use crate::render::unit;
-use crate::studies::{Choice, Prediction, Results, Row, Scaling};
+use crate::studies::{Prediction, Results, Row, Scaling};
 
 /// A limit of the Linux models that decides the result of the scaling experiment.
 pub(super) const UNCOUNTED: &str = "Of these Linux models, only powerpc-counted counts the CPUs \
@@ -31,7 +31,6 @@ pub(super) fn results(results: &Results) -> String {
         }
     }
     text += &results.scaling.as_ref().map(scaling).unwrap_or_default();
-    text += &results.choice.as_ref().map(choice).unwrap_or_default();
     text += &predictions(&results.predictions);
     text.trim_start().to_owned()
 }
@@ -74,28 +73,6 @@ fn scaling(scaling: &Scaling) -> String {
         scaling.machine,
         unit(scaling.unit),
         tables::curves(scaling)
-    )
-}
-
-/// Returns a table for each machine, and the verdict on the choice.
-fn choice(choice: &Choice) -> String {
-    let mut text =
-        "\nInterrupt or broadcast, on machines that have both: shootdown with either method \
-                    alone, and with the choice; times in µs\n"
-            .to_owned();
-    for cells in choice.cells.chunk_by(|one, other| one.machine == other.machine) {
-        text += &format!("\n{}\n\n{}", cells[0].machine, tables::choice(cells));
-    }
-    text + "\n" + &verdict(choice) + "\n"
-}
-
-/// Returns a sentence with the number of cells in which the choice is good enough.
-pub(super) fn verdict(choice: &Choice) -> String {
-    format!(
-        "The choice is at most {} % worse than the better method in {} of {} cases.",
-        Choice::PERCENT_MAX,
-        choice.cells.iter().filter(|cell| !cell.is_bad()).count(),
-        choice.cells.len()
     )
 }
 

@@ -6,14 +6,14 @@ use shootdown_designs::Design;
 use shootdown_sim::machine::Machine;
 
 use super::tables;
-use super::text::{PREDICTIONS, UNCOUNTED, verdict};
+use super::text::{PREDICTIONS, UNCOUNTED};
 use crate::machines;
 use crate::render::curves::{Axes, Band, Curve as Line, curves};
 use crate::render::page::{capitalised, escaped, page};
 use crate::render::plot::{Bar, Of, Width, bars};
 use crate::render::table::Medium;
 use crate::render::{significant, unit};
-use crate::studies::{Choice, Curve, Prediction, Results, Row, Scale, Scaling};
+use crate::studies::{Curve, Prediction, Results, Row, Scale, Scaling};
 
 /// The parts of a page besides the results, as markup.
 #[derive(Clone, Debug, Default)]
@@ -89,8 +89,7 @@ fn part(results: &Results) -> String {
             designs(row)
         );
     }
-    part += &results.scaling.as_ref().map(scaling).unwrap_or_default();
-    part + &results.choice.as_ref().map(choice).unwrap_or_default()
+    part + &results.scaling.as_ref().map(scaling).unwrap_or_default()
 }
 
 fn plot(row: &Row) -> String {
@@ -150,22 +149,6 @@ fn scaling(scaling: &Scaling) -> String {
         ),
         tables::curves(scaling).html()
     )
-}
-
-/// Returns a table for each machine.
-fn choice(choice: &Choice) -> String {
-    let mut part = format!(
-        "<h3 id=\"choice\">Interrupt or broadcast</h3>\n<p>These machines have both methods. The \
-         table gives the times of shootdown with interrupts only, with broadcasts only, and with \
-         the engine’s choice, in µs. “Worse by” is the additional time of the choice over the \
-         better of the two methods. {}</p>\n",
-        escaped(&verdict(choice))
-    );
-    for cells in choice.cells.chunk_by(|one, other| one.machine == other.machine) {
-        let table = tables::choice(cells).html();
-        part += &format!("<h4>{}</h4>\n{table}", escaped(cells[0].machine));
-    }
-    part
 }
 
 /// Returns the predictions, with the origin of each.
@@ -245,32 +228,9 @@ fn provenance_of(machine: &Machine) -> String {
     part + "</ul>\n"
 }
 
-const INTRODUCTION: &str = "\
-<p>Each CPU caches translations from virtual to physical addresses in its TLB. A kernel that \
-changes a page table must ensure that no CPU keeps using the old translation. It interrupts the \
-CPUs that may hold the translation, and waits until each of them has flushed it. This is a TLB \
-shootdown. An interrupted CPU loses the time of the interrupt, and later loads flushed \
-translations again. The CPU that started the shootdown waits for the slowest of them. Many of \
-these interrupts are unnecessary: they reach CPUs that are idle, that run another program, or \
-that never held the translation.</p>\n\
-<p>This page compares <em>designs</em>: rules for which CPUs are interrupted, and when. A design \
-<code>linux-…</code> is a model of that version of Linux. <code>shootdown</code> is the engine of \
-this project. All designs run on the same simulated machine.</p>\n";
+const INTRODUCTION: &str = include_str!("introduction.html");
 
-const WORDS: &str = "\
-<dt>interrupts sent<dd>Flush interrupts, one for each interrupted CPU.\n\
-<dt>to lazy CPUs<dd>Unnecessary interrupts: the CPU had the address space loaded, but it was idle \
-or in a kernel thread. It could have flushed when it returned to the address space.\n\
-<dt>to non-users<dd>Unnecessary interrupts: the CPU did not use the address space at all.\n\
-<dt>full flush, ranged flush<dd>A full flush drops all translations of an address space. A ranged \
-flush drops the translations of the pages that changed.\n\
-<dt>violations<dd>Uses of a translation after its flush was complete, by a CPU of the simulated \
-machine. The program would then access memory that is no longer its own. Any number but 0 is a bug \
-of the design.\n\
-<dt>hazards<dd>Page tables that were freed while a CPU could still walk them speculatively.\n\
-<dt>deferred tables<dd>Unlinked page tables that are not freed yet, because a CPU could still walk \
-them: the largest number at one time. If there are more than 1024, CPUs are interrupted so that \
-the tables can be freed.\n";
+const WORDS: &str = include_str!("words.html");
 
 const _: () = assert!(shootdown_vm::QUARANTINED_TABLES_MAX == 1024, "WORDS contains this number");
 
