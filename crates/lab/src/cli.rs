@@ -10,55 +10,9 @@ use crate::error::Failure;
 use crate::output::print;
 
 /// The output of `shootdown` without a command.
-const WELCOME: &str = "\
-shootdown explains the TLB shootdowns of a program, finds those that a kernel forgets, and compares
-the interrupts and times of designs on simulated machines.
+const WELCOME: &str = include_str!("../help/welcome.txt");
 
-  shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
-  shootdown explain sort.shootdown                       name the call sites of its shootdowns
-  shootdown top                                          watch all processes, live (as root)
-  shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
-  shootdown guest --cpus 16 -o a.shootdown -- ./a.out    record on a Linux that QEMU emulates
-  shootdown replay sort.shootdown                        replay a recording under several designs
-  shootdown report sort.shootdown                        write the same as a page with plots
-
-  shootdown run                                          list workloads that are written as text
-  shootdown run fork-server --cpus 2,8,32                run one on several numbers of CPUs
-
-  shootdown check                                        search the engine for bugs, for 30 s
-  shootdown check --design zoo                           find the known bugs
-  shootdown boot                                         boot a kernel with the engine under QEMU
-  shootdown sanitize --preset linux --symbols System.map -- qemu-system-x86_64 -kernel bzImage
-                                                         find missing flushes of any kernel
-
-  shootdown machines                                     list the machine models
-  shootdown machines my-server.toml                      show every number of a machine file
-  shootdown calibrate -o this-host.toml                  measure this host, and write such a file
-  shootdown reproduce                                    reproduce the published measurements
-  shootdown reproduce --quick                            the same in seconds, with larger errors
-  shootdown sweep grid.toml --output rows.jsonl          run a grid of all these on all cores
-
-`shootdown help COMMAND` explains the options of a command.
-";
-
-const AFTER_HELP: &str = "\
-Examples:
-  shootdown record -- sort --parallel=2 words.txt
-  shootdown replay sort.shootdown
-  shootdown report sort.shootdown
-  shootdown run fork-server --cpus 2,8,32
-  shootdown machines xeon-2s
-  shootdown reproduce --only x86-lazy-tlb --report report.html
-
-Exit status:
-  0    nothing was found
-  1    something was found: a violation, a bug, a kernel that failed, or a replay that is incomplete
-  2    bad usage or bad input: an option, a name, or a file that cannot be used
-  3    the command could not run or finish: a missing tool, a full disk, a budget that is too short
-  130  Ctrl-C ended the command
-  `shootdown record` exits with the status of the recorded program (128 + N if signal N killed it),
-  or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.
-  `shootdown guest` exits with the status of the program that ran in the guest.";
+const AFTER_HELP: &str = include_str!("../help/shootdown.txt").trim_ascii_end();
 
 /// Explains the TLB shootdowns of programs, finds those that a kernel forgets, and compares designs
 #[derive(Debug, Parser)]

@@ -20,18 +20,7 @@ use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, INTERRUPTED, UserError, shown
 use crate::output::{Existing, Output, OutputError, print};
 use crate::progress;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown import trace.txt --command sort --output sort.shootdown
-  shootdown import perf.txt --source perf --pid 4711 --output node.shootdown
-
-Use this where `shootdown record` cannot run. Trace these events on all CPUs with the clock `mono`:
-sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
-page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
-and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk, msync. Missing events are not
-replayed. Let the text have process numbers (perf script --ns -F pid,tid,comm,cpu,time,event,trace;
-the option record-tgid of the kernel), so that the threads of a program that already ran are
-recognised.";
+pub(crate) const EXAMPLES: &str = include_str!("../../help/import.txt").trim_ascii_end();
 
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]

@@ -9,25 +9,7 @@ use crate::output::{Output, print};
 use crate::render::grouped;
 use crate::sweep::{End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, csv};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown sweep docs/sweeps/run.toml --output rows.jsonl
-  shootdown sweep docs/sweeps/replay.toml --output rows.jsonl --resume --csv rows.csv
-  shootdown sweep docs/sweeps/replay.toml --output rows-1.jsonl --shard 1/2
-  shootdown sweep merge rows-1.jsonl rows-2.jsonl --output rows.jsonl
-
-A specification is a TOML file with grids; a list of values makes an axis of its grid:
-  [[grid]]
-  command = \"replay\"                            # run, replay, reproduce or check
-  recording = \"traces/sort.shootdown\"           # relative to the specification
-  schedule = \"simulated\"
-  cpus = { from = 2, to = 64, times = 2 }       # 2, 4, 8, 16, 32, 64
-  design = [\"linux-7.0\", \"shootdown\"]
-
-Each row is a line of JSON and is written when its cell is finished. The error of a cell is a row.
-Ctrl-C finishes the cells that are running; --resume continues, also after a crash. The digest at
-the end is the SHA-256 of all rows in the order of their cells. The same specification has the same
-digest on any number of cores, shards and hosts.";
+pub(crate) const EXAMPLES: &str = include_str!("../../help/sweep.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

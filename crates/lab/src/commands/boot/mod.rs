@@ -32,15 +32,7 @@ use error::BootError;
 use load::Load;
 use options::Replicas;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown boot
-  shootdown boot --arch loongarch64 --cpus 2
-  shootdown boot --arch aarch64 --counts
-
-Builds the kernel of this repository, starts it under QEMU, and prints its results. Exits with
-status 1 if the kernel reports a failure, crashes, or stops printing, and with status 3 if it cannot
-be built or started.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/boot.txt").trim_ascii_end();
 
 impl Boot {
     pub(crate) fn run(&self) -> Result<(), Failure> {
@@ -77,14 +69,14 @@ impl Boot {
                 }
                 if workload::is_short_of_memory(name) {
                     values.push(("frames", workload::SHORT_FRAMES.to_string()));
-                    values.push(("reclaim", self.reclaim.name().to_owned()));
+                    values.push(("reclaim", options::name_of(self.reclaim)));
                 }
-                values.push(("discards", self.discards.name().to_owned()));
+                values.push(("discards", options::name_of(self.discards)));
                 if self.replicas != Replicas::Never {
                     if self.arch == Architecture::Aarch64 {
                         return Err(BootError::NoReplicas.into());
                     }
-                    values.push(("replicas", self.replicas.name().to_owned()));
+                    values.push(("replicas", options::name_of(self.replicas)));
                 }
                 let lines = run(self, &values, workload.bytes())?.lines;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
@@ -114,7 +106,7 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Boot
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts)?,
     };
-    let notify = ("notify", options.notify.name().to_owned());
+    let notify = ("notify", options::name_of(options.notify));
     let values = [&[("cpus", cpus.to_string()), notify], values].concat();
     let load = Load::new(&values, payload).map_err(BootError::Start)?;
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };

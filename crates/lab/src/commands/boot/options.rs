@@ -18,16 +18,6 @@ pub(crate) enum ReclaimFlushes {
     Unflushed,
 }
 
-impl ReclaimFlushes {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Batched => "batched",
-            Self::PerPage => "per-page",
-            Self::Unflushed => "unflushed",
-        }
-    }
-}
-
 /// The release of pages that `madvise` discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Discards {
@@ -39,17 +29,6 @@ pub(crate) enum Discards {
     Untested,
     /// Later, without the flush: a fault, which must make a thread read a wrong word
     Unflushed,
-}
-
-impl Discards {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::InPlace => "in-place",
-            Self::Immediate => "immediate",
-            Self::Untested => "untested",
-            Self::Unflushed => "unflushed",
-        }
-    }
 }
 
 /// The page tables that CPUs load.
@@ -66,17 +45,6 @@ pub(crate) enum Replicas {
     Unflushed,
 }
 
-impl Replicas {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::IfWorth => "if-worth",
-            Self::Always => "always",
-            Self::Unflushed => "unflushed",
-        }
-    }
-}
-
 /// How flushes notify other CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Notify {
@@ -88,14 +56,9 @@ pub(crate) enum Notify {
     EarlyAnswers,
 }
 
-impl Notify {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Broadcasts => "broadcasts",
-            Self::EarlyAnswers => "early-answers",
-        }
-    }
+/// Returns the name of an option's value, which is also the kernel's.
+pub(super) fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 #[derive(Args, Clone, Debug)]

@@ -25,19 +25,7 @@ use crate::output::{Output, print};
 use crate::progress;
 use crate::selection::parse_time;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown check
-  shootdown check --arch arm64 --cpus 64 --budget 10m --seed 7
-  shootdown check --design zoo
-  shootdown check --design barrier-skipped-as-the-bit-was-set --svg bug.svg
-  shootdown check --design without-ring-present
-  shootdown check --list
-
-The hostile machine does whatever the architecture allows: a TLB never evicts an entry and may load
-any translation at any moment, stores become visible late, and interrupts arrive late. If the search
-finds a violation, the command prints the shortest schedule that leads to it and the command that
-repeats it, and exits with status 1. If the budget is too short for a result, the status is 3.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/check.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Check {

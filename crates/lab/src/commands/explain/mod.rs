@@ -47,25 +47,7 @@ pub(crate) use findings::{caller, shown_frame};
 use predict::Prediction;
 use trial::Measured;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown explain -- ./server --threads 2
-  shootdown explain --runs 5 -- ./server --threads 2
-  shootdown explain --try -- ./server --threads 2
-  shootdown explain --pid 4711 --duration 10s
-  shootdown explain server.shootdown
-  shootdown explain perf.data --pid 4711
-  shootdown explain server.shootdown --format json
-  shootdown explain server.shootdown --format flamegraph > server.svg
-  shootdown explain --all --cpu 3 --duration 10s
-  shootdown explain --compare before.shootdown after.shootdown
-  shootdown explain --budget 'requests<=1000,cpu<=0.1%' -- ./server
-
-The first line has the part of the program's CPU time that shootdowns take. From 0.1 % on, it names
-the caller that costs most, and what would remove its shootdowns. Of a command or of running
-programs, `explain` makes a recording first: see `shootdown record --help`. Standard output of the
-command is printed to standard error unless the format is text. Exits with 1 if --budget is
-exceeded.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/explain.txt").trim_ascii_end();
 
 /// The options of `shootdown explain`.
 #[derive(Args, Clone, Debug)]

@@ -20,15 +20,7 @@ use crate::selection;
 
 use tally::{Tally, cgroup};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown export
-  shootdown export --listen 0.0.0.0:9785
-
-Needs tracefs, and root unless the mount permits this user to trace. Prometheus reads
-http://ADDRESS:PORT/metrics. Only flushes and their interrupts are traced, so that other programs
-are not delayed; the text has requests, interrupts and a histogram of waits, by cause and control
-group.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/export.txt").trim_ascii_end();
 
 /// The options of `shootdown export`.
 #[derive(Args, Clone, Debug)]

@@ -42,29 +42,7 @@ use init::{Recorder, Script};
 use kernel::Kernel;
 use packages::Packages;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown guest --output xz.shootdown --file big.txt -- xz -T8 -k big.txt
-  shootdown guest --kernel 7.0 --cpus 16 --output gc.shootdown --file app.js -- node app.js
-  shootdown guest --kernel /boot/vmlinuz --cpus 64 --counted --output a.shootdown -- ./a.out
-  shootdown guest --cpus 8 --file two.sh --take a.shootdown --take b.shootdown -- sh two.sh
-  shootdown guest --sanitize --cpus 8 -- stress-ng --vm 4 --mremap 2 --timeout 60
-
-Boots the kernel under QEMU (software emulation, so all times are of the emulator), in a machine
-that has only the program with its shared libraries, the files that you give with --file, and
-busybox. Files have the same paths as on this machine, and the program runs in the same directory.
-Without --output, the program is not recorded. It can call `shootdown record` itself, as often as it
-likes in one guest: the last example brings two recordings back.
-Kernels that are named by a version come from Debian's packages, and are kept in
-~/.cache/shootdown. A version before 6.4 lacks the events of interrupts: its recordings are for
-`explain`, and cannot be replayed.
-
-With --sanitize, the kernel boots twice: first to give its symbols, and then beside a TLB that
-never forgets (see `shootdown sanitize`).
-
-Exits with the status of the program, or with 1 if the sanitizer has found a fault; with 2 for bad
-input, with 3 if QEMU, a package or the network is missing or the guest fails, or with 130 if Ctrl-C
-ended the guest.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/guest.txt").trim_ascii_end();
 
 /// The options of `shootdown guest`.
 #[derive(Args, Clone, Debug)]

@@ -19,16 +19,7 @@ use crate::studies::{Curves, Results, Scale};
 
 mod sizes;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown report traces/sort.shootdown traces/node.shootdown
-  shootdown report mine.shootdown --output mine.html --machine xeon-2s --quick
-  shootdown report
-
-The page is one file and needs no network. For a recording, it begins with the causes and call
-sites of the program's shootdowns, advice, a flame graph and the requests over time; then it
-compares what other designs would do. With --quick, that is all. Otherwise, it also contains the
-published measurements, loops on 2 to 128 CPUs, and the known bugs that the checker finds.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/report.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -107,29 +98,6 @@ impl Report {
     }
 }
 
-const WORDS_OF_REPLAYS: &str = "\
-<dt>coalesced<dd>Flush requests to a CPU that needed no interrupt of their own, because an earlier \
-interrupt was already on its way to that CPU.\n\
-<dt>time in interrupts<dd>Time that all CPUs together spent in flush interrupts.\n\
-<dt>flushes at a switch<dd>Flushes by a CPU that switches to an address space and catches up with \
-the flushes that it missed. They interrupt no CPU.\n\
-<dt>TLB refills<dd>Page-table walks for translations that were not in the TLB.\n\
-<dt>wait for a flush<dd>Time from the start of a flush until every CPU that had to flush has done \
-so. Half of all flushes took no longer than p50, and 99 of 100 no longer than p99.\n\
-<dt>recorded schedule<dd>Every step runs on its recorded CPU and in its recorded order, so that \
-the counts of linux-7.0 can be compared with those of the recorded kernel.\n\
-<dt>simulated schedule<dd>The simulated machine decides when and on which CPU each thread runs.\n";
+const WORDS_OF_REPLAYS: &str = include_str!("replays.html");
 
-const NOT_MODELLED: &str = "\
-<h2 id=\"limits\">The limits of a replay</h2>\n<ul>\n\
-<li>Of the memory accesses of a program, the recording contains only those that faulted. The \
-replay therefore loses fewer translations when a TLB is flushed, and full flushes look cheaper \
-than they are.\n\
-<li>Of a page fault, only the start was recorded. The rest counts as computation, and again as \
-work of the simulated kernel. Simulated times are therefore too long, under all designs alike. \
-Compare them with each other, not with the recorded time.\n\
-<li>Computation takes as long as it took on the recorded machine, whatever the simulated machine \
-is.\n\
-<li>Interrupts with causes outside the program, for example reclaim or write-back, are counted but \
-not replayed.\n\
-</ul>\n";
+const NOT_MODELLED: &str = include_str!("limits.html");

@@ -21,16 +21,7 @@ use crate::progress;
 use crate::render::{Format, Printed};
 use crate::workloads::{self, Found};
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown run
-  shootdown run fork-server --cpus 2,4,8
-  shootdown run my.workload --designs linux-7.0,shootdown --report page.html
-  shootdown run my.workload --set workers=4 --set tlb.invalidate_page_ns=150
-  shootdown run my.workload --seeds 10 --format json
-
-The chapter `Workloads as text` of the book describes the language. The same file, options and
-version give the same output, byte for byte.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/run.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Run {

@@ -34,29 +34,7 @@ pub(crate) use hooks::Preset;
 pub(crate) use plugin::Plugin;
 pub(crate) use symbols::Symbols;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown sanitize --symbols System.map --preset linux -- qemu-system-x86_64 -smp 4 -m 1G \\
-    -kernel bzImage -initrd rootfs.cpio -nographic -append 'console=ttyS0 nokaslr'
-  shootdown sanitize --arch riscv64 --kernel kernel/kernel --preset xv6 -- -M virt -bios none \\
-    -smp 3 -m 128M -nographic -drive file=fs.img,if=none,format=raw,id=x0
-  shootdown sanitize --kernel my.elf --reuse frame_free:1:physical -- -smp 4 -nographic
-  shootdown sanitize -- qemu-system-aarch64 -M virt -smp 4 -kernel my.elf -nographic
-  shootdown sanitize --print-program > expose.c && cc -O1 -pthread expose.c -o expose &&
-    shootdown guest --sanitize --cpus 4 -- ./expose 60
-
-Runs QEMU with the guest's console as QEMU has it. A fault is printed on standard error when it is
-found, and a summary on standard output at the end. A hook is SYMBOL:ARGUMENT[:UNIT[:ORDER]]: where
-the kernel calls SYMBOL, the frame in the argument with this number (from 1 on) has a new owner. The
-unit is `virtual` (an address that maps the frame), `physical`, `number`, or `descriptor/BASE/BYTES`
-(an element of an array); ORDER is the argument with the logarithm of the number of frames. Without
-such a hook, a frame that was unmapped has a new owner when the kernel has overwritten it by another
-mapping, when another page has it after a store of the kernel, or when it is a page table. With
-QEMU's -icount shift=N,sleep=off, a run gives the same result each time.
-
-Exits with status 0 if nothing was found, with 1 if something was, with 2 for bad input or a run
-that shows nothing: fewer than two CPUs ran user code, or no frame was reused; and with 3 if QEMU or
-the plugin cannot run.";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/sanitize.txt").trim_ascii_end();
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Sanitize {

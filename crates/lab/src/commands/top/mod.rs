@@ -29,25 +29,7 @@ use state::{Action, State};
 use sums::Sums;
 use window::Window;
 
-pub(crate) const EXAMPLES: &str = "\
-Examples:
-  shootdown top
-  shootdown top --pid 4711,4712
-  shootdown top --cgroup system.slice/redis.service --interval 5s
-  shootdown top --batch --interval 1m > shootdowns.txt
-
-Needs tracefs, and root unless the mount permits this user to trace. Without --pid and --cgroup, all
-processes are shown. A process or a call site costs the CPU time of the senders that wait, and of
-the interrupts of their targets.
-
-Keys:
-  Tab, arrows  select a process, and then a call site of it
-  Enter        show the calls and the advice of the selected call site
-  c, r, i, v   sort by CPU time, requests, interrupts, or requests to CPUs without its threads
-  t            show sums since the start instead of rates
-  p            pause the display
-  s            save a recording of the last minutes, for explain, report and replay
-  q            quit; so does Ctrl-C";
+pub(crate) const EXAMPLES: &str = include_str!("../../../help/top.txt").trim_ascii_end();
 
 /// The time between two looks for keys and signals.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
