@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::{fs, iter};
 
+use serde::Deserialize;
+
 use crate::command::{Command, Failure, unwritable};
 use crate::setup;
 use ledger::{Ledger, Verdict};
@@ -25,59 +27,29 @@ const KILLED_PERCENT_MIN: f64 = 95.0;
 /// The file with the arguments for survivors.
 const ARGUED: &str = "crates/shootdown/mutants.txt";
 
-/// One pass over the remaining mutants, with some of the tests.
+/// One pass over the remaining mutants, with some of the tests. `passes.toml` describes the fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Pass {
-    name: &'static str,
-    /// Arguments for cargo-mutants; those after `-C=` are for cargo.
-    tests: &'static str,
-    /// Optimisation level. Tests that take a second are not worth optimising.
-    opt_level: &'static str,
-    /// Time limit: more than ten times what the tests take, also beside other programs. A longer
-    /// run waits for an event that never comes.
+    name: String,
+    tests: String,
+    opt_level: String,
     timeout_s: u32,
-    /// `true` if survivors with an argument are tried as well, which detects a wrong argument.
     tries_argued: bool,
 }
 
-const PASSES: &[Pass] = &[
-    // These tests are a pass of their own, because they kill most mutants, and building them
-    // together with the next ones takes twice as long.
-    Pass {
-        name: "unit tests",
-        tests: "-C=--lib",
-        opt_level: "0",
-        timeout_s: 20,
-        tries_argued: true,
-    },
-    Pass {
-        name: "one CPU at a time",
-        tests: "-C=--test=engine -C=--test=ends -C=--test=contracts -C=--test=progress",
-        opt_level: "0",
-        timeout_s: 20,
-        tries_argued: true,
-    },
-    Pass {
-        name: "tags, and random schedules",
-        tests: "-C=--test=tags -C=--test=schedules",
-        opt_level: "1",
-        timeout_s: 60,
-        tries_argued: false,
-    },
-    Pass {
-        name: "the hostile machine, in every schedule",
-        tests: "--test-package=shootdown-check -C=--test=engine",
-        opt_level: "2",
-        timeout_s: 900,
-        tries_argued: false,
-    },
-    Pass {
-        name: "every interleaving, with weak memory",
-        tests: "-C=--test=rules",
-        opt_level: "2",
-        timeout_s: 3600,
-        tries_argued: false,
-    },
-];
+/// The contents of `passes.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Passes {
+    pass: Vec<Pass>,
+}
+
+fn passes() -> Vec<Pass> {
+    let passes: Passes =
+        toml::from_str(include_str!("passes.toml")).expect("a test reads the file");
+    passes.pass
+}
 
 /// Tries all mutants, or a part: `SHARD/SHARDS`, from `0/8` to `7/8`, or those with `part` in their
 /// names.
@@ -96,7 +68,7 @@ pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
         let is_argued = arguments.contains_key(ledger::without_place(name));
         !ledger.is_flushed(name) && (pass.tries_argued || !is_argued)
     };
-    for pass in PASSES {
+    for pass in &passes() {
         let left = mutants.iter().filter(|mutant| is_left(pass, &ledger, mutant));
         let left: BTreeSet<&String> = left.collect();
         println!("\n── {} mutants left: {} ──", left.len(), pass.name);
@@ -204,10 +176,10 @@ impl Tool {
             .command()
             .args("--iterate --no-shuffle --profile mutants --timeout")
             .arg(pass.timeout_s.to_string())
-            .args(pass.tests)
+            .args(&pass.tests)
             // cargo-mutants builds a copy of the workspace, which needs a target folder of its own.
             .env("CARGO_TARGET_DIR", self.place.join("target"))
-            .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
+            .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", &pass.opt_level)
             .env("CHECK_ALL", "1")
             .status()?;
         match status.code() {
@@ -236,6 +208,12 @@ impl Tool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_pass_names_tests() {
+        assert_eq!(passes().len(), 5);
+        assert!(passes().iter().all(|pass| pass.tests.contains("-C=--")));
+    }
 
     #[test]
     fn part_is_a_shard_or_a_name() {

@@ -4,32 +4,40 @@
 //! lists its places.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use regex_lite::Regex;
+use serde::Deserialize;
 
 use crate::command::Failure;
 
-/// A habit that the house style avoids.
+/// A habit that the house style avoids. `habits.toml` describes the fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Habit {
-    name: &'static str,
-    pattern: &'static str,
-    /// Maximum number of matches per 10,000 words.
+    name: String,
+    pattern: String,
     target: f64,
-    /// `true` if a match before a question mark does not count.
+    #[serde(default)]
     exempts_questions: bool,
 }
 
+/// The contents of `habits.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Habits {
+    habit: Vec<Habit>,
+    /// Counted in percent of the doc comments.
+    opener: Habit,
+}
+
+static HABITS: LazyLock<Habits> = LazyLock::new(|| {
+    toml::from_str(include_str!("habits.toml")).expect("each run of the command reads the file")
+});
+
 impl Habit {
-    const fn new(name: &'static str, pattern: &'static str, target: f64) -> Self {
-        Self { name, pattern, target, exempts_questions: false }
-    }
-
-    const fn outside_questions(name: &'static str, pattern: &'static str, target: f64) -> Self {
-        Self { exempts_questions: true, ..Self::new(name, pattern, target) }
-    }
-
     fn regex(&self) -> Regex {
-        Regex::new(self.pattern).expect("the pattern is valid")
+        Regex::new(&self.pattern).expect("the pattern is valid")
     }
 
     fn count(&self, regex: &Regex, text: &str) -> usize {
@@ -40,43 +48,6 @@ impl Habit {
         regex.find_iter(text).filter(|found| !is_question(found.end())).count()
     }
 }
-
-const HABITS: [Habit; 8] = [
-    Habit::outside_questions(
-        "free who/whoever",
-        concat!(
-            r"(?:^|[.,;:(] |\b(?:of|by|to|for|and|or|but|if|as|from|with|that|is|are|than|lets?) )",
-            r"(?:[Ww]ho|[Ww]hoever)\b",
-        ),
-        0.5,
-    ),
-    Habit::outside_questions(
-        "opens What/Who/Whoever/Whose",
-        r"(?:^|[.!] )(?:What|Who|Whoever|Whose)\b",
-        2.0,
-    ),
-    Habit::new("so many/much/long", r"\bso (?:many|much|long|large)\b", 0.5),
-    Habit::new("say/tell", r"\b(?:say|says|said|saying|tell|tells|told|telling)\b", 5.0),
-    Habit::new(", too", r", too\b", 0.5),
-    Habit::new(
-        "meanwhile/lest/...",
-        r"\b(?:meanwhile|likewise|lest|hence|thereafter|thereby|at once)\b",
-        2.0,
-    ),
-    Habit::new("need not / need be", r"\bneed(?:s)? (?:not|be)\b", 0.5),
-    Habit::new(
-        "is to be / to be done",
-        r"\b(?:is|are) to be\b|(?:^|[.] )To be [a-z]+(?:ed|n)\b",
-        0.5,
-    ),
-];
-
-/// Counted in percent of the doc comments.
-const OPENER: Habit = Habit::new(
-    "rustdoc opener",
-    r"^(?:What|Who|Which|Where|When|How|Whose|Whether|That|Whoever)\b",
-    2.0,
-);
 
 /// The origins of this project, which its public text calls studies, by name.
 const SEED: &str = concat!("seed", " 00");
@@ -94,9 +65,9 @@ pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
         counted.map(|block| habit.count(&regex, &block.text)).sum::<usize>() as f64
     };
     let per_words = 10_000.0 / words.max(1) as f64;
-    let rates = HABITS.iter().map(|habit| (habit, count(habit, |_| true) * per_words));
-    let opener = count(&OPENER, |block| block.is_doc) * 100.0 / docs.max(1) as f64;
-    for (Habit { name, target, .. }, rate) in rates.chain([(&OPENER, opener)]) {
+    let rates = HABITS.habit.iter().map(|habit| (habit, count(habit, |_| true) * per_words));
+    let opener = count(&HABITS.opener, |block| block.is_doc) * 100.0 / docs.max(1) as f64;
+    for (Habit { name, target, .. }, rate) in rates.chain([(&HABITS.opener, opener)]) {
         println!("{name:<30} {rate:>6.1}   target {target}");
         if rate > *target {
             findings.push(format!("prose: `{name}` is above its target: tidy --list '{name}'"));
@@ -110,10 +81,10 @@ pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
 
 /// Prints the places of the habits whose names contain `name`.
 pub(super) fn list(files: &[(PathBuf, String)], name: &str) -> Result<(), Failure> {
-    let all = || HABITS.iter().chain([&OPENER]);
+    let all = || HABITS.habit.iter().chain([&HABITS.opener]);
     let wanted: Vec<_> = all().filter(|habit| habit.name.contains(name)).collect();
     if wanted.is_empty() {
-        let names: Vec<_> = all().map(|habit| habit.name).collect();
+        let names: Vec<_> = all().map(|habit| habit.name.as_str()).collect();
         let cause = format!("`{}` is not a habit", name.escape_debug());
         return Err(Failure::new(cause, format!("one of: {}", names.join("; "))));
     }
@@ -121,7 +92,7 @@ pub(super) fn list(files: &[(PathBuf, String)], name: &str) -> Result<(), Failur
         let regex = habit.regex();
         for (file, text) in files {
             for Block { line, text, is_doc } in blocks_of(file, text) {
-                let is_counted = habit.name != OPENER.name || is_doc;
+                let is_counted = habit.name != HABITS.opener.name || is_doc;
                 if is_counted && habit.count(&regex, &text) > 0 {
                     let start: String = text.chars().take(140).collect();
                     println!("{}:{line}: {start}", file.display());
@@ -216,7 +187,8 @@ mod tests {
             ("rustdoc", "Which CPU it is. Which space it is.", 1),
             ("rustdoc", "The CPU which waits.", 0),
         ] {
-            let habit = HABITS.iter().chain([&OPENER]).find(|habit| habit.name.contains(name));
+            let habit =
+                HABITS.habit.iter().chain([&HABITS.opener]).find(|habit| habit.name.contains(name));
             let habit = habit.expect("it is in the table");
             assert_eq!(habit.count(&habit.regex(), text), count, "{text}");
         }
