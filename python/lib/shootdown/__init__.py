@@ -93,16 +93,7 @@ def run(
     nanoseconds of all CPUs in ``time_by_cause``, and ``violations``, which must be 0. A workload with several intervals has a dictionary for each in
     ``intervals``.
     """
-    cell = {
-        "command": "run",
-        "file": os.fspath(file),
-        "machine": os.fspath(machine),
-        "cpus": cpus,
-        "design": design,
-        "seed": seed,
-        "set": set,
-    }
-    return _one(cell)
+    return _one("run", locals())
 
 
 def replay(
@@ -123,17 +114,7 @@ def replay(
     The result has ``time_ns``, the counts ``ipis_sent``, ``flushes_full``, ``flushes_ranged`` and
     others, and ``violations``, which must be 0.
     """
-    cell = {
-        "command": "replay",
-        "recording": os.fspath(recording),
-        "machine": os.fspath(machine),
-        "cpus": cpus,
-        "design": design,
-        "schedule": schedule,
-        "seed": seed,
-        "set": set,
-    }
-    return _one(cell)
+    return _one("replay", locals())
 
 
 def reproduce(
@@ -151,17 +132,7 @@ def reproduce(
     Without ``machine``, the study's own machine is simulated. ``scale`` is ``"full"`` for as much work
     as was published, or ``"quick"``. The result has the metric in ``value``, its ``unit``, and counts.
     """
-    cell = {
-        "command": "reproduce",
-        "workload": workload,
-        "machine": None if machine is None else os.fspath(machine),
-        "cpus": cpus,
-        "design": design,
-        "scale": scale,
-        "seed": seed,
-        "set": set,
-    }
-    return _one(cell)
+    return _one("reproduce", locals())
 
 
 def check(
@@ -183,18 +154,7 @@ def check(
     The result has ``verdict`` (``"none"``, ``"violation"`` or ``"undecided"``), ``failed``, the counts
     ``runs``, ``states`` and ``steps``, and the situations that were ``covered``.
     """
-    cell = {
-        "command": "check",
-        "program": program,
-        "design": design,
-        "arch": arch,
-        "cpus": cpus,
-        "tags": tags,
-        "lifetime": lifetime,
-        "seed": seed,
-        "tasks": tasks,
-    }
-    return _one(cell)
+    return _one("check", locals())
 
 
 def merge(inputs: list[Path], output: Path) -> str:
@@ -202,9 +162,12 @@ def merge(inputs: list[Path], output: Path) -> str:
     return _native.merge([os.fspath(path) for path in inputs], os.fspath(output))
 
 
-def _one(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _one(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Runs one cell, and raises its error."""
-    grid = {name: value for name, value in cell.items() if value is not None}
+    grid: dict[str, Any] = {"command": command}
+    for name, value in parameters.items():
+        if value is not None:
+            grid[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     row = json.loads(_native.Sweep(json.dumps({"grid": grid}), os.getcwd()).run(0))
     if "error" in row:
         raise ValueError(row["error"])

@@ -78,6 +78,11 @@ pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
     escaped + "\n"
 }
 
+/// Returns the name by which users select a value of an option.
+pub(crate) fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Serialises a value with its `Display`.
 pub(crate) fn displayed<S: Serializer>(
     value: &impl Display,

@@ -133,9 +133,8 @@ impl Table {
 
     /// Returns the table as CSV with a line of column names.
     pub(crate) fn csv(&self) -> String {
-        let line = |cells: Vec<String>| cells.join(",") + "\n";
-        let rows = self.rows().map(|row| line(row.iter().map(Cell::csv).collect()));
-        [line(self.names().map(quoted).collect())].into_iter().chain(rows).collect()
+        let rows = self.rows().map(|row| csv_line(row.iter().map(Cell::csv)));
+        [csv_line(self.names().map(str::to_owned))].into_iter().chain(rows).collect()
     }
 
     /// Returns the table as a part of a page.
@@ -220,7 +219,7 @@ impl Cell {
 
     fn csv(&self) -> String {
         match self {
-            Self::Text(text) | Self::Markup(text) => quoted(text),
+            Self::Text(text) | Self::Markup(text) => text.clone(),
             Self::Count(number) | Self::Alarm(number) | Self::Nanoseconds(number) => {
                 number.to_string()
             }
@@ -240,13 +239,16 @@ impl From<&str> for Cell {
     }
 }
 
-/// Returns the field, in quotes if RFC 4180 requires them.
-fn quoted(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+/// Returns a line of CSV. Cells are in quotes if RFC 4180 requires them.
+pub(crate) fn csv_line(cells: impl Iterator<Item = String>) -> String {
+    let quoted = |cell: String| {
+        if cell.contains(['"', ',', '\n', '\r']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell
+        }
+    };
+    cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }
 
 #[cfg(test)]

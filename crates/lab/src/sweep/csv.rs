@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Rows, SweepError};
 use crate::output::Output;
+use crate::render::table::csv_line;
 
 /// Writes the rows in the order of their cells. The columns are the members of the first row
 /// without an error. If other rows have other members, there is a column for each of any row.
@@ -27,12 +28,12 @@ pub(crate) fn write(rows: &mut Rows, output: &Output) -> Result<(), SweepError> 
     columns.sort_by_key(|name| !IDENTITY.contains(&name.as_str()));
     let file = File::create(output.path()).map_err(|error| output.unwritable(error))?;
     let mut file = BufWriter::new(file);
-    let mut written = file.write_all(line(columns.iter().cloned()).as_bytes());
+    let mut written = file.write_all(csv_line(columns.iter().cloned()).as_bytes());
     rows.each(|row| {
         let mut cells = cells(row);
         let cells = columns.iter().map(|name| cells.remove(name).unwrap_or_default());
         if written.is_ok() {
-            written = file.write_all(line(cells).as_bytes());
+            written = file.write_all(csv_line(cells).as_bytes());
         }
     })?;
     Ok(written.and_then(|()| file.flush()).map_err(|error| output.unwritable(error))?)
@@ -63,16 +64,4 @@ fn flatten(prefix: &str, members: Map<String, Value>, cells: &mut BTreeMap<Strin
             number => _ = cells.insert(name, number.to_string()),
         }
     }
-}
-
-/// Returns a line of CSV. Cells with separators are quoted (RFC 4180).
-fn line(cells: impl Iterator<Item = String>) -> String {
-    let quoted = |cell: String| {
-        if cell.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", cell.replace('"', "\"\""))
-        } else {
-            cell
-        }
-    };
-    cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }

@@ -20,7 +20,7 @@ use shootdown_sanitizer::report::{Line as PluginLine, Mode, Report as Fault};
 use crate::commands::sanitize::{Plugin, Preset, SanitizeError, Symbols, judge};
 use crate::error::Failure;
 use crate::output::print;
-use crate::render::Printed as _;
+use crate::render::{Printed as _, name_of};
 
 pub(crate) use options::Boot;
 
@@ -69,14 +69,14 @@ impl Boot {
                 }
                 if workload::is_short_of_memory(name) {
                     values.push(("frames", workload::SHORT_FRAMES.to_string()));
-                    values.push(("reclaim", options::name_of(self.reclaim)));
+                    values.push(("reclaim", name_of(self.reclaim)));
                 }
-                values.push(("discards", options::name_of(self.discards)));
+                values.push(("discards", name_of(self.discards)));
                 if self.replicas != Replicas::Never {
                     if self.arch == Architecture::Aarch64 {
                         return Err(BootError::NoReplicas.into());
                     }
-                    values.push(("replicas", options::name_of(self.replicas)));
+                    values.push(("replicas", name_of(self.replicas)));
                 }
                 let lines = run(self, &values, workload.bytes())?.lines;
                 workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
@@ -106,7 +106,7 @@ fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Boot
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts)?,
     };
-    let notify = ("notify", options::name_of(options.notify));
+    let notify = ("notify", name_of(options.notify));
     let values = [&[("cpus", cpus.to_string()), notify], values].concat();
     let load = Load::new(&values, payload).map_err(BootError::Start)?;
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };

@@ -56,11 +56,6 @@ pub(crate) enum Notify {
     EarlyAnswers,
 }
 
-/// Returns the name of an option's value, which is also the kernel's.
-pub(super) fn name_of(value: impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Boot {
     /// The architecture

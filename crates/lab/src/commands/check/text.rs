@@ -103,25 +103,7 @@ Rules:
     }
     let _ = write!(
         bugs,
-        "
-Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run 0 | unmap 0.1'.
-  run S, idle, leave, offline-online      run a thread of space S; become idle; drop the space; ...
-  map S.P, unmap S.P, unmap-masked S.P    map or unmap a page; the last with interrupts masked
-  unmap-asleep S.P                        unmap a page, and sleep until the flush is done
-  protect S.P, reclaim S.P, migrate S.P   write-protect, reclaim or migrate a page
-  unmap-table S.T, unmap-kernel T         unmap a page table with its pages; unmap a kernel page
-  unmap-kernel-table                      unmap the kernel's page table with its pages
-  free-table S.T, flush-walkers S         defer the release of a page table; flush all its walkers
-  unmap-large S.T                         unmap a large page, which takes the place of a table
-  unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...
-  trim-cpumask S, pin S                   trim the cpumask of a space; pin a space for a device
-  attach S, stop                          a device uses a space; a hypervisor stops the CPU
-  defer-and-reuse S.P                     unmap a read-only page, and flush at reuse
-  shadow S.P                              a guest's fault, in a table filled from the space's
-  stay-in-user                            be in user mode, without interrupts for the kernel
-  retire S, reap                          retire a space; afterwards its CPU may only reap
-Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.
-",
+        include_str!("../../../help/operations.txt"),
         SPACES_MAX - 1,
         SLOTS * PAGES - 1,
         SLOTS - 1

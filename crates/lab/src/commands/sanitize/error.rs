@@ -15,7 +15,7 @@ pub(crate) enum SanitizeError {
     #[error("without a function that settles changes, no removed permission can be found")]
     NoSettled,
     #[error("the symbols have none of the functions of the preset {preset}")]
-    NoSymbols { preset: &'static str },
+    NoSymbols { preset: String },
     #[error("there is no symbol `{}`", shown(.0))]
     NoSymbol(String),
     #[error("{}: {error}", shown(.path))]

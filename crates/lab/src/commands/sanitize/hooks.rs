@@ -7,6 +7,7 @@ use shootdown_sanitizer::hook::{Event, Unit};
 
 use super::error::SanitizeError;
 use super::symbols::Symbols;
+use crate::render::name_of;
 
 /// A hook: a function of the guest, and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,17 +94,8 @@ impl Preset {
             found.extend(freed.into_iter().filter(has));
         }
         match found.is_empty() {
-            true => Err(SanitizeError::NoSymbols { preset: self.name() }),
+            true => Err(SanitizeError::NoSymbols { preset: name_of(self) }),
             false => Ok(found),
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Linux => "linux",
-            Self::Ostd => "ostd",
-            Self::Shootdown => "shootdown",
-            Self::Xv6 => "xv6",
         }
     }
 
