@@ -1,5 +1,5 @@
-//! Mutants of the engine: each function, operator and condition changed, by cargo-mutants. (The tests
-//! of the engine break each of its rules, a barrier, an ordering or a step, everywhere and at each
+//! Mutants of the engine: each function, operator and condition changed, by cargo-mutants. (The
+//! engine's tests break each of its rules, a barrier, an ordering or a step, everywhere and at each
 //! place.)
 //!
 //! Each mutant must be detected by a test that fails or never ends. A mutant that is not detected
