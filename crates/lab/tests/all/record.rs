@@ -444,6 +444,21 @@ fn limit_ends_recording_but_not_program() {
     assert_eq!(text(&output.stdout), "done\n");
 }
 
+#[test]
+fn latest_part_is_kept_at_the_limit() {
+    if !can_trace() {
+        return;
+    }
+    let script = MANY_PROGRAMS.replace("1500", "800");
+    let options = ["--limit-mib", "1", "--keep-latest"];
+    let (directory, mut command) = recorder(&options, &["sh", "-c", &script]);
+    let output = command.output().expect("the command runs");
+    assert!(output.status.success() && text(&output.stderr).contains("before it r.older"));
+    assert_eq!(read(&directory).1.ended, Ended::Exited(0));
+    fs::rename(directory.path().join("r.older"), directory.path().join("r")).expect("a file");
+    assert_eq!(read(&directory).1.ended, Ended::Interrupted);
+}
+
 /// Starts a program that maps and touches memory, forever.
 fn busy() -> Child {
     let script = "while :; do /bin/true; done";

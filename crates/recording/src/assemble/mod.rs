@@ -214,6 +214,29 @@ impl<W: io::Write> Assembler<W> {
         }
     }
 
+    /// Returns the output. The last records may not be written to it yet.
+    pub fn output(&self) -> &W {
+        self.writer.output()
+    }
+
+    /// Begins another recording in `writer` after the [end](Self::end) of one. It begins with the
+    /// threads that live now, and its time begins again. It lacks their memory, and the threads
+    /// that run are not known until an event shows them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of the writer's output.
+    pub fn restart(&mut self, writer: Writer<W>) -> io::Result<()> {
+        self.writer = writer;
+        self.cpus.fill_with(Cpu::default);
+        self.frames = Frames::default();
+        (self.start_ns, self.time_ns, self.predicted_ns) = (None, 0, u64::MAX);
+        for introduction in self.tasks.restart() {
+            self.write(0, introduction)?;
+        }
+        Ok(())
+    }
+
     /// Ends the recording.
     ///
     /// # Errors

@@ -111,6 +111,34 @@ impl Tasks {
         }
     }
 
+    /// Numbers the live threads anew, for another recording. Returns the introductions of those
+    /// that are recorded. The others are introduced at their next events.
+    pub(super) fn restart(&mut self) -> Vec<Event> {
+        (self.next_task, self.next_space) = (1, 0);
+        let mut recorded: Vec<_> = self.live.values_mut().filter_map(Task::number_mut).collect();
+        recorded.sort_unstable_by_key(|(number, _)| number.0);
+        // Processes that share a space still do.
+        let mut spaces = HashMap::new();
+        let mut introductions = Vec::new();
+        for (number, process) in recorded {
+            *number = TaskId(self.next_task);
+            self.next_task += 1;
+            let process = self.processes.entry(process).or_insert(Process::NEW);
+            let before = process.space;
+            let space = *spaces.entry(before).or_insert_with(|| {
+                self.next_space += 1;
+                SpaceId(self.next_space - 1)
+            });
+            let owner = Owner::Recorded;
+            introductions.push(Event::Task { task: *number, owner, space, name: String::new() });
+        }
+        for process in self.processes.values_mut() {
+            process.space = process.space.and_then(|space| spaces.get(&Some(space)).copied());
+            process.task = None;
+        }
+        introductions
+    }
+
     /// Returns the recording's number of a thread, and its introduction if it has none yet.
     pub(super) fn identify(&mut self, tid: Tid, name: &str) -> (TaskId, Option<Event>) {
         if let Some(&task) = self.live.get(&tid) {
@@ -408,6 +436,14 @@ impl Task {
 
     fn is_recorded(&self) -> bool {
         matches!(self.role, Role::Recorded(_)) && self.life != Life::Ended
+    }
+
+    /// Returns the recording's number and the process of a recorded thread.
+    fn number_mut(&mut self) -> Option<(&mut TaskId, u32)> {
+        match &mut self.role {
+            Role::Recorded(number) => Some((number, self.process)),
+            Role::Kernel | Role::Other => None,
+        }
     }
 
     fn is_of_program(&self) -> bool {

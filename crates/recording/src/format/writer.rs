@@ -57,6 +57,11 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, failed: false, rules, written, base, block, records: 0, blocks: 0 })
     }
 
+    /// Returns the output. The last records may not be written to it yet.
+    pub fn output(&self) -> &W {
+        &self.out
+    }
+
     /// Appends a record.
     ///
     /// # Errors

@@ -31,6 +31,11 @@ impl Blocks {
         Self { file, bytes: 0, bytes_max, has_failed: false }
     }
 
+    /// Number of bytes in the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Allocates space for more bytes and for the totals after them.
     fn reserve(&self, more: u64) -> io::Result<()> {
         if self.has_failed {

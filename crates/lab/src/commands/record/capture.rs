@@ -12,9 +12,9 @@ use shootdown_recording::{Ended, Startup};
 use shootdown_stacks::Sampler;
 
 use super::account::Account;
-use super::blocks::Blocks;
 use super::decode::Decoder;
 use super::error::RecordError;
+use super::files::{Files, Outputs};
 use super::follow::{Follow, Load};
 use super::merge::Merge;
 use super::priority::{self, Background};
@@ -29,30 +29,29 @@ use super::user::User;
 use super::write::{self, Assembled};
 use super::{Record, Watch};
 use crate::error::shown;
-use crate::output::Output;
 
 pub(super) const MIB: usize = 1 << 20;
 /// The time between two looks for a request of the user while the recording is completed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A recording that was captured and written.
-pub(super) struct Capture {
+pub(super) struct Capture<'o> {
     pub(super) captured: Captured,
     pub(super) ended: Ended,
     pub(super) reason: Reason,
-    pub(super) assembled: Assembled,
+    pub(super) assembled: Assembled<'o>,
     pub(super) program: OsString,
 }
 
 /// Starts the command or finds the programs, and traces them until they end, or until the user, the
 /// time or a full disk stops the recorder.
-pub(super) fn capture(
+pub(super) fn capture<'o>(
     (mut session, sampler): (Session, Option<Sampler>),
     (options, load): (&Record, Option<Load>),
     account: Option<&Account>,
-    (decoder, output, blocks): (&Decoder, &Output, Blocks),
+    (decoder, outputs, files): (&Decoder, &Outputs, Files<'o>),
     (user, watch): (&mut User, Option<&mut dyn Watch>),
-) -> Result<Capture, RecordError> {
+) -> Result<Capture<'o>, RecordError> {
     let mut tasks = Tasks::default();
     let queue = Queue::new(options.memory_mib as usize * MIB);
     let to = (&session, &queue, sampler.as_ref());
@@ -78,7 +77,7 @@ pub(super) fn capture(
             let is_observed = observer.is_some();
             let background = if is_observed { Background::ordinary() } else { Background::enter() };
             let _ = sender.send(background);
-            write::assemble(queue, (merge, sampler), (header, observer), startup, blocks)
+            write::assemble(queue, (merge, sampler), (header, observer), startup, files)
         });
         let background = receiver.recv().unwrap_or_else(|_| Background::enter());
         let traced = trace(&mut session, &mut target, end, (queue, background), user);
@@ -97,7 +96,7 @@ pub(super) fn capture(
         queue.end(End::Complete { ended, lost: captured.lost.clone() });
         finish(queue, user);
         let assembled = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let assembled = assembled.map_err(|error| output.unwritable(error))?;
+        let assembled = assembled.map_err(|error| outputs.latest.unwritable(error))?;
         Ok(Capture { captured, ended, reason, assembled, program })
     })
 }

@@ -8,7 +8,8 @@
 //! `merge` sorts the events by time, `layout` and `page` describe the bytes of events, `decode`
 //! their meaning, and `symbols` and `tasks` the functions and tasks that they refer to. `matching`
 //! finds the events of samples, `stacks` has their call stacks, and `counted` the kernel's own
-//! counters. `write` makes the recording, in a file whose `blocks` are whole at any time. `flushes`
+//! counters. `write` makes the recording, in `files` whose `blocks` are whole at any time.
+//! `flushes`
 //! traces nothing but flushes, and makes none.
 //!
 //! There are two instances of tracing. One traces the system calls and faults of the program and
@@ -20,6 +21,7 @@ mod capture;
 mod counted;
 mod decode;
 mod error;
+mod files;
 mod flushes;
 mod follow;
 mod guard;
@@ -55,7 +57,7 @@ use clap::{ArgGroup, Args};
 use shootdown_recording::{Ended, Header, Observer};
 
 use crate::error::Failure;
-use crate::output::{Existing, Output};
+use crate::output::Existing;
 use crate::selection::Selection;
 
 pub(crate) use error::FAILED;
@@ -69,9 +71,9 @@ pub(crate) use signals::{Signals, StopRequest, Stopper};
 pub(crate) use stacks::StackOptions;
 
 use account::Account;
-use blocks::Blocks;
 use capture::{Capture, MIB};
 use decode::Decoder;
+use files::{AtLimit, Files, Outputs};
 use follow::Load;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
@@ -97,7 +99,27 @@ const MEMORY_MIB: u32 = 256;
 /// The default of `--limit-mib`.
 const LIMIT_MIB: u64 = 1024;
 
-pub(crate) const EXAMPLES: &str = include_str!("../../../help/record.txt").trim_ascii_end();
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown record -- sort --parallel=2 words.txt
+  shootdown record --output gc.shootdown -- node allocate.js
+  shootdown record --pid 4711 --duration 10s
+  shootdown record --cgroup system.slice/redis.service --duration 1m
+  shootdown record --until-all-end --duration 30s -- redis-server --daemonize yes
+
+Needs tracefs, and root unless the mount permits this user to trace. The program runs as it would
+without the recorder, and its threads and children are recorded with it. Under sudo, it runs as the
+user that called sudo. Afterwards, tracing is configured as before.
+
+While it records, the recorder writes FILE.part, whose blocks are whole at any time: `replay` reads
+what a recorder that was killed has left. Memory and file are bounded by --memory-mib, --buffer-kib
+and --limit-mib; with --keep-latest, a recording of any length keeps its latest part. The recorder
+empties the kernel's buffers at a real-time priority, and writes at a low one.
+
+Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
+itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the
+recorder before the program ended. With --pid, --cgroup or --all, or if --duration ends the
+recording, a recording that lacks nothing is a success (0).";
 
 /// The options of `shootdown record`.
 #[derive(Args, Clone, Debug)]
@@ -131,6 +153,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "N", default_value_t = LIMIT_MIB,
           value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     limit_mib: u64,
+    /// Do not stop at --limit-mib: keep the latest part, between half the limit and the limit, in
+    /// FILE and the file before it, whose name has `.older` before the extension
+    #[arg(long)]
+    keep_latest: bool,
     #[command(flatten)]
     stacks: StackOptions,
     /// Print nothing but errors
@@ -205,6 +231,7 @@ impl Record {
             buffer_kib: None,
             memory_mib: MEMORY_MIB,
             limit_mib: LIMIT_MIB,
+            keep_latest: false,
             stacks: stacks.clone(),
             quiet: true,
             purpose: Purpose::Keep,
@@ -326,7 +353,7 @@ fn record(
 ) -> Result<Recorded, RecordError> {
     tasks::refuse_namespace()?;
     let tracefs = Tracefs::find()?;
-    let output = output(options)?;
+    let outputs = outputs(options)?;
     let account = Account::find(options.user.as_deref())?;
     let decoder = Decoder::new(decode::WANTED, &tracefs, symbols()?)?;
     let (start, load) = (Instant::now(), Load::now());
@@ -338,27 +365,30 @@ fn record(
     let events = |scope| decoder.events(scope, options.purpose);
     let session = Session::new(&tracefs, events, buffer_kib)?;
     let sampler = stacks::start(&options.stacks, &tracefs, session.streams(), &user)?;
-    let part = output.create_part()?;
-    let file = part.as_file().try_clone().map_err(|error| output.unwritable(error))?;
-    let blocks = Blocks::new(file, options.limit_mib.saturating_mul(MIB as u64));
+    let files = Files::create(&outputs, options.limit_mib.saturating_mul(MIB as u64))?;
     let capture = capture::capture(
         (session, sampler),
         (options, load),
         account.as_ref(),
-        (&decoder, &output, blocks),
+        (&decoder, &outputs, files),
         (&mut user, watch),
     )?;
     let time = start.elapsed();
     let cleaned = guard.end();
     let Capture { captured, ended, reason, assembled, program } = capture;
-    let Assembled { mut written, extent } = assembled;
+    let Assembled { mut written, extent, files } = assembled;
     if matches!(extent, Extent::Discarded) {
         return Err(RecordError::Interrupted);
     }
-    written.bytes = output.keep(part)?;
+    let has_older = files.as_ref().is_none_or(|files| files.has_older);
+    if let Some(files) = files {
+        written.bytes = files.keep()?;
+    }
     cleaned?;
+    let Outputs { latest, older } = &outputs;
     let recorded = Recorded {
-        output: output.path().to_owned(),
+        output: latest.path().to_owned(),
+        older: older.as_ref().filter(|_| has_older).map(|older| older.path().to_owned()),
         program,
         ended,
         reason,
@@ -381,7 +411,7 @@ fn record(
     }
 }
 
-fn output(options: &Record) -> Result<Output, RecordError> {
+fn outputs(options: &Record) -> Result<Outputs, RecordError> {
     let existing = if options.force { Existing::Replace } else { Existing::Keep };
     let selection = &options.selection;
     let name = match (options.command.first(), &selection.cgroup, selection.pid.first()) {
@@ -394,7 +424,8 @@ fn output(options: &Record) -> Result<Output, RecordError> {
         Some(path) => path.clone(),
         None => default_name(&name).ok_or(RecordError::NoName { program: name })?,
     };
-    Ok(Output::new(&path, existing)?)
+    let at_limit = if options.keep_latest { AtLimit::KeepLatest } else { AtLimit::Stop };
+    Ok(Outputs::new(&path, existing, at_limit)?)
 }
 
 fn default_buffer_kib() -> u32 {

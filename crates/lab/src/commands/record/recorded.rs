@@ -57,6 +57,8 @@ pub(crate) struct OtherCall {
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     pub(super) output: PathBuf,
+    /// The part before `output`, if only the latest part was kept, and there is more than one.
+    pub(super) older: Option<PathBuf>,
     pub(super) program: OsString,
     pub(super) ended: Ended,
     pub(super) reason: Reason,
@@ -123,6 +125,9 @@ impl fmt::Display for Recorded {
             self.time.as_secs_f64(),
             HumanBytes(self.written.bytes),
         )?;
+        if let Some(older) = &self.older {
+            writeln!(f, "only the latest part was kept: {output}, and before it {}", shown(older))?;
+        }
         if self.written.stacks > 0 {
             let Written { stacks, stacks_lost, .. } = self.written;
             writeln!(

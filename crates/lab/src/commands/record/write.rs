@@ -6,11 +6,12 @@ use std::fs;
 use std::io;
 
 use shootdown_recording::raw::{RawEvent, RawKind};
-use shootdown_recording::{Assembler, Header, Observer, Source, Startup, Writer};
+use shootdown_recording::{Assembler, Ended, Header, Observer, Source, Startup, Writer};
 use shootdown_stacks::Sampler;
 
 use super::blocks::{Blocks, LimitReached};
 use super::counted::Counted;
+use super::files::Files;
 use super::merge::Merge;
 use super::queue::{End, Item, Queue};
 use super::recorded::Written;
@@ -48,9 +49,11 @@ pub(super) fn header(command: &[OsString], cpus: u32) -> Header {
 
 /// The recording, and the way in which it ended.
 #[derive(Debug)]
-pub(super) struct Assembled {
+pub(super) struct Assembled<'f> {
     pub(super) written: Written,
     pub(super) extent: Extent,
+    /// The file, unless it already has its name.
+    pub(super) files: Option<Files<'f>>,
 }
 
 /// The part of the traced events that the recording contains.
@@ -65,26 +68,27 @@ pub(super) enum Extent {
     Discarded,
 }
 
-/// Writes the events of `queue` to the file, until the queue ends or the file is full. The
+/// Writes the events of `queue` to the files, until the queue ends or the last file is full. The
 /// file is then a valid recording, unless it is discarded, or the disk has failed.
 ///
 /// # Errors
 ///
 /// If not even an empty recording can be written.
-pub(super) fn assemble(
+pub(super) fn assemble<'f>(
     queue: &Queue,
     (merge, sampler): (Merge<'_>, Option<Sampler>),
     (header, observer): (&Header, Option<Observer>),
     startup: Startup,
-    blocks: Blocks,
-) -> io::Result<Assembled> {
-    let writer = Writer::create(blocks, header)?;
+    files: Files<'f>,
+) -> io::Result<Assembled<'f>> {
+    let writer = Writer::create(files.blocks()?, header)?;
     let (mut assembler, stacks) = (Assembler::new(writer, startup), CallStacks::new(sampler));
     if let Some(observer) = observer {
         assembler = assembler.observed_by(observer);
     }
     let (written, counted) = (Written::default(), VecDeque::new());
-    let mut assembly = Assembly { queue, assembler, stacks, counted, written };
+    let files = Some(files);
+    let mut assembly = Assembly { queue, header, assembler, files, stacks, counted, written };
     let ended = assembly.run(merge).and_then(|end| match end {
         End::Discarded => Ok(Extent::Discarded),
         End::Complete { ended, .. } => assembly.assembler.end(ended).map(|()| Extent::Whole),
@@ -94,8 +98,8 @@ pub(super) fn assemble(
         let _ = assembly.assembler.cut();
         cut(error)
     });
-    let Assembly { written, stacks, .. } = assembly;
-    Ok(Assembled { written: Written { stacks_lost: stacks.lost(), ..written }, extent })
+    let Assembly { written, stacks, files, .. } = assembly;
+    Ok(Assembled { written: Written { stacks_lost: stacks.lost(), ..written }, extent, files })
 }
 
 fn cut(error: io::Error) -> Extent {
@@ -106,16 +110,19 @@ fn cut(error: io::Error) -> Extent {
     }
 }
 
-struct Assembly<'a> {
+struct Assembly<'a, 'f> {
     queue: &'a Queue,
+    header: &'a Header,
     assembler: Assembler<Blocks>,
+    /// `None` after the next file could not be created.
+    files: Option<Files<'f>>,
     stacks: CallStacks,
     /// Counters that are later than all events so far, in the order of time.
     counted: VecDeque<Counted>,
     written: Written,
 }
 
-impl Assembly<'_> {
+impl Assembly<'_, '_> {
     fn run(&mut self, mut merge: Merge<'_>) -> io::Result<End> {
         loop {
             match self.queue.pop() {
@@ -151,7 +158,22 @@ impl Assembly<'_> {
         Ok(())
     }
 
+    /// Begins the next file, if this one is full and only the latest part is kept.
+    fn next_file(&mut self) -> io::Result<()> {
+        let bytes = self.assembler.output().bytes();
+        let Some(files) = self.files.take_if(|files| files.is_full(bytes)) else { return Ok(()) };
+        if let Some(names) = self.stacks.late_names() {
+            self.assembler.event(names)?;
+        }
+        self.assembler.end(Ended::Interrupted)?;
+        let files = self.files.insert(files.next()?);
+        self.assembler.restart(Writer::create(files.blocks()?, self.header)?)?;
+        self.counted.extend(Counted::now());
+        Ok(())
+    }
+
     fn event(&mut self, event: RawEvent) -> io::Result<()> {
+        self.next_file()?;
         self.write_counted(event.time_ns)?;
         let Placed { before, after, is_caused } = self.stacks.place(&event);
         self.stack(before)?;

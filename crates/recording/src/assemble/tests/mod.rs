@@ -1,6 +1,6 @@
 //! The records that the assembler makes of events.
 
-mod stray;
+mod restart;
 
 use std::slice::from_ref;
 

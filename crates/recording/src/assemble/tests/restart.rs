@@ -1,7 +1,52 @@
-//! Records that belong to no thread.
+//! Records that belong to no thread, and recordings that go on in another file.
 
 use super::*;
 use crate::record::{Frame, FrameId, Layer};
+
+#[test]
+fn next_recording_begins_with_the_live_threads() {
+    let mut assembler = Assembler::new(Writer::create(Vec::new(), &header()).unwrap(), startup());
+    let enter = || RawKind::Enter(UNMAP);
+    let spawn =
+        |tid| RawKind::NewTask { tid: Tid(tid), clone_flags: Some(THREAD), name: "b".into() };
+    let fork = RawKind::NewTask { tid: Tid(12), clone_flags: Some(FORK), name: "c".into() };
+    let dead = || RawKind::Switch { left: Left::Dead, next: Tid(10), next_name: String::new() };
+    let before = [
+        (0, 1, 20, enter()),
+        (1, 0, 10, spawn(11)),
+        (2, 0, 10, fork),
+        (3, 0, 10, spawn(13)),
+        (4, 0, 13, RawKind::Exit),
+        (5, 0, 13, dead()),
+        (6, 0, 10, enter()),
+    ];
+    before.into_iter().for_each(|event| assembler.event(raw(event)).unwrap());
+    assembler.end(Ended::Interrupted).unwrap();
+    let first = assembler.output().clone();
+    let first = Reader::open(first.as_slice()).unwrap().map(|record| record.unwrap().event);
+    assert!(first.last() == Some(Event::Call(UNMAP)));
+    assembler.restart(Writer::create(Vec::new(), &header()).unwrap()).unwrap();
+    let after = [(100, 0, 12, enter()), (107, 1, 20, enter()), (108, 0, 10, enter())];
+    after.into_iter().for_each(|event| assembler.event(raw(event)).unwrap());
+    let bytes = assembler.finish(Ended::Interrupted).unwrap();
+    let second = Reader::open(bytes.as_slice()).unwrap().map(|record| record.unwrap());
+    let (times, second): (Vec<_>, Vec<_>) =
+        second.map(|record| (record.time_ns, record.event)).unzip();
+    let call = || Event::Call(UNMAP);
+    let expected = [
+        recorded(1, 0, ""),
+        recorded(2, 0, ""),
+        recorded(3, 1, ""),
+        running(3),
+        call(),
+        other(4, 2),
+        running(4),
+        running(1),
+        call(),
+    ];
+    assert_eq!(second, expected);
+    assert_eq!(times, [0, 0, 0, 0, 0, 7, 7, 8, 8]);
+}
 
 #[test]
 fn counters_and_late_names_belong_to_no_thread() {
