@@ -365,7 +365,7 @@ EXPORT_SYMBOL_GPL(leave_mm);
 
 void enter_lazy_tlb(struct mm_struct *mm, struct task_struct *task)
 {
-	if (this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm)
+	if (this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm && !FAULT(idle_count_as_busy))
 		shootdown_enter_lazy();
 }
 
@@ -541,7 +541,10 @@ void shootdown_gather_free(struct mmu_gather *tlb)
 {
 	bool are_many = false;
 
-	if (tlb->shootdown.flush <= tlb->shootdown.cleared || FAULT(tables_freed_at_once))
+	if (FAULT(tables_do_not_wait))
+		shootdown_walkers_flush(tlb->mm);
+	if (tlb->shootdown.flush <= tlb->shootdown.cleared || FAULT(tables_freed_at_once) ||
+	    FAULT(tables_do_not_wait))
 		free_tables(&tlb->shootdown.tables);
 	else
 		are_many = keep(&tlb->shootdown, tlb->mm);
@@ -626,6 +629,8 @@ void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struc
 	struct shootdown_pending pending;
 	unsigned long flags;
 
+	if (FAULT(batches_have_one_page))
+		return flush_tlb_mm_range(mm, address, address + PAGE_SIZE, PAGE_SHIFT, false);
 	if (arch->batch && !batch_has_mm(arch->batch, mm))
 		arch_tlbbatch_flush(arch);
 	if (!arch->batch) {

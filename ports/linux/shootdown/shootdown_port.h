@@ -54,7 +54,11 @@ extern bool shootdown_forgets_on_entry;
 	F(users_uncalled)	/* a new LDT is not loaded by other CPUs */	\
 	F(unplugged_stays_online)	/* a CPU is unplugged in silence */	\
 	F(kernel_unflushed)	/* flushes of kernel pages are left out */	\
-	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */
+	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */	\
+	/* Mechanisms: without them, flushes are right, and interrupt more. */	\
+	F(idle_count_as_busy)	/* idle CPUs are interrupted */	\
+	F(tables_do_not_wait)	/* ... if page tables are freed */	\
+	F(batches_have_one_page)	/* reclaim flushes page by page */
 
 #define FAULT_MEMBER(name) bool name;
 extern struct shootdown_faults { SHOOTDOWN_EACH_FAULT(FAULT_MEMBER) } shootdown_faults;

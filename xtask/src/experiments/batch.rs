@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use super::cell::{Cell, Place, Recorded, run};
+use super::cell::{Cell, PORT, Place, Recorded, run};
 use crate::command::{Failure, unwritable};
 
 /// The longest time of one program, in seconds. One that hangs must not cost the recordings of the
 /// others.
 const PROGRAM_SECONDS_MAX: u32 = 1800;
+
+/// The counters of the engine in the port.
+const COUNTS: &str = "/sys/kernel/debug/shootdown/counts";
 
 /// Boots one guest, and records all cells in it, one after the other, with kernel buffers of this
 /// size. The cells have the same kernel and number of CPUs.
@@ -42,6 +45,9 @@ pub(super) fn record(
     }
     for cell in &ready {
         guest = guest.arg("--take").arg(cell.recording(place));
+        if cell.kernel == PORT {
+            guest = guest.arg("--take").arg(cell.counts(place));
+        }
     }
     let missing = run(guest.args("-- sh").arg(&script).within(&place.work), &first.to_string())?;
     recorded.extend(ready.into_iter().map(|cell| {
@@ -61,11 +67,14 @@ fn text(cells: &[Cell], place: &Place, buffer_kib: u32) -> String {
     let recordings = quoted(&place.recordings.display().to_string());
     let mut text = format!(
         "mkdir -p {recordings}\n\
+         mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null\n\
+         counts() {{ cat {COUNTS} >> \"$recording.counts\" 2> /dev/null; }}\n\
          record() {{\n\
-         recording=$1; shift\n\
+         recording=$1; shift; counts\n\
          timeout {PROGRAM_SECONDS_MAX} shootdown record --quiet --buffer-kib {buffer_kib} \
-         --output \"$recording\" -- \"$@\" < /dev/null > output 2>&1 && return\n\
-         echo \"$recording: exit status $?\"; tail -n 5 output\n\
+         --output \"$recording\" -- \"$@\" < /dev/null > output 2>&1\n\
+         status=$?; counts; [ $status = 0 ] && return\n\
+         echo \"$recording: exit status $status\"; tail -n 5 output\n\
          }}\n"
     );
     for cell in cells {

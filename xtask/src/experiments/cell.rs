@@ -11,6 +11,9 @@ use crate::command::{Command, Failure};
 /// The kernel of this host, on which the programs run without a guest.
 pub(super) const HOST: &str = "host";
 
+/// The port of Linux to the engine.
+pub(super) const PORT: &str = "shootdown";
+
 /// The machines of the replays: one with enough CPUs for every guest, and the host that made the
 /// table in the book.
 const MACHINE: &str = "xeon-2s";
@@ -58,6 +61,11 @@ impl Cell {
         place.recordings.join(self.file())
     }
 
+    /// Returns the path of the engine's counters before and after the program, on the port.
+    pub(super) fn counts(&self, place: &Place) -> PathBuf {
+        place.recordings.join(self.file() + ".counts")
+    }
+
     /// Returns the command that boots the guest, without the program.
     pub(super) fn guest(&self, place: &Place, options: &str) -> Command {
         let guest = Command::new(&place.lab).args("guest --force --quiet").args(options);
@@ -82,11 +90,14 @@ impl Cell {
     /// Replays a recording of the cell.
     pub(super) fn replay(&self, place: &Place, path: &Path) -> Result<Counts, Failure> {
         let machine = if self.kernel == HOST { MACHINE_OF_HOST } else { MACHINE };
+        // On the port, the engine is without the lab's memory manager.
+        let engine = if self.kernel == PORT { "shootdown-alone" } else { "shootdown" };
         let replay = Command::new(&place.lab).arg("replay").arg(path).arg("--machine").arg(machine);
-        let replay = replay.args("--designs linux-7.0,shootdown --format json").captured()?;
+        let replay = replay.arg("--designs").arg(format!("linux-7.0,{engine}"));
+        let replay = replay.args("--format json").captured()?;
         // A replay that is not close is a result here.
-        let json = serde_json::from_slice(&replay.stdout).ok();
-        json.as_ref().and_then(Counts::parse).ok_or_else(|| {
+        let json: Option<Value> = serde_json::from_slice(&replay.stdout).ok();
+        json.as_ref().and_then(|json| Counts::parse(json, engine)).ok_or_else(|| {
             eprint!("{}", String::from_utf8_lossy(&replay.stderr));
             Failure::new(format!("{} cannot be replayed", path.display()), "read the error above")
         })
@@ -143,12 +154,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn parse(json: &Value) -> Option<Self> {
+    fn parse(json: &Value, engine: &str) -> Option<Self> {
         let kernel = |count: &str| json.get("kernel")?.get(count)?.as_u64();
         let designs = json.get("designs")?.as_array()?;
         let row = |name: &str| designs.iter().find(|row| row["design"] == name);
         let model = json.get("fidelity")?.get("model")?.as_str()?;
-        let (linux, engine) = (row(model)?, row("shootdown")?);
+        let (linux, engine) = (row(model)?, row(engine)?);
         let number = |row: &Value, count: &str| row.get(count)?.as_u64();
         Some(Self {
             requests: (kernel("requests")?, number(linux, "requests")?),
@@ -200,7 +211,7 @@ impl Verdict {
 }
 
 /// The largest relative errors of requests, and of flushes, in percent.
-const REQUESTS: u64 = 5;
+pub(super) const REQUESTS: u64 = 5;
 const FLUSHES: u64 = 10;
 /// The largest absolute error: it is many percent of a small number.
 const CLOSE_COUNT: u64 = 10;

@@ -7,6 +7,7 @@ mod cell;
 mod corpus;
 pub(crate) mod culprits;
 pub(crate) mod loops;
+pub(crate) mod port;
 mod table;
 
 use std::fs;
@@ -134,9 +135,12 @@ fn first(cells: &[Cell], cell: &Cell) -> usize {
     cells.iter().position(|other| other.program.name == cell.program.name).unwrap_or_default()
 }
 
+fn is_loop(cell: &Cell) -> bool {
+    cell.program.name.starts_with("loop ")
+}
+
 /// Returns `true` if both cells are recorded in one guest: it runs all loops, or all real programs.
 fn is_same_guest(one: &Cell, other: &Cell) -> bool {
-    let is_loop = |cell: &Cell| cell.program.name.starts_with("loop ");
     (one.kernel, one.cpus, is_loop(one)) == (other.kernel, other.cpus, is_loop(other))
 }
 
@@ -147,7 +151,11 @@ fn record(cells: &[Cell], place: &Place) -> Vec<(Cell, Recorded)> {
         let record = |cell: &Cell| (*cell, cell.record_on_host(place).unwrap_or_else(failed));
         return cells.iter().map(record).collect();
     }
-    batch::record(cells, place, OPTIONS, BUFFER_KIB).unwrap_or_else(|failure| {
+    record_in_guest(cells, place, OPTIONS)
+}
+
+fn record_in_guest(cells: &[Cell], place: &Place, options: &str) -> Vec<(Cell, Recorded)> {
+    batch::record(cells, place, options, BUFFER_KIB).unwrap_or_else(|failure| {
         cells.iter().map(|cell| (*cell, Err(failure.cause().to_owned()))).collect()
     })
 }
@@ -156,8 +164,8 @@ fn record(cells: &[Cell], place: &Place) -> Vec<(Cell, Recorded)> {
 fn place(lab: PathBuf) -> Result<Place, Failure> {
     let root = std::path::absolute(crate::output().join("guests")).unwrap_or_default();
     let lab = std::path::absolute(&lab).unwrap_or(lab);
-    let place =
-        Place { lab, work: corpus::work_directory(&root)?, recordings: root.join("recordings") };
+    let (work, recordings) = (corpus::work_directory(&root)?, root.join("recordings"));
+    let place = Place { lab, work, recordings };
     fs::create_dir_all(&place.recordings).map_err(unwritable(&root))?;
     Ok(place)
 }

@@ -1,11 +1,14 @@
 //! Linux with the engine, as the distribution configures it for virtual machines.
 
 use std::fmt::Write as _;
+use std::fs;
 
 use super::configuration::Configuration;
 use super::guest::{self, Boot};
+use super::kernel::Kernel;
 use super::{ISOLATED, NOT_ISOLATED, check_contents, expect_none, has_emulator, kernel, table};
-use crate::command::Failure;
+use crate::command::{Failure, unwritable};
+use crate::experiments;
 use crate::port::machine::Clock;
 use crate::port::row::Row;
 use crate::port::source::{Arch, Variant};
@@ -20,7 +23,7 @@ const PROGRAMS: &str = "purge,50:purge-moving,20:purge-idle,50:tables-idle,50:pr
 /// CPUs run at the same time, so the counts vary from boot to boot.
 pub(super) fn check() -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let kernel = kernel::build_with(Configuration::Cloud, Variant::Shootdown)?;
+    let kernel = build()?;
     let archive = guest::archive(&kernel)?;
     let rows = |words| {
         let (kernel, archive) = (&kernel, archive.as_path());
@@ -32,6 +35,21 @@ pub(super) fn check() -> Result<(), Failure> {
     let wrong = shared.iter().chain(&isolated).map(|row| row.count("wrong")).sum();
     expect_none("QEMU, by the programs", wrong)?;
     check_contents(&kernel, &archive)
+}
+
+/// Builds the kernel, and runs the programs of the corpus on it and on the distribution's own.
+pub(super) fn programs() -> Result<(), Failure> {
+    has_emulator(Arch::X86_64)?;
+    build()?;
+    experiments::port::compare()
+}
+
+/// Builds the kernel, and gives it to `shootdown guest --kernel shootdown`.
+fn build() -> Result<Kernel, Failure> {
+    let kernel = kernel::build_with(Configuration::Cloud, Variant::Shootdown)?;
+    let place = kernel::cache().with_file_name("vmlinuz-shootdown");
+    fs::copy(&kernel.image, &place).map_err(unwritable(&place))?;
+    Ok(kernel)
 }
 
 /// Returns a table in Markdown of the same programs in two boots.

@@ -6,6 +6,7 @@ mod configuration;
 mod guest;
 mod isolated;
 mod kernel;
+mod mechanisms;
 mod package;
 mod sanitized;
 mod table;
@@ -33,7 +34,7 @@ const ISOLATED_COUNTS: &str = "ports/linux/isolated.csv";
 const BOOK: (&str, u32) = ("docs/linux.md", 4);
 
 /// The machines of the comparison.
-const CPUS: [u32; 4] = [1, 2, 4, 8];
+const CPUS: [u32; 6] = [1, 2, 4, 8, 16, 64];
 
 /// The programs of the comparison. A thread that flushes while it holds a lock sends threefold more
 /// or fewer interrupts from one number of rounds to the next; the sum over many numbers does not.
@@ -41,6 +42,13 @@ const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,10
                         protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
                         turns-idle,300:turns-purge,100:turns-processes,300:mmap,80-99:\
                         mprotect,60-139:reclaim,4";
+
+/// The same with fewer operations, where there are more CPUs than this.
+const CPUS_MANY: u32 = 16;
+const PROGRAMS_OF_MANY: &str = "purge,20:purge-moving,10:purge-idle,50:tables-idle,50:\
+                                protect-idle,50:alone-moving,50:exec,1:exec-threads,5:exit,4:\
+                                turns-idle,20:turns-purge,10:turns-processes,50:mmap,80-81:\
+                                mprotect,20-21:reclaim,1";
 
 /// The comparison is one of shootdowns, without the cost of mitigations.
 const WORDS: &str = "mitigations=off";
@@ -66,6 +74,8 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
         ["--isolated"] => isolated(),
         ["--believe", parts @ ..] => believe::command(parts),
         ["--cloud"] => cloud::check(),
+        ["--programs"] => cloud::programs(),
+        ["--mechanisms"] => mechanisms::compare(),
         ["--kernel-only"] => kernels_only(),
         ["--storm", seconds] => match seconds.parse() {
             Ok(seconds) => storm(seconds),
@@ -77,7 +87,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --cloud, \
-                  --believe [PART...], --kernel-only, or --storm SECONDS";
+                  --programs, --mechanisms, --believe [PART...], --kernel-only, or --storm SECONDS";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
@@ -101,7 +111,8 @@ fn compare(machines: &[u32]) -> Result<(), Failure> {
         .collect();
     let found = parallel::map(&boots, |&(cpus, kernel, archive)| {
         let clock = Clock::Instructions;
-        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run: PROGRAMS };
+        let run = if cpus > CPUS_MANY { PROGRAMS_OF_MANY } else { PROGRAMS };
+        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run };
         let (runs, output) = boot.rows()?;
         if cpus > 1 && output.contains("count tables_kept 0") {
             let cause = "no page table waited for an idle CPU, which may walk it";

@@ -64,7 +64,7 @@ enum Hooks {
 }
 
 /// As the preset requires.
-const WORDS: &str = "nopti";
+pub(super) const WORDS: &str = "nopti";
 
 const MODES: &str = "--mode reuse --mode tables --mode speculation";
 
@@ -114,6 +114,18 @@ pub(super) fn first_fault(boot: &Boot<'_>) -> Result<Option<String>, Failure> {
     let output = sanitizing(boot, Hooks::Preset, &options).captured()?;
     let found = String::from_utf8_lossy(&output.stderr);
     Ok(found.lines().find(|line| line.starts_with("fault")).map(str::to_owned))
+}
+
+/// Boots a kernel under the sanitizer. Returns the entries that its TLBs load.
+pub(super) fn entries_filled(boot: &Boot<'_>) -> Result<u64, Failure> {
+    let output = sanitizing(boot, Hooks::Preset, "").captured()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let digits = |line: &str| line.chars().filter(char::is_ascii_digit).collect::<String>();
+    let found = text.lines().find(|line| line.contains("entries filled")).map(digits);
+    found.and_then(|found| found.parse().ok()).ok_or_else(|| {
+        eprint!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        Failure::new("the sanitizer prints no entries", "read its output above")
+    })
 }
 
 struct Runs {
