@@ -53,9 +53,9 @@ cargo xtask port ostd [--arch ARCH] --boots COUNT
                             boot OSTD with the engine COUNT times, on 4 CPUs in parallel
 cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
-cargo xtask port linux [--cpus COUNT]
-                            build Linux 6.12 as published and with the engine, boot both on 1, 2, 4
-                            and 8 CPUs, and compare their work: half an hour, minutes from then on
+cargo xtask port linux [--linux 7.2] [--cpus COUNT]
+                            build Linux 6.12, or 7.2, as published and with the engine, boot both on
+                            1, 2, 4 and 8 CPUs, and compare them: half an hour, minutes from then on
 cargo xtask port linux --isolated
                             only compare with a CPU that the kernel shall not interrupt: minutes
 cargo xtask port linux --cloud

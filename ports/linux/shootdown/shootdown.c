@@ -14,8 +14,11 @@
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #include <linux/seq_file.h>
+#ifndef CONFIG_MMU_GATHER_RCU_TABLE_FREE
 #include <linux/pagevec.h>
+#endif
 #include <linux/slab.h>
+#include <linux/version.h>
 #include <trace/events/csd.h>
 #include <trace/events/ipi.h>
 #include <trace/events/tlb.h>
@@ -107,10 +110,15 @@ static void trace_tlb_work(struct tlb_work before, enum tlb_flush_reason reason)
 
 /* What the engine calls. */
 
+/* The member of irq_cpustat_t that is the row `TLB`. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 2, 0)
+#define TLB irq_tlb_count
+#endif
+
 /* The name by which tools recognise a flush. */
 static void flush_tlb_func(void *unused)
 {
-	inc_irq_stat(irq_tlb_count);
+	inc_irq_stat(TLB);
 	count_vm_tlb_event(NR_TLB_REMOTE_FLUSH_RECEIVED);
 	if (!FAULT(flush_unanswered))
 		TRACED(TLB_REMOTE_SHOOTDOWN, shootdown_handle_flush_ipi());
@@ -432,7 +440,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 /*
  * Page tables that were unhooked. If a CPU is idle and still has the space loaded, it may walk them
  * speculatively; they are kept until it has caught up, or the space ends. They are on lists by
- * their struct page, whose index is then the number of the flush.
+ * their pt_list, and pt_index is then the number of the flush.
  */
 
 static DEFINE_SPINLOCK(kept_lock);
@@ -440,32 +448,57 @@ static unsigned int kept_count;
 /* 4 MiB. With more, the idle CPUs are interrupted. */
 #define KEPT_TABLES_MAX 1024
 
+#ifdef CONFIG_MMU_GATHER_RCU_TABLE_FREE
+static void free_chain(struct rcu_head *head)
+{
+	struct ptdesc *table = container_of(head, struct ptdesc, pt_rcu_head), *next;
+
+	for (; table; table = next) {
+		next = (struct ptdesc *)table->pt_index;
+		pagetable_dtor_free(table);
+	}
+}
+
+/* Until RCU has waited, the kernel may walk them. RCU's member has the place of the list. */
+static void free_tables(struct list_head *tables)
+{
+	struct ptdesc *table, *next, *first = NULL;
+
+	list_for_each_entry_safe(table, next, tables, pt_list) {
+		table->pt_index = (unsigned long)first;
+		first = table;
+	}
+	if (first)
+		call_rcu(&first->pt_rcu_head, free_chain);
+}
+#else
 /* As Linux frees the pages of a gather: many at once. */
 static void free_tables(struct list_head *tables)
 {
-	struct page *table, *next;
+	struct ptdesc *table, *next;
 	struct folio_batch batch;
 
 	folio_batch_init(&batch);
-	list_for_each_entry_safe(table, next, tables, lru)
-		if (!folio_batch_add(&batch, page_folio(table)))
+	list_for_each_entry_safe(table, next, tables, pt_list)
+		if (!folio_batch_add(&batch, ptdesc_folio(table)))
 			folios_put(&batch);
 	if (folio_batch_count(&batch))
 		folios_put(&batch);
 }
+#endif
 
 static void free_kept_up_to(struct mm_struct *mm, u64 cleared)
 {
 	struct list_head *kept = &mm->context.shootdown.kept;
-	struct page *table, *next;
+	struct ptdesc *table, *next;
 	LIST_HEAD(freed);
 
 	if (list_empty_careful(kept))
 		return;
 	spin_lock(&kept_lock);
-	list_for_each_entry_safe(table, next, kept, lru)
-		if (table->index <= cleared) {
-			list_move(&table->lru, &freed);
+	list_for_each_entry_safe(table, next, kept, pt_list)
+		if (table->pt_index <= cleared) {
+			list_move(&table->pt_list, &freed);
 			kept_count--;
 		}
 	spin_unlock(&kept_lock);
@@ -512,22 +545,22 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 /* A gather flushes when it has so many page tables: 2 MiB. */
 #define GATHERED_TABLES_MAX 512
 
-/* `table` is a struct page. */
+/* `table` is a struct ptdesc, which a struct page is as well. */
 void tlb_remove_table(struct mmu_gather *tlb, void *table)
 {
-	list_add_tail(&((struct page *)table)->lru, &tlb->shootdown.tables);
+	list_add_tail(&((struct ptdesc *)table)->pt_list, &tlb->shootdown.tables);
 	if (++tlb->shootdown.count == GATHERED_TABLES_MAX)
 		tlb_flush_mmu(tlb);
 }
 
 static bool keep(struct shootdown_gather *gather, struct mm_struct *mm)
 {
-	struct page *table;
+	struct ptdesc *table;
 	bool are_many;
 
 	raw_cpu_add(shootdown_counts.tables_kept, gather->count);
-	list_for_each_entry(table, &gather->tables, lru)
-		table->index = gather->flush;
+	list_for_each_entry(table, &gather->tables, pt_list)
+		table->pt_index = gather->flush;
 	spin_lock(&kept_lock);
 	list_splice_tail(&gather->tables, &mm->context.shootdown.kept);
 	kept_count += gather->count;
@@ -620,11 +653,11 @@ static bool batch_has_mm(struct shootdown_mm_batch *batch, struct mm_struct *mm)
 }
 
 /*
- * The entry was cleared under the lock of its page table, which is still held. A thread that relies
- * on the flush of this entry takes the lock first, and then finds the space in the batch.
+ * The entries were cleared under the lock of their page table, which is still held. A thread that
+ * relies on their flush takes the lock first, and then finds the space in the batch.
  */
 void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struct *mm,
-			 unsigned long address)
+			 unsigned long start, unsigned long end)
 {
 	struct shootdown_pending pending;
 	unsigned long flags;
@@ -636,8 +669,7 @@ void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struc
 	if (!arch->batch) {
 		arch->batch = kmalloc(sizeof(*arch->batch), GFP_ATOMIC | __GFP_NOWARN);
 		if (!arch->batch)
-			return flush_tlb_mm_range(mm, address, address + PAGE_SIZE, PAGE_SHIFT,
-						  false);
+			return flush_tlb_mm_range(mm, start, end, PAGE_SHIFT, false);
 		arch->batch->count = 0;
 		shootdown_batch_init(&arch->batch->engine);
 		batch_has_mm(arch->batch, mm);
@@ -645,9 +677,9 @@ void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struc
 	if (FAULT(batch_lacks_pages))
 		return;
 	local_irq_save(flags);
-	trace_request(address, address + PAGE_SIZE);
-	shootdown_batch_unmapped(&arch->batch->engine, space_of(mm), shootdown_page(address), true,
-				 &pending);
+	trace_request(start, end);
+	shootdown_batch_unmapped(&arch->batch->engine, space_of(mm),
+				 shootdown_range(start, end, PAGE_SHIFT), true, &pending);
 	shootdown_wait(&pending);
 	local_irq_restore(flags);
 }

@@ -37,7 +37,7 @@ struct shootdown_mm {
 	u64 space[SHOOTDOWN_MM_WORDS] __aligned(64);
 	/* On the list of spaces that the engine has given back. */
 	struct llist_node dead;
-	/* Page tables that an idle CPU may still walk, in struct page.lru. */
+	/* Page tables that an idle CPU may still walk, in struct ptdesc.pt_list. */
 	struct list_head kept;
 	bool is_retired;
 };
@@ -77,7 +77,7 @@ void shootdown_cpu_stops(void);
 void shootdown_cpus_stopped(void);
 
 void shootdown_batch_add(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *mm,
-			 unsigned long address);
+			 unsigned long start, unsigned long end);
 void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
 			    unsigned int stride_shift);
 void shootdown_gather_free(struct mmu_gather *tlb);

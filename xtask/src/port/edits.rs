@@ -22,6 +22,8 @@ pub(super) struct Edits {
 struct Edit {
     name: String,
     file: String,
+    /// The only version of the project that the edit is for.
+    version: Option<String>,
     /// The line from which on the other anchors are searched.
     within: Option<String>,
     after: Option<String>,
@@ -43,6 +45,12 @@ impl Edits {
             let cause = format!("{name}: {}", error.trim_end().replace('\n', " "));
             Failure::new(cause, format!("correct {name}; its first lines describe the format"))
         })
+    }
+
+    /// Returns the edits of one version of the project.
+    pub(super) fn of_version(mut self, version: &str) -> Self {
+        self.edit.retain(|edit| edit.version.as_deref().is_none_or(|only| only == version));
+        self
     }
 
     /// Returns the edited files by their paths. `read` returns the file at a path, and
@@ -205,6 +213,16 @@ mod tests {
             .expect_err("two edits do not fit");
         assert!(failure.cause().contains("a.rs: `gone`: no line has `three()`"), "{failure}");
         assert!(failure.cause().contains("b.rs: `lost`: no such file"), "{failure}");
+    }
+
+    #[test]
+    fn edits_of_other_versions_are_left_out() {
+        let edits = "[[edit]]\nname = 'old'\nversion = '1'\nfile = 'a'\nafter = 'x'\n\
+                     [[edit]]\nname = 'new'\nversion = '2'\nfile = 'a'\nafter = 'x'\n\
+                     [[edit]]\nname = 'both'\nfile = 'a'\nafter = 'x'\n";
+        let of = |version| Edits::parse("edits.toml", edits).expect("edits").of_version(version);
+        let names: Vec<_> = of("2").edit.iter().map(|edit| edit.name.clone()).collect();
+        assert_eq!(names, ["new", "both"]);
     }
 
     #[test]

@@ -14,7 +14,9 @@ use crate::port::source::Variant;
 pub(super) enum Configuration {
     /// What the programs of the comparison need, on top of `allnoconfig`.
     Small,
-    /// The same, if the port can leave out each of its rules, by switches in debugfs.
+    /// The same, of the newest Linux.
+    Newest,
+    /// As `Small`, if the port can leave out each of its rules, by switches in debugfs.
     Faults,
     /// The same, with the kernel's own checks beside it.
     Debug,
@@ -29,10 +31,27 @@ const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics,isolation";
 const DISTRIBUTED: &str = "config.amd64_none_cloud-amd64.xz";
 
 impl Configuration {
+    /// Returns the version of Linux.
+    pub(super) const fn linux(self) -> &'static str {
+        match self {
+            Self::Newest => "7.2",
+            Self::Small | Self::Faults | Self::Debug | Self::Cloud => "6.12",
+        }
+    }
+
+    /// Returns the small configuration of a version of Linux.
+    pub(super) fn of_linux(version: &str) -> Result<Self, Failure> {
+        let known = [Self::Small, Self::Newest].into_iter().find(|it| it.linux() == version);
+        known.ok_or_else(|| {
+            let cause = format!("the port has no Linux {version}");
+            Failure::usage(cause, "--linux 6.12, or --linux 7.2")
+        })
+    }
+
     /// Returns our part of the configuration.
     pub(super) fn ours(self) -> Result<String, Failure> {
         let names: &[&str] = match self {
-            Self::Small | Self::Faults => &["small.config"],
+            Self::Small | Self::Newest | Self::Faults => &["small.config"],
             Self::Debug => &["small.config", "debug.config"],
             Self::Cloud => &["cloud.config"],
         };
@@ -42,7 +61,7 @@ impl Configuration {
     /// Returns the name of a kernel's files.
     pub(super) const fn name(self, variant: Variant) -> &'static str {
         match self {
-            Self::Small | Self::Cloud => variant.name(),
+            Self::Small | Self::Newest | Self::Cloud => variant.name(),
             Self::Faults => "faults",
             Self::Debug => "debug",
         }
@@ -51,7 +70,7 @@ impl Configuration {
     /// Returns what `make` compiles the port with.
     pub(super) const fn flags(self) -> &'static str {
         match self {
-            Self::Small | Self::Cloud => "SHOOTDOWN_FAULTS=",
+            Self::Small | Self::Newest | Self::Cloud => "SHOOTDOWN_FAULTS=",
             Self::Faults | Self::Debug => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
         }
     }
@@ -59,7 +78,7 @@ impl Configuration {
     /// Returns the features of the engine's object.
     pub(super) fn features(self) -> String {
         match self {
-            Self::Small | Self::Faults | Self::Debug => FEATURES.to_owned(),
+            Self::Small | Self::Newest | Self::Faults | Self::Debug => FEATURES.to_owned(),
             Self::Cloud => format!("{FEATURES},cpus-4096"),
         }
     }
@@ -67,7 +86,7 @@ impl Configuration {
     /// Returns the branches of the engine's object.
     pub(super) const fn branches(self) -> Branches {
         match self {
-            Self::Small | Self::Faults | Self::Debug => Branches::Plain,
+            Self::Small | Self::Newest | Self::Faults | Self::Debug => Branches::Plain,
             Self::Cloud => Branches::Thunks,
         }
     }
@@ -76,6 +95,7 @@ impl Configuration {
     pub(super) const fn files(self) -> usize {
         match self {
             Self::Small | Self::Faults | Self::Debug => 1150,
+            Self::Newest => 1200,
             Self::Cloud => 2500,
         }
     }
@@ -84,7 +104,7 @@ impl Configuration {
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Cloud => "",
-            Self::Small | Self::Faults | Self::Debug => "nokaslr norandmaps",
+            Self::Small | Self::Newest | Self::Faults | Self::Debug => "nokaslr norandmaps",
         }
     }
 
@@ -97,7 +117,7 @@ impl Configuration {
         let ours = self.ours()?;
         let make = |words: &str| Command::new("make").args("-s").args(words).within(tree);
         match self {
-            Self::Small | Self::Faults | Self::Debug => {
+            Self::Small | Self::Newest | Self::Faults | Self::Debug => {
                 let chosen = tree.join("chosen.config");
                 fs::write(&chosen, ours).map_err(unwritable(&chosen))?;
                 make("allnoconfig")
@@ -137,6 +157,13 @@ fn has_effect(ours: &str, found: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_version_of_linux_is_usage() {
+        let of = |version| Configuration::of_linux(version).map(Configuration::linux);
+        assert_eq!((of("6.12").unwrap(), of("7.2").unwrap()), ("6.12", "7.2"));
+        assert_eq!(of("7.3").unwrap_err().status(), 2);
+    }
 
     #[test]
     fn option_without_effect_is_found() {

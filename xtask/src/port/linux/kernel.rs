@@ -70,7 +70,7 @@ impl Kernel {
     }
 }
 
-/// Builds a kernel of the comparison, unless the cache has it.
+/// Builds a kernel of the long-term version's comparison, unless the cache has it.
 pub(super) fn build(variant: Variant) -> Result<Kernel, Failure> {
     build_with(Configuration::Small, variant)
 }
@@ -113,7 +113,7 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let configuration = kernel.configuration;
     unpack(&tree, configuration)?;
     let object = capi_object::build(&configuration.features(), configuration.branches())?;
-    let stamp = (prepare(&tree)?, fs::read(&object).map_err(unwritable(&object))?);
+    let stamp = (prepare(&tree, configuration)?, fs::read(&object).map_err(unwritable(&object))?);
     let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join(stamp_of(kernel.name)));
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
         return Ok(());
@@ -142,22 +142,26 @@ pub(super) fn tree() -> Result<PathBuf, Failure> {
 /// # Errors
 ///
 /// If the cache has no tree, or the compiler fails.
-pub(super) fn compile_port() -> Result<(), Failure> {
-    let tree = tree()?;
+pub(super) fn compile_port(configuration: Configuration) -> Result<(), Failure> {
+    let tree = folder(configuration)?.join("shootdown");
+    let linux = configuration.linux();
     if !tree.join("stamp").exists() {
-        return Err(Failure::missing("the cache has no tree of Linux", "cargo xtask port linux"));
+        return Err(Failure::missing(
+            format!("the cache has no tree of Linux {linux}"),
+            format!("cargo xtask port linux --linux {linux}"),
+        ));
     }
-    prepare(&tree)?;
+    prepare(&tree, configuration)?;
     let files = "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/shootdown_kernel.o \
                  arch/x86/mm/tlb.o arch/x86/mm/pat/set_memory.o kernel/entry/common.o \
                  mm/mmu_gather.o";
     Command::new("make").args("-s -C").arg(&tree).args(files).output_or_show()
 }
 
-/// Returns whether the port's edits are well-formed.
-pub(super) fn edits() -> Result<Edits, Failure> {
+/// Returns the port's edits of a version of Linux, if they are well-formed.
+pub(super) fn edits(linux: &str) -> Result<Edits, Failure> {
     let name = format!("{FOLDER}/shootdown/edits.toml");
-    Edits::parse(&name, &read_tracked(&name)?)
+    Ok(Edits::parse(&name, &read_tracked(&name)?)?.of_version(linux))
 }
 
 /// The folder of everything that is built from this source, with this configuration and compiler.
@@ -165,9 +169,10 @@ fn folder(configuration: Configuration) -> Result<PathBuf, Failure> {
     let compiler = Command::new("gcc").args("-dumpfullversion -dumpmachine").output()?;
     let ours = configuration.ours()?;
     let chosen: Vec<_> = ours.lines().filter(|line| !line.starts_with('#')).collect();
-    let Packages { source, configurations } = Packages::read()?;
+    let packages = Packages::read()?;
+    let source = packages.source(configuration.linux())?.key();
     let key = match configuration {
-        Configuration::Cloud => hash(&(source, configurations, chosen, compiler)),
+        Configuration::Cloud => hash(&(source, packages.configurations.key(), chosen, compiler)),
         _ => hash(&(source, chosen, compiler)),
     };
     let folder = cache().join(format!("{key:016x}"));
@@ -198,7 +203,7 @@ fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
     if tools.iter().any(|tool| Command::new(tool).args("--version").output().is_err()) {
         setup::install_from_distribution(PACKAGES)?;
     }
-    let archive = Packages::read()?.source.fetch()?;
+    let archive = Packages::read()?.source(configuration.linux())?.fetch()?;
     eprintln!("unpacking the source: 1.7 GB");
     let partial = tree.with_extension("partial");
     let _ = fs::remove_dir_all(&partial);
@@ -210,10 +215,10 @@ fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
 
 /// Edits the tree, and adds the port's files. A file whose contents stay the same keeps its time.
 /// Returns the contents.
-fn prepare(tree: &Path) -> Result<BTreeMap<String, String>, Failure> {
+fn prepare(tree: &Path, configuration: Configuration) -> Result<BTreeMap<String, String>, Failure> {
     // The published form of each edited file is beside it.
     let original = |file: &str| tree.join(format!("{file}.stock"));
-    let edits = edits()?;
+    let edits = edits(configuration.linux())?;
     let read = |file: &str| {
         fs::read_to_string(original(file)).or_else(|_| fs::read_to_string(tree.join(file)))
     };

@@ -13,6 +13,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+use configuration::Configuration;
 use guest::Boot;
 use kernel::Kernel;
 pub(crate) use sanitized::soak;
@@ -28,13 +29,15 @@ use crate::port::source::Arch;
 
 /// The golden files, with the rows of both kernels: on all machines, and with an isolated CPU.
 const COUNTS: &str = "ports/linux/counts.csv";
+const COUNTS_OF_NEWEST: &str = "ports/linux/counts-7.2.csv";
 const ISOLATED_COUNTS: &str = "ports/linux/isolated.csv";
 
 /// The chapter of the book, and the machine of its first table.
 const BOOK: (&str, u32) = ("docs/linux.md", 4);
 
 /// The machines of the comparison.
-const CPUS: [u32; 6] = [1, 2, 4, 8, 16, 64];
+const CPUS: &[u32] = &[1, 2, 4, 8, 16, 64];
+const CPUS_OF_NEWEST: &[u32] = &[1, 2, 4, 8];
 
 /// The programs of the comparison. A thread that flushes while it holds a lock sends threefold more
 /// or fewer interrupts from one number of rounds to the next; the sum over many numbers does not.
@@ -65,20 +68,25 @@ const NOT_ISOLATED: &str = "pti=off";
 
 /// Arguments after `linux`.
 pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
-    match arguments {
-        [] => compare(&CPUS),
-        ["--cpus", count] => match count.parse() {
-            Ok(count @ 1..=64) => compare(&[count]),
+    let (linux, arguments) = match arguments {
+        ["--linux", version, rest @ ..] => (Configuration::of_linux(version)?, rest),
+        _ => (Configuration::Small, arguments),
+    };
+    match (arguments, linux) {
+        ([], Configuration::Newest) => compare(linux, CPUS_OF_NEWEST),
+        ([], _) => compare(linux, CPUS),
+        (["--cpus", count], _) => match count.parse() {
+            Ok(count @ 1..=64) => compare(linux, &[count]),
             _ => usage(),
         },
-        ["--isolated"] => isolated(),
-        ["--believe", parts @ ..] => believe::command(parts),
-        ["--cloud"] => cloud::check(),
-        ["--programs"] => cloud::programs(),
-        ["--mechanisms"] => mechanisms::compare(),
-        ["--kernel-only"] => kernels_only(),
-        ["--storm", seconds] => match seconds.parse() {
-            Ok(seconds) => storm(seconds),
+        (["--isolated"], _) => isolated(linux),
+        (["--believe", parts @ ..], Configuration::Small) => believe::command(parts),
+        (["--cloud"], Configuration::Small) => cloud::check(),
+        (["--programs"], Configuration::Small) => cloud::programs(),
+        (["--mechanisms"], Configuration::Small) => mechanisms::compare(),
+        (["--kernel-only"], _) => kernels_only(linux),
+        (["--storm", seconds], _) => match seconds.parse() {
+            Ok(seconds) => storm(linux, seconds),
             Err(_) => usage(),
         },
         _ => usage(),
@@ -86,22 +94,24 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux, with nothing, --cpus COUNT, --isolated, --cloud, \
-                  --programs, --mechanisms, --believe [PART...], --kernel-only, or --storm SECONDS";
+    let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --isolated, \
+                  --kernel-only, or --storm SECONDS; or, of 6.12, --cloud, --programs, \
+                  --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
 /// Builds both kernels, stock first, and their archives.
-fn both() -> Result<([Kernel; 2], [PathBuf; 2]), Failure> {
-    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
+fn both(linux: Configuration) -> Result<([Kernel; 2], [PathBuf; 2]), Failure> {
+    let build = |variant| kernel::build_with(linux, variant);
+    let kernels = [build(Variant::Stock)?, build(Variant::Shootdown)?];
     let archives = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
     Ok((kernels, archives))
 }
 
 /// Compares both kernels on these machines. Updates the golden file if they are all machines.
-fn compare(machines: &[u32]) -> Result<(), Failure> {
+fn compare(linux: Configuration, machines: &[u32]) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let (kernels, archives) = both()?;
+    let (kernels, archives) = both(linux)?;
     let archives = [archives[0].as_path(), archives[1].as_path()];
     // The machines that take longest start first.
     let boots: Vec<_> = machines
@@ -130,24 +140,36 @@ fn compare(machines: &[u32]) -> Result<(), Failure> {
         println!("{cpus} CPUs:\n\n{}", table::of_machine(&rows, cpus));
     }
     println!("{}\n{}", table::of_machines(&rows), table::of_spreads(&rows));
+    let is_newest = linux == Configuration::Newest;
+    if machines.len() > 1 {
+        let file = if is_newest { COUNTS_OF_NEWEST } else { COUNTS };
+        golden::check_file(file, &row::csv(&rows, table::COLUMNS))?;
+        if is_newest { check_book_of_newest(&rows)? } else { check_book(&rows)? }
+    }
     check_contents(&kernels[1], archives[1])?;
-    if machines == CPUS {
-        golden::check_file(COUNTS, &row::csv(&rows, table::COLUMNS))?;
-        check_book(&rows)?;
-        compare_isolated(&kernels, archives)?;
+    if machines.len() > 1 && !is_newest {
+        compare_isolated(linux, &kernels, archives)?;
     }
     Ok(())
 }
 
-/// Compares both kernels with an isolated CPU, and updates their golden file.
-fn isolated() -> Result<(), Failure> {
+/// Compares both kernels with an isolated CPU, and updates the golden file, which 6.12 has.
+fn isolated(linux: Configuration) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let (kernels, archives) = both()?;
-    compare_isolated(&kernels, [&archives[0], &archives[1]])
+    let (kernels, archives) = both(linux)?;
+    compare_isolated(linux, &kernels, [&archives[0], &archives[1]])
 }
 
-fn compare_isolated(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<(), Failure> {
+fn compare_isolated(
+    linux: Configuration,
+    kernels: &[Kernel; 2],
+    archives: [&Path; 2],
+) -> Result<(), Failure> {
     let rows = isolated::compare(kernels, archives)?;
+    if linux == Configuration::Newest {
+        println!("{}\n{}", isolated::of_counts(&rows), isolated::of_entries(&rows));
+        return Ok(());
+    }
     golden::check_file(ISOLATED_COUNTS, &row::csv(&rows, isolated::COLUMNS))?;
     check_isolated(&rows)
 }
@@ -203,9 +225,9 @@ fn expect_none(place: &str, found: u64) -> Result<(), Failure> {
 }
 
 /// All programs at the same time, on 4 and 8 CPUs, three of which come and go.
-fn storm(seconds: u32) -> Result<(), Failure> {
+fn storm(linux: Configuration, seconds: u32) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let kernel = kernel::build(Variant::Shootdown)?;
+    let kernel = kernel::build_with(linux, Variant::Shootdown)?;
     let archive = guest::archive(&kernel)?;
     for cpus in [4, 8] {
         let run = format!("storm,{seconds}");
@@ -226,19 +248,22 @@ fn storm(seconds: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn kernels_only() -> Result<(), Failure> {
+fn kernels_only(linux: Configuration) -> Result<(), Failure> {
     for variant in [Variant::Stock, Variant::Shootdown] {
-        println!("{}: {}", variant.name(), kernel::build(variant)?.image.display());
+        let kernel = kernel::build_with(linux, variant)?;
+        println!("{}: {}", variant.name(), kernel.image.display());
     }
     println!("Nothing of these kernels has run on hardware. They are for tests, under GPL-2.0.");
     Ok(())
 }
 
-/// CI: the port's files compile if the cache has a tree of Linux.
+/// CI: the port's files compile in each tree of Linux that the cache has.
 pub(super) fn test() -> Result<(), Failure> {
-    match kernel::compile_port() {
-        Err(failure) if failure.status() == 3 => println!("skipped: {}", failure.cause()),
-        result => result?,
+    for linux in [Configuration::Small, Configuration::Newest] {
+        match kernel::compile_port(linux) {
+            Err(failure) if failure.status() == 3 => println!("skipped: {}", failure.cause()),
+            result => result?,
+        }
     }
     Ok(())
 }
@@ -249,6 +274,12 @@ fn check_book(rows: &[Row]) -> Result<(), Failure> {
     golden::check_part(BOOK.0, "machines", &table::of_machines(rows))?;
     golden::check_part(BOOK.0, "paths", &table::of_paths(rows))?;
     golden::check_part(BOOK.0, "spreads", &table::of_spreads(rows))
+}
+
+/// The same, for the newest version, of which the book has fewer tables.
+fn check_book_of_newest(rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "machines of 7.2", &table::of_machines(rows))?;
+    golden::check_part(BOOK.0, "paths of 7.2", &table::of_paths(rows))
 }
 
 fn check_isolated(rows: &[Row]) -> Result<(), Failure> {
@@ -263,16 +294,21 @@ mod tests {
 
     #[test]
     fn edits_are_well_formed() {
-        kernel::edits().expect("edits");
+        for linux in [Configuration::Small, Configuration::Newest] {
+            kernel::edits(linux.linux()).expect("edits");
+        }
     }
 
     #[test]
     fn book_has_the_golden_counts() {
-        let rows = row::of_csv(&read_tracked(COUNTS).expect("golden counts"), table::COLUMNS);
+        let golden =
+            |file| row::of_csv(&read_tracked(file).expect("golden counts"), table::COLUMNS);
+        let (rows, newest) = (golden(COUNTS), golden(COUNTS_OF_NEWEST));
         let isolated = read_tracked(ISOLATED_COUNTS).expect("golden counts");
         let isolated = row::of_csv(&isolated, isolated::COLUMNS);
-        assert!(!rows.is_empty() && !isolated.is_empty());
+        assert!(!rows.is_empty() && !newest.is_empty() && !isolated.is_empty());
         check_book(&rows).expect("the tables of the book");
+        check_book_of_newest(&newest).expect("those of the newest version");
         check_isolated(&isolated).expect("those with an isolated CPU");
     }
 }
