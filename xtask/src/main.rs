@@ -55,7 +55,9 @@ cargo xtask port ostd --bochs
                             boot OSTD with the engine on Bochs, which has PCIDs
 cargo xtask port linux [--linux 7.2] [--cpus COUNT]
                             build Linux 6.12, or 7.2, as published and with the engine, boot both on
-                            1, 2, 4 and 8 CPUs, and compare them: half an hour, minutes from then on
+                            up to 64 CPUs, and compare them: half an hour, minutes from then on
+cargo xtask port linux --arm64 [--cpus COUNT]
+                            the same on AArch64, and count their broadcasts: half an hour
 cargo xtask port linux --isolated
                             only compare with a CPU that the kernel shall not interrupt: minutes
 cargo xtask port linux --cloud

@@ -12,7 +12,6 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <x86intrin.h>
 
 #define GAPS 4
 
@@ -37,14 +36,14 @@ static void poll_until_done(void)
 	polled->is_ready = true;
 	while (!polled->is_counted)
 		;
-	last = __rdtsc();
+	last = now_ticks();
 	while (!polled->is_done) {
 		uint64_t now, gap;
 
 		/* Ends the turn of this CPU, if all share one thread of the host. It takes long. */
 		if (polled->turns % 256 == 0)
-			_mm_pause();
-		now = __rdtsc();
+			end_turn();
+		now = now_ticks();
 		gap = now - last;
 		last = now;
 		polled->turns++;
@@ -233,7 +232,7 @@ static void *send_through_filters(void *me)
 	pin((long)me);
 	for (int i = 1; i <= rounds; i++) {
 		while (filters < i)
-			_mm_pause();
+			end_turn();
 		if (send(ends[0], packet, sizeof(packet), 0) != sizeof(packet) ||
 		    recv(ends[1], packet, sizeof(packet), MSG_DONTWAIT) != kept_by(i))
 			++*wrong;

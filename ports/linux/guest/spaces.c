@@ -1,7 +1,9 @@
 /*
  * Checks of several spaces, and of what a CPU loads with a space. A part of init.c.
  */
+#ifdef __x86_64__
 #include <asm/ldt.h>
+#endif
 #include <sys/syscall.h>
 
 #define MOVED 256
@@ -64,6 +66,7 @@ static void run_compact(void)
 	close(file);
 }
 
+#ifdef __x86_64__
 /* The first thread changes an entry of the space's LDT; threads on all other CPUs read it. */
 
 static atomic_long entry_limit, entries_read;
@@ -100,3 +103,4 @@ static void *change_or_read_entry(void *me)
 }
 
 static void run_ldt(void) { run_threads(cpus, change_or_read_entry); }
+#endif

@@ -6,14 +6,11 @@
  * The engine calls the functions shootdown_os_...; all other functions are called by the edited
  * places of the kernel. Interrupts are masked around each call of the engine.
  */
-#include <linux/debugfs.h>
 #include <linux/export.h>
 #include <linux/interrupt.h>
-#include <linux/kasan-checks.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
-#include <linux/seq_file.h>
 #ifndef CONFIG_MMU_GATHER_RCU_TABLE_FREE
 #include <linux/pagevec.h>
 #endif
@@ -34,39 +31,18 @@
 #include "mm_internal.h"
 #include "shootdown_port.h"
 
-static_assert(sizeof_field(struct shootdown_mm, space) == sizeof(struct shootdown_space));
 /* The roots that the engine loads have none of its bits. */
 static_assert(!IS_ENABLED(CONFIG_ADDRESS_MASKING));
 
 /* The engine reads these two relative to GS, those of other CPUs by __per_cpu_offset. */
 DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, shootdown_os_percpu_state);
 DEFINE_PER_CPU(u32, shootdown_os_percpu_number);
-/* The spaces that the engine gave back on this CPU. */
-static DEFINE_PER_CPU(struct llist_head, dead_mms);
 /* The ctx_id of the space for which CR4.PCE and the LDT were set last. It may have ended. */
 static DEFINE_PER_CPU(u64, set_up_for);
 /* With 8192 CPUs, it is too large for the stack. */
 static DEFINE_PER_CPU(struct cpumask, rung);
 
-DEFINE_PER_CPU(struct shootdown_counts, shootdown_counts);
-
-/* For tests of the tests: flushes reach this CPU alone; a CPU that enters the kernel is silent. */
-static bool flush_here_only;
-bool shootdown_forgets_on_entry;
-#ifdef SHOOTDOWN_FAULTS
-struct shootdown_faults shootdown_faults;
-#endif
-
 bool shootdown_is_started;
-
-static struct shootdown_space *space_of(struct mm_struct *mm)
-{
-	void *space = mm->context.shootdown.space;
-
-	/* The engine's own accesses are not instrumented. */
-	kasan_check_write(space, sizeof(struct shootdown_space));
-	return space;
-}
 
 /*
  * Tracing. The work of an operation is read from the engine's counters, and only while somebody
@@ -150,26 +126,6 @@ void shootdown_os_ring(const uint32_t *cpus, size_t count)
 		__cpumask_set_cpu(cpus[i], mask);
 	trace_ipi_send_cpumask(mask, _THIS_IP_, flush_tlb_func);
 	__apic_send_IPI_mask(mask, SHOOTDOWN_VECTOR);
-}
-
-/* The caller may hold the lock of the run queue, so the space is dropped later. */
-void shootdown_os_reclaim(struct shootdown_space *space)
-{
-	struct mm_struct *mm =
-		container_of((void *)space, struct mm_struct, context.shootdown.space);
-
-	if (FAULT(space_freed_under_lock))
-		return __mmdrop(mm);
-	llist_add(&mm->context.shootdown.dead, this_cpu_ptr(&dead_mms));
-}
-
-void shootdown_os_wait_hint(uint32_t cpu)
-{
-}
-
-void shootdown_os_panic(const char *message, size_t length)
-{
-	panic("shootdown: %.*s", (int)length, message);
 }
 
 /* CPUs. */
@@ -417,7 +373,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 {
 	unsigned long flags;
 
-	if (unlikely(flush_here_only)) {
+	if (unlikely(shootdown_flushes_here_only)) {
 		preempt_disable();
 		if (this_cpu_read(cpu_tlbstate.loaded_mm) == mm)
 			flush_tlb_local();
@@ -487,14 +443,12 @@ static void free_tables(struct list_head *tables)
 }
 #endif
 
-static void free_kept_up_to(struct mm_struct *mm, u64 cleared)
+void shootdown_free_some_kept(struct mm_struct *mm, u64 cleared)
 {
 	struct list_head *kept = &mm->context.shootdown.kept;
 	struct ptdesc *table, *next;
 	LIST_HEAD(freed);
 
-	if (list_empty_careful(kept))
-		return;
 	spin_lock(&kept_lock);
 	list_for_each_entry_safe(table, next, kept, pt_list)
 		if (table->pt_index <= cleared) {
@@ -516,7 +470,7 @@ void shootdown_walkers_flush(struct mm_struct *mm)
 	shootdown_flush_walkers(space_of(mm), &pending);
 	shootdown_wait(&pending);
 	local_irq_restore(flags);
-	free_kept_up_to(mm, shootdown_horizon(&pending).cleared);
+	shootdown_free_kept(mm, shootdown_horizon(&pending).cleared);
 }
 
 void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
@@ -525,7 +479,7 @@ void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigne
 	struct shootdown_horizon_numbers horizon;
 	unsigned long flags;
 
-	if (unlikely(flush_here_only))
+	if (unlikely(shootdown_flushes_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
 	if (FAULT(gather_unflushed))
 		return;
@@ -583,181 +537,7 @@ void shootdown_gather_free(struct mmu_gather *tlb)
 		are_many = keep(&tlb->shootdown, tlb->mm);
 	INIT_LIST_HEAD(&tlb->shootdown.tables);
 	tlb->shootdown.count = 0;
-	free_kept_up_to(tlb->mm, tlb->shootdown.cleared);
+	shootdown_free_kept(tlb->mm, tlb->shootdown.cleared);
 	if (are_many)
 		shootdown_walkers_flush(tlb->mm);
 }
-
-/* The life of a space. */
-
-void shootdown_mm_init(struct mm_struct *mm)
-{
-	shootdown_space_init(space_of(mm), __sme_pa(mm->pgd));
-	INIT_LIST_HEAD(&mm->context.shootdown.kept);
-	mm->context.shootdown.is_retired = false;
-}
-
-bool shootdown_mm_drop(struct mm_struct *mm)
-{
-	unsigned long flags;
-
-	if (mm->context.shootdown.is_retired)
-		return false;
-	mm->context.shootdown.is_retired = true;
-	if (FAULT(space_not_retired))
-		return false;
-	local_irq_save(flags);
-	shootdown_retire(space_of(mm));
-	local_irq_restore(flags);
-	/* Nearly always this one. */
-	shootdown_mm_drop_dead();
-	return true;
-}
-
-void shootdown_mm_drop_dead(void)
-{
-	struct mm_struct *mm, *next;
-	struct llist_node *dead;
-
-	if (llist_empty(raw_cpu_ptr(&dead_mms)))
-		return;
-	dead = llist_del_all(raw_cpu_ptr(&dead_mms));
-	llist_for_each_entry_safe(mm, next, dead, context.shootdown.dead) {
-		free_kept_up_to(mm, U64_MAX);
-		__mmdrop(mm);
-	}
-}
-
-/* Batches of reclaim. A batch has memory from its first page to its flush. */
-
-struct shootdown_mm_batch {
-	struct shootdown_batch engine;
-	/* A space must not end before the batch is done. */
-	struct mm_struct *mms[32];
-	unsigned int count;
-};
-
-static bool batch_has_mm(struct shootdown_mm_batch *batch, struct mm_struct *mm)
-{
-	if (FAULT(batch_lacks_spaces) && batch->count)
-		return true;
-	switch (shootdown_batch_add_space(&batch->engine, space_of(mm))) {
-	case SHOOTDOWN_BATCH_FULL:
-		return false;
-	case SHOOTDOWN_BATCH_ADDED:
-		if (!FAULT(batch_holds_no_space))
-			mmgrab(mm);
-		batch->mms[batch->count++] = mm;
-	}
-	return true;
-}
-
-/*
- * The entries were cleared under the lock of their page table, which is still held. A thread that
- * relies on their flush takes the lock first, and then finds the space in the batch.
- */
-void shootdown_batch_add(struct arch_tlbflush_unmap_batch *arch, struct mm_struct *mm,
-			 unsigned long start, unsigned long end)
-{
-	struct shootdown_pending pending;
-	unsigned long flags;
-
-	if (FAULT(batches_have_one_page))
-		return flush_tlb_mm_range(mm, address, address + PAGE_SIZE, PAGE_SHIFT, false);
-	if (arch->batch && !batch_has_mm(arch->batch, mm))
-		arch_tlbbatch_flush(arch);
-	if (!arch->batch) {
-		arch->batch = kmalloc(sizeof(*arch->batch), GFP_ATOMIC | __GFP_NOWARN);
-		if (!arch->batch)
-			return flush_tlb_mm_range(mm, start, end, PAGE_SHIFT, false);
-		arch->batch->count = 0;
-		shootdown_batch_init(&arch->batch->engine);
-		batch_has_mm(arch->batch, mm);
-	}
-	if (FAULT(batch_lacks_pages))
-		return;
-	local_irq_save(flags);
-	trace_request(start, end);
-	shootdown_batch_unmapped(&arch->batch->engine, space_of(mm),
-				 shootdown_range(start, end, PAGE_SHIFT), true, &pending);
-	shootdown_wait(&pending);
-	local_irq_restore(flags);
-}
-
-void arch_tlbbatch_flush(struct arch_tlbflush_unmap_batch *arch)
-{
-	struct shootdown_mm_batch *batch = arch->batch;
-	struct shootdown_sent_batch sent;
-	unsigned long flags;
-
-	if (!batch)
-		return;
-	raw_cpu_inc(shootdown_counts.batches);
-	local_irq_save(flags);
-	trace_request(0, TLB_FLUSH_ALL);
-	if (!FAULT(batch_unsent)) {
-		shootdown_batch_send(&batch->engine, &sent);
-		shootdown_batch_wait(&sent);
-	}
-	local_irq_restore(flags);
-	while (batch->count && !FAULT(batch_holds_no_space))
-		mmdrop(batch->mms[--batch->count]);
-	arch->batch = NULL;
-	kfree(batch);
-}
-
-/* Statistics: /sys/kernel/debug/shootdown. */
-
-static int counts_show(struct seq_file *file, void *unused)
-{
-	struct shootdown_cpu_counts engine = {};
-	struct shootdown_counts port = {};
-	unsigned int cpu, i;
-
-	for_each_possible_cpu(cpu) {
-		struct shootdown_cpu_counts more = shootdown_cpu_stats(cpu);
-
-		for (i = 0; i < sizeof(more) / sizeof(u64); i++)
-			((u64 *)&engine)[i] += ((u64 *)&more)[i];
-		for (i = 0; i < sizeof(port) / sizeof(u64); i++)
-			((u64 *)&port)[i] += ((u64 *)per_cpu_ptr(&shootdown_counts, cpu))[i];
-	}
-#define SHOW(from, name) seq_printf(file, #name " %llu\n", (u64)from.name)
-	SHOW(port, requests);
-	SHOW(port, kernel_requests);
-	SHOW(port, batches);
-	SHOW(port, tables_kept);
-	SHOW(port, walkers_flushed);
-	SHOW(engine, interrupts_sent);
-	SHOW(engine, rings_coalesced);
-	SHOW(engine, skipped_lazy);
-	SHOW(engine, skipped_elsewhere);
-	SHOW(engine, skipped_in_user);
-	SHOW(engine, answers);
-	SHOW(engine, flushes_full);
-	SHOW(engine, flushes_ranged);
-	SHOW(engine, pages_invalidated);
-	SHOW(engine, caught_up);
-	SHOW(engine, switches);
-	SHOW(engine, switches_flushed);
-	SHOW(engine, spaces_reclaimed);
-	SHOW(engine, flushes_local);
-	return 0;
-}
-DEFINE_SHOW_ATTRIBUTE(counts);
-
-static int __init create_files(void)
-{
-	struct dentry *folder = debugfs_create_dir("shootdown", NULL);
-
-	debugfs_create_file("counts", 0444, folder, NULL, &counts_fops);
-	debugfs_create_bool("flush_here_only", 0644, folder, &flush_here_only);
-	debugfs_create_bool("forget_on_entry", 0644, folder, &shootdown_forgets_on_entry);
-#ifdef SHOOTDOWN_FAULTS
-#define FILE(name) debugfs_create_bool(#name, 0644, folder, &shootdown_faults.name);
-	SHOOTDOWN_EACH_FAULT(FILE)
-#undef FILE
-#endif
-	return 0;
-}
-late_initcall(create_files);

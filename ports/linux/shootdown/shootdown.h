@@ -3,8 +3,8 @@
  * What the rest of the kernel needs of the shootdown engine: the engine's part of an address space,
  * and the functions that the edited places call.
  */
-#ifndef _ASM_X86_SHOOTDOWN_H
-#define _ASM_X86_SHOOTDOWN_H
+#ifndef _ASM_SHOOTDOWN_H
+#define _ASM_SHOOTDOWN_H
 
 #include <linux/list.h>
 #include <linux/llist.h>
@@ -91,6 +91,13 @@ void shootdown_flush_kernel_all(void);
 void shootdown_flush_kernel_pages(unsigned long (*page)(void *of, unsigned int i), void *of,
 				  unsigned int count);
 void shootdown_flush_kernel_tables(unsigned long address);
+
+/* On AArch64: the first CPU makes the engine; a CPU loads a space, or none (init_mm). */
+void shootdown_start(void);
+void shootdown_switch_mm(struct mm_struct *next);
+/* On AArch64, TTBR0 had another table: this CPU loads the one that it had. */
+void shootdown_reload(void);
+void shootdown_answer(void);
 
 /* Functions of the kernel that were static. */
 void cond_mitigation(struct task_struct *next);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the two files of the port share. */
+/* What the files of the port share. */
 #ifndef _MM_SHOOTDOWN_PORT_H
 #define _MM_SHOOTDOWN_PORT_H
 
+#include <linux/kasan-checks.h>
+#include <linux/mm_types.h>
 #include <linux/percpu.h>
 #include <trace/events/tlb.h>
 
@@ -18,6 +20,29 @@ struct shootdown_counts {
 };
 DECLARE_PER_CPU(struct shootdown_counts, shootdown_counts);
 
+static inline struct shootdown_space *space_of(struct mm_struct *mm)
+{
+	void *space = mm->context.shootdown.space;
+
+	/* The engine's own accesses are not instrumented. */
+	kasan_check_write(space, sizeof(struct shootdown_space));
+	return space;
+}
+
+#ifdef CONFIG_X86
+#define SHOOTDOWN_ROOT(mm) __sme_pa((mm)->pgd)
+/* A processor marks an entry dirty by a walk, so no write is lost until the batch is flushed. */
+#define SHOOTDOWN_WAS_WRITABLE true
+
+/* Frees the page tables of a space that no CPU can walk since the flush with this number. */
+void shootdown_free_some_kept(struct mm_struct *mm, u64 cleared);
+
+static inline void shootdown_free_kept(struct mm_struct *mm, u64 cleared)
+{
+	if (!list_empty_careful(&mm->context.shootdown.kept))
+		shootdown_free_some_kept(mm, cleared);
+}
+
 /* While somebody traces, the pages of the flush that this CPU is in. */
 DECLARE_PER_CPU(unsigned long, shootdown_requested_pages);
 
@@ -28,8 +53,19 @@ static __always_inline void trace_request(unsigned long start, unsigned long end
 			       end == TLB_FLUSH_ALL ? TLB_FLUSH_ALL : (end - start) >> PAGE_SHIFT);
 }
 
+#else
+#define SHOOTDOWN_ROOT(mm) virt_to_phys((mm)->pgd)
+/* Linux flushes a batch with a dirty page before it writes the page. A clean one is not writable. */
+#define SHOOTDOWN_WAS_WRITABLE false
+#define shootdown_free_kept(mm, cleared) do { } while (0)
+#define trace_request(start, end) do { } while (0)
+#endif
+
 /* There is an engine. Before, there is one CPU, and no space of users. */
 extern bool shootdown_is_started;
+
+/* For a test of the tests: flushes reach this CPU alone. */
+extern bool shootdown_flushes_here_only;
 
 /* For a test of the tests: an isolated CPU that enters the kernel does not tell the engine. */
 extern bool shootdown_forgets_on_entry;

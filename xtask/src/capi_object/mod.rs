@@ -79,6 +79,37 @@ pub(crate) fn build(features: &str, branches: Branches) -> Result<PathBuf, Failu
     Ok(object)
 }
 
+/// Builds the object for AArch64, whose `core` is compiled without a global offset table. It uses
+/// no register of floating point; it uses X18, in which a kernel may have a stack of calls.
+pub(crate) fn build_for_aarch64(features: &str) -> Result<PathBuf, Failure> {
+    const TARGET: &str = "aarch64-unknown-none-softfloat";
+    let name = format!("{TARGET}+{}", features.replace(',', "+"));
+    let folder = crate::output().join("capi-object").join(name);
+    let (parts, object) = (folder.join("parts.o"), folder.join("shootdown.o"));
+    let words =
+        "rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features";
+    emulators::cargo_for_target(words, TARGET)?
+        .arg("--features")
+        .arg(features)
+        .arg("--target-dir")
+        .arg(&folder)
+        .args("--")
+        .arg(format!("--emit=link,obj={}", parts.display()))
+        .env("RUSTFLAGS", "-Crelocation-model=static -Cforce-frame-pointers=yes")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .run()?;
+    let script = Path::new("crates/capi/object.lds");
+    Command::new("aarch64-linux-gnu-ld")
+        .args("-r -T")
+        .arg(script)
+        .arg(parts)
+        .arg("-o")
+        .arg(&object)
+        .run()?;
+    Ok(object)
+}
+
 /// Replaces calls and loads through the global offset table by direct ones, and drops the lines of
 /// `core`'s source.
 fn with_direct_calls(assembly: &str) -> String {

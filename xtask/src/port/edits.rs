@@ -53,6 +53,13 @@ impl Edits {
         self
     }
 
+    /// Leaves out the edits of some files, and adds other edits.
+    pub(super) fn replaced(mut self, is_left_out: impl Fn(&str) -> bool, mut others: Self) -> Self {
+        self.edit.retain(|edit| !is_left_out(&edit.file));
+        self.edit.append(&mut others.edit);
+        self
+    }
+
     /// Returns the edited files by their paths. `read` returns the file at a path, and
     /// `{repository}` in a text is replaced.
     ///

@@ -132,6 +132,12 @@ pub(crate) fn c_compiler_for_riscv() -> Result<(), Failure> {
     need(&["riscv64-linux-gnu-gcc", "--version"], "gcc-riscv64-linux-gnu")
 }
 
+/// Installs a C compiler for AArch64, with the C library of programs.
+pub(crate) fn c_compiler_for_arm() -> Result<(), Failure> {
+    c_compiler()?;
+    need(&["aarch64-linux-gnu-gcc", "--version"], "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
+}
+
 /// Installs Python with its environments. Returns the Python of the one in this folder, with the
 /// packages that `pip install` is given.
 pub(crate) fn python(environment: &Path, packages: &str) -> Result<PathBuf, Failure> {

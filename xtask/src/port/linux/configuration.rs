@@ -1,11 +1,11 @@
 //! The configurations that the port is built with.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::kernel::FOLDER;
 use super::package::Packages;
-use crate::capi_object::Branches;
+use crate::capi_object::{self, Branches};
 use crate::command::{Command, Failure, read_tracked, unwritable};
 use crate::port::source::Variant;
 
@@ -22,10 +22,18 @@ pub(super) enum Configuration {
     Debug,
     /// The distribution's for virtual machines, with modules off and our changes.
     Cloud,
+    /// The small one on AArch64.
+    Arm64,
 }
 
 /// The engine's features: its own processor, Linux's variables of a CPU, and counters.
 const FEATURES: &str = "panic-handler,kpti,percpu-gs,statistics,isolation";
+
+/// The same on AArch64, where the kernel has the variables of a CPU.
+const FEATURES_ON_ARM64: &str = "panic-handler,processor,statistics";
+
+/// The first part of the names of the compiler's programs for AArch64.
+const CROSS: &str = "aarch64-linux-gnu-";
 
 /// The distribution's configuration in its package.
 const DISTRIBUTED: &str = "config.amd64_none_cloud-amd64.xz";
@@ -35,7 +43,7 @@ impl Configuration {
     pub(super) const fn linux(self) -> &'static str {
         match self {
             Self::Newest => "7.2",
-            Self::Small | Self::Faults | Self::Debug | Self::Cloud => "6.12",
+            Self::Small | Self::Faults | Self::Debug | Self::Cloud | Self::Arm64 => "6.12",
         }
     }
 
@@ -54,6 +62,7 @@ impl Configuration {
             Self::Small | Self::Newest | Self::Faults => &["small.config"],
             Self::Debug => &["small.config", "debug.config"],
             Self::Cloud => &["cloud.config"],
+            Self::Arm64 => &["small.config", "arm64.config"],
         };
         names.iter().map(|name| read_tracked(&format!("{FOLDER}/{name}"))).collect()
     }
@@ -61,7 +70,7 @@ impl Configuration {
     /// Returns the name of a kernel's files.
     pub(super) const fn name(self, variant: Variant) -> &'static str {
         match self {
-            Self::Small | Self::Newest | Self::Cloud => variant.name(),
+            Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => variant.name(),
             Self::Faults => "faults",
             Self::Debug => "debug",
         }
@@ -70,7 +79,7 @@ impl Configuration {
     /// Returns what `make` compiles the port with.
     pub(super) const fn flags(self) -> &'static str {
         match self {
-            Self::Small | Self::Newest | Self::Cloud => "SHOOTDOWN_FAULTS=",
+            Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => "SHOOTDOWN_FAULTS=",
             Self::Faults | Self::Debug => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
         }
     }
@@ -80,21 +89,43 @@ impl Configuration {
         match self {
             Self::Small | Self::Newest | Self::Faults | Self::Debug => FEATURES.to_owned(),
             Self::Cloud => format!("{FEATURES},cpus-4096"),
+            Self::Arm64 => FEATURES_ON_ARM64.to_owned(),
         }
     }
 
-    /// Returns the branches of the engine's object.
-    pub(super) const fn branches(self) -> Branches {
-        match self {
+    /// Builds the engine's object.
+    pub(super) fn object(self) -> Result<PathBuf, Failure> {
+        let branches = match self {
+            Self::Arm64 => return capi_object::build_for_aarch64(&self.features()),
             Self::Small | Self::Newest | Self::Faults | Self::Debug => Branches::Plain,
             Self::Cloud => Branches::Thunks,
+        };
+        capi_object::build(&self.features(), branches)
+    }
+
+    /// Returns the folder of the architecture below `arch`.
+    pub(super) const fn arch(self) -> &'static str {
+        if matches!(self, Self::Arm64) { "arm64" } else { "x86" }
+    }
+
+    /// Returns the name of a program of the compiler for the kernel and its guest.
+    pub(super) fn tool(self, name: &str) -> String {
+        if self == Self::Arm64 { format!("{CROSS}{name}") } else { name.to_owned() }
+    }
+
+    /// Starts a command of `make` in a tree.
+    pub(super) fn make(self, words: &str) -> Command {
+        let command = Command::new("nice").args("make").args(words);
+        match self {
+            Self::Arm64 => command.args("ARCH=arm64").arg(format!("CROSS_COMPILE={CROSS}")),
+            _ => command,
         }
     }
 
     /// Returns the number of compiled files, about.
     pub(super) const fn files(self) -> usize {
         match self {
-            Self::Small | Self::Faults | Self::Debug => 1150,
+            Self::Small | Self::Faults | Self::Debug | Self::Arm64 => 1150,
             Self::Newest => 1200,
             Self::Cloud => 2500,
         }
@@ -104,7 +135,9 @@ impl Configuration {
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Cloud => "",
-            Self::Small | Self::Newest | Self::Faults | Self::Debug => "nokaslr norandmaps",
+            Self::Small | Self::Newest | Self::Faults | Self::Debug | Self::Arm64 => {
+                "nokaslr norandmaps"
+            }
         }
     }
 
@@ -115,9 +148,9 @@ impl Configuration {
     /// If a line of ours has no effect.
     pub(super) fn write(self, tree: &Path) -> Result<(), Failure> {
         let ours = self.ours()?;
-        let make = |words: &str| Command::new("make").args("-s").args(words).within(tree);
+        let make = |words: &str| self.make(words).args("-s").within(tree);
         match self {
-            Self::Small | Self::Newest | Self::Faults | Self::Debug => {
+            Self::Small | Self::Newest | Self::Faults | Self::Debug | Self::Arm64 => {
                 let chosen = tree.join("chosen.config");
                 fs::write(&chosen, ours).map_err(unwritable(&chosen))?;
                 make("allnoconfig")

@@ -31,9 +31,15 @@ const BOOTS_MAX: u32 = 3;
 const MACHINE: &str = "-machine q35,hpet=off -cpu max,-x2apic,-rdrand,-rdseed -m 768M \
                        -rtc base=2026-01-01,clock=vm -nographic -nodefaults -serial stdio \
                        -no-reboot";
+/// The same on AArch64. This processor needs no workaround, and the one of the checks has all
+/// features: ranges, marks of written pages.
+const MACHINE_OF_ARM64: &str = "-machine virt,gic-version=3,dtb-randomness=off -m 768M \
+                                -rtc base=2026-01-01,clock=vm -nographic -nodefaults \
+                                -serial stdio -no-reboot";
+const PROCESSOR_OF_ARM64: (&str, &str) = ("-cpu cortex-a72", "-cpu max,pauth-impdef=on");
 /// KASAN keeps the state of each byte, and frees memory late.
 const MEMORY_OF_DEBUG: &str = "-m 2560M";
-const WORDS: &str = "console=ttyS0 quiet loglevel=5 panic=-1";
+const WORDS: &str = "quiet loglevel=5 panic=-1";
 /// Bochs' clocks differ, and it simulates the speed of the serial port. Linux, stock as well, warns
 /// of its processor's topology. With XSAVE, Linux 7.2 stops, stock as well: the sizes of that state
 /// that its processor reports disagree.
@@ -41,18 +47,22 @@ const WORDS_ON_BOCHS: &str = "lpj=1000000 tsc=reliable no_timer_check loglevel=4
 
 /// Compiles the guest's program, and makes the archive that a kernel unpacks.
 pub(super) fn archive(kernel: &Kernel) -> Result<PathBuf, Failure> {
-    let folder = crate::output().join("ports/linux");
+    let configuration = kernel.configuration;
+    let folder = crate::output().join("ports/linux").join(configuration.arch());
     fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
     let program = folder.join("init");
     let archive = folder.join(format!("{}.cpio", kernel.name));
     crate::setup::c_compiler()?;
-    Command::new("gcc")
+    Command::new(configuration.tool("gcc"))
         .args("-O2 -Wall -Wextra -Werror -static -pthread -o")
         .arg(&program)
         .arg(SOURCE)
         .run()?;
-    let module = Member::new("test_vmalloc.ko", kernel.module.clone());
-    pack(&archive, &[Member::new("init", program), module])?;
+    let mut members = vec![Member::new("init", program)];
+    if configuration != Configuration::Arm64 {
+        members.push(Member::new("test_vmalloc.ko", kernel.module.clone()));
+    }
+    pack(&archive, &members)?;
     Ok(archive)
 }
 
@@ -115,10 +125,15 @@ pub(super) struct Boot<'a> {
 impl Boot<'_> {
     /// Adds the machine to a command that runs QEMU.
     pub(super) fn options(&self, command: Command) -> Command {
-        let command = command.args(MACHINE);
-        let command = match self.kernel.configuration {
-            Configuration::Debug => command.args(MEMORY_OF_DEBUG),
-            _ => command,
+        let command = match (self.kernel.configuration, self.clock) {
+            (Configuration::Debug, _) => command.args(MACHINE).args(MEMORY_OF_DEBUG),
+            (Configuration::Arm64, Clock::Instructions) => {
+                command.args(MACHINE_OF_ARM64).args(PROCESSOR_OF_ARM64.0)
+            }
+            (Configuration::Arm64, Clock::Host) => {
+                command.args(MACHINE_OF_ARM64).args(PROCESSOR_OF_ARM64.1)
+            }
+            _ => command.args(MACHINE),
         };
         command
             .args(self.clock.accelerator())
@@ -135,7 +150,11 @@ impl Boot<'_> {
     /// The kernel's command line. Of two equal words, the second counts.
     fn words(&self, of_machine: &str) -> String {
         let always = self.kernel.configuration.words();
-        format!("{WORDS} {of_machine} {always} {} run={}", self.words, self.run)
+        let console = match self.kernel.configuration {
+            Configuration::Arm64 => "ttyAMA0",
+            _ => "ttyS0",
+        };
+        format!("console={console} {WORDS} {of_machine} {always} {} run={}", self.words, self.run)
     }
 
     /// Boots, and returns the rows that the guest prints, in their order, and all of its output.
@@ -153,7 +172,16 @@ impl Boot<'_> {
     ///
     /// As [`rows`](Self::rows).
     pub(super) fn output(&self) -> Result<String, Failure> {
-        let command = || self.options(Command::new("qemu-system-x86_64"));
+        self.output_with(&[])
+    }
+
+    /// As [`output`](Self::output), with more options of the emulator.
+    pub(super) fn output_with(&self, options: &[&str]) -> Result<String, Failure> {
+        let emulator = match self.kernel.configuration {
+            Configuration::Arm64 => "qemu-system-aarch64",
+            _ => "qemu-system-x86_64",
+        };
+        let command = || options.iter().fold(self.options(Command::new(emulator)), Command::arg);
         for _ in 0..BOOTS_MAX {
             let (output, end) = watch::run(command(), CPU_MS_MAX)?;
             if !dies_of_breakpoint(&output) {
@@ -181,7 +209,7 @@ impl Boot<'_> {
         self.parsed(self.judged(output, end)?)
     }
 
-    fn parsed(&self, output: String) -> Result<(Vec<Row>, String), Failure> {
+    pub(super) fn parsed(&self, output: String) -> Result<(Vec<Row>, String), Failure> {
         Ok((boot::parse(&output, self.kernel.variant, self.cpus, COLUMNS)?, output))
     }
 

@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use super::configuration::Configuration;
 use super::package::Packages;
-use crate::capi_object;
 use crate::command::{Command, Failure, read_tracked, unwritable};
 use crate::port::edits::Edits;
 use crate::port::source::{Variant, write_changed};
@@ -23,15 +22,24 @@ pub(super) const FOLDER: &str = "ports/linux";
 /// What a build of Linux needs beside a C compiler.
 const PACKAGES: &str = "make flex bison bc xz-utils libelf-dev libssl-dev";
 
-/// The files that are added, and their places.
-const OURS: [(&str, &str); 6] = [
-    ("crates/capi/include/shootdown.h", "arch/x86/include/asm/shootdown_engine.h"),
-    ("ports/linux/shootdown/shootdown.h", "arch/x86/include/asm/shootdown.h"),
-    ("ports/linux/shootdown/shootdown_user.h", "arch/x86/include/asm/shootdown_user.h"),
-    ("ports/linux/shootdown/shootdown_port.h", "arch/x86/mm/shootdown_port.h"),
-    ("ports/linux/shootdown/shootdown.c", "arch/x86/mm/shootdown.c"),
-    ("ports/linux/shootdown/shootdown_kernel.c", "arch/x86/mm/shootdown_kernel.c"),
+/// The files that are added on every architecture, and their places below its folder.
+const OURS: [(&str, &str); 4] = [
+    ("crates/capi/include/shootdown.h", "include/asm/shootdown_engine.h"),
+    ("ports/linux/shootdown/shootdown.h", "include/asm/shootdown.h"),
+    ("ports/linux/shootdown/shootdown_port.h", "mm/shootdown_port.h"),
+    ("ports/linux/shootdown/shootdown_spaces.c", "mm/shootdown_spaces.c"),
 ];
+const OURS_ON_X86: [(&str, &str); 3] = [
+    ("ports/linux/shootdown/shootdown_user.h", "include/asm/shootdown_user.h"),
+    ("ports/linux/shootdown/shootdown.c", "mm/shootdown.c"),
+    ("ports/linux/shootdown/shootdown_kernel.c", "mm/shootdown_kernel.c"),
+];
+const OURS_ON_ARM64: [(&str, &str); 1] =
+    [("ports/linux/shootdown/shootdown_arm64.c", "mm/shootdown.c")];
+
+/// The files whose edits are for x86-64 alone: page tables that are kept, and NMIs.
+const EDITED_ON_X86: [&str; 4] =
+    ["arch/x86/", "include/asm-generic/tlb.h", "mm/mmu_gather.c", "kernel/entry/common.c"];
 
 /// A line of progress for so many compiled files.
 const FILES_PER_LINE: usize = 200;
@@ -87,7 +95,7 @@ pub(super) fn build_with(
         configuration,
         variant,
         name,
-        image: kernel("bzImage"),
+        image: kernel(image(configuration)),
         symbols: kernel("vmlinux"),
         module: kernel("test_vmalloc.ko"),
     };
@@ -112,16 +120,16 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let tree = folder.join("shootdown");
     let configuration = kernel.configuration;
     unpack(&tree, configuration)?;
-    let object = capi_object::build(&configuration.features(), configuration.branches())?;
+    let object = configuration.object()?;
     let stamp = (prepare(&tree, configuration)?, fs::read(&object).map_err(unwritable(&object))?);
     let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join(stamp_of(kernel.name)));
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
         return Ok(());
     }
-    Command::new("objcopy")
+    Command::new(configuration.tool("objcopy"))
         .args("--redefine-sym shootdown_os_percpu_base=__per_cpu_offset")
         .arg(&object)
-        .arg(tree.join("arch/x86/mm/shootdown_engine.o_shipped"))
+        .arg(tree.join(format!("arch/{}/mm/shootdown_engine.o_shipped", configuration.arch())))
         .run()?;
     make(&tree, kernel)?;
     fs::write(&place, stamp).map_err(unwritable(&place))
@@ -144,29 +152,58 @@ pub(super) fn tree() -> Result<PathBuf, Failure> {
 /// If the cache has no tree, or the compiler fails.
 pub(super) fn compile_port(configuration: Configuration) -> Result<(), Failure> {
     let tree = folder(configuration)?.join("shootdown");
-    let linux = configuration.linux();
     if !tree.join("stamp").exists() {
+        let option = match configuration {
+            Configuration::Arm64 => "--arm64".to_owned(),
+            _ => format!("--linux {}", configuration.linux()),
+        };
         return Err(Failure::missing(
-            format!("the cache has no tree of Linux {linux}"),
-            format!("cargo xtask port linux --linux {linux}"),
+            format!("the cache has no tree of Linux for {option}"),
+            format!("cargo xtask port linux {option}"),
         ));
     }
     prepare(&tree, configuration)?;
-    let files = "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/shootdown_kernel.o \
-                 arch/x86/mm/tlb.o arch/x86/mm/pat/set_memory.o kernel/entry/common.o \
-                 mm/mmu_gather.o";
-    Command::new("make").args("-s -C").arg(&tree).args(files).output_or_show()
+    let files = match configuration {
+        Configuration::Arm64 => {
+            "olddefconfig arch/arm64/mm/shootdown.o arch/arm64/mm/shootdown_spaces.o \
+             arch/arm64/mm/context.o arch/arm64/mm/contpte.o arch/arm64/kernel/smp.o \
+             arch/arm64/mm/proc.o mm/mmu_gather.o"
+        }
+        _ => {
+            "olddefconfig arch/x86/mm/shootdown.o arch/x86/mm/shootdown_kernel.o \
+             arch/x86/mm/shootdown_spaces.o arch/x86/mm/tlb.o arch/x86/mm/pat/set_memory.o \
+             kernel/entry/common.o mm/mmu_gather.o"
+        }
+    };
+    configuration.make(files).args("-s -C").arg(&tree).output_or_show()
 }
 
-/// Returns the port's edits of a version of Linux, if they are well-formed.
-pub(super) fn edits(linux: &str) -> Result<Edits, Failure> {
-    let name = format!("{FOLDER}/shootdown/edits.toml");
-    Ok(Edits::parse(&name, &read_tracked(&name)?)?.of_version(linux))
+/// Returns the port's edits for a configuration, if they are well-formed.
+pub(super) fn edits(configuration: Configuration) -> Result<Edits, Failure> {
+    let read = |name: &str| -> Result<Edits, Failure> {
+        let name = format!("{FOLDER}/shootdown/{name}");
+        Edits::parse(&name, &read_tracked(&name)?)
+    };
+    let edits = read("edits.toml")?.of_version(configuration.linux());
+    if configuration != Configuration::Arm64 {
+        return Ok(edits);
+    }
+    let is_of_x86 = |file: &str| EDITED_ON_X86.iter().any(|start| file.starts_with(start));
+    Ok(edits.replaced(is_of_x86, read("edits-arm64.toml")?))
+}
+
+/// The kind of a kernel's file that boots.
+const fn image(configuration: Configuration) -> &'static str {
+    if matches!(configuration, Configuration::Arm64) { "Image" } else { "bzImage" }
 }
 
 /// The folder of everything that is built from this source, with this configuration and compiler.
 fn folder(configuration: Configuration) -> Result<PathBuf, Failure> {
-    let compiler = Command::new("gcc").args("-dumpfullversion -dumpmachine").output()?;
+    let name = configuration.tool("gcc");
+    let compiler = Command::new(&name).args("-dumpfullversion -dumpmachine").output();
+    let compiler = compiler.map_err(|_| {
+        Failure::missing(format!("{name} is not installed"), format!("install {name}"))
+    })?;
     let ours = configuration.ours()?;
     let chosen: Vec<_> = ours.lines().filter(|line| !line.starts_with('#')).collect();
     let packages = Packages::read()?;
@@ -218,7 +255,7 @@ fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
 fn prepare(tree: &Path, configuration: Configuration) -> Result<BTreeMap<String, String>, Failure> {
     // The published form of each edited file is beside it.
     let original = |file: &str| tree.join(format!("{file}.stock"));
-    let edits = edits(configuration.linux())?;
+    let edits = edits(configuration)?;
     let read = |file: &str| {
         fs::read_to_string(original(file)).or_else(|_| fs::read_to_string(tree.join(file)))
     };
@@ -239,8 +276,12 @@ fn prepare(tree: &Path, configuration: Configuration) -> Result<BTreeMap<String,
     }
     let names: String = contents.keys().map(|file| format!("{file}\n")).collect();
     fs::write(&list, names).map_err(unwritable(&list))?;
-    for (from, to) in OURS {
-        contents.insert(to.to_owned(), read_tracked(from)?);
+    let of_arch: &[_] = match configuration {
+        Configuration::Arm64 => &OURS_ON_ARM64,
+        _ => &OURS_ON_X86,
+    };
+    for (from, to) in OURS.iter().chain(of_arch) {
+        contents.insert(format!("arch/{}/{to}", configuration.arch()), read_tracked(from)?);
     }
     for (file, text) in &contents {
         write_changed(&tree.join(file), text.as_bytes())?;
@@ -258,16 +299,22 @@ fn is_refused(line: &str) -> bool {
 fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let (name, start) = (kernel.name, Instant::now());
     eprintln!("building Linux ({name}): minutes, if it is the first time");
-    Command::new("make").args("-s olddefconfig").within(tree).output_or_show()?;
+    let configuration = kernel.configuration;
+    configuration.make("-s olddefconfig").within(tree).output_or_show()?;
+    let arch = configuration.arch();
+    let (image, targets) = match configuration {
+        Configuration::Arm64 => (image(configuration), "Image"),
+        _ => (image(configuration), "bzImage modules"),
+    };
     let mut files = 0;
     let mut refused = None;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let status = Command::new("nice")
-        .arg("make")
+    let status = configuration
+        .make(targets)
         .arg(format!("-j{jobs}"))
-        .args("bzImage modules KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
+        .args("KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=port")
         .args("KBUILD_BUILD_HOST=port KBUILD_BUILD_VERSION=1")
-        .arg(kernel.configuration.flags())
+        .arg(configuration.flags())
         .within(tree)
         .run_with(|line| {
             if !line.starts_with("  ") {
@@ -278,25 +325,24 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
             }
             files += usize::from(line.starts_with("  CC"));
             if line.starts_with("  CC") && files.is_multiple_of(FILES_PER_LINE) {
-                let (all, seconds) = (kernel.configuration.files(), start.elapsed().as_secs());
+                let (all, seconds) = (configuration.files(), start.elapsed().as_secs());
                 eprintln!("  {name}: {files} of about {all} files, {seconds} s");
             }
         });
     if status.is_err() {
         return Err(Failure::new(
             format!("the build of {} fails", tree.display()),
-            format!("install {PACKAGES}, or run `make bzImage` there"),
+            format!("install {PACKAGES}, or run `make {targets}` there"),
         ));
     }
     if let Some(line) = refused {
         return Err(Failure::new(line, "find the branch in xtask/src/capi_object/thunks.rs"));
     }
-    let built = [
-        ("vmlinux", &kernel.symbols),
-        ("lib/test_vmalloc.ko", &kernel.module),
-        ("arch/x86/boot/bzImage", &kernel.image),
-    ];
-    for (from, to) in built {
+    let image = format!("arch/{arch}/boot/{image}");
+    let module = ("lib/test_vmalloc.ko", &kernel.module);
+    let built = [("vmlinux", &kernel.symbols), (image.as_str(), &kernel.image)];
+    let has_modules = configuration != Configuration::Arm64;
+    for (from, to) in built.into_iter().chain(has_modules.then_some(module)) {
         fs::copy(tree.join(from), to).map_err(unwritable(to))?;
     }
     Ok(())

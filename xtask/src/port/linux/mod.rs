@@ -1,5 +1,6 @@
 //! Linux with the engine instead of its own TLB shootdown, and Linux as published.
 
+mod arm64;
 mod believe;
 mod cloud;
 mod configuration;
@@ -37,7 +38,7 @@ const BOOK: (&str, u32) = ("docs/linux.md", 4);
 
 /// The machines of the comparison.
 const CPUS: &[u32] = &[1, 2, 4, 8, 16, 64];
-const CPUS_OF_NEWEST: &[u32] = &[1, 2, 4, 8];
+const CPUS_OF_OTHERS: &[u32] = &[1, 2, 4, 8];
 
 /// The programs of the comparison. A thread that flushes while it holds a lock sends threefold more
 /// or fewer interrupts from one number of rounds to the next; the sum over many numbers does not.
@@ -73,10 +74,15 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
         _ => (Configuration::Small, arguments),
     };
     match (arguments, linux) {
-        ([], Configuration::Newest) => compare(linux, CPUS_OF_NEWEST),
+        ([], Configuration::Newest) => compare(linux, CPUS_OF_OTHERS),
         ([], _) => compare(linux, CPUS),
         (["--cpus", count], _) => match count.parse() {
             Ok(count @ 1..=64) => compare(linux, &[count]),
+            _ => usage(),
+        },
+        (["--arm64"], Configuration::Small) => arm64::compare(CPUS_OF_OTHERS),
+        (["--arm64", "--cpus", count], Configuration::Small) => match count.parse() {
+            Ok(count @ 1..=64) => arm64::compare(&[count]),
             _ => usage(),
         },
         (["--isolated"], _) => isolated(linux),
@@ -95,7 +101,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --isolated, \
-                  --kernel-only, or --storm SECONDS; or, of 6.12, --cloud, --programs, \
+                  --kernel-only, or --storm SECONDS; or, of 6.12, --arm64, --cloud, --programs, \
                   --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
@@ -259,8 +265,8 @@ fn kernels_only(linux: Configuration) -> Result<(), Failure> {
 
 /// CI: the port's files compile in each tree of Linux that the cache has.
 pub(super) fn test() -> Result<(), Failure> {
-    for linux in [Configuration::Small, Configuration::Newest] {
-        match kernel::compile_port(linux) {
+    for configuration in [Configuration::Small, Configuration::Newest, Configuration::Arm64] {
+        match kernel::compile_port(configuration) {
             Err(failure) if failure.status() == 3 => println!("skipped: {}", failure.cause()),
             result => result?,
         }
@@ -294,8 +300,8 @@ mod tests {
 
     #[test]
     fn edits_are_well_formed() {
-        for linux in [Configuration::Small, Configuration::Newest] {
-            kernel::edits(linux.linux()).expect("edits");
+        for configuration in [Configuration::Small, Configuration::Newest, Configuration::Arm64] {
+            kernel::edits(configuration).expect("edits");
         }
     }
 
@@ -310,5 +316,8 @@ mod tests {
         check_book(&rows).expect("the tables of the book");
         check_book_of_newest(&newest).expect("those of the newest version");
         check_isolated(&isolated).expect("those with an isolated CPU");
+        let arm64 = row::of_csv(&read_tracked(arm64::COUNTS).expect("counts"), arm64::COLUMNS);
+        assert!(!arm64.is_empty());
+        arm64::check_book(&arm64).expect("those of AArch64");
     }
 }

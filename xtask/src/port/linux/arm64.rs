@@ -1,0 +1,218 @@
+//! Linux on AArch64, where it broadcasts: the broadcasts of both kernels, and their interrupts.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::configuration::Configuration;
+use super::guest::{self, Boot};
+use super::kernel::{self, Kernel};
+use super::{BOOK, STALE_MIN, WORDS, table};
+use crate::boots::golden;
+use crate::command::{Command, Failure, unwritable};
+use crate::parallel;
+use crate::port::machine::Clock;
+use crate::port::row::{self, Columns, Pair, Row, pairs};
+use crate::port::source::Variant;
+use crate::setup::{self, emulators};
+
+/// The golden file.
+pub(super) const COUNTS: &str = "ports/linux/counts-arm64.csv";
+
+/// The counts of the golden file. Instructions `TLBI` that reach all CPUs, and those that reach the
+/// CPU that executes them.
+pub(super) const COLUMNS: Columns =
+    &["operations", "interrupts", "broadcasts", "local", "instructions", "wrong"];
+
+const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,100:\
+                        protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
+                        turns-idle,300:turns-purge,100:turns-processes,2000:mmap,90:\
+                        mprotect,500:mprotect-threaded,500:reclaim,4";
+
+const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:storm,20";
+
+/// A plugin of QEMU, which counts.
+const PLUGIN: &str = "ports/linux/guest/tlbi.c";
+
+/// Compares both kernels on these machines, and checks the contents of pages in ours. Updates the
+/// golden file if they are all machines.
+pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
+    if !emulators::for_boots_on("aarch64")? {
+        let cause = "qemu-system-aarch64 is not installed, or is older than version 9";
+        return Err(Failure::missing(cause, "install qemu-system-arm, version 9 or newer"));
+    }
+    setup::c_compiler_for_arm()?;
+    let build = |variant| kernel::build_with(Configuration::Arm64, variant);
+    let kernels = [build(Variant::Stock)?, build(Variant::Shootdown)?];
+    let archive = guest::archive(&kernels[0])?;
+    let plugin = plugin()?;
+    let boots: Vec<_> = machines
+        .iter()
+        .rev()
+        .flat_map(|&cpus| kernels.iter().map(move |kernel| (cpus, kernel)))
+        .collect();
+    let found = parallel::map(&boots, |&(cpus, kernel)| {
+        let clock = Clock::Instructions;
+        let boot = Boot { kernel, archive: &archive, cpus, clock, words: WORDS, run: PROGRAMS };
+        let rows = counted(&boot, &plugin)?;
+        eprintln!("{}, {cpus} CPUs: {} rows", kernel.variant.name(), rows.len());
+        Ok(rows)
+    });
+    let mut rows = Vec::new();
+    for found in found {
+        rows.extend(found?);
+    }
+    rows.sort_by_key(|row| (row.cpus, row.variant));
+    for &cpus in machines {
+        println!("{cpus} CPUs:\n\n{}", of_machine(&rows, cpus));
+    }
+    println!("{}\n{}", of_machines(&rows), table::of_paths(&rows));
+    check_contents(&kernels[1], &archive)?;
+    if machines == super::CPUS {
+        golden::check_file(COUNTS, &row::csv(&rows, COLUMNS))?;
+        check_book(&rows)?;
+    }
+    Ok(())
+}
+
+/// Compiles the plugin.
+fn plugin() -> Result<PathBuf, Failure> {
+    let plugin = crate::output().join("ports/linux/libtlbi.so");
+    let command = Command::new("gcc").args("-shared -fPIC -O2 -Wall -Wextra -Werror -o");
+    command.arg(&plugin).arg(PLUGIN).run()?;
+    Ok(plugin)
+}
+
+/// Boots, and returns the rows that the guest prints, with what the plugin counted between the
+/// marks at the beginning and the end of each program.
+fn counted(boot: &Boot<'_>, plugin: &Path) -> Result<Vec<Row>, Failure> {
+    let marks = plugin.with_extension(format!("{}.{}", boot.kernel.variant.name(), boot.cpus));
+    let option = format!("{},out={}", plugin.display(), marks.display());
+    let runs = boot.parsed(boot.output_with(&["-plugin", &option])?)?.0;
+    let text = fs::read_to_string(&marks).map_err(unwritable(&marks))?;
+    let between = between_marks(&text);
+    if between.len() != runs.len() {
+        let cause = format!("{} programs, and {} pairs of marks", runs.len(), between.len());
+        return Err(Failure::new(cause, "find the cause in ports/linux/guest/tlbi.c"));
+    }
+    let row = |(run, [broadcasts, local]): (&Row, [u64; 2])| {
+        let of = |column| run.count(column);
+        let counts =
+            vec![of("operations"), of("calls"), broadcasts, local, of("instructions"), of("wrong")];
+        Row::new(&run.scenario, run.cpus, run.variant, COLUMNS, counts)
+    };
+    Ok(runs.iter().zip(between).filter_map(row).collect())
+}
+
+/// The differences of the sums in each second line from the line before.
+fn between_marks(text: &str) -> Vec<[u64; 2]> {
+    let sums = |line: &str| -> Option<[u64; 2]> {
+        let (broadcasts, local) = line.split_once(' ')?;
+        Some([broadcasts.parse().ok()?, local.parse().ok()?])
+    };
+    let sums: Vec<_> = text.lines().filter_map(sums).collect();
+    sums.chunks_exact(2).map(|of| [of[1][0] - of[0][0], of[1][1] - of[0][1]]).collect()
+}
+
+/// Runs the checks, with a thread of the host for each CPU. If flushes reach no other CPU, they
+/// must find much.
+fn check_contents(kernel: &Kernel, archive: &Path) -> Result<(), Failure> {
+    let wrong = |run| {
+        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, words: WORDS, run };
+        let (rows, _) = boot.rows()?;
+        Ok(rows.iter().map(|row| row.count("wrong")).sum::<u64>())
+    };
+    super::expect_none("QEMU, AArch64", wrong(CHECKS)?)?;
+    let unnotified = wrong("flush_here_only:replace,100:protect,50")?;
+    println!("checks if flushes reach no other CPU: {unnotified} wrong");
+    if unnotified >= STALE_MIN {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("only {unnotified} are wrong if flushes reach no other CPU"),
+        "find out why ports/linux/guest does not detect them",
+    ))
+}
+
+/// Compares the tables in the book with the rows, or updates them outside of CI.
+pub(super) fn check_book(rows: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "arm64", &of_machine(rows, BOOK.1))?;
+    golden::check_part(BOOK.0, "arm64-machines", &of_machines(rows))?;
+    golden::check_part(BOOK.0, "arm64-paths", &table::of_paths(rows))
+}
+
+/// Returns a table in Markdown of the programs on a machine.
+fn of_machine(rows: &[Row], cpus: u32) -> String {
+    let columns = [("broadcasts", 1), ("local", 1), ("interrupts", 1), ("instructions", 1000)];
+    let mut text = "| program | operations | broadcasts, stock | ours | local, stock | ours | \
+                    interrupts, stock | ours | 1000 instructions, stock | ours |\n\
+                    |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        .to_owned();
+    for (stock, ours) in pairs(rows).iter().filter(|(stock, _)| stock.cpus == cpus) {
+        let _ = write!(text, "| `{}` | {} |", stock.scenario, stock.count("operations"));
+        for (column, unit) in columns {
+            let (theirs, found) = (stock.count(column) / unit, ours.count(column) / unit);
+            let _ = write!(text, " {theirs} | {found} |");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns a table in Markdown of the sums over the programs, for each machine.
+fn of_machines(rows: &[Row]) -> String {
+    let mut text = "| CPUs | broadcasts, stock | ours | interrupts, stock | ours | programs with \
+                    more of both in ours |\n|---:|---:|---:|---:|---:|---|\n"
+        .to_owned();
+    for pairs in pairs(rows).chunk_by(|one, other| one.0.cpus == other.0.cpus) {
+        let sums = |column| {
+            pairs.iter().fold((0, 0), |sums: (u64, u64), (stock, ours)| {
+                (sums.0 + stock.count(column), sums.1 + ours.count(column))
+            })
+        };
+        let more = pairs.iter().filter_map(|(stock, ours): &Pair<'_>| {
+            let both = |row: &Row| row.count("broadcasts") + row.count("interrupts");
+            let (theirs, found) = (both(stock), both(ours));
+            (found > theirs).then(|| format!("`{}` ({found} to {theirs})", stock.scenario))
+        });
+        let more = more.collect::<Vec<_>>().join(", ");
+        let (broadcasts, interrupts) = (sums("broadcasts"), sums("interrupts"));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            pairs[0].0.cpus,
+            broadcasts.0,
+            broadcasts.1,
+            interrupts.0,
+            interrupts.1,
+            if more.is_empty() { "none" } else { &more },
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_between_marks() {
+        assert_eq!(between_marks("5 7\n8 7\n8 9\n8 19\n"), [[3, 0], [0, 10]]);
+    }
+
+    #[test]
+    fn tables_name_programs_with_more() {
+        let row = |line, variant| Row::of_boot(line, variant, 4, COLUMNS).expect("a row");
+        let rows = [
+            row("row mmap 9 1 30 7 2000 0", Variant::Stock),
+            row("row mmap 9 32 0 8 3000 0", Variant::Shootdown),
+        ];
+        let machine = of_machine(&rows, 4);
+        assert!(
+            machine.contains("| `mmap` | 9 | 30 | 0 | 7 | 8 | 1 | 32 | 2 | 3 |\n"),
+            "{machine}"
+        );
+        let sums = of_machines(&rows);
+        assert!(sums.contains("| 4 | 30 | 0 | 1 | 32 | `mmap` (32 to 31) |\n"), "{sums}");
+    }
+}
