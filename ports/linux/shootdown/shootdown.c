@@ -147,11 +147,18 @@ static_assert(sizeof_field(struct tlb_state, user_pcid_flush_mask) * BITS_PER_BY
 static void start_engine(void)
 {
 	const bool is_isolated = boot_cpu_has(X86_FEATURE_PTI);
+	/*
+	 * A walk with interrupts masked (gup_fast) keeps page tables alive, because the flush that
+	 * frees them waits for the CPU's answer. A broadcast (INVLPGB) waits for no walk: it needs
+	 * tables that RCU frees.
+	 */
+	const u32 walks = IS_ENABLED(CONFIG_MMU_GATHER_RCU_TABLE_FREE) ?
+				  0 : SHOOTDOWN_NEVER_BROADCAST;
 	const struct shootdown_config config = {
 		.layout = SHOOTDOWN_LAYOUT,
 		.cpu_limit = nr_cpu_ids,
 		.kernel_root = __sme_pa(init_mm.pgd),
-		.processor = SHOOTDOWN_X86_64_KERNEL_SETS_CR4 |
+		.processor = SHOOTDOWN_X86_64_KERNEL_SETS_CR4 | walks |
 			(is_isolated ? SHOOTDOWN_NEVER_BROADCAST :
 				       SHOOTDOWN_X86_64_GLOBAL_KERNEL),
 		.mark_user_half = is_isolated ? shootdown_mark_user_half : NULL,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::configuration::Configuration;
 use super::guest::{self, Boot};
 use super::kernel::{self, Kernel};
-use super::{BOOK, STALE_MIN, WORDS, table};
+use super::{BOOK, BOOK_OF_OTHERS, STALE_MIN, WORDS, table};
 use crate::boots::golden;
 use crate::command::{Command, Failure, unwritable};
 use crate::parallel;
@@ -68,7 +68,7 @@ pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
     }
     println!("{}\n{}", of_machines(&rows), table::of_paths(&rows));
     check_contents(&kernels[1], &archive)?;
-    if machines == super::CPUS {
+    if machines.len() > 1 {
         golden::check_file(COUNTS, &row::csv(&rows, COLUMNS))?;
         check_book(&rows)?;
     }
@@ -136,9 +136,9 @@ fn check_contents(kernel: &Kernel, archive: &Path) -> Result<(), Failure> {
 
 /// Compares the tables in the book with the rows, or updates them outside of CI.
 pub(super) fn check_book(rows: &[Row]) -> Result<(), Failure> {
-    golden::check_part(BOOK.0, "arm64", &of_machine(rows, BOOK.1))?;
-    golden::check_part(BOOK.0, "arm64-machines", &of_machines(rows))?;
-    golden::check_part(BOOK.0, "arm64-paths", &table::of_paths(rows))
+    golden::check_part(BOOK_OF_OTHERS, "arm64", &of_machine(rows, BOOK.1))?;
+    golden::check_part(BOOK_OF_OTHERS, "arm64-machines", &of_machines(rows))?;
+    golden::check_part(BOOK_OF_OTHERS, "arm64-paths", &table::of_paths(rows))
 }
 
 /// Returns a table in Markdown of the programs on a machine.
