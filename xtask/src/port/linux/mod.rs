@@ -87,7 +87,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
             Ok(count @ 1..=64) => arm64::compare(&[count]),
             _ => usage(),
         },
-        (["--isolated"], _) => isolated(linux),
+        (["--isolated"], Configuration::Small) => isolated(),
         (["--believe", parts @ ..], Configuration::Small) => believe::command(parts),
         (["--cloud"], Configuration::Small) => cloud::check(),
         (["--programs"], Configuration::Small) => cloud::programs(),
@@ -102,9 +102,9 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 fn usage() -> Result<(), Failure> {
-    let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --isolated, \
-                  --kernel-only, or --storm SECONDS; or, of 6.12, --arm64, --cloud, --programs, \
-                  --mechanisms, or --believe [PART...]";
+    let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --kernel-only, \
+                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT], --isolated, --cloud, \
+                  --programs, --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
@@ -156,28 +156,20 @@ fn compare(linux: Configuration, machines: &[u32]) -> Result<(), Failure> {
     }
     check_contents(&kernels[1], archives[1])?;
     if machines.len() > 1 && !is_newest {
-        compare_isolated(linux, &kernels, archives)?;
+        compare_isolated(&kernels, archives)?;
     }
     Ok(())
 }
 
-/// Compares both kernels with an isolated CPU, and updates the golden file, which 6.12 has.
-fn isolated(linux: Configuration) -> Result<(), Failure> {
+/// Compares both kernels with an isolated CPU, and updates their golden file.
+fn isolated() -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    let (kernels, archives) = both(linux)?;
-    compare_isolated(linux, &kernels, [&archives[0], &archives[1]])
+    let (kernels, archives) = both(Configuration::Small)?;
+    compare_isolated(&kernels, [&archives[0], &archives[1]])
 }
 
-fn compare_isolated(
-    linux: Configuration,
-    kernels: &[Kernel; 2],
-    archives: [&Path; 2],
-) -> Result<(), Failure> {
+fn compare_isolated(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<(), Failure> {
     let rows = isolated::compare(kernels, archives)?;
-    if linux == Configuration::Newest {
-        println!("{}\n{}", isolated::of_counts(&rows), isolated::of_entries(&rows));
-        return Ok(());
-    }
     golden::check_file(ISOLATED_COUNTS, &row::csv(&rows, isolated::COLUMNS))?;
     check_isolated(&rows)
 }
