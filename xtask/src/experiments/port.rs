@@ -104,7 +104,7 @@ fn line(cell: &Cell, (stock, ours): (&Counts, &Counts), requests: u64) -> String
 fn summary(table: &str) -> String {
     let rows: Vec<Vec<&str>> =
         table.lines().skip(1).map(|line| line.split(',').collect()).collect();
-    let mut text = "| program | CPUs | requests, stock | ours | Linux's model, threads as in ours | \
+    let mut text = "| program | CPUs | requests, stock | ours | by Linux's rules | \
                     interrupts, stock | ours |\n|---|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     let count = |row: &Vec<&str>| COLUMNS.map(|at| row[at].parse().unwrap_or(0_u64));

@@ -19,11 +19,8 @@ impl Symbols {
         let names = KernelNames::parse(text);
         let ranges = |wanted: &[&str]| names.ranges(wanted).collect::<Vec<_>>();
         let flush_space = ranges(&["flush_tlb_func", "flush_tlb_func_remote"]);
-        let call_function = ranges(&[
-            "smp_call_function_many_cond",
-            "on_each_cpu_cond_mask",
-            "shootdown_os_ring",
-        ]);
+        let call_function =
+            ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask", "shootdown_os_ring"]);
         let has_flushes = !flush_space.is_empty() || cfg!(not(target_arch = "x86_64"));
         (has_flushes && !call_function.is_empty()).then_some(Self { flush_space, call_function })
     }
