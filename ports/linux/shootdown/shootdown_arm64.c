@@ -91,7 +91,7 @@ void shootdown_cpu_starts(void)
 	shootdown_online();
 }
 
-/* In the idle thread, after which nothing runs. */
+/* In the idle thread, after which nothing runs; or in the interrupt that stops this CPU. */
 void shootdown_cpu_dies(void)
 {
 	unsigned long flags;
@@ -104,6 +104,7 @@ void shootdown_cpu_dies(void)
 	local_irq_restore(flags);
 }
 
+/* Possibly within a function of the engine, which has panicked. */
 void shootdown_cpu_stops(void)
 {
 	cpu_set_reserved_ttbr0();
@@ -114,6 +115,8 @@ void shootdown_cpus_stopped(void)
 {
 	int cpu;
 
+	/* Pairs with the barrier of a CPU that says that it has stopped. */
+	smp_rmb();
 	/* A CPU that has not reported may still use its space. Others were never online. */
 	for_each_present_cpu(cpu)
 		if (cpu != smp_processor_id() && !cpu_online(cpu))

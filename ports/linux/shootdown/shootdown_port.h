@@ -93,7 +93,7 @@ extern bool shootdown_forgets_on_entry;
 	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */	\
 	/* Mechanisms: without them, flushes are right, and interrupt more. */	\
 	F(idle_count_as_busy)	/* idle CPUs are interrupted */	\
-	F(tables_do_not_wait)	/* ... if page tables are freed */	\
+	F(tables_do_not_wait)	/* idle CPUs are interrupted when page tables are freed */	\
 	F(batches_have_one_page)	/* reclaim flushes page by page */
 
 #define FAULT_MEMBER(name) bool name;

@@ -102,6 +102,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_mechanism_is_a_switch_of_the_port() {
+        let header = crate::command::read_tracked("ports/linux/shootdown/shootdown_port.h");
+        let header = header.expect("a file of the port");
+        let (_, mechanisms) = header.split_once("Mechanisms").expect("the mechanisms");
+        assert_eq!(mechanisms.matches("\tF(").count(), MECHANISMS.len());
+        assert!(MECHANISMS.iter().all(|(name, _)| mechanisms.contains(&format!("\tF({name})"))));
+    }
+
+    #[test]
     fn table_has_a_column_for_each_mechanism() {
         let boot = |line: &str| {
             let row = Row::of_boot(line, Variant::Shootdown, 4, guest::COLUMNS).expect("a row");
