@@ -102,8 +102,8 @@ fn row(cell: &Cell, (stock, ours): (&Counts, &Counts), requests: u64) -> String 
 /// Returns a table in Markdown of each program and of the sums, and the number of rows in which the
 /// model is close.
 fn summary(table: &str) -> String {
-    let mut text = "| program | requests, stock | ours | by Linux's rules | interrupts, stock | ours |\n\
-                    |---|---:|---:|---:|---:|---:|\n"
+    let mut text = "| program | requests, stock | ours | by Linux's rules | \
+                    interrupts, stock | ours |\n|---|---:|---:|---:|---:|---:|\n"
         .to_owned();
     let mut add = |name: &str, counts: [u64; COLUMNS.len()]| {
         let counts = counts.map(|count| format!(" {count} |")).concat();
@@ -121,8 +121,8 @@ fn summary(table: &str) -> String {
     }
     add("all", sums);
     format!(
-        "{text}\nIn {close} of {rows} rows, the requests of the simulated engine are close to those \
-         of ours.\n"
+        "{text}\nIn {close} of {rows} rows, the requests of the simulated engine are close to \
+         those of ours.\n"
     )
 }
 
@@ -155,10 +155,7 @@ mod tests {
         assert!(row(1000).ends_with(",104,off\n"));
         let table = format!("{HEAD}{}{}", row(100), row(1000));
         let summary = summary(&table);
-        assert!(
-            summary.contains("\n| `loop madvise` | 100 | 100 | 140 | 90 | 8 |\n"),
-            "{summary}"
-        );
+        assert!(summary.contains("\n| `loop madvise` | 100 | 100 | 140 | 90 | 8 |\n"), "{summary}");
         assert!(summary.contains("\n| all | 200 | 1100 | 280 | 180 | 16 |\n"), "{summary}");
         assert!(summary.contains("\nIn 1 of 2 rows"), "{summary}");
     }
