@@ -102,6 +102,8 @@ void shootdown_cpu_dies(void)
 	local_irq_save(flags);
 	shootdown_offline();
 	local_irq_restore(flags);
+	/* Pairs with the barrier in shootdown_cpus_stopped. */
+	smp_mb();
 }
 
 /* Possibly within a function of the engine, which has panicked. */
@@ -109,14 +111,19 @@ void shootdown_cpu_stops(void)
 {
 	cpu_set_reserved_ttbr0();
 	shootdown_complete_broadcasts();
+	/* Pairs with the barrier in shootdown_cpus_stopped. */
+	smp_mb();
 }
 
 void shootdown_cpus_stopped(void)
 {
 	int cpu;
 
-	/* Pairs with the barrier of a CPU that says that it has stopped. */
-	smp_rmb();
+	/*
+	 * Pairs with the barriers of CPUs that stop: a CPU that is found offline has loaded the empty
+	 * table, and its broadcasts are complete. Otherwise, it could be disconnected before that.
+	 */
+	smp_mb();
 	/* A CPU that has not reported may still use its space. Others were never online. */
 	for_each_present_cpu(cpu)
 		if (cpu != smp_processor_id() && !cpu_online(cpu))

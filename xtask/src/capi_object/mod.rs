@@ -52,18 +52,9 @@ pub(crate) fn build(features: &str, branches: Branches) -> Result<PathBuf, Failu
     // One folder for each of them: cargo writes the assembly only when it compiles.
     let folder = crate::output().join("capi-object").join(features.replace(',', "+") + &name);
     let (assembly, direct) = (folder.join("shootdown.s"), folder.join("direct.s"));
-    let words =
-        "rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features";
-    emulators::cargo_for_target(words, TARGET)?
-        .arg("--features")
-        .arg(features)
-        .arg("--target-dir")
-        .arg(&folder)
-        .args("--")
+    compilation(TARGET, features, &folder)?
         .arg(format!("--emit=link,asm={}", assembly.display()))
         .env("RUSTFLAGS", format!("{RUSTFLAGS} {options}"))
-        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
-        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .run()?;
     let text = fs::read_to_string(&assembly).map_err(unwritable(&assembly))?;
     let text = with_direct_calls(&text);
@@ -79,6 +70,20 @@ pub(crate) fn build(features: &str, branches: Branches) -> Result<PathBuf, Failu
     Ok(object)
 }
 
+/// Returns the command that compiles the library, optimised as one, into `folder`. Options of the
+/// compiler may follow.
+fn compilation(target: &str, features: &str, folder: &Path) -> Result<Command, Failure> {
+    let words =
+        "rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features";
+    let command = emulators::cargo_for_target(words, target)?
+        .arg("--features")
+        .arg(features)
+        .arg("--target-dir")
+        .arg(folder)
+        .args("--");
+    Ok(command.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_PANIC", "abort"))
+}
+
 /// Builds the object for AArch64, whose `core` is compiled without a global offset table. It uses
 /// no register of floating point; it uses X18, in which a kernel may have a stack of calls.
 pub(crate) fn build_for_aarch64(features: &str) -> Result<PathBuf, Failure> {
@@ -86,18 +91,9 @@ pub(crate) fn build_for_aarch64(features: &str) -> Result<PathBuf, Failure> {
     let name = format!("{TARGET}+{}", features.replace(',', "+"));
     let folder = crate::output().join("capi-object").join(name);
     let (parts, object) = (folder.join("parts.o"), folder.join("shootdown.o"));
-    let words =
-        "rustc --quiet --release -p shootdown-capi --crate-type staticlib --no-default-features";
-    emulators::cargo_for_target(words, TARGET)?
-        .arg("--features")
-        .arg(features)
-        .arg("--target-dir")
-        .arg(&folder)
-        .args("--")
+    compilation(TARGET, features, &folder)?
         .arg(format!("--emit=link,obj={}", parts.display()))
         .env("RUSTFLAGS", "-Crelocation-model=static -Cforce-frame-pointers=yes")
-        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
-        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .run()?;
     let script = Path::new("crates/capi/object.lds");
     Command::new("aarch64-linux-gnu-ld")

@@ -178,6 +178,10 @@ fn missing_tools_and_network_are_named() {
     };
     fails("../vmlinuz", &["qemu-system-x86_64 is not installed", "apt-get install"]);
     fails("6.12", &["apt-get is not installed"]);
+    fails("shootdown", &["Linux on the engine was not built", "cargo xtask port linux --cloud"]);
+    fs::create_dir_all(host.at("cache/shootdown")).expect("a directory");
+    fs::copy(host.at("vmlinuz"), host.at("cache/shootdown/vmlinuz-shootdown")).expect("a copy");
+    fails("shootdown", &["qemu-system-x86_64 is not installed"]);
     host.program("apt-get", "#!/bin/sh\n[ $1 = indextargets ] && echo http://localhost/other\n");
     fails("6.12", &["no mirror of Debian", "--kernel"]);
     let fetches = "#!/bin/sh\n[ $1 = indextargets ] && echo http://localhost/debian/ && exit\n\
