@@ -57,14 +57,17 @@ pub(super) fn compare(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<Vec
     let mut rows = Vec::new();
     for (kernel, archive) in kernels.iter().zip(archives) {
         let boot = |clock, run| Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run };
+        let mut all = Vec::new();
         for run in COUNTED {
-            let counted = boot(Clock::Instructions, run);
-            rows.extend(rows_of(&counted.output()?, kernel.variant)?);
+            let output = boot(Clock::Instructions, run).output()?;
+            rows.extend(rows_of(&output, kernel.variant)?);
+            all.extend(boot::parse(&output, kernel.variant, CPUS, POLLED)?);
         }
         let long = polled(&boot(Clock::Host, LONG))?;
         println!("{}, with the host's clock:\n\n{}", kernel.variant.name(), of_gaps(&long));
+        all.extend(long);
         // Stock's flushes are calls. Other interrupts also depend on how the host schedules.
-        let flushes: u64 = long.iter().map(|row| row.count("flushes")).sum();
+        let flushes: u64 = all.iter().map(|row| row.count("flushes")).sum();
         if kernel.variant == Variant::Shootdown && flushes > 0 {
             let cause = format!("flushes interrupt an isolated CPU {flushes} times");
             return Err(Failure::new(cause, "find those that free page tables, or miss a hook"));
