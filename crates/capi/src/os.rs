@@ -41,10 +41,13 @@ unsafe extern "C" {
 
 #[cfg(feature = "percpu-gs")]
 unsafe extern "C" {
-    /// Defined by the kernel, like the two variables below, if the library was built with the
+    /// Defined by the kernel, like the three variables below, if the library was built with the
     /// feature `percpu-gs`: for each CPU, what must be added to the address of a CPU's variable to
     /// have that CPU's own. In GS on that CPU. (Linux: `__per_cpu_offset`.)
     pub static shootdown_os_percpu_base: u64;
+    /// Defined by the kernel: the CPU's element of `shootdown_os_percpu_base`, a variable of each
+    /// CPU. (Linux: `this_cpu_off`.)
+    pub static shootdown_os_percpu_offset: u64;
     /// Defined by the kernel: the number of the CPU, a variable of each CPU.
     pub static shootdown_os_percpu_number: u32;
     /// Defined by the kernel: the engine's state of the CPU (`struct shootdown_cpu`), a variable of

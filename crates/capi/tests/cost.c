@@ -18,12 +18,14 @@
 static struct percpu {
     struct shootdown_cpu state;
     uint32_t number;
-} percpu[2] = {{.number = 0}, {.number = 1}};
+    uint64_t offset;
+} percpu[2] = {{.number = 0}, {.number = 1, .offset = sizeof percpu[0]}};
 /* Each CPU's variables are at the same distance from those of CPU 0, which have the names. */
 uint64_t shootdown_os_percpu_base[SHOOTDOWN_CPUS_MAX] = {0, sizeof percpu[0]};
-__asm__(".globl shootdown_os_percpu_state, shootdown_os_percpu_number\n"
+__asm__(".globl shootdown_os_percpu_state, shootdown_os_percpu_number, shootdown_os_percpu_offset\n"
         ".set shootdown_os_percpu_state, percpu\n"
-        ".set shootdown_os_percpu_number, percpu + " SIZE(SHOOTDOWN_CPU_WORDS) " * 8\n");
+        ".set shootdown_os_percpu_number, percpu + " SIZE(SHOOTDOWN_CPU_WORDS) " * 8\n"
+        ".set shootdown_os_percpu_offset, percpu + " SIZE(SHOOTDOWN_CPU_WORDS) " * 8 + 8\n");
 static struct shootdown_cpu *state_of(uint32_t number) { return &percpu[number].state; }
 static void on(uint32_t number) {
     enum { SET_GS = 0x1001 };

@@ -58,6 +58,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     forward! { self => self.kernel;
         fn state(cpu: CpuId) -> &CpuState<Self>;
         fn cpu() -> CpuId;
+        fn this_cpu() -> (CpuId, &CpuState<Self>);
         fn cpu_limit() -> usize;
         fn ring(cpus: &CpuSet<K::CpuBits>);
         fn answers_early() -> bool;

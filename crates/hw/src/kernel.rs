@@ -44,6 +44,13 @@ pub unsafe trait Kernel: Sync + Sized {
     /// The CPU that runs this call.
     fn cpu(&self) -> CpuId;
 
+    /// Both at once: see [`Machine::this_cpu`](shootdown::Machine::this_cpu).
+    #[inline]
+    fn this_cpu(&self) -> (CpuId, &CpuState<Bare<Self>>) {
+        let cpu = self.cpu();
+        (cpu, self.state(cpu))
+    }
+
     /// The largest possible number of CPUs.
     fn cpu_limit(&self) -> usize {
         CpuSet::<Self::CpuBits>::capacity()

@@ -277,13 +277,23 @@ static void set_up(struct mm_struct *next)
 	u16 ldt;
 
 	this_cpu_write(cpu_tlbstate.loaded_mm, next);
-	this_cpu_write(set_up_for, next->context.ctx_id);
+	this_cpu_write(set_up_for, next == &init_mm ? 0 : next->context.ctx_id);
 	/* Pairs with the barrier in shootdown_mm_on_users. */
 	smp_mb();
-	cr4_update_pce(NULL);
+	/* Most spaces may not read counters, nor might the one before. */
+	if (static_branch_unlikely(&rdpmc_always_available_key) ||
+	    atomic_read(&next->context.perf_rdpmc_allowed) ||
+	    (this_cpu_read(cpu_tlbstate.cr4) & X86_CR4_PCE))
+		cr4_update_pce(NULL);
 	store_ldt(ldt);
 	if (unlikely(ldt || next->context.ldt))
 		load_mm_ldt(next);
+}
+
+/* The CPU is set up for the space, which is therefore loaded: it never is for init_mm. */
+static __always_inline bool is_set_up_for(struct mm_struct *mm)
+{
+	return this_cpu_read(set_up_for) == mm->context.ctx_id;
 }
 
 /* Returns false if the space was loaded already. */
@@ -295,7 +305,7 @@ static __always_inline bool switch_to_mm(struct mm_struct *next, struct task_str
 		shootdown_leave_space();
 	} else {
 		shootdown_switch(space_of(next));
-		if (this_cpu_read(set_up_for) == next->context.ctx_id)
+		if (is_set_up_for(next))
 			return false;
 		cond_mitigation(task);
 	}
@@ -303,7 +313,7 @@ static __always_inline bool switch_to_mm(struct mm_struct *next, struct task_str
 	return true;
 }
 
-static noinline void switch_traced(struct mm_struct *next, struct task_struct *task)
+static noinline void switch_and_trace(struct mm_struct *next, struct task_struct *task)
 {
 	struct tlb_work before = tlb_work();
 
@@ -311,12 +321,20 @@ static noinline void switch_traced(struct mm_struct *next, struct task_struct *t
 		trace_tlb_work(before, TLB_FLUSH_ON_TASK_SWITCH);
 }
 
+static noinline void switch_and_set_up(struct mm_struct *next, struct task_struct *task)
+{
+	switch_to_mm(next, task);
+}
+
 void switch_mm_irqs_off(struct mm_struct *unused, struct mm_struct *next, struct task_struct *task)
 {
+	/* Each way ends in one call: the usual one, the return to the same space, saves no registers. */
 	if (unlikely(trace_tlb_flush_enabled()))
-		switch_traced(next, task);
+		switch_and_trace(next, task);
+	else if (is_set_up_for(next))
+		shootdown_switch(space_of(next));
 	else
-		switch_to_mm(next, task);
+		switch_and_set_up(next, task);
 }
 
 void switch_mm(struct mm_struct *prev, struct mm_struct *next, struct task_struct *task)
@@ -336,7 +354,8 @@ EXPORT_SYMBOL_GPL(leave_mm);
 
 void enter_lazy_tlb(struct mm_struct *mm, struct task_struct *task)
 {
-	if (this_cpu_read(cpu_tlbstate.loaded_mm) != &init_mm && !FAULT(idle_count_as_busy))
+	/* Does nothing if no space of users is loaded. */
+	if (!FAULT(idle_count_as_busy))
 		shootdown_enter_lazy();
 }
 
@@ -375,28 +394,52 @@ static __always_inline void count_local(struct mm_struct *mm, unsigned long star
 		count_vm_tlb_events(NR_TLB_LOCAL_FLUSH_ONE, (end - start) >> page_shift);
 }
 
-void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
-			unsigned int stride_shift, bool freed_tables)
+static noinline void flush_here_only(struct mm_struct *mm)
 {
-	unsigned long flags;
+	preempt_disable();
+	if (this_cpu_read(cpu_tlbstate.loaded_mm) == mm)
+		flush_tlb_local();
+	preempt_enable();
+}
 
-	if (unlikely(shootdown_flushes_here_only)) {
-		preempt_disable();
-		if (this_cpu_read(cpu_tlbstate.loaded_mm) == mm)
-			flush_tlb_local();
-		preempt_enable();
-		return;
-	}
-	if (FAULT(range_ends_early) && end != TLB_FLUSH_ALL)
-		end -= 1ul << stride_shift;
-	raw_cpu_inc(shootdown_counts.requests);
-	local_irq_save(flags);
+/* Apart from its callers: then they keep nothing in registers during their one call. */
+static noinline void flush_and_trace(struct mm_struct *mm, unsigned long start, unsigned long end,
+				     unsigned int stride_shift, bool freed_tables)
+{
 	trace_request(start, end);
 	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
 	       shootdown_flush_and_wait(space_of(mm), start, end, stride_shift,
 					freed_tables));
+}
+
+static __always_inline void flush_masked(struct mm_struct *mm, unsigned long start, unsigned long end,
+					 unsigned int stride_shift, bool freed_tables)
+{
+	raw_cpu_inc(shootdown_counts.requests);
 	count_local(mm, start, end, stride_shift);
-	local_irq_restore(flags);
+	if (unlikely(trace_tlb_flush_enabled()))
+		flush_and_trace(mm, start, end, stride_shift, freed_tables);
+	else
+		shootdown_flush_and_wait(space_of(mm), start, end, stride_shift, freed_tables);
+}
+
+void shootdown_flush_masked(struct mm_struct *mm, unsigned long start, unsigned long end,
+			    unsigned int stride_shift, bool freed_tables)
+{
+	flush_masked(mm, start, end, stride_shift, freed_tables);
+}
+
+void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
+			unsigned int stride_shift, bool freed_tables)
+{
+	lockdep_assert_irqs_enabled();
+	if (static_branch_unlikely(&shootdown_flushes_here_only))
+		return flush_here_only(mm);
+	if (FAULT(range_ends_early) && end != TLB_FLUSH_ALL)
+		end -= 1ul << stride_shift;
+	local_irq_disable();
+	flush_masked(mm, start, end, stride_shift, freed_tables);
+	local_irq_enable();
 	mmu_notifier_arch_invalidate_secondary_tlbs(mm, start, end);
 }
 
@@ -480,24 +523,36 @@ void shootdown_walkers_flush(struct mm_struct *mm)
 	shootdown_free_kept(mm, shootdown_horizon(&pending).cleared);
 }
 
+static noinline struct shootdown_horizon_numbers
+flush_tables_and_trace(struct mm_struct *mm, unsigned long start, unsigned long end,
+		       unsigned int stride_shift)
+{
+	struct shootdown_horizon_numbers horizon;
+
+	trace_request(start, end);
+	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
+	       horizon = shootdown_flush_tables_and_wait(space_of(mm), start, end, stride_shift));
+	return horizon;
+}
+
 void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
 			    unsigned int stride_shift)
 {
 	struct shootdown_horizon_numbers horizon;
-	unsigned long flags;
 
-	if (unlikely(shootdown_flushes_here_only))
+	if (static_branch_unlikely(&shootdown_flushes_here_only))
 		return flush_tlb_mm_range(tlb->mm, start, end, stride_shift, true);
 	if (FAULT(gather_unflushed))
 		return;
 	raw_cpu_inc(shootdown_counts.requests);
-	local_irq_save(flags);
-	trace_request(start, end);
-	TRACED(TLB_LOCAL_MM_SHOOTDOWN,
-	       horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
-							 stride_shift));
+	local_irq_disable();
 	count_local(tlb->mm, start, end, stride_shift);
-	local_irq_restore(flags);
+	if (unlikely(trace_tlb_flush_enabled()))
+		horizon = flush_tables_and_trace(tlb->mm, start, end, stride_shift);
+	else
+		horizon = shootdown_flush_tables_and_wait(space_of(tlb->mm), start, end,
+							  stride_shift);
+	local_irq_enable();
 	tlb->shootdown.flush = horizon.flush;
 	tlb->shootdown.cleared = horizon.cleared;
 	mmu_notifier_arch_invalidate_secondary_tlbs(tlb->mm, start, end);

@@ -58,6 +58,8 @@ static inline void shootdown_gather_init(struct shootdown_gather *gather)
 }
 
 void shootdown_mm_init(struct mm_struct *mm);
+/* Copies a space, without the engine's part, which other CPUs write. */
+void shootdown_mm_copy(struct mm_struct *to, const struct mm_struct *from);
 /* The last reference is gone. Returns true if the engine drops the space later. */
 bool shootdown_mm_drop(struct mm_struct *mm);
 /* Drops the spaces that the engine gave back on this CPU. */
@@ -78,6 +80,9 @@ void shootdown_cpus_stopped(void);
 
 void shootdown_batch_add(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *mm,
 			 unsigned long start, unsigned long end);
+/* As flush_tlb_mm_range, with interrupts masked, of a space that no other CPU has loaded. */
+void shootdown_flush_masked(struct mm_struct *mm, unsigned long start, unsigned long end,
+			    unsigned int stride_shift, bool freed_tables);
 void shootdown_gather_flush(struct mmu_gather *tlb, unsigned long start, unsigned long end,
 			    unsigned int stride_shift);
 void shootdown_gather_free(struct mmu_gather *tlb);

@@ -168,7 +168,7 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 {
 	unsigned long flags;
 
-	if (unlikely(shootdown_flushes_here_only)) {
+	if (static_branch_unlikely(&shootdown_flushes_here_only)) {
 		preempt_disable();
 		if (this_cpu_read(loaded_mm) == mm)
 			local_flush_tlb_all();

@@ -3,6 +3,7 @@
 #ifndef _MM_SHOOTDOWN_PORT_H
 #define _MM_SHOOTDOWN_PORT_H
 
+#include <linux/jump_label.h>
 #include <linux/kasan-checks.h>
 #include <linux/mm_types.h>
 #include <linux/percpu.h>
@@ -65,7 +66,7 @@ static __always_inline void trace_request(unsigned long start, unsigned long end
 extern bool shootdown_is_started;
 
 /* For a test of the tests: flushes reach this CPU alone. */
-extern bool shootdown_flushes_here_only;
+DECLARE_STATIC_KEY_FALSE(shootdown_flushes_here_only);
 
 /* For a test of the tests: an isolated CPU that enters the kernel does not tell the engine. */
 extern bool shootdown_forgets_on_entry;

@@ -22,7 +22,7 @@ DEFINE_PER_CPU(struct shootdown_counts, shootdown_counts);
 static DEFINE_PER_CPU(struct llist_head, dead_mms);
 
 /* For tests of the tests: flushes reach this CPU alone; a CPU that enters the kernel is silent. */
-bool shootdown_flushes_here_only;
+DEFINE_STATIC_KEY_FALSE(shootdown_flushes_here_only);
 bool shootdown_forgets_on_entry;
 #ifdef SHOOTDOWN_FAULTS
 struct shootdown_faults shootdown_faults;
@@ -55,6 +55,15 @@ void shootdown_mm_init(struct mm_struct *mm)
 	shootdown_space_init(space_of(mm), SHOOTDOWN_ROOT(mm));
 	INIT_LIST_HEAD(&mm->context.shootdown.kept);
 	mm->context.shootdown.is_retired = false;
+}
+
+void shootdown_mm_copy(struct mm_struct *to, const struct mm_struct *from)
+{
+	const size_t begin = offsetof(struct mm_struct, context.shootdown);
+	const size_t end = begin + sizeof(to->context.shootdown);
+
+	memcpy(to, from, begin);
+	memcpy((char *)to + end, (const char *)from + end, sizeof(*to) - end);
 }
 
 bool shootdown_mm_drop(struct mm_struct *mm)
@@ -207,12 +216,22 @@ static int counts_show(struct seq_file *file, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(counts);
 
+static int set_here_only(void *unused, u64 value)
+{
+	if (value)
+		static_branch_enable(&shootdown_flushes_here_only);
+	else
+		static_branch_disable(&shootdown_flushes_here_only);
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(here_only_fops, NULL, set_here_only, "%llu\n");
+
 static int __init create_files(void)
 {
 	struct dentry *folder = debugfs_create_dir("shootdown", NULL);
 
 	debugfs_create_file("counts", 0444, folder, NULL, &counts_fops);
-	debugfs_create_bool("flush_here_only", 0644, folder, &shootdown_flushes_here_only);
+	debugfs_create_file_unsafe("flush_here_only", 0200, folder, NULL, &here_only_fops);
 #ifdef CONFIG_X86
 	debugfs_create_bool("forget_on_entry", 0644, folder, &shootdown_forgets_on_entry);
 #endif

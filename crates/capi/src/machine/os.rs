@@ -65,14 +65,32 @@ unsafe impl<B: CpuBits + Sync + 'static> Kernel for Os<B> {
     fn cpu(&self) -> CpuId {
         let number;
         // SAFETY: the kernel has stored the number of each CPU, before this CPU uses the library.
+        // It stays the same while the library's caller is pinned.
         unsafe {
             core::arch::asm!(
                 "mov {:e}, dword ptr gs:[{}]", out(reg) number,
                 sym os::shootdown_os_percpu_number,
-                options(readonly, nostack, preserves_flags),
+                options(pure, readonly, nostack, preserves_flags),
             );
         }
         CpuId(number)
+    }
+
+    #[cfg(feature = "percpu-gs")]
+    #[inline(always)]
+    fn this_cpu(&self) -> (CpuId, &CpuState<MachineOf<B>>) {
+        let base: usize;
+        // SAFETY: as for the number, and for the state of any CPU.
+        let state = unsafe {
+            core::arch::asm!(
+                "mov {}, qword ptr gs:[{}]", out(reg) base,
+                sym os::shootdown_os_percpu_offset,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+            let offset = (&raw const os::shootdown_os_percpu_state).addr();
+            &*core::ptr::with_exposed_provenance(base.wrapping_add(offset))
+        };
+        (self.cpu(), state)
     }
 
     #[cfg(not(feature = "percpu-gs"))]

@@ -128,6 +128,7 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     }
     Command::new(configuration.tool("objcopy"))
         .args("--redefine-sym shootdown_os_percpu_base=__per_cpu_offset")
+        .args("--redefine-sym shootdown_os_percpu_offset=this_cpu_off")
         .arg(&object)
         .arg(tree.join(format!("arch/{}/mm/shootdown_engine.o_shipped", configuration.arch())))
         .run()?;

@@ -29,7 +29,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
             return self.flush(space, extent).wait();
         }
         if !extent.is_empty() {
-            self.flush_one_and_wait(space, extent, WalkerPolicy::of(extent));
+            self.flush_one_and_wait(space, extent, || WalkerPolicy::of(extent));
         }
     }
 
@@ -44,7 +44,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     pub fn flush_gathered_and_wait(&self, space: &Space<M>, extents: &ExtentSet) -> Horizon {
         match *extents.as_slice() {
             [extent] if !M::TRACES => {
-                let walkers = WalkerPolicy::Defer;
+                let walkers = || WalkerPolicy::Defer;
                 let (flush, cleared) = self.flush_one_and_wait(space, extent, walkers);
                 Horizon::of(space.id(), flush, cleared)
             }
@@ -58,17 +58,20 @@ impl<M: Machine> PinnedCpu<'_, M> {
 
     /// Flushes one extent, which is not empty, and waits. Returns the flush's generation, and the
     /// generation up to which no CPU can walk unhooked tables any more: both 0 if the flush was not
-    /// counted.
+    /// counted. A flush that concerns no other CPU does not compute `walkers`.
     #[inline(always)]
     fn flush_one_and_wait(
         &self,
         space: &Space<M>,
         extent: Extent,
-        walkers: WalkerPolicy,
+        walkers: impl Fn() -> WalkerPolicy,
     ) -> (u64, u64) {
         if self.expects_broadcast(space) {
-            return Self::of(self.engine, self.cpu, self.id)
-                .flush_one_by_broadcast_and_wait(space, extent, walkers);
+            return Self::of(self.engine, self.cpu, self.id).flush_one_by_broadcast_and_wait(
+                space,
+                extent,
+                walkers(),
+            );
         }
         let operation = self.begin();
         let (generation, others) = self.begin_flush_of_one(space, extent);
@@ -76,8 +79,13 @@ impl<M: Machine> PinnedCpu<'_, M> {
             return (generation, self.flush_alone(space, extent, generation));
         }
         drop(operation);
-        let cleared = Self::of(self.engine, self.cpu, self.id)
-            .flush_others_and_wait(space, extent, generation, others, walkers);
+        let cleared = Self::of(self.engine, self.cpu, self.id).flush_others_and_wait(
+            space,
+            extent,
+            generation,
+            others,
+            walkers(),
+        );
         (generation, cleared)
     }
 

@@ -106,6 +106,14 @@ pub unsafe trait Machine: Memory {
     /// The CPU that runs this call. The result may be outdated unless the caller is pinned.
     fn cpu(&self) -> CpuId;
 
+    /// [`cpu`](Self::cpu) and its [`state`](Self::state), for a kernel that finds both at once,
+    /// relative to a register.
+    #[inline]
+    fn this_cpu(&self) -> (CpuId, &CpuState<Self>) {
+        let cpu = self.cpu();
+        (cpu, self.state(cpu))
+    }
+
     /// Returns `true` if the flush interrupt is masked on this CPU.
     ///
     /// If it is masked, a waiter polls its own bell, because no interrupt can arrive.

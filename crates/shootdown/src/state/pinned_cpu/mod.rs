@@ -351,9 +351,9 @@ impl<M: Machine> Shootdown<M> {
     #[inline]
     #[expect(unsafe_code, reason = "only the kernel can pin a thread")]
     pub unsafe fn pin(&self) -> PinnedCpu<'_, M> {
-        let id = self.machine.cpu();
         debug_assert!(self.machine.interrupts_masked(), "the flush interrupt must be masked");
-        PinnedCpu { engine: self, cpu: self.machine.state(id), id, not_send: PhantomData }
+        let (id, cpu) = self.machine.this_cpu();
+        PinnedCpu { engine: self, cpu, id, not_send: PhantomData }
     }
 }
 
