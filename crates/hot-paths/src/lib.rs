@@ -1,9 +1,6 @@
 //! The engine's hot paths, each as a function that can be counted, with a budget of instructions.
 //!
-//! Two programs count them: `benches/hot_paths` on the host, under callgrind, and the bootable
-//! kernel (`shootdown boot --paths`), where the emulator counts. Both run the functions of this
-//! crate on the state that this crate creates. The remaining differences come from the compiler and
-//! from the counter.
+//! `benches/hot_paths` counts them under callgrind.
 //!
 //! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel for it;
 //! [`System`], an engine in the state in which paths begin; [`Path`], with the table of paths, and

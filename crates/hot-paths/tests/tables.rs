@@ -1,5 +1,5 @@
-//! Tests that the tables of `README.md`, `docs/cost.md` and `docs/limits.md` show the costs on
-//! record, and the sizes.
+//! Tests that the tables of `docs/cost.md` and `docs/limits.md` show the costs on record, and the
+//! sizes.
 //!
 //! `UPDATE_TABLES=1 cargo test -p shootdown-hot-paths --test tables` writes them.
 
@@ -24,19 +24,13 @@ fn linux(name: &str) -> &'static str {
     }
 }
 
-/// The paths that the README shows.
-const IN_README: [&str; 3] = ["switch_current_tag", "flush_alone", "flush_lazy_skipped"];
-
-/// Returns the table of the paths that `is_shown` names.
-fn table(is_shown: impl Fn(&str) -> bool) -> String {
+/// Returns the table of the paths.
+fn table() -> String {
     let mut table = "| path | ≤ 64 CPUs | ≤ 512 | ≤ 4096 | target | Linux 6.12 |\n\
                      |---|---|---|---|---|---|\n"
         .to_owned();
     let paths = Path::<Plain, 1>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
     for Path { name, limits: Limits { measured: [one, eight, all], target }, .. } in paths {
-        if !is_shown(name) {
-            continue;
-        }
         let stack = name == Path::<Plain, 1>::FLUSH_AND_WAIT.name;
         let title =
             if stack { "stack of one flush, bytes".to_owned() } else { name.replace('_', " ") };
@@ -109,13 +103,8 @@ fn check(file: &str, kind: &str, table: &str) {
 }
 
 #[test]
-fn readme_shows_costs_on_record() {
-    check("README.md", "costs", &table(|name| IN_README.contains(&name)));
-}
-
-#[test]
 fn book_shows_costs_on_record() {
-    check("docs/cost.md", "costs", &table(|_| true));
+    check("docs/cost.md", "costs", &table());
 }
 
 #[test]

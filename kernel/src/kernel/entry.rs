@@ -9,7 +9,7 @@ use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
 use crate::kernel::end::end;
 use crate::kernel::load::{BadLine, Load, Mode};
-use crate::kernel::{fault_injection, paths, run, smoke};
+use crate::kernel::{fault_injection, run, smoke};
 
 /// `true` if a workload is run. The first CPU stores it before it starts other CPUs.
 static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,6 @@ extern "Rust" fn main_on_first_cpu(boot: &Boot) -> ! {
             RUNS_WORKLOAD.store(true, Ordering::Release);
             run::run(boot, &load)
         }
-        Mode::Paths => paths::run(boot, load.rounds),
         Mode::Smoke => smoke::run(&mut BootMemory::new(boot), cpus),
         Mode::FaultInjection => {
             let mut memory = BootMemory::new(boot);

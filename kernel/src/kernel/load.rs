@@ -38,8 +38,6 @@ choices! {
         FaultInjection = "trials",
         /// Tests whether this machine shows faults in the engine of a hypervisor.
         Guests = "guests",
-        /// Counts the instructions of the hot paths, on the first CPU alone.
-        Paths = "paths",
         /// Runs a workload.
         Workload = "workload",
     }

@@ -17,8 +17,8 @@
 //!    what memory holds. [`executor`] is the host of [`shootdown_program::interpreter`] and
 //!    executes the steps of a workload. [`report`] prints the results of a run, and [`run`] starts
 //!    a run.
-//! 6. [`smoke`], [`fault_injection`] and [`paths`] are the other modes. [`entry`] is where CPUs
-//!    enter the kernel, and selects the mode.
+//! 6. [`smoke`] and [`fault_injection`] are the other modes. [`entry`] is where CPUs enter the
+//!    kernel, and selects the mode.
 
 // In reading order.
 mod arch;
@@ -48,5 +48,4 @@ mod run;
 
 mod smoke;
 mod fault_injection;
-mod paths;
 mod entry;

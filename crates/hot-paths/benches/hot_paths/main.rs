@@ -5,8 +5,7 @@
 //! every host and differ a little between compilers; the budgets are for rustc 1.95. A count does
 //! *not* include the time of a cache miss or of a locked instruction.
 //!
-//! The code is compiled as a kernel is, so that the counts agree with `shootdown boot --paths` to 6
-//! %:
+//! The code is compiled as a kernel is:
 //!
 //! - It does not unwind (`RUSTFLAGS=-Cpanic=abort`, which `cargo xtask bench` sets). Code that
 //!   unwinds moves a returned value once more. Without this flag, the budgets are not enforced.

@@ -209,11 +209,6 @@ pub(crate) unsafe trait Architecture {
         true
     }
 
-    /// Number of instructions since some moment, if the emulator's clock counts instructions
-    /// (`-icount shift=0`: one instruction in a nanosecond; RISC-V has another shift). It is
-    /// rounded down to a tick of the clock.
-    fn instructions() -> u64;
-
     /// Requests one [`Interrupt::Timer`] on this CPU after `delay_ns`. Replaces an earlier request.
     fn set_timer_ns(delay_ns: u64);
 

@@ -47,11 +47,7 @@ const OPTIONS: [&str; 9] = [
 
 /// Checks that Bochs is installed and supports the options.
 pub(crate) fn check(options: &Boot) -> Result<(), BootError> {
-    let refused = [
-        ("--arch", options.arch != Architecture::X86_64),
-        ("--paths", options.paths),
-        ("--counts", options.counts),
-    ];
+    let refused = [("--arch", options.arch != Architecture::X86_64), ("--counts", options.counts)];
     if let Some((option, _)) = refused.iter().find(|(_, is_used)| *is_used) {
         return Err(BootError::NotOnBochs { option });
     }

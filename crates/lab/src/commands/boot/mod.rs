@@ -8,7 +8,6 @@ mod error;
 mod kernel;
 mod load;
 mod options;
-mod paths;
 mod trials;
 mod workload;
 
@@ -37,12 +36,6 @@ pub(crate) const EXAMPLES: &str = include_str!("../../../help/boot.txt").trim_as
 impl Boot {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let text = match &self.workload {
-            None if self.paths => {
-                let options = &Self { cpus: 1, counts: true, ..self.clone() };
-                let values = [("mode", "paths".to_owned()), ("rounds", self.rounds.to_string())];
-                let lines = run(options, &values, &[])?.lines;
-                paths::Report::new(options, &lines).in_format(self.format)
-            }
             None => {
                 if self.sanitize && (self.arch == Architecture::Loongarch64 || !self.is_qemu()) {
                     return Err(BootError::NoSanitizer(self.machine_name()).into());

@@ -75,9 +75,6 @@ pub(crate) struct Boot {
     /// Measure time in instructions: CPUs take turns, and each run gives the same output
     #[arg(long)]
     pub(super) counts: bool,
-    /// Count the instructions of each hot path of the engine, on one CPU
-    #[arg(long, conflicts_with = "workload")]
-    pub(super) paths: bool,
     /// The flushes of pages that the kernel reclaims or moves, in the workloads `reclaim` and
     /// `moves`
     #[arg(long, value_enum, value_name = "FLUSHES", default_value_t = ReclaimFlushes::Batched)]
@@ -96,7 +93,7 @@ pub(crate) struct Boot {
     /// The seed of the workload's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// The number of flushes of each CPU in a storm, or of runs of each hot path
+    /// The number of flushes of each CPU in a storm
     #[arg(long, value_name = "N", default_value_t = 40, conflicts_with = "workload")]
     pub(super) rounds: u64,
     /// The longest time without a line from the kernel, in seconds
@@ -110,11 +107,11 @@ pub(crate) struct Boot {
     #[arg(long)]
     pub(super) console: bool,
     /// Keep a TLB that never forgets beside QEMU's, and show which faults it finds
-    #[arg(long, conflicts_with_all = ["workload", "paths", "counts"])]
+    #[arg(long, conflicts_with_all = ["workload", "counts"])]
     pub(super) sanitize: bool,
     /// Be a hypervisor, and inject faults into the engine that flushes guest memory: on AArch64 at
     /// EL2, and on RISC-V in HS-mode
-    #[arg(long, conflicts_with_all = ["workload", "paths", "sanitize"])]
+    #[arg(long, conflicts_with_all = ["workload", "sanitize"])]
     pub(super) guests: bool,
     /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]

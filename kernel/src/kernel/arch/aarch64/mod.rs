@@ -124,12 +124,6 @@ unsafe impl Architecture for Aarch64 {
         run!("yield");
     }
 
-    /// The counter of the processor `max` ticks once in a nanosecond.
-    #[inline]
-    fn instructions() -> u64 {
-        timer::now_ns()
-    }
-
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
         [entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, start]
     }

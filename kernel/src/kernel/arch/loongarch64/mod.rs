@@ -123,12 +123,6 @@ unsafe impl Architecture for LoongArch64 {
         csr::read::<{ csr::CPUID }>() as u32 & 0x1ff
     }
 
-    /// The counter ticks once in ten nanoseconds.
-    #[inline]
-    fn instructions() -> u64 {
-        timer::now_ns()
-    }
-
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
         [start, 0, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0]
     }

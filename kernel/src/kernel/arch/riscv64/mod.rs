@@ -117,12 +117,6 @@ unsafe impl Architecture for Riscv64 {
         cpu()
     }
 
-    /// An instruction takes 64 ns (`shift=6`), and the clock ticks once in 100 ns.
-    #[inline]
-    fn instructions() -> u64 {
-        timer::now_ns() >> 6
-    }
-
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
         [start, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     }

@@ -137,12 +137,6 @@ unsafe impl Architecture for X86_64 {
         }
     }
 
-    /// With `-icount shift=0`, the time-stamp counter ticks once in a nanosecond.
-    #[inline]
-    fn instructions() -> u64 {
-        time::time_stamp()
-    }
-
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
         [0, 0, argument, entry, 0, 0, start, 0, 0]
     }
