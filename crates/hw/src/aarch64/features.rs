@@ -4,6 +4,7 @@ use crate::aarch64::errata;
 use crate::aarch64::granule::Granule;
 use crate::aarch64::operation::Scope;
 use crate::errata::Workarounds;
+use shootdown::PageSize;
 
 /// Features of a processor, and the kernel's settings for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +144,15 @@ impl Features {
         let some = Workarounds::REPEATED_COMPLETION.with(Workarounds::NO_DIRTY_MARKS);
         let workarounds = self.workarounds.with(some).with(Workarounds::BREAK_EXECUTABLE);
         Self { marks_writes: false, workarounds, ..self }
+    }
+
+    /// The largest leaf that tables of a granule can have.
+    pub(super) const fn largest_leaf(&self, granule: Granule) -> PageSize {
+        if self.has_large_leaves {
+            granule.largest_leaf_of_long_addresses()
+        } else {
+            granule.largest_leaf()
+        }
     }
 
     /// The granule of the addresses that a scope has: [`Scope::AllTags`] is of kernel addresses.

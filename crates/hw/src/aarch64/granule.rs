@@ -76,12 +76,12 @@ impl Granule {
     /// MMU may have cached them as one entry or as several, so an operation must name each.
     #[must_use]
     pub const fn leaf_shift(self, size: PageSize) -> u8 {
-        let mut shift = self.shift();
-        let largest = self.largest_leaf_of_long_addresses().shift();
-        while shift < largest && shift + self.index_bits() <= size.shift() {
-            shift += self.index_bits();
-        }
-        shift
+        let (last, bits, size) = (self.shift(), self.index_bits(), size.shift());
+        // Pages have less than 2^44 bytes, so no granule but that of 4 KiB has three such levels.
+        let above = (size >= last + bits) as u8
+            + (size >= last + 2 * bits) as u8
+            + (size >= last + 3 * bits) as u8;
+        last + above * bits
     }
 
     /// The level of a leaf of `2^shift` bytes, in Arm's numbering (3 is the last).

@@ -99,8 +99,8 @@ macro_rules! system {
     };
 }
 
-/// Executes a `TLBI`.
-#[inline]
+/// Executes a `TLBI`. Where the kind of operation is known, this is one instruction.
+#[inline(always)]
 pub(crate) fn tlbi(operation: Operation, domain: Domain) {
     let (group, number) = operation.code(domain);
     system!((0, group, number), operation.operand(), {
@@ -126,7 +126,7 @@ pub(crate) fn tlbi_el2(operation: GuestOperation, domain: Domain) {
     });
 }
 
-#[inline]
+#[inline(always)]
 fn system<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>(operand: u64) {
     // SAFETY: a dropped translation is walked again. Code that removes one from the tables has
     // ensured that no CPU needs it.
@@ -144,7 +144,7 @@ fn system<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>(operand: u64) {
 
 /// Executes an operation on everything. Its register must be XZR: with another one, the operation
 /// is constrained unpredictable (C5.5, "TLBI VMALLE1IS"), or names a TLBI domain (`FEAT_TLBID`).
-#[inline]
+#[inline(always)]
 fn system_without_operand<const LEVEL: u8, const GROUP: u8, const OPERATION: u8>() {
     // SAFETY: as in `system`.
     unsafe {

@@ -86,9 +86,7 @@ impl Kpti {
     #[inline]
     fn invalidate_pair(&self, tag: Tag, extent: Extent) {
         for asid in pair(tag) {
-            for operation in self.processor.operations(Scope::Tag(asid), extent) {
-                instruction::tlbi(operation, Domain::Local);
-            }
+            self.processor.plan(Scope::Tag(asid), extent).execute_by(Domain::Local);
         }
         instruction::complete_local();
         instruction::synchronize();

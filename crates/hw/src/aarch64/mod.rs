@@ -41,6 +41,11 @@
 //! - The outer shareable domain, and user space at EL2. A hypervisor may make a
 //!   local operation affect more CPUs (`HCR_EL2.FB`), never fewer.
 
+#![allow(
+    clippy::inline_always,
+    reason = "a page is one instruction, and calls on the way to it would take 250"
+)]
+
 pub mod domains;
 pub mod errata;
 pub mod features;

@@ -135,6 +135,14 @@ impl Operation {
 }
 
 impl Scope {
+    /// The operation that drops all translations of the scope.
+    pub(super) const fn everything(self) -> Operation {
+        match self {
+            Self::Tag(tag) => Operation::Tag(tag),
+            Self::AllTags => Operation::All,
+        }
+    }
+
     /// The ASID field. If ASIDs have 8 bits, so have tags, and the upper half is 0 as required.
     const fn operand(self) -> u64 {
         match self {

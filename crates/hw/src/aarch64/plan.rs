@@ -36,12 +36,15 @@ pub struct Plan {
 enum Method {
     Page,
     Range,
+    /// One operation for all pages of the scope, as if they were one granule.
+    Everything,
 }
 
 impl Plan {
     /// Plans the operations for `extent`, if no leaf is larger than `largest`. Returns `None` if
     /// the extent is [whole](Extent::is_whole) or needs more than [`OPERATIONS_MAX`] operations.
     #[must_use]
+    #[inline(always)]
     pub fn new(
         features: &Features,
         largest: PageSize,
@@ -64,23 +67,28 @@ impl Plan {
         // page operation. Ranges are used only if they need fewer operations than pages do.
         // The pages of a long extent may consist of smaller ones, which a range drops as well. They
         // have an even number of granules.
-        let is_fewer = extent.is_long() || range_operations(granules) < count;
-        let method = if features.has_ranges && is_fewer { Method::Range } else { Method::Page };
-        let operations = if method == Method::Range { range_operations(granules) } else { count };
+        let ranges = || range_operations(granules);
+        let has_fewer = || extent.is_long() || count > 1 && ranges() < count;
+        let method = if features.has_ranges && has_fewer() { Method::Range } else { Method::Page };
+        let operations = if method == Method::Range { ranges() } else { count };
         // A hint is only correct if no larger leaf can be cached for the addresses, because with
         // the hint the processor may leave a larger leaf cached. If tables are freed, entries of
         // upper levels must be dropped, and a hint would restrict the operation to leaves. Level 0
         // is no hint without `FEAT_LPA2`.
-        let level = granule.level_of_leaf(leaf_shift);
-        let is_exact = features.has_level_hints
-            && leaf_shift >= granule.leaf_shift(largest)
-            && level > 0
+        let level = if features.has_level_hints
             && !extent.frees_tables()
-            && !extent.is_long();
+            && !extent.is_long()
+            && leaf_shift >= granule.leaf_shift(largest)
+        {
+            let level = granule.level_of_leaf(leaf_shift);
+            (level > 0).then_some(LevelHint { granule, level })
+        } else {
+            None
+        };
         (operations <= OPERATIONS_MAX as u64).then_some(Self {
             scope,
             levels: if extent.frees_tables() { Levels::All } else { Levels::Last },
-            level: is_exact.then_some(LevelHint { granule, level }),
+            level,
             granule,
             address: first << leaf_shift,
             left: granules,
@@ -89,7 +97,44 @@ impl Plan {
         })
     }
 
+    /// The operation that drops all pages of the scope.
+    #[inline(always)]
+    pub(super) fn of_everything(scope: Scope) -> Self {
+        Self {
+            scope,
+            levels: Levels::All,
+            level: None,
+            granule: Granule::Size4K,
+            address: 0,
+            left: 1,
+            stride: 1,
+            method: Method::Everything,
+        }
+    }
+
+    /// The next operation by a method. Something must be left.
+    #[inline(always)]
+    fn next_by(&mut self, method: Method) -> Operation {
+        let range = if method == Method::Range { self.next_range() } else { None };
+        let (operation, covered) = match (method, range) {
+            (Method::Everything, _) => (self.scope.everything(), 1),
+            (_, Some(range)) => {
+                let covered = (range.number + 1) * RangeOperand::unit(range.scale);
+                (Operation::Range(self.scope, self.levels, range), covered)
+            }
+            (_, None) => {
+                let page = PageOperand { address: self.address, level: self.level };
+                (Operation::Page(self.scope, self.levels, page), self.stride)
+            }
+        };
+        self.left -= covered;
+        // The address may wrap at the top of the address space, when nothing is left.
+        self.address = self.address.wrapping_add(covered << self.granule.shift());
+        operation
+    }
+
     /// The largest range that fits in the granules that are left.
+    #[inline]
     fn next_range(&self) -> Option<RangeOperand> {
         let (address, granule, level) = (self.address, self.granule, self.level);
         (0..=3).rev().find_map(|scale| {
@@ -104,26 +149,46 @@ impl Iterator for Plan {
     type Item = Operation;
 
     fn next(&mut self) -> Option<Operation> {
-        if self.left == 0 {
-            return None;
+        (self.left > 0).then(|| self.next_by(self.method))
+    }
+}
+
+/// The way to execute an operation. (The compiler does not inline a closure at several places.)
+#[cfg(any(target_arch = "aarch64", test))]
+pub(super) trait Execute: Copy {
+    fn execute(self, operation: Operation);
+}
+
+#[cfg(any(target_arch = "aarch64", test))]
+impl Plan {
+    /// Executes the operations, in order. In a loop for each method, an operation is an instruction
+    /// and its operand: plan and execution of a page take a quarter of the instructions that they
+    /// take by [`next`](Iterator::next).
+    #[inline(always)]
+    pub(super) fn execute_by(mut self, executor: impl Execute) {
+        match self.method {
+            Method::Page => {
+                while self.left > 0 {
+                    executor.execute(self.next_by(Method::Page));
+                }
+            }
+            Method::Range => self.execute_ranges_by(executor),
+            Method::Everything => executor.execute(self.scope.everything()),
         }
-        let range = if self.method == Method::Range { self.next_range() } else { None };
-        let (operation, covered) = if let Some(range) = range {
-            let covered = (range.number + 1) * RangeOperand::unit(range.scale);
-            (Operation::Range(self.scope, self.levels, range), covered)
-        } else {
-            let page = PageOperand { address: self.address, level: self.level };
-            (Operation::Page(self.scope, self.levels, page), self.stride)
-        };
-        self.left -= covered;
-        // The address may wrap at the top of the address space, when nothing is left.
-        self.address = self.address.wrapping_add(covered << self.granule.shift());
-        Some(operation)
+    }
+
+    /// A function of its own, so that a page does not save its registers.
+    #[inline(never)]
+    fn execute_ranges_by(mut self, executor: impl Execute) {
+        while self.left > 0 {
+            executor.execute(self.next_by(Method::Range));
+        }
     }
 }
 
 /// Number of operations for a range: one for each scale whose digit is not 0, one for an odd
 /// granule, and one for each 32 units of the largest scale.
+#[inline(always)]
 fn range_operations(granules: u64) -> u64 {
     let digits = (0..3).filter(|scale| granules / RangeOperand::unit(*scale) % 32 != 0).count();
     granules % 2 + digits as u64 + (granules / RangeOperand::unit(3)).div_ceil(32)

@@ -29,7 +29,7 @@ use shootdown::{
 use crate::aarch64::features::Features;
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, Operation, PageOperand, Scope};
-use crate::aarch64::plan::OPERATIONS_MAX;
+use crate::aarch64::plan::{Execute, OPERATIONS_MAX};
 use crate::aarch64::sequence::{REPEATED, TAG_SHIFT};
 use crate::aarch64::settings::Aarch64;
 use crate::errata::Workarounds;
@@ -45,18 +45,21 @@ impl Aarch64 {
     /// Invalidates an extent on this CPU, and waits.
     #[inline]
     fn invalidate_local(&self, scope: Scope, extent: Extent) {
-        for operation in self.operations(scope, extent) {
-            instruction::tlbi(operation, Domain::Local);
-        }
+        self.plan(scope, extent).execute_by(Domain::Local);
         instruction::complete_local();
         instruction::synchronize();
     }
 
     /// Starts to invalidate an extent on all CPUs.
     fn issue_broadcast(&self, scope: Scope, extent: Extent) {
-        for operation in self.operations(scope, extent) {
-            instruction::tlbi(operation, Domain::InnerShareable);
-        }
+        self.plan(scope, extent).execute_by(Domain::InnerShareable);
+    }
+}
+
+impl Execute for Domain {
+    #[inline(always)]
+    fn execute(self, operation: Operation) {
+        instruction::tlbi(operation, self);
     }
 }
 

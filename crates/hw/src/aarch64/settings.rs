@@ -18,8 +18,8 @@ use crate::errata::Workarounds;
 )]
 pub struct Aarch64 {
     pub(super) features: Features,
-    /// The kernel's promise, if it has given one.
-    largest_leaf: Option<PageSize>,
+    /// The largest leaves of users' tables and of the kernel's.
+    largest_leaves: [PageSize; 2],
     pub(super) costs: NotifyCosts,
     pub(super) flush_interrupt: FlushInterrupt,
     broadcasts: Broadcasts,
@@ -96,7 +96,10 @@ impl Aarch64 {
         };
         Self {
             features,
-            largest_leaf: None,
+            largest_leaves: [
+                features.largest_leaf(features.granule),
+                features.largest_leaf(features.kernel_granule),
+            ],
             costs,
             flush_interrupt: FlushInterrupt::Irq,
             broadcasts: Broadcasts::ByCost,
@@ -116,7 +119,7 @@ impl Aarch64 {
     /// The declaration is true for ever. With a wrong hint, an operation need not drop anything.
     #[must_use]
     pub const unsafe fn with_leaves_up_to(self, largest_leaf: PageSize) -> Self {
-        Self { largest_leaf: Some(largest_leaf), ..self }
+        Self { largest_leaves: [largest_leaf; 2], ..self }
     }
 
     /// Sets the measured costs of notification.
@@ -226,18 +229,18 @@ impl Aarch64 {
 
     /// The operations that drop an extent, in order; at least one.
     pub fn operations(&self, scope: Scope, extent: Extent) -> impl Iterator<Item = Operation> {
-        let granule = self.features.granule_of(scope);
-        let largest_leaf = self.largest_leaf.unwrap_or(if self.features.has_large_leaves {
-            granule.largest_leaf_of_long_addresses()
-        } else {
-            granule.largest_leaf()
-        });
-        let plan = Plan::new(&self.features, largest_leaf, scope, extent);
-        let everything = plan.is_none().then_some(match scope {
-            Scope::Tag(tag) => Operation::Tag(tag),
-            Scope::AllTags => Operation::All,
-        });
-        plan.into_iter().flatten().chain(everything)
+        self.plan(scope, extent)
+    }
+
+    #[inline(always)]
+    pub(super) fn plan(&self, scope: Scope, extent: Extent) -> Plan {
+        let [of_users, of_kernel] = self.largest_leaves;
+        let largest = match scope {
+            Scope::Tag(_) => of_users,
+            Scope::AllTags => of_kernel,
+        };
+        Plan::new(&self.features, largest, scope, extent)
+            .unwrap_or_else(|| Plan::of_everything(scope))
     }
 }
 

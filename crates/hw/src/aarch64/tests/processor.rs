@@ -94,6 +94,22 @@ fn local_invalidation_is_complete_on_return() {
     check(&|| PROCESSOR.invalidate_kernel(Extent::whole()), whole(Operation::All));
 }
 
+#[test]
+fn executed_operations_are_those_of_the_plan() {
+    let with_pages = |count| Extent::pages(7 << 21, count, PageSize::SIZE_4K);
+    let large = Extent::pages(7 << 21, 3, PageSize::SIZE_2M);
+    for features in [V8_0, V8_4] {
+        let processor = new(features);
+        for extent in [1, 2, 8, 511, 512, 4095].map(with_pages).into_iter().chain([large]) {
+            for extent in [extent, extent.freeing_tables()] {
+                let planned = processor.operations(Scope::AllTags, extent);
+                let planned: Vec<_> = planned.map(|operation| Tlbi(operation, SHARED)).collect();
+                assert_eq!(steps_of(|| processor.broadcast_kernel(extent)), planned, "{extent:?}");
+            }
+        }
+    }
+}
+
 /// A level hint that is wrong would remove nothing.
 #[test]
 fn refused_access_is_forgotten_at_any_level() {
