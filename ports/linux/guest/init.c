@@ -363,24 +363,6 @@ static void *protect_and_allow(void *me)
 
 static void protect_often(void) { protect_and_allow(NULL); }
 
-/* A process on each CPU, whose second thread sleeps: the benchmark of study 003. */
-static void run_mprotect_threaded(void)
-{
-	for (long cpu = 0; cpu < cpus; cpu++)
-		if (!fork()) {
-			pthread_t thread;
-
-			if (pthread_create(&thread, NULL, use_and_sleep, (void *)cpu))
-				fail("pthread_create");
-			while (!ready)
-				sched_yield();
-			protect_and_allow((void *)cpu);
-			_exit(0);
-		}
-	while (wait(NULL) > 0)
-		;
-}
-
 static void run_mmap(void) { run_threads(8, map_and_unmap); }
 static void run_mprotect(void) { run_threads(cpus, protect_and_allow); }
 static void run_protect_idle(void) { while_others_sleep(protect_often); }
@@ -465,6 +447,7 @@ static void run_paging(void)
 }
 
 #include "spaces.c"
+#include "study.c"
 #include "polled.c"
 
 /* CPUs 1 to 3 are unplugged and plugged in again. */
@@ -507,12 +490,15 @@ static const struct program {
 	{ "mmap", run_mmap, 300 },
 	{ "mprotect", run_mprotect, 200 },
 	{ "mprotect-threaded", run_mprotect_threaded, 0 },
+	{ "allocator", run_allocator, 0 },
+	{ "sort-compute", run_sort_compute, 0 },
 	{ "reclaim", run_reclaim, 50 },
 	{ "replace", run_replace, 100 },
 	{ "protect", run_protect, 30 },
 	{ "paging", run_paging, 20 },
 	{ "filters", run_filters, 50 },
 	{ "compact", run_compact, 20 },
+	{ "crowd", run_crowd, 0 },
 #ifdef __x86_64__
 	{ "ldt", run_ldt, 20 },
 #endif
@@ -696,9 +682,13 @@ int main(int words, char **arguments)
 	char *run;
 	int file;
 
-	/* The program that fork and exec start. */
+	/* The programs that fork and exec start. */
 	if (!strcmp(arguments[0], "nothing"))
 		return 0;
+	if (!strcmp(arguments[0], "allocate"))
+		return allocate(atol(arguments[1]));
+	if (!strcmp(arguments[0], "sort"))
+		return sort();
 	mkdir("/dev", 0755), mkdir("/proc", 0755), mkdir("/sys", 0755);
 	mount("none", "/dev", "devtmpfs", 0, NULL);
 	mount("none", "/proc", "proc", 0, NULL);

@@ -8,6 +8,7 @@
 
 #define MOVED 256
 #define FORGOTTEN 40
+#define CROWD 400
 
 /*
  * Pages of several short-lived processes move while they write to them. The kernel
@@ -64,6 +65,31 @@ static void run_compact(void)
 	while (wait(NULL) > 0)
 		;
 	close(file);
+}
+
+/*
+ * More processes than ASIDs of 8 bits take turns, each with a page of its own at the same address.
+ * Most are on one CPU, which meets equal ASIDs if the kernel takes more than there are.
+ */
+static void run_crowd(void)
+{
+	volatile long *page = map_at(NULL, PAGE);
+
+	for (long me = 1; me <= CROWD; me++) {
+		if (fork())
+			continue;
+		pin(me % 8 ? 0 : me / 8);
+		for (long n = 0; n < rounds; n++) {
+			*page = me * rounds + n;
+			sched_yield();
+			*wrong += *page != me * rounds + n;
+			if (n % 4 == me % 4)
+				madvise((void *)page, PAGE, MADV_DONTNEED);
+		}
+		_exit(0);
+	}
+	while (wait(NULL) > 0)
+		;
 }
 
 #ifdef __x86_64__

@@ -58,6 +58,25 @@ void shootdown_answer(void)
 
 /* CPUs. */
 
+/* With this word on the command line, ASIDs have 8 bits, and run out. */
+static bool asids_are_short __ro_after_init;
+
+static int __init shorten_asids(char *unused)
+{
+	asids_are_short = true;
+	return 0;
+}
+early_param("shootdown_short_asids", shorten_asids);
+
+static void set_asid_size(bool are_short)
+{
+	if (!are_short || !(read_sysreg(tcr_el1) & TCR_ASID16))
+		return;
+	sysreg_clear_set(tcr_el1, TCR_ASID16, 0);
+	isb();
+	local_flush_tlb_all();
+}
+
 /* Early, on the first CPU, with interrupts masked. */
 void __init shootdown_start(void)
 {
@@ -70,6 +89,7 @@ void __init shootdown_start(void)
 
 	for_each_possible_cpu(cpu)
 		shootdown_cpu_init(per_cpu_ptr(&engine_state, cpu));
+	set_asid_size(asids_are_short);
 	shootdown_init(&config);
 	shootdown_online();
 	shootdown_is_started = true;
@@ -88,6 +108,7 @@ late_initcall(refuse_isolation);
 /* The last step before interrupts. What this CPU has missed is dropped here. */
 void shootdown_cpu_starts(void)
 {
+	set_asid_size(asids_are_short);
 	shootdown_online();
 }
 
@@ -137,6 +158,7 @@ void shootdown_switch_mm(struct mm_struct *next)
 	unsigned long flags;
 
 	local_irq_save(flags);
+	set_asid_size(FAULT(asids_overlap));
 	if (this_cpu_read(loaded_mm) == next) {
 		/* As after a switch of threads. */
 	} else if (next == &init_mm) {
@@ -175,6 +197,10 @@ void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long
 		preempt_enable();
 		return;
 	}
+	if (FAULT(range_ends_early) && end != -1ul)
+		end -= 1ul << stride_shift;
+	if (FAULT(gather_unflushed) && freed_tables)
+		return;
 	raw_cpu_inc(shootdown_counts.requests);
 	local_irq_save(flags);
 	shootdown_flush_and_wait(space_of(mm), start, end, stride_shift, freed_tables);

@@ -92,6 +92,7 @@ extern bool shootdown_forgets_on_entry;
 	F(unplugged_stays_online)	/* a CPU is unplugged in silence */	\
 	F(kernel_unflushed)	/* flushes of kernel pages are left out */	\
 	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */	\
+	F(asids_overlap)	/* on AArch64, the processor has fewer ASIDs */	\
 	/* Mechanisms: without them, flushes are right, and interrupt more. */	\
 	F(idle_count_as_busy)	/* idle CPUs are interrupted */	\
 	F(tables_do_not_wait)	/* idle CPUs are interrupted when page tables are freed */	\

@@ -212,6 +212,7 @@ static int counts_show(struct seq_file *file, void *unused)
 	SHOW(engine, switches_flushed);
 	SHOW(engine, spaces_reclaimed);
 	SHOW(engine, flushes_local);
+	SHOW(engine, rollovers);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(counts);

@@ -25,11 +25,15 @@ pub(super) const COLUMNS: Columns =
     &["operations", "interrupts", "broadcasts", "local", "instructions", "wrong"];
 
 const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,100:\
-                        protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
+                        protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,60:\
                         turns-idle,300:turns-purge,100:turns-processes,2000:mmap,90:\
-                        mprotect,500:mprotect-threaded,500:reclaim,4";
+                        mprotect,2000:reclaim,4:mprotect-threaded,500:allocator,100:\
+                        sort-compute,2";
 
-const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:storm,20";
+const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:crowd,20:storm,20";
+
+/// With this word, the processor has ASIDs of 8 bits, which run out.
+pub(super) const SHORT_ASIDS: &str = "shootdown_short_asids";
 
 /// A plugin of QEMU, which counts.
 const PLUGIN: &str = "ports/linux/guest/tlbi.c";
@@ -114,16 +118,25 @@ fn between_marks(text: &str) -> Vec<[u64; 2]> {
     sums.chunks_exact(2).map(|of| [of[1][0] - of[0][0], of[1][1] - of[0][1]]).collect()
 }
 
-/// Runs the checks, with a thread of the host for each CPU. If flushes reach no other CPU, they
-/// must find much.
+/// Runs the checks, with a thread of the host for each CPU, and again with ASIDs that run out. If
+/// flushes reach no other CPU, they must find much.
 fn check_contents(kernel: &Kernel, archive: &Path) -> Result<(), Failure> {
-    let wrong = |run| {
-        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, words: WORDS, run };
-        let (rows, _) = boot.rows()?;
+    let wrong = |words, run| {
+        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, words, run };
+        let (rows, output) = boot.rows()?;
+        let rollovers = output.lines().find_map(|line| line.strip_prefix("count rollovers "));
+        let rollovers: u64 = rollovers.and_then(|it| it.trim().parse().ok()).unwrap_or(0);
+        println!("{words}: {rollovers} rollovers of ASIDs");
+        if words.contains(SHORT_ASIDS) != (rollovers > 0) {
+            let cause = format!("{rollovers} rollovers of ASIDs with {words}");
+            return Err(Failure::new(cause, "find the cause in shootdown_arm64.c"));
+        }
         Ok(rows.iter().map(|row| row.count("wrong")).sum::<u64>())
     };
-    super::expect_none("QEMU, AArch64", wrong(CHECKS)?)?;
-    let unnotified = wrong("flush_here_only:replace,100:protect,50")?;
+    super::expect_none("QEMU, AArch64", wrong(WORDS, CHECKS)?)?;
+    let words = format!("{WORDS} {SHORT_ASIDS}");
+    super::expect_none("QEMU, AArch64, ASIDs of 8 bits", wrong(&words, CHECKS)?)?;
+    let unnotified = wrong(WORDS, "flush_here_only:replace,100:protect,50")?;
     println!("checks if flushes reach no other CPU: {unnotified} wrong");
     if unnotified >= STALE_MIN {
         return Ok(());

@@ -24,6 +24,8 @@ pub(super) enum Configuration {
     Cloud,
     /// The small one on AArch64.
     Arm64,
+    /// As `Faults`, on AArch64.
+    Arm64Faults,
 }
 
 /// The engine's features: its own processor, Linux's variables of a CPU, and counters.
@@ -43,7 +45,7 @@ impl Configuration {
     pub(super) const fn linux(self) -> &'static str {
         match self {
             Self::Newest => "7.2",
-            Self::Small | Self::Faults | Self::Debug | Self::Cloud | Self::Arm64 => "6.12",
+            _ => "6.12",
         }
     }
 
@@ -62,7 +64,7 @@ impl Configuration {
             Self::Small | Self::Newest | Self::Faults => &["small.config"],
             Self::Debug => &["small.config", "debug.config"],
             Self::Cloud => &["cloud.config"],
-            Self::Arm64 => &["small.config", "arm64.config"],
+            Self::Arm64 | Self::Arm64Faults => &["small.config", "arm64.config"],
         };
         names.iter().map(|name| read_tracked(&format!("{FOLDER}/{name}"))).collect()
     }
@@ -71,7 +73,7 @@ impl Configuration {
     pub(super) const fn name(self, variant: Variant) -> &'static str {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => variant.name(),
-            Self::Faults => "faults",
+            Self::Faults | Self::Arm64Faults => "faults",
             Self::Debug => "debug",
         }
     }
@@ -80,7 +82,7 @@ impl Configuration {
     pub(super) const fn flags(self) -> &'static str {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => "SHOOTDOWN_FAULTS=",
-            Self::Faults | Self::Debug => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
+            Self::Faults | Self::Debug | Self::Arm64Faults => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
         }
     }
 
@@ -89,45 +91,53 @@ impl Configuration {
         match self {
             Self::Small | Self::Newest | Self::Faults | Self::Debug => FEATURES.to_owned(),
             Self::Cloud => format!("{FEATURES},cpus-4096"),
-            Self::Arm64 => FEATURES_ON_ARM64.to_owned(),
+            Self::Arm64 | Self::Arm64Faults => FEATURES_ON_ARM64.to_owned(),
         }
     }
 
     /// Builds the engine's object.
     pub(super) fn object(self) -> Result<PathBuf, Failure> {
         let branches = match self {
-            Self::Arm64 => return capi_object::build_for_aarch64(&self.features()),
+            Self::Arm64 | Self::Arm64Faults => {
+                return capi_object::build_for_aarch64(&self.features());
+            }
             Self::Small | Self::Newest | Self::Faults | Self::Debug => Branches::Plain,
             Self::Cloud => Branches::Thunks,
         };
         capi_object::build(&self.features(), branches)
     }
 
+    /// Returns `true` on AArch64.
+    pub(super) const fn is_arm64(self) -> bool {
+        matches!(self, Self::Arm64 | Self::Arm64Faults)
+    }
+
     /// Returns the folder of the architecture below `arch`.
     pub(super) const fn arch(self) -> &'static str {
-        if matches!(self, Self::Arm64) { "arm64" } else { "x86" }
+        if self.is_arm64() { "arm64" } else { "x86" }
     }
 
     /// Returns the name of a program of the compiler for the kernel and its guest.
     pub(super) fn tool(self, name: &str) -> String {
-        if self == Self::Arm64 { format!("{CROSS}{name}") } else { name.to_owned() }
+        if self.is_arm64() { format!("{CROSS}{name}") } else { name.to_owned() }
     }
 
     /// Starts a command of `make` in a tree.
     pub(super) fn make(self, words: &str) -> Command {
         let command = Command::new("nice").args("make").args(words);
-        match self {
-            Self::Arm64 => command.args("ARCH=arm64").arg(format!("CROSS_COMPILE={CROSS}")),
-            _ => command,
+        if self.is_arm64() {
+            command.args("ARCH=arm64").arg(format!("CROSS_COMPILE={CROSS}"))
+        } else {
+            command
         }
     }
 
     /// Returns the number of compiled files, about.
     pub(super) const fn files(self) -> usize {
         match self {
-            Self::Small | Self::Faults | Self::Debug | Self::Arm64 => 1150,
             Self::Newest => 1200,
             Self::Cloud => 2500,
+            _ => 1150,
         }
     }
 
@@ -135,9 +145,7 @@ impl Configuration {
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Cloud => "",
-            Self::Small | Self::Newest | Self::Faults | Self::Debug | Self::Arm64 => {
-                "nokaslr norandmaps"
-            }
+            _ => "nokaslr norandmaps",
         }
     }
 
@@ -150,13 +158,6 @@ impl Configuration {
         let ours = self.ours()?;
         let make = |words: &str| self.make(words).args("-s").within(tree);
         match self {
-            Self::Small | Self::Newest | Self::Faults | Self::Debug | Self::Arm64 => {
-                let chosen = tree.join("chosen.config");
-                fs::write(&chosen, ours).map_err(unwritable(&chosen))?;
-                make("allnoconfig")
-                    .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
-                    .output_or_show()
-            }
             Self::Cloud => {
                 const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | \
                                       tar -xO --wildcards \"*/$1\" | xz -d > .config";
@@ -169,6 +170,13 @@ impl Configuration {
                 fs::write(&file, config()? + &ours).map_err(unwritable(&file))?;
                 make("olddefconfig").output_or_show()?;
                 has_effect(&ours, &config()?)
+            }
+            _ => {
+                let chosen = tree.join("chosen.config");
+                fs::write(&chosen, ours).map_err(unwritable(&chosen))?;
+                make("allnoconfig")
+                    .arg(format!("KCONFIG_ALLCONFIG={}", chosen.display()))
+                    .output_or_show()
             }
         }
     }

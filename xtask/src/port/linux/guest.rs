@@ -59,7 +59,7 @@ pub(super) fn archive(kernel: &Kernel) -> Result<PathBuf, Failure> {
         .arg(SOURCE)
         .run()?;
     let mut members = vec![Member::new("init", program)];
-    if configuration != Configuration::Arm64 {
+    if !configuration.is_arm64() {
         members.push(Member::new("test_vmalloc.ko", kernel.module.clone()));
     }
     pack(&archive, &members)?;
@@ -123,6 +123,15 @@ pub(super) struct Boot<'a> {
 }
 
 impl Boot<'_> {
+    /// The program of QEMU.
+    pub(super) fn emulator(&self) -> &'static str {
+        if self.kernel.configuration.is_arm64() {
+            "qemu-system-aarch64"
+        } else {
+            "qemu-system-x86_64"
+        }
+    }
+
     /// Adds the machine to a command that runs QEMU.
     pub(super) fn options(&self, command: Command) -> Command {
         let command = match (self.kernel.configuration, self.clock) {
@@ -130,7 +139,7 @@ impl Boot<'_> {
             (Configuration::Arm64, Clock::Instructions) => {
                 command.args(MACHINE_OF_ARM64).args(PROCESSOR_OF_ARM64.0)
             }
-            (Configuration::Arm64, Clock::Host) => {
+            (Configuration::Arm64 | Configuration::Arm64Faults, Clock::Host) => {
                 command.args(MACHINE_OF_ARM64).args(PROCESSOR_OF_ARM64.1)
             }
             _ => command.args(MACHINE),
@@ -150,10 +159,8 @@ impl Boot<'_> {
     /// The kernel's command line. Of two equal words, the second counts.
     fn words(&self, of_machine: &str) -> String {
         let always = self.kernel.configuration.words();
-        let console = match self.kernel.configuration {
-            Configuration::Arm64 => "ttyAMA0",
-            _ => "ttyS0",
-        };
+        let is_arm64 = self.kernel.configuration.is_arm64();
+        let console = if is_arm64 { "ttyAMA0" } else { "ttyS0" };
         format!("console={console} {WORDS} {of_machine} {always} {} run={}", self.words, self.run)
     }
 
@@ -177,11 +184,10 @@ impl Boot<'_> {
 
     /// As [`output`](Self::output), with more options of the emulator.
     pub(super) fn output_with(&self, options: &[&str]) -> Result<String, Failure> {
-        let emulator = match self.kernel.configuration {
-            Configuration::Arm64 => "qemu-system-aarch64",
-            _ => "qemu-system-x86_64",
+        let command = || {
+            let command = self.options(Command::new(self.emulator()));
+            options.iter().fold(command, Command::arg)
         };
-        let command = || options.iter().fold(self.options(Command::new(emulator)), Command::arg);
         for _ in 0..BOOTS_MAX {
             let (output, end) = watch::run(command(), CPU_MS_MAX)?;
             if !dies_of_breakpoint(&output) {
@@ -196,7 +202,7 @@ impl Boot<'_> {
     /// Boots, and returns what the guest prints and how it ends. Between two lines, it may take
     /// `cpu_ms_max` of CPU time.
     pub(super) fn ran(&self, cpu_ms_max: u64) -> Result<(String, End), Failure> {
-        watch::run(self.options(Command::new("qemu-system-x86_64")), cpu_ms_max)
+        watch::run(self.options(Command::new(self.emulator())), cpu_ms_max)
     }
 
     /// As [`rows`](Self::rows), on Bochs, whose processor has PCIDs.

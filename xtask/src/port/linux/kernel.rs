@@ -186,7 +186,7 @@ pub(super) fn edits(configuration: Configuration) -> Result<Edits, Failure> {
         Edits::parse(&name, &read_tracked(&name)?)
     };
     let edits = read("edits.toml")?.of_version(configuration.linux());
-    if configuration != Configuration::Arm64 {
+    if !configuration.is_arm64() {
         return Ok(edits);
     }
     let is_of_x86 = |file: &str| EDITED_ON_X86.iter().any(|start| file.starts_with(start));
@@ -195,7 +195,7 @@ pub(super) fn edits(configuration: Configuration) -> Result<Edits, Failure> {
 
 /// The kind of a kernel's file that boots.
 const fn image(configuration: Configuration) -> &'static str {
-    if matches!(configuration, Configuration::Arm64) { "Image" } else { "bzImage" }
+    if configuration.is_arm64() { "Image" } else { "bzImage" }
 }
 
 /// The folder of everything that is built from this source, with this configuration and compiler.
@@ -277,10 +277,7 @@ fn prepare(tree: &Path, configuration: Configuration) -> Result<BTreeMap<String,
     }
     let names: String = contents.keys().map(|file| format!("{file}\n")).collect();
     fs::write(&list, names).map_err(unwritable(&list))?;
-    let of_arch: &[_] = match configuration {
-        Configuration::Arm64 => &OURS_ON_ARM64,
-        _ => &OURS_ON_X86,
-    };
+    let of_arch: &[_] = if configuration.is_arm64() { &OURS_ON_ARM64 } else { &OURS_ON_X86 };
     for (from, to) in OURS.iter().chain(of_arch) {
         contents.insert(format!("arch/{}/{to}", configuration.arch()), read_tracked(from)?);
     }
@@ -303,10 +300,8 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let configuration = kernel.configuration;
     configuration.make("-s olddefconfig").within(tree).output_or_show()?;
     let arch = configuration.arch();
-    let (image, targets) = match configuration {
-        Configuration::Arm64 => (image(configuration), "Image"),
-        _ => (image(configuration), "bzImage modules"),
-    };
+    let image = image(configuration);
+    let targets = if configuration.is_arm64() { image } else { "bzImage modules" };
     let mut files = 0;
     let mut refused = None;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
@@ -342,7 +337,7 @@ fn make(tree: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let image = format!("arch/{arch}/boot/{image}");
     let module = ("lib/test_vmalloc.ko", &kernel.module);
     let built = [("vmlinux", &kernel.symbols), (image.as_str(), &kernel.image)];
-    let has_modules = configuration != Configuration::Arm64;
+    let has_modules = !configuration.is_arm64();
     for (from, to) in built.into_iter().chain(has_modules.then_some(module)) {
         fs::copy(tree.join(from), to).map_err(unwritable(to))?;
     }

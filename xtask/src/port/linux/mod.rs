@@ -87,6 +87,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
             Ok(count @ 1..=64) => arm64::compare(&[count]),
             _ => usage(),
         },
+        (["--arm64", "--believe"], Configuration::Small) => believe::command_on_arm64(),
         (["--isolated"], Configuration::Small) => isolated(),
         (["--believe", parts @ ..], Configuration::Small) => believe::command(parts),
         (["--cloud"], Configuration::Small) => cloud::check(),
@@ -103,7 +104,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --kernel-only, \
-                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT], --isolated, --cloud, \
+                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT | --believe], --isolated, --cloud, \
                   --programs, --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }

@@ -105,15 +105,24 @@ fn sanitizing(boot: &Boot<'_>, hooks: Hooks, options: &str) -> Command {
         Hooks::Preset => command.args("--preset linux"),
         Hooks::Inferred => command,
     };
-    boot.options(command.args(options).args("-- qemu-system-x86_64"))
+    boot.options(command.args(options).args("--").arg(boot.emulator()))
 }
 
 /// Boots a kernel under the sanitizer. Returns the first fault that it finds.
 pub(super) fn first_fault(boot: &Boot<'_>) -> Result<Option<String>, Failure> {
     let options = format!("{MODES} --limit 1 --seconds 300");
     let output = sanitizing(boot, Hooks::Preset, &options).captured()?;
-    let found = String::from_utf8_lossy(&output.stderr);
-    Ok(found.lines().find(|line| line.starts_with("fault")).map(str::to_owned))
+    let (text, found) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let first = found.lines().find(|line| line.starts_with("fault")).map(str::to_owned);
+    if first.is_none() && !text.contains("nothing was found") {
+        eprint!("{text}{found}");
+        return Err(Failure::new(
+            "the sanitizer finds no fault, and does not say so",
+            "read above",
+        ));
+    }
+    Ok(first)
 }
 
 /// Boots a kernel under the sanitizer. Returns the entries that its TLBs load.

@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::command::{Failure, cargo, unwritable};
 use crate::port::bochs;
+use crate::port::linux::arm64::SHORT_ASIDS;
 use crate::port::linux::configuration::Configuration;
 use crate::port::linux::guest::{self, Boot};
 use crate::port::linux::kernel::{self, Kernel};
@@ -52,6 +53,19 @@ const FAULTS: [Fault; 17] = [
     Fault("user_half_unmarked", By::Bochs),
 ];
 
+/// The same on AArch64. There, a CPU that idles, runs a kernel thread or is unplugged has the empty
+/// table loaded, so nothing is left to find of spaces that it keeps.
+const FAULTS_ON_ARM64: [Fault; 8] = [
+    Fault("flush_here_only", By::Guest("replace,100:protect,50")),
+    Fault("flush_here_only", By::Sanitizer("purge,20:exec,5:replace,50")),
+    Fault("range_ends_early", By::Guest("replace,100:protect,50")),
+    Fault("gather_unflushed", By::Sanitizer("mmap,50:replace,50")),
+    Fault("batch_lacks_pages", By::Guest("paging,50")),
+    Fault("batch_unsent", By::Guest("paging,50")),
+    Fault("asids_overlap", By::Sanitizer("crowd,20")),
+    Fault("flush_unanswered", By::Stall("purge-moving,100")),
+];
+
 /// Faults that may stay undetected. A process has to end between two steps of one batch; and a TLB
 /// has to keep entries under a PCID that is not loaded, which neither emulator does.
 const MISSED: [&str; 2] = ["batch_holds_no_space", "user_half_unmarked"];
@@ -59,6 +73,11 @@ const MISSED: [&str; 2] = ["batch_holds_no_space", "user_half_unmarked"];
 /// The programs of all faults, which must find nothing without one.
 const INTACT: &str = "replace,100:protect,50:purge,50:paging,50:compact,50:exit,100:exec,30:\
                       filters,50:ldt,100:storm,20";
+
+const SANITIZED_ON_ARM64: &str = "purge,50:purge-moving,20:tables-idle,20:exit,10:exec,20:mmap,20:\
+                                  replace,30:reclaim,1:compact,3:crowd,5";
+const INTACT_ON_ARM64: &str = "replace,100:protect,50:purge-moving,100:paging,50:compact,50:\
+                               exit,100:exec,30:crowd,20:storm,20";
 
 const WORDS: &str = "mitigations=off oops=panic";
 /// A CPU that waits for ever is reported after 25 s, and ends the boot.
@@ -70,18 +89,41 @@ const CPU_MS_MAX: u64 = 120_000;
 const CPUS: u32 = 4;
 
 pub(super) fn run() -> Result<(), Failure> {
+    let intact = [(WORDS_OF_STALL, INTACT), (isolated::WORDS, "filters,50")];
+    find_each(Configuration::Faults, &intact, &FAULTS)
+}
+
+/// The same on AArch64, with ASIDs that run out, and with the sanitizer.
+pub(super) fn run_on_arm64() -> Result<(), Failure> {
+    let words = format!("{WORDS_OF_STALL} {SHORT_ASIDS}");
+    let kernel = kernel::build_with(Configuration::Arm64Faults, Variant::Shootdown)?;
+    let (archive, run, clock) = (guest::archive(&kernel)?, SANITIZED_ON_ARM64, Clock::Host);
+    let boot = Boot { kernel: &kernel, archive: &archive, cpus: CPUS, clock, words: &words, run };
+    if let Some(found) = sanitized::first_fault(&boot)? {
+        return Err(Failure::new(format!("without a fault: {found}"), "find the cause"));
+    }
+    println!("without a fault, the sanitizer finds nothing: `{run}`");
+    let intact = [(WORDS_OF_STALL, INTACT_ON_ARM64), (&*words, INTACT_ON_ARM64)];
+    find_each(Configuration::Arm64Faults, &intact, &FAULTS_ON_ARM64)
+}
+
+fn find_each(
+    configuration: Configuration,
+    intact: &[(&str, &str)],
+    faults: &[Fault],
+) -> Result<(), Failure> {
     cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
         .run()?;
-    let kernel = kernel::build_with(Configuration::Faults, Variant::Shootdown)?;
-    for (words, run) in [(WORDS_OF_STALL, INTACT), (isolated::WORDS, "filters,50")] {
+    let kernel = kernel::build_with(configuration, Variant::Shootdown)?;
+    for (words, run) in intact {
         if let Some(found) = booted(&kernel, words, "none", run)? {
             return Err(Failure::new(format!("without a fault: {found}"), "find the cause"));
         }
+        println!("without a fault, nothing is found: `{run}`");
     }
-    println!("without a fault, nothing is found: `{INTACT}`\n");
-    println!("| rule left out | looked for by | found |\n|---|---|---|");
+    println!("\n| rule left out | looked for by | found |\n|---|---|---|");
     let mut unexpected = Vec::new();
-    for Fault(name, by) in &FAULTS {
+    for Fault(name, by) in faults {
         let found = by.find(&kernel, name)?;
         let text = found.as_deref().unwrap_or("nothing");
         println!("| `{name}` | {} | {text} |", by.name());
@@ -196,8 +238,13 @@ mod tests {
     fn each_fault_is_a_switch_of_the_port() {
         let header = crate::command::read_tracked("ports/linux/shootdown/shootdown_port.h");
         let header = header.expect("a file of the port");
+        let is_known = |fault: &Fault| {
+            fault.0 == "flush_here_only" || header.contains(&format!("F({})", fault.0))
+        };
+        assert!(FAULTS_ON_ARM64.iter().all(is_known));
         let (faults, _) = header.split_once("Mechanisms").expect("what is no fault");
-        let switches = faults.matches("\tF(").count();
+        let is_for_x86 = |line: &&str| line.contains("\tF(") && !line.contains("on AArch64");
+        let switches = faults.lines().filter(is_for_x86).count();
         let declared = |fault: &&Fault| header.contains(&format!("F({})", fault.0));
         assert_eq!(FAULTS.iter().filter(declared).count(), switches);
         assert_eq!(FAULTS.len(), switches + 2);

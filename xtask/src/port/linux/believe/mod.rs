@@ -21,6 +21,11 @@ const PARTS: [Part; 4] = [
     ("debug", debug::run),
 ];
 
+/// Leaves out each rule that the port has on AArch64.
+pub(super) fn command_on_arm64() -> Result<(), Failure> {
+    faults::run_on_arm64()
+}
+
 /// Runs the parts that are named, or all. A part that fails does not stop the next ones.
 ///
 /// # Errors
