@@ -104,8 +104,8 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --kernel-only, \
-                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT | --believe], --isolated, --cloud, \
-                  --programs, --mechanisms, or --believe [PART...]";
+                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT | --believe], \
+                  --isolated, --cloud, --programs, --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
