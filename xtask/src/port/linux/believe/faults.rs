@@ -63,7 +63,7 @@ const FAULTS_ON_ARM64: [Fault; 8] = [
     Fault("batch_lacks_pages", By::Guest("paging,50")),
     Fault("batch_unsent", By::Guest("paging,50")),
     Fault("asids_overlap", By::Sanitizer("crowd,20")),
-    Fault("flush_unanswered", By::Stall("purge-moving,100")),
+    Fault("flush_unanswered", By::Stall("purge,400:purge-moving,400")),
 ];
 
 /// Faults that may stay undetected. A process has to end between two steps of one batch; and a TLB
