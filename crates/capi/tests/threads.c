@@ -7,6 +7,8 @@
  *   threads broadcast   the same, where a firmware invalidates on other CPUs
  *   threads silent      flushes nothing on other CPUs: exits with 1, because there were
  *   threads forgetful   a CPU that was away keeps its TLB: exits with 1
+ *   threads unrequested a CPU that is away is skipped without a request: exits with 1
+ *   threads unmarked    walks by software are not marked: exits with 1
  *
  * It exits with 2 if something else went wrong. Each CPU is sometimes away, as if a hypervisor had
  * stopped it. The library has the features `away` and `broadcast`.
@@ -24,7 +26,7 @@
 
 enum { CPUS = 4, SPACES = 3, PAGES = 8, TAGS = 2, GLOBAL_TAGS = 15 };
 
-enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL, ASSIGNED };
+enum mode { INTERRUPTS, BROADCAST, SILENT, FORGETFUL, UNREQUESTED, UNMARKED, ASSIGNED };
 
 /* Each wait may take a time slice of the host. Without waits, more rounds fit into a second. */
 enum { ROUNDS = 1000, SILENT_ROUNDS = 4000 };
@@ -44,6 +46,7 @@ struct translation {
 struct cpu {
     struct shootdown_cpu state;
     struct shootdown_vcpu vcpu;
+    _Atomic bool is_away;
     _Atomic bool interrupt;
     /* Requests to the firmware of this CPU to empty its TLB, and those that it has fulfilled. */
     _Atomic uint64_t fences_requested, fences_done;
@@ -97,7 +100,10 @@ bool shootdown_os_is_used_on_entry(uint64_t address, size_t count, uint8_t shift
     return (void)address, (void)count, (void)shift, false;
 }
 
-bool shootdown_os_is_away(uint32_t cpu) { return shootdown_vcpu_defer_flush(&cpus[cpu].vcpu); }
+bool shootdown_os_is_away(uint32_t cpu) {
+    return mode == UNREQUESTED ? atomic_load(&cpus[cpu].is_away)
+                               : shootdown_vcpu_defer_flush(&cpus[cpu].vcpu);
+}
 
 void shootdown_os_panic(const char *message, size_t length) {
     fprintf(stderr, "%.*s\n", (int)length, message);
@@ -297,9 +303,30 @@ static void unmap(struct address_space *space, size_t page, struct shootdown_pen
 /* A hypervisor stops this CPU for a time slice. */
 static void be_away(void) {
     shootdown_vcpu_stop(&cpus[this_cpu].vcpu);
+    atomic_store(&cpus[this_cpu].is_away, true);
     sched_yield();
+    atomic_store(&cpus[this_cpu].is_away, false);
     if (shootdown_vcpu_resume(&cpus[this_cpu].vcpu) && mode != FORGETFUL)
         shootdown_mmu_invalidate_all();
+}
+
+/*
+ * Reads the page table of the loaded space by software, and uses what it found after the hypervisor
+ * has stopped the CPU. A broadcast would not wait for that.
+ */
+static void walk(struct address_space *space) {
+    struct cpu *cpu = &cpus[this_cpu];
+    uint64_t found[PAGES];
+    if (mode != UNMARKED)
+        shootdown_begin_walk();
+    for (size_t page = 0; page < PAGES; page++)
+        found[page] = atomic_load_explicit(&space->entries[page], memory_order_acquire);
+    be_away();
+    for (size_t page = 0; page < PAGES; page++)
+        cpu->stale_reads += found[page] != 0
+            && found[page] != 1 + atomic_load_explicit(&space->freed[page], memory_order_relaxed);
+    if (mode != UNMARKED)
+        shootdown_end_walk();
 }
 
 /* Idles, and returns to the space without a switch. */
@@ -343,7 +370,9 @@ static void *run(void *number) {
         shootdown_switch(&space->space);
         touch_all();
         if (random / 8192 % 8 == 0) {
-            if (random % 2)
+            if (random % 4 == 1 && mode != BROADCAST)
+                walk(space);
+            else if (random % 2)
                 be_away();
             else
                 idle(space);
@@ -386,7 +415,8 @@ static bool is_described(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const names[] = {"", "broadcast", "silent", "forgetful", "assigned"};
+    static const char *const names[] = {"", "broadcast", "silent", "forgetful",
+                                        "unrequested", "unmarked", "assigned"};
     for (enum mode known = INTERRUPTS; known <= ASSIGNED; known++)
         if (argc > 1 && strcmp(argv[1], names[known]) == 0)
             mode = known;

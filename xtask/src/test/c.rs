@@ -13,7 +13,7 @@ const FEATURES: &str = "panic-handler,away,broadcast,devices,isolation,reuse,tra
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds the library as a kernel does, and runs the programs: threads with both methods of
-/// notification, and with two defects, which they must detect; and calls that break a contract, in
+/// notification, and with four defects, which they must detect; and calls that break a contract, in
 /// builds with and without assertions.
 pub(super) fn check() -> Result<(), Failure> {
     let Some(target) = target() else {
@@ -38,7 +38,7 @@ pub(super) fn check() -> Result<(), Failure> {
             ));
         }
     }
-    for mode in ["silent", "forgetful"] {
+    for mode in ["silent", "forgetful", "unrequested", "unmarked"] {
         let wrong = run(&program, mode)?;
         print!("C, threads {mode}: {}", wrong.output);
         if wrong.status.and_then(|status| status.code()) != Some(1) {
