@@ -151,7 +151,8 @@ pub use secondary::{
 };
 pub use space::{
     shootdown_for_each_user, shootdown_reap, shootdown_retire, shootdown_space_assign_tag,
-    shootdown_space_id, shootdown_space_init, shootdown_space_root, shootdown_trim_cpumask,
+    shootdown_space_id, shootdown_space_init, shootdown_space_root, shootdown_space_set_root,
+    shootdown_trim_cpumask,
 };
 pub use stats::{CpuCounts, SpaceCounts, shootdown_cpu_stats, shootdown_space_stats};
 pub use storage::{

@@ -67,6 +67,25 @@ pub unsafe extern "C" fn shootdown_space_root(space: *const SpaceStorage) -> u64
     unsafe { SpaceStorage::get(space) }.root().0
 }
 
+/// Replaces the value by which CPUs load a space: the same page table, with other bits beside its
+/// address (x86-64: address masking, in bits 61 and 62 of CR3).
+///
+/// A CPU that has the space loaded keeps the old value until it loads the space again. Execute a
+/// full barrier after this call, and load the new value on each such CPU
+/// (`shootdown_for_each_user`). A CPU that switches to the space at the same time may load either
+/// value: compare them after `shootdown_switch`.
+///
+/// Interrupts: no. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 128.
+///
+/// # Safety
+///
+/// `space` must be initialised, and not reclaimed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shootdown_space_set_root(space: *const SpaceStorage, root: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { SpaceStorage::get(space) }.set_root(Root(root));
+}
+
 /// Ends a space. The pages that it mapped may be freed without a flush, before this call (after
 /// `shootdown_enter_lazy`, if this CPU uses the space) or after it. To find them by walking the
 /// tables, free them before. The space itself and its page tables may be freed when

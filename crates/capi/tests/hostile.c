@@ -288,7 +288,8 @@ static void calls_before_online(void) {
     struct shootdown_extents extents;
     char line[9];
     start(), on(5), shootdown_extents_init(&extents), shootdown_extents_add(&extents, PAGE);
-    shootdown_space_init(&many[0], 0xd000);
+    shootdown_space_init(&many[0], 0xe000);
+    shootdown_space_set_root(&many[0], 0xd000);
     shootdown_space_assign_tag(&many[0], 7);
     expect(shootdown_space_id(&many[0]) != 0 && shootdown_space_root(&many[0]) == 0xd000);
     on(1), shootdown_switch(&a), on(5);

@@ -54,9 +54,13 @@ pub const fn parts(value: u64) -> (Root, Tag) {
     (Root(value & !NO_FLUSH & !(PCID_COUNT as u64 - 1)), Tag(tag as u16))
 }
 
-/// Returns `true` if the root is the address of a page, in the 52 bits of a physical address.
+/// The bits of linear-address masking: `LAM_U57` and `LAM_U48` (SDM 3A, section 4.4).
+const LAM: u64 = 0b11 << 61;
+
+/// Returns `true` if the root is the address of a page, in the 52 bits of a physical address, with
+/// or without address masking.
 const fn is_page(root: Root) -> bool {
-    root.0 & !0x000f_ffff_ffff_f000 == 0
+    root.0 & !LAM & !0x000f_ffff_ffff_f000 == 0
 }
 
 #[cfg(test)]
@@ -72,6 +76,7 @@ mod tests {
         assert_eq!(with_pcid(root, Tag(0xabc), Entries::Keep), 0x800f_ffff_ffff_fabc);
         assert_eq!(parts(0x000f_ffff_ffff_fabc), (root, Tag(0xabc)));
         assert_eq!(with_pcid(Root(0x1000), Tag(4095), Entries::Discard), 0x1fff);
+        assert_eq!(with_pcid(Root(1 << 61 | 0x1000), Tag(1), Entries::Keep), 0xa000_0000_0000_1001);
         assert_eq!(with_pcid(Root(0x1000), Tag::KERNEL, Entries::Keep), 0x8000_0000_0000_1000);
     }
 

@@ -21,8 +21,8 @@
 //!
 //! - *Kernel page-table isolation* (KPTI, PTI): [`X86_64`] gives each space one root and one tag.
 //!   On processors whose leaks require KPTI, each space has two: use `Kpti`.
-//! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. A kernel that sets bits
-//!   of CR3 for LAM needs a [`load`](crate::Processor::load) of its own.
+//! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. The root of a space may
+//!   have the bits of CR3 for LAM ([`Space::set_root`](shootdown::Space::set_root)).
 
 pub mod cr3;
 pub mod errata;

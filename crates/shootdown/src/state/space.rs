@@ -48,7 +48,8 @@ const NO_ENGINE: u32 = u32::MAX;
 pub struct Space<M: Machine> {
     pub(crate) log: FlushLog<M>,
     id: SpaceId,
-    root: Root,
+    /// Atomic, because other CPUs switch to the space while the kernel replaces it.
+    root: AtomicU64,
     /// The id of the engine that made the space.
     pub(crate) engine: u32,
     pub(crate) counters: SpaceCounters,
@@ -87,7 +88,7 @@ impl<M: Machine<Word = AtomicU64>> Space<M> {
         Self {
             log: FlushLog::new(),
             id: SpaceId(0),
-            root: Root(0),
+            root: AtomicU64::new(0),
             engine: NO_ENGINE,
             counters: SpaceCounters::new(),
             wasted_at_trim: Counter::new(),
@@ -109,7 +110,7 @@ impl<M: Machine<Word = AtomicU64>> Space<M> {
         root: Root,
     ) -> &mut Self {
         let space = place.write(const { Self::vacant() });
-        (space.engine, space.id, space.root) = (engine, id, root);
+        (space.engine, space.id, space.root) = (engine, id, AtomicU64::new(root.0));
         space
     }
 }
@@ -119,7 +120,7 @@ impl<M: Machine> Space<M> {
         Self {
             log: FlushLog::default(),
             id,
-            root,
+            root: AtomicU64::new(root.0),
             engine,
             counters: SpaceCounters::new(),
             wasted_at_trim: Counter::new(),
@@ -143,8 +144,21 @@ impl<M: Machine> Space<M> {
     /// The root of the page tables.
     #[must_use]
     #[inline]
-    pub const fn root(&self) -> Root {
-        self.root
+    pub fn root(&self) -> Root {
+        // Relaxed: a CPU may load either value while the kernel replaces one.
+        Root(self.root.load(Relaxed))
+    }
+
+    /// Replaces the value by which CPUs load the space: the same page table, with other bits beside
+    /// its address (x86-64: address masking, in bits 61 and 62 of CR3).
+    ///
+    /// A CPU that has the space loaded keeps the old value until it loads the space again. Execute
+    /// a full barrier after this call, and load the new value on
+    /// [each such CPU](crate::PinnedCpu::for_each_user). A CPU that switches to the space at the
+    /// same time may load either value; it must compare them after its switch.
+    pub fn set_root(&self, root: Root) {
+        // Relaxed: the caller's barrier follows.
+        self.root.store(root.0, Relaxed);
     }
 
     /// Assigns the tag under which CPUs load the space: 1 to [`tag_count`](Machine::tag_count).
@@ -183,7 +197,7 @@ impl<M: Machine> fmt::Debug for Space<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space")
             .field("id", &self.id.number())
-            .field("root", &self.root)
+            .field("root", &self.root())
             .finish_non_exhaustive()
     }
 }
