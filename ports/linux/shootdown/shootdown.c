@@ -9,6 +9,7 @@
 #include <linux/export.h>
 #include <linux/interrupt.h>
 #include <linux/mm.h>
+#include <linux/mmu_context.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
 #ifndef CONFIG_MMU_GATHER_RCU_TABLE_FREE
@@ -24,15 +25,11 @@
 #include <asm/cpu.h>
 #include <asm/desc.h>
 #include <asm/idtentry.h>
-#include <asm/mmu_context.h>
 #include <asm/shootdown.h>
 #include <asm/tlb.h>
 
 #include "mm_internal.h"
 #include "shootdown_port.h"
-
-/* The roots that the engine loads have none of its bits. */
-static_assert(!IS_ENABLED(CONFIG_ADDRESS_MASKING));
 
 /* The engine reads these two relative to GS, those of other CPUs by __per_cpu_offset. */
 DEFINE_PER_CPU_ALIGNED(struct shootdown_cpu, shootdown_os_percpu_state);
@@ -189,6 +186,7 @@ void initialize_tlbstate_and_flush(void)
 	/* No user space ran last: the mitigations apply to the first one. */
 	this_cpu_write(cpu_tlbstate.last_user_mm_spec, 1);
 	this_cpu_write(set_up_for, 0);
+	cpu_tlbstate_update_lam(0, mm_untag_mask(&init_mm));
 	if (is_first)
 		shootdown_online();
 }
@@ -269,7 +267,23 @@ void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *inf
 	on_each_cpu_cond(is_set_up, call_if_set_up, &call, true);
 }
 
+/* CPUs that load the space from now on mask addresses (LAM). */
+void shootdown_mm_set_root(struct mm_struct *mm)
+{
+	shootdown_space_set_root(space_of(mm), SHOOTDOWN_ROOT(mm));
+}
+
 /* Switching. */
+
+/* If the space begins to mask addresses now, this CPU may have loaded its old root. */
+static void set_up_lam(struct mm_struct *next)
+{
+	unsigned long lam = mm_lam_cr3_mask(next);
+
+	cpu_tlbstate_update_lam(lam, mm_untag_mask(next));
+	if (lam && !(__read_cr3() & lam))
+		write_cr3(__read_cr3() | lam);
+}
 
 /* Linux's own state of a CPU follows the space. The engine compares spaces, not their addresses. */
 static void set_up(struct mm_struct *next)
@@ -280,6 +294,8 @@ static void set_up(struct mm_struct *next)
 	this_cpu_write(set_up_for, next == &init_mm ? 0 : next->context.ctx_id);
 	/* Pairs with the barrier in shootdown_mm_on_users. */
 	smp_mb();
+	if (cpu_feature_enabled(X86_FEATURE_LAM))
+		set_up_lam(next);
 	/* Most spaces may not read counters, nor might the one before. */
 	if (static_branch_unlikely(&rdpmc_always_available_key) ||
 	    atomic_read(&next->context.perf_rdpmc_allowed) ||
@@ -455,6 +471,11 @@ static unsigned int kept_count;
 #define KEPT_TABLES_MAX 1024
 
 #ifdef CONFIG_MMU_GATHER_RCU_TABLE_FREE
+/* Before 7.2, a table's destructor has run before it is gathered. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 2, 0)
+#define pagetable_dtor_free pagetable_free
+#endif
+
 static void free_chain(struct rcu_head *head)
 {
 	struct ptdesc *table = container_of(head, struct ptdesc, pt_rcu_head), *next;

@@ -65,6 +65,8 @@ bool shootdown_mm_drop(struct mm_struct *mm);
 /* Drops the spaces that the engine gave back on this CPU. */
 void shootdown_mm_drop_dead(void);
 
+/* The bits that are loaded with the space's root have changed. */
+void shootdown_mm_set_root(struct mm_struct *mm);
 /* Calls a function on the CPUs that are set up for a space, and waits. */
 void shootdown_mm_on_users(struct mm_struct *mm, smp_call_func_t func, void *info);
 

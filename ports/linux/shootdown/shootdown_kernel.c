@@ -183,10 +183,25 @@ static void flush_kernel_extent(struct shootdown_extent extent)
 	flush_kernel(&extents);
 }
 
+/*
+ * The caller may free the page tables next. A CPU that walks them by software (a fault that may be
+ * spurious) masks interrupts and has no other protection, so it must answer, even if it is away.
+ */
+static __always_inline void flush_kernel_tables(struct shootdown_extent extent)
+{
+	preempt_disable();
+	if (IS_ENABLED(CONFIG_SHOOTDOWN_AWAY))
+		this_cpu_write(shootdown_waits_for_away, true);
+	flush_kernel_extent(shootdown_freeing_tables(extent));
+	if (IS_ENABLED(CONFIG_SHOOTDOWN_AWAY))
+		this_cpu_write(shootdown_waits_for_away, false);
+	preempt_enable();
+}
+
 /* Callers do not say whether they free page tables. */
 void flush_tlb_all(void)
 {
-	flush_kernel_extent(shootdown_freeing_tables(shootdown_whole()));
+	flush_kernel_tables(shootdown_whole());
 }
 
 void flush_tlb_kernel_range(unsigned long start, unsigned long end)
@@ -214,5 +229,5 @@ void shootdown_flush_kernel_pages(unsigned long (*page)(void *of, unsigned int i
 
 void shootdown_flush_kernel_tables(unsigned long address)
 {
-	flush_kernel_extent(shootdown_freeing_tables(shootdown_page(address)));
+	flush_kernel_tables(shootdown_page(address));
 }

@@ -31,7 +31,10 @@ static inline struct shootdown_space *space_of(struct mm_struct *mm)
 }
 
 #ifdef CONFIG_X86
-#define SHOOTDOWN_ROOT(mm) __sme_pa((mm)->pgd)
+#include <asm/mmu_context.h>
+
+/* A copy of a space begins with the mask of the original. */
+#define SHOOTDOWN_ROOT(mm) (__sme_pa((mm)->pgd) | mm_lam_cr3_mask(mm))
 /* A processor marks an entry dirty by a walk, so no write is lost until the batch is flushed. */
 #define SHOOTDOWN_WAS_WRITABLE true
 
@@ -93,6 +96,8 @@ extern bool shootdown_forgets_on_entry;
 	F(kernel_unflushed)	/* flushes of kernel pages are left out */	\
 	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */	\
 	F(asids_overlap)	/* on AArch64, the processor has fewer ASIDs */	\
+	F(away_unrequested)	/* KVM is not asked to flush for a CPU that is away */	\
+	F(away_remembered)	/* a CPU that was away once counts as away */	\
 	/* Mechanisms: without them, flushes are right, and interrupt more. */	\
 	F(idle_count_as_busy)	/* idle CPUs are interrupted */	\
 	F(tables_do_not_wait)	/* idle CPUs are interrupted when page tables are freed */	\
@@ -105,6 +110,9 @@ extern struct shootdown_faults { SHOOTDOWN_EACH_FAULT(FAULT_MEMBER) } shootdown_
 #else
 #define FAULT(name) false
 #endif
+
+/* This CPU is in a flush that also waits for CPUs that a hypervisor does not run. */
+DECLARE_PER_CPU(bool, shootdown_waits_for_away);
 
 /* This CPU has stopped, possibly in an NMI: no flush waits for its end. */
 void shootdown_forget_nmi(void);

@@ -203,6 +203,8 @@ static int counts_show(struct seq_file *file, void *unused)
 	SHOW(engine, skipped_lazy);
 	SHOW(engine, skipped_elsewhere);
 	SHOW(engine, skipped_in_user);
+	if (IS_ENABLED(CONFIG_SHOOTDOWN_AWAY))
+		SHOW(engine, skipped_away);
 	SHOW(engine, answers);
 	SHOW(engine, flushes_full);
 	SHOW(engine, flushes_ranged);

@@ -18,6 +18,8 @@ pub(super) enum Configuration {
     Newest,
     /// As `Small`, if the port can leave out each of its rules, by switches in debugfs.
     Faults,
+    /// The same, where KVM flushes for virtual CPUs that are away.
+    Kvm,
     /// The same, with the kernel's own checks beside it.
     Debug,
     /// The distribution's for virtual machines, with modules off and our changes.
@@ -62,6 +64,7 @@ impl Configuration {
     pub(super) fn ours(self) -> Result<String, Failure> {
         let names: &[&str] = match self {
             Self::Small | Self::Newest | Self::Faults => &["small.config"],
+            Self::Kvm => &["small.config", "kvm.config"],
             Self::Debug => &["small.config", "debug.config"],
             Self::Cloud => &["cloud.config"],
             Self::Arm64 | Self::Arm64Faults => &["small.config", "arm64.config"],
@@ -74,6 +77,7 @@ impl Configuration {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => variant.name(),
             Self::Faults | Self::Arm64Faults => "faults",
+            Self::Kvm => "kvm",
             Self::Debug => "debug",
         }
     }
@@ -82,7 +86,9 @@ impl Configuration {
     pub(super) const fn flags(self) -> &'static str {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => "SHOOTDOWN_FAULTS=",
-            Self::Faults | Self::Debug | Self::Arm64Faults => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
+            Self::Faults | Self::Kvm | Self::Debug | Self::Arm64Faults => {
+                "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS"
+            }
         }
     }
 
@@ -90,6 +96,7 @@ impl Configuration {
     pub(super) fn features(self) -> String {
         match self {
             Self::Small | Self::Newest | Self::Faults | Self::Debug => FEATURES.to_owned(),
+            Self::Kvm => format!("{FEATURES},away"),
             Self::Cloud => format!("{FEATURES},cpus-4096"),
             Self::Arm64 | Self::Arm64Faults => FEATURES_ON_ARM64.to_owned(),
         }
@@ -101,7 +108,7 @@ impl Configuration {
             Self::Arm64 | Self::Arm64Faults => {
                 return capi_object::build_for_aarch64(&self.features());
             }
-            Self::Small | Self::Newest | Self::Faults | Self::Debug => Branches::Plain,
+            Self::Small | Self::Newest | Self::Faults | Self::Kvm | Self::Debug => Branches::Plain,
             Self::Cloud => Branches::Thunks,
         };
         capi_object::build(&self.features(), branches)

@@ -157,7 +157,7 @@ impl Boot<'_> {
     }
 
     /// The kernel's command line. Of two equal words, the second counts.
-    fn words(&self, of_machine: &str) -> String {
+    pub(super) fn words(&self, of_machine: &str) -> String {
         let always = self.kernel.configuration.words();
         let is_arm64 = self.kernel.configuration.is_arm64();
         let console = if is_arm64 { "ttyAMA0" } else { "ttyS0" };
@@ -211,7 +211,12 @@ impl Boot<'_> {
         let commands = format!("linux /kernel {words}\ninitrd /archive\nboot\n");
         let disc =
             Disc::new(&commands, &[(&self.kernel.image, "kernel"), (self.archive, "archive")])?;
-        let (output, end) = watch::run(disc.command(self.cpus), CPU_MS_MAX)?;
+        self.rows_by(disc.command(self.cpus))
+    }
+
+    /// As [`rows`](Self::rows), by a command that starts a machine with the kernel.
+    pub(super) fn rows_by(&self, command: Command) -> Result<(Vec<Row>, String), Failure> {
+        let (output, end) = watch::run(command, CPU_MS_MAX)?;
         self.parsed(self.judged(output, end)?)
     }
 

@@ -29,10 +29,11 @@ const OURS: [(&str, &str); 4] = [
     ("ports/linux/shootdown/shootdown_port.h", "mm/shootdown_port.h"),
     ("ports/linux/shootdown/shootdown_spaces.c", "mm/shootdown_spaces.c"),
 ];
-const OURS_ON_X86: [(&str, &str); 3] = [
+const OURS_ON_X86: [(&str, &str); 4] = [
     ("ports/linux/shootdown/shootdown_user.h", "include/asm/shootdown_user.h"),
     ("ports/linux/shootdown/shootdown.c", "mm/shootdown.c"),
     ("ports/linux/shootdown/shootdown_kernel.c", "mm/shootdown_kernel.c"),
+    ("ports/linux/shootdown/shootdown_kvm.c", "mm/shootdown_kvm.c"),
 ];
 const OURS_ON_ARM64: [(&str, &str); 1] =
     [("ports/linux/shootdown/shootdown_arm64.c", "mm/shootdown.c")];
@@ -112,6 +113,7 @@ fn stock(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     }
     let tree = folder.join("stock");
     unpack(&tree, kernel.configuration)?;
+    configure(&tree, kernel.configuration)?;
     make(&tree, kernel)?;
     fs::remove_dir_all(&tree).map_err(unwritable(&tree))
 }
@@ -121,7 +123,9 @@ fn ours(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     let configuration = kernel.configuration;
     unpack(&tree, configuration)?;
     let object = configuration.object()?;
-    let stamp = (prepare(&tree, configuration)?, fs::read(&object).map_err(unwritable(&object))?);
+    let contents = prepare(&tree, configuration)?;
+    configure(&tree, configuration)?;
+    let stamp = (contents, fs::read(&object).map_err(unwritable(&object))?);
     let (stamp, place) = (format!("{:x}", hash(&stamp)), tree.join(stamp_of(kernel.name)));
     if kernel.image.exists() && fs::read_to_string(&place).is_ok_and(|built| built == stamp) {
         return Ok(());
@@ -230,7 +234,13 @@ fn hash(value: &impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-/// Unpacks the source into `tree`, and configures it, unless it is there.
+/// Configures a tree, unless it is. An option may be one of the port's, in a file that it edits.
+fn configure(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
+    let is_configured = tree.join(".config").exists();
+    if is_configured { Ok(()) } else { configuration.write(tree) }
+}
+
+/// Unpacks the source into `tree`, unless it is there.
 fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
     const UNPACK: &str = "dpkg-deb --fsys-tarfile \"$0\" | tar -xO --wildcards '*.tar.xz' | \
                           tar -xJ --strip-components=1";
@@ -247,7 +257,6 @@ fn unpack(tree: &Path, configuration: Configuration) -> Result<(), Failure> {
     let _ = fs::remove_dir_all(&partial);
     fs::create_dir_all(&partial).map_err(unwritable(&partial))?;
     Command::new("sh").arg("-c").arg(UNPACK).arg(archive).within(&partial).run()?;
-    configuration.write(&partial)?;
     fs::rename(&partial, tree).map_err(unwritable(tree))
 }
 

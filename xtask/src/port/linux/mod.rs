@@ -7,6 +7,7 @@ mod configuration;
 mod guest;
 mod isolated;
 mod kernel;
+mod kvm;
 mod mechanisms;
 mod package;
 mod sanitized;
@@ -90,6 +91,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
         (["--arm64", "--believe"], Configuration::Small) => believe::command_on_arm64(),
         (["--isolated"], Configuration::Small) => isolated(),
         (["--believe", parts @ ..], Configuration::Small) => believe::command(parts),
+        (["--kvm"], Configuration::Small) => kvm::check(),
         (["--cloud"], Configuration::Small) => cloud::check(),
         (["--programs"], Configuration::Small) => cloud::programs(),
         (["--mechanisms"], Configuration::Small) => mechanisms::compare(),
@@ -105,7 +107,7 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --kernel-only, \
                   or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT | --believe], \
-                  --isolated, --cloud, --programs, --mechanisms, or --believe [PART...]";
+                  --isolated, --kvm, --cloud, --programs, --mechanisms, or --believe [PART...]";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Packages {
     source: BTreeMap<String, Package>,
     /// The distribution's configurations of the first of them.
     pub(super) configurations: Package,
+    /// Its kernel for virtual machines, with the modules of KVM.
+    pub(super) hypervisor: Package,
 }
 
 /// A package of the distribution, by its name, version and SHA-256.
