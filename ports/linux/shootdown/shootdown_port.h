@@ -96,8 +96,8 @@ extern bool shootdown_forgets_on_entry;
 	F(kernel_unflushed)	/* flushes of kernel pages are left out */	\
 	F(user_half_unmarked)	/* with PTI, PCIDs of user mode are not flushed */	\
 	F(asids_overlap)	/* on AArch64, the processor has fewer ASIDs */	\
-	F(away_unrequested)	/* KVM is not asked to flush for a CPU that is away */	\
-	F(away_remembered)	/* a CPU that was away once counts as away */	\
+	F(away_unrequested)	/* under KVM, a CPU that is away is skipped without a request */	\
+	F(away_remembered)	/* under KVM, a CPU that was away once counts as away */	\
 	/* Mechanisms: without them, flushes are right, and interrupt more. */	\
 	F(idle_count_as_busy)	/* idle CPUs are interrupted */	\
 	F(tables_do_not_wait)	/* idle CPUs are interrupted when page tables are freed */	\
