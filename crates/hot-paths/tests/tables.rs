@@ -10,25 +10,10 @@ use std::{env, fs};
 use shootdown::{CpuState, Pending, Space};
 use shootdown_hot_paths::{Counted, Limits, Path, Plain};
 
-/// Instructions of Linux 6.12 on the same path, including the processor's part: see `docs/cost.md`.
-fn linux(name: &str) -> &'static str {
-    match name {
-        "enter_lazy" => "7",
-        "leave_lazy" => "40",
-        "switch_current_tag" => "83 (no tags)",
-        "flush_alone" => "176",
-        "flush_gathered_alone" => "260",
-        "flush_lazy_skipped" => "381 (examines two CPUs)",
-        "handle_flush_IPI" => "190",
-        _ => "–",
-    }
-}
-
 /// Returns the table of the paths.
 fn table() -> String {
-    let mut table = "| path | ≤ 64 CPUs | ≤ 512 | ≤ 4096 | target | Linux 6.12 |\n\
-                     |---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut table =
+        "| path | ≤ 64 CPUs | ≤ 512 | ≤ 4096 | target |\n|---|---|---|---|---|\n".to_owned();
     let paths = Path::<Plain, 1>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
     for Path { name, limits: Limits { measured: [one, eight, all], target }, .. } in paths {
         let stack = name == Path::<Plain, 1>::FLUSH_AND_WAIT.name;
@@ -38,8 +23,7 @@ fn table() -> String {
             [same, eight, all] if same == eight && same == all => same.to_string(),
             [one, eight, all] => format!("{one} / {eight} / {all}"),
         });
-        let _ =
-            writeln!(table, "| {title} | {one} | {eight} | {all} | {target} | {} |", linux(name));
+        let _ = writeln!(table, "| {title} | {one} | {eight} | {all} | {target} |");
     }
     table
 }

@@ -35,7 +35,8 @@
 #define CALLS "CAL:"
 #define now_ticks __rdtsc
 #define end_turn _mm_pause
-#define mark() do { } while (0)
+/* An instruction that does nothing, at which paths.c prints its counts. */
+#define mark() asm volatile("nopl 0x4d424c54(%%rax)" : : : "memory")
 #else
 #define CALLS "IPI1:"
 #define now_ticks now_ns

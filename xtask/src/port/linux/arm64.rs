@@ -1,15 +1,14 @@
 //! Linux on AArch64, where it broadcasts: the broadcasts of both kernels, and their interrupts.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::configuration::Configuration;
 use super::guest::{self, Boot};
 use super::kernel::{self, Kernel};
-use super::{BOOK, BOOK_OF_OTHERS, STALE_MIN, WORDS, table};
+use super::{BOOK, BOOK_OF_OTHERS, STALE_MIN, WORDS, plugin, table};
 use crate::boots::golden;
-use crate::command::{Command, Failure, unwritable};
+use crate::command::Failure;
 use crate::parallel;
 use crate::port::machine::Clock;
 use crate::port::row::{self, Columns, Pair, Row, pairs};
@@ -35,9 +34,6 @@ const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:cr
 /// With this word, the processor has ASIDs of 8 bits, which run out.
 pub(super) const SHORT_ASIDS: &str = "shootdown_short_asids";
 
-/// A plugin of QEMU, which counts.
-const PLUGIN: &str = "ports/linux/guest/tlbi.c";
-
 /// Compares both kernels on these machines, and checks the contents of pages in ours. Updates the
 /// golden file if they are all machines.
 pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
@@ -49,7 +45,7 @@ pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
     let build = |variant| kernel::build_with(Configuration::Arm64, variant);
     let kernels = [build(Variant::Stock)?, build(Variant::Shootdown)?];
     let archive = guest::archive(&kernels[0])?;
-    let plugin = plugin()?;
+    let plugin = plugin::compile("tlbi")?;
     let boots: Vec<_> = machines
         .iter()
         .rev()
@@ -79,43 +75,28 @@ pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compiles the plugin.
-fn plugin() -> Result<PathBuf, Failure> {
-    let plugin = crate::output().join("ports/linux/libtlbi.so");
-    let command = Command::new("gcc").args("-shared -fPIC -O2 -Wall -Wextra -Werror -o");
-    command.arg(&plugin).arg(PLUGIN).run()?;
-    Ok(plugin)
-}
-
 /// Boots, and returns the rows that the guest prints, with what the plugin counted between the
 /// marks at the beginning and the end of each program.
 fn counted(boot: &Boot<'_>, plugin: &Path) -> Result<Vec<Row>, Failure> {
-    let marks = plugin.with_extension(format!("{}.{}", boot.kernel.variant.name(), boot.cpus));
-    let option = format!("{},out={}", plugin.display(), marks.display());
-    let runs = boot.parsed(boot.output_with(&["-plugin", &option])?)?.0;
-    let text = fs::read_to_string(&marks).map_err(unwritable(&marks))?;
-    let between = between_marks(&text);
-    if between.len() != runs.len() {
-        let cause = format!("{} programs, and {} pairs of marks", runs.len(), between.len());
-        return Err(Failure::new(cause, "find the cause in ports/linux/guest/tlbi.c"));
-    }
-    let row = |(run, [broadcasts, local]): (&Row, [u64; 2])| {
+    let (runs, _) = plugin::counted(boot, plugin, "")?;
+    let row = |(run, marks): &(Row, [String; 2])| {
+        let [broadcasts, local] = between(marks)?;
         let of = |column| run.count(column);
         let counts =
             vec![of("operations"), of("calls"), broadcasts, local, of("instructions"), of("wrong")];
         Row::new(&run.scenario, run.cpus, run.variant, COLUMNS, counts)
     };
-    Ok(runs.iter().zip(between).filter_map(row).collect())
+    Ok(runs.iter().filter_map(row).collect())
 }
 
-/// The differences of the sums in each second line from the line before.
-fn between_marks(text: &str) -> Vec<[u64; 2]> {
+/// The differences of the sums in the second line from the first.
+fn between(marks: &[String; 2]) -> Option<[u64; 2]> {
     let sums = |line: &str| -> Option<[u64; 2]> {
         let (broadcasts, local) = line.split_once(' ')?;
         Some([broadcasts.parse().ok()?, local.parse().ok()?])
     };
-    let sums: Vec<_> = text.lines().filter_map(sums).collect();
-    sums.chunks_exact(2).map(|of| [of[1][0] - of[0][0], of[1][1] - of[0][1]]).collect()
+    let (before, after) = (sums(&marks[0])?, sums(&marks[1])?);
+    Some([after[0] - before[0], after[1] - before[1]])
 }
 
 /// Runs the checks, with a thread of the host for each CPU, and again with ASIDs that run out. If
@@ -210,7 +191,7 @@ mod tests {
 
     #[test]
     fn counts_are_those_between_marks() {
-        assert_eq!(between_marks("5 7\n8 7\n8 9\n8 19\n"), [[3, 0], [0, 10]]);
+        assert_eq!(between(&["5 7", "8 17"].map(str::to_owned)), Some([3, 10]));
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod kernel;
 mod kvm;
 mod mechanisms;
 mod package;
+mod paths;
+mod plugin;
 mod sanitized;
 mod table;
 
@@ -33,6 +35,8 @@ use crate::port::source::Arch;
 const COUNTS: &str = "ports/linux/counts.csv";
 const COUNTS_OF_NEWEST: &str = "ports/linux/counts-7.2.csv";
 const ISOLATED_COUNTS: &str = "ports/linux/isolated.csv";
+/// The golden file of paths.
+const PATHS: &str = "ports/linux/paths.csv";
 
 /// The chapter of the book, and the machine of its first table.
 const BOOK: (&str, u32) = ("docs/linux.md", 4);
@@ -130,32 +134,42 @@ fn compare(linux: Configuration, machines: &[u32]) -> Result<(), Failure> {
         .rev()
         .flat_map(|&cpus| kernels.iter().zip(archives).map(move |(kernel, it)| (cpus, kernel, it)))
         .collect();
+    let plugin = plugin::compile(paths::PLUGIN)?;
     let found = parallel::map(&boots, |&(cpus, kernel, archive)| {
         let clock = Clock::Instructions;
         let run = if cpus > CPUS_MANY { PROGRAMS_OF_MANY } else { PROGRAMS };
         let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run };
-        let (runs, output) = boot.rows()?;
+        let (runs, output) = paths::counted(&boot, &plugin)?;
         if cpus > 1 && output.contains("count tables_kept 0") {
             let cause = "no page table waited for an idle CPU, which may walk it";
             return Err(Failure::new(cause, "find the function that frees page tables as pages"));
         }
         eprintln!("{}, {cpus} CPUs: {} runs", kernel.variant.name(), runs.len());
-        Ok(table::summed(&runs))
+        Ok(runs)
     });
-    let mut rows = Vec::new();
+    let (mut rows, mut runs) = (Vec::new(), Vec::new());
     for found in found {
-        rows.extend(found?);
+        let found = found?;
+        rows.extend(table::summed(&found.iter().map(|run| run.row.clone()).collect::<Vec<_>>()));
+        runs.extend(found);
     }
     rows.sort_by_key(|row| (row.cpus, row.variant));
+    let paths = paths::of_runs(&runs);
     for &cpus in machines {
         println!("{cpus} CPUs:\n\n{}", table::of_machine(&rows, cpus));
     }
     println!("{}\n{}", table::of_machines(&rows), table::of_spreads(&rows));
+    println!("{}", paths::table(&paths));
     let is_newest = linux == Configuration::Newest;
     if machines.len() > 1 {
         let file = if is_newest { COUNTS_OF_NEWEST } else { COUNTS };
         golden::check_file(file, &row::csv(&rows, table::COLUMNS))?;
-        if is_newest { check_book_of_newest(&rows)? } else { check_book(&rows)? }
+        if is_newest {
+            check_book_of_newest(&rows)?;
+        } else {
+            golden::check_file(PATHS, &row::csv(&paths, paths::COLUMNS))?;
+            check_book(&rows, &paths)?;
+        }
     }
     check_contents(&kernels[1], archives[1])?;
     if machines.len() > 1 && !is_newest {
@@ -272,7 +286,9 @@ pub(super) fn test() -> Result<(), Failure> {
 }
 
 /// Compares the tables in the book with the rows, or updates them outside of CI.
-fn check_book(rows: &[Row]) -> Result<(), Failure> {
+fn check_book(rows: &[Row], paths: &[Row]) -> Result<(), Failure> {
+    golden::check_part(BOOK.0, "calls", &paths::table(paths))?;
+    golden::check_part("README.md", "linux-paths", &paths::table(paths))?;
     golden::check_part(BOOK.0, "counts", &table::of_machine(rows, BOOK.1))?;
     golden::check_part(BOOK.0, "machines", &table::of_machines(rows))?;
     golden::check_part(BOOK.0, "paths", &table::of_paths(rows))?;
@@ -310,7 +326,8 @@ mod tests {
         let isolated = read_tracked(ISOLATED_COUNTS).expect("golden counts");
         let isolated = row::of_csv(&isolated, isolated::COLUMNS);
         assert!(!rows.is_empty() && !newest.is_empty() && !isolated.is_empty());
-        check_book(&rows).expect("the tables of the book");
+        let paths = row::of_csv(&read_tracked(PATHS).expect("golden paths"), paths::COLUMNS);
+        check_book(&rows, &paths).expect("the tables of the book");
         check_book_of_newest(&newest).expect("those of the newest version");
         check_isolated(&isolated).expect("those with an isolated CPU");
         let arm64 = row::of_csv(&read_tracked(arm64::COUNTS).expect("counts"), arm64::COLUMNS);

@@ -1,0 +1,39 @@
+//! Boots with a plugin of QEMU that counts, and writes a line at each mark of the guest's program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::guest::Boot;
+use crate::command::{Command, Failure, unwritable};
+use crate::port::row::Row;
+
+/// Compiles a plugin of `ports/linux/guest`.
+pub(super) fn compile(name: &str) -> Result<PathBuf, Failure> {
+    let folder = crate::output().join("ports/linux");
+    fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
+    let plugin = folder.join(format!("lib{name}.so"));
+    crate::setup::c_compiler()?;
+    let command = Command::new("gcc").args("-shared -fPIC -O2 -Wall -Wextra -Werror -o");
+    command.arg(&plugin).arg(format!("ports/linux/guest/{name}.c")).run()?;
+    Ok(plugin)
+}
+
+/// Boots with a plugin and its arguments. Returns each row that the guest prints, with the lines
+/// that the plugin wrote at the marks before and after its program; and all output of the guest.
+pub(super) fn counted(
+    boot: &Boot<'_>,
+    plugin: &Path,
+    arguments: &str,
+) -> Result<(Vec<(Row, [String; 2])>, String), Failure> {
+    let marks = plugin.with_extension(format!("{}.{}", boot.kernel.name, boot.cpus));
+    let option = format!("{},out={}{arguments}", plugin.display(), marks.display());
+    let (runs, output) = boot.parsed(boot.output_with(&["-plugin", &option])?)?;
+    let text = fs::read_to_string(&marks).map_err(unwritable(&marks))?;
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    let pairs: Vec<[String; 2]> = lines.as_chunks().0.to_vec();
+    if lines.len() != 2 * runs.len() {
+        let cause = format!("{} programs, and {} marks", runs.len(), lines.len());
+        return Err(Failure::new(cause, "find the cause in the plugin, in ports/linux/guest"));
+    }
+    Ok((runs.into_iter().zip(pairs).collect(), output))
+}
