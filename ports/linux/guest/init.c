@@ -35,14 +35,10 @@
 #define CALLS "CAL:"
 #define now_ticks __rdtsc
 #define end_turn _mm_pause
-/* An instruction that does nothing, at which paths.c prints its counts. */
-#define mark() asm volatile("nopl 0x4d424c54(%%rax)" : : : "memory")
 #else
 #define CALLS "IPI1:"
 #define now_ticks now_ns
 #define end_turn() asm volatile("yield")
-/* A hint without a meaning, at which tlbi.c prints its counts. */
-#define mark() asm volatile("hint #127" : : : "memory")
 #endif
 
 #define EXPOSE_WITHOUT_MAIN
@@ -55,20 +51,14 @@
 #define PAGED 1024
 #define CPUS_MAX 255
 
+#include "counts.c"
+
 static int cpus;
 static volatile long *shared_pages;
 static long rounds;
 static atomic_long *wrong; /* shared by all processes */
 static atomic_int ready;
 static atomic_bool done;
-
-static void fail(const char *what)
-{
-	perror(what);
-	printf("the guest fails\n");
-	reboot(RB_POWER_OFF);
-	_exit(1);
-}
 
 static void pin(long cpu)
 {
@@ -513,14 +503,6 @@ static const struct program {
 };
 #define PROGRAMS (sizeof(programs) / sizeof(*programs))
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
 static void start(const struct program *program, long count)
 {
 	if (fork())
@@ -547,49 +529,6 @@ static void run_storm(void)
 		;
 }
 
-/* Returns the sum over all CPUs of a row of /proc/interrupts. */
-static unsigned long interrupts(const char *row)
-{
-	FILE *file = fopen("/proc/interrupts", "r");
-	unsigned long sum = 0;
-	char line[4096];
-
-	while (file && fgets(line, sizeof(line), file)) {
-		char *at = line + strspn(line, " "), *end;
-
-		if (strncmp(at, row, strlen(row)))
-			continue;
-		for (at += strlen(row);; at = end) {
-			unsigned long count = strtoul(at, &end, 10);
-
-			if (end == at)
-				break;
-			sum += count;
-		}
-	}
-	if (file)
-		fclose(file);
-	return sum;
-}
-
-/* Returns the interrupts of the engine's flushes. */
-static unsigned long flushes_so_far(void)
-{
-#ifdef __x86_64__
-	return interrupts("TLB:");
-#else
-	FILE *file = fopen("/sys/kernel/debug/shootdown/counts", "r");
-	unsigned long count = 0;
-	char line[128];
-
-	while (file && fgets(line, sizeof(line), file) && !sscanf(line, "interrupts_sent %lu", &count))
-		;
-	if (file)
-		fclose(file);
-	return count;
-#endif
-}
-
 static void run(const struct program *program, long count)
 {
 	unsigned long calls = interrupts(CALLS), flushes = flushes_so_far();
@@ -608,18 +547,6 @@ static void run(const struct program *program, long count)
 	       flushes_so_far() - flushes, start_ns, *wrong);
 }
 
-/* Makes the RAM disk a swap space: the header that mkswap writes. */
-static void swap_to_ram(void)
-{
-	static uint32_t header[PAGE / 4] = { [256] = 1 };
-	int disk = open("/dev/ram0", O_RDWR);
-
-	header[257] = lseek(disk, 0, SEEK_END) / PAGE - 1;
-	memcpy((char *)header + PAGE - 10, "SWAPSPACE2", 10);
-	if (pwrite(disk, header, PAGE, 0) != PAGE || close(disk) || swapon("/dev/ram0", 0))
-		fail("swapon");
-}
-
 /* User mode has page tables of its own. */
 static bool is_isolated(void)
 {
@@ -630,15 +557,6 @@ static bool is_isolated(void)
 	while (file && fgets(line, sizeof(line), file))
 		is |= !strncmp(line, "flags", 5) && strstr(line, " pti ");
 	return is;
-}
-
-static void print_counts(void)
-{
-	FILE *file = fopen("/sys/kernel/debug/shootdown/counts", "r");
-	char line[128];
-
-	while (file && fgets(line, sizeof(line), file))
-		printf("count %s", line);
 }
 
 static void switch_on(const char *fault)

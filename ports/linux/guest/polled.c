@@ -15,8 +15,6 @@
 
 #define GAPS 4
 
-static uint64_t now_ns(void);
-
 /* What the poll and the storm share. */
 static volatile struct {
 	bool is_ready, is_counted, is_done;

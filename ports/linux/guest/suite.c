@@ -8,7 +8,10 @@
  * Before a program, and after it:
  *
  *   enter WORD WORD ...
+ *   took CALLS FLUSHES NANOSECONDS
  *   leave exit STATUS | leave signal NUMBER | leave timeout
+ *
+ * with the counts of init.c.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -25,18 +28,14 @@
 #include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096ul
+#define CALLS "CAL:"
 #define WORDS 32
 
-static void fail(const char *what)
-{
-	perror(what);
-	printf("the guest fails\n");
-	reboot(RB_POWER_OFF);
-	_exit(1);
-}
+#include "counts.c"
 
 static void store(const char *name, const char *value)
 {
@@ -45,18 +44,6 @@ static void store(const char *name, const char *value)
 	if (file < 0 || write(file, value, strlen(value)) < 0)
 		fail(name);
 	close(file);
-}
-
-/* Makes the RAM disk a swap space: the header that mkswap writes. */
-static void swap_to_ram(void)
-{
-	static uint32_t header[PAGE / 4] = { [256] = 1 };
-	int disk = open("/dev/ram0", O_RDWR);
-
-	header[257] = lseek(disk, 0, SEEK_END) / PAGE - 1;
-	memcpy((char *)header + PAGE - 10, "SWAPSPACE2", 10);
-	if (pwrite(disk, header, PAGE, 0) != PAGE || close(disk) || swapon("/dev/ram0", 0))
-		fail("swapon");
 }
 
 static void mount_at(const char *type, const char *place)
@@ -87,10 +74,14 @@ static void set_up(void)
 static void run(long seconds, char **words)
 {
 	struct pollfd ends = { .events = POLLIN };
+	unsigned long calls, flushes;
+	uint64_t start_ns;
 	pid_t child;
 	int status;
 
 	fflush(stdout);
+	calls = interrupts(CALLS), flushes = flushes_so_far(), start_ns = now_ns();
+	mark();
 	child = fork();
 	if (!child) {
 		setsid();
@@ -114,7 +105,9 @@ static void run(long seconds, char **words)
 	while (waitpid(-1, NULL, WNOHANG) > 0)
 		;
 	close(ends.fd);
-	printf("\n");
+	mark();
+	start_ns = now_ns() - start_ns;
+	printf("\ntook %lu %lu %lu\n", interrupts(CALLS) - calls, flushes_so_far() - flushes, start_ns);
 	if (status == -1)
 		printf("leave timeout\n");
 	else if (WIFSIGNALED(status))
@@ -150,6 +143,7 @@ int main(void)
 		line[strcspn(line, "\n")] = 0;
 		run_line(line);
 	}
+	print_counts();
 	printf("end\n");
 	return reboot(RB_POWER_OFF);
 }

@@ -18,7 +18,9 @@ pub(super) enum Configuration {
     Newest,
     /// As `Small`, if the port can leave out each of its rules, by switches in debugfs.
     Faults,
-    /// The same, where KVM flushes for virtual CPUs that are away.
+    /// As `Newest`, with the same switches.
+    FaultsOfNewest,
+    /// As `Faults`, where KVM flushes for virtual CPUs that are away.
     Kvm,
     /// The same, with the kernel's own checks beside it.
     Debug,
@@ -46,7 +48,7 @@ impl Configuration {
     /// Returns the version of Linux.
     pub(super) const fn linux(self) -> &'static str {
         match self {
-            Self::Newest => "7.2",
+            Self::Newest | Self::FaultsOfNewest => "7.2",
             _ => "6.12",
         }
     }
@@ -60,10 +62,15 @@ impl Configuration {
         })
     }
 
+    /// Returns the same version of Linux, with a switch for each rule of the port.
+    pub(super) const fn with_faults(self) -> Self {
+        if matches!(self, Self::Newest) { Self::FaultsOfNewest } else { Self::Faults }
+    }
+
     /// Returns our part of the configuration.
     pub(super) fn ours(self) -> Result<String, Failure> {
         let names: &[&str] = match self {
-            Self::Small | Self::Newest | Self::Faults => &["small.config"],
+            Self::Small | Self::Newest | Self::Faults | Self::FaultsOfNewest => &["small.config"],
             Self::Kvm => &["small.config", "kvm.config"],
             Self::Debug => &["small.config", "debug.config"],
             Self::Cloud => &["cloud.config"],
@@ -76,7 +83,7 @@ impl Configuration {
     pub(super) const fn name(self, variant: Variant) -> &'static str {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => variant.name(),
-            Self::Faults | Self::Arm64Faults => "faults",
+            Self::Faults | Self::FaultsOfNewest | Self::Arm64Faults => "faults",
             Self::Kvm => "kvm",
             Self::Debug => "debug",
         }
@@ -86,19 +93,17 @@ impl Configuration {
     pub(super) const fn flags(self) -> &'static str {
         match self {
             Self::Small | Self::Newest | Self::Cloud | Self::Arm64 => "SHOOTDOWN_FAULTS=",
-            Self::Faults | Self::Kvm | Self::Debug | Self::Arm64Faults => {
-                "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS"
-            }
+            _ => "SHOOTDOWN_FAULTS=-DSHOOTDOWN_FAULTS",
         }
     }
 
     /// Returns the features of the engine's object.
     pub(super) fn features(self) -> String {
         match self {
-            Self::Small | Self::Newest | Self::Faults | Self::Debug => FEATURES.to_owned(),
             Self::Kvm => format!("{FEATURES},away"),
             Self::Cloud => format!("{FEATURES},cpus-4096"),
             Self::Arm64 | Self::Arm64Faults => FEATURES_ON_ARM64.to_owned(),
+            _ => FEATURES.to_owned(),
         }
     }
 
@@ -108,8 +113,8 @@ impl Configuration {
             Self::Arm64 | Self::Arm64Faults => {
                 return capi_object::build_for_aarch64(&self.features());
             }
-            Self::Small | Self::Newest | Self::Faults | Self::Kvm | Self::Debug => Branches::Plain,
             Self::Cloud => Branches::Thunks,
+            _ => Branches::Plain,
         };
         capi_object::build(&self.features(), branches)
     }
@@ -142,7 +147,7 @@ impl Configuration {
     /// Returns the number of compiled files, about.
     pub(super) const fn files(self) -> usize {
         match self {
-            Self::Newest => 1200,
+            Self::Newest | Self::FaultsOfNewest => 1200,
             Self::Cloud => 2500,
             _ => 1150,
         }
@@ -150,10 +155,7 @@ impl Configuration {
 
     /// Returns words of the command line: two boots of the small configuration give the same rows.
     pub(super) const fn words(self) -> &'static str {
-        match self {
-            Self::Cloud => "",
-            _ => "nokaslr norandmaps",
-        }
+        if matches!(self, Self::Cloud) { "" } else { "nokaslr norandmaps" }
     }
 
     /// Configures the source in a folder.

@@ -188,21 +188,34 @@ impl Boot<'_> {
             let command = self.options(Command::new(self.emulator()));
             options.iter().fold(command, Command::arg)
         };
+        let (output, end) = self.ran_as(command, CPU_MS_MAX)?;
+        self.judged(output, end)
+    }
+
+    /// Boots, with more options of the emulator, and returns what the guest prints and how it ends.
+    /// Between two lines, it may take `cpu_ms_max` of CPU time.
+    pub(super) fn ran_with(
+        &self,
+        options: &str,
+        cpu_ms_max: u64,
+    ) -> Result<(String, End), Failure> {
+        self.ran_as(|| self.options(Command::new(self.emulator())).args(options), cpu_ms_max)
+    }
+
+    fn ran_as(
+        &self,
+        command: impl Fn() -> Command,
+        cpu_ms_max: u64,
+    ) -> Result<(String, End), Failure> {
         for _ in 0..BOOTS_MAX {
-            let (output, end) = watch::run(command(), CPU_MS_MAX)?;
+            let (output, end) = watch::run(command(), cpu_ms_max)?;
             if !dies_of_breakpoint(&output) {
-                return self.judged(output, end);
+                return Ok((output, end));
             }
             eprintln!("{} meets a breakpoint that is gone: again", self.kernel.image.display());
         }
         let cause = format!("{BOOTS_MAX} boots meet a breakpoint that is gone");
         Err(Failure::new(cause, "boot it by hand"))
-    }
-
-    /// Boots, and returns what the guest prints and how it ends. Between two lines, it may take
-    /// `cpu_ms_max` of CPU time.
-    pub(super) fn ran(&self, cpu_ms_max: u64) -> Result<(String, End), Failure> {
-        watch::run(self.options(Command::new(self.emulator())), cpu_ms_max)
     }
 
     /// As [`rows`](Self::rows), on Bochs, whose processor has PCIDs.

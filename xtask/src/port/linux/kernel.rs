@@ -107,6 +107,12 @@ pub(super) fn build_with(
     Ok(kernel)
 }
 
+/// Builds stock, and then ours.
+pub(super) fn build_both(configuration: Configuration) -> Result<[Kernel; 2], Failure> {
+    let build = |variant| build_with(configuration, variant);
+    Ok([build(Variant::Stock)?, build(Variant::Shootdown)?])
+}
+
 fn stock(folder: &Path, kernel: &Kernel) -> Result<(), Failure> {
     if kernel.image.exists() {
         return Ok(());
@@ -146,8 +152,8 @@ fn stamp_of(name: &str) -> String {
 }
 
 /// The tree of ours, with Linux's selftests.
-pub(super) fn tree() -> Result<PathBuf, Failure> {
-    Ok(folder(Configuration::Small)?.join("shootdown"))
+pub(super) fn tree(configuration: Configuration) -> Result<PathBuf, Failure> {
+    Ok(folder(configuration)?.join("shootdown"))
 }
 
 /// Compiles the port's files and those that it replaces most of, in the prepared tree.

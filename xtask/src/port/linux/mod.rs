@@ -9,6 +9,7 @@ mod isolated;
 mod kernel;
 mod kvm;
 mod mechanisms;
+mod mix;
 mod package;
 mod paths;
 mod plugin;
@@ -94,11 +95,12 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
         },
         (["--arm64", "--believe"], Configuration::Small) => believe::command_on_arm64(),
         (["--isolated"], Configuration::Small) => isolated(),
-        (["--believe", parts @ ..], Configuration::Small) => believe::command(parts),
+        (["--believe", parts @ ..], _) => believe::command(linux, parts),
         (["--kvm"], Configuration::Small) => kvm::check(),
         (["--cloud"], Configuration::Small) => cloud::check(),
         (["--programs"], Configuration::Small) => cloud::programs(),
         (["--mechanisms"], Configuration::Small) => mechanisms::compare(),
+        (["--stress"], Configuration::Small) => mix::compare(),
         (["--kernel-only"], _) => kernels_only(linux),
         (["--storm", seconds], _) => match seconds.parse() {
             Ok(seconds) => storm(linux, seconds),
@@ -110,15 +112,15 @@ pub(super) fn command(arguments: &[&str]) -> Result<(), Failure> {
 
 fn usage() -> Result<(), Failure> {
     let remedy = "cargo xtask port linux [--linux 7.2], with nothing, --cpus COUNT, --kernel-only, \
-                  or --storm SECONDS; or, of 6.12, --arm64 [--cpus COUNT | --believe], \
-                  --isolated, --kvm, --cloud, --programs, --mechanisms, or --believe [PART...]";
+                  --storm SECONDS, or --believe [PART...]; or, of 6.12, \
+                  --arm64 [--cpus COUNT | --believe], --isolated, --kvm, --cloud, --programs, \
+                  --stress, or --mechanisms";
     Err(Failure::usage("the arguments are not understood", remedy))
 }
 
 /// Builds both kernels, stock first, and their archives.
 fn both(linux: Configuration) -> Result<([Kernel; 2], [PathBuf; 2]), Failure> {
-    let build = |variant| kernel::build_with(linux, variant);
-    let kernels = [build(Variant::Stock)?, build(Variant::Shootdown)?];
+    let kernels = kernel::build_both(linux)?;
     let archives = [guest::archive(&kernels[0])?, guest::archive(&kernels[1])?];
     Ok((kernels, archives))
 }
@@ -330,6 +332,9 @@ mod tests {
         check_book(&rows, &paths).expect("the tables of the book");
         check_book_of_newest(&newest).expect("those of the newest version");
         check_isolated(&isolated).expect("those with an isolated CPU");
+        let stress = row::of_csv(&read_tracked(mix::COUNTS).expect("counts"), table::COLUMNS);
+        assert!(!stress.is_empty());
+        mix::check_book(&stress).expect("that of stress-ng");
         let arm64 = row::of_csv(&read_tracked(arm64::COUNTS).expect("counts"), arm64::COLUMNS);
         assert!(!arm64.is_empty());
         arm64::check_book(&arm64).expect("those of AArch64");

@@ -116,7 +116,7 @@ pub(super) fn counted(
 }
 
 /// The plugin's arguments. A function that a kernel does not have is at an address that none has.
-fn arguments(kernel: &Kernel) -> String {
+pub(super) fn arguments(kernel: &Kernel) -> String {
     let argument = |kind: &str, function: &&str| {
         format!(",{kind}={:x}", kernel.address(function).unwrap_or(1))
     };
@@ -124,27 +124,29 @@ fn arguments(kernel: &Kernel) -> String {
     paths.chain(FLUSHES.iter().map(|function| argument("flush", function))).collect()
 }
 
-/// Adds what the plugin wrote to a row of the guest; `None` if that has another form.
-fn of_line(row: &Row, line: &str) -> Option<Run> {
+/// Parses what the plugin wrote; `None` if that has another form.
+fn counts(line: &str) -> Option<Vec<Counts>> {
     let numbers: Vec<u64> =
         line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
     let (chunks, []) = numbers.as_chunks::<4>() else { return None };
-    let counts: Vec<_> = chunks
-        .iter()
-        .map(|&[calls, mode, flushing, mode_of_flushing]| Counts {
-            all: (calls, mode),
-            flushing: (flushing, mode_of_flushing),
-        })
-        .collect();
-    if counts.len() != COUNTED.len() {
-        return None;
-    }
-    let flushing: u64 = COUNTED
-        .iter()
-        .zip(&counts)
-        .filter(|(function, _)| HANDLERS.contains(function))
-        .map(|(_, counts)| counts.flushing.0)
-        .sum();
+    let of = |&[calls, mode, flushing, mode_of_flushing]: &[u64; 4]| Counts {
+        all: (calls, mode),
+        flushing: (flushing, mode_of_flushing),
+    };
+    (chunks.len() == COUNTED.len()).then(|| chunks.iter().map(of).collect())
+}
+
+/// Stock's interrupts in which a flush ran, of what the plugin wrote after a program.
+pub(super) fn flushing(line: &str) -> Option<u64> {
+    let counts = counts(line)?;
+    let of_handlers =
+        COUNTED.iter().zip(counts).filter(|(function, _)| HANDLERS.contains(function));
+    Some(of_handlers.map(|(_, counts)| counts.flushing.0).sum())
+}
+
+/// Adds what the plugin wrote to a row of the guest; `None` if that has another form.
+fn of_line(row: &Row, line: &str) -> Option<Run> {
+    let (counts, flushing) = (counts(line)?, flushing(line)?);
     let value = |column: &&str| if *column == "flushing" { flushing } else { row.count(column) };
     let values = RUN_COLUMNS.iter().map(value).collect();
     let row = Row::new(&row.scenario, row.cpus, row.variant, RUN_COLUMNS, values)?;

@@ -18,22 +18,35 @@ pub(super) fn compile(name: &str) -> Result<PathBuf, Failure> {
     Ok(plugin)
 }
 
-/// Boots with a plugin and its arguments. Returns each row that the guest prints, with the lines
-/// that the plugin wrote at the marks before and after its program; and all output of the guest.
+/// The lines that a plugin wrote at the marks before and after each program.
+pub(super) type Marks = Vec<[String; 2]>;
+
+/// Boots with a plugin and its arguments. Returns all output of the guest, and the plugin's lines.
+pub(super) fn output(
+    boot: &Boot<'_>,
+    plugin: &Path,
+    arguments: &str,
+) -> Result<(String, Marks), Failure> {
+    let place = plugin.with_extension(format!("{}.{}", boot.kernel.name, boot.cpus));
+    let option = format!("{},out={}{arguments}", plugin.display(), place.display());
+    let output = boot.output_with(&["-plugin", &option])?;
+    let text = fs::read_to_string(&place).map_err(unwritable(&place))?;
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    Ok((output, lines.as_chunks().0.to_vec()))
+}
+
+/// Returns each row that the guest prints, with the plugin's lines before and after its program;
+/// and all output of the guest.
 pub(super) fn counted(
     boot: &Boot<'_>,
     plugin: &Path,
     arguments: &str,
 ) -> Result<(Vec<(Row, [String; 2])>, String), Failure> {
-    let marks = plugin.with_extension(format!("{}.{}", boot.kernel.name, boot.cpus));
-    let option = format!("{},out={}{arguments}", plugin.display(), marks.display());
-    let (runs, output) = boot.parsed(boot.output_with(&["-plugin", &option])?)?;
-    let text = fs::read_to_string(&marks).map_err(unwritable(&marks))?;
-    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
-    let pairs: Vec<[String; 2]> = lines.as_chunks().0.to_vec();
-    if lines.len() != 2 * runs.len() {
-        let cause = format!("{} programs, and {} marks", runs.len(), lines.len());
+    let (text, marks) = output(boot, plugin, arguments)?;
+    let (runs, text) = boot.parsed(text)?;
+    if marks.len() != runs.len() {
+        let cause = format!("{} programs, and {} pairs of marks", runs.len(), marks.len());
         return Err(Failure::new(cause, "find the cause in the plugin, in ports/linux/guest"));
     }
-    Ok((runs.into_iter().zip(pairs).collect(), output))
+    Ok((runs.into_iter().zip(marks).collect(), text))
 }

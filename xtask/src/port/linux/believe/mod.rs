@@ -4,21 +4,23 @@
 mod debug;
 mod faults;
 mod selftests;
-mod stress;
-mod suite;
+pub(super) mod stress;
+pub(super) mod suite;
 
+use super::configuration::Configuration;
 use super::has_emulator;
 use crate::command::Failure;
 use crate::port::source::Arch;
 
-type Part = (&'static str, fn() -> Result<(), Failure>);
+type Part = (&'static str, fn(Configuration) -> Result<(), Failure>);
 
-/// The parts, in the order in which all of them run.
-const PARTS: [Part; 4] = [
+/// The parts, in the order in which all of them run. The last one is for the long-term version.
+const PARTS: [Part; 5] = [
     ("faults", faults::run),
     ("stress", stress::run),
     ("selftests", selftests::run),
-    ("debug", debug::run),
+    ("hour", stress::hour),
+    ("debug", |_| debug::run()),
 ];
 
 /// Leaves out each rule that the port has on AArch64.
@@ -31,11 +33,12 @@ pub(super) fn command_on_arm64() -> Result<(), Failure> {
 /// # Errors
 ///
 /// The first failure of a part, or if there is no such part.
-pub(super) fn command(names: &[&str]) -> Result<(), Failure> {
+pub(super) fn command(linux: Configuration, names: &[&str]) -> Result<(), Failure> {
+    let parts = if linux == Configuration::Newest { &PARTS[..PARTS.len() - 1] } else { &PARTS[..] };
     let chosen: Vec<_> =
-        PARTS.iter().filter(|(name, _)| names.is_empty() || names.contains(name)).collect();
+        parts.iter().filter(|(name, _)| names.is_empty() || names.contains(name)).collect();
     if chosen.len() < names.len() {
-        let known: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        let known: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
         let remedy = format!("cargo xtask port linux --believe [{}]", known.join("] ["));
         return Err(Failure::usage("there is no such part", remedy));
     }
@@ -43,7 +46,7 @@ pub(super) fn command(names: &[&str]) -> Result<(), Failure> {
     let mut result = Ok(());
     for (name, part) in chosen {
         println!("{name}:\n");
-        let outcome = part();
+        let outcome = part(linux);
         if let Err(failure) = &outcome {
             println!("{name} fails: {}\n", failure.cause());
         }

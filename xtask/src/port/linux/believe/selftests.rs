@@ -6,35 +6,48 @@ use std::path::{Path, PathBuf};
 use super::suite;
 use crate::command::{Command, Failure, unwritable};
 use crate::parallel;
+use crate::port::linux::configuration::Configuration;
 use crate::port::linux::guest::Member;
 use crate::port::linux::kernel;
-use crate::port::source::Variant;
 use crate::setup;
 
 /// A folder of selftests, further sources of each program there, and the programs with their
-/// arguments. A program that stands twice is compiled once.
+/// arguments. A program that stands twice is compiled once. No version has all of them.
 struct Folder {
     name: &'static str,
     sources: &'static [&'static str],
     programs: &'static [&'static str],
 }
 
-/// Left out of `mm`: what needs a module, two NUMA nodes, or memory that fails; the benchmarks of
-/// KSM; and of `x86`, what needs 32-bit programs, and the numbers of system calls.
+impl Folder {
+    fn place(&self, tree: &Path) -> PathBuf {
+        tree.join("tools/testing/selftests").join(self.name)
+    }
+}
+
+/// The programs of both versions. Left out of `mm`: what needs a module, two NUMA nodes, or memory
+/// that fails; the benchmarks of KSM; and of `x86`, what needs 32-bit programs, and the numbers of
+/// system calls.
 const FOLDERS: [Folder; 4] = [
     Folder {
         name: "mm",
-        sources: &["vm_util.c", "thp_settings.c"],
+        sources: &["vm_util.c", "thp_settings.c", "hugepage_settings.c"],
         programs: &[
             "compaction_test",
             "cow",
             "droppable",
+            "folio_split_race_test",
+            "guard-regions",
             "gup_longterm",
             "hugepage-mmap",
             "hugepage-mremap",
             "hugepage-shm",
             "hugepage-vmemmap",
             "hugetlb-madvise",
+            "hugetlb-mmap",
+            "hugetlb-mremap",
+            "hugetlb-shm",
+            "hugetlb-vmemmap",
             "hugetlb_fault_after_madv",
             "hugetlb_madv_vs_map",
             "khugepaged",
@@ -49,6 +62,7 @@ const FOLDERS: [Folder; 4] = [
             "map_populate",
             "mdwe_test",
             "memfd_secret",
+            "merge",
             "migration",
             "mkdirty",
             "mlock-random-test",
@@ -60,7 +74,10 @@ const FOLDERS: [Folder; 4] = [
             "on-fault-limit",
             "pagemap_ioctl",
             "pkey_sighandler_tests",
+            "prctl_thp_disable",
+            "process_madv",
             "protection_keys",
+            "rmap",
             "seal_elf /bin/seal_elf",
             "soft-dirty",
             "split_huge_page_test",
@@ -70,6 +87,7 @@ const FOLDERS: [Folder; 4] = [
             "uffd-stress shmem 20 4",
             "uffd-stress shmem-private 20 4",
             "uffd-unit-tests",
+            "uffd-wp-mremap",
             "va_high_addr_switch",
             "virtual_address_range",
         ],
@@ -79,6 +97,8 @@ const FOLDERS: [Folder; 4] = [
         sources: &[],
         programs: &[
             "amx",
+            "apx",
+            "avx",
             "check_initial_reg_state",
             "corrupt_xstate_header",
             "fsgsbase",
@@ -117,12 +137,20 @@ const FOLDERS: [Folder; 4] = [
             "param_test -T m -M -r 100 -t 8",
             "param_test -T i -r 100 -t 8",
             "param_test -T r -r 100 -t 8",
+            "slice_test",
+            "syscall_errors_test",
         ],
     },
 ];
 
 /// Sources that only some programs need.
-const MORE_SOURCES: [(&str, &str); 5] = [
+const MORE_SOURCES: [(&str, &str); 11] = [
+    ("amx", "xstate.c"),
+    ("apx", "xstate.c"),
+    ("avx", "xstate.c"),
+    ("pkey_sighandler_tests", "pkey_util.c"),
+    ("protection_keys", "pkey_util.c"),
+    ("uffd-wp-mremap", "uffd-common.c"),
     ("uffd-stress", "uffd-common.c"),
     ("uffd-unit-tests", "uffd-common.c"),
     ("sysret_ss_attrs", "thunks.S"),
@@ -132,7 +160,7 @@ const MORE_SOURCES: [(&str, &str); 5] = [
 
 /// As the Makefiles of the selftests have them. One test forgets a header.
 const FLAGS: &str = "-static -O2 -no-pie -pthread -w -mxsave -U_FORTIFY_SOURCE -D_GNU_SOURCE= \
-                     -DKSFT_SKIP=4 -I. -I../../../..";
+                     -DKSFT_SKIP=4 -I. -I.. -I../../../..";
 const HEADERS: &str =
     "-isystem ../../../../usr/include -isystem ../../../include/uapi -isystem ../../../include";
 
@@ -146,26 +174,33 @@ const STORES: [&str; 3] = [
 /// For each program. Those that take longer are ended on both kernels.
 const SECONDS: u32 = 60;
 
-pub(super) fn run() -> Result<(), Failure> {
-    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
-    let members = members()?;
-    let first = suite::archive("selftests", &list(&[]), &members)?;
-    let again = |names: &[&str]| suite::archive("selftests-again", &list(names), &members);
-    let programs = FOLDERS.iter().map(|folder| folder.programs.len()).sum();
-    suite::compare(&kernels, &first, programs, again)
+pub(super) fn run(linux: Configuration) -> Result<(), Failure> {
+    let kernels = kernel::build_both(linux)?;
+    let tree = kernel::tree(linux)?;
+    let members = members(&tree)?;
+    suite::run("selftests", &kernels, programs(&tree).len(), |names| list(&tree, names), &members)
+}
+
+/// The programs that this version has, with their folders and arguments.
+fn programs(tree: &Path) -> Vec<(&'static Folder, &'static str)> {
+    let all = FOLDERS.iter().flat_map(|folder| folder.programs.iter().map(move |it| (folder, *it)));
+    all.filter(|(folder, words)| folder.place(tree).join(name(words) + ".c").exists()).collect()
+}
+
+fn name(words: &str) -> String {
+    words.split(' ').next().unwrap_or_default().to_owned()
 }
 
 /// The list of these runs, or of all.
-fn list(names: &[&str]) -> String {
+fn list(tree: &Path, names: &[&str]) -> String {
     let stores = STORES.iter().map(|store| format!("store {store}\n"));
-    let programs = FOLDERS.iter().flat_map(|folder| folder.programs);
-    let lines = programs.map(|program| format!("{SECONDS} /bin/{program}"));
+    let lines = programs(tree).into_iter().map(|(_, program)| format!("{SECONDS} /bin/{program}"));
     let chosen = lines.filter(|line| names.is_empty() || names.contains(&line.as_str()));
     stores.chain(chosen.map(|line| line + "\n")).collect()
 }
 
 /// Compiles the programs below the cache.
-fn members() -> Result<Vec<Member>, Failure> {
+fn members(tree: &Path) -> Result<Vec<Member>, Failure> {
     const PACKAGES: &str = "libcap-dev libnuma-dev";
     if !["/usr/include/sys/capability.h", "/usr/include/numa.h"]
         .iter()
@@ -173,20 +208,16 @@ fn members() -> Result<Vec<Member>, Failure> {
     {
         setup::install_from_distribution(PACKAGES)?;
     }
-    let tree = kernel::tree()?;
-    Command::new("make").args("-s headers").within(&tree).output_or_show()?;
+    Command::new("make").args("-s headers").within(tree).output_or_show()?;
     let built = tree.with_file_name("selftests");
     fs::create_dir_all(&built).map_err(unwritable(&built))?;
-    let mut programs: Vec<(&Folder, &str)> = Vec::new();
-    for folder in &FOLDERS {
-        let names = folder.programs.iter().filter_map(|words| words.split(' ').next());
-        programs.extend(names.map(|name| (folder, name)));
-    }
-    programs.dedup_by_key(|(_, name)| *name);
+    let mut programs: Vec<_> =
+        programs(tree).into_iter().map(|(folder, words)| (folder, name(words))).collect();
+    programs.dedup_by(|one, other| one.1 == other.1);
     let compiled = parallel::map(&programs, |(folder, name)| {
         let program = built.join(name);
         if !program.exists() {
-            compile(&tree, folder, name, &program)?;
+            compile(tree, folder, name, &program)?;
         }
         Ok(Member::new(format!("bin/{name}"), program))
     });
@@ -194,12 +225,13 @@ fn members() -> Result<Vec<Member>, Failure> {
 }
 
 fn compile(tree: &Path, folder: &Folder, name: &str, to: &PathBuf) -> Result<(), Failure> {
-    let place = tree.join("tools/testing/selftests").join(folder.name);
+    let place = folder.place(tree);
     // A script of the selftests writes this file: the host has no liburing to link.
     let local = place.join("local_config.h");
     fs::write(&local, "").map_err(unwritable(&local))?;
     let more = MORE_SOURCES.iter().filter(|(program, _)| *program == name).map(|(_, more)| *more);
-    let sources: Vec<_> = folder.sources.iter().copied().chain(more).collect();
+    let sources = folder.sources.iter().copied().chain(more);
+    let sources: Vec<_> = sources.filter(|source| place.join(source).exists()).collect();
     Command::new("gcc")
         .args(FLAGS)
         .args(HEADERS)

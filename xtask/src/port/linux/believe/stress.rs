@@ -1,12 +1,14 @@
 //! stress-ng's memory class, and what it has for maps, processes and switches.
 
-use std::path::PathBuf;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread;
 
-use super::suite;
+use super::suite::{self, Machine};
 use crate::command::{Command, Failure};
+use crate::port::linux::configuration::Configuration;
 use crate::port::linux::guest::Member;
-use crate::port::linux::kernel;
-use crate::port::source::Variant;
+use crate::port::linux::kernel::{self, Kernel};
 use crate::setup;
 
 /// The stressors, and the number of operations of all four instances together.
@@ -55,28 +57,107 @@ const SECONDS: u32 = 40;
 
 const PROGRAM: &str = "usr/bin/stress-ng";
 
-pub(super) fn run() -> Result<(), Failure> {
+/// The machines that run the memory class for an hour, of the host's clock.
+const MACHINES: [Machine; 2] = [machine_of_an_hour(4), machine_of_an_hour(16)];
+const HOUR_SECONDS: u32 = 3600;
+
+/// On a host with fewer CPUs, one of the guest's may be away for seconds.
+const fn machine_of_an_hour(cpus: u32) -> Machine {
+    let words = "mitigations=off tsc=reliable watchdog_thresh=60 \
+                 rcupdate.rcu_cpu_stall_timeout=300 sysctl.kernel.hung_task_timeout_secs=1200";
+    Machine { cpus, options: "-m 2G", words }
+}
+
+/// stress-ng stops by itself, but takes its time if many instances share a CPU.
+const SECONDS_MORE: u32 = 60;
+const SECONDS_MORE_OF_AN_HOUR: u32 = 600;
+
+pub(super) fn run(linux: Configuration) -> Result<(), Failure> {
+    let (program, kernels) = ready(linux)?;
+    let members = members(program)?;
+    suite::run("stress", &kernels, STRESSORS.len(), list, &members)
+}
+
+/// Runs the memory class on all machines at the same time.
+pub(super) fn hour(linux: Configuration) -> Result<(), Failure> {
+    let (program, kernels) = ready(linux)?;
+    let class = class(&program)?;
+    let members = members(program)?;
+    let archive = |machine: Machine, name: &str, names: &[&str]| {
+        let list = list_of_class(&class, machine, names);
+        suite::archive(&format!("{name}-{}", machine.cpus), &list, &members)
+    };
+    let archives = [archive(MACHINES[0], "hour", &[])?, archive(MACHINES[1], "hour", &[])?];
+    let found = thread::scope(|scope| {
+        let boots = MACHINES.iter().zip(&archives).map(|(machine, archive)| {
+            let kernels = &kernels;
+            scope.spawn(move || suite::boot_both(kernels, archive, *machine))
+        });
+        let boots: Vec<_> = boots.collect();
+        let joined = boots.into_iter().map(|it| it.join().unwrap_or_else(|it| resume_unwind(it)));
+        joined.collect::<Vec<_>>()
+    });
+    let mut result = Ok(());
+    for (machine, found) in MACHINES.into_iter().zip(found) {
+        println!("{} CPUs:\n", machine.cpus);
+        let again = |names: &[&str]| {
+            suite::boot_both(&kernels, &archive(machine, "hour-again", names)?, machine)
+        };
+        let names = [kernels[0].name, kernels[1].name];
+        let outcome = found.and_then(|it| suite::compare(names, class.len(), &it, again));
+        result = result.and(outcome);
+    }
+    result
+}
+
+/// Installs the program, and builds both kernels.
+pub(in crate::port::linux) fn ready(
+    linux: Configuration,
+) -> Result<(PathBuf, [Kernel; 2]), Failure> {
     let program = PathBuf::from("/").join(PROGRAM);
     if !program.exists() {
         setup::install_from_distribution("stress-ng")?;
     }
-    let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
-    let members = members(program)?;
-    let first = suite::archive("stress", &list(&[]), &members)?;
-    let again = |names: &[&str]| suite::archive("stress-again", &list(names), &members);
-    suite::compare(&kernels, &first, STRESSORS.len(), again)
+    Ok((program, kernel::build_both(linux)?))
+}
+
+/// What the small configuration has no system call for (`process_vm_readv`).
+const LEFT_OUT: &str = "vm-rw";
+
+/// The stressors of the memory class: `class 'memory' stressors: atomic bad-altstack`.
+fn class(program: &Path) -> Result<Vec<String>, Failure> {
+    let text = Command::new(program).args("--class memory?").output()?;
+    let (_, names) = text.split_once("stressors: ").unwrap_or_default();
+    let names = names.split_whitespace().filter(|name| *name != LEFT_OUT);
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// The list of these runs of the class, or of all.
+fn list_of_class(class: &[String], machine: Machine, names: &[&str]) -> String {
+    let seconds = HOUR_SECONDS / class.len().max(1) as u32;
+    let words = format!("{} --timeout {seconds}", machine.cpus);
+    let lines = class.iter().map(|name| line(name, &words, seconds + SECONDS_MORE_OF_AN_HOUR));
+    chosen(lines, names)
 }
 
 /// The list of these runs, or of all.
 fn list(names: &[&str]) -> String {
-    let lines = STRESSORS.iter().map(|(stressor, operations)| {
-        format!(
-            "{} /{PROGRAM} --{stressor} 4 --{stressor}-ops {operations} --timeout {} --verify \
-             --temp-path /tmp --no-rand-seed --vm-bytes 64m --mmap-bytes 16m",
-            SECONDS + 60,
-            SECONDS
-        )
+    let lines = STRESSORS.iter().map(|(name, operations)| {
+        let words = format!("4 --{name}-ops {operations} --timeout {SECONDS}");
+        line(name, &words, SECONDS + SECONDS_MORE)
     });
+    chosen(lines, names)
+}
+
+/// The run of a stressor. Its first word is the time for which the guest waits.
+pub(in crate::port::linux) fn line(name: &str, words: &str, seconds: u32) -> String {
+    format!(
+        "{seconds} /{PROGRAM} --{name} {words} --verify --temp-path /tmp --no-rand-seed \
+         --vm-bytes 64m --mmap-bytes 16m"
+    )
+}
+
+fn chosen(lines: impl Iterator<Item = String>, names: &[&str]) -> String {
     lines
         .filter(|line| names.is_empty() || names.contains(&line.as_str()))
         .map(|line| line + "\n")
@@ -84,9 +165,23 @@ fn list(names: &[&str]) -> String {
 }
 
 /// The program and the libraries that it loads, where it expects them.
-fn members(program: PathBuf) -> Result<Vec<Member>, Failure> {
+pub(in crate::port::linux) fn members(program: PathBuf) -> Result<Vec<Member>, Failure> {
     let libraries = Command::new("ldd").arg(&program).output()?;
     let found = libraries.split_whitespace().filter(|word| word.starts_with('/'));
     let libraries = found.map(|path| Member::new(&path[1..], PathBuf::from(path)));
     Ok(libraries.chain([Member::new(PROGRAM, program.clone())]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stressors_of_the_class_share_an_hour() {
+        let class = ["malloc", "stack", "vm"].map(str::to_owned);
+        let list = list_of_class(&class, MACHINES[1], &[]);
+        assert_eq!(list.matches(" 16 --timeout 1200 ").count(), 3);
+        let last = list.lines().last().expect("three lines");
+        assert_eq!(list_of_class(&class, MACHINES[1], &[last]), format!("{last}\n"));
+    }
 }

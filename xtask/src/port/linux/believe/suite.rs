@@ -21,13 +21,31 @@ const CPU_MS_MAX: u64 = 600_000;
 
 /// The verdicts of a program: how it ended, and how often it printed each case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdicts {
-    pub(super) end: String,
+pub(in crate::port::linux) struct Verdicts {
+    pub(in crate::port::linux) end: String,
     cases: BTreeMap<String, u32>,
+    /// Interrupts of function calls and of flushes, and nanoseconds.
+    pub(in crate::port::linux) took: Vec<u64>,
 }
 
+/// The programs that a guest has run, with their verdicts.
+pub(in crate::port::linux) type Runs = BTreeMap<String, Verdicts>;
+
+/// A guest, and what a suite needs beside the machine of all guests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine {
+    pub(super) cpus: u32,
+    /// Options of the emulator.
+    pub(super) options: &'static str,
+    /// Words on the kernel's command line.
+    pub(super) words: &'static str,
+}
+
+/// The guest of the suites.
+pub(super) const MACHINE: Machine = Machine { cpus: 4, options: "", words: "mitigations=off" };
+
 impl Verdicts {
-    pub(super) fn count(&self, verdict: &str) -> u32 {
+    pub(in crate::port::linux) fn count(&self, verdict: &str) -> u32 {
         let is_one = |(case, _): &(&String, &u32)| case.starts_with(verdict);
         self.cases.iter().filter(is_one).map(|(_, count)| count).sum()
     }
@@ -53,7 +71,11 @@ impl Verdicts {
 }
 
 /// Makes an archive with the suite's first program, the list of what it runs, and more files.
-pub(super) fn archive(name: &str, list: &str, more: &[Member]) -> Result<PathBuf, Failure> {
+pub(in crate::port::linux) fn archive(
+    name: &str,
+    list: &str,
+    more: &[Member],
+) -> Result<PathBuf, Failure> {
     let folder = crate::output().join("ports/linux");
     std::fs::create_dir_all(&folder).map_err(crate::command::unwritable(&folder))?;
     let (program, file) = (folder.join("suite"), folder.join(format!("{name}.list")));
@@ -71,23 +93,37 @@ pub(super) fn archive(name: &str, list: &str, more: &[Member]) -> Result<PathBuf
 }
 
 /// Boots a kernel with an archive, and returns the verdicts of its programs.
-fn boot(kernel: &Kernel, archive: &Path, cpus: u32) -> Result<BTreeMap<String, Verdicts>, Failure> {
-    let words = "mitigations=off";
+fn boot(kernel: &Kernel, archive: &Path, machine: Machine) -> Result<Runs, Failure> {
+    let Machine { cpus, options, words } = machine;
     let boot = Boot { kernel, archive, cpus, clock: Clock::Host, words, run: "" };
-    let (output, end) = boot.ran(CPU_MS_MAX)?;
+    let (output, end) = boot.ran_with(options, CPU_MS_MAX)?;
     let log = archive.with_extension(format!("{}.log", kernel.name));
     std::fs::write(&log, &output).map_err(crate::command::unwritable(&log))?;
     boot::judge(&kernel.image, "", &output, end)?;
     Ok(parse(&output))
 }
 
+/// Boots both kernels at the same time, stock first.
+pub(super) fn boot_both(
+    kernels: &[Kernel; 2],
+    archive: &Path,
+    machine: Machine,
+) -> Result<[Runs; 2], Failure> {
+    let mut found = parallel::map(kernels, |kernel| boot(kernel, archive, machine)).into_iter();
+    let mut next = || found.next().unwrap_or_else(|| Ok(BTreeMap::new()));
+    Ok([next()?, next()?])
+}
+
 /// Returns the verdicts of each program that the guest has run.
-fn parse(output: &str) -> BTreeMap<String, Verdicts> {
-    let mut all = BTreeMap::new();
+pub(in crate::port::linux) fn parse(output: &str) -> Runs {
+    let mut all = Runs::new();
     let mut current: Option<(String, Verdicts)> = None;
     for line in output.lines().map(str::trim_end) {
         if let Some(entered) = line.strip_prefix("enter ") {
             current = Some((entered.to_owned(), Verdicts::default()));
+        } else if let (Some((_, verdicts)), Some(took)) = (&mut current, line.strip_prefix("took "))
+        {
+            verdicts.took = took.split(' ').filter_map(|count| count.parse().ok()).collect();
         } else if let Some(end) = line.strip_prefix("leave ") {
             if let Some((name, mut verdicts)) = current.take() {
                 end.clone_into(&mut verdicts.end);
@@ -171,7 +207,27 @@ fn without_numbers(text: &str) -> String {
     words.join(" ")
 }
 
-/// Boots both kernels, compares the verdicts, and prints a table with a row for each program.
+/// Runs the programs of a list on both kernels, and compares their verdicts.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub(super) fn run(
+    name: &str,
+    kernels: &[Kernel; 2],
+    programs: usize,
+    list: impl Fn(&[&str]) -> String,
+    members: &[Member],
+) -> Result<(), Failure> {
+    let boot = |name: &str, names: &[&str]| {
+        boot_both(kernels, &archive(name, &list(names), members)?, MACHINE)
+    };
+    let found = boot(name, &[])?;
+    let again = |names: &[&str]| boot(&format!("{name}-again"), names);
+    compare([kernels[0].name, kernels[1].name], programs, &found, again)
+}
+
+/// Compares the verdicts of both kernels, and prints a table with a row for each program.
 ///
 /// A program whose verdicts differ is run again on both, with the others of its kind: some vary
 /// from one run to the next on either kernel.
@@ -180,46 +236,23 @@ fn without_numbers(text: &str) -> String {
 ///
 /// If not all `programs` ran on stock, or the verdicts of one differ in both runs.
 pub(super) fn compare(
-    kernels: &[Kernel; 2],
-    archive: &Path,
+    names: [&str; 2],
     programs: usize,
-    again: impl Fn(&[&str]) -> Result<PathBuf, Failure>,
+    [stock, ours]: &[Runs; 2],
+    again: impl Fn(&[&str]) -> Result<[Runs; 2], Failure>,
 ) -> Result<(), Failure> {
-    const CPUS: u32 = 4;
-    let both = |archive: &Path| -> Result<_, Failure> {
-        let mut found = parallel::map(kernels, |kernel| boot(kernel, archive, CPUS)).into_iter();
-        let mut next = || found.next().unwrap_or_else(|| Ok(BTreeMap::new()));
-        Ok([next()?, next()?])
-    };
-    let [stock, ours] = both(archive)?;
     all_ran(programs, stock.len())?;
     let differing: Vec<&str> =
-        stock.keys().filter(|name| differ(&stock, &ours, name)).map(String::as_str).collect();
-    println!(
-        "| program | end | ok | not ok | skipped | differences |\n|---|---|---:|---:|---:|---|"
-    );
-    for (name, verdicts) in &stock {
-        let [ok, not_ok, skipped] = ["ok", "not ok", "skip"].map(|word| verdicts.count(word));
-        let empty = Verdicts::default();
-        let found = verdicts.differences(ours.get(name).unwrap_or(&empty)).join("; ");
-        println!("| `{name}` | {} | {ok} | {not_ok} | {skipped} | {found} |", verdicts.end);
-    }
-    let sum = |of: &BTreeMap<String, Verdicts>, word: &str| -> u32 {
-        of.values().map(|verdicts| verdicts.count(word)).sum()
-    };
-    for (kernel, of) in kernels.iter().zip([&stock, &ours]) {
-        let [ok, not_ok, skipped] = ["ok", "not ok", "skip"].map(|word| sum(of, word));
-        println!(
-            "\n{}: {} programs, {ok} cases ok, {not_ok} not, {skipped} skipped",
-            kernel.name,
-            of.len()
-        );
+        stock.keys().filter(|name| differ(stock, ours, name)).map(String::as_str).collect();
+    println!("{}", table(stock, ours));
+    for (name, of) in names.iter().zip([stock, ours]) {
+        println!("{name}: {}", summary(of));
     }
     if differing.is_empty() {
         return Ok(());
     }
     println!("\nonce more: {}", differing.join(", "));
-    let [stock, ours] = both(&again(&differing)?)?;
+    let [stock, ours] = again(&differing)?;
     let still: Vec<_> = differing.into_iter().filter(|name| differ(&stock, &ours, name)).collect();
     if still.is_empty() {
         println!("the second time, they are equal");
@@ -234,6 +267,30 @@ pub(super) fn compare(
     Err(Failure::new(cause, "compare the logs in target/ports/linux"))
 }
 
+fn table(stock: &Runs, ours: &Runs) -> String {
+    let mut text = "| program | end | ok | not ok | skipped | differences |\n\
+                    |---|---|---:|---:|---:|---|\n"
+        .to_owned();
+    for (name, verdicts) in stock {
+        let [ok, not_ok, skipped] = ["ok", "not ok", "skip"].map(|word| verdicts.count(word));
+        let empty = Verdicts::default();
+        let found = verdicts.differences(ours.get(name).unwrap_or(&empty)).join("; ");
+        let end = &verdicts.end;
+        text += &format!("| `{name}` | {end} | {ok} | {not_ok} | {skipped} | {found} |\n");
+    }
+    text
+}
+
+fn summary(runs: &Runs) -> String {
+    let sum = |word| runs.values().map(|verdicts| verdicts.count(word)).sum::<u32>();
+    let [ok, not_ok, skipped, reports] = ["ok", "not ok", "skip", "kernel"].map(sum);
+    format!(
+        "{} programs, {ok} cases ok, {not_ok} not, {skipped} skipped, {reports} reports of the \
+         kernel",
+        runs.len()
+    )
+}
+
 fn all_ran(programs: usize, ran: usize) -> Result<(), Failure> {
     if ran == programs {
         return Ok(());
@@ -242,11 +299,7 @@ fn all_ran(programs: usize, ran: usize) -> Result<(), Failure> {
     Err(Failure::new(cause, "read the log in target/ports/linux"))
 }
 
-fn differ(
-    stock: &BTreeMap<String, Verdicts>,
-    ours: &BTreeMap<String, Verdicts>,
-    name: &str,
-) -> bool {
+fn differ(stock: &Runs, ours: &Runs, name: &str) -> bool {
     match (stock.get(name), ours.get(name)) {
         (Some(stock), Some(ours)) => !stock.differences(ours).is_empty(),
         _ => true,
