@@ -21,8 +21,8 @@ const HOST_WORDS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=of
 const WORDS: &str = "mitigations=off";
 /// The checks, on so many virtual CPUs that most of them are away.
 const CHECKS: (u32, &str) = (8, "replace,100:protect,50:paging,10:filters,10:exit,10");
-/// A CPU counts as away when it was away once, on so few that they run most of the time. Whether KVM
-/// is asked makes no difference here: QEMU empties its TLB at each entry of the virtual machine.
+/// A CPU counts as away when it was away once, on so few that they run most of the time. Whether
+/// KVM is asked makes no difference: QEMU empties its TLB whenever it enters a virtual machine.
 const FAULT: (u32, &str) = (3, "away_remembered:replace,1000:protect,200");
 
 /// CPUs that a boot must skip.
