@@ -54,7 +54,7 @@ pub unsafe extern "C" fn shootdown_online() {
 /// Takes this CPU offline: it leaves its space, and no other CPU interrupts it or waits for it
 /// until it comes back online. Until then, it may use only kernel pages that are never flushed.
 ///
-/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 1152.
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 256.
 ///
 /// # Safety
 ///
@@ -205,7 +205,7 @@ fn loaded_id(pin: &PinnedCpu<'_, Machine>) -> u64 {
 /// Loads the kernel's own page table. Call this on a CPU that enters a deep idle state, so that it
 /// keeps no dead space's page tables allocated.
 ///
-/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 1024.
+/// Interrupts: no. Waits: no. Reclaims: yes. Callable: before shootdown_online. Stack: 256.
 ///
 /// # Safety
 ///

@@ -130,7 +130,7 @@ pub unsafe extern "C" fn shootdown_flush_kernel_gathered(
 /// Notifies every CPU that could still walk unhooked page tables of `space`. When `pending` is
 /// done, the tables of every earlier flush can be freed. For a kernel that keeps too many of them.
 ///
-/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1664.
+/// Interrupts: yes. Waits: no. Reclaims: no. Callable: before shootdown_online. Stack: 1152.
 ///
 /// # Safety
 ///

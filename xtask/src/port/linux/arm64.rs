@@ -79,7 +79,7 @@ pub(super) fn compare(machines: &[u32]) -> Result<(), Failure> {
 /// marks at the beginning and the end of each program.
 fn counted(boot: &Boot<'_>, plugin: &Path) -> Result<Vec<Row>, Failure> {
     let (runs, _) = plugin::counted(boot, plugin, "")?;
-    let row = |(run, marks): &(Row, [String; 2])| {
+    let row = |(run, marks): &plugin::Marked| {
         let [broadcasts, local] = between(marks)?;
         let of = |column| run.count(column);
         let counts =

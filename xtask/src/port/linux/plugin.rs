@@ -35,13 +35,16 @@ pub(super) fn output(
     Ok((output, lines.as_chunks().0.to_vec()))
 }
 
+/// A row that the guest printed, and the plugin's lines before and after its program.
+pub(super) type Marked = (Row, [String; 2]);
+
 /// Returns each row that the guest prints, with the plugin's lines before and after its program;
 /// and all output of the guest.
 pub(super) fn counted(
     boot: &Boot<'_>,
     plugin: &Path,
     arguments: &str,
-) -> Result<(Vec<(Row, [String; 2])>, String), Failure> {
+) -> Result<(Vec<Marked>, String), Failure> {
     let (text, marks) = output(boot, plugin, arguments)?;
     let (runs, text) = boot.parsed(text)?;
     if marks.len() != runs.len() {
