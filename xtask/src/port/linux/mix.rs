@@ -78,7 +78,7 @@ fn runs() -> impl Iterator<Item = (&'static str, u64, String)> {
 fn counted(kernel: &Kernel, archive: &Path, plugin: &Path) -> Result<Vec<Row>, Failure> {
     let clock = Clock::Instructions;
     let boot = Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run: "" };
-    let (output, marks) = plugin::output(&boot, plugin, &paths::arguments(kernel))?;
+    let (output, marks) = plugin::output(&boot, plugin, &paths::arguments(kernel)?)?;
     rows(&suite::parse(&output), &marks, kernel.variant)
 }
 
