@@ -7,6 +7,18 @@ use crate::command::{Command, Failure, cargo, read_tracked};
 use crate::test::builds;
 use crate::{output, root};
 
+/// The page of a quick demonstration that is not about recordings.
+const STUDIES: &str = "demo-studies.html";
+
+/// Chapters of that page: a text in each, and the numbers of its plots and rows. The first has a
+/// row for each published number, the second the rates of five loops and the interrupts of four,
+/// each on four sizes, and the last a drawing of each known bug.
+const CHAPTERS: [(&str, &str, usize, usize); 3] = [
+    ("published", "Published measurements", 24, 147),
+    ("sizes", "more and fewer CPUs", 5 + 4, 5 * 5),
+    ("zoo", "found 76 of 76 known bugs", 76, 0),
+];
+
 /// How much of the studies the demonstration simulates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Studies {
@@ -38,7 +50,7 @@ fn commands(studies: Studies) -> Result<Vec<Command>, Failure> {
     Ok(match studies {
         Studies::Full => vec![with_recordings(report("demo.html")?)?],
         Studies::Quick => vec![
-            report("demo-studies.html")?.arg("--quick"),
+            report(STUDIES)?.arg("--quick"),
             with_recordings(report("demo.html")?.arg("--quick"))?,
         ],
     })
@@ -66,7 +78,10 @@ pub(crate) fn readme() -> Result<(), Failure> {
         match line {
             // This step is a part of that command.
             "cargo xtask test" => {}
-            "cargo xtask demo" => prints(&text, line)?,
+            "cargo xtask demo" => {
+                prints(&text, line)?;
+                has_chapters(&output().join(STUDIES))?;
+            }
             _ => {
                 return Err(Failure::new(
                     format!("README.md shows `{line}`, which no test runs"),
@@ -98,6 +113,23 @@ fn prints(readme: &str, command_line: &str) -> Result<(), Failure> {
             "edit README.md",
         )),
     }
+}
+
+/// Checks the chapters of the page that is not about recordings.
+fn has_chapters(page: &Path) -> Result<(), Failure> {
+    let page = fs::read_to_string(page).unwrap_or_default();
+    for (id, text, plots, rows) in CHAPTERS {
+        let chapter = page.split("<h2 ").find(|it| it.starts_with(&format!("id=\"{id}\"")));
+        let chapter = chapter.unwrap_or_default();
+        let found = (chapter.matches("<svg ").count(), chapter.matches("<tr>").count());
+        if found != (plots, rows) || !chapter.contains(text) {
+            return Err(Failure::new(
+                format!("chapter `{id}` has (plots, rows) = {found:?}, or no `{text}`"),
+                "compare `shootdown report --quick` with CHAPTERS in xtask/src/demo.rs",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the lines of output that a text shows after a command, except empty ones, and those that

@@ -26,10 +26,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use command::Failure;
+use test::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            run all of CI: twenty minutes on two cores
+cargo xtask test --changed  leave out the steps that have passed with the files that they read
 cargo xtask test STEP       run one step of it; a wrong name lists the steps
 cargo xtask book            build the book and the API into target/book
 cargo xtask tidy            check the source: house style, plain words, lines of code below their
@@ -116,7 +118,8 @@ fn main() -> ExitCode {
     let start = Instant::now();
     let result = match arguments[..] {
         ["demo"] => demo::run(demo::Studies::Full),
-        ["test"] => test::all(),
+        ["test"] => test::all(Selection::All),
+        ["test", "--changed"] => test::all(Selection::Changed),
         ["test", step] => test::step(step),
         ["book"] => book::build(),
         ["tidy"] => tidy::check(),
@@ -160,28 +163,14 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => {
-            eprintln!("\nxtask: done in {:.0?}, {}", start.elapsed(), cpu_time_of_children());
+            let cpu_time = command::cpu_time_of_children();
+            eprintln!("\nxtask: done in {:.0?}, with {cpu_time:.0?} of CPU time", start.elapsed());
             ExitCode::SUCCESS
         }
         Err(failure) => {
             eprintln!("\n{failure}");
             ExitCode::from(failure.status())
         }
-    }
-}
-
-/// Returns the CPU time of all processes that this one has waited for, and of theirs.
-fn cpu_time_of_children() -> String {
-    /// Linux counts the times in this file in hundredths of a second, whatever its own clock.
-    const TICKS_PER_S: u64 = 100;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program is in parentheses, and may contain spaces.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    // The fields 16 and 17: the times of children in user mode and in the kernel.
-    let ticks: Vec<u64> = fields.skip(13).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
-    match ticks[..] {
-        [user, kernel] => format!("with {} s of CPU time", (user + kernel) / TICKS_PER_S),
-        _ => "with an unknown CPU time".to_owned(),
     }
 }
 

@@ -24,14 +24,21 @@ pub(super) fn tests() -> Result<(), Failure> {
 
 /// Compiles the `shootdown` command where necessary. Returns its path.
 pub(crate) fn lab() -> Result<PathBuf, Failure> {
-    cargo("build --quiet --bin shootdown").args(SELECTION).run()?;
-    Ok(crate::output().join(PROFILE).join("shootdown"))
+    Ok(outputs()?.join("shootdown"))
 }
 
 /// Compiles an example where necessary. Returns a command that runs it.
 pub(crate) fn example(name: &str) -> Result<Command, Failure> {
-    cargo("build --quiet").args(SELECTION).arg("--example").arg(name).run()?;
-    Ok(Command::new(crate::output().join(PROFILE).join("examples").join(name)))
+    Ok(Command::new(outputs()?.join("examples").join(name)))
+}
+
+/// Compiles the command and all examples where necessary. Returns their folder.
+///
+/// A build without any example lacks features that tests need of dependencies, and would compile
+/// the lab once more.
+fn outputs() -> Result<PathBuf, Failure> {
+    cargo("build --quiet --bin shootdown --examples").args(SELECTION).run()?;
+    Ok(crate::output().join(PROFILE))
 }
 
 /// Runs the examples in the documentation.

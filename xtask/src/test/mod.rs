@@ -8,19 +8,28 @@ pub(crate) mod builds;
 pub(crate) mod c;
 mod c_kernel;
 mod effects;
+mod inputs;
 pub(crate) mod proof;
 mod schedule;
 
 use crate::command::{Failure, cargo};
 use crate::{bench, book, boots, demo, experiments, page, port, publishing, setup, soak, tidy};
+pub(crate) use schedule::Selection;
 use schedule::{Cores, Step};
 use soak::Miri;
+
+/// The files of the crates, and those that become a part of them.
+const CRATES: &[&str] =
+    &["crates", "docs/smallest-embedding", "kernel", "machines", "predictions", "workloads"];
+
+/// The files of the C interface.
+const C: &[&str] = &["crates/capi", "crates/hw", "crates/shootdown"];
 
 /// The steps, in the order in which they start: for each, its cores, the steps that must have
 /// passed before it, and its budget.
 ///
-/// A budget is about the number of seconds that the step takes on two idle cores from a clean
-/// clone, in parallel with the other steps.
+/// A budget is about the number of seconds of CPU time that the step takes from a clean clone. What
+/// several steps need is built by the first of them.
 const STEPS: &[Step] = &[
     Step::new("toolchain", Cores::None, &[], 10, setup::toolchain),
     // This step downloads, and leaves the cores to the compiler.
@@ -31,34 +40,42 @@ const STEPS: &[Step] = &[
     // compiler leaves a core idle whenever it waits for the largest crate.
     Step::new("clippy", Cores::One, &["toolchain"], 60, builds::clippy),
     Step::new("build", Cores::One, &["toolchain"], 220, builds::tests).after("clippy"),
-    Step::new("miri", Cores::One, &["packages"], 140, || soak::miri(Miri::Sample)),
-    Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets),
-    Step::new("c", Cores::One, &["packages"], 40, || c::check().and_then(|()| c_kernel::check())),
-    Step::new("effects", Cores::One, &["toolchain"], 40, effects::check),
+    Step::new("miri", Cores::One, &["packages"], 140, || soak::miri(Miri::Sample))
+        .reads(&["crates/shootdown"]),
+    Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets).reads(CRATES),
+    Step::new("c", Cores::One, &["packages"], 40, || c::check().and_then(|()| c_kernel::check()))
+        .reads(C),
+    Step::new("effects", Cores::One, &["toolchain"], 40, effects::check).reads(C),
     Step::new("tests", Cores::One, &["build"], 180, binaries::run),
-    Step::new("proof", Cores::One, &["build"], 60, proof::check),
-    Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample)),
-    Step::new("counts", Cores::One, &["packages", "build"], 80, bench::counts_if_possible),
+    Step::new("proof", Cores::One, &["build"], 60, proof::check).reads(&["crates", "proof"]),
+    Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample))
+        .reads(CRATES),
+    Step::new("counts", Cores::One, &["packages", "build"], 80, bench::counts_if_possible)
+        .reads(&["crates"]),
     Step::new("port", Cores::One, &["packages", "build"], 80, port::test),
-    Step::new("documentation", Cores::One, &["build"], 20, builds::documentation),
+    Step::new("documentation", Cores::One, &["build"], 20, builds::documentation).reads(CRATES),
     Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
-    Step::new("guests", Cores::One, &["packages", "build"], 30, experiments::check),
-    Step::new("bytes", Cores::One, &["build"], 40, demo::same_bytes),
+    Step::new("guests", Cores::One, &["packages", "build"], 30, experiments::check).reads(CRATES),
+    Step::new("bytes", Cores::One, &["build"], 40, demo::same_bytes).reads(CRATES),
     Step::new("publishing", Cores::One, &["toolchain"], 15, publishing::check),
     Step::new("page", Cores::One, &["packages", "build"], 20, page::check),
     Step::new("readme", Cores::One, &["build"], 15, demo::readme),
-    Step::new("examples", Cores::One, &["build"], 5, builds::doc_tests),
+    Step::new("examples", Cores::One, &["build"], 5, builds::doc_tests).reads(CRATES),
 ];
 
-/// Runs all steps.
-pub(crate) fn all() -> Result<(), Failure> {
-    schedule::run(STEPS)
+/// Runs the steps of the selection.
+pub(crate) fn all(selection: Selection) -> Result<(), Failure> {
+    schedule::run(STEPS, selection)
 }
 
 /// Runs one step in this process.
 pub(crate) fn step(name: &str) -> Result<(), Failure> {
     match STEPS.iter().find(|step| step.name == name) {
-        Some(step) => (step.run)(),
+        Some(step) => {
+            let result = (step.run)();
+            schedule::print_cpu_time();
+            result
+        }
         None => {
             let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
             Err(Failure::new(

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use crate::command::{Command, Failure, cargo};
+use super::builds;
+use crate::command::{Command, Failure};
 use crate::setup;
 
 /// The Python of the proof, which has its solvers.
@@ -14,7 +15,7 @@ fn python() -> Result<PathBuf, Failure> {
 /// Records runs of the engine, and checks the proof, its tests and the runs.
 pub(super) fn check() -> Result<(), Failure> {
     let (python, runs) = (python()?, crate::output().join("proof/runs.txt"));
-    cargo("run --quiet --profile ci -p shootdown-check --example steps --").arg(&runs).run()?;
+    builds::example("steps")?.arg(&runs).run()?;
     Command::new(&python).args("-m unittest -q proof.tests").run()?;
     Command::new(&python).args("-m proof --runs").arg(&runs).run()
 }

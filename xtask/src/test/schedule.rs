@@ -4,7 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::command::{Command, Failure};
+use super::inputs::Inputs;
+use crate::command::{Command, Failure, cpu_time_of_children};
 
 /// One step of the tests.
 pub(super) struct Step {
@@ -15,7 +16,9 @@ pub(super) struct Step {
     pub(super) needs: &'static [&'static str],
     /// A step that must have ended before this one starts, passed or not.
     pub(super) after: Option<&'static str>,
-    /// Expected time in seconds. A longer time is not a failure.
+    /// The files and folders that the step reads, beside those of every step. None are all.
+    files: &'static [&'static str],
+    /// Expected CPU time in seconds. A longer time is not a failure.
     budget_s: u32,
     pub(super) run: fn() -> Result<(), Failure>,
 }
@@ -28,7 +31,12 @@ impl Step {
         budget_s: u32,
         run: fn() -> Result<(), Failure>,
     ) -> Self {
-        Self { name, cores, needs, after: None, budget_s, run }
+        Self { name, cores, needs, after: None, files: &[], budget_s, run }
+    }
+
+    /// Makes these the only files and folders that the step reads, beside those of every step.
+    pub(super) const fn reads(self, files: &'static [&'static str]) -> Self {
+        Self { files, ..self }
     }
 
     /// Makes the step start after another one has ended.
@@ -46,36 +54,70 @@ pub(super) enum Cores {
     One,
 }
 
-/// A step is reported when it takes longer than its budget times this factor.
-const TOLERANCE: f64 = 2.0;
+/// The steps that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// All of them.
+    All,
+    /// Those that have not passed with the files that there are now.
+    Changed,
+}
+
+/// A step is reported when it takes more CPU time than its budget times this factor.
+const TOLERANCE: u32 = 2;
+
+/// The line with which a step ends, before its CPU time in milliseconds.
+const CPU_TIME: &str = "milliseconds of CPU time: ";
+
+/// The times of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    clock: Duration,
+    cpu: Duration,
+}
 
 /// The end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    Passed(Duration),
-    Failed(Duration),
+    Passed(Times),
+    Failed(Times),
+    /// The step was not run, because it has passed with the same files.
+    Unchanged,
     /// The step was not run, because it needs this one, which did not pass.
     Needs(&'static str),
 }
 
-/// Runs all steps, and prints a table of their ends. A failure names all steps that did not pass.
-pub(super) fn run(steps: &[Step]) -> Result<(), Failure> {
+/// Runs the steps, and prints a table of their ends. A failure names all steps that did not pass.
+pub(super) fn run(steps: &[Step], selection: Selection) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    run_on(cores, steps, |step| in_process(step.name))
+    let inputs = Inputs::of_now()?;
+    // What prepares the host depends on the host.
+    let is_left_out = |step: &Step| {
+        let can_be = selection == Selection::Changed && step.cores == Cores::One;
+        can_be && inputs.have_passed(step.name, step.files)
+    };
+    run_on(cores, steps, is_left_out, |step| {
+        let (cpu, result) = in_process(step.name);
+        (cpu, result.and_then(|()| inputs.pass(step.name, step.files)))
+    })
 }
 
-/// Runs all steps with `run_step` on this number of cores.
+/// Runs all steps but those that `is_left_out` with `run_step`, which also returns their CPU time,
+/// on this number of cores.
 ///
 /// Steps start in their order; a step that fits into the idle cores does not overtake one that does
 /// not. After a failure, only the steps that need the failed one are left out.
 fn run_on(
     cores: usize,
     steps: &[Step],
-    run_step: impl Fn(&Step) -> Result<(), Failure> + Sync,
+    is_left_out: impl Fn(&Step) -> bool,
+    run_step: impl Fn(&Step) -> (Duration, Result<(), Failure>) + Sync,
 ) -> Result<(), Failure> {
     let run_step = &run_step;
-    let mut ends: Vec<Option<End>> = vec![None; steps.len()];
+    let mut ends: Vec<Option<End>> =
+        steps.iter().map(|step| is_left_out(step).then_some(End::Unchanged)).collect();
     let (mut next, mut running) = (Vec::from_iter(0..steps.len()), Vec::new());
+    next.retain(|&step: &usize| ends[step].is_none());
     let start = Instant::now();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
@@ -88,28 +130,24 @@ fn run_on(
                 let sender = sender.clone();
                 scope.spawn(move || {
                     let begin = Instant::now();
-                    let result = run_step(&steps[step]);
+                    let (cpu, result) = run_step(&steps[step]);
                     // The receiver outlives this scope.
-                    let _ = sender.send((step, begin.elapsed(), result));
+                    let _ = sender.send((step, Times { clock: begin.elapsed(), cpu }, result));
                 });
             }
             if running.is_empty() {
                 break;
             }
-            let Ok((step, time, result)) = receiver.recv() else { break };
+            let Ok((step, times, result)) = receiver.recv() else { break };
             running.retain(|&other| other != step);
-            let (name, seconds) = (steps[step].name, time.as_secs_f64());
-            ends[step] = Some(match result {
-                Ok(()) => {
-                    println!("{name:>14} │ ok, {seconds:.1} s");
-                    End::Passed(time)
-                }
-                // The step has printed its cause and its remedy.
-                Err(_) => {
-                    println!("{name:>14} │ FAILED, {seconds:.1} s");
-                    End::Failed(time)
-                }
-            });
+            let (name, seconds) = (steps[step].name, times.clock.as_secs_f64());
+            // A step that failed has printed its cause and its remedy.
+            let (verdict, end) = match result {
+                Ok(()) => ("ok", End::Passed(times)),
+                Err(_) => ("FAILED", End::Failed(times)),
+            };
+            println!("{name:>14} │ {verdict}, {seconds:.1} s");
+            ends[step] = Some(end);
         }
     });
     summarise(steps, &ends, start.elapsed())
@@ -152,35 +190,50 @@ fn startable(
     (busy + cores_of(step) <= cores).then_some(position)
 }
 
-/// Runs a step as a process, and prints its name before each of its lines.
-fn in_process(name: &str) -> Result<(), Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("this program: {error}"), "cargo xtask test"))?;
-    Command::new(program).args("test").arg(name).run_with(|line| println!("{name:>14} │ {line}"))
+/// Prints the CPU time of the step that this process has run.
+pub(super) fn print_cpu_time() {
+    println!("{CPU_TIME}{}", cpu_time_of_children().as_millis());
+}
+
+/// Runs a step as a process, and prints its name before each of its lines. Returns its CPU time as
+/// well.
+fn in_process(name: &str) -> (Duration, Result<(), Failure>) {
+    let mut cpu = Duration::ZERO;
+    let mut line = |line: &str| match line.strip_prefix(CPU_TIME).and_then(|ms| ms.parse().ok()) {
+        Some(milliseconds) => cpu = Duration::from_millis(milliseconds),
+        None => println!("{name:>14} │ {line}"),
+    };
+    let result = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("this program: {error}"), "cargo xtask test"))
+        .and_then(|program| Command::new(program).args("test").arg(name).run_with(&mut line));
+    (cpu, result)
 }
 
 /// Prints the table of all ends. Returns a failure if a step did not pass.
-fn summarise(steps: &[Step], ends: &[Option<End>], total: Duration) -> Result<(), Failure> {
-    println!("\n{:>14}   seconds  budget", "step");
-    let mut failed = Vec::new();
+fn summarise(steps: &[Step], ends: &[Option<End>], clock: Duration) -> Result<(), Failure> {
+    println!("\n{:>14}   seconds  of CPU  budget", "step");
+    let (mut failed, mut cpu) = (Vec::new(), Duration::ZERO);
     for (Step { name, budget_s, .. }, end) in steps.iter().zip(ends) {
         match end {
-            Some(End::Passed(time) | End::Failed(time)) => {
-                let time = time.as_secs_f64();
-                let is_slow = time > TOLERANCE * f64::from(*budget_s);
+            Some(End::Passed(times) | End::Failed(times)) => {
+                let is_slow = times.cpu > TOLERANCE * Duration::from_secs((*budget_s).into());
                 let warning = if is_slow { "  warning: over twice its budget" } else { "" };
                 let verdict = if matches!(end, Some(End::Failed(_))) { "  FAILED" } else { "" };
-                println!("{name:>14} {time:>9.1} {budget_s:>7}{verdict}{warning}");
+                print_times(name, *times);
+                println!(" {budget_s:>7}{verdict}{warning}");
+                cpu += times.cpu;
             }
+            Some(End::Unchanged) => println!("{name:>14}   has passed with the same files"),
             Some(End::Needs(missing)) => println!("{name:>14}   not run: it needs {missing}"),
             // Its thread has panicked.
             None => println!("{name:>14}   not run"),
         }
-        if !matches!(end, Some(End::Passed(_))) {
+        if !matches!(end, Some(End::Passed(_) | End::Unchanged)) {
             failed.push(*name);
         }
     }
-    println!("{:>14} {:>9.1}, with steps side by side", "all", total.as_secs_f64());
+    print_times("all", Times { clock, cpu });
+    println!(", with steps side by side");
     if failed.is_empty() {
         return Ok(());
     }
@@ -189,6 +242,11 @@ fn summarise(steps: &[Step], ends: &[Option<End>], total: Duration) -> Result<()
         format!("{} of {} steps did not pass: {}", failed.len(), steps.len(), failed.join(", ")),
         again.join(" && "),
     ))
+}
+
+/// Prints the first columns of a row of the table.
+fn print_times(name: &str, times: Times) {
+    print!("{name:>14} {:>9.1} {:>7.1}", times.clock.as_secs_f64(), times.cpu.as_secs_f64());
 }
 
 #[cfg(test)]
@@ -207,18 +265,22 @@ mod tests {
         Step::new("after two", Cores::One, &[], 0, || Ok(())).after("two"),
     ];
 
-    /// Returns the order in which steps end, where `failing` fails and "slow" ends after all steps
-    /// that can run before it; and the failure.
-    fn order(failing: &str) -> (Vec<&'static str>, Option<String>) {
+    /// Returns the order in which steps end, where `failing` fails, `unchanged` is left out, and
+    /// "slow" ends after `before_slow` others; and the failure.
+    fn order(
+        failing: &str,
+        unchanged: &str,
+        before_slow: usize,
+    ) -> (Vec<&'static str>, Option<String>) {
         let done = Mutex::new(Vec::new());
-
-        let before_slow = if failing == "two" { 3 } else { 4 };
-        let result = run_on(1, &STEPS, |step| {
+        let is_left_out = |step: &Step| step.name == unchanged;
+        let result = run_on(1, &STEPS, is_left_out, |step| {
             while step.name == "slow" && done.lock().unwrap().len() < before_slow {
                 thread::yield_now();
             }
             done.lock().unwrap().push(step.name);
-            if step.name == failing { Err(Failure::new("it fails", "nothing")) } else { Ok(()) }
+            let failure = || Err(Failure::new("it fails", "nothing"));
+            (Duration::ZERO, if step.name == failing { failure() } else { Ok(()) })
         });
         (done.into_inner().unwrap(), result.err().map(|failure| failure.to_string()))
     }
@@ -226,12 +288,18 @@ mod tests {
     #[test]
     fn step_waits_for_the_steps_that_it_needs() {
         let ordered = ["one", "two", "needs two", "after two", "slow", "needs slow", "needs both"];
-        assert_eq!(order(""), (ordered.to_vec(), None));
+        assert_eq!(order("", "", 4), (ordered.to_vec(), None));
+    }
+
+    #[test]
+    fn step_that_is_left_out_holds_no_other_back() {
+        let ordered = ["one", "needs two", "after two", "slow", "needs slow", "needs both"];
+        assert_eq!(order("", "two", 3), (ordered.to_vec(), None));
     }
 
     #[test]
     fn only_steps_that_need_a_failure_are_left_out() {
-        let (done, failure) = order("two");
+        let (done, failure) = order("two", "", 3);
         assert_eq!(done, ["one", "two", "after two", "slow", "needs slow"]);
         let failure = failure.expect("a step failed");
         assert!(failure.contains("3 of 7 steps did not pass: two, needs two, needs both\n"));
