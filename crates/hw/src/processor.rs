@@ -111,8 +111,8 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// Drops what this CPU has cached of `address`, so that the next access finds an entry that has
     /// become valid or more permissive, under every tag or the loaded one. A *local relaxation*: no
     /// other CPU is notified, and each that still has the old entry takes a fault of its own. Call
-    /// this in the handler of page faults, on the CPU that took the fault, before the access is
-    /// tried again. (Linux: `flush_tlb_fix_spurious_fault`.)
+    /// this as the last step of the handler of page faults, on the CPU that tries the access again.
+    /// (Linux: `flush_tlb_fix_spurious_fault`.)
     ///
     /// No flush follows a change that only makes more accesses valid. So a CPU that caches refused
     /// accesses (Arm: missing permissions; RISC-V and LoongArch: missing pages) would fault again

@@ -44,7 +44,7 @@ enum Command {
     /// Serve the TLB shootdowns of all programs as metrics, for Prometheus
     #[command(after_help = export::EXAMPLES)]
     Export(export::Export),
-    /// Record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
+    /// Run or record a program on a real Linux of 1 to 255 CPUs, emulated by QEMU
     #[command(after_help = guest::EXAMPLES)]
     Guest(guest::Guest),
     /// Make a recording from the text output of trace-cmd, perf or the kernel

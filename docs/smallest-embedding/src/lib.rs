@@ -19,11 +19,11 @@ pub static ENGINE: ReadyEngine<MyKernel, 64> = ReadyEngine::new();
 
 pub type MySpace = Space<ReadyMachine<MyKernel>>;
 
-// Four functions that your kernel has already.
+// Four functions of your kernel.
 unsafe extern "Rust" {
     /// The number of this CPU, from 0 on.
     safe fn cpu_number() -> u32;
-    /// The interrupt controller's number of that CPU.
+    /// The interrupt controller's number of that CPU: its APIC ID, affinity, or hart ID.
     safe fn controller_id(cpu: u32) -> u64;
     /// Puts a dead space on a list. Free its page tables later, outside of the scheduler.
     safe fn put_on_dead_list(space: NonNull<MySpace>);
@@ -34,7 +34,7 @@ unsafe extern "Rust" {
 pub struct MyKernel;
 
 // SAFETY: the number of a CPU never changes, and the interrupt controller knows the CPU by its ID.
-// None of the three functions takes a lock or uses the engine.
+// None of these three functions takes a lock or uses the engine.
 unsafe impl Platform for MyKernel {
     type Processor = arch::Processor;
     type Ipi = arch::Ipi;
@@ -78,7 +78,7 @@ pub fn switch(space: Option<&MySpace>) {
 /// `munmap` of one page. Interrupts are masked; `entry` is its page-table entry.
 pub fn unmap(space: &MySpace, entry: &AtomicU64, address: u64) {
     let old = entry.swap(0, Ordering::Release);
-    // SAFETY: as above. You can drop the lock of the page tables between `flush` and `wait`.
+    // SAFETY: as above. Drop the lock of the page tables between `flush` and `wait`.
     unsafe { ENGINE.pin() }.flush(space, Extent::page(address)).wait();
     free_frame(old);
 }

@@ -10,9 +10,9 @@ use crate::ENGINE;
 ///
 /// # Safety
 ///
-/// No other CPU runs yet. `satp` holds `root`, a page table that maps the kernel and nothing
-/// else, and stays valid. Each CPU loads it, and has a handler of software interrupts, before
-/// `start_cpu`. Kernel pages have G, and no other entries have.
+/// No other CPU runs yet. `root` is the physical address of the page table in `satp`, which maps
+/// the kernel and nothing else, and stays valid. Each CPU loads it, and has a handler of software
+/// interrupts, before `start_cpu`. Kernel pages have G, and no other entries have.
 pub unsafe fn start(root: u64, isa: &[u8]) {
     // SAFETY: by the caller; `start_cpu` refuses a CPU that lacks the features.
     unsafe {

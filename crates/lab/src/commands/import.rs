@@ -48,12 +48,12 @@ pub(crate) struct Import {
 struct ProgramArg {
     /// Import the process with this number, with its threads and descendants
     ///
-    /// If the text has no process numbers, threads that existed before the text are left out.
+    /// If the text has no PIDs, threads that existed before the text are left out.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Import the first process with this name, with its threads and descendants
     ///
-    /// If the text has no process numbers, all threads that existed before the text and have this
+    /// If the text has no PIDs, all threads that existed before the text and have this
     /// name are taken for one process.
     #[arg(long, value_name = "NAME")]
     command: Option<String>,
@@ -317,11 +317,11 @@ impl Kept {
         let mut notes = Vec::new();
         match grouping {
             Grouping::Name if threads > 1 => notes.push(format!(
-                "the text has no process numbers: {threads} threads with the name are taken for \
+                "the text has no PIDs: {threads} threads with the name are taken for \
                  process {process}"
             )),
             Grouping::OneThread if began_before => notes.push(format!(
-                "the text has no process numbers: other threads of process {process} that existed \
+                "the text has no PIDs: other threads of process {process} that existed \
                  before it are left out"
             )),
             Grouping::Process | Grouping::Name | Grouping::OneThread => {}

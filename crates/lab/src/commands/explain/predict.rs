@@ -26,7 +26,7 @@ const REPLAYED_MAX: u64 = 4_000_000;
 pub(crate) enum Prediction {
     /// Replay the changed recording, for the most expensive sites of recordings that are not large
     Replay,
-    /// Count the requests of the site, in milliseconds
+    /// Count the requests of the site, which takes milliseconds
     Count,
 }
 

@@ -22,8 +22,8 @@ const FILTER: &str = "reason==4";
 pub(crate) struct StackOptions {
     /// How to follow the stacks of programs that request flushes
     ///
-    /// `dwarf` copies stacks and unwinds them with the tables for exceptions, which all compilers
-    /// write. `fp` follows frame pointers, and costs less. [default: dwarf, if the kernel allows]
+    /// `dwarf` copies stacks and unwinds them with `.eh_frame`, which all compilers write. `fp`
+    /// follows frame pointers, and costs less. [default: dwarf, if the kernel allows]
     #[arg(long, value_enum, value_name = "HOW")]
     stacks: Option<How>,
     /// The largest number of stacks per second and CPU

@@ -42,8 +42,8 @@ pub(crate) struct Run {
     /// several times
     #[arg(long, value_name = "K=V")]
     set: Vec<String>,
-    /// The number of seeds: each run is repeated with the seeds 1 to N, of which those after the
-    /// first jitter start times and costs
+    /// The number of seeds: each run is repeated with the seeds 1 to N. From seed 2 on, start times
+    /// and costs jitter
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,

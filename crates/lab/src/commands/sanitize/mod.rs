@@ -56,7 +56,8 @@ pub(crate) struct Sanitize {
     /// A function that is called when all changes of page tables by this CPU have been flushed
     #[arg(long, value_name = "SYMBOL")]
     settled: Vec<String>,
-    /// The faults to look for; without this option, all but speculation
+    /// The faults to look for: reuse, permission (needs a --settled), tables, speculation; without
+    /// this option, all that the hooks allow but speculation
     #[arg(long = "mode", value_name = "MODE", value_parser = mode)]
     modes: Vec<Mode>,
     /// Write the faults and the totals to a file, as lines of JSON
