@@ -87,8 +87,8 @@ pub(crate) struct Explain {
           conflicts_with_all = ["output", "cpu"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Run CMD again with each change that needs only environment or options, and print what it
-    /// removes beside the prediction
+    /// Run CMD again with each of the three best changes that need only environment or options, and
+    /// print what it removes beside the prediction
     #[arg(long = "try", requires = "command", conflicts_with_all = ["output", "cpu"])]
     is_tried: bool,
     /// Where the calls and faults of CMD are separated from those of other programs [default:

@@ -34,6 +34,8 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name)]
     machine: OsString,
     /// The designs, separated by commas; an unknown name prints the list
+    ///
+    /// `shootdown` is the engine with the lab's memory manager, `shootdown-alone` the engine alone.
     #[arg(long, value_name = "A,B", value_delimiter = ',',
           default_values_t = SIDE_BY_SIDE.map(|design| design.name().to_owned()))]
     designs: Vec<String>,

@@ -35,6 +35,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N,M", value_delimiter = ',')]
     cpus: Vec<usize>,
     /// The designs, separated by commas; an unknown name prints the list
+    ///
+    /// `shootdown` is the engine with the lab's memory manager, `shootdown-alone` the engine alone.
     #[arg(long, value_name = "A,B", value_delimiter = ',',
           default_values_t = [Design::LINUX_7_0, Design::SHOOTDOWN].map(|it| it.name().to_owned()))]
     designs: Vec<String>,
