@@ -37,7 +37,7 @@ fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
 const WORSE_MAX: f64 = 1.05;
 
 /// The cells that are worse, each with its limit. With two threads, the method decides which of
-/// them gets their lock next, which the engine's estimate of costs does not know (docs/tags.md):
+/// them gets their lock next, which the engine's estimate of costs does not know:
 /// on `amd-invlpgb`, 2.6 ms with interrupts, and 3.6 ms with the broadcasts that it chooses;
 /// beside seven threads that compute, the two methods differ by 6 %, and the estimate of a
 /// broadcast is too low.

@@ -66,7 +66,7 @@ fn rate(row: &Row) -> f64 {
 }
 
 /// The least rate, for 1 of Linux. On `amd-invlpgb`, Linux has tags for each CPU, which do not run
-/// out. There, rollovers cost 1 to 4 % on 64 to 96 CPUs, and 15 % on 128 (docs/tags.md); in short
+/// out. There, rollovers cost 1 to 4 % on 64 to 96 CPUs, and 15 % on 128; in short
 /// runs, CPUs that start late cost more.
 fn least(machine: &str, cpus: usize) -> f64 {
     match (machine, cpus) {
