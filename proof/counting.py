@@ -11,8 +11,9 @@ class Census:
 
     def __init__(self, m: System, name: str, sort: Sort) -> None:
         self.name, self.sort = name, sort
-        for field, args, result in (("count", (), TIME), ("has", (sort,), BOOL), ("place", (sort,), TIME), ("at", (TIME,), sort)):
-            m.field(f"{name}_{field}", args, result)
+        m.field((), {TIME: f"{name}_count"})
+        m.field((sort,), {BOOL: f"{name}_has", TIME: f"{name}_place"})
+        m.field((TIME,), {sort: f"{name}_at"})
 
     def _get(self, x: Taken | State, field: str) -> Expr:
         return getattr(x, f"{self.name}_{field}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .logic import ALL, TIME, Expr, Sort, later
-from .system import System, Taken
+from .system import Place, System, Taken
 
 
 class Word:
@@ -21,13 +21,13 @@ class Word:
     def __init__(self, system: System, name: str, index: tuple[Sort, ...] = (), values: dict[str, Sort] | None = None,
         carries: tuple[Word, ...] = (), fenced: bool = False) -> None:
         self.name, self.index, self.values, self.carries, self.fenced = name, index, values or {}, carries, fenced
-        system.field(f"{name}_last", index, TIME)
+        system.field(index, {TIME: f"{name}_last"})
         for value, sort in self.values.items():
-            system.field(f"{name}_{value}", (*index, TIME), sort)
+            system.field((*index, TIME), {sort: f"{name}_{value}"})
         for word in carries:
-            system.field(f"{name}_has_{word.name}", (*index, TIME, *word.index), TIME)
+            system.field((*index, TIME, *word.index), {TIME: f"{name}_has_{word.name}"})
         if fenced:
-            system.field(f"S_{name}", index, TIME)
+            system.field(index, {TIME: f"S_{name}"})
 
     def last(self, x: Taken, *at: Expr) -> Expr:
         return getattr(x, f"{self.name}_last") if not self.index else getattr(x, f"{self.name}_last")(*at)
@@ -45,14 +45,13 @@ def append(x: Taken, word: str, at: tuple[Expr, ...], **values: Expr) -> Expr:
     return time
 
 
-def changes_tables(m: System, flush: Sort, new: int, changed: int) -> None:
-    """Declares the first step of a flush, which changes the page tables."""
+def changes_tables(m: System, name: str, publishes: bool = True, **params: Sort | Place) -> None:
+    """Declares the first step of a flush, which changes the page tables. A later one may publish them."""
 
-    @m.step("flush: change the tables", f=flush)
+    @m.step(name, **params)
     def _(x: Taken, f: Expr) -> None:
-        x.require(x.fs(f) == new)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, flush_tables=x.tables_last + 1, fv=x.tables_last + 1, fs=changed)
+        time = append(x, "tables", ())
+        x.put(f, fv=time, **({"flush_tables": time} if publishes else {}))
 
 
 class Thread:
@@ -61,7 +60,7 @@ class Thread:
     def __init__(self, system: System, name: str, sort: Sort, sees: tuple[Word, ...]) -> None:
         self.name, self.sort, self.sees = name, sort, sees
         for word in sees:
-            system.field(f"{name}_{word.name}", (sort, *word.index), TIME)
+            system.field((sort, *word.index), {TIME: f"{name}_{word.name}"})
 
     def view(self, x: Taken, me: Expr, word: Word, *at: Expr) -> Expr:
         return getattr(x, f"{self.name}_{word.name}")(me, *at) if word in self.sees else 0
@@ -101,16 +100,16 @@ class Thread:
         if word in self.sees:
             x.set(f"{self.name}_{word.name}", me, *at, to=time)
 
-    def fence_step(self, m: System, name: str, rule: str, step: tuple[str, int, int], *relies: str) -> None:
-        """Declares a step that is a full fence by a rule, from one place of the thread to the next."""
-        place, before, after = step
+    def fence_step(self, m: System, name: str, rule: str, *relies: str, own: Word | None = None, **params: Sort | Place) -> None:
+        """Declares a step that is a full fence by a rule. The threads store to `own`, each to its element, and have it in view."""
 
-        @m.step(name, *relies, me=self.sort)
-        def _(x: Taken, me: Expr) -> None:
-            x.require(getattr(x, place)(me) == before)
-            x.set(place, me, to=after)
+        @m.step(name, *relies, **params)
+        def _(x: Taken, **args: Expr) -> None:
             if x.obeys(rule):
+                me, = args.values()
                 self.fence(x, me)
+                if own:
+                    x.set(f"S_{own.name}", me, to=later(getattr(x, f"S_{own.name}")(me), own.last(x, me)))
 
     def fence(self, x: Taken, me: Expr) -> None:
         """A full fence."""

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .logic import ALL, BOOL, Concrete, Expr, Field, Sort, State, Update
+from .logic import ALL, BOOL, Concrete, Expr, Field, Not, Sort, State, Update, one_of
+
+
+Place = int | set | tuple
+"""A value of a field, values of which it has one, or either with the next value."""
 
 
 class Step:
@@ -37,16 +41,27 @@ class Taken:
         self.rules.add(rule)
         return rule not in self.broken
 
+    def move(self, name: str, place: Place, *args: Expr) -> None:
+        """Requires that a field is at a place, and sets it to the next one, if there is one."""
+        before, *after = place if isinstance(place, tuple) else (place,)
+        value = getattr(self, name)(*args) if args else getattr(self, name)
+        if isinstance(before, bool):
+            self.require(value if before else Not(value))
+        else:
+            self.require(one_of(value, *(sorted(before) if isinstance(before, set) else (before,))))
+        for to in after:
+            self.set(name, *args, to=to)
+
     def set(self, name: str, *args: Expr, to: Expr, where: Callable[..., Expr] | None = None) -> None:
         """Sets a field for these arguments, where `ALL` is any. `to` and `where` may be functions of those."""
         assert name in self.before.fields, name
         assert len(args) == len(self.before.fields[name].args), (name, args)
         self.updates.setdefault(name, []).append(Update(args, to, where))
 
-    def put(self, *args: Expr, **values: Expr) -> None:
-        """Sets several fields for the same arguments."""
+    def put(self, *args: Expr, where: Callable[..., Expr] | None = None, **values: Expr) -> None:
+        """Sets fields for the same arguments."""
         for name, value in values.items():
-            self.set(name, *args, to=value)
+            self.set(name, *args, to=value, where=where)
 
 
 @dataclass
@@ -71,23 +86,35 @@ class System:
     routes: list[list] = field(default_factory=list)
     """Beginnings of runs that reach what random steps rarely reach: names of steps, or names with arguments."""
 
-    def field(self, names: str, args: tuple[Sort, ...], result: Sort) -> None:
-        """Declares fields of one type."""
-        for name in names.split():
-            assert name not in self.fields, name
-            self.fields[name] = Field(name, args, result)
+    def field(self, args: tuple[Sort, ...], results: dict[Sort, str]) -> None:
+        """Declares fields of the same arguments: the names of those of each type."""
+        for result, names in results.items():
+            for name in names.split():
+                assert name not in self.fields, name
+                self.fields[name] = Field(name, args, result)
 
-    def step(self, name: str, *relies: str, **params: Sort) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Declares a step. If the system has a basis, the solver gets no more of the invariant than the basis, what the step
-        relies on, and the part that it keeps."""
+    def step(self, name: str, *relies: str, **params: Sort | Place) -> Callable[[Callable[..., None]], None]:
+        """Declares a step, with its parameters and the places of its thread: a field of the first parameters has a value, or
+        one of a set of values, before the step, and the second of two values after it. If the system has a basis, the solver
+        gets no more of the invariant than the basis, what the step relies on, and the part that it keeps."""
+        places = {field: params.pop(field) for field in list(params) if not isinstance(params[field], Sort)}
 
-        def add(body: Callable[..., None]) -> Callable[..., None]:
+        def add(body: Callable[..., None]) -> None:
             assert name not in self.steps, name
-            assert list(inspect.signature(body).parameters)[1 : len(params) + 1] == list(params), name
-            self.steps[name] = Step(name, params, body, relies)
-            return body
+            inspect.signature(body).bind(None, **params)
+
+            def taken(x: Taken, **args: Expr) -> None:
+                for field, place in places.items():
+                    x.move(field, place, *[args[it] for it in params][: len(self.fields[field].args)])
+                body(x, **args)
+
+            self.steps[name] = Step(name, params, taken, relies)
 
         return add
+
+    def moves(self, name: str, **params: Sort | Place) -> None:
+        """Declares a step that changes its thread's place only."""
+        self.step(name, **params)(lambda x, **_: None)
 
     def holds(self, name: str, safety: bool = False) -> Callable[[Callable[[State], Expr]], Callable[[State], Expr]]:
         """Declares a part of the invariant. The parts that are the mechanism's purpose are its safety."""

@@ -84,7 +84,7 @@ class Memory(unittest.TestCase):
 class Queries(unittest.TestCase):
     def test_step_that_breaks_the_invariant_is_found(self) -> None:
         m = System("count", sizes={TIME: 4})
-        m.field("n", (), TIME)
+        m.field((), {TIME: "n"})
 
         @m.step("add")
         def _(x):
@@ -102,7 +102,7 @@ class Queries(unittest.TestCase):
 
     def test_lemma_must_follow(self) -> None:
         m = System("lemma")
-        m.field("n", (), TIME)
+        m.field((), {TIME: "n"})
         m.holds("positive")(lambda s: And(s.n >= 0))
         m.follows("not negative", "positive")(lambda s: And(s.n > -1))
         self.assertEqual(begin(m, Effort()), [])

@@ -5,7 +5,7 @@ A step is one access to a shared word. Blocks of ASIDs have any size; `next` is 
 
 from __future__ import annotations
 
-from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Not, Or, State, later, one_of, within
+from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Not, Or, State, later, within
 from ..memory import Thread, Word, append
 from ..system import System, Taken
 from .bell import CPU
@@ -46,42 +46,28 @@ def model() -> System:
     for name, values in (("active", {"sealed": BOOL, "has_reserved": TIME, "has_chosen": TIME}), ("reserved", {}),
         ("chosen", {})):
         Word(m, name, (CPU,), own | values)
-    m.field("cpu_active", (CPU,), TIME)
+    m.field((CPU,), {TIME: "cpu_active"})
     # A CPU that switches.
-    m.field("pc", (CPU,), CODE)
-    m.field("space", (CPU,), SPACE)
-    m.field("at e seen_at", (CPU,), TIME)
-    m.field("wants", (CPU,), BOOL)
-    m.field("asid", (CPU,), TAG)
-    m.field("clean found_chosen", (CPU,), TIME)
-    m.field("found", (CPU,), CPU)
-    m.field("lock_some", (), BOOL)
-    m.field("lock", (), CPU)
-    m.field("holds", (CPU, TAG, SPACE), BOOL)
+    m.field((CPU,), {CODE: "pc", SPACE: "space", TIME: "at e seen_at clean found_chosen", BOOL: "wants", TAG: "asid", CPU: "found"})
+    m.field((), {BOOL: "lock_some", CPU: "lock"})
+    m.field((CPU, TAG, SPACE), {BOOL: "holds"})
     # Its stock.
-    m.field("stock", (CPU,), CODE)
-    m.field("stock_epoch", (CPU,), TIME)
-    m.field("mine checked", (CPU, TAG), BOOL)
-    m.field("scanned", (CPU, CPU), BOOL)
-    m.field("taken", (TIME, TAG), BOOL)
+    m.field((CPU,), {CODE: "stock", TIME: "stock_epoch"})
+    m.field((CPU, TAG), {BOOL: "mine checked"})
+    m.field((CPU, CPU), {BOOL: "scanned"})
+    m.field((TIME, TAG), {BOOL: "taken"})
     # Ghosts: each epoch's owners, by which reservation or pin they were kept; what a CPU reserves in an epoch.
-    m.field("owned kept pinned_in", (TIME, TAG), BOOL)
-    m.field("owner pinner", (TIME, TAG), SPACE)
-    m.field("birth", (TIME, TAG), TIME)
-    m.field("cover", (TIME, TAG, TIME), CPU)
-    m.field("cover_at", (TIME, TAG, TIME), TIME)
-    m.field("res_known", (CPU, TIME), BOOL)
+    m.field((TIME, TAG), {BOOL: "owned kept pinned_in", SPACE: "owner pinner", TIME: "birth"})
+    m.field((TIME, TAG, TIME), {CPU: "cover", TIME: "cover_at"})
+    m.field((CPU, TIME), {BOOL: "res_known"})
     # Ghosts: the space of the active ASID, and the epoch from which on it is that space's; the same for the root, until
     # it is replaced; the root that was loaded when the TLB was emptied; the epoch known when the CPU came online.
-    m.field("act_space", (CPU,), SPACE)
-    m.field("act_from root_until first", (CPU,), TIME)
+    m.field((CPU,), {SPACE: "act_space", TIME: "act_from root_until first", BOOL: "came"})
     for name, args in (("res", (CPU, TIME)), ("root", (CPU,)), ("old", (CPU,))):
-        for value, sort in (("some", BOOL), ("asid", TAG), ("space", SPACE), ("from", TIME)):
-            m.field(f"{name}_{value}", args, sort)
-    m.field("came", (CPU,), BOOL)
-    m.field("since", (TAG,), TIME)
-    m.field("pin_from", (SPACE,), TIME)
-    m.field("lock_epoch", (), TIME)
+        m.field(args, {BOOL: f"{name}_some", TAG: f"{name}_asid", SPACE: f"{name}_space", TIME: f"{name}_from"})
+    m.field((TAG,), {TIME: "since"})
+    m.field((SPACE,), {TIME: "pin_from"})
+    m.field((), {TIME: "lock_epoch"})
     m.small = {TAG: 1, SPACE: 1, TIME: 3}
     steps_of_words(m, cpu, epoch, users, tag)
     steps_of_stock(m, cpu, epoch, users, pins, tag)
@@ -154,27 +140,22 @@ def reserves(x: Taken, c: Expr, e: Expr, is_first: Expr) -> None:
 
 
 def steps_of_words(m: System, cpu: Thread, epoch: Word, users: Word, tag: Word) -> None:
-    @m.step("online: enter the users", c=CPU, n=TIME)
+    @m.step("online: enter the users", c=CPU, n=TIME, pc=(OFF, JOINED))
     def _(x, c, n):
-        x.require(x.pc(c) == OFF)
         cpu.modify(x, c, users, (c,), acquire=False, release=False)
         cpu.load(x, c, epoch, (), n, False)
         # The TLB will be emptied, after its last choice. (The engine may empty it once more than the model, which drops nothing.)
-        x.put(c, clean=later(n, x.active_epoch(c, x.cpu_active(c))), old_some=False, pc=JOINED)
+        x.put(c, clean=later(n, x.active_epoch(c, x.cpu_active(c))), old_some=False)
 
-    @m.step("online: synchronize", c=CPU)
+    @m.step("online: synchronize", c=CPU, pc=(JOINED, SYNCED))
     def _(x, c):
-        x.require(x.pc(c) == JOINED)
-        x.put(c, pc=SYNCED, came=True)
-        x.put(c, first=If(x.came(c), x.first(c), later(x.cpu_epoch(c), x.S_epoch) if x.obeys("OnlineSync") else x.cpu_epoch(c)))
+        x.put(c, came=True, first=If(x.came(c), x.first(c), later(x.cpu_epoch(c), x.S_epoch) if x.obeys("OnlineSync") else x.cpu_epoch(c)))
         if x.obeys("OnlineSync"):
             cpu.fence(x, c)
 
-    @m.step("online: empty the TLB", COMPARED, c=CPU)
+    @m.step("online: empty the TLB", COMPARED, c=CPU, pc=(SYNCED, IDLE))
     def _(x, c):
-        x.require(x.pc(c) == SYNCED)
         x.set("holds", c, ALL, ALL, to=False)
-        x.set("pc", c, to=IDLE)
 
     @m.step("offline", c=CPU)
     def _(x, c):
@@ -191,40 +172,36 @@ def steps_of_words(m: System, cpu: Thread, epoch: Word, users: Word, tag: Word) 
     def _(x, c, a, p):
         x.set("holds", c, a, p, to=False)
 
-    @m.step("switch: load the space's ASID", c=CPU, p=SPACE, t=TIME)
+    @m.step("switch: load the space's ASID", c=CPU, p=SPACE, t=TIME, pc=(IDLE, READ))
     def _(x, c, p, t):
-        x.require(x.pc(c) == IDLE, within(0, t, x.tag_last(p)))
+        x.require(within(0, t, x.tag_last(p)))
         if x.obeys("AsidAcquire"):
             cpu.join(x, c, tag, (p,), t)
-        x.put(c, space=p, at=t, pc=READ)
+        x.put(c, space=p, at=t)
 
-    @m.step("switch: load the epoch", c=CPU, n=TIME)
+    @m.step("switch: load the epoch", c=CPU, n=TIME, pc=READ)
     def _(x, c, n):
-        x.require(x.pc(c) == READ)
         cpu.load(x, c, epoch, (), n, False)
         x.put(c, e=n, pc=If(And(word(x, c, "some"), word(x, c, "epoch") == n), If(word(x, c, "proposed"), PROPOSED, USES), OLD))
 
-    @m.step("switch: confirm a proposed ASID", c=CPU)
+    @m.step("switch: confirm a proposed ASID", c=CPU, pc=PROPOSED)
     def _(x, c):
-        x.require(x.pc(c) == PROPOSED)
         renew(x, cpu, tag, c, proposed=False)
 
-    @m.step("switch: find its word changed", c=CPU)
+    @m.step("switch: find its word changed", c=CPU, pc=({PROPOSED, OLD, FOUND, KEEPS}, IDLE))
     def _(x, c):
-        x.require(one_of(x.pc(c), PROPOSED, OLD, FOUND, KEEPS), Not(unchanged(x, c)))
-        x.set("pc", c, to=IDLE)
+        x.require(Not(unchanged(x, c)))
 
-    @m.step("switch: empty the TLB for the epoch", c=CPU)
+    @m.step("switch: empty the TLB for the epoch", c=CPU, pc=(USES, EMPTIED))
     def _(x, c):
-        x.require(x.pc(c) == USES)
         empties(x, c)
-        x.put(c, wants=True, asid=word(x, c, "asid"), pc=EMPTIED)
+        x.put(c, wants=True, asid=word(x, c, "asid"))
 
-    @m.step("switch: find that it has chosen in this epoch before", c=CPU)
+    @m.step("switch: find that it has chosen in this epoch before", c=CPU, pc=(USES, EMPTIED))
     def _(x, c):
         at = x.cpu_active(c)
-        x.require(x.pc(c) == USES, x.active_epoch(c, at) == x.e(c), Not(x.active_sealed(c, at)))
-        x.put(c, wants=True, asid=word(x, c, "asid"), pc=EMPTIED)
+        x.require(x.active_epoch(c, at) == x.e(c), Not(x.active_sealed(c, at)))
+        x.put(c, wants=True, asid=word(x, c, "asid"))
 
     def empties(x: Taken, c: Expr) -> None:
         is_new = x.clean(c) < x.e(c)
@@ -234,32 +211,31 @@ def steps_of_words(m: System, cpu: Thread, epoch: Word, users: Word, tag: Word) 
             for name in ("some", "asid", "space", "from"):
                 x.set(f"old_{name}", c, to=If(is_new, getattr(x, f"root_{name}")(c), getattr(x, f"old_{name}")(c)))
 
-    @m.step("switch to a space without an ASID", c=CPU)
+    @m.step("switch to a space without an ASID", c=CPU, pc=(IDLE, EMPTIED))
     def _(x, c):
-        x.require(x.pc(c) == IDLE)
         # Not of an earlier epoch than that for which the TLB was emptied: until the root is replaced, its ASID is reserved.
-        x.put(c, e=later(active(x, c, "epoch"), x.clean(c)), wants=False, pc=EMPTIED)
+        x.put(c, e=later(active(x, c, "epoch"), x.clean(c)), wants=False)
 
     for moves, name in ((True, "choose: store what it reserves, and has chosen"), (False, "choose: store what it has chosen")):
-        @m.step(name, SAME, c=CPU, b=TIME)
+        @m.step(name, SAME, c=CPU, b=TIME, pc=(EMPTIED, STORED))
         def _(x, c, b, moves=moves):
-            x.require(x.pc(c) == EMPTIED, within(x.cpu_active(c), b, x.active_last(c)), x.active_epoch(c, b) <= x.e(c))
+            x.require(within(x.cpu_active(c), b, x.active_last(c)), x.active_epoch(c, b) <= x.e(c))
             x.require(Or(x.active_epoch(c, b) != x.e(c), x.active_sealed(c, b)) == moves)
             if moves:
                 append(x, "reserved", (c,), epoch=x.e(c), some=x.active_some(c, b), asid=x.active_asid(c, b))
             append(x, "chosen", (c,), epoch=x.e(c), some=x.wants(c), asid=x.asid(c))
-            x.put(c, seen_at=b, pc=STORED)
+            x.put(c, seen_at=b)
 
-    @m.step("choose: exchange its own word", SAME, BETWEEN, c=CPU)
+    @m.step("choose: exchange its own word", SAME, BETWEEN, c=CPU, pc=(STORED, LOADS))
     def _(x, c):
-        x.require(x.pc(c) == STORED, x.active_last(c) == x.seen_at(c))
+        x.require(x.active_last(c) == x.seen_at(c))
         first = Or(active(x, c, "epoch") != x.e(c), active(x, c, "sealed"))
         views = {"has_reserved": x.reserved_last(c), "has_chosen": x.chosen_last(c)}
         if not x.obeys("ActiveTagRelease"):
             views = {name: active(x, c, name) for name in views}
         reserves(x, c, x.e(c), And(first, Not(x.res_known(c, x.e(c)))))
         append(x, "active", (c,), epoch=x.e(c), sealed=False, some=x.wants(c), asid=x.asid(c), **views)
-        x.put(c, cpu_active=x.active_last(c) + 1, act_space=x.space(c), act_from=x.e(c), root_until=x.e(c), pc=LOADS)
+        x.put(c, cpu_active=x.active_last(c) + 1, act_space=x.space(c), act_from=x.e(c), root_until=x.e(c))
 
     @m.step("choose: find its own word sealed", c=CPU)
     def _(x, c):
@@ -267,23 +243,18 @@ def steps_of_words(m: System, cpu: Thread, epoch: Word, users: Word, tag: Word) 
             And(x.pc(c) == EMPTIED, active(x, c, "epoch") > x.e(c))))
         x.set("pc", c, to=IDLE)
 
-    @m.step("switch to a space without an ASID: empty the TLB", c=CPU)
+    @m.step("switch to a space without an ASID: empty the TLB", c=CPU, pc=LOADS, wants=False)
     def _(x, c):
-        x.require(x.pc(c) == LOADS, Not(x.wants(c)))
         empties(x, c)
 
-    @m.step("switch: load the root", SOLE, HELD, c=CPU)
+    @m.step("switch: load the root", SOLE, HELD, c=CPU, pc=(LOADS, IDLE))
     def _(x, c):
-        x.require(x.pc(c) == LOADS, Or(x.wants(c), x.e(c) <= x.clean(c)))
-        for name, value in (("some", x.wants(c)), ("asid", x.asid(c)), ("space", x.act_space(c)), ("from", x.act_from(c))):
-            x.set(f"root_{name}", c, to=value)
-        x.set("pc", c, to=IDLE)
+        x.require(Or(x.wants(c), x.e(c) <= x.clean(c)))
+        x.put(c, root_some=x.wants(c), root_asid=x.asid(c), root_space=x.act_space(c), root_from=x.act_from(c))
 
-    @m.step("roll over", c=CPU)
+    @m.step("roll over", c=CPU, pc=({USES, OLD}, IDLE))
     def _(x, c):
-        x.require(one_of(x.pc(c), USES, OLD))
         cpu.modify(x, c, epoch, (), acquire=False, release=False)
-        x.set("pc", c, to=IDLE)
 
 
 def seal(x: Taken, c: Expr, d: Expr, e: Expr) -> tuple[Expr, Expr, Expr]:
@@ -315,37 +286,33 @@ def steps_of_stock(m: System, cpu: Thread, epoch: Word, users: Word, pins: Word,
         x.set("mine", c, asid, to=And(x.mine(c, asid), Not(some)))
         x.set("scanned", c, d, to=True)
 
-    @m.step("stock: begin a block", c=CPU, g=TIME, n=TIME)
+    @m.step("stock: begin a block", c=CPU, g=TIME, n=TIME, pc=OLD, stock=({EMPTY, READY}, BLOCK))
     def _(x, c, g, n):
         # The block may be of a later epoch than the CPU has read, but not of one that has not begun.
-        x.require(x.pc(c) == OLD, one_of(x.stock(c), EMPTY, READY), within(0, g, x.epoch_last))
+        x.require(within(0, g, x.epoch_last))
         cpu.load(x, c, epoch, (), n, False)
         if x.obeys("ReadEpoch"):
             x.require(g <= n)
-        x.put(c, stock=BLOCK, stock_epoch=g)
-        for name in ("mine", "checked", "scanned"):
-            x.set(name, c, ALL, to=False)
+        x.put(c, stock_epoch=g)
+        x.put(c, ALL, mine=False, checked=False, scanned=False)
 
-    @m.step("stock: take an ASID of the block", c=CPU, a=TAG)
+    @m.step("stock: take an ASID of the block", c=CPU, a=TAG, stock=BLOCK)
     def _(x, c, a):
-        x.require(x.stock(c) == BLOCK, Not(x.taken(x.stock_epoch(c), a)))
+        x.require(Not(x.taken(x.stock_epoch(c), a)))
         x.set("taken", x.stock_epoch(c), a, to=True)
         x.set("mine", c, a, to=True)
 
-    cpu.fence_step(m, "stock: fence", "ReserveFence", ("stock", BLOCK, SCAN), BLOCK_EPOCH, UNIQUE, PINNED)
+    cpu.fence_step(m, "stock: fence", "ReserveFence", BLOCK_EPOCH, UNIQUE, PINNED, c=CPU, stock=(BLOCK, SCAN))
 
-    @m.step("stock: read whether an ASID is pinned", c=CPU, a=TAG, t=TIME)
+    @m.step("stock: read whether an ASID is pinned", c=CPU, a=TAG, t=TIME, stock=SCAN, checked=(False, True))
     def _(x, c, a, t):
-        x.require(x.stock(c) == SCAN, Not(x.checked(c, a)))
         cpu.load(x, c, pins, (a,), t, False)
-        x.set("checked", c, a, to=True)
         # If the ASID was unpinned, the list is complete, or the epoch is over.
         listed = And(x.obeys("ListAcquire"), x.pins_listed(a, t) > x.stock_epoch(c))
         x.set("mine", c, a, to=And(x.mine(c, a), Not(x.pins_on(a, t)), Not(listed)))
 
-    @m.step("stock: find that a CPU has never been online", SAME, c=CPU, d=CPU)
+    @m.step("stock: find that a CPU has never been online", SAME, c=CPU, d=CPU, stock=SCAN)
     def _(x, c, d):
-        x.require(x.stock(c) == SCAN)
         cpu.load(x, c, users, (d,), 0, False)
         x.set("scanned", c, d, to=True)
 
@@ -359,16 +326,14 @@ def steps_of_stock(m: System, cpu: Thread, epoch: Word, users: Word, pins: Word,
         some, asid, _ = read(x, d, x.stock_epoch(c), t, r)
         compare(x, c, d, some, asid)
 
-    @m.step("stock: is complete", c=CPU)
+    @m.step("stock: is complete", c=CPU, stock=(SCAN, READY))
     def _(x, c):
-        x.require(x.stock(c) == SCAN, x.before.forall(lambda d: x.scanned(c, d), CPU), x.before.forall(lambda a: x.checked(c, a),
-            TAG))
-        x.set("stock", c, to=READY)
+        x.require(x.before.forall(lambda d: x.scanned(c, d), CPU), x.before.forall(lambda a: x.checked(c, a), TAG))
 
-    @m.step("space: propose an ASID of the stock", COMPARED, UNIQUE, FREE, FREE_AROUND, PINNED, PIN_VIEWS, c=CPU, a=TAG)
+    @m.step("space: propose an ASID of the stock", COMPARED, UNIQUE, FREE, FREE_AROUND, PINNED, PIN_VIEWS,
+        c=CPU, a=TAG, pc=OLD, stock=READY, mine=(True, False))
     def _(x, c, a):
-        x.require(x.pc(c) == OLD, x.stock(c) == READY, x.stock_epoch(c) == x.e(c), x.mine(c, a), Not(word(x, c, "pinned")))
-        x.set("mine", c, a, to=False)
+        x.require(x.stock_epoch(c) == x.e(c), Not(word(x, c, "pinned")))
         x.set("birth", x.e(c), a, to=x.e(c))
         renew(x, cpu, tag, c, epoch=x.e(c), some=True, asid=a, proposed=True)
 
@@ -387,16 +352,14 @@ def steps_of_stock(m: System, cpu: Thread, epoch: Word, users: Word, pins: Word,
     def _(x, c, d, t, r):
         find(x, c, d, *read(x, d, x.e(c), t, r))
 
-    @m.step("space: find its ASID chosen by the CPU that reserves it", c=CPU, t=TIME)
+    @m.step("space: find its ASID chosen by the CPU that reserves it", c=CPU, t=TIME, pc=(FOUND, KEEPS))
     def _(x, c, t):
         d = x.found(c)
-        x.require(x.pc(c) == FOUND, within(x.found_chosen(c), t, x.chosen_last(d)))
+        x.require(within(x.found_chosen(c), t, x.chosen_last(d)))
         x.require(x.chosen_some(d, t), x.chosen_asid(d, t) == word(x, c, "asid"), x.chosen_epoch(d, t) <= word(x, c, "epoch"))
-        x.set("pc", c, to=KEEPS)
 
-    @m.step("space: keep a reserved ASID", SOLE, CHOSEN, KEPT, c=CPU)
+    @m.step("space: keep a reserved ASID", SOLE, CHOSEN, KEPT, c=CPU, pc=KEEPS)
     def _(x, c):
-        x.require(x.pc(c) == KEEPS)
         renew(x, cpu, tag, c, epoch=x.e(c), proposed=False)
         keeps(x, c)
         x.set("kept", x.e(c), word(x, c, "asid"), to=True)
@@ -404,14 +367,13 @@ def steps_of_stock(m: System, cpu: Thread, epoch: Word, users: Word, pins: Word,
             x.set(name, x.e(c), word(x, c, "asid"), ALL, to=lambda j, n=name, v=value: If(j >= word(x, c, "epoch"), v,
                 getattr(x, n)(word(x, c, "epoch"), word(x, c, "asid"), j)))
 
-    @m.step("space: keep a pinned ASID", BETWEEN, PINNED, c=CPU)
+    @m.step("space: keep a pinned ASID", BETWEEN, PINNED, c=CPU, pc=OLD)
     def _(x, c):
-        x.require(x.pc(c) == OLD, word(x, c, "pinned"))
+        x.require(word(x, c, "pinned"))
         renew(x, cpu, tag, c, epoch=x.e(c), proposed=False)
         keeps(x, c)
         w, a = word(x, c, "epoch"), word(x, c, "asid")
-        x.set("pinned_in", ALL, a, to=True, where=lambda j: And(w < j, j <= x.e(c)))
-        x.set("pinner", ALL, a, to=x.space(c), where=lambda j: And(w < j, j <= x.e(c)))
+        x.put(ALL, a, where=lambda j: And(w < j, j <= x.e(c)), pinned_in=True, pinner=x.space(c))
         for name in ("cover", "cover_at"):
             x.set(name, x.e(c), a, ALL, to=lambda j, n=name: getattr(x, n)(w, a, j))
 
@@ -430,50 +392,44 @@ def steps_of_pins(m: System, cpu: Thread, pins: Word, tag: Word) -> None:
 
     holds = lambda x, c: And(x.lock_some, x.lock == c)
 
-    @m.step("pin or unpin: take the lock", c=CPU)
+    @m.step("pin or unpin: take the lock", c=CPU, pc=IDLE, lock_some=(False, True))
     def _(x, c):
-        x.require(x.pc(c) == IDLE, Not(x.lock_some))
-        x.put(lock_some=True, lock=c)
+        x.put(lock=c)
         if x.obeys("TagLockAcquire"):
             x.set("cpu_epoch", c, to=later(x.cpu_epoch(c), x.lock_epoch))
 
-    @m.step("pin or unpin: release the lock", c=CPU)
+    @m.step("pin or unpin: release the lock", c=CPU, pc=IDLE)
     def _(x, c):
-        x.require(x.pc(c) == IDLE, holds(x, c))
+        x.require(holds(x, c))
         release(x)
 
-    @m.step("pin: mark the ASID pinned", BETWEEN, PINNED, c=CPU)
+    @m.step("pin: mark the ASID pinned", BETWEEN, PINNED, c=CPU, pc=(USES, PINS))
     def _(x, c):
         # The word was read under the lock, under which pins change.
-        x.require(x.pc(c) == USES, holds(x, c), Not(word(x, c, "pinned")), Not(tag_of(x, x.space(c), "pinned")))
+        x.require(holds(x, c), Not(word(x, c, "pinned")), Not(tag_of(x, x.space(c), "pinned")))
         mark(x, c, True, 0)
         x.set("since", word(x, c, "asid"), to=x.pins_last(word(x, c, "asid")) + 1)
-        x.set("pc", c, to=PINS)
 
-    cpu.fence_step(m, "pin: fence", "PinFence", ("pc", PINS, PIN_FENCED))
+    cpu.fence_step(m, "pin: fence", "PinFence", c=CPU, pc=(PINS, PIN_FENCED))
 
-    @m.step("pin: find the epoch the same, and pin", PIN_VIEWS, c=CPU)
+    @m.step("pin: find the epoch the same, and pin", PIN_VIEWS, c=CPU, pc=PIN_FENCED)
     def _(x, c):
-        x.require(x.pc(c) == PIN_FENCED, x.cpu_epoch(c) <= x.e(c))
+        x.require(x.cpu_epoch(c) <= x.e(c))
         renew(x, cpu, tag, c, pinned=True)
         x.set("pin_from", x.space(c), to=x.e(c))
 
-    @m.step("pin: find the epoch over, or the word changed", c=CPU)
+    @m.step("pin: find the epoch over, or the word changed", c=CPU, pc=(PIN_FENCED, IDLE))
     def _(x, c):
-        x.require(x.pc(c) == PIN_FENCED)
         mark(x, c, False, 0)
-        x.set("pc", c, to=IDLE)
 
-    @m.step("unpin", PINNED, c=CPU, p=SPACE)
+    @m.step("unpin", PINNED, c=CPU, p=SPACE, pc=(IDLE, UNPINS))
     def _(x, c, p):
-        x.require(x.pc(c) == IDLE, holds(x, c), tag_of(x, p, "pinned"))
+        x.require(holds(x, c), tag_of(x, p, "pinned"))
         x.put(c, space=p, at=x.tag_last(p))
         cpu.modify(x, c, tag, (p,), acquire=False, release=True,
             **{name: tag_of(x, p, name) for name in tag.values} | {"pinned": False})
-        x.set("pc", c, to=UNPINS)
 
-    @m.step("unpin: list the ASIDs of the epoch, and mark the ASID unpinned", c=CPU, n=TIME)
+    @m.step("unpin: list the ASIDs of the epoch, and mark the ASID unpinned", c=CPU, n=TIME, pc=(UNPINS, IDLE))
     def _(x, c, n):
-        x.require(x.pc(c) == UNPINS, within(x.cpu_epoch(c), n, x.epoch_last))
+        x.require(within(x.cpu_epoch(c), n, x.epoch_last))
         mark(x, c, False, later(n, word(x, c, "epoch")) + 1 if x.obeys("ListRelease") else 0)
-        x.set("pc", c, to=IDLE)

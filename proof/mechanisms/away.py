@@ -20,74 +20,59 @@ def build() -> System:
     cpu = Thread(m, "cpu", CPU, (tables, uses, walks))
     flush = Thread(m, "flush", FLUSH, (tables, uses, walks))
     walking = lambda s, c: s.walks_on(c, s.walks_last(c))
-    m.field("pc", (CPU,), CODE)
-    m.field("tlb", (CPU,), TIME)
-    m.field("pointer", (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("fv", (FLUSH,), TIME)
-    m.field("about", (FLUSH, CPU), CODE)
-    m.field("found_away", (FLUSH, CPU), BOOL)
-    m.field("stale", (FLUSH, CPU), TIME)
+    m.field((CPU,), {CODE: "pc", TIME: "tlb pointer"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fv"})
+    m.field((FLUSH, CPU), {CODE: "about", BOOL: "found_away", TIME: "stale"})
 
-    @m.step("use a translation", c=CPU)
+    @m.step("use a translation", c=CPU, pc=RUNS)
     def _(x, c):
-        x.require(x.pc(c) == RUNS)
-        x.set("uses_last", c, to=x.uses_last(c) + 1)
-        x.set("cpu_uses", c, c, to=x.uses_last(c) + 1)
+        cpu.store(x, c, uses, (c,), False)
         x.set("stale", ALL, c, to=x.uses_last(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(c) < x.fv(f)))
 
-    @m.step("walk by software: begin, and read the pointer to the table", c=CPU, t=TIME)
+    @m.step("walk by software: begin, and read the pointer to the table", c=CPU, t=TIME, pc=RUNS)
     def _(x, c, t):
-        x.require(x.pc(c) == RUNS, Not(walking(x, c)), within(cpu.view(x, c, tables), t, x.tables_last))
+        x.require(Not(walking(x, c)), within(cpu.view(x, c, tables), t, x.tables_last))
         # No ordering: StopRelease carries the store.
         cpu.store(x, c, walks, (c,), False, on=True)
         x.set("pointer", c, to=t)
 
-    @m.step("walk by software: read the table", c=CPU)
+    @m.step("walk by software: read the table", c=CPU, pc=RUNS)
     def _(x, c):
-        x.require(x.pc(c) == RUNS, walking(x, c))
-        x.set("uses_last", c, to=x.uses_last(c) + 1)
-        x.set("cpu_uses", c, c, to=x.uses_last(c) + 1)
+        x.require(walking(x, c))
+        cpu.store(x, c, uses, (c,), False)
         x.set("stale", ALL, c, to=x.uses_last(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.pointer(c) < x.fv(f)))
 
-    @m.step("walk by software: end", c=CPU)
+    @m.step("walk by software: end", c=CPU, pc=RUNS)
     def _(x, c):
-        x.require(x.pc(c) == RUNS, walking(x, c))
+        x.require(walking(x, c))
         cpu.store(x, c, walks, (c,), x.obeys("WalkRelease"), on=False)
 
-    @m.step("hypervisor: stop the CPU", c=CPU)
+    @m.step("hypervisor: stop the CPU", c=CPU, pc=({RUNS, STOPPED}, STOPPED))
     def _(x, c):
         # May be recorded again before the CPU runs.
-        x.require(one_of(x.pc(c), RUNS, STOPPED))
         release = x.obeys("StopRelease")
         if x.obeys("KeepRequest"):
             cpu.modify(x, c, word, (c,), acquire=False, release=release, away=True, request=x.word_request(c, x.word_last(c)))
         else:
             cpu.store(x, c, word, (c,), release, away=True, request=False)
-        x.set("pc", c, to=STOPPED)
 
-    @m.step("hypervisor: resume the CPU", c=CPU)
+    @m.step("hypervisor: resume the CPU", c=CPU, pc=STOPPED)
     def _(x, c):
-        x.require(x.pc(c) == STOPPED)
         requested = x.word_request(c, x.word_last(c))
         cpu.modify(x, c, word, (c,), acquire=x.obeys("ReturnAcquire"), release=False, away=False, request=False)
         x.set("pc", c, to=If(requested, RETURNS, RUNS))
 
-    @m.step("hypervisor: empty the TLB", c=CPU)
+    @m.step("hypervisor: empty the TLB", c=CPU, pc=(RETURNS, RUNS))
     def _(x, c):
-        x.require(x.pc(c) == RETURNS)
-        x.put(c, tlb=later(x.tlb(c), cpu.view(x, c, tables)), pc=RUNS)
+        x.put(c, tlb=later(x.tlb(c), cpu.view(x, c, tables)))
 
-    changes_tables(m, FLUSH, NEW, CHANGED)
+    changes_tables(m, "flush: change the tables", f=FLUSH, fs=(NEW, CHANGED))
 
-    @m.step("flush: fence", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=FENCED)
+    m.moves("flush: fence", f=FLUSH, fs=(CHANGED, FENCED))
 
-    @m.step("flush: find the CPU away, and leave a request", f=FLUSH, c=CPU)
+    @m.step("flush: find the CPU away, and leave a request", f=FLUSH, c=CPU, fs=FENCED, about=UNREAD)
     def _(x, f, c):
-        x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD, x.word_away(c, x.word_last(c)))
+        x.require(x.word_away(c, x.word_last(c)))
         if x.obeys("SkipAway"):
             # The fence before the exchange releases.
             flush.modify(x, f, word, (c,), acquire=x.obeys("DeferAcquire"), release=x.obeys("FlushFence"), away=True,
@@ -96,29 +81,26 @@ def build() -> System:
         else:
             x.put(f, c, found_away=True, about=RUNG)
 
-    @m.step("flush: read whether the CPU walks", f=FLUSH, c=CPU, t=TIME)
+    @m.step("flush: read whether the CPU walks", f=FLUSH, c=CPU, t=TIME, about=FOUND)
     def _(x, f, c, t):
-        x.require(x.about(f, c) == FOUND)
         flush.load(x, f, walks, (c,), t, x.obeys("WalkAcquire"))
         rings = And(x.walks_on(c, t), x.obeys("WaitForWalks"))
         x.put(f, c, found_away=Not(rings), about=If(rings, RUNG, DEFERRED))
 
-    @m.step("flush: find the CPU running, and ring it", f=FLUSH, c=CPU, t=TIME)
+    @m.step("flush: find the CPU running, and ring it", f=FLUSH, c=CPU, t=TIME, fs=FENCED, about=(UNREAD, RUNG))
     def _(x, f, c, t):
-        x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD, Not(x.word_away(c, t)), within(0, t, x.word_last(c)))
-        x.set("about", f, c, to=RUNG)
+        x.require(Not(x.word_away(c, t)), within(0, t, x.word_last(c)))
 
-    @m.step("handler: invalidate, and answer", f=FLUSH, c=CPU)
+    @m.step("handler: invalidate, and answer", f=FLUSH, c=CPU, about=(RUNG, ANSWERED))
     def _(x, f, c):
         # The interrupt is masked within a walk.
-        x.require(x.about(f, c) == RUNG, x.pc(c) == RUNS, Not(walking(x, c)))
+        x.require(x.pc(c) == RUNS, Not(walking(x, c)))
         x.put(c, cpu_tables=later(x.cpu_tables(c), x.fv(f)), tlb=later(x.tlb(c), x.fv(f)))
-        x.put(f, c, about=ANSWERED, flush_uses=later(x.flush_uses(f, c), x.uses_last(c)))
+        x.put(f, c, flush_uses=later(x.flush_uses(f, c), x.uses_last(c)))
 
-    @m.step("wait: return", f=FLUSH)
+    @m.step("wait: return", f=FLUSH, fs=(FENCED, DONE))
     def _(x, f):
-        x.require(x.fs(f) == FENCED, x.before.forall(lambda c: one_of(x.about(f, c), DEFERRED, ANSWERED), CPU))
-        x.set("fs", f, to=DONE)
+        x.require(x.before.forall(lambda c: one_of(x.about(f, c), DEFERRED, ANSWERED), CPU))
 
     @m.holds("a CPU runs while its word has no request")
     def _(s: State) -> Expr:

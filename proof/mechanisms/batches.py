@@ -21,54 +21,43 @@ def build() -> System:
     batch = Thread(m, "batch", BATCH, (batched, done))
     reader = Thread(m, "reader", READER, (batched, done))
     census = Census(m, "open", BATCH)
-    m.field("bs", (BATCH,), CODE)
-    m.field("marked_at", (BATCH,), TIME)
-    m.field("rs", (READER,), CODE)
-    m.field("of", (READER,), BATCH)
+    m.field((BATCH,), {CODE: "bs", TIME: "marked_at"})
+    m.field((READER,), {CODE: "rs", BATCH: "of"})
 
-    @m.step("batch: mark the space", b=BATCH)
+    @m.step("batch: mark the space", b=BATCH, bs=(NEW, MARKED))
     def _(x, b):
-        x.require(x.bs(b) == NEW)
-        x.set("bs", b, to=MARKED)
         if x.obeys("MarkBatched"):
             batch.modify(x, b, batched, (), acquire=False, release=False, count=x.batched_count(x.batched_last) + 1)
             census.add(x, b)
             x.set("marked_at", b, to=x.batched_last + 1)
 
-    @m.step("batch: clear an entry", b=BATCH)
+    @m.step("batch: clear an entry", b=BATCH, bs=(MARKED, CLEARED))
     def _(x, b):
-        x.require(x.bs(b) == MARKED)
         # The kernel's exchange of the entry releases.
         batch.modify(x, b, entry, (b,), acquire=False, release=True)
-        x.set("bs", b, to=CLEARED)
 
-    @m.step("batch: flush, and wait", b=BATCH)
+    @m.step("batch: flush, and wait", b=BATCH, bs=(CLEARED, FLUSHED))
     def _(x, b):
-        x.require(x.bs(b) == CLEARED)
         x.set("done_last", b, to=1)
         x.set("batch_done", b, b, to=1)
-        x.set("bs", b, to=FLUSHED)
 
-    @m.step("batch: unmark the space", b=BATCH)
+    @m.step("batch: unmark the space", b=BATCH, bs=(FLUSHED, UNMARKED))
     def _(x, b):
-        x.require(x.bs(b) == FLUSHED)
         batch.modify(x, b, batched, (), acquire=False, release=x.obeys("BatchedRelease"),
             count=x.batched_count(x.batched_last) - 1)
         census.remove(x, b)
-        x.set("bs", b, to=UNMARKED)
 
-    @m.step("find an entry clear", r=READER, b=BATCH)
+    @m.step("find an entry clear", r=READER, b=BATCH, rs=(NEW, FOUND_CLEAR))
     def _(x, r, b):
-        x.require(x.rs(r) == NEW, x.entry_last(b) >= 1)
+        x.require(x.entry_last(b) >= 1)
         # The kernel's load of the entry acquires.
         reader.load(x, r, entry, (b,), x.entry_last(b), acquire=True)
-        x.put(r, of=b, rs=FOUND_CLEAR)
+        x.put(r, of=b)
 
-    @m.step("find the space unmarked", r=READER, t=TIME)
+    @m.step("find the space unmarked", r=READER, t=TIME, rs=(FOUND_CLEAR, RELIES))
     def _(x, r, t):
-        x.require(x.rs(r) == FOUND_CLEAR, x.batched_count(t) == 0)
+        x.require(x.batched_count(t) == 0)
         reader.load(x, r, batched, (), t, x.obeys("BatchedAcquire"))
-        x.set("rs", r, to=RELIES)
 
     @m.holds("the count is that of the batches that are not flushed")
     def _(s: State) -> Expr:

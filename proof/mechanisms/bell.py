@@ -21,21 +21,14 @@ NONE, BEGUN, LOADED, CAUGHT_UP, ENDED, FLUSHING = range(6)
 class Bell:
     """The words of the bells, and the operations on them. `uses` counts what owners have done."""
 
-    def __init__(self, m: System, gen: Word | None = None) -> None:
+    def __init__(self, m: System, owner: Thread, gen: Word | None = None) -> None:
+        self.owner = owner
         self.rung = Word(m, "rung", (CPU,), {"round": TIME, "flag": BOOL, "att": BOOL, "conn": BOOL, "uses": TIME},
             carries=(gen,) if gen else ())
         self.waiter = Thread(m, "waiter", FLUSH, (self.rung,))
-        m.field("handler", (CPU,), CODE)
-        m.field("uses", (CPU,), TIME)
-        for name in ("polling", "leaving", "irq", "self_send"):
-            m.field(name, (CPU,), BOOL)
-        m.field("sender", (CPU,), FLUSH)
-        m.field("published", (CPU, TIME), BOOL)
-        m.field("published_uses", (CPU, TIME), TIME)
-        m.field("about", (FLUSH, CPU), CODE)
-        for name in ("ring_at", "begin_at", "cover", "ticket", "answered_uses", "waiter_uses"):
-            m.field(name, (FLUSH, CPU), TIME)
-        m.field("sends", (FLUSH, CPU), BOOL)
+        m.field((CPU,), {CODE: "handler", TIME: "uses", BOOL: "polling leaving irq self_send", FLUSH: "sender"})
+        m.field((CPU, TIME), {BOOL: "published", TIME: "published_uses"})
+        m.field((FLUSH, CPU), {CODE: "about", TIME: "ring_at begin_at cover ticket answered_uses waiter_uses", BOOL: "sends"})
 
     def now(self, x: Taken | State, c: Expr, value: str) -> Expr:
         """A value of the newest message."""
@@ -59,20 +52,13 @@ class Bell:
         if x.obeys("DisconnectAcquire"):
             x.set("waiter_uses", f, c, to=If(gone, later(x.waiter_uses(f, c), self.now(x, c, "uses")), x.waiter_uses(f, c)))
 
-    def send(self, x: Taken, f: Expr, c: Expr) -> None:
-        x.require(x.sends(f, c))
-        x.set("sends", f, c, to=False)
-        x.set("irq", c, to=True)
-
-    def begin(self, x: Taken, thread: Thread, c: Expr) -> None:
+    def begin(self, x: Taken, c: Expr) -> None:
         """Begins a round for all that have rung."""
         x.require(self.now(x, c, "flag"), self.now(x, c, "conn"), Not(x.leaving(c)))
         number, at = self.now(x, c, "round") + 1, x.rung_last(c) + 1
-        self.change(x, thread, c, c, acquire=x.obeys("BellAcquire"), round=number, flag=False, att=True)
+        self.change(x, self.owner, c, c, acquire=x.obeys("BellAcquire"), round=number, flag=False, att=True)
         rang = lambda f: x.about(f, c) == RUNG
-        x.set("about", ALL, c, to=IN_ROUND, where=rang)
-        x.set("begin_at", ALL, c, to=at, where=rang)
-        x.set("cover", ALL, c, to=number, where=rang)
+        x.put(ALL, c, where=rang, about=IN_ROUND, begin_at=at, cover=number)
         x.set("handler", c, to=BEGUN)
 
     def end(self, x: Taken, c: Expr) -> None:
@@ -83,34 +69,32 @@ class Bell:
         x.set("handler", c, to=ENDED)
 
     def answer(self, x: Taken, c: Expr, which) -> None:
-        x.set("about", ALL, c, to=ANSWERED, where=which)
-        x.set("answered_uses", ALL, c, to=x.uses(c), where=which)
+        x.put(ALL, c, where=which, about=ANSWERED, answered_uses=x.uses(c))
 
-    def leave(self, x: Taken, thread: Thread, c: Expr) -> None:
+    def leave(self, x: Taken, c: Expr) -> None:
         """Stops attending. If a CPU has rung since, this fails, and the owner begins another round."""
         flag = self.now(x, c, "flag")
         if x.obeys("RecheckBell"):
             x.require(Not(flag))
         uses = later(self.now(x, c, "uses"), x.uses(c)) if x.obeys("QuietRelease") else self.now(x, c, "uses")
-        self.change(x, thread, c, c, att=False, flag=False, uses=uses)
+        self.change(x, self.owner, c, c, att=False, flag=False, uses=uses)
         x.put(c, handler=NONE, polling=False)
 
-    def hang_up(self, x: Taken, thread: Thread, c: Expr) -> None:
+    def hang_up(self, x: Taken, c: Expr) -> None:
         """After three rounds, stops attending in any case, and interrupts itself if a CPU has rung."""
         uses = later(self.now(x, c, "uses"), x.uses(c)) if x.obeys("QuietRelease") else self.now(x, c, "uses")
         x.set("self_send", c, to=self.now(x, c, "flag"))
-        self.change(x, thread, c, c, att=False, uses=uses)
+        self.change(x, self.owner, c, c, att=False, uses=uses)
         x.set("handler", c, to=NONE)
 
-    def disconnect(self, x: Taken, thread: Thread, c: Expr) -> None:
+    def disconnect(self, x: Taken, c: Expr) -> None:
         """The owner has used its last translation, or has stopped for good."""
         number, at = self.now(x, c, "round") + 1, x.rung_last(c) + 1
         x.require(self.now(x, c, "conn"))
         uses = later(self.now(x, c, "uses"), x.uses(c)) if x.obeys("DisconnectRelease") else self.now(x, c, "uses")
-        self.change(x, thread, c, c, round=number, att=False, conn=False, uses=uses)
+        self.change(x, self.owner, c, c, round=number, att=False, conn=False, uses=uses)
         rang = lambda f: x.about(f, c) == RUNG
-        x.set("begin_at", ALL, c, to=at, where=rang)
-        x.set("cover", ALL, c, to=number, where=rang)
+        x.put(ALL, c, where=rang, begin_at=at, cover=number)
         self.answer(x, c, lambda f: one_of(x.about(f, c), RUNG, IN_ROUND))
         x.put(c, leaving=True, handler=NONE, polling=False, self_send=False)
 
@@ -120,9 +104,9 @@ class Bell:
         x.put(c, number, published=True, published_uses=x.uses(c) if x.obeys("AnswerRelease") else 0)
         x.set("leaving", c, to=False)
 
-    def connect(self, x: Taken, thread: Thread, c: Expr) -> None:
+    def connect(self, x: Taken, c: Expr) -> None:
         x.require(Not(self.now(x, c, "conn")), Not(x.leaving(c)))
-        self.change(x, thread, c, c, conn=True, flag=False)
+        self.change(x, self.owner, c, c, conn=True, flag=False)
 
     def take_ticket(self, x: Taken, f: Expr, c: Expr, t: Expr) -> None:
         """Begins to wait for a CPU: it may be quiet already."""
@@ -217,99 +201,55 @@ class Bell:
 def build() -> System:
     m = System("bell", sizes={CPU: 1, FLUSH: 2, TIME: 6})
     m.small = {FLUSH: 1, TIME: 5}
-    bell = Bell(m)
     owner = Thread(m, "owner", CPU, ())
+    bell = Bell(m, owner)
 
-    @m.step("ring", f=FLUSH, c=CPU)
+    @m.step("ring", f=FLUSH, c=CPU, about={UNREAD, OBSERVED})
     def _(x, f, c):
-        x.require(one_of(x.about(f, c), UNREAD, OBSERVED))
         bell.ring(x, owner, c, f, c)
 
-    @m.step("send the interrupt", f=FLUSH, c=CPU)
+    @m.step("send the interrupt", f=FLUSH, c=CPU, sends=(True, False))
     def _(x, f, c):
-        bell.send(x, f, c)
+        x.set("irq", c, to=True)
 
-    @m.step("interrupt itself", c=CPU)
+    @m.step("interrupt itself", c=CPU, self_send=(True, False))
     def _(x, c):
-        x.require(x.self_send(c))
-        x.put(c, self_send=False, irq=True)
+        x.set("irq", c, to=True)
 
-    @m.step("handler: take the interrupt, and find the bell rung", c=CPU)
+    @m.step("handler: take the interrupt, and find the bell rung", c=CPU, handler=NONE)
     def _(x, c):
-        x.require(x.handler(c) == NONE)
-        bell.begin(x, owner, c)
+        bell.begin(x, c)
         x.set("irq", c, to=False)
 
-    @m.step("handler: take the interrupt, and find the bell quiet", c=CPU)
+    @m.step("handler: take the interrupt, and find the bell quiet", c=CPU, handler=NONE)
     def _(x, c):
-        x.require(x.handler(c) == NONE, Not(bell.now(x, c, "flag")))
+        x.require(Not(bell.now(x, c, "flag")))
         x.set("irq", c, to=False)
 
-    @m.step("poll: begin to poll", c=CPU)
+    @m.step("poll: begin to poll", c=CPU, handler=NONE)
     def _(x, c):
-        x.require(x.handler(c) == NONE, bell.now(x, c, "conn"))
+        x.require(bell.now(x, c, "conn"))
         bell.change(x, owner, c, c, att=True)
         x.set("polling", c, to=True)
 
-    @m.step("poll: find the bell rung", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == NONE, x.polling(c))
-        bell.begin(x, owner, c)
-
-    @m.step("poll: stop to poll", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == NONE, x.polling(c))
-        bell.leave(x, owner, c)
-
-    @m.step("poll: continue to poll", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED, x.polling(c))
-        x.set("handler", c, to=NONE)
+    m.step("poll: find the bell rung", c=CPU, handler=NONE, polling=True)(bell.begin)
+    m.step("poll: stop to poll", c=CPU, handler=NONE, polling=True)(bell.leave)
+    m.moves("poll: continue to poll", c=CPU, handler=(ENDED, NONE), polling=True)
 
     @m.step("owner: use a translation", c=CPU)
     def _(x, c):
         x.require(bell.now(x, c, "conn"))
         x.set("uses", c, to=x.uses(c) + 1)
 
-    @m.step("handler: answer", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == BEGUN)
-        bell.end(x, c)
-
-    @m.step("handler: leave", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.leave(x, owner, c)
-
-    @m.step("handler: begin again", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.begin(x, owner, c)
-
-    @m.step("handler: hang up", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.hang_up(x, owner, c)
-
-    @m.step("disconnect", c=CPU)
-    def _(x, c):
-        bell.disconnect(x, owner, c)
-
-    @m.step("disconnect: publish", c=CPU)
-    def _(x, c):
-        bell.publish_leaving(x, c)
-
-    @m.step("connect", c=CPU)
-    def _(x, c):
-        bell.connect(x, owner, c)
-
-    @m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)
-    def _(x, f, c, t):
-        bell.take_ticket(x, f, c, t)
-
-    @m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)
-    def _(x, f, c, n):
-        bell.observe(x, f, c, n)
+    m.step("handler: answer", c=CPU, handler=BEGUN)(bell.end)
+    m.step("handler: leave", c=CPU, handler=ENDED)(bell.leave)
+    m.step("handler: begin again", c=CPU, handler=ENDED)(bell.begin)
+    m.step("handler: hang up", c=CPU, handler=ENDED)(bell.hang_up)
+    m.step("disconnect", c=CPU)(bell.disconnect)
+    m.step("disconnect: publish", c=CPU)(bell.publish_leaving)
+    m.step("connect", c=CPU)(bell.connect)
+    m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)(bell.take_ticket)
+    m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)(bell.observe)
 
     bell.invariant(m)
     return m

@@ -16,78 +16,65 @@ def build() -> System:
         ["issue a broadcast", *["hardware: a broadcast reaches a CPU"] * 6, "wait on the issuer: complete"],
         ["issue a broadcast that is refused", *["handler: invalidate, and answer the flush that was refused"] * 6,
             "wait: return, after a refusal"]]
-    m.field("fs", (FLUSH,), CODE)
-    m.field("on", (FLUSH,), CPU)
-    m.field("reached", (FLUSH, CPU), BOOL)
-    m.field("refused", (FLUSH,), BOOL)
-    m.field("offline", (CPU,), BOOL)
+    m.field((FLUSH,), {CODE: "fs", CPU: "on", BOOL: "refused"})
+    m.field((FLUSH, CPU), {BOOL: "reached"})
+    m.field((CPU,), {BOOL: "offline"})
 
     def complete(x, c: Expr) -> None:
         """Waits for the hardware: all broadcasts that the CPU has issued have reached all CPUs."""
         x.require(x.before.forall(lambda f, d: Implies(And(x.fs(f) >= ISSUED, x.on(f) == c, Not(x.refused(f))), x.reached(f, d)),
             FLUSH, CPU))
 
-    @m.step("issue a broadcast", f=FLUSH, c=CPU)
+    @m.step("issue a broadcast", f=FLUSH, c=CPU, fs=(NEW, ISSUED))
     def _(x, f, c):
-        x.require(x.fs(f) == NEW, Not(x.offline(c)))
-        x.put(f, on=c, fs=ISSUED)
+        x.require(Not(x.offline(c)))
+        x.put(f, on=c)
 
-    @m.step("hardware: a broadcast reaches a CPU", f=FLUSH, c=CPU)
+    @m.step("hardware: a broadcast reaches a CPU", f=FLUSH, c=CPU, refused=False)
     def _(x, f, c):
-        x.require(x.fs(f) >= ISSUED, Not(x.refused(f)))
+        x.require(x.fs(f) >= ISSUED)
         x.set("reached", f, c, to=True)
 
-    @m.step("issue a broadcast that is refused", f=FLUSH, c=CPU)
+    @m.step("issue a broadcast that is refused", f=FLUSH, c=CPU, fs=NEW)
     def _(x, f, c):
-        x.require(x.fs(f) == NEW, Not(x.offline(c)))
+        x.require(Not(x.offline(c)))
         x.put(f, on=c, refused=True, fs=RUNG if x.obeys("RingIfRefused") else ISSUED)
 
-    @m.step("handler: invalidate, and answer the flush that was refused", f=FLUSH, c=CPU)
+    @m.step("handler: invalidate, and answer the flush that was refused", f=FLUSH, c=CPU, fs=RUNG)
     def _(x, f, c):
-        x.require(x.fs(f) == RUNG)
         x.set("reached", f, c, to=True)
 
-    @m.step("wait: return, after a refusal", f=FLUSH)
+    @m.step("wait: return, after a refusal", f=FLUSH, fs=(RUNG, DONE))
     def _(x, f):
-        x.require(x.fs(f) == RUNG, x.before.forall(lambda d: x.reached(f, d), CPU))
-        x.set("fs", f, to=DONE)
+        x.require(x.before.forall(lambda d: x.reached(f, d), CPU))
 
-    @m.step("wait on the issuer: complete", f=FLUSH)
+    @m.step("wait on the issuer: complete", f=FLUSH, fs=(ISSUED, DONE))
     def _(x, f):
-        x.require(x.fs(f) == ISSUED)
         if x.obeys("CompleteBroadcasts"):
             complete(x, x.on(f))
-        x.set("fs", f, to=DONE)
 
-    @m.step("wait elsewhere: ring the issuer", f=FLUSH)
+    @m.step("wait elsewhere: ring the issuer", f=FLUSH, fs=ISSUED)
     def _(x, f):
-        x.require(x.fs(f) == ISSUED)
         # A bell that is disconnected is an answer: see `go offline`.
         x.set("fs", f, to=If(x.offline(x.on(f)), ANSWERED, RANG_ISSUER))
 
-    @m.step("handler: answer", c=CPU)
+    @m.step("handler: answer", c=CPU, offline=False)
     def _(x, c):
-        x.require(Not(x.offline(c)))
         if x.obeys("CompleteForOthers"):
             complete(x, c)
         x.set("fs", ALL, to=ANSWERED, where=lambda f: And(x.fs(f) == RANG_ISSUER, x.on(f) == c))
 
-    @m.step("go offline", c=CPU)
+    @m.step("go offline", c=CPU, offline=(False, True))
     def _(x, c):
-        x.require(Not(x.offline(c)))
         if x.obeys("CompleteForOthers"):
             complete(x, c)
-        x.set("offline", c, to=True)
         x.set("fs", ALL, to=ANSWERED, where=lambda f: And(x.fs(f) == RANG_ISSUER, x.on(f) == c))
 
     @m.step("come online", c=CPU)
     def _(x, c):
         x.set("offline", c, to=False)
 
-    @m.step("wait elsewhere: observe the answer", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == ANSWERED)
-        x.set("fs", f, to=DONE)
+    m.moves("wait elsewhere: observe the answer", f=FLUSH, fs=(ANSWERED, DONE))
 
     @m.holds("an issuer that has answered, or is offline, has completed its broadcasts")
     def _(s: State) -> Expr:
@@ -106,13 +93,10 @@ def build() -> System:
 def build_gaps() -> System:
     """Each generation is one flush. `covered` is the generation up to which every flush was broadcast to every CPU."""
     m = System("gaps", sizes={CPU: 1, TIME: 5})
-    m.field("gen_last", (), TIME)
-    m.field("covered_last", (), TIME)
-    for name in ("issued", "complete", "partial"):
-        m.field(name, (TIME,), BOOL)
-    for name in ("slot", "got"):
-        m.field(name, (CPU,), TIME)
-    m.field("clean", (CPU, TIME), BOOL)
+    m.field((), {TIME: "gen_last covered_last"})
+    m.field((TIME,), {BOOL: "issued complete partial"})
+    m.field((CPU,), {TIME: "slot got"})
+    m.field((CPU, TIME), {BOOL: "clean"})
 
     @m.step("flush: count")
     def _(x):
@@ -134,9 +118,9 @@ def build_gaps() -> System:
         x.require(Or(x.issued(n), x.partial(n)))
         x.set("clean", c, n, to=True)
 
-    @m.step("flush: complete the broadcast", n=TIME)
+    @m.step("flush: complete the broadcast", n=TIME, issued=True)
     def _(x, n):
-        x.require(x.issued(n), x.before.forall(lambda c: x.clean(c, n), CPU))
+        x.require(x.before.forall(lambda c: x.clean(c, n), CPU))
         x.set("complete", n, to=True)
 
     @m.step("flush: note that a broadcast covers its generation", n=TIME)
@@ -150,8 +134,7 @@ def build_gaps() -> System:
     def _(x, n):
         x.require(x.covered_last < n, n <= x.gen_last)
         x.set("clean", ALL, ALL, to=True, where=lambda c, k: within(1, k, n))
-        x.set("issued", ALL, to=True, where=lambda k: within(1, k, n))
-        x.set("complete", ALL, to=True, where=lambda k: within(1, k, n))
+        x.put(ALL, where=lambda k: within(1, k, n), issued=True, complete=True)
         x.set("covered_last", to=n)
 
     @m.step("catch up from what is covered", c=CPU, n=TIME, k=TIME)

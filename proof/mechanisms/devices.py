@@ -32,67 +32,51 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
     device = Thread(m, "device", DEVICE, (tables, uses, phase))
     flush = Thread(m, "flush", FLUSH, (tables, uses, phase))
     attached = Census(m, "attached", DEVICE)
-    m.field("pc", (DEVICE,), CODE)
-    for field in ("tlb", "since"):
-        m.field(field, (DEVICE,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("sent", (FLUSH,), BOOL)
-    for field in ("fv", "read_at"):
-        m.field(field, (FLUSH,), TIME)
-    m.field("stale", (FLUSH, DEVICE), TIME)
+    m.field((DEVICE,), {CODE: "pc", TIME: "tlb since"})
+    m.field((FLUSH,), {CODE: "fs", BOOL: "sent", TIME: "fv read_at"})
+    m.field((FLUSH, DEVICE), {TIME: "stale"})
 
-    @m.step("attach: count the device", d=DEVICE)
+    @m.step("attach: count the device", d=DEVICE, pc=(DETACHED, COUNTED))
     def _(x, d):
-        x.require(x.pc(d) == DETACHED)
         device.modify(x, d, phase, (), acquire=False, release=False, devices=x.phase_devices(x.phase_last) + 1)
         attached.add(x, d)
-        x.put(d, since=x.phase_last + 1, pc=COUNTED)
+        x.put(d, since=x.phase_last + 1)
 
-    @m.step("attach: fence, and begin to walk", d=DEVICE)
+    @m.step("attach: fence, and begin to walk", d=DEVICE, pc=(COUNTED, ATTACHED))
     def _(x, d):
-        x.require(x.pc(d) == COUNTED)
-        x.set("pc", d, to=ATTACHED)
         view = x.device_tables(d)
         if x.obeys(fence):
             device.fence(x, d)
             view = later(view, x.S_tables)
         x.set("tlb", d, to=view)
 
-    @m.step("use a translation", d=DEVICE)
+    @m.step("use a translation", d=DEVICE, pc=ATTACHED)
     def _(x, d):
-        x.require(x.pc(d) == ATTACHED)
-        x.set("uses_last", d, to=x.uses_last(d) + 1)
-        x.set("device_uses", d, d, to=x.uses_last(d) + 1)
+        device.store(x, d, uses, (d,), False)
         x.set("stale", ALL, d, to=x.uses_last(d) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(d) < x.fv(f)))
 
-    @m.step("detach", d=DEVICE)
+    @m.step("detach", d=DEVICE, pc=(ATTACHED, DETACHED))
     def _(x, d):
-        x.require(x.pc(d) == ATTACHED)
         device.modify(x, d, phase, (), acquire=False, release=release is None or x.obeys(release),
             devices=x.phase_devices(x.phase_last) - 1)
         attached.remove(x, d)
-        x.set("pc", d, to=DETACHED)
 
-    changes_tables(m, FLUSH, NEW, CHANGED)
+    changes_tables(m, "flush: change the tables", f=FLUSH, fs=(NEW, CHANGED))
 
-    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", CHANGED, FENCED))
+    flush.fence_step(m, "flush: fence", "FlushFence", f=FLUSH, fs=(CHANGED, FENCED))
 
-    @m.step("flush: load the number of devices", f=FLUSH, t=TIME)
+    @m.step("flush: load the number of devices", f=FLUSH, t=TIME, fs=(FENCED, LOADED))
     def _(x, f, t):
-        x.require(x.fs(f) == FENCED)
         flush.load(x, f, phase, (), t, acquire is not None and x.obeys(acquire))
-        x.put(f, read_at=t, fs=LOADED)
+        x.put(f, read_at=t)
 
-    @m.step("flush: send commands to devices", f=FLUSH)
+    @m.step("flush: send commands to devices", f=FLUSH, fs=(LOADED, SENT))
     def _(x, f):
-        x.require(x.fs(f) == LOADED)
-        x.put(f, sent=x.phase_devices(x.read_at(f)) > 0 if x.obeys(invalidates) else False, fs=SENT)
+        x.put(f, sent=x.phase_devices(x.read_at(f)) > 0 if x.obeys(invalidates) else False)
 
     # As late as possible. A device that acts earlier only has newer translations until then.
-    @m.step("flush: the devices complete the commands, and the wait returns", f=FLUSH)
+    @m.step("flush: the devices complete the commands, and the wait returns", f=FLUSH, fs=(SENT, DONE))
     def _(x, f):
-        x.require(x.fs(f) == SENT)
-        x.set("fs", f, to=DONE)
         if completes is None or x.obeys(completes):
             found = x.sent(f)
             x.set("tlb", ALL, to=lambda d: later(x.tlb(d), x.fv(f)), where=lambda d: And(found, x.pc(d) == ATTACHED))

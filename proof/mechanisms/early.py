@@ -13,71 +13,55 @@ NEW, RUNG, DONE = range(3)
 def build() -> System:
     """CPUs that are active on the space, and rung for every flush. The words of the bell are in `bell.py`."""
     m = System("early", sizes={CPU: 1, FLUSH: 2, TIME: 4})
-    m.field("gen_last", (), TIME)
-    m.field("frees", (TIME,), BOOL)
-    m.field("handler", (CPU,), CODE)
-    m.field("attended", (CPU,), BOOL)
-    for name in ("clean", "walks_clean", "got"):
-        m.field(name, (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("fg", (FLUSH,), TIME)
-    m.field("rung", (FLUSH, CPU), BOOL)
-    for name in ("bad_use", "bad_walk"):
-        m.field(name, (CPU,), BOOL)
+    m.field((), {TIME: "gen_last"})
+    m.field((TIME,), {BOOL: "frees"})
+    m.field((CPU,), {CODE: "handler", BOOL: "attended bad_use bad_walk", TIME: "clean walks_clean got"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fg"})
+    m.field((FLUSH, CPU), {BOOL: "rung"})
 
-    @m.step("flush: count, and ring", f=FLUSH, frees=BOOL)
+    @m.step("flush: count, and ring", f=FLUSH, frees=BOOL, fs=(NEW, RUNG))
     def _(x, f, frees):
-        x.require(x.fs(f) == NEW)
         x.set("gen_last", to=x.gen_last + 1)
         x.set("frees", x.gen_last + 1, to=frees)
         x.set("fg", f, to=x.gen_last + 1)
         x.set("rung", f, ALL, to=True)
-        x.set("fs", f, to=RUNG)
 
-    @m.step("wait: return", f=FLUSH)
+    @m.step("wait: return", f=FLUSH, fs=(RUNG, DONE))
     def _(x, f):
-        x.require(x.fs(f) == RUNG, x.before.forall(lambda c: Not(x.rung(f, c)), CPU))
-        x.set("fs", f, to=DONE)
+        x.require(x.before.forall(lambda c: Not(x.rung(f, c)), CPU))
 
-    @m.step("handler: begin a round, and load the generation", c=CPU)
+    @m.step("handler: begin a round, and load the generation", c=CPU, handler=(QUIET, BEGUN))
     def _(x, c):
-        x.require(x.handler(c) == QUIET)
-        x.put(c, got=x.gen_last, attended=True, handler=BEGUN)
+        x.put(c, got=x.gen_last, attended=True)
 
     def answer(x, c: Expr) -> None:
         x.set("rung", ALL, c, to=False, where=lambda f: x.fg(f) <= x.got(c))
 
-    @m.step("handler: answer early", c=CPU)
+    @m.step("handler: answer early", c=CPU, handler=(BEGUN, ANSWERED_EARLY))
     def _(x, c):
-        x.require(x.handler(c) == BEGUN, x.got(c) == x.clean(c) + 1)
+        x.require(x.got(c) == x.clean(c) + 1)
         if x.obeys("AnswerTablesLate"):
             x.require(Not(x.frees(x.got(c))))
         answer(x, c)
-        x.set("handler", c, to=ANSWERED_EARLY)
 
-    @m.step("handler: invalidate after the answer", c=CPU)
+    @m.step("handler: invalidate after the answer", c=CPU, handler=(ANSWERED_EARLY, ENDED))
     def _(x, c):
-        x.require(x.handler(c) == ANSWERED_EARLY)
-        x.put(c, clean=x.got(c), walks_clean=x.got(c), handler=ENDED)
+        x.put(c, clean=x.got(c), walks_clean=x.got(c))
 
-    @m.step("handler: catch up, and answer", c=CPU)
+    @m.step("handler: catch up, and answer", c=CPU, handler=(BEGUN, ENDED))
     def _(x, c):
-        x.require(x.handler(c) == BEGUN)
         x.put(c, clean=x.got(c), walks_clean=x.got(c))
         answer(x, c)
-        x.set("handler", c, to=ENDED)
 
-    @m.step("handler: leave the bell", c=CPU)
+    @m.step("handler: leave the bell", c=CPU, handler=(ENDED, QUIET))
     def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        x.put(c, attended=False, handler=QUIET)
+        x.put(c, attended=False)
 
     def dead(x, c: Expr, clean: Expr, frees: bool) -> Expr:
         return x.before.exists(lambda f: And(x.fs(f) == DONE, x.fg(f) > clean, Or(not frees, x.frees(x.fg(f)))), FLUSH)
 
-    @m.step("the program uses a translation", c=CPU)
+    @m.step("the program uses a translation", c=CPU, handler=QUIET)
     def _(x, c):
-        x.require(x.handler(c) == QUIET)
         x.set("bad_use", c, to=Or(x.bad_use(c), dead(x, c, x.clean(c), False)))
 
     @m.step("an NMI uses a translation", c=CPU)

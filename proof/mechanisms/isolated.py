@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word
+from ..memory import Thread, Word, append
 from ..system import System
 from .bell import CPU, FLUSH
 from .online import BUMPED, CHANGED, DONE, NEW, generations_carry_tables, publishes_and_counts
@@ -20,22 +20,18 @@ def build() -> System:
     user = Word(m, "user", (CPU,), {"in": BOOL, "uses": TIME}, fenced=True)
     cpu = Thread(m, "cpu", CPU, (tables, gen))
     flush = Thread(m, "flush", FLUSH, (tables, gen, user))
-    m.field("pc", (CPU,), CODE)
+    m.field((CPU,), {CODE: "pc"})
     # `uses` counts all uses, and `kernel_uses` is that count at the last use in the kernel.
-    m.field("tlb slot got since uses kernel_uses", (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("fv fg", (FLUSH,), TIME)
-    m.field("frees_tables is_entry", (FLUSH,), BOOL)
-    m.field("about", (FLUSH, CPU), CODE)
-    m.field("stale waiter_uses", (FLUSH, CPU), TIME)
+    m.field((CPU,), {TIME: "tlb slot got since uses kernel_uses"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fv fg", BOOL: "frees_tables is_entry"})
+    m.field((FLUSH, CPU), {CODE: "about", TIME: "stale waiter_uses"})
 
     def use(x, c: Expr, which) -> None:
         x.set("uses", c, to=x.uses(c) + 1)
         x.set("stale", ALL, c, to=x.uses(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(c) < x.fv(f), which(f)))
 
-    @m.step("use a kernel page", c=CPU)
+    @m.step("use a kernel page", c=CPU, pc=KERNEL)
     def _(x, c):
-        x.require(x.pc(c) == KERNEL)
         use(x, c, lambda f: True)
         x.set("kernel_uses", c, to=x.uses(c) + 1)
 
@@ -49,51 +45,36 @@ def build() -> System:
         x.require(x.pc(c) != KERNEL)
         use(x, c, x.is_entry)
 
-    @m.step("enter user mode", c=CPU)
+    @m.step("enter user mode", c=CPU, pc=(KERNEL, USER))
     def _(x, c):
-        x.require(x.pc(c) == KERNEL)
         cpu.store(x, c, user, (c,), False, **{"in": True, "uses": x.uses(c) if x.obeys("EnterUserRelease") else 0})
-        x.set("pc", c, to=USER)
 
-    @m.step("enter the kernel: publish", c=CPU)
+    @m.step("enter the kernel: publish", c=CPU, pc=(USER, ENTERED))
     def _(x, c):
-        x.require(x.pc(c) == USER)
         cpu.store(x, c, user, (c,), False, **{"in": False, "uses": 0})
-        x.put(c, since=x.user_last(c) + 1, pc=ENTERED)
+        x.put(c, since=x.user_last(c) + 1)
 
-    @m.step("enter the kernel: fence", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == ENTERED)
-        x.set("pc", c, to=FENCED)
-        if x.obeys("EnterKernelFence"):
-            cpu.fence(x, c)
-            x.set("S_user", c, to=later(x.S_user(c), x.user_last(c)))
+    cpu.fence_step(m, "enter the kernel: fence", "EnterKernelFence", own=user, c=CPU, pc=(ENTERED, FENCED))
 
-    @m.step("enter the kernel: load the kernel's generation", c=CPU, n=TIME)
+    @m.step("enter the kernel: load the kernel's generation", c=CPU, n=TIME, pc=(FENCED, LOADED))
     def _(x, c, n):
-        x.require(x.pc(c) == FENCED)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n, pc=LOADED)
+        x.put(c, got=n)
 
-    @m.step("enter the kernel: catch up", c=CPU)
+    @m.step("enter the kernel: catch up", c=CPU, pc=(LOADED, KERNEL))
     def _(x, c):
-        x.require(x.pc(c) == LOADED)
-        x.set("pc", c, to=KERNEL)
         if x.obeys("CatchUpOnEntry"):
             behind = x.got(c) != x.slot(c)
             x.put(c, tlb=If(behind, cpu.view(x, c, tables), x.tlb(c)), slot=x.got(c))
 
-    @m.step("flush: change the kernel's tables", f=FLUSH, t=BOOL, e=BOOL)
+    @m.step("flush: change the kernel's tables", f=FLUSH, t=BOOL, e=BOOL, fs=(NEW, CHANGED))
     def _(x, f, t, e):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, fv=x.tables_last + 1, frees_tables=t, is_entry=e, fs=CHANGED)
+        x.put(f, fv=append(x, "tables", ()), frees_tables=t, is_entry=e)
 
     publishes_and_counts(m, flush, gen)
 
-    @m.step("flush: read whether a CPU is in user mode", f=FLUSH, c=CPU, t=TIME)
+    @m.step("flush: read whether a CPU is in user mode", f=FLUSH, c=CPU, t=TIME, fs=READING, about=UNREAD)
     def _(x, f, c, t):
-        x.require(x.fs(f) == READING, x.about(f, c) == UNREAD)
         flush.load(x, f, user, (c,), t, False)
         if x.obeys("InUserAcquire"):
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.user_uses(c, t)))
@@ -104,18 +85,17 @@ def build() -> System:
             rings.append(x.is_entry(f))
         x.put(f, c, about=If(Or(*rings), RUNG, SKIPPED))
 
-    @m.step("handler: catch up, and answer", f=FLUSH, c=CPU, n=TIME)
+    @m.step("handler: catch up, and answer", f=FLUSH, c=CPU, n=TIME, about=(RUNG, ANSWERED))
     def _(x, f, c, n):
         # By the theorem of `bell`, the round begins after the ring. From user mode, the CPU enters the kernel first.
-        x.require(x.about(f, c) == RUNG, x.pc(c) == KERNEL, n >= x.fg(f))
+        x.require(x.pc(c) == KERNEL, n >= x.fg(f))
         cpu.load(x, c, gen, (), n, True)
         x.put(c, tlb=later(x.cpu_tables(c), x.gen_has_tables(n)), slot=n)
-        x.put(f, c, about=ANSWERED, waiter_uses=later(x.waiter_uses(f, c), x.uses(c)))
+        x.put(f, c, waiter_uses=later(x.waiter_uses(f, c), x.uses(c)))
 
-    @m.step("wait: return", f=FLUSH)
+    @m.step("wait: return", f=FLUSH, fs=(READING, DONE))
     def _(x, f):
-        x.require(x.fs(f) == READING, x.before.forall(lambda c: one_of(x.about(f, c), SKIPPED, ANSWERED), CPU))
-        x.set("fs", f, to=DONE)
+        x.require(x.before.forall(lambda c: one_of(x.about(f, c), SKIPPED, ANSWERED), CPU))
 
     is_plain = lambda s, f: Not(Or(s.frees_tables(f), s.is_entry(f)))
     in_user = lambda s, c, t: s.user_in(c, t)

@@ -33,20 +33,12 @@ def build() -> System:
         "handler: orphan the hazard pointer"]
     m.routes = [[*orphan, "reap: clear an orphaned hazard pointer, and reclaim"],
         [*orphan, "replace its own orphaned hazard pointer, and reclaim"]]
-    m.field("pc", (CPU,), CODE)
-    m.field("phase", (), CODE)
-    m.field("by", (), AGENT)
-    for name in ("looked", "answered"):
-        m.field(name, (CPU,), BOOL)
+    m.field((CPU,), {CODE: "pc", BOOL: "looked answered"})
+    m.field((), {CODE: "phase", AGENT: "by"})
     # The CPUs that owe a drop: their number is what the references must count.
     owing = Census(m, "owing", CPU)
-    m.field("marked", (), TIME)
-    m.field("left_at", (CPU,), TIME)
-    m.field("outcome", (), CODE)
-    m.field("keeper", (), CPU)
-    m.field("reclaims", (), TIME)
-    m.field("reclaimer_walks", (CPU,), TIME)
-    m.field("reclaimer_users", (), TIME)
+    m.field((), {TIME: "marked reclaims reclaimer_users", CODE: "outcome", CPU: "keeper"})
+    m.field((CPU,), {TIME: "left_at reclaimer_walks"})
 
     def now(x: Taken | State, c: Expr) -> Expr:
         return x.hazard_state(c, x.hazard_last(c))
@@ -65,31 +57,23 @@ def build() -> System:
         cpu.modify(x, c, hazard, (c,), acquire=False, release=x.obeys("HazardRelease"), state=to)
         x.set("left_at", c, to=x.hazard_last(c) + 1)
 
-    @m.step("use the space", c=CPU)
+    @m.step("use the space", c=CPU, phase=ALIVE, pc=LOADED)
     def _(x, c):
-        x.require(x.phase == ALIVE, x.pc(c) == LOADED)
         x.set("users_last", to=x.users_last + 1)
 
-    @m.step("load the space, and publish the hazard pointer", c=CPU)
+    @m.step("load the space, and publish the hazard pointer", c=CPU, pc=(OUT, LOADED), phase=ALIVE)
     def _(x, c):
-        x.require(x.pc(c) == OUT, x.phase == ALIVE, now(x, c) == ELSEWHERE)
+        x.require(now(x, c) == ELSEWHERE)
         replace(x, c, ON)
-        x.set("pc", c, to=LOADED)
 
-    @m.step("walk the space's tables", c=CPU)
+    @m.step("walk the space's tables", c=CPU, pc={LOADED, IN_HANDLER})
     def _(x, c):
-        x.require(one_of(x.pc(c), LOADED, IN_HANDLER))
-        x.set("walks_last", c, to=x.walks_last(c) + 1)
-        x.set("cpu_walks", c, c, to=x.walks_last(c) + 1)
+        cpu.store(x, c, walks, (c,), False)
 
-    @m.step("drop: load another root", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == LOADED)
-        x.set("pc", c, to=UNLOADED)
+    m.moves("drop: load another root", c=CPU, pc=(LOADED, UNLOADED))
 
-    @m.step("drop: replace the hazard pointer", c=CPU)
+    @m.step("drop: replace the hazard pointer", c=CPU, pc=UNLOADED)
     def _(x, c):
-        x.require(x.pc(c) == UNLOADED)
         replace(x, c, ELSEWHERE)
         x.set("pc", c, to=If(And(now(x, c) == MARKED, x.obeys("CheckMark")), DROPS, OUT))
 
@@ -109,49 +93,39 @@ def build() -> System:
                 where=lambda i: last)
             x.set("cpu_users", c, to=If(last, later(x.cpu_users(c), x.refs_has_users(x.refs_last)), x.cpu_users(c)))
 
-    @m.step("drop: drop a reference", c=CPU)
+    @m.step("drop: drop a reference", c=CPU, pc=DROPS)
     def _(x, c):
-        x.require(x.pc(c) == DROPS)
         drop(x, c, in_handler=False)
 
-    @m.step("handler: load the kernel's root", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == LOADED)
-        x.set("pc", c, to=IN_HANDLER)
+    m.moves("handler: load the kernel's root", c=CPU, pc=(LOADED, IN_HANDLER))
 
-    @m.step("handler: clear an unmarked hazard pointer", c=CPU)
+    @m.step("handler: clear an unmarked hazard pointer", c=CPU, pc=(IN_HANDLER, OUT))
     def _(x, c):
-        x.require(x.pc(c) == IN_HANDLER, now(x, c) == ON)
+        x.require(now(x, c) == ON)
         replace(x, c, ELSEWHERE)
-        x.set("pc", c, to=OUT)
 
-    @m.step("handler: drop a reference", c=CPU)
+    @m.step("handler: drop a reference", c=CPU, pc=IN_HANDLER)
     def _(x, c):
-        x.require(x.pc(c) == IN_HANDLER, now(x, c) == MARKED)
+        x.require(now(x, c) == MARKED)
         drop(x, c, in_handler=True)
 
-    @m.step("handler: orphan the hazard pointer", c=CPU)
+    @m.step("handler: orphan the hazard pointer", c=CPU, pc=(ORPHANS, OUT))
     def _(x, c):
-        x.require(x.pc(c) == ORPHANS)
         cpu.store(x, c, hazard, (c,), x.obeys("OrphanRelease"), state=ORPHANED)
-        x.set("pc", c, to=OUT)
 
-    @m.step("handler: clear a marked hazard pointer", c=CPU)
+    @m.step("handler: clear a marked hazard pointer", c=CPU, pc=(CLEARS, OUT))
     def _(x, c):
-        x.require(x.pc(c) == CLEARS)
         replace(x, c, ELSEWHERE)
-        x.set("pc", c, to=OUT)
 
-    @m.step("handler: answer a CPU that reaps", c=CPU)
+    @m.step("handler: answer a CPU that reaps", c=CPU, pc={OUT, LOADED}, phase=RETIRED)
     def _(x, c):
-        x.require(one_of(x.pc(c), OUT, LOADED), x.phase == RETIRED)
         if x.obeys("LeaveDeadSpace"):
             x.require(Not(And(x.pc(c) == LOADED, now(x, c) == MARKED)))
         x.set("answered", c, to=True)
 
-    @m.step("replace its own orphaned hazard pointer, and reclaim", c=CPU)
+    @m.step("replace its own orphaned hazard pointer, and reclaim", c=CPU, pc=OUT)
     def _(x, c):
-        x.require(x.pc(c) == OUT, now(x, c) == ORPHANED)
+        x.require(now(x, c) == ORPHANED)
         replace(x, c, ELSEWHERE)
         reclaim(x, cpu, c, True)
 
@@ -162,36 +136,32 @@ def build() -> System:
         x.set("left_at", c, to=x.hazard_last(c) + 1)
         reclaim(x, agent, a, True, hazard, (c,), x.obeys("HazardAcquire"))
 
-    @m.step("retire: begin", a=AGENT)
+    @m.step("retire: begin", a=AGENT, phase=(ALIVE, MARKING))
     def _(x, a):
         # The caller promises that no CPU uses the space, and that all uses come before this call.
-        x.require(x.phase == ALIVE)
-        x.put(phase=MARKING, by=a)
+        x.put(by=a)
         x.set("agent_users", a, to=x.users_last)
 
-    @m.step("retire: find a hazard pointer elsewhere", c=CPU, t=TIME)
+    @m.step("retire: find a hazard pointer elsewhere", c=CPU, t=TIME, phase=MARKING, looked=(False, True))
     def _(x, c, t):
         # All uses come before this call, and so do the hazard pointers that name the space.
-        x.require(x.phase == MARKING, Not(x.looked(c)), now(x, c) == ELSEWHERE, within(x.left_at(c), t, x.hazard_last(c)))
-        x.set("looked", c, to=True)
+        x.require(now(x, c) == ELSEWHERE, within(x.left_at(c), t, x.hazard_last(c)))
         if x.obeys("HazardAcquire"):
             agent.join(x, x.by, hazard, (c,), t)
 
-    @m.step("retire: mark a hazard pointer", c=CPU)
+    @m.step("retire: mark a hazard pointer", c=CPU, phase=MARKING, looked=(False, True))
     def _(x, c):
-        x.require(x.phase == MARKING, Not(x.looked(c)), now(x, c) == ON)
-        x.set("looked", c, to=True)
+        x.require(now(x, c) == ON)
         if x.obeys("MarkHazards"):
             agent.modify(x, x.by, hazard, (c,), acquire=False, release=False, state=MARKED)
             owing.add(x, c)
             x.set("marked", to=x.marked + 1)
 
-    @m.step("retire: drop the users' reference")
+    @m.step("retire: drop the users' reference", phase=(MARKING, RETIRED))
     def _(x):
-        x.require(x.phase == MARKING, x.before.forall(lambda c: x.looked(c), CPU))
+        x.require(x.before.forall(lambda c: x.looked(c), CPU))
         count = x.refs_count(x.refs_last) + x.marked
         agent.modify(x, x.by, refs, (), acquire=False, release=x.obeys("RetireRelease"), dead=True, count=count)
-        x.set("phase", to=RETIRED)
         reclaim(x, agent, x.by, count == 0, refs, (), x.obeys("RetireAcquire"))
 
     @m.holds("the references count the CPUs that owe a drop")
@@ -264,8 +234,7 @@ def build_list() -> System:
     access = Word(m, "access", (SPACE,))
     top = Word(m, "top", carries=(access,))
     agent = Thread(m, "agent", AGENT, (access,))
-    m.field("stage", (SPACE,), CODE)
-    m.field("by", (SPACE,), AGENT)
+    m.field((SPACE,), {CODE: "stage", AGENT: "by"})
 
     @m.step("reclaim: access the dead space", a=AGENT, p=SPACE)
     def _(x, a, p):
@@ -282,8 +251,7 @@ def build_list() -> System:
     @m.step("take all spaces", a=AGENT)
     def _(x, a):
         agent.modify(x, a, top, (), acquire=x.obeys("TakeDeadAcquire"), release=False)
-        x.set("by", ALL, to=a, where=lambda p: x.stage(p) == RETIRED)
-        x.set("stage", ALL, to=RETIRED + 1, where=lambda p: x.stage(p) == RETIRED)
+        x.put(ALL, where=lambda p: x.stage(p) == RETIRED, by=a, stage=RETIRED + 1)
 
     @m.holds("all accesses to the spaces on the list are in the view of its newest message")
     def _(s: State) -> Expr:

@@ -20,63 +20,51 @@ def build() -> System:
     stamp = Word(m, "stamp", values={"gen": TIME, "writing": BOOL, "by": WRITER}, carries=(extent,))
     writer = Thread(m, "writer", WRITER, (stamp, extent))
     reader = Thread(m, "reader", READER, (stamp, extent))
-    m.field("extent_used", (TIME,), BOOL)
-    m.field("extent_by", (TIME,), WRITER)
-    m.field("extent_has_stamp", (TIME,), TIME)
-    m.field("ws", (WRITER,), CODE)
-    for name in ("number", "claimed_at", "written_at"):
-        m.field(name, (WRITER,), TIME)
-    m.field("taken", (TIME,), BOOL)
-    m.field("rs", (READER,), CODE)
-    for name in ("wanted", "found_at", "read_at"):
-        m.field(name, (READER,), TIME)
+    m.field((TIME,), {BOOL: "extent_used taken", WRITER: "extent_by", TIME: "extent_has_stamp"})
+    m.field((WRITER,), {CODE: "ws", TIME: "number claimed_at written_at"})
+    m.field((READER,), {CODE: "rs", TIME: "wanted found_at read_at"})
 
-    @m.step("log: count the flush", w=WRITER, n=TIME)
+    @m.step("log: count the flush", w=WRITER, n=TIME, ws=(NEW, STARTED))
     def _(x, w, n):
-        x.require(x.ws(w) == NEW, n >= 1, Not(x.taken(n)))
+        x.require(n >= 1, Not(x.taken(n)))
         x.set("number", w, to=n)
         x.set("taken", n, to=True)
-        x.set("ws", w, to=STARTED)
 
-    @m.step("log: claim the entry", w=WRITER)
+    @m.step("log: claim the entry", w=WRITER, ws=(STARTED, CLAIMED))
     def _(x, w):
         last = x.stamp_last
-        x.require(x.ws(w) == STARTED, Not(x.stamp_writing(last)), x.stamp_gen(last) < x.number(w))
+        x.require(Not(x.stamp_writing(last)), x.stamp_gen(last) < x.number(w))
         writer.modify(x, w, stamp, (), acquire=x.obeys("StampClaim"), release=False, gen=x.number(w), writing=True, by=w)
-        x.put(w, claimed_at=last + 1, ws=CLAIMED)
+        x.put(w, claimed_at=last + 1)
 
-    @m.step("log: store the extent", w=WRITER, t=TIME)
+    @m.step("log: store the extent", w=WRITER, t=TIME, ws=(CLAIMED, WRITTEN))
     def _(x, w, t):
-        x.require(x.ws(w) == CLAIMED, t > x.writer_extent(w), Not(x.extent_used(t)))
+        x.require(t > x.writer_extent(w), Not(x.extent_used(t)))
         x.put(t, extent_used=True, extent_by=w, extent_has_stamp=x.writer_stamp(w) if x.obeys("ExtentRelease") else 0)
         x.set("extent_last", to=later(x.extent_last, t))
-        x.put(w, writer_extent=t, written_at=t, ws=WRITTEN)
+        x.put(w, writer_extent=t, written_at=t)
 
-    @m.step("log: complete the entry", w=WRITER)
+    @m.step("log: complete the entry", w=WRITER, ws=(WRITTEN, COMPLETE))
     def _(x, w):
-        x.require(x.ws(w) == WRITTEN)
         writer.store(x, w, stamp, (), x.obeys("StampRelease"), gen=x.number(w), writing=False, by=w)
-        x.set("ws", w, to=COMPLETE)
 
-    @m.step("read: find the stamp", r=READER, t=TIME, n=TIME)
+    @m.step("read: find the stamp", r=READER, t=TIME, n=TIME, rs=(NEW, FOUND))
     def _(x, r, t, n):
-        x.require(x.rs(r) == NEW, n >= 1, x.stamp_gen(t) == n, Not(x.stamp_writing(t)))
+        x.require(n >= 1, x.stamp_gen(t) == n, Not(x.stamp_writing(t)))
         reader.load(x, r, stamp, (), t, x.obeys("StampAcquire"))
-        x.put(r, wanted=n, found_at=t, rs=FOUND)
+        x.put(r, wanted=n, found_at=t)
 
-    @m.step("read: load the extent", r=READER, t=TIME)
+    @m.step("read: load the extent", r=READER, t=TIME, rs=(FOUND, READ))
     def _(x, r, t):
-        x.require(x.rs(r) == FOUND, t >= x.reader_extent(r), Or(x.extent_used(t), t == 0))
-        x.put(r, reader_extent=t)
-        x.put(r, reader_stamp=later(x.reader_stamp(r), x.extent_has_stamp(t)) if x.obeys("ExtentAcquire") else x.reader_stamp(r),
-            read_at=t)
-        x.put(r, rs=READ)
+        x.require(t >= x.reader_extent(r), Or(x.extent_used(t), t == 0))
+        x.put(r, reader_extent=t, read_at=t)
+        if x.obeys("ExtentAcquire"):
+            x.set("reader_stamp", r, to=later(x.reader_stamp(r), x.extent_has_stamp(t)))
 
-    @m.step("read: find the stamp unchanged", r=READER, t=TIME)
+    @m.step("read: find the stamp unchanged", r=READER, t=TIME, rs=(READ, RETURNED))
     def _(x, r, t):
-        x.require(x.rs(r) == READ, x.stamp_gen(t) == x.wanted(r), Not(x.stamp_writing(t)))
+        x.require(x.stamp_gen(t) == x.wanted(r), Not(x.stamp_writing(t)))
         reader.load(x, r, stamp, (), t, False)
-        x.set("rs", r, to=RETURNED)
 
     @m.holds("ranges")
     def _(s: State) -> Expr:
@@ -152,14 +140,10 @@ CPU, PAGE = Sort("Cpu"), Sort("Page")
 def build_ranges() -> System:
     """A CPU that has missed flushes reads their ranges one by one, and invalidates these or everything."""
     m = System("ranges", sizes={CPU: 1, PAGE: 2, TIME: 5})
-    m.field("gen_last", (), TIME)
-    m.field("covers", (TIME, PAGE), BOOL)
-    for name in ("slot", "got", "position"):
-        m.field(name, (CPU,), TIME)
-    m.field("busy", (CPU,), BOOL)
-    m.field("everything", (CPU,), BOOL)
-    m.field("listed", (CPU, PAGE), BOOL)
-    m.field("clean", (CPU, PAGE), TIME)
+    m.field((), {TIME: "gen_last"})
+    m.field((TIME, PAGE), {BOOL: "covers"})
+    m.field((CPU,), {TIME: "slot got position", BOOL: "busy everything"})
+    m.field((CPU, PAGE), {BOOL: "listed", TIME: "clean"})
 
     @m.step("flush: cover a page", p=PAGE)
     def _(x, p):
@@ -169,36 +153,35 @@ def build_ranges() -> System:
     def _(x):
         x.set("gen_last", to=x.gen_last + 1)
 
-    @m.step("catch up: begin", c=CPU, n=TIME)
+    @m.step("catch up: begin", c=CPU, n=TIME, busy=(False, True))
     def _(x, c, n):
-        x.require(Not(x.busy(c)), x.slot(c) < n, n <= x.gen_last)
-        x.put(c, busy=True, got=n, position=x.slot(c), everything=False)
+        x.require(x.slot(c) < n, n <= x.gen_last)
+        x.put(c, got=n, position=x.slot(c), everything=False)
         x.set("listed", c, ALL, to=False)
 
-    @m.step("catch up: read the range of a generation", c=CPU)
+    @m.step("catch up: read the range of a generation", c=CPU, busy=True)
     def _(x, c):
         at = x.position(c) + 1
-        x.require(x.busy(c), at <= x.got(c))
+        x.require(at <= x.got(c))
         x.set("listed", c, ALL, to=True, where=lambda p: x.covers(at, p))
         x.set("position", c, to=at)
 
-    @m.step("catch up: the range of a generation is not known", c=CPU)
+    @m.step("catch up: the range of a generation is not known", c=CPU, busy=True)
     def _(x, c):
-        x.require(x.busy(c), x.position(c) < x.got(c))
+        x.require(x.position(c) < x.got(c))
         if x.obeys("KnowEveryRange"):
             x.set("everything", c, to=True)
         x.set("position", c, to=x.position(c) + 1)
 
-    @m.step("catch up: there are too many pages", c=CPU)
+    @m.step("catch up: there are too many pages", c=CPU, busy=True)
     def _(x, c):
-        x.require(x.busy(c))
         x.set("everything", c, to=True)
 
-    @m.step("catch up: invalidate", c=CPU)
+    @m.step("catch up: invalidate", c=CPU, busy=(True, False))
     def _(x, c):
-        x.require(x.busy(c), Or(x.everything(c), x.position(c) == x.got(c)))
+        x.require(Or(x.everything(c), x.position(c) == x.got(c)))
         x.set("clean", c, ALL, to=x.got(c), where=lambda p: Or(x.everything(c), x.listed(c, p)))
-        x.put(c, slot=x.got(c), busy=False)
+        x.put(c, slot=x.got(c))
 
     @m.holds("the ranges that were read are listed")
     def _(s: State) -> Expr:

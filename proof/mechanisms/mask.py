@@ -7,6 +7,7 @@ all other flushes are in the CPU's view.
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
+from ..memory import append
 from ..system import System, Taken
 from .bell import CPU, FLUSH
 
@@ -30,32 +31,28 @@ FOUND = "a flush has found a member that it comes after, or will find another ph
 
 def build() -> System:
     m = System("mask", sizes={CPU: 1, FLUSH: 1, TIME: 6}, basis=(PHASES, CLEARED, PRESENCE, BARRIERS))
-    for name, args, result in (
-        ("gen_last", (), TIME), ("S_gen", (), TIME),
-        # The phase: for each of its messages, the epoch, the kind, the set that flushes read, and the views of bits.
-        ("phase_last", (), TIME), ("S_phase", (), TIME), ("phase_epoch", (TIME,), TIME), ("phase_kind", (TIME,), CODE),
-        ("phase_set", (TIME,), CODE), ("phase_bit", (TIME, CODE, CPU), TIME),
-        # A CPU's bit in the two sets: whether it is in, the epoch of the set's last clearing, the view of the phase.
-        ("bit_last", (CODE, CPU), TIME), ("S_bit", (CODE, CPU), TIME), ("bit_in", (CODE, CPU, TIME), BOOL),
-        ("bit_epoch", (CODE, CPU, TIME), TIME), ("bit_phase", (CODE, CPU, TIME), TIME),
-        ("pres_last", (CPU,), TIME), ("S_pres", (CPU,), TIME), ("pres_on", (CPU, TIME), BOOL), ("pres_hazard", (CPU, TIME), TIME),
-        ("hazard_last", (CPU,), TIME), ("hazard_on", (CPU, TIME), BOOL),
-        ("pc", (CPU,), CODE), ("since", (CPU,), TIME), ("hazard_since", (CPU,), TIME), ("cpu_gen", (CPU,), TIME),
-        ("cpu_phase", (CPU,), TIME), ("cpu_bit", (CPU, CODE), TIME), ("at", (CPU,), TIME),
-        ("has_slot", (CPU,), BOOL), ("slot", (CPU,), TIME),
-        # The trim that is under way, if one is.
-        ("trim", (), CODE), ("trim_at", (), TIME), ("trim_bit", (CODE, CPU), TIME), ("trim_pres", (CPU,), TIME),
-        ("trim_hazard", (CPU,), TIME), ("cleared", (CPU,), BOOL), ("looked", (CPU,), BOOL), ("keeps", (CPU,), BOOL),
-        ("fs", (FLUSH,), CODE), ("fg", (FLUSH,), TIME), ("watched", (FLUSH,), CPU), ("flush_phase", (FLUSH,), TIME),
-        ("flush_bit", (FLUSH, CODE), TIME), ("flush_at", (FLUSH,), TIME), ("found", (FLUSH,), BOOL),
-    ):
-        m.field(name, args, result)
+    m.field((), {TIME: "gen_last S_gen"})
+    # The phase: for each of its messages, the epoch, the kind, the set that flushes read, and the views of bits.
+    m.field((), {TIME: "phase_last S_phase"})
+    m.field((TIME,), {TIME: "phase_epoch", CODE: "phase_kind phase_set"})
+    m.field((TIME, CODE, CPU), {TIME: "phase_bit"})
+    # A CPU's bit in the two sets: whether it is in, the epoch of the set's last clearing, the view of the phase.
+    m.field((CODE, CPU), {TIME: "bit_last S_bit"})
+    m.field((CODE, CPU, TIME), {BOOL: "bit_in", TIME: "bit_epoch bit_phase"})
+    m.field((CPU,), {CODE: "pc", TIME: "pres_last S_pres hazard_last since hazard_since cpu_gen cpu_phase at slot", BOOL: "has_slot"})
+    m.field((CPU, TIME), {BOOL: "pres_on hazard_on", TIME: "pres_hazard"})
+    m.field((CPU, CODE), {TIME: "cpu_bit"})
+    # The trim that is under way, if one is.
+    m.field((), {CODE: "trim", TIME: "trim_at"})
+    m.field((CODE, CPU), {TIME: "trim_bit"})
+    m.field((CPU,), {TIME: "trim_pres trim_hazard", BOOL: "cleared looked keeps"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fg flush_phase flush_at", CPU: "watched", BOOL: "found"})
+    m.field((FLUSH, CODE), {TIME: "flush_bit"})
     # Ghosts: views at a CPU's last barrier; its last own insertion; the phase from which it was a member.
-    for name, args in (("fenced_phase", (CPU,)), ("fenced_bit", (CPU, CODE)), ("own", (CPU, CODE)), ("began", (CPU,))):
-        m.field(name, args, TIME)
+    m.field((CPU,), {TIME: "fenced_phase began"})
+    m.field((CPU, CODE), {TIME: "fenced_bit own"})
     # Ghosts: the CPU was no member at its last barrier; the trim's barrier came after all that makes it a member.
-    m.field("outside", (CPU,), BOOL)
-    m.field("sure", (CPU,), BOOL)
+    m.field((CPU,), {BOOL: "outside sure"})
     steps_of_cpu(m)
     steps_of_trim(m)
     steps_of_flush(m)
@@ -72,15 +69,11 @@ def registers_in(x, p: Expr) -> tuple[Expr, Expr]:
 def cpu_fence(x: Taken, c: Expr) -> None:
     for q in (0, 1):
         view = later(x.cpu_bit(c, q), x.S_bit(q, c))
-        x.set("cpu_bit", c, q, to=view)
+        x.put(c, q, cpu_bit=view, fenced_bit=view)
         x.set("S_bit", q, c, to=view)
-        x.set("fenced_bit", c, q, to=view)
     phase, gen = later(x.cpu_phase(c), x.S_phase), later(x.cpu_gen(c), x.S_gen)
-    x.set("cpu_phase", c, to=phase)
-    x.set("S_phase", to=phase)
-    x.put(c, fenced_phase=phase, cpu_gen=gen)
-    x.set("S_gen", to=gen)
-    x.set("S_pres", c, to=later(x.S_pres(c), x.pres_last(c)))
+    x.put(S_phase=phase, S_gen=gen)
+    x.put(c, cpu_phase=phase, fenced_phase=phase, cpu_gen=gen, S_pres=later(x.S_pres(c), x.pres_last(c)))
 
 
 def load_phase(x: Taken, c: Expr, p: Expr) -> None:
@@ -91,19 +84,19 @@ def load_phase(x: Taken, c: Expr, p: Expr) -> None:
             x.set("cpu_bit", c, q, to=later(x.cpu_bit(c, q), x.phase_bit(p, q, c)))
 
 
-def steps_of_cpu(m: System) -> None:
-    @m.step("switch: publish Switching", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == AWAY)
-        at = x.pres_last(c) + 1
-        x.set("pres_last", c, to=at)
-        x.set("pres_on", c, at, to=True)
-        x.put(c, since=at, sure=False, pc=STORED)
+def insert(x: Taken, c: Expr, q: Expr) -> Expr:
+    """Adds a CPU to a set."""
+    last = x.bit_last(q, c)
+    return append(x, "bit", (q, c), **{"in": True}, epoch=x.bit_epoch(q, c, last), phase=x.bit_phase(q, c, last))
 
-    @m.step("switch: fence", CARRIES, c=CPU)
+
+def steps_of_cpu(m: System) -> None:
+    @m.step("switch: publish Switching", c=CPU, pc=(AWAY, STORED))
     def _(x, c):
-        x.require(x.pc(c) == STORED)
-        x.set("pc", c, to=FENCED)
+        x.put(c, since=append(x, "pres", (c,), on=True), sure=False)
+
+    @m.step("switch: fence", CARRIES, c=CPU, pc=(STORED, FENCED))
+    def _(x, c):
         old, trims = x.phase_set(x.phase_last), x.phase_kind(x.phase_last) == TRIMMING
         in_ = lambda q: x.bit_in(q, c, x.bit_last(q, c))
         x.set("outside", c, to=Not(If(trims,
@@ -111,77 +104,56 @@ def steps_of_cpu(m: System) -> None:
         if x.obeys("SwitchFence"):
             cpu_fence(x, c)
 
-    @m.step("register: load the phase", MEMBER, FOUND, c=CPU, p=TIME)
+    @m.step("register: load the phase", MEMBER, FOUND, c=CPU, p=TIME, pc=FENCED)
     def _(x, c, p):
-        x.require(x.pc(c) == FENCED)
         load_phase(x, c, p)
         x.put(c, at=p, pc=If(And(x.has_slot(c), x.slot(c) == p), REGISTERED, PHASED))
 
-    @m.step("register: read its own bit", CARRIES, NAMES, MEMBER, FOUND, c=CPU, t=TIME)
+    @m.step("register: read its own bit", CARRIES, NAMES, MEMBER, FOUND, c=CPU, t=TIME, pc=PHASED)
     def _(x, c, t):
-        x.require(x.pc(c) == PHASED)
         q, _ = registers_in(x, x.at(c))
         x.require(within(x.cpu_bit(c, q), t, x.bit_last(q, c)))
         x.set("cpu_bit", c, q, to=t)
         is_in = x.bit_in(q, c, t)
         x.put(c, pc=If(is_in, REGISTERED, WANTS), slot=If(is_in, x.at(c), x.slot(c)), has_slot=Or(is_in, x.has_slot(c)))
 
-    @m.step("register: insert itself", NAMES, c=CPU)
+    @m.step("register: insert itself", NAMES, c=CPU, pc=(WANTS, INSERTED))
     def _(x, c):
-        x.require(x.pc(c) == WANTS)
         q, _ = registers_in(x, x.at(c))
-        last = x.bit_last(q, c)
-        x.set("bit_last", q, c, to=last + 1)
-        x.put(q, c, last + 1, bit_in=True, bit_epoch=x.bit_epoch(q, c, last), bit_phase=x.bit_phase(q, c, last))
-        x.put(c, q, cpu_bit=last + 1, own=last + 1)
+        at = insert(x, c, q)
+        x.put(c, q, cpu_bit=at, own=at)
         newest, epoch = x.phase_last, registers_in(x, x.at(c))[1]
         timely = Or(registers_in(x, newest)[1] == epoch, x.phase_epoch(newest) == epoch)
         late = If(And(x.phase_kind(newest) == CLEARING, q != x.phase_set(newest)), newest + 1, newest)
-        x.put(c, began=If(timely, x.at(c), late), pc=INSERTED)
+        x.put(c, began=If(timely, x.at(c), late))
 
-    @m.step("register: fence", c=CPU)
+    @m.step("register: fence", c=CPU, pc=(INSERTED, REFENCED))
     def _(x, c):
-        x.require(x.pc(c) == INSERTED)
-        x.set("pc", c, to=REFENCED)
         if x.obeys("RegisterFence"):
             cpu_fence(x, c)
 
-    @m.step("register: load the phase again", MEMBER, FOUND, c=CPU, p=TIME)
+    @m.step("register: load the phase again", MEMBER, FOUND, c=CPU, p=TIME, pc=REFENCED)
     def _(x, c, p):
-        x.require(x.pc(c) == REFENCED)
         load_phase(x, c, p)
         same = registers_in(x, p)[1] == registers_in(x, x.at(c))[1]
         done = same if x.obeys("RecheckPhase") else True
         x.put(c, at=p, slot=If(done, p, x.slot(c)), has_slot=Or(done, x.has_slot(c)), pc=If(done, REGISTERED, WANTS))
 
-    @m.step("publish the hazard pointer", c=CPU)
+    @m.step("publish the hazard pointer", c=CPU, pc=(REGISTERED, IN))
     def _(x, c):
-        x.require(x.pc(c) == REGISTERED)
-        at = x.hazard_last(c) + 1
-        x.set("hazard_last", c, to=at)
-        x.set("hazard_on", c, at, to=True)
-        x.put(c, hazard_since=at, pc=IN)
+        x.put(c, hazard_since=append(x, "hazard", (c,), on=True))
 
-    @m.step("leave: publish another presence", c=CPU)
+    @m.step("leave: publish another presence", c=CPU, pc=(IN, LEAVES))
     def _(x, c):
-        x.require(x.pc(c) == IN)
-        at = x.pres_last(c) + 1
-        x.set("pres_last", c, to=at)
-        x.put(c, at, pres_on=False, pres_hazard=x.hazard_last(c))
-        x.set("pc", c, to=LEAVES)
+        append(x, "pres", (c,), on=False, hazard=x.hazard_last(c))
 
-    @m.step("leave: replace the hazard pointer", c=CPU)
+    @m.step("leave: replace the hazard pointer", c=CPU, pc=(LEAVES, AWAY))
     def _(x, c):
-        x.require(x.pc(c) == LEAVES)
-        x.set("hazard_last", c, to=x.hazard_last(c) + 1)
-        x.set("hazard_on", c, x.hazard_last(c) + 1, to=False)
-        x.set("pc", c, to=AWAY)
+        append(x, "hazard", (c,), on=False)
 
 
 def next_phase(x: Taken, epoch: Expr, kind: int, set_: Expr, carries: bool) -> None:
-    at = x.phase_last + 1
-    x.set("phase_last", to=at)
-    x.put(at, phase_epoch=epoch, phase_kind=kind, phase_set=set_)
+    at = append(x, "phase", (), epoch=epoch, kind=kind, set=set_)
     for q in (0, 1):
         x.set("phase_bit", at, q, ALL, to=lambda c, q=q: later(x.phase_bit(at - 1, q, c),
             x.trim_bit(q, c)) if carries else x.phase_bit(at - 1, q, c))
@@ -190,42 +162,31 @@ def next_phase(x: Taken, epoch: Expr, kind: int, set_: Expr, carries: bool) -> N
 def steps_of_trim(m: System) -> None:
     fresh_set = lambda x: 1 - x.phase_set(x.phase_last)
 
-    @m.step("trim: begin to clear the fresh set", NAMES)
+    @m.step("trim: begin to clear the fresh set", NAMES, trim=(IDLE, CLEARS))
     def _(x):
         # The phase was loaded with acquire before, and the exchange finds it unchanged.
         last = x.phase_last
-        x.require(x.trim == IDLE, x.phase_kind(last) == STABLE)
+        x.require(x.phase_kind(last) == STABLE)
         for q in (0, 1):
             x.set("trim_bit", q, ALL, to=lambda c, q=q: x.phase_bit(last, q, c) if x.obeys("PhaseAcquire") else 0)
-        x.set("trim_pres", ALL, to=0)
-        x.set("trim_hazard", ALL, to=0)
+        x.put(ALL, trim_pres=0, trim_hazard=0, cleared=False, looked=False, keeps=False)
         next_phase(x, x.phase_epoch(last), CLEARING, x.phase_set(last), False)
-        for name in ("cleared", "looked", "keeps"):
-            x.set(name, ALL, to=False)
-        x.set("trim", to=CLEARS)
 
-    @m.step("trim: clear a bit of the fresh set", c=CPU)
+    @m.step("trim: clear a bit of the fresh set", c=CPU, trim=CLEARS, cleared=(False, True))
     def _(x, c):
-        x.require(x.trim == CLEARS, Not(x.cleared(c)))
-        q = fresh_set(x)
-        at = x.bit_last(q, c) + 1
-        x.set("bit_last", q, c, to=at)
-        x.put(q, c, at, bit_in=False, bit_epoch=x.phase_epoch(x.phase_last) + 1,
-            bit_phase=x.phase_last if x.obeys("ClearRelease") else 0)
-        x.set("trim_bit", q, c, to=at)
-        x.set("cleared", c, to=True)
+        at = append(x, "bit", (fresh_set(x), c), **{"in": False}, epoch=x.phase_epoch(x.phase_last) + 1,
+            phase=x.phase_last if x.obeys("ClearRelease") else 0)
+        x.set("trim_bit", fresh_set(x), c, to=at)
 
-    @m.step("trim: announce the trim", CARRIES, NAMES, MEMBER)
+    @m.step("trim: announce the trim", CARRIES, NAMES, MEMBER, trim=(CLEARS, ANNOUNCED))
     def _(x):
-        x.require(x.trim == CLEARS, x.before.forall(lambda c: x.cleared(c), CPU))
+        x.require(x.before.forall(lambda c: x.cleared(c), CPU))
         last = x.phase_last
         next_phase(x, x.phase_epoch(last), TRIMMING, x.phase_set(last), x.obeys("TrimmingRelease"))
-        x.put(trim_at=last + 1, trim=ANNOUNCED)
+        x.put(trim_at=last + 1)
 
-    @m.step("trim: fence", CARRIES, NAMES)
+    @m.step("trim: fence", CARRIES, NAMES, trim=(ANNOUNCED, LOOKS))
     def _(x):
-        x.require(x.trim == ANNOUNCED)
-        x.set("trim", to=LOOKS)
         if x.obeys("TrimFence"):
             for q in (0, 1):
                 x.set("trim_bit", q, ALL, to=lambda c, q=q: later(x.trim_bit(q, c), x.S_bit(q, c)))
@@ -235,10 +196,9 @@ def steps_of_trim(m: System) -> None:
         x.set("sure", ALL, to=lambda c: And(x.pc(c) >= FENCED, x.bit_in(old, c, x.bit_last(old, c)), x.S_pres(c) >= x.since(c),
             x.S_bit(old, c) >= x.own(c, old)))
 
-    @m.step("trim: look at a CPU", CARRIES, c=CPU, t=TIME, u=TIME, h=TIME)
+    @m.step("trim: look at a CPU", CARRIES, c=CPU, t=TIME, u=TIME, h=TIME, trim=LOOKS, looked=False, keeps=False)
     def _(x, c, t, u, h):
         old = x.phase_set(x.phase_last)
-        x.require(x.trim == LOOKS, Not(x.looked(c)), Not(x.keeps(c)))
         x.require(within(x.trim_bit(old, c), t, x.bit_last(old, c)), within(x.trim_pres(c), u, x.pres_last(c)),
             h <= x.hazard_last(c), 0 <= h)
         x.require(later(x.trim_hazard(c), x.pres_hazard(c, u)) <= h)
@@ -248,22 +208,15 @@ def steps_of_trim(m: System) -> None:
         keeps = And(x.bit_in(old, c, t), Or(present, And(x.hazard_on(c, h), x.obeys("KeepHazards"))))
         x.put(c, keeps=keeps, outside=And(x.outside(c), Not(keeps)), looked=Not(keeps))
 
-    @m.step("trim: insert a CPU into the fresh set", NAMES, c=CPU)
+    @m.step("trim: insert a CPU into the fresh set", NAMES, c=CPU, trim=LOOKS, keeps=True, looked=(False, True))
     def _(x, c):
-        x.require(x.trim == LOOKS, x.keeps(c), Not(x.looked(c)))
-        q = fresh_set(x)
-        at = x.bit_last(q, c) + 1
-        x.set("bit_last", q, c, to=at)
-        x.put(q, c, at, bit_in=True, bit_epoch=x.bit_epoch(q, c, at - 1), bit_phase=x.bit_phase(q, c, at - 1))
-        x.set("trim_bit", q, c, to=at)
-        x.set("looked", c, to=True)
+        x.set("trim_bit", fresh_set(x), c, to=insert(x, c, fresh_set(x)))
 
-    @m.step("trim: end", NAMES)
+    @m.step("trim: end", NAMES, trim=(LOOKS, IDLE))
     def _(x):
-        x.require(x.trim == LOOKS, x.before.forall(lambda c: x.looked(c), CPU))
+        x.require(x.before.forall(lambda c: x.looked(c), CPU))
         last = x.phase_last
         next_phase(x, x.phase_epoch(last) + 1, STABLE, 1 - x.phase_set(last), x.obeys("TrimRelease"))
-        x.set("trim", to=IDLE)
 
 
 def steps_of_flush(m: System) -> None:
@@ -283,51 +236,43 @@ def steps_of_flush(m: System) -> None:
                 x.set("flush_bit", f, q, to=later(x.flush_bit(f, q), x.phase_bit(p, q, x.watched(f))))
         x.put(f, flush_at=p, found=False, fs=READ_PHASE)
 
-    @m.step("flush: count", f=FLUSH, c=CPU)
+    @m.step("flush: count", f=FLUSH, c=CPU, fs=(NEW, COUNTED))
     def _(x, f, c):
-        x.require(x.fs(f) == NEW)
         x.set("watched", f, to=c)
         x.set("gen_last", to=x.gen_last + 1)
-        x.put(f, fg=x.gen_last + 1, fs=COUNTED)
+        x.put(f, fg=x.gen_last + 1)
 
-    @m.step("flush: fence", f=FLUSH)
+    @m.step("flush: fence", f=FLUSH, fs=(COUNTED, SCANNING))
     def _(x, f):
-        x.require(x.fs(f) == COUNTED)
-        x.set("fs", f, to=SCANNING)
         if x.obeys("FlushFence"):
             x.set("S_gen", to=later(x.S_gen, x.fg(f)))
             x.set("flush_phase", f, to=later(x.flush_phase(f), x.S_phase))
             for q in (0, 1):
                 x.set("flush_bit", f, q, to=later(x.flush_bit(f, q), x.S_bit(q, x.watched(f))))
 
-    @m.step("flush: load the phase", f=FLUSH, p=TIME)
+    @m.step("flush: load the phase", f=FLUSH, p=TIME, fs=SCANNING)
     def _(x, f, p):
-        x.require(x.fs(f) == SCANNING)
         load(x, f, p)
 
-    @m.step("flush: read the set", CARRIED, EACH_PHASE, MEMBER, f=FLUSH, t=TIME)
+    @m.step("flush: read the set", CARRIED, EACH_PHASE, MEMBER, f=FLUSH, t=TIME, fs=READ_PHASE)
     def _(x, f, t):
-        x.require(x.fs(f) == READ_PHASE)
         at = x.flush_at(f)
         is_in = read_bit(x, f, x.phase_set(at), t)
         x.put(f, found=is_in, fs=If(x.phase_kind(at) == TRIMMING, READ_OLD, READ))
 
-    @m.step("flush: read the fresh set", CARRIED, f=FLUSH, t=TIME)
+    @m.step("flush: read the fresh set", CARRIED, f=FLUSH, t=TIME, fs=(READ_OLD, READ))
     def _(x, f, t):
-        x.require(x.fs(f) == READ_OLD)
         is_in = read_bit(x, f, 1 - x.phase_set(x.flush_at(f)), t)
-        x.put(f, found=Or(x.found(f), is_in), fs=READ)
+        x.put(f, found=Or(x.found(f), is_in))
 
-    @m.step("flush: find the phase unchanged", MEMBER, FOUND, f=FLUSH)
+    @m.step("flush: find the phase unchanged", MEMBER, FOUND, f=FLUSH, fs=(READ, DONE))
     def _(x, f):
-        x.require(x.fs(f) == READ)
         if x.obeys("RecheckScan"):
             x.require(x.flush_phase(f) <= x.flush_at(f))
-        x.set("fs", f, to=DONE)
 
-    @m.step("flush: find another phase", f=FLUSH, p=TIME)
+    @m.step("flush: find another phase", f=FLUSH, p=TIME, fs=READ)
     def _(x, f, p):
-        x.require(x.fs(f) == READ, p != x.flush_at(f))
+        x.require(p != x.flush_at(f))
         load(x, f, p)
 
 

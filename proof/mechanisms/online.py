@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word
+from ..memory import Thread, Word, changes_tables
 from ..system import System
 from .bell import ANSWERED, BEGUN, CAUGHT_UP, CHOSEN, CPU, ENDED, FLUSH, IN_ROUND, LOADED, NONE, OBSERVED, RUNG, SKIPPED, UNREAD, Bell
 
@@ -11,23 +11,23 @@ OFF, CONNECTED, INSERTED, COUNTED, SYNCHRONIZED, ON, REMOVED = range(7)
 NEW, CHANGED, PUBLISHED, BUMPED, FENCED, DONE = range(6)
 
 
-def publishes_and_counts(m: System, flush: Thread, gen: Word) -> None:
-    """Declares the steps of a flush of the kernel from the change of the tables until the CPUs are read."""
-
-    @m.step("flush: publish the tables", f=FLUSH)
+def publishes_tables(m: System, what: str) -> None:
+    @m.step(f"{what}: publish the tables", f=FLUSH, fs=(CHANGED, PUBLISHED))
     def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=PUBLISHED)
         if x.obeys("PublishTables"):
             x.set("flush_tables", f, to=later(x.flush_tables(f), x.fv(f)))
 
-    @m.step("flush: count", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == PUBLISHED)
-        flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.put(f, fg=x.gen_last + 1, fs=BUMPED)
 
-    flush.fence_step(m, "flush: fence", "FlushFence", ("fs", BUMPED, FENCED))
+def publishes_and_counts(m: System, flush: Thread, gen: Word) -> None:
+    """Declares the steps of a flush of the kernel from the change of the tables until the CPUs are read."""
+    publishes_tables(m, "flush")
+
+    @m.step("flush: count", f=FLUSH, fs=(PUBLISHED, BUMPED))
+    def _(x, f):
+        flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
+        x.put(f, fg=x.gen_last + 1)
+
+    flush.fence_step(m, "flush: fence", "FlushFence", f=FLUSH, fs=(BUMPED, FENCED))
 
 
 def generations_carry_tables(m: System) -> None:
@@ -48,136 +48,82 @@ def build() -> System:
     online = Word(m, "online", (CPU,), {"in": BOOL, "uses": TIME}, fenced=True)
     cpu = Thread(m, "cpu", CPU, (tables, gen))
     flush = Thread(m, "flush", FLUSH, (tables, gen, online))
-    bell = Bell(m, gen)
-    m.field("pc", (CPU,), CODE)
-    for name in ("tlb", "slot", "got", "handler_got", "since"):
-        m.field(name, (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    for name in ("fv", "fg"):
-        m.field(name, (FLUSH,), TIME)
-    for name in ("stale", "read_at"):
-        m.field(name, (FLUSH, CPU), TIME)
+    bell = Bell(m, cpu, gen)
+    m.field((CPU,), {CODE: "pc", TIME: "tlb slot got handler_got since"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fv fg"})
+    m.field((FLUSH, CPU), {TIME: "stale read_at"})
 
     def inside(x, c: Expr) -> Expr:
         return x.online_in(c, x.online_last(c))
 
-    @m.step("online: connect the bell", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == OFF)
-        bell.connect(x, cpu, c)
-        x.set("pc", c, to=CONNECTED)
+    m.step("online: connect the bell", c=CPU, pc=(OFF, CONNECTED))(bell.connect)
 
-    @m.step("online: enter the set", c=CPU)
+    @m.step("online: enter the set", c=CPU, pc=(CONNECTED, INSERTED))
     def _(x, c):
-        x.require(x.pc(c) == CONNECTED)
         cpu.modify(x, c, online, (c,), acquire=False, release=False, **{"in": True, "uses": x.online_uses(c, x.online_last(c))})
-        x.put(c, since=x.online_last(c) + 1, pc=INSERTED)
+        x.put(c, since=x.online_last(c) + 1)
 
-    @m.step("online: load the kernel's generation", c=CPU, n=TIME)
+    @m.step("online: load the kernel's generation", c=CPU, n=TIME, pc=(INSERTED, COUNTED))
     def _(x, c, n):
-        x.require(x.pc(c) == INSERTED)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n, pc=COUNTED)
+        x.put(c, got=n)
 
-    @m.step("online: synchronize", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == COUNTED)
-        x.set("pc", c, to=SYNCHRONIZED)
-        if x.obeys("OnlineSync"):
-            cpu.fence(x, c)
-            x.set("S_online", c, to=later(x.S_online(c), x.online_last(c)))
+    cpu.fence_step(m, "online: synchronize", "OnlineSync", own=online, c=CPU, pc=(COUNTED, SYNCHRONIZED))
 
-    @m.step("online: invalidate everything", c=CPU)
+    @m.step("online: invalidate everything", c=CPU, pc=(SYNCHRONIZED, ON))
     def _(x, c):
-        x.require(x.pc(c) == SYNCHRONIZED)
         if x.obeys("FlushOnOnline"):
             x.set("tlb", c, to=cpu.view(x, c, tables))
-        x.put(c, slot=x.got(c), pc=ON)
+        x.put(c, slot=x.got(c))
 
-    @m.step("use a kernel page", c=CPU)
+    @m.step("use a kernel page", c=CPU, pc=ON)
     def _(x, c):
-        x.require(x.pc(c) == ON)
         x.set("uses", c, to=x.uses(c) + 1)
         x.set("stale", ALL, c, to=x.uses(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(c) < x.fv(f)))
 
-    @m.step("offline: leave the set", c=CPU)
+    @m.step("offline: leave the set", c=CPU, pc=(ON, REMOVED), handler=NONE)
     def _(x, c):
-        x.require(x.pc(c) == ON, x.handler(c) == NONE)
         before = x.online_uses(c, x.online_last(c))
         cpu.modify(x, c, online, (c,), acquire=False, release=False,
             **{"in": False, "uses": later(before, x.uses(c)) if x.obeys("LeaveOnlineRelease") else before})
-        x.set("pc", c, to=REMOVED)
 
-    @m.step("offline: disconnect the bell", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == REMOVED)
-        bell.disconnect(x, cpu, c)
-        x.set("pc", c, to=OFF)
+    m.step("offline: disconnect the bell", c=CPU, pc=(REMOVED, OFF))(bell.disconnect)
+    m.step("offline: publish", c=CPU)(bell.publish_leaving)
+    m.step("handler: begin a round", c=CPU, pc=ON, handler={NONE, ENDED})(bell.begin)
 
-    @m.step("offline: publish", c=CPU)
-    def _(x, c):
-        bell.publish_leaving(x, c)
-
-    @m.step("handler: begin a round", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == ON, one_of(x.handler(c), NONE, ENDED))
-        bell.begin(x, cpu, c)
-
-    @m.step("handler: load the kernel's generation", c=CPU, n=TIME)
+    @m.step("handler: load the kernel's generation", c=CPU, n=TIME, handler=(BEGUN, LOADED))
     def _(x, c, n):
-        x.require(x.handler(c) == BEGUN)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, handler_got=n, handler=LOADED)
+        x.put(c, handler_got=n)
 
-    @m.step("handler: catch up with the kernel", c=CPU)
+    @m.step("handler: catch up with the kernel", c=CPU, handler=(LOADED, CAUGHT_UP))
     def _(x, c):
-        x.require(x.handler(c) == LOADED)
         behind = x.handler_got(c) != x.slot(c)
-        x.put(c, tlb=If(behind, cpu.view(x, c, tables), x.tlb(c)), slot=x.handler_got(c), handler=CAUGHT_UP)
+        x.put(c, tlb=If(behind, cpu.view(x, c, tables), x.tlb(c)), slot=x.handler_got(c))
 
-    @m.step("handler: answer", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == CAUGHT_UP)
-        bell.end(x, c)
+    m.step("handler: answer", c=CPU, handler=CAUGHT_UP)(bell.end)
+    m.step("handler: leave", c=CPU, handler=ENDED)(bell.leave)
 
-    @m.step("handler: leave", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.leave(x, cpu, c)
-
-    @m.step("flush: change the kernel's tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, fv=x.tables_last + 1, fs=CHANGED)
-
+    changes_tables(m, "flush: change the kernel's tables", False, f=FLUSH, fs=(NEW, CHANGED))
     publishes_and_counts(m, flush, gen)
 
-    @m.step("flush: read whether a CPU is online", f=FLUSH, c=CPU, t=TIME)
+    @m.step("flush: read whether a CPU is online", f=FLUSH, c=CPU, t=TIME, fs=FENCED, about=UNREAD)
     def _(x, f, c, t):
-        x.require(x.fs(f) == FENCED, x.about(f, c) == UNREAD)
         flush.load(x, f, online, (c,), t, False)
         if x.obeys("ScanAcquire"):
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.online_uses(c, t)))
         x.put(f, c, read_at=t, about=If(And(x.online_in(c, t), x.obeys("RingOnline")), CHOSEN, SKIPPED))
 
-    @m.step("flush: ring a CPU", f=FLUSH, c=CPU)
+    @m.step("flush: ring a CPU", f=FLUSH, c=CPU, about=CHOSEN)
     def _(x, f, c):
-        x.require(x.about(f, c) == CHOSEN)
         bell.ring(x, flush, f, f, c)
 
-    @m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)
-    def _(x, f, c, t):
-        bell.take_ticket(x, f, c, t)
+    m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)(bell.take_ticket)
+    m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)(bell.observe)
 
-    @m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)
-    def _(x, f, c, n):
-        bell.observe(x, f, c, n)
-
-    @m.step("wait: return", f=FLUSH)
+    @m.step("wait: return", f=FLUSH, fs=(FENCED, DONE))
     def _(x, f):
-        x.require(x.fs(f) == FENCED, x.before.forall(lambda c: one_of(x.about(f, c), SKIPPED, OBSERVED), CPU))
-        x.set("fs", f, to=DONE)
+        x.require(x.before.forall(lambda c: one_of(x.about(f, c), SKIPPED, OBSERVED), CPU))
 
     bell.invariant(m)
     synced = lambda s, c: And(s.pc(c) >= SYNCHRONIZED, s.pc(c) <= ON)

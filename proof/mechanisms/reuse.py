@@ -6,10 +6,10 @@ A CPU that is active publishes the generation that it has caught up with, of the
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word, append
+from ..memory import Thread, Word, append, changes_tables
 from ..system import System
 from .bell import CPU, FLUSH
-from .online import CHANGED, NEW, PUBLISHED, generations_carry_tables
+from .online import CHANGED, NEW, PUBLISHED, generations_carry_tables, publishes_tables
 from .online import BUMPED as COUNTED
 from .online import FENCED as READING
 
@@ -29,12 +29,9 @@ def build() -> System:
     Word(m, "seen", (CPU,), {"gen": TIME, "own": BOOL, "uses": TIME, "under": TIME})
     cpu = Thread(m, "cpu", CPU, (tables, gen))
     flush = Thread(m, "flush", FLUSH, (tables, gen, pres))
-    m.field("pc", (CPU,), CODE)
-    m.field("uses tlb slot got since", (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("fv fg", (FLUSH,), TIME)
-    m.field("about", (FLUSH, CPU), CODE)
-    m.field("stale waiter_uses read_at read_seen flush_seen", (FLUSH, CPU), TIME)
+    m.field((CPU,), {CODE: "pc", TIME: "uses tlb slot got since"})
+    m.field((FLUSH,), {CODE: "fs", TIME: "fv fg"})
+    m.field((FLUSH, CPU), {CODE: "about", TIME: "stale waiter_uses read_at read_seen flush_seen"})
 
     def publish(x, c: Expr, kind) -> None:
         uses, seen = (x.uses(c), x.seen_last(c)) if x.obeys("LeaveRelease") else (0, 0)
@@ -43,90 +40,63 @@ def build() -> System:
     def publish_seen(x, c: Expr, generation: Expr, own: bool) -> None:
         append(x, "seen", (c,), gen=generation, own=own, uses=x.uses(c) if x.obeys("SeenRelease") else 0, under=x.pres_last(c))
 
-    @m.step("switch: publish Switching", c=CPU)
+    @m.step("switch: publish Switching", c=CPU, pc=(AWAY, STORED))
     def _(x, c):
-        x.require(x.pc(c) == AWAY)
         publish(x, c, SWITCHING)
-        x.put(c, since=x.pres_last(c) + 1, pc=STORED)
+        x.put(c, since=x.pres_last(c) + 1)
 
-    @m.step("switch: fence", c=CPU)
-    def _(x, c):
-        x.require(x.pc(c) == STORED)
-        x.set("pc", c, to=FENCED)
-        if x.obeys("SwitchFence"):
-            cpu.fence(x, c)
-            x.set("S_pres", c, to=later(x.S_pres(c), x.pres_last(c)))
+    cpu.fence_step(m, "switch: fence", "SwitchFence", own=pres, c=CPU, pc=(STORED, FENCED))
 
-    @m.step("switch: load the generation", c=CPU, n=TIME)
+    @m.step("switch: load the generation", c=CPU, n=TIME, pc=(FENCED, LOADED))
     def _(x, c, n):
-        x.require(x.pc(c) == FENCED)
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n, pc=LOADED)
+        x.put(c, got=n)
 
-    @m.step("switch: catch up, and publish the generation", c=CPU)
+    @m.step("switch: catch up, and publish the generation", c=CPU, pc=(LOADED, CAUGHT_UP))
     def _(x, c):
-        x.require(x.pc(c) == LOADED)
         if x.obeys("CatchUpOnSwitch"):
             x.set("tlb", c, to=If(x.got(c) == x.slot(c), x.tlb(c), cpu.view(x, c, tables)))
-        x.put(c, slot=x.got(c), pc=CAUGHT_UP)
+        x.put(c, slot=x.got(c))
         publish_seen(x, c, x.got(c), True)
 
-    @m.step("switch: publish Active", c=CPU)
+    @m.step("switch: publish Active", c=CPU, pc=(CAUGHT_UP, IN))
     def _(x, c):
-        x.require(x.pc(c) == CAUGHT_UP)
         publish(x, c, ACTIVE)
-        x.set("pc", c, to=IN)
 
-    @m.step("use a translation", c=CPU)
+    @m.step("use a translation", c=CPU, pc=IN)
     def _(x, c):
-        x.require(x.pc(c) == IN)
         x.set("uses", c, to=x.uses(c) + 1)
         x.set("stale", ALL, c, to=x.uses(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(c) < x.fv(f)))
 
-    @m.step("catch up for another flush, and publish the generation", c=CPU, n=TIME)
+    @m.step("catch up for another flush, and publish the generation", c=CPU, n=TIME, pc=IN)
     def _(x, c, n):
-        x.require(x.pc(c) == IN, n >= x.slot(c))
+        x.require(n >= x.slot(c))
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
         x.put(c, tlb=If(n == x.slot(c), x.tlb(c), later(x.cpu_tables(c), x.gen_has_tables(n))), slot=n)
         publish_seen(x, c, n, True)
 
-    @m.step("leave: publish another presence", c=CPU)
+    @m.step("leave: publish another presence", c=CPU, pc=(IN, AWAY))
     def _(x, c):
-        x.require(x.pc(c) == IN)
         publish(x, c, ELSEWHERE)
-        x.set("pc", c, to=AWAY)
 
-    @m.step("leave: publish the generation of another space", c=CPU, n=TIME)
+    @m.step("leave: publish the generation of another space", c=CPU, n=TIME, pc=AWAY)
     def _(x, c, n):
-        x.require(x.pc(c) == AWAY, n >= 0)
+        x.require(n >= 0)
         publish_seen(x, c, n, False)
 
-    @m.step("defer: change the tables", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == NEW)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, fv=x.tables_last + 1, fs=CHANGED)
+    changes_tables(m, "defer: change the tables", False, f=FLUSH, fs=(NEW, CHANGED))
+    publishes_tables(m, "defer")
 
-    @m.step("defer: publish the tables", f=FLUSH)
+    @m.step("defer: count", f=FLUSH, fs=(PUBLISHED, COUNTED))
     def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=PUBLISHED)
-        if x.obeys("PublishTables"):
-            x.set("flush_tables", f, to=later(x.flush_tables(f), x.fv(f)))
-
-    @m.step("defer: count", f=FLUSH)
-    def _(x, f):
-        x.require(x.fs(f) == PUBLISHED)
-        x.set("fs", f, to=COUNTED)
         x.set("fg", f, to=x.gen_last + 1 if x.obeys("CountUnflushed") else x.gen_last)
         if x.obeys("CountUnflushed"):
             flush.modify(x, f, gen, (), acquire=False, release=x.obeys("BumpRelease"))
 
-    flush.fence_step(m, "defer: fence", "FlushFence", ("fs", COUNTED, READING))
+    flush.fence_step(m, "defer: fence", "FlushFence", f=FLUSH, fs=(COUNTED, READING))
 
-    @m.step("reuse: read a CPU's presence", f=FLUSH, c=CPU, t=TIME)
+    @m.step("reuse: read a CPU's presence", f=FLUSH, c=CPU, t=TIME, fs=READING, about=UNREAD)
     def _(x, f, c, t):
-        x.require(x.fs(f) == READING, x.about(f, c) == UNREAD)
         flush.load(x, f, pres, (c,), t, False)
         if x.obeys("PresenceAcquire"):
             x.put(f, c, waiter_uses=later(x.waiter_uses(f, c), x.pres_uses(c, t)), flush_seen=later(x.flush_seen(f, c),
@@ -136,21 +106,21 @@ def build() -> System:
         rings = And(kind != ELSEWHERE, x.obeys("RingAtReuse"))
         x.put(f, c, about=If(And(rings, looks), IS_ACTIVE, If(rings, RUNG, SKIPPED)), read_at=t)
 
-    @m.step("reuse: read the generation that a CPU has published", f=FLUSH, c=CPU, u=TIME)
+    @m.step("reuse: read the generation that a CPU has published", f=FLUSH, c=CPU, u=TIME, about=IS_ACTIVE)
     def _(x, f, c, u):
-        x.require(x.about(f, c) == IS_ACTIVE, within(x.flush_seen(f, c), u, x.seen_last(c)))
+        x.require(within(x.flush_seen(f, c), u, x.seen_last(c)))
         x.put(f, c, flush_seen=u, read_seen=u, about=If(x.seen_gen(c, u) >= x.fg(f), UP_TO_DATE, RUNG))
         if x.obeys("SeenAcquire"):
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.seen_uses(c, u)))
 
-    @m.step("handler: catch up, and answer", f=FLUSH, c=CPU, n=TIME)
+    @m.step("handler: catch up, and answer", f=FLUSH, c=CPU, n=TIME, about=(RUNG, ANSWERED))
     def _(x, f, c, n):
         # By the theorem of `bell`, the round begins after the ring.
-        x.require(x.about(f, c) == RUNG, one_of(x.pc(c), AWAY, IN), n >= x.fg(f), n >= x.slot(c))
+        x.require(one_of(x.pc(c), AWAY, IN), n >= x.fg(f), n >= x.slot(c))
         cpu.load(x, c, gen, (), n, True)
         is_in = x.pc(c) == IN
         x.put(c, tlb=If(is_in, later(x.cpu_tables(c), x.gen_has_tables(n)), x.tlb(c)), slot=If(is_in, n, x.slot(c)))
-        x.put(f, c, about=ANSWERED, waiter_uses=later(x.waiter_uses(f, c), x.uses(c)))
+        x.put(f, c, waiter_uses=later(x.waiter_uses(f, c), x.uses(c)))
 
     @m.step("reuse: return", f=FLUSH)
     def _(x, f):

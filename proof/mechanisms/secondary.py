@@ -23,61 +23,49 @@ def build() -> System:
     change = Thread(m, "change", CHANGE, (primary, word))
     fault = Thread(m, "fault", FAULT, (primary, word))
     census = Census(m, "open", CHANGE)
-    m.field("cs", (CHANGE,), CODE)
-    m.field("since ended cv", (CHANGE,), TIME)
-    m.field("fs", (FAULT,), CODE)
-    m.field("began found", (FAULT,), TIME)
-    m.field("locked_word", (), TIME)
-    m.field("is_installed", (), BOOL)
-    m.field("version", (), TIME)
+    m.field((CHANGE,), {CODE: "cs", TIME: "since ended cv"})
+    m.field((FAULT,), {CODE: "fs", TIME: "began found"})
+    m.field((), {TIME: "locked_word version", BOOL: "is_installed"})
 
-    @m.step("change: start", c=CHANGE)
+    @m.step("change: start", c=CHANGE, cs=(NEW, STARTED))
     def _(x, c):
-        x.require(x.cs(c) == NEW)
-        x.put(c, since=x.word_last + 1, cs=STARTED)
+        x.put(c, since=x.word_last + 1)
         change.modify(x, c, word, (), acquire=False, release=False, open=x.word_open(x.word_last) + 1)
         census.add(x, c)
 
-    @m.step("change: lock, and remove the secondary entry", c=CHANGE)
+    @m.step("change: lock, and remove the secondary entry", c=CHANGE, cs=(STARTED, REMOVED))
     def _(x, c):
-        x.require(x.cs(c) == STARTED)
-        x.set("cs", c, to=REMOVED)
         x.set("is_installed", to=False)
         x.set("locked_word", to=later(x.locked_word, x.change_word(c)))
 
-    @m.step("change: change the primary entry", c=CHANGE)
+    @m.step("change: change the primary entry", c=CHANGE, cs=(REMOVED, CHANGED))
     def _(x, c):
-        x.require(x.cs(c) == REMOVED)
-        x.put(c, cv=x.primary_last + 1, cs=CHANGED)
+        x.put(c, cv=x.primary_last + 1)
         change.store(x, c, primary, (), False)
 
-    @m.step("change: end", c=CHANGE)
+    @m.step("change: end", c=CHANGE, cs=(CHANGED, DONE))
     def _(x, c):
-        x.require(x.cs(c) == CHANGED)
-        x.put(c, ended=x.word_last + 1, cs=DONE)
+        x.put(c, ended=x.word_last + 1)
         change.modify(x, c, word, (), acquire=False, release=x.obeys("EndChangeRelease"), open=x.word_open(x.word_last) - 1)
         census.remove(x, c)
 
-    @m.step("fault: begin", f=FAULT, t=TIME)
+    @m.step("fault: begin", f=FAULT, t=TIME, fs=(IDLE, BEGUN))
     def _(x, f, t):
-        x.require(x.fs(f) == IDLE)
         if x.obeys("RefuseDuringChange"):
             x.require(x.word_open(t) <= 0)
         fault.load(x, f, word, (), t, x.obeys("BeginFaultAcquire"))
-        x.put(f, began=t, fs=BEGUN)
+        x.put(f, began=t)
 
-    @m.step("fault: read the primary entry", f=FAULT, t=TIME)
+    @m.step("fault: read the primary entry", f=FAULT, t=TIME, fs=(BEGUN, READ))
     def _(x, f, t):
-        x.require(x.fs(f) == BEGUN)
         fault.load(x, f, primary, (), t, False)
-        x.put(f, found=t, fs=READ)
+        x.put(f, found=t)
 
-    @m.step("fault: lock, check, and install", f=FAULT, t=TIME)
+    @m.step("fault: lock, check, and install", f=FAULT, t=TIME, fs=(READ, IDLE))
     def _(x, f, t):
-        x.require(x.fs(f) == READ, x.locked_word <= t, x.fault_word(f) <= t, t <= x.word_last)
+        x.require(x.locked_word <= t, x.fault_word(f) <= t, t <= x.word_last)
         if x.obeys("RecheckChange"):
             x.require(t == x.began(f))
-        x.set("fs", f, to=IDLE)
         x.set("fault_word", f, to=t)
         x.set("locked_word", to=t)
         x.set("is_installed", to=True)

@@ -19,8 +19,7 @@ def build() -> System:
     listed = Word(m, "listed", (FLUSH,))
     bell = Word(m, "bell", (CPU,), {"rung": BOOL, "att": BOOL, "gone": BOOL, "awaited": BOOL}, carries=(listed,))
     waiter, owner = Thread(m, "waiter", FLUSH, (listed,)), Thread(m, "owner", CPU, (listed,))
-    m.field("fs", (FLUSH,), CODE)
-    m.field("on", (FLUSH,), CPU)
+    m.field((FLUSH,), {CODE: "fs", CPU: "on"})
 
     def now(x: Taken | State, c: Expr, value: str) -> Expr:
         return getattr(x, f"bell_{value}")(c, x.bell_last(c))
@@ -35,21 +34,19 @@ def build() -> System:
         x.set("fs", ALL, to=AWAKE, where=lambda f: And(was, x.fs(f) == ASLEEP, x.on(f) == c, seen(f)))
         change(x, owner, c, c, acquire=x.obeys(rule), att=False, awaited=False, **changes)
 
-    @m.step("flush: ring", f=FLUSH, c=CPU)
+    @m.step("flush: ring", f=FLUSH, c=CPU, fs=(NEW, RUNG))
     def _(x, f, c):
-        x.require(x.fs(f) == NEW, Not(now(x, c, "gone")))
+        x.require(Not(now(x, c, "gone")))
         change(x, waiter, f, c, rung=True)
-        x.put(f, fs=RUNG, on=c)
+        x.put(f, on=c)
 
-    @m.step("wait: enter the list", f=FLUSH)
+    @m.step("wait: enter the list", f=FLUSH, fs=(RUNG, LISTED))
     def _(x, f):
-        x.require(x.fs(f) == RUNG)
         waiter.store(x, f, listed, (f,), release=False)
-        x.set("fs", f, to=LISTED)
 
-    @m.step("wait: request to be woken", f=FLUSH, c=CPU)
+    @m.step("wait: request to be woken", f=FLUSH, c=CPU, fs=LISTED)
     def _(x, f, c):
-        x.require(x.fs(f) == LISTED, x.on(f) == c)
+        x.require(x.on(f) == c)
         has_left = Or(now(x, c, "gone"), Not(Or(now(x, c, "rung"), now(x, c, "att"))))
         x.set("fs", f, to=If(And(has_left, x.obeys("RecheckAnswer")), AWAKE, ASLEEP))
         change(x, waiter, f, c, release=x.obeys("WakeRelease"), awaited=True)

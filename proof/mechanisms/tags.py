@@ -12,15 +12,12 @@ SPACE, TAG = Sort("Space"), Sort("Tag")
 def build() -> System:
     """A space that has a slot keeps its tag; another one takes over any slot (the engine takes the oldest)."""
     m = System("slots", sizes={SPACE: 3, TAG: 2, TIME: 4})
-    m.field("owned", (TAG,), BOOL)
-    m.field("owner", (TAG,), SPACE)
-    m.field("holds", (TAG, SPACE), BOOL)
-    m.field("is_loaded", (), BOOL)
-    m.field("tag", (), TAG)
+    m.field((TAG,), {BOOL: "owned", SPACE: "owner"})
+    m.field((TAG, SPACE), {BOOL: "holds"})
+    m.field((), {BOOL: "is_loaded", TAG: "tag"})
 
-    @m.step("switch to a space that has a slot", g=TAG)
+    @m.step("switch to a space that has a slot", g=TAG, owned=True)
     def _(x, g):
-        x.require(x.owned(g))
         x.put(tag=g, is_loaded=True)
 
     @m.step("switch to a space that takes over a slot", g=TAG, p=SPACE)
@@ -31,18 +28,16 @@ def build() -> System:
         if x.obeys("DiscardReusedTag"):
             x.set("holds", g, ALL, to=False)
 
-    @m.step("hardware: cache a translation of the loaded space")
+    @m.step("hardware: cache a translation of the loaded space", is_loaded=True)
     def _(x):
-        x.require(x.is_loaded)
         x.set("holds", x.tag, x.owner(x.tag), to=True)
 
     @m.step("load the kernel's root")
     def _(x):
         x.set("is_loaded", to=False)
 
-    @m.step("come online: vacate the slots", keeps=BOOL)
+    @m.step("come online: vacate the slots", keeps=BOOL, is_loaded=False)
     def _(x, keeps):
-        x.require(Not(x.is_loaded))
         x.set("owned", ALL, to=False)
 
     @m.holds("the loaded tag has a slot, and each space has one slot")
@@ -60,18 +55,13 @@ def build() -> System:
 def build_renamed() -> System:
     """Tags 1 to `count`, which the CPU counts up: a space gets a new tag after each flush of everything."""
     m = System("renamed", sizes={SPACE: 2, TIME: 5})
-    for name in ("taken", "tag"):
-        m.field(name, (), TIME)
-    m.field("count_less_one", (), TIME)
-    m.field("is_loaded", (), BOOL)
-    m.field("known", (SPACE,), BOOL)
-    m.field("slot_tag", (SPACE,), TIME)
-    m.field("space", (), SPACE)
-    m.field("holds", (TIME, SPACE), BOOL)
+    m.field((), {TIME: "taken tag count_less_one", BOOL: "is_loaded", SPACE: "space"})
+    m.field((SPACE,), {BOOL: "known", TIME: "slot_tag"})
+    m.field((TIME, SPACE), {BOOL: "holds"})
 
-    @m.step("boot, with any number of tags", n=TIME)
+    @m.step("boot, with any number of tags", n=TIME, taken=0, is_loaded=False)
     def _(x, n):
-        x.require(x.taken == 0, Not(x.is_loaded), n >= 0)
+        x.require(n >= 0)
         x.set("count_less_one", to=n)
 
     @m.step("give a space the next tag", p=SPACE)
@@ -90,9 +80,8 @@ def build_renamed() -> System:
         x.put(p, known=True, slot_tag=1)
         x.put(taken=1, tag=1, space=p, is_loaded=True)
 
-    @m.step("switch to a space that has a tag", p=SPACE)
+    @m.step("switch to a space that has a tag", p=SPACE, known=True)
     def _(x, p):
-        x.require(x.known(p))
         x.put(tag=x.slot_tag(p), space=p, is_loaded=True)
 
     @m.step("another space takes the slot", p=SPACE)
@@ -100,9 +89,8 @@ def build_renamed() -> System:
         x.require(Or(Not(x.is_loaded), x.space != p))
         x.set("known", p, to=False)
 
-    @m.step("hardware: cache a translation of the loaded space")
+    @m.step("hardware: cache a translation of the loaded space", is_loaded=True)
     def _(x):
-        x.require(x.is_loaded)
         x.set("holds", x.tag, x.space, to=True)
 
     @m.holds("a tag that was not taken since the count wrapped around is empty")
@@ -126,24 +114,22 @@ def build_recycled() -> System:
     The cpumask of a dead space is read after all its registrations (contract of `retire`), so `ran` needs no views.
     """
     m = System("recycled", sizes={CPU: 3, SPACE: 3})
-    for name, args, sort in (("ran", (CPU, SPACE), BOOL), ("holds", (CPU, SPACE), BOOL), ("has_had", (SPACE,), BOOL),
-        ("is_loaded", (CPU,), BOOL), ("loaded", (CPU,), SPACE), ("is_owned", (), BOOL), ("is_dead", (), BOOL),
-        ("owner", (), SPACE), ("is_stocked", (), BOOL), ("needs_discard", (), BOOL), ("keeper", (), CPU)):
-        m.field(name, args, sort)
+    m.field((CPU, SPACE), {BOOL: "ran holds"})
+    m.field((SPACE,), {BOOL: "has_had"})
+    m.field((CPU,), {BOOL: "is_loaded", SPACE: "loaded"})
+    m.field((), {BOOL: "is_owned is_dead is_stocked needs_discard", SPACE: "owner", CPU: "keeper"})
 
     def give(x: Taken, p: Expr) -> None:
         x.require(Not(x.has_had(p)))
         x.set("has_had", p, to=True)
         x.put(is_owned=True, is_dead=False, owner=p)
 
-    @m.step("take the ASID from a block", p=SPACE)
+    @m.step("take the ASID from a block", p=SPACE, is_owned=False, is_stocked=False)
     def _(x, p):
-        x.require(Not(x.is_owned), Not(x.is_stocked))
         give(x, p)
 
-    @m.step("load the space", c=CPU)
+    @m.step("load the space", c=CPU, is_owned=True, is_dead=False)
     def _(x, c):
-        x.require(x.is_owned, Not(x.is_dead))
         x.set("ran", c, x.owner, to=True)
         discards = And(x.needs_discard, x.keeper == c)
         if x.obeys("DiscardReusedTag"):
@@ -151,40 +137,34 @@ def build_recycled() -> System:
         x.put(c, is_loaded=True, loaded=x.owner)
         x.put(needs_discard=And(x.needs_discard, Not(discards)))
 
-    @m.step("pin the space: empty the TLB")
+    @m.step("pin the space: empty the TLB", needs_discard=(True, False))
     def _(x):
-        x.require(x.needs_discard)
         x.set("holds", x.keeper, ALL, to=False)
-        x.put(needs_discard=False)
 
-    @m.step("hardware: cache a translation of the loaded space", c=CPU)
+    @m.step("hardware: cache a translation of the loaded space", c=CPU, is_loaded=True)
     def _(x, c):
-        x.require(x.is_loaded(c))
         x.set("holds", c, x.loaded(c), to=True)
 
     @m.step("load another root", c=CPU)
     def _(x, c):
         x.set("is_loaded", c, to=False)
 
-    @m.step("retire the space")
+    @m.step("retire the space", is_owned=True, needs_discard=False)
     def _(x):
         # A CPU that has taken the ASID for the space loads the space, pins it, or finds the epoch over; until then, it uses
         # the space.
-        x.require(x.is_owned, Not(x.needs_discard))
         x.put(is_dead=True)
 
-    @m.step("recycle the ASID of the dead space", c=CPU)
+    @m.step("recycle the ASID of the dead space", c=CPU, is_owned=(True, False), is_dead=True, is_loaded=False)
     def _(x, c):
-        x.require(x.is_owned, x.is_dead, Not(x.is_loaded(c)))
         if x.obeys("RecycleOwnTag"):
             x.require(x.before.forall(lambda d: Or(d == c, Not(x.ran(d, x.owner))), CPU))
-        x.put(is_owned=False, is_stocked=True, keeper=c)
+        x.put(is_stocked=True, keeper=c)
 
-    @m.step("give the ASID to the next space", p=SPACE)
+    @m.step("give the ASID to the next space", p=SPACE, is_stocked=(True, False))
     def _(x, p):
-        x.require(x.is_stocked)
         give(x, p)
-        x.put(is_stocked=False, needs_discard=True)
+        x.put(needs_discard=True)
 
     @m.holds("a space has the ASID once, and a CPU holds translations of what it ran")
     def _(s: State) -> Expr:

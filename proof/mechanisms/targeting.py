@@ -6,7 +6,7 @@ Other spaces appear as `ELSEWHERE`. The bells are those of `bell.py`, with all t
 from __future__ import annotations
 
 from ..logic import ALL, BOOL, CODE, TIME, And, Expr, If, Implies, Not, Or, State, later, one_of, within
-from ..memory import Thread, Word
+from ..memory import Thread, Word, append
 from ..system import System, Taken
 from .bell import ANSWERED, BEGUN, CAUGHT_UP, CHOSEN, CPU, ENDED, FLUSH, FLUSHING, IN_ROUND, LOADED, NONE, OBSERVED, RUNG, SKIPPED, UNREAD, Bell
 
@@ -26,17 +26,10 @@ def build() -> System:
     pres = Word(m, "pres", (CPU,), {"kind": CODE, "uses": TIME}, fenced=True)
     cpu = Thread(m, "cpu", CPU, (tables, gen))
     flush = Thread(m, "flush", FLUSH, (pres,))
-    bell = Bell(m, gen)
-    m.field("pc", (CPU,), CODE)
-    m.field("back", (CPU,), BOOL)
-    for name in ("since", "got", "handler_got", "slot", "tlb"):
-        m.field(name, (CPU,), TIME)
-    m.field("fs", (FLUSH,), CODE)
-    m.field("on", (FLUSH,), CPU)
-    for name in ("fv", "fg"):
-        m.field(name, (FLUSH,), TIME)
-    for name in ("read_at", "stale"):
-        m.field(name, (FLUSH, CPU), TIME)
+    bell = Bell(m, cpu, gen)
+    m.field((CPU,), {CODE: "pc", BOOL: "back", TIME: "since got handler_got slot tlb"})
+    m.field((FLUSH,), {CODE: "fs", CPU: "on", TIME: "fv fg"})
+    m.field((FLUSH, CPU), {TIME: "read_at stale"})
 
     def own(x: Taken, c, *pcs) -> None:
         x.require(one_of(x.pc(c), *pcs), x.handler(c) == NONE)
@@ -53,155 +46,98 @@ def build() -> System:
         (False, AWAY, "SwitchFence", "CatchUpOnSwitch", "switch"),
         (True, IDLE, "ResumeFence", "CatchUpOnResume", "resume"),
     ):
-        @m.step(f"{name}: publish Switching", c=CPU)
-        def _(x, c, start=start, back=back):
-            own(x, c, start)
+        @m.step(f"{name}: publish Switching", c=CPU, pc=(start, STORED), handler=NONE)
+        def _(x, c, back=back):
             x.require(bell.now(x, c, "conn"))
             publish(x, c, SWITCHING)
-            x.put(c, since=x.pres_last(c) + 1, pc=STORED, back=back)
+            x.put(c, since=x.pres_last(c) + 1, back=back)
 
-        @m.step(f"{name}: fence", c=CPU)
-        def _(x, c, back=back, rule=fence_rule):
-            own(x, c, STORED)
-            x.require(x.back(c) == back)
-            x.set("pc", c, to=FENCED)
-            if x.obeys(rule):
-                cpu.fence(x, c)
-                x.set("S_pres", c, to=later(x.S_pres(c), x.pres_last(c)))
+        cpu.fence_step(m, f"{name}: fence", fence_rule, own=pres, c=CPU, pc=(STORED, FENCED), handler=NONE, back=back)
 
-        @m.step(f"{name}: load the generation", c=CPU, n=TIME)
-        def _(x, c, n, back=back):
-            own(x, c, FENCED)
-            x.require(x.back(c) == back)
+        @m.step(f"{name}: load the generation", c=CPU, n=TIME, pc=(FENCED, READ), handler=NONE, back=back)
+        def _(x, c, n):
             cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-            x.put(c, got=n, pc=READ)
+            x.put(c, got=n)
 
-        @m.step(f"{name}: catch up, publish Active", c=CPU)
-        def _(x, c, back=back, rule=catch_up_rule):
-            own(x, c, READ)
-            x.require(x.back(c) == back)
+        @m.step(f"{name}: catch up, publish Active", c=CPU, pc=(READ, IN), handler=NONE, back=back)
+        def _(x, c, rule=catch_up_rule):
             if x.obeys(rule):
                 x.set("tlb", c, to=If(x.got(c) == x.slot(c), x.tlb(c), walk_view(x, c)))
             x.set("slot", c, to=x.got(c))
             publish(x, c, ACTIVE)
-            x.set("pc", c, to=IN)
 
-    @m.step("use a translation", c=CPU)
+    @m.step("use a translation", c=CPU, pc=IN, handler=NONE)
     def _(x, c):
-        own(x, c, IN)
         x.set("uses", c, to=x.uses(c) + 1)
         x.set("stale", ALL, c, to=x.uses(c) + 1, where=lambda f: And(x.fs(f) >= CHANGED, x.tlb(c) < x.fv(f)))
 
-    @m.step("enter lazy", c=CPU)
+    @m.step("enter lazy", c=CPU, pc=(IN, IDLE), handler=NONE)
     def _(x, c):
-        own(x, c, IN)
         publish(x, c, LAZY)
-        x.set("pc", c, to=IDLE)
 
-    @m.step("leave: publish Switching", c=CPU)
+    @m.step("leave: publish Switching", c=CPU, pc=IN, handler=NONE)
     def _(x, c):
-        own(x, c, IN)
         publish(x, c, SWITCHING)
 
-    @m.step("leave: publish another presence", c=CPU)
+    @m.step("leave: publish another presence", c=CPU, pc=({IN, IDLE}, AWAY), handler=NONE)
     def _(x, c):
-        own(x, c, IN, IDLE)
         publish(x, c, ELSEWHERE)
-        x.set("pc", c, to=AWAY)
 
     # The handler.
-    @m.step("handler: begin a round", c=CPU)
-    def _(x, c):
-        x.require(one_of(x.pc(c), AWAY, IN, IDLE), one_of(x.handler(c), NONE, ENDED))
-        bell.begin(x, cpu, c)
+    m.step("handler: begin a round", c=CPU, pc={AWAY, IN, IDLE}, handler={NONE, ENDED})(bell.begin)
 
-    @m.step("handler: load the generation", c=CPU, n=TIME)
+    @m.step("handler: load the generation", c=CPU, n=TIME, handler=({BEGUN, LOADED}, LOADED))
     def _(x, c, n):
-        x.require(one_of(x.handler(c), BEGUN, LOADED))
         cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, handler_got=n, handler=LOADED)
+        x.put(c, handler_got=n)
 
-    @m.step("handler: catch up, if active", c=CPU)
+    @m.step("handler: catch up, if active", c=CPU, handler=(LOADED, CAUGHT_UP))
     def _(x, c):
-        x.require(x.handler(c) == LOADED)
-        x.set("handler", c, to=CAUGHT_UP)
         catches = And(x.pc(c) == IN, x.handler_got(c) != x.slot(c))
         x.put(c, tlb=If(catches, walk_view(x, c), x.tlb(c)), slot=If(catches, x.handler_got(c), x.slot(c)))
 
-    @m.step("handler: leave the space, if lazy", c=CPU)
+    @m.step("handler: leave the space, if lazy", c=CPU, handler={BEGUN, LOADED, CAUGHT_UP}, pc=(IDLE, AWAY))
     def _(x, c):
-        x.require(one_of(x.handler(c), BEGUN, LOADED, CAUGHT_UP), x.pc(c) == IDLE)
         publish(x, c, ELSEWHERE)
-        x.set("pc", c, to=AWAY)
 
-    @m.step("handler: answer", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == CAUGHT_UP)
-        bell.end(x, c)
+    m.step("handler: answer", c=CPU, handler=CAUGHT_UP)(bell.end)
+    m.step("handler: leave", c=CPU, handler=ENDED)(bell.leave)
+    m.step("handler: hang up", c=CPU, handler=ENDED)(bell.hang_up)
 
-    @m.step("handler: leave", c=CPU)
+    @m.step("wait: attend to its own bell", c=CPU, pc={AWAY, IN, IDLE}, handler=(NONE, ENDED))
     def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.leave(x, cpu, c)
-
-    @m.step("handler: hang up", c=CPU)
-    def _(x, c):
-        x.require(x.handler(c) == ENDED)
-        bell.hang_up(x, cpu, c)
-
-    @m.step("wait: attend to its own bell", c=CPU)
-    def _(x, c):
-        own(x, c, AWAY, IN, IDLE)
         x.require(bell.now(x, c, "conn"))
         bell.change(x, cpu, c, c, att=True)
-        x.set("handler", c, to=ENDED)
 
-    @m.step("go offline", c=CPU)
-    def _(x, c):
-        own(x, c, AWAY)
-        bell.disconnect(x, cpu, c)
+    m.step("go offline", c=CPU, pc=AWAY, handler=NONE)(bell.disconnect)
+    m.step("go offline: publish", c=CPU)(bell.publish_leaving)
 
-    @m.step("go offline: publish", c=CPU)
-    def _(x, c):
-        bell.publish_leaving(x, c)
-
-    @m.step("come online", c=CPU)
-    def _(x, c):
-        own(x, c, AWAY)
-        bell.connect(x, cpu, c)
+    m.step("come online", c=CPU, pc=AWAY, handler=NONE)(bell.connect)
 
     # A flush.
-    @m.step("flush: change the tables", f=FLUSH, c=CPU)
+    @m.step("flush: change the tables", f=FLUSH, c=CPU, fs=(NEW, CHANGED))
     def _(x, f, c):
-        x.require(x.fs(f) == NEW)
-        x.set("on", f, to=c)
-        x.set("tables_last", to=x.tables_last + 1)
-        x.put(f, fv=x.tables_last + 1, fs=CHANGED)
+        x.put(f, on=c, fv=append(x, "tables", ()))
 
-    @m.step("flush: publish the tables", f=FLUSH)
+    @m.step("flush: publish the tables", f=FLUSH, fs=(CHANGED, PUBLISHED))
     def _(x, f):
-        x.require(x.fs(f) == CHANGED)
-        x.set("fs", f, to=PUBLISHED)
         if x.obeys("PublishTables"):
             x.set("cpu_tables", x.on(f), to=later(walk_view(x, x.on(f)), x.fv(f)))
 
-    @m.step("flush: count", f=FLUSH)
+    @m.step("flush: count", f=FLUSH, fs=(PUBLISHED, COUNTED))
     def _(x, f):
-        x.require(x.fs(f) == PUBLISHED)
         cpu.modify(x, x.on(f), gen, (), acquire=False, release=x.obeys("BumpRelease"))
-        x.put(f, fg=x.gen_last + 1, fs=COUNTED)
+        x.put(f, fg=x.gen_last + 1)
 
-    @m.step("flush: fence", f=FLUSH)
+    @m.step("flush: fence", f=FLUSH, fs=(COUNTED, SCANNING))
     def _(x, f):
-        x.require(x.fs(f) == COUNTED)
-        x.set("fs", f, to=SCANNING)
         if x.obeys("FlushFence"):
             cpu.fence(x, x.on(f))
             flush.fence(x, f)
 
-    @m.step("flush: read a CPU's presence", f=FLUSH, c=CPU, t=TIME)
+    @m.step("flush: read a CPU's presence", f=FLUSH, c=CPU, t=TIME, fs={SCANNING, FLUSHED_HERE}, about=UNREAD)
     def _(x, f, c, t):
-        x.require(one_of(x.fs(f), SCANNING, FLUSHED_HERE), x.about(f, c) == UNREAD, x.on(f) != c)
+        x.require(x.on(f) != c)
         flush.load(x, f, pres, (c,), t, False)
         if x.obeys("PresenceAcquire"):
             x.set("waiter_uses", f, c, to=later(x.waiter_uses(f, c), x.pres_uses(c, t)))
@@ -209,9 +145,8 @@ def build() -> System:
         rings = Or(And(kind == ACTIVE, x.obeys("RingPresent")), And(kind == SWITCHING, x.obeys("RingSwitching")))
         x.put(f, c, about=If(rings, CHOSEN, SKIPPED), read_at=t)
 
-    @m.step("flush: ring a CPU", f=FLUSH, c=CPU)
+    @m.step("flush: ring a CPU", f=FLUSH, c=CPU, about=CHOSEN)
     def _(x, f, c):
-        x.require(x.about(f, c) == CHOSEN)
         bell.ring(x, cpu, x.on(f), f, c)
 
     @m.step("another flush, of tables or of another space, rings a CPU", d=CPU, c=CPU)
@@ -219,56 +154,41 @@ def build() -> System:
         bell.change(x, cpu, d, c, release=True, flag=True)
         x.set("irq", c, to=True)
 
-    @m.step("flush: invalidate its extent here", f=FLUSH)
+    @m.step("flush: invalidate its extent here", f=FLUSH, fs=(SCANNING, FLUSHED_HERE))
     def _(x, f):
         c = x.on(f)
-        x.require(x.fs(f) == SCANNING, one_of(x.pc(c), IN, IDLE), x.slot(c) + 1 == x.fg(f))
+        x.require(x.slot(c) + 1 == x.fg(f))
         own(x, c, IN, IDLE)
-        x.set("fs", f, to=FLUSHED_HERE)
         if x.obeys("FlushLocally"):
             x.put(c, tlb=walk_view(x, c), slot=x.fg(f))
 
-    @m.step("flush: leave the invalidation to its CPU's return", f=FLUSH)
+    @m.step("flush: leave the invalidation to its CPU's return", f=FLUSH, fs=(SCANNING, FLUSHED_HERE))
     def _(x, f):
-        x.require(x.fs(f) == SCANNING)
         own(x, x.on(f), AWAY, IDLE)
-        x.set("fs", f, to=FLUSHED_HERE)
 
-    @m.step("flush: load the generation here", f=FLUSH, n=TIME)
+    @m.step("flush: load the generation here", f=FLUSH, n=TIME, fs=(SCANNING, HERE))
     def _(x, f, n):
-        x.require(x.fs(f) == SCANNING)
         own(x, x.on(f), AWAY, IN, IDLE)
         cpu.load(x, x.on(f), gen, (), n, x.obeys("GenerationAcquire"))
         x.put(x.on(f), handler_got=n, handler=FLUSHING)
-        x.set("fs", f, to=HERE)
 
-    @m.step("flush: catch up here, if loaded", f=FLUSH)
+    @m.step("flush: catch up here, if loaded", f=FLUSH, fs=(HERE, FLUSHED_HERE))
     def _(x, f):
         c = x.on(f)
-        x.require(x.fs(f) == HERE, x.handler(c) == FLUSHING)
-        x.set("fs", f, to=FLUSHED_HERE)
+        x.require(x.handler(c) == FLUSHING)
         x.set("handler", c, to=NONE)
         if x.obeys("FlushLocally"):
             behind = And(x.pc(c) != AWAY, x.slot(c) != x.handler_got(c))
             x.put(c, tlb=If(behind, walk_view(x, c), x.tlb(c)), slot=If(behind, x.handler_got(c), x.slot(c)))
 
-    @m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME)
-    def _(x, f, c, t):
-        x.require(x.fs(f) == FLUSHED_HERE)
-        bell.take_ticket(x, f, c, t)
+    m.step("wait: take a ticket", f=FLUSH, c=CPU, t=TIME, fs=FLUSHED_HERE)(bell.take_ticket)
+    m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME, fs=FLUSHED_HERE)(bell.observe)
 
-    @m.step("wait: observe an answer", f=FLUSH, c=CPU, n=TIME)
-    def _(x, f, c, n):
-        x.require(x.fs(f) == FLUSHED_HERE)
-        bell.observe(x, f, c, n)
-
-    @m.step("wait: return", f=FLUSH)
+    @m.step("wait: return", f=FLUSH, fs=(FLUSHED_HERE, DONE))
     def _(x, f):
-        x.require(x.fs(f) == FLUSHED_HERE)
         waits = x.obeys("Wait")
         x.require(x.before.forall(lambda c: Or(x.on(f) == c, one_of(x.about(f, c), SKIPPED, OBSERVED),
             Not(waits) if waits else x.about(f, c) >= RUNG), CPU))
-        x.set("fs", f, to=DONE)
     bell.invariant(m)
     invariant(m)
     return m

@@ -18,106 +18,75 @@ ROUNDS_MAX = 3
 
 def build() -> System:
     m = System("waiting", sizes={CPU: 2, FLUSH: 2, TIME: 5})
-    for name in ("flag", "attended", "polls", "sent", "pending"):
-        m.field(name, (CPU,), BOOL)
-    m.field("mode", (CPU,), CODE)
-    m.field("rounds", (CPU,), TIME)
-    m.field("sender", (CPU,), FLUSH)
-    m.field("sends", (FLUSH, CPU), BOOL)
-    m.field("about", (FLUSH, CPU), CODE)
+    m.field((CPU,), {BOOL: "flag attended polls sent pending", CODE: "mode", TIME: "rounds", FLUSH: "sender"})
+    m.field((FLUSH, CPU), {BOOL: "sends", CODE: "about"})
 
     def begin(x: Taken, c: Expr) -> None:
         x.put(c, flag=False, attended=True)
         x.set("about", ALL, c, to=IN_ROUND, where=lambda f: x.about(f, c) == RUNG)
         x.put(c, mode=ROUND, rounds=x.rounds(c) + 1)
 
-    @m.step("ring", f=FLUSH, c=CPU)
+    @m.step("ring", f=FLUSH, c=CPU, about=(IDLE, RUNG))
     def _(x, f, c):
-        x.require(x.about(f, c) == IDLE)
         quiet = Not(Or(x.flag(c), x.attended(c)))
-        x.set("flag", c, to=True)
+        x.put(c, flag=True, sender=If(quiet, f, x.sender(c)))
         x.set("sends", f, c, to=Or(quiet, x.sends(f, c)))
-        x.set("sender", c, to=If(quiet, f, x.sender(c)))
-        x.set("about", f, c, to=RUNG)
 
-    @m.step("send the interrupt", f=FLUSH, c=CPU)
+    @m.step("send the interrupt", f=FLUSH, c=CPU, sends=(True, False))
     def _(x, f, c):
-        x.require(x.sends(f, c))
-        x.set("sends", f, c, to=False)
         x.set("sent", c, to=True)
 
-    @m.step("hardware: the interrupt arrives", c=CPU)
+    @m.step("hardware: the interrupt arrives", c=CPU, sent=(True, False))
     def _(x, c):
-        x.require(x.sent(c))
-        x.put(c, sent=False, pending=True)
+        x.put(c, pending=True)
 
-    @m.step("take the interrupt, and begin a round", c=CPU)
+    @m.step("take the interrupt, and begin a round", c=CPU, mode=USER, pending=(True, False), flag=True)
     def _(x, c):
-        x.require(x.mode(c) == USER, x.pending(c), x.flag(c))
-        x.set("pending", c, to=False)
         begin(x, c)
 
-    @m.step("take the interrupt, and find the bell quiet", c=CPU)
-    def _(x, c):
-        x.require(x.mode(c) == USER, x.pending(c), Not(x.flag(c)))
-        x.set("pending", c, to=False)
+    m.moves("take the interrupt, and find the bell quiet", c=CPU, mode=USER, pending=(True, False), flag=False)
 
     # A pending interrupt is taken as soon as it is not masked.
-    @m.step("begin an operation, with the interrupt masked", c=CPU)
-    def _(x, c):
-        x.require(x.mode(c) == USER, Not(x.pending(c)))
-        x.set("mode", c, to=OPERATION)
+    m.moves("begin an operation, with the interrupt masked", c=CPU, mode=(USER, OPERATION), pending=False)
+    m.moves("end an operation", c=CPU, mode=(OPERATION, USER))
 
-    @m.step("end an operation", c=CPU)
+    @m.step("begin to wait, with the interrupt masked", c=CPU, mode=(OPERATION, WAIT))
     def _(x, c):
-        x.require(x.mode(c) == OPERATION)
-        x.set("mode", c, to=USER)
-
-    @m.step("begin to wait, with the interrupt masked", c=CPU)
-    def _(x, c):
-        x.require(x.mode(c) == OPERATION)
-        x.set("mode", c, to=WAIT)
         if x.obeys("AnswerWhileWaiting"):
             x.put(c, attended=True, polls=True)
 
-    @m.step("poll its own bell", c=CPU)
+    @m.step("poll its own bell", c=CPU, mode=WAIT, polls=True, flag=True)
     def _(x, c):
-        x.require(x.mode(c) == WAIT, x.polls(c), x.flag(c))
         x.set("rounds", c, to=0)
         begin(x, c)
 
-    @m.step("end to wait", c=CPU)
+    @m.step("end to wait", c=CPU, mode=(WAIT, USER), flag=False)
     def _(x, c):
-        x.require(x.mode(c) == WAIT, Not(x.flag(c)))
-        x.put(c, attended=False, polls=False, mode=USER)
+        x.put(c, attended=False, polls=False)
 
-    @m.step("handler: catch up, and answer", c=CPU)
+    @m.step("handler: catch up, and answer", c=CPU, mode=(ROUND, ENDED))
     def _(x, c):
-        x.require(x.mode(c) == ROUND)
         x.set("about", ALL, c, to=IDLE, where=lambda f: x.about(f, c) == IN_ROUND)
-        x.set("mode", c, to=ENDED)
 
-    @m.step("handler: return to the wait", c=CPU)
+    @m.step("handler: return to the wait", c=CPU, mode=(ENDED, WAIT), polls=True)
     def _(x, c):
-        x.require(x.mode(c) == ENDED, x.polls(c))
-        x.put(c, rounds=0, mode=WAIT)
+        x.put(c, rounds=0)
 
-    @m.step("handler: begin again", c=CPU)
+    @m.step("handler: begin again", c=CPU, mode=ENDED, polls=False, flag=True)
     def _(x, c):
-        x.require(x.mode(c) == ENDED, Not(x.polls(c)), x.flag(c), x.rounds(c) < ROUNDS_MAX)
+        x.require(x.rounds(c) < ROUNDS_MAX)
         begin(x, c)
 
-    @m.step("handler: leave", c=CPU)
+    @m.step("handler: leave", c=CPU, mode=(ENDED, USER), polls=False)
     def _(x, c):
-        x.require(x.mode(c) == ENDED, Not(x.polls(c)))
         if x.obeys("RecheckBell"):
             x.require(Not(x.flag(c)))
-        x.put(c, flag=False, attended=False, rounds=0, mode=USER)
+        x.put(c, flag=False, attended=False, rounds=0)
 
-    @m.step("handler: hang up, and interrupt itself", c=CPU)
+    @m.step("handler: hang up, and interrupt itself", c=CPU, mode=(ENDED, USER), polls=False)
     def _(x, c):
-        x.require(x.mode(c) == ENDED, Not(x.polls(c)), x.rounds(c) >= ROUNDS_MAX)
-        x.put(c, pending=Or(x.pending(c), x.flag(c)), attended=False, rounds=0, mode=USER)
+        x.require(x.rounds(c) >= ROUNDS_MAX)
+        x.put(c, pending=Or(x.pending(c), x.flag(c)), attended=False, rounds=0)
 
     @m.holds("a bell is attended in a round, and in a wait")
     def _(s: State) -> Expr:

@@ -32,23 +32,10 @@ def build() -> System:
     cpu = Thread(m, "cpu", CPU, (gen,))
     clearer = Thread(m, "clearer", CLEARER, (gen, pres, hazard, seen))
     m.small = {CLEARER: 1}
-    m.field("pc", (CPU,), CODE)
-    m.field("handler", (CPU,), BOOL)
-    for name in ("stint", "since", "got", "handler_got", "slot", "path", "walks"):
-        m.field(name, (CPU,), TIME)
-    for name in ("stale", "stale_stint", "first_hazard", "first_seen"):
-        m.field(name, (CPU, TIME), TIME)
-    m.field("ks", (CLEARER,), CODE)
-    m.field("policy", (CLEARER,), CODE)
-    for name in ("kg", "clears"):
-        m.field(name, (CLEARER,), TIME)
-    m.field("about", (CLEARER, CPU), CODE)
-    m.field("read_kind", (CLEARER, CPU), CODE)
-    for name in ("clearer_walks", "answered_walks", "read_stint"):
-        m.field(name, (CLEARER, CPU), TIME)
-
-    def at(x: Taken, c: Expr, *pcs: int) -> None:
-        x.require(one_of(x.pc(c), *pcs), Not(x.handler(c)))
+    m.field((CPU,), {CODE: "pc", BOOL: "handler", TIME: "stint since got handler_got slot path walks"})
+    m.field((CPU, TIME), {TIME: "stale stale_stint first_hazard first_seen"})
+    m.field((CLEARER,), {CODE: "ks policy", TIME: "kg clears"})
+    m.field((CLEARER, CPU), {CODE: "about read_kind", TIME: "clearer_walks answered_walks read_stint"})
 
     def publish(x: Taken, c: Expr, kind: int, stint: Expr) -> None:
         releases = x.obeys("LeaveRelease")
@@ -65,105 +52,73 @@ def build() -> System:
         cpu.modify(x, c, hazard, (c,), False, False, on=on, seen=of(x.seen_last(c), x.hazard_seen(c, last)),
             walks=of(x.walks(c), x.hazard_walks(c, last)), stint=x.stint(c))
 
-    @m.step("switch: publish Switching", c=CPU)
+    @m.step("switch: publish Switching", c=CPU, pc=(AWAY, STORED), handler=False)
     def _(x, c):
-        at(x, c, AWAY)
         publish(x, c, SWITCHING, x.stint(c) + 1)
-        x.put(c, stint=x.stint(c) + 1, since=x.pres_last(c) + 1, pc=STORED)
+        x.put(c, stint=x.stint(c) + 1, since=x.pres_last(c) + 1)
 
-    @m.step("switch: fence", c=CPU)
-    def _(x, c):
-        at(x, c, STORED)
-        x.set("pc", c, to=FENCED)
-        if x.obeys("SwitchFence"):
-            cpu.fence(x, c)
-            x.set("S_pres", c, to=later(x.S_pres(c), x.pres_last(c)))
+    cpu.fence_step(m, "switch: fence", "SwitchFence", own=pres, c=CPU, pc=(STORED, FENCED), handler=False)
 
-    @m.step("switch: load the generation", c=CPU, n=TIME)
+    @m.step("switch: load the generation", c=CPU, n=TIME, pc=(FENCED, READ), handler=False)
     def _(x, c, n):
-        at(x, c, FENCED)
         cpu.load(x, c, gen, (), n, False)
-        x.put(c, got=n, pc=READ)
+        x.put(c, got=n)
 
-    @m.step("switch: load the root", c=CPU)
+    @m.step("switch: load the root", c=CPU, pc=(READ, ROOT), handler=False)
     def _(x, c):
-        at(x, c, READ)
-        x.put(c, path=x.got(c) if x.obeys("DiscardFreedTables") else x.slot(c), slot=x.got(c), pc=ROOT)
+        x.put(c, path=x.got(c) if x.obeys("DiscardFreedTables") else x.slot(c), slot=x.got(c))
 
-    @m.step("switch: publish what it has seen", c=CPU)
+    @m.step("switch: publish what it has seen", c=CPU, pc=(ROOT, SEEN), handler=False)
     def _(x, c):
-        at(x, c, ROOT)
         x.set("path", c, to=x.slot(c))
         publish_seen(x, c, x.slot(c))
         x.set("first_seen", c, x.stint(c), to=x.seen_last(c) + 1)
-        x.set("pc", c, to=SEEN)
 
-    @m.step("switch: publish the hazard pointer", c=CPU)
+    @m.step("switch: publish the hazard pointer", c=CPU, pc=(SEEN, ON_HAZARD), handler=False)
     def _(x, c):
-        at(x, c, SEEN)
         publish_hazard(x, c, True)
         x.set("first_hazard", c, x.stint(c), to=x.hazard_last(c) + 1)
-        x.set("pc", c, to=ON_HAZARD)
 
-    @m.step("publish Active", c=CPU)
+    @m.step("publish Active", c=CPU, pc=({ON_HAZARD, RESUMED}, IN), handler=False)
     def _(x, c):
-        at(x, c, ON_HAZARD, RESUMED)
         publish(x, c, ACTIVE, x.stint(c))
-        x.set("pc", c, to=IN)
 
     @m.step("walk page tables", c=CPU)
     def _(x, c):
         x.require(one_of(x.pc(c), *WALKING))
         x.set("walks", c, to=x.walks(c) + 1)
-        x.set("stale", c, ALL, to=x.walks(c) + 1, where=lambda n: x.path(c) < n)
-        x.set("stale_stint", c, ALL, to=x.stint(c), where=lambda n: x.path(c) < n)
+        x.put(c, ALL, where=lambda n: x.path(c) < n, stale=x.walks(c) + 1, stale_stint=x.stint(c))
 
-    @m.step("enter lazy: publish what it has seen", c=CPU)
+    @m.step("enter lazy: publish what it has seen", c=CPU, pc=(IN, LAZY_SEEN), handler=False)
     def _(x, c):
-        at(x, c, IN)
         publish_seen(x, c, x.slot(c))
-        x.set("pc", c, to=LAZY_SEEN)
 
-    @m.step("enter lazy: publish Lazy", c=CPU)
+    @m.step("enter lazy: publish Lazy", c=CPU, pc=(LAZY_SEEN, IDLE), handler=False)
     def _(x, c):
-        at(x, c, LAZY_SEEN)
         publish(x, c, LAZY, x.stint(c))
-        x.set("pc", c, to=IDLE)
 
-    @m.step("resume: publish Switching", c=CPU)
+    @m.step("resume: publish Switching", c=CPU, pc=(IDLE, RESUMES), handler=False)
     def _(x, c):
-        at(x, c, IDLE)
         publish(x, c, SWITCHING, x.stint(c))
-        x.set("pc", c, to=RESUMES)
 
-    @m.step("resume: load the generation, and catch up", c=CPU, n=TIME)
+    @m.step("resume: load the generation, and catch up", c=CPU, n=TIME, pc=(RESUMES, RESUMED), handler=False)
     def _(x, c, n):
-        at(x, c, RESUMES)
         cpu.load(x, c, gen, (), n, False)
-        x.put(c, path=n, slot=n, pc=RESUMED)
+        x.put(c, path=n, slot=n)
 
-    @m.step("switch away: publish another space", c=CPU)
+    @m.step("switch away: publish another space", c=CPU, pc=({IN, IDLE}, LEAVES), handler=False)
     def _(x, c):
-        at(x, c, IN, IDLE)
         publish(x, c, ELSEWHERE, x.stint(c))
-        x.set("pc", c, to=LEAVES)
 
-    @m.step("switch away: load another root", c=CPU)
-    def _(x, c):
-        at(x, c, LEAVES)
-        x.set("pc", c, to=UNLOADED)
+    m.moves("switch away: load another root", c=CPU, pc=(LEAVES, UNLOADED), handler=False)
 
-    @m.step("switch away: publish what it has seen of the other space", c=CPU, n=TIME)
+    @m.step("switch away: publish what it has seen of the other space", c=CPU, n=TIME, pc=(UNLOADED, OTHER_SEEN), handler=False)
     def _(x, c, n):
-        at(x, c, UNLOADED)
         publish_seen(x, c, n)
-        x.set("pc", c, to=OTHER_SEEN)
 
-    @m.step("switch away: replace the hazard pointer", c=CPU)
+    @m.step("switch away: replace the hazard pointer", c=CPU, pc=(OTHER_SEEN, AWAY), handler=False)
     def _(x, c):
-        at(x, c, OTHER_SEEN)
         publish_hazard(x, c, False)
-        x.set("pc", c, to=AWAY)
 
     @m.step("leave: load the kernel's root", c=CPU)
     def _(x, c):
@@ -171,62 +126,44 @@ def build() -> System:
             x.slot(c) < x.handler_got(c))))
         x.set("pc", c, to=QUITS)
 
-    @m.step("leave: clear the hazard pointer", c=CPU)
+    @m.step("leave: clear the hazard pointer", c=CPU, pc=(QUITS, CLEARED))
     def _(x, c):
-        x.require(x.pc(c) == QUITS)
         publish_hazard(x, c, False)
-        x.set("pc", c, to=CLEARED)
 
-    @m.step("leave: publish Out", c=CPU)
+    @m.step("leave: publish Out", c=CPU, pc=(CLEARED, AWAY))
     def _(x, c):
-        x.require(x.pc(c) == CLEARED)
         publish(x, c, ELSEWHERE, x.stint(c))
-        x.set("pc", c, to=AWAY)
 
-    @m.step("handler: begin a round, and load the generation", c=CPU, n=TIME)
+    @m.step("handler: begin a round, and load the generation", c=CPU, n=TIME, pc={AWAY, IN, IDLE}, handler=(False, True))
     def _(x, c, n):
-        at(x, c, AWAY, IN, IDLE)
-        last = x.bell_last(c)
-        x.require(within(later(x.cpu_gen(c), x.bell_has_gen(c, last)), n, x.gen_last))
+        x.require(within(later(x.cpu_gen(c), x.bell_has_gen(c, x.bell_last(c))), n, x.gen_last))
         x.put(c, cpu_gen=n, handler_got=n)
         x.set("about", ALL, c, to=IN_ROUND, where=lambda k: x.about(k, c) == RUNG)
-        x.set("handler", c, to=True)
 
-    @m.step("handler: catch up, if active", c=CPU)
+    @m.step("handler: catch up, if active", c=CPU, pc=IN, handler=True)
     def _(x, c):
-        x.require(x.handler(c), x.pc(c) == IN)
         x.put(c, path=x.handler_got(c), slot=x.handler_got(c))
 
-    @m.step("handler: answer", c=CPU)
+    @m.step("handler: answer", c=CPU, handler=(True, False))
     def _(x, c):
-        x.require(x.handler(c), Or(x.pc(c) == AWAY, And(one_of(x.pc(c), IN, IDLE), x.slot(c) >= x.handler_got(c))))
-        x.set("handler", c, to=False)
-        x.set("about", ALL, c, to=ANSWERED, where=lambda k: x.about(k, c) == IN_ROUND)
-        x.set("answered_walks", ALL, c, to=x.walks(c), where=lambda k: x.about(k, c) == IN_ROUND)
+        x.require(Or(x.pc(c) == AWAY, And(one_of(x.pc(c), IN, IDLE), x.slot(c) >= x.handler_got(c))))
+        x.put(ALL, c, where=lambda k: x.about(k, c) == IN_ROUND, about=ANSWERED, answered_walks=x.walks(c))
 
-    @m.step("flush: unhook tables, and count", k=CLEARER, defers=BOOL)
+    @m.step("flush: unhook tables, and count", k=CLEARER, defers=BOOL, ks=(NEW, COUNTED))
     def _(x, k, defers):
-        x.require(x.ks(k) == NEW)
         clearer.modify(x, k, gen, (), False, False)
-        x.put(k, policy=If(defers, DEFER, INTERRUPT), kg=x.gen_last + 1, clears=x.gen_last + 1, ks=COUNTED)
+        x.put(k, policy=If(defers, DEFER, INTERRUPT), kg=x.gen_last + 1, clears=x.gen_last + 1)
 
-    @m.step("flush walkers: load the generation", k=CLEARER, n=TIME)
+    @m.step("flush walkers: load the generation", k=CLEARER, n=TIME, ks=(NEW, COUNTED))
     def _(x, k, n):
-        x.require(x.ks(k) == NEW)
         clearer.load(x, k, gen, (), n, False)
-        x.put(k, policy=WALKERS, kg=n, clears=n, ks=COUNTED)
+        x.put(k, policy=WALKERS, kg=n, clears=n)
 
-    for name, rule, own in (("flush", "FlushFence", False), ("flush walkers", "FlushWalkersFence", True)):
-        @m.step(f"{name}: fence", k=CLEARER)
-        def _(x, k, rule=rule, own=own):
-            x.require(x.ks(k) == COUNTED, (x.policy(k) == WALKERS) == own)
-            x.set("ks", k, to=SCANNING)
-            if x.obeys(rule):
-                clearer.fence(x, k)
+    clearer.fence_step(m, "flush: fence", "FlushFence", k=CLEARER, ks=(COUNTED, SCANNING), policy={INTERRUPT, DEFER})
+    clearer.fence_step(m, "flush walkers: fence", "FlushWalkersFence", k=CLEARER, ks=(COUNTED, SCANNING), policy=WALKERS)
 
-    @m.step("scan: read a CPU's presence", k=CLEARER, c=CPU, t=TIME)
+    @m.step("scan: read a CPU's presence", k=CLEARER, c=CPU, t=TIME, ks=SCANNING, about=UNREAD)
     def _(x, k, c, t):
-        x.require(x.ks(k) == SCANNING, x.about(k, c) == UNREAD)
         clearer.load(x, k, pres, (c,), t, False)
         if x.obeys("PresenceAcquire"):
             x.put(k, c, clearer_hazard=later(x.clearer_hazard(k, c), x.pres_hazard(c, t)))
@@ -237,9 +174,8 @@ def build() -> System:
             And(kind == ACTIVE, x.policy(k) != WALKERS))
         x.put(k, c, read_kind=kind, about=If(rings, CHOSEN, PRESENCE))
 
-    @m.step("scan: read a hazard pointer", k=CLEARER, c=CPU, t=TIME)
+    @m.step("scan: read a hazard pointer", k=CLEARER, c=CPU, t=TIME, about=PRESENCE)
     def _(x, k, c, t):
-        x.require(x.about(k, c) == PRESENCE)
         clearer.load(x, k, hazard, (c,), t, False)
         if x.obeys("HazardAcquire"):
             x.put(k, c, clearer_seen=later(x.clearer_seen(k, c), x.hazard_seen(c, t)))
@@ -250,9 +186,8 @@ def build() -> System:
         x.put(k, c, about=If(x.hazard_on(c, t), If(rings, CHOSEN, If(waits, HAZARD, SKIPPED)), SKIPPED),
             read_stint=x.hazard_stint(c, t))
 
-    @m.step("scan: read what a CPU has seen", k=CLEARER, c=CPU, t=TIME)
+    @m.step("scan: read what a CPU has seen", k=CLEARER, c=CPU, t=TIME, about=HAZARD)
     def _(x, k, c, t):
-        x.require(x.about(k, c) == HAZARD)
         clearer.load(x, k, seen, (c,), t, False)
         if x.obeys("SeenAcquire"):
             x.set("clearer_walks", k, c, to=later(x.clearer_walks(k, c), x.seen_walks(c, t)))
@@ -261,21 +196,17 @@ def build() -> System:
         x.put(k, c, about=If(And(walks, to < x.kg(k), x.obeys("InterruptWalkers")), CHOSEN, SKIPPED),
             read_stint=x.seen_stint(c, t))
 
-    @m.step("scan: ring a CPU", k=CLEARER, c=CPU)
+    @m.step("scan: ring a CPU", k=CLEARER, c=CPU, about=(CHOSEN, RUNG))
     def _(x, k, c):
-        x.require(x.about(k, c) == CHOSEN)
         clearer.modify(x, k, bell, (c,), False, True)
-        x.set("about", k, c, to=RUNG)
 
-    @m.step("wait: observe an answer", k=CLEARER, c=CPU)
+    @m.step("wait: observe an answer", k=CLEARER, c=CPU, about=(ANSWERED, OBSERVED))
     def _(x, k, c):
-        x.require(x.about(k, c) == ANSWERED)
-        x.put(k, c, about=OBSERVED, clearer_walks=later(x.clearer_walks(k, c), x.answered_walks(k, c)))
+        x.put(k, c, clearer_walks=later(x.clearer_walks(k, c), x.answered_walks(k, c)))
 
-    @m.step("wait: return", k=CLEARER)
+    @m.step("wait: return", k=CLEARER, ks=(SCANNING, DONE))
     def _(x, k):
-        x.require(x.ks(k) == SCANNING, x.before.forall(lambda c: one_of(x.about(k, c), SKIPPED, OBSERVED), CPU))
-        x.set("ks", k, to=DONE)
+        x.require(x.before.forall(lambda c: one_of(x.about(k, c), SKIPPED, OBSERVED), CPU))
 
     invariant(m)
     return m
