@@ -133,6 +133,21 @@ pub struct Erratum<C: 'static> {
     pub needs: Workarounds,
 }
 
+impl<C> Erratum<C> {
+    /// A row that selects no workaround.
+    pub(crate) const UNAFFECTED: Self = Self {
+        numbers: "",
+        effect: "",
+        cpus: &[],
+        condition: "",
+        linux: "",
+        answer: Answer::NotApplicable,
+        here: "",
+        source: "",
+        needs: Workarounds::NONE,
+    };
+}
+
 /// The workarounds that a CPU needs by a table. `is_affected` compares the CPU with those of a row.
 pub(crate) fn needs<C>(table: &[Erratum<C>], is_affected: impl Fn(&C) -> bool) -> Workarounds {
     let rows = table.iter().filter(|row| row.cpus.iter().any(&is_affected));

@@ -124,20 +124,12 @@ pub fn needed_by(midr: u64, has_sme: bool) -> Workarounds {
 
 /// One more broadcast completes the earlier ones.
 const REPEAT: Erratum<Cores> = Erratum {
-    numbers: "",
-    effect: "",
-    cpus: &[],
-    condition: "",
     linux: "one more `TLBI` and `DSB` after the `DSB`, since 2026; before, after each operation",
     answer: Answer::Yes,
     here: "one more `TLBI` and `DSB` for each completion",
-    source: "",
     needs: Workarounds::REPEATED_COMPLETION,
+    ..Erratum::UNAFFECTED
 };
-
-/// A row that selects no workaround.
-const UNAFFECTED: Erratum<Cores> =
-    Erratum { answer: Answer::NotApplicable, needs: Workarounds::NONE, ..REPEAT };
 
 /// The errata, those that affect broadcasts first.
 pub const TABLE: &[Erratum<Cores>] = &[
@@ -261,7 +253,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         linux: "CnP is 0",
         here: "CnP is always 0",
         source: "Linux, `NVIDIA_CARMEL_CNP_ERRATUM`, `HISILICON_ERRATUM_162100125`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "Arm 1165522, 1319367, 1530923",
@@ -277,7 +269,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         answer: Answer::No,
         here: "the hypervisor's duty, while the engine of `Stage2` runs",
         source: "Linux, `ARM64_WORKAROUND_SPECULATIVE_AT`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "Arm 2966298, 3117295",
@@ -286,7 +278,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         linux: "`TLBI VALE1` and `DSB NSH` on the way to user mode",
         here: "the kernel's way to user mode",
         source: "Linux, `ARM64_ERRATUM_2966298`, `_3117295`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "Arm 1542419",
@@ -295,7 +287,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         linux: "traps `IC IVAU` of user mode",
         here: "caches of instructions are the kernel's",
         source: "Linux, `ARM64_ERRATUM_1542419`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "`FEAT_ETS2`, `FEAT_nTLBPA`, `FEAT_E0PD`, ranges of `FEAT_LPA2`",
@@ -304,7 +296,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         linux: "uses some",
         here: "relies on none; with `TCR_EL1.DS`, operations name no ranges",
         source: "Arm DDI 0487",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "Arm's MMU-500, MMU-600 and MMU-700",
@@ -313,7 +305,7 @@ pub const TABLE: &[Erratum<Cores>] = &[
         linux: "the driver",
         here: "the kernel's hook `issue_to_devices`",
         source: "Linux, `Documentation/arch/arm64/silicon-errata.rst`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
 ];
 

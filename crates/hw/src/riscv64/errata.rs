@@ -46,19 +46,6 @@ pub fn needed_by(hart: Option<Identity>) -> Workarounds {
     hart.map_or(Workarounds::WHOLE_FENCES, |hart| needs(TABLE, |harts| harts.contains(hart)))
 }
 
-/// A row that selects no workaround.
-const UNAFFECTED: Erratum<Harts> = Erratum {
-    numbers: "",
-    effect: "",
-    cpus: &[],
-    condition: "",
-    linux: "",
-    answer: Answer::NotApplicable,
-    here: "",
-    source: "",
-    needs: Workarounds::NONE,
-};
-
 /// The errata, those of the processors first.
 pub const TABLE: &[Erratum<Harts>] = &[
     Erratum {
@@ -84,7 +71,7 @@ pub const TABLE: &[Erratum<Harts>] = &[
         linux: "the handler extends it",
         here: "the kernel's handler of faults",
         source: "Linux, `errata_cip_453_check_func`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "T-Head C9xx",
@@ -93,7 +80,7 @@ pub const TABLE: &[Erratum<Harts>] = &[
         linux: "nothing",
         here: "the trap handler of OpenSBI executes it",
         source: "OpenSBI, `THEAD_QUIRK_TLB_FLUSH_FIXUP`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "OpenSBI 37eaca4a, fixed by 110f2851",
@@ -104,7 +91,7 @@ pub const TABLE: &[Erratum<Harts>] = &[
         here: "interrupts instead of a refused fence; harts are interrupted one by one, without \
                those that have stopped",
         source: "OpenSBI 110f2851",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
 ];
 

@@ -62,21 +62,8 @@ pub(super) fn needed_by(identity: &Identity, source: &impl Source) -> Workaround
     ended.fold(needed, Workarounds::without)
 }
 
-/// A row that selects no workaround.
-const UNAFFECTED: Erratum<Processors> = Erratum {
-    numbers: "",
-    effect: "",
-    cpus: &[],
-    condition: "",
-    linux: "",
-    answer: Answer::NotApplicable,
-    here: "",
-    source: "",
-    needs: Workarounds::NONE,
-};
-
 /// A row with a workaround.
-const AFFECTED: Erratum<Processors> = Erratum { answer: Answer::Yes, ..UNAFFECTED };
+const AFFECTED: Erratum<Processors> = Erratum { answer: Answer::Yes, ..Erratum::UNAFFECTED };
 
 /// The errata, those of local invalidation first.
 pub const TABLE: &[Erratum<Processors>] = &[
@@ -130,7 +117,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         answer: Answer::Yes,
         here: "the step is the size of the extent's smallest page",
         source: "FreeBSD-EN-26:10",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "`INVLPGB` without its ASID bit",
@@ -140,7 +127,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         answer: Answer::Yes,
         here: "the ASID bit is always set",
         source: "AMD's manual, volume 3, \"INVLPGB\"",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "`INVLPGB` and KPTI",
@@ -150,7 +137,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         answer: Answer::Yes,
         here: "both PCIDs",
         source: "Linux, `arch/x86/mm/tlb.c`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "AMD 63, 122",
@@ -195,7 +182,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         linux: "KVM maps no executable large pages",
         here: "there is no engine for guests' tables (EPT)",
         source: "Linux, `Documentation/admin-guide/hw-vuln/multihit.rst`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "`WRMSR` in x2APIC mode",
@@ -205,7 +192,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         answer: Answer::Yes,
         here: "`mfence; lfence`",
         source: "SDM 3A, \"MSR Access in x2APIC Mode\"",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
     Erratum {
         numbers: "Flush requests of Hyper-V and KVM",
@@ -215,7 +202,7 @@ pub const TABLE: &[Erratum<Processors>] = &[
         answer: Answer::Yes,
         here: "`HyperV`, `StealTime`",
         source: "Linux, `arch/x86/hyperv/mmu.c`, `arch/x86/kernel/kvm.c`",
-        ..UNAFFECTED
+        ..Erratum::UNAFFECTED
     },
 ];
 
