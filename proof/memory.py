@@ -111,6 +111,15 @@ class Thread:
                 if own:
                     x.set(f"S_{own.name}", me, to=later(getattr(x, f"S_{own.name}")(me), own.last(x, me)))
 
+    def load_step(self, m: System, name: str, word: Word, rule: str | None, to: str, **params: Sort | Place) -> None:
+        """Declares a step that loads a word, with acquire by a rule, and keeps the time of the message in a field."""
+
+        @m.step(name, **params)
+        def _(x: Taken, **args: Expr) -> None:
+            me, time = args.values()
+            self.load(x, me, word, (), time, rule is not None and x.obeys(rule))
+            x.set(to, me, to=time)
+
     def fence(self, x: Taken, me: Expr) -> None:
         """A full fence."""
         for word in self.sees:

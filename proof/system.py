@@ -104,8 +104,9 @@ class System:
             inspect.signature(body).bind(None, **params)
 
             def taken(x: Taken, **args: Expr) -> None:
+                args = {it: args[it] for it in params}
                 for field, place in places.items():
-                    x.move(field, place, *[args[it] for it in params][: len(self.fields[field].args)])
+                    x.move(field, place, *list(args.values())[: len(self.fields[field].args)])
                 body(x, **args)
 
             self.steps[name] = Step(name, params, taken, relies)

@@ -45,8 +45,7 @@ class Targeting:
 
     def rung(self, cpu: int) -> int:
         """The bell's word, as the engine has it."""
-        now = lambda value: getattr(self.state, f"rung_{value}")(cpu, self.rung_last(cpu))
-        return now("round") * 16 + (0 if now("conn") else 4) + (2 if now("att") else 0) + (1 if now("flag") else 0)
+        return self.raw(cpu, self.rung_last(cpu))
 
     def kind(self, value: int) -> int:
         """Presence on this space, of a word of presence. Spaces have ids from 1 on."""

@@ -65,10 +65,7 @@ def system(name: str, fence: str, release: str | None, acquire: str | None, inva
 
     flush.fence_step(m, "flush: fence", "FlushFence", f=FLUSH, fs=(CHANGED, FENCED))
 
-    @m.step("flush: load the number of devices", f=FLUSH, t=TIME, fs=(FENCED, LOADED))
-    def _(x, f, t):
-        flush.load(x, f, phase, (), t, acquire is not None and x.obeys(acquire))
-        x.put(f, read_at=t)
+    flush.load_step(m, "flush: load the number of devices", phase, acquire, "read_at", f=FLUSH, t=TIME, fs=(FENCED, LOADED))
 
     @m.step("flush: send commands to devices", f=FLUSH, fs=(LOADED, SENT))
     def _(x, f):

@@ -56,10 +56,8 @@ def build() -> System:
 
     cpu.fence_step(m, "enter the kernel: fence", "EnterKernelFence", own=user, c=CPU, pc=(ENTERED, FENCED))
 
-    @m.step("enter the kernel: load the kernel's generation", c=CPU, n=TIME, pc=(FENCED, LOADED))
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n)
+    cpu.load_step(m, "enter the kernel: load the kernel's generation", gen, "GenerationAcquire", "got",
+        c=CPU, n=TIME, pc=(FENCED, LOADED))
 
     @m.step("enter the kernel: catch up", c=CPU, pc=(LOADED, KERNEL))
     def _(x, c):

@@ -63,10 +63,8 @@ def build() -> System:
         cpu.modify(x, c, online, (c,), acquire=False, release=False, **{"in": True, "uses": x.online_uses(c, x.online_last(c))})
         x.put(c, since=x.online_last(c) + 1)
 
-    @m.step("online: load the kernel's generation", c=CPU, n=TIME, pc=(INSERTED, COUNTED))
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n)
+    cpu.load_step(m, "online: load the kernel's generation", gen, "GenerationAcquire", "got",
+        c=CPU, n=TIME, pc=(INSERTED, COUNTED))
 
     cpu.fence_step(m, "online: synchronize", "OnlineSync", own=online, c=CPU, pc=(COUNTED, SYNCHRONIZED))
 
@@ -91,10 +89,8 @@ def build() -> System:
     m.step("offline: publish", c=CPU)(bell.publish_leaving)
     m.step("handler: begin a round", c=CPU, pc=ON, handler={NONE, ENDED})(bell.begin)
 
-    @m.step("handler: load the kernel's generation", c=CPU, n=TIME, handler=(BEGUN, LOADED))
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, handler_got=n)
+    cpu.load_step(m, "handler: load the kernel's generation", gen, "GenerationAcquire", "handler_got",
+        c=CPU, n=TIME, handler=(BEGUN, LOADED))
 
     @m.step("handler: catch up with the kernel", c=CPU, handler=(LOADED, CAUGHT_UP))
     def _(x, c):

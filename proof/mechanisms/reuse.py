@@ -47,10 +47,7 @@ def build() -> System:
 
     cpu.fence_step(m, "switch: fence", "SwitchFence", own=pres, c=CPU, pc=(STORED, FENCED))
 
-    @m.step("switch: load the generation", c=CPU, n=TIME, pc=(FENCED, LOADED))
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, got=n)
+    cpu.load_step(m, "switch: load the generation", gen, "GenerationAcquire", "got", c=CPU, n=TIME, pc=(FENCED, LOADED))
 
     @m.step("switch: catch up, and publish the generation", c=CPU, pc=(LOADED, CAUGHT_UP))
     def _(x, c):

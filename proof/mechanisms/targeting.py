@@ -54,10 +54,8 @@ def build() -> System:
 
         cpu.fence_step(m, f"{name}: fence", fence_rule, own=pres, c=CPU, pc=(STORED, FENCED), handler=NONE, back=back)
 
-        @m.step(f"{name}: load the generation", c=CPU, n=TIME, pc=(FENCED, READ), handler=NONE, back=back)
-        def _(x, c, n):
-            cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-            x.put(c, got=n)
+        cpu.load_step(m, f"{name}: load the generation", gen, "GenerationAcquire", "got",
+            c=CPU, n=TIME, pc=(FENCED, READ), handler=NONE, back=back)
 
         @m.step(f"{name}: catch up, publish Active", c=CPU, pc=(READ, IN), handler=NONE, back=back)
         def _(x, c, rule=catch_up_rule):
@@ -86,10 +84,8 @@ def build() -> System:
     # The handler.
     m.step("handler: begin a round", c=CPU, pc={AWAY, IN, IDLE}, handler={NONE, ENDED})(bell.begin)
 
-    @m.step("handler: load the generation", c=CPU, n=TIME, handler=({BEGUN, LOADED}, LOADED))
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, x.obeys("GenerationAcquire"))
-        x.put(c, handler_got=n)
+    cpu.load_step(m, "handler: load the generation", gen, "GenerationAcquire", "handler_got",
+        c=CPU, n=TIME, handler=({BEGUN, LOADED}, LOADED))
 
     @m.step("handler: catch up, if active", c=CPU, handler=(LOADED, CAUGHT_UP))
     def _(x, c):

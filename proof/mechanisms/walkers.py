@@ -59,10 +59,7 @@ def build() -> System:
 
     cpu.fence_step(m, "switch: fence", "SwitchFence", own=pres, c=CPU, pc=(STORED, FENCED), handler=False)
 
-    @m.step("switch: load the generation", c=CPU, n=TIME, pc=(FENCED, READ), handler=False)
-    def _(x, c, n):
-        cpu.load(x, c, gen, (), n, False)
-        x.put(c, got=n)
+    cpu.load_step(m, "switch: load the generation", gen, None, "got", c=CPU, n=TIME, pc=(FENCED, READ), handler=False)
 
     @m.step("switch: load the root", c=CPU, pc=(READ, ROOT), handler=False)
     def _(x, c):
