@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, shown};
 
 /// A format that its tool converts.
 #[derive(Debug)]
@@ -70,20 +70,13 @@ pub(crate) enum ConversionError {
 }
 
 impl UserError for ConversionError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::NoProgram { .. } => CANNOT_RUN,
-            Self::Refused { .. } => BAD_INPUT,
-        }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::NoProgram { program, .. } => {
-                format!("install {program}, or convert the file where it was recorded")
+                cannot_run(format!("install {program}, or convert the file where it was recorded"))
             }
             Self::Refused { program, .. } => {
-                format!("convert the file with the version of {program} that wrote it")
+                bad_input(format!("convert the file with the version of {program} that wrote it"))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::ffi::OsStr;
-use std::fmt;
+use std::fmt::{self, Display};
 
 /// The exit status if the command found a violation, a bug or a failed kernel.
 pub(crate) const FOUND: u8 = 1;
@@ -13,16 +13,39 @@ pub(crate) const CANNOT_RUN: u8 = 3;
 /// The exit status that shells report for a command that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// An error with a remedy. Its [`Display`](fmt::Display) is the cause, in one line.
-pub(crate) trait UserError: Error + Send + Sync {
-    /// Returns a command or an imperative, in one line.
-    fn remedy(&self) -> String;
+/// The exit status of an error, and the remedy for it.
+pub(crate) struct Help {
+    /// The exit status of the process, or 0 if the error is not reported.
+    pub(crate) status: u8,
+    /// A command or an imperative, in one line.
+    pub(crate) remedy: String,
+}
 
-    /// Returns the exit status of the process, or 0 if the error is not reported. Most errors are
-    /// errors of the input.
-    fn exit_status(&self) -> u8 {
-        BAD_INPUT
+impl Help {
+    pub(crate) fn new(status: u8, remedy: impl Into<String>) -> Self {
+        Self { status, remedy: remedy.into() }
     }
+}
+
+/// The help for a violation, a bug or a failed kernel.
+pub(crate) fn found(remedy: impl Into<String>) -> Help {
+    Help::new(FOUND, remedy)
+}
+
+/// The help for an error of the input.
+pub(crate) fn bad_input(remedy: impl Into<String>) -> Help {
+    Help::new(BAD_INPUT, remedy)
+}
+
+/// The help for a command that could not run.
+pub(crate) fn cannot_run(remedy: impl Into<String>) -> Help {
+    Help::new(CANNOT_RUN, remedy)
+}
+
+/// An error with a remedy. Its [`Display`] is the cause, in one line.
+pub(crate) trait UserError: Error + Send + Sync {
+    /// Returns the exit status and the remedy.
+    fn help(&self) -> Help;
 }
 
 /// The error of any command.
@@ -35,35 +58,35 @@ impl<E: UserError + 'static> From<E> for Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}\ntry:   {}", self.0, self.0.remedy())
+        write!(f, "error: {}\ntry:   {}", self.0, self.0.help().remedy)
     }
 }
 
-/// A workload could not be simulated.
+/// The command could not run, or could not finish.
 #[derive(Debug, thiserror::Error)]
-#[error("{} under {design}: {cause}", shown(.workload))]
-pub(crate) struct SimulationError {
-    workload: String,
-    design: String,
+#[error("{cause}")]
+pub(crate) struct CannotRun {
     cause: String,
+    remedy: &'static str,
 }
 
-impl SimulationError {
-    pub(crate) fn new(workload: &str, design: impl ToString, cause: impl ToString) -> Self {
-        let (design, cause) = (design.to_string(), cause.to_string());
-        Self { workload: workload.to_owned(), design, cause }
+impl CannotRun {
+    pub(crate) fn new(cause: String, remedy: &'static str) -> Self {
+        Self { cause, remedy }
+    }
+
+    /// Returns the error of a workload that could not be simulated.
+    pub(crate) fn simulation(workload: &str, design: impl Display, cause: impl Display) -> Self {
+        let cause = format!("{} under {design}: {cause}", shown(workload));
+        Self::new(cause, "use another machine, or report this with the whole command")
     }
 }
 
-impl UserError for SimulationError {
-    fn exit_status(&self) -> u8 {
-        CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "use another machine, or report this with the whole command".to_owned()
+impl UserError for CannotRun {
+    fn help(&self) -> Help {
+        cannot_run(self.remedy)
     }
 }
 
@@ -85,12 +108,8 @@ impl Violations {
 }
 
 impl UserError for Violations {
-    fn exit_status(&self) -> u8 {
-        FOUND
-    }
-
-    fn remedy(&self) -> String {
-        "report this bug, with the command and the seed".to_owned()
+    fn help(&self) -> Help {
+        found("report this bug, with the command and the seed")
     }
 }
 

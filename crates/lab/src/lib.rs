@@ -60,7 +60,7 @@ fn print(error: &mut clap::Error) -> io::Result<()> {
 
 /// Prints an error and returns its exit status.
 fn report(failure: &Failure) -> u8 {
-    let status = failure.0.exit_status();
+    let status = failure.0.help().status;
     if status != 0 {
         // If standard error is closed, the exit status still reports the failure.
         let _ = writeln!(io::stderr(), "{failure}");

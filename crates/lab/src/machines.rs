@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_sim::machine::{Machine, MachineError, Number};
 
-use crate::error::{UserError, shown};
+use crate::error::{Help, UserError, bad_input, shown};
 
 /// A machine whose file is compiled into the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,17 +128,17 @@ impl MachineFileError {
 }
 
 impl UserError for MachineFileError {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::Unknown { .. } => {
                 let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
-                format!("use {}, or the path of a .toml file", known.join(", "))
+                bad_input(format!("use {}, or the path of a .toml file", known.join(", ")))
             }
             Self::Unreadable { .. } => {
-                "use a machine that needs no file; `shootdown machines` lists them".to_owned()
+                bad_input("use a machine that needs no file; `shootdown machines` lists them")
             }
             Self::Refused { .. } | Self::TooLong { .. } | Self::NoName { .. } => {
-                "correct the file; machines/*.toml in the repository are examples".to_owned()
+                bad_input("correct the file; machines/*.toml in the repository are examples")
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
+use crate::error::{CANNOT_RUN, Help, UserError, bad_input, cannot_run, shown};
 
 /// Writes to standard output. If the reader has closed it, the result is an error, not a panic.
 pub(crate) fn print(text: &str) -> Result<(), StdoutError> {
@@ -21,13 +21,10 @@ pub(crate) fn print(text: &str) -> Result<(), StdoutError> {
 pub(crate) struct StdoutError(io::Error);
 
 impl UserError for StdoutError {
-    /// A reader that closed standard output, as `| head` does, is not an error.
-    fn exit_status(&self) -> u8 {
-        if self.0.kind() == io::ErrorKind::BrokenPipe { 0 } else { CANNOT_RUN }
-    }
-
-    fn remedy(&self) -> String {
-        "redirect the output to a file on a disk with free space".to_owned()
+    fn help(&self) -> Help {
+        // A reader that closed standard output, as `| head` does, is not an error.
+        let status = if self.0.kind() == io::ErrorKind::BrokenPipe { 0 } else { CANNOT_RUN };
+        Help::new(status, "redirect the output to a file on a disk with free space")
     }
 }
 
@@ -272,40 +269,25 @@ fn invoker() -> Option<(u32, u32)> {
 }
 
 impl UserError for OutputError {
-    fn exit_status(&self) -> u8 {
-        match &self.reason {
-            Reason::Exists
-            | Reason::PartExists
-            | Reason::IsInput
-            | Reason::NotAFile
-            | Reason::Dash => BAD_INPUT,
-            Reason::Directory { .. } => CANNOT_RUN,
-            Reason::Unwritable(error) => match error.kind() {
-                io::ErrorKind::NotFound
-                | io::ErrorKind::NotADirectory
-                | io::ErrorKind::IsADirectory => BAD_INPUT,
-                _ => CANNOT_RUN,
-            },
-        }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
+        use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, QuotaExceeded, StorageFull};
         let option = self.option;
+        let another = format!("choose another file with {option}");
         match &self.reason {
-            Reason::Exists => format!("choose another file with {option}, or add --force"),
-            Reason::PartExists => format!(
-                "replay {}.part, or remove it; or choose another file with {option}",
-                shown(&self.path)
-            ),
-            Reason::Unwritable(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                ) =>
-            {
-                format!("choose a file on a disk with more free space, with {option}")
+            Reason::Exists => bad_input(another + ", or add --force"),
+            Reason::PartExists => {
+                let part = shown(&self.path);
+                bad_input(format!("replay {part}.part, or remove it; or {another}"))
             }
-            _ => format!("choose another file with {option}"),
+            Reason::IsInput | Reason::NotAFile | Reason::Dash => bad_input(another),
+            Reason::Directory { .. } => cannot_run(another),
+            Reason::Unwritable(error) => match error.kind() {
+                NotFound | NotADirectory | IsADirectory => bad_input(another),
+                StorageFull | QuotaExceeded => cannot_run(format!(
+                    "choose a file on a disk with more free space, with {option}"
+                )),
+                _ => cannot_run(another),
+            },
         }
     }
 }
@@ -317,8 +299,8 @@ mod tests {
 
     #[test]
     fn closed_pipe_is_not_failure() {
-        assert_eq!(StdoutError(io::ErrorKind::BrokenPipe.into()).exit_status(), 0);
-        assert_eq!(StdoutError(io::ErrorKind::StorageFull.into()).exit_status(), CANNOT_RUN);
+        assert_eq!(StdoutError(io::ErrorKind::BrokenPipe.into()).help().status, 0);
+        assert_eq!(StdoutError(io::ErrorKind::StorageFull.into()).help().status, CANNOT_RUN);
     }
 
     #[test]
@@ -376,7 +358,7 @@ mod tests {
             "{0}/x: the directory {0} cannot be written to: permission denied",
             directory.path().display()
         );
-        assert_eq!((error.to_string(), error.exit_status()), (expected, CANNOT_RUN));
+        assert_eq!((error.to_string(), error.help().status), (expected, CANNOT_RUN));
     }
 
     #[test]

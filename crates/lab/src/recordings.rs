@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_recording::{ReadError, Reader};
 
-use crate::error::{UserError, shown};
+use crate::error::{Help, UserError, bad_input, shown};
 
 /// A recording could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -19,12 +19,12 @@ pub(crate) enum RecordingError {
 }
 
 impl UserError for RecordingError {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::Unopened { .. } => {
-                "make a recording with `shootdown record -- COMMAND`".to_owned()
+                bad_input("make a recording with `shootdown record -- COMMAND`")
             }
-            Self::Refused { error, .. } => error.remedy().to_owned(),
+            Self::Refused { error, .. } => bad_input(error.remedy()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_run::text::{CellError, GridError, Text, TextError};
 
-use crate::error::{CANNOT_RUN, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, shown};
 
 /// A workload whose file is compiled into the command.
 #[derive(Clone, Copy, Debug)]
@@ -69,22 +69,15 @@ pub(crate) enum WorkloadError {
 }
 
 impl UserError for WorkloadError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::Run { .. } => CANNOT_RUN,
-            _ => crate::error::BAD_INPUT,
-        }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::Unreadable { .. } => {
                 let known: Vec<_> = EMBEDDED.iter().map(|workload| workload.name).collect();
-                format!("use a file, or {}", known.join(", "))
+                bad_input(format!("use a file, or {}", known.join(", ")))
             }
-            Self::TooLong { .. } => "use a shorter text: loops and parameters help".to_owned(),
-            Self::Text { error, .. } | Self::Step { error, .. } => error.remedy.clone(),
-            Self::Run { .. } => "use fewer CPUs or threads, or less memory".to_owned(),
+            Self::TooLong { .. } => bad_input("use a shorter text: loops and parameters help"),
+            Self::Text { error, .. } | Self::Step { error, .. } => bad_input(&error.remedy),
+            Self::Run { .. } => cannot_run("use fewer CPUs or threads, or less memory"),
         }
     }
 }

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::converted::converted;
-use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, INTERRUPTED, UserError, shown};
+use crate::error::{Failure, Help, INTERRUPTED, UserError, bad_input, cannot_run, shown};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::progress;
 
@@ -108,37 +108,23 @@ enum ImportFailure {
 }
 
 impl UserError for ImportFailure {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::NoInput { .. }
-            | Self::Refused { .. }
-            | Self::NoProgram { .. }
-            | Self::Incomplete(_) => BAD_INPUT,
-            Self::Output(error) => error.exit_status(),
-            Self::Signals(_) | Self::NoDirectory(_) => CANNOT_RUN,
-            Self::Interrupted => INTERRUPTED,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::NoInput { .. } => {
-                "make the text with `trace-cmd report > FILE` or `perf script --ns > FILE`"
-                    .to_owned()
-            }
-            Self::Refused { error, .. } => error.remedy().to_owned(),
-            Self::NoProgram { requesters, .. } => match requesters.first() {
+            Self::NoInput { .. } => bad_input(
+                "make the text with `trace-cmd report > FILE` or `perf script --ns > FILE`",
+            ),
+            Self::Refused { error, .. } => bad_input(error.remedy()),
+            Self::NoProgram { requesters, .. } => bad_input(match requesters.first() {
                 Some(first) => format!("add --pid {}", first.pid),
                 None => "add --pid PID or --command NAME".to_owned(),
-            },
-            Self::Output(error) => error.remedy(),
-            Self::Signals(_) => "stop other programs, and run the command again".to_owned(),
-            Self::NoDirectory(_) => "name a directory with TMPDIR".to_owned(),
-            Self::Interrupted => "run the command again".to_owned(),
-            Self::Incomplete(_) => {
-                "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
-                    .to_owned()
-            }
+            }),
+            Self::Output(error) => error.help(),
+            Self::Signals(_) => cannot_run("stop other programs, and run the command again"),
+            Self::NoDirectory(_) => cannot_run("name a directory with TMPDIR"),
+            Self::Interrupted => Help::new(INTERRUPTED, "run the command again"),
+            Self::Incomplete(_) => bad_input(
+                "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M",
+            ),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::error::{FOUND, Failure, INTERRUPTED, UserError, shown};
+use crate::error::{FOUND, Failure, Help, INTERRUPTED, UserError, found, shown};
 use crate::output::{Output, print};
 use crate::render::grouped;
 use crate::sweep::{End, Local, Merged, Rows, Shard, Start, Summary, Sweep, SweepError, csv};
@@ -74,18 +74,11 @@ enum SweepEnd {
 }
 
 impl UserError for SweepEnd {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::Stopped(..) => INTERRUPTED,
-            Self::Incomplete(..) => FOUND,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::Stopped(..) => "the same command with --resume".to_owned(),
+            Self::Stopped(..) => Help::new(INTERRUPTED, "the same command with --resume"),
             Self::Incomplete(..) => {
-                "run the missing shards with --shard, and merge all files again".to_owned()
+                found("run the missing shards with --shard, and merge all files again")
             }
         }
     }

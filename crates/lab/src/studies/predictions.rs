@@ -10,7 +10,7 @@ use shootdown_run::text::{Cell, Row, Text};
 use shootdown_sim::Cause;
 use shootdown_sim::machine::{Machine, Policy};
 
-use crate::error::{Failure, SimulationError};
+use crate::error::{CannotRun, Failure};
 use crate::machines;
 
 /// A record, and the workload that repeats it: the contents of their files.
@@ -199,7 +199,7 @@ impl Embedded {
     fn prediction(&self) -> Result<(Prediction, Vec<f64>), Failure> {
         let record: Record = toml::from_str(self.record).expect("a test parses each record");
         let failed =
-            |design: &str, cause: String| SimulationError::new(&record.name, design, cause);
+            |design: &str, cause: String| CannotRun::simulation(&record.name, design, cause);
         let text = Text::parse(&record.name, self.workload).expect("a test parses each workload");
         let machine = record.machine()?;
         let mut violations = 0;
@@ -254,7 +254,7 @@ impl Embedded {
 
 impl Record {
     fn machine(&self) -> Result<Machine, Failure> {
-        let failed = |cause| SimulationError::new(&self.name, &self.machine, cause);
+        let failed = |cause| CannotRun::simulation(&self.name, &self.machine, cause);
         let mut machine = machines::find(self.machine.as_ref())?;
         machine.scheduler = self.scheduler.unwrap_or(machine.scheduler);
         for (key, value) in &self.set {

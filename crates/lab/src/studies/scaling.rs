@@ -6,7 +6,7 @@ use shootdown_designs::{Design, Purpose, designs_for};
 
 use super::experiment::{Experiment, Scale};
 use super::simulate::{Conditions, simulate};
-use crate::error::SimulationError;
+use crate::error::CannotRun;
 use crate::render::displayed;
 
 /// The rate of an experiment for each number of CPUs, under all designs.
@@ -61,12 +61,12 @@ impl Scaling {
         experiment: &Experiment,
         conditions: &Conditions,
         done: impl Fn() + Sync,
-    ) -> Result<Self, SimulationError> {
+    ) -> Result<Self, CannotRun> {
         let sizes = sizes(conditions);
         let point = |&(cpus, design): &(usize, Design)| {
             let resized = conditions.machine.with_cpus(cpus);
             let machine = resized
-                .map_err(|error| SimulationError::new(experiment.workload, design, error))?;
+                .map_err(|error| CannotRun::simulation(experiment.workload, design, error))?;
             let conditions = Conditions { machine, ..conditions.clone() };
             let measurement = simulate(experiment, design, &conditions)?;
             done();
@@ -75,7 +75,7 @@ impl Scaling {
         // The largest sizes run first, because they take the longest.
         let by_size = |&cpus: &usize| general().map(move |design| (cpus, design));
         let runs: Vec<_> = sizes.iter().rev().flat_map(by_size).collect();
-        let points: Result<Vec<_>, SimulationError> = runs.par_iter().map(point).collect();
+        let points: Result<Vec<_>, CannotRun> = runs.par_iter().map(point).collect();
         let points = points?;
         let curve = |(index, design): (usize, Design)| {
             let own = points.iter().skip(index).step_by(general().count());

@@ -12,7 +12,7 @@ use shootdown_sim::TimeByCause;
 use shootdown_sim::machine::Machine;
 
 use super::experiment::{Experiment, Measure, Scale, Setup};
-use crate::error::SimulationError;
+use crate::error::CannotRun;
 
 /// The measurement of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -106,9 +106,9 @@ pub(crate) fn simulate(
     experiment: &Experiment,
     design: Design,
     conditions: &Conditions,
-) -> Result<Measurement, SimulationError> {
+) -> Result<Measurement, CannotRun> {
     measure(experiment, design, conditions)
-        .map_err(|cause| SimulationError::new(experiment.workload, design, cause))
+        .map_err(|cause| CannotRun::simulation(experiment.workload, design, cause))
 }
 
 fn measure(

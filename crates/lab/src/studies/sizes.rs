@@ -2,12 +2,13 @@
 //! engine: the curves over CPUs of the report page.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 
 use shootdown_designs::Design;
 use shootdown_run::text::{Grid, Row};
 
 use super::experiment::Scale;
-use crate::error::{Failure, SimulationError};
+use crate::error::{CannotRun, Failure};
 use crate::machines::Embedded;
 use crate::workloads;
 
@@ -139,8 +140,8 @@ impl Loop {
         })
     }
 
-    fn failed(&self, error: impl ToString) -> SimulationError {
-        SimulationError::new(self.workload, Design::SHOOTDOWN, error)
+    fn failed(&self, error: impl Display) -> CannotRun {
+        CannotRun::simulation(self.workload, Design::SHOOTDOWN, error)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The cells of a sweep on the cores of this host.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::rows::{Rows, Shard};
 use super::{Sweep, SweepError};
+use crate::error::CannotRun;
 use crate::progress;
 
 /// A run of the cells of a sweep that have no row yet.
@@ -79,7 +81,9 @@ impl Local<'_> {
             }
         };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.jobs).build();
-        pool.map_err(NoThreads)?.broadcast(work);
+        let no_threads =
+            |error| CannotRun::new(format!("no threads: {error}"), "use fewer threads with --jobs");
+        pool.map_err(no_threads)?.broadcast(work);
         bar.finish_and_clear();
         let written = written.into_inner().unwrap_or_else(PoisonError::into_inner);
         match written.failure {
@@ -119,44 +123,17 @@ impl Written<'_> {
     }
 }
 
-/// The host cannot start threads.
-#[derive(Debug, thiserror::Error)]
-#[error("no threads: {0}")]
-struct NoThreads(rayon::ThreadPoolBuildError);
-
-/// The host cannot install the handler of a signal.
-#[derive(Debug, thiserror::Error)]
-#[error("signals: {0}")]
-struct NoSignals(std::io::Error);
-
-impl crate::error::UserError for NoThreads {
-    fn exit_status(&self) -> u8 {
-        crate::error::CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "use fewer threads with --jobs".to_owned()
-    }
-}
-
-impl crate::error::UserError for NoSignals {
-    fn exit_status(&self) -> u8 {
-        crate::error::CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "report this with the version of the kernel".to_owned()
-    }
-}
-
 /// Returns a flag that the first signal to stop sets. The second such signal ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, NoSignals> {
+fn stop_flag() -> Result<Arc<AtomicBool>, CannotRun> {
+    let failed = |error: io::Error| {
+        CannotRun::new(format!("signals: {error}"), "report this with the version of the kernel")
+    };
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let second = i32::from(crate::error::INTERRUPTED);
         signal_hook::flag::register_conditional_shutdown(signal, second, Arc::clone(&flag))
-            .map_err(NoSignals)?;
-        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(NoSignals)?;
+            .map_err(failed)?;
+        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(failed)?;
     }
     Ok(flag)
 }

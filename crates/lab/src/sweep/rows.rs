@@ -13,7 +13,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{Sweep, SweepError};
-use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, Help, UserError, bad_input, cannot_run, shown};
 
 /// A file of rows that a sweep appends to. No other process can append to it at the same time.
 #[derive(Debug)]
@@ -107,29 +107,24 @@ pub(crate) enum RowsError {
 }
 
 impl UserError for RowsError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
+        let another = "choose another file with --output";
         match self {
-            Self::Io { error, .. } if error.kind() != io::ErrorKind::NotFound => CANNOT_RUN,
-            Self::Locked(_) => CANNOT_RUN,
-            _ => BAD_INPUT,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::Io { .. } => "use a file on a disk with free space, with --output".to_owned(),
-            Self::Exists(_) => {
-                "add --resume to continue, or choose another file with --output".to_owned()
+            Self::Io { error, .. } => {
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
+                let status = if is_missing { BAD_INPUT } else { CANNOT_RUN };
+                Help::new(status, "use a file on a disk with free space, with --output")
             }
-            Self::Locked(_) => "wait for it, or choose another file with --output".to_owned(),
+            Self::Exists(_) => bad_input(format!("add --resume to continue, or {another}")),
+            Self::Locked(_) => cannot_run(format!("wait for it, or {another}")),
             Self::NotARow { .. } | Self::Twice { .. } => {
-                "remove this line, and add --resume to compute its cell again".to_owned()
+                bad_input("remove this line, and add --resume to compute its cell again")
             }
-            Self::OtherSweep(_) => "choose another file with --output".to_owned(),
+            Self::OtherSweep(_) => bad_input(another),
             Self::Differs { .. } => {
-                "use files that the same version computed, and report this otherwise".to_owned()
+                bad_input("use files that the same version computed, and report this otherwise")
             }
-            Self::Empty => "use files that `shootdown sweep --output` wrote".to_owned(),
+            Self::Empty => bad_input("use files that `shootdown sweep --output` wrote"),
         }
     }
 }

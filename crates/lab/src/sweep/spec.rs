@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::SweepError;
 use super::cell::{Cell, Inputs};
 use super::grid::{Grid, VALUES_MAX};
-use crate::error::{CANNOT_RUN, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, shown};
 use crate::machines::one_line;
 
 /// A sweep: cells with numbers from 0, which can be run in any order.
@@ -57,34 +57,29 @@ pub(crate) enum SpecError {
 }
 
 impl UserError for SpecError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
+        let examples = "correct the file; docs/sweeps.md has examples";
         match self {
-            Self::Unreadable { error, .. } if error.kind() != io::ErrorKind::NotFound => CANNOT_RUN,
-            _ => crate::error::BAD_INPUT,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::UnknownKey { known, .. } => format!("use some of {known}"),
+            Self::UnknownKey { known, .. } => bad_input(format!("use some of {known}")),
             Self::UnknownCommand(_) | Self::NoCommand => {
                 let names: Vec<_> = Cell::COMMANDS.iter().map(|(name, _)| *name).collect();
-                format!("set `command` to {}", names.join(", "))
+                bad_input(format!("set `command` to {}", names.join(", ")))
             }
-            Self::NoValues(_) => "use one value, or a list of values".to_owned(),
-            Self::BadRange(_) => {
-                "use a list, or { from = 2, to = 64, times = 2 }, or { from = 1, to = 9, step = 1 }"
-                    .to_owned()
+            Self::NoValues(_) => bad_input("use one value, or a list of values"),
+            Self::BadRange(_) => bad_input(
+                "use a list, or { from = 2, to = 64, times = 2 }, or { from = 1, to = 9, \
+                 step = 1 }",
+            ),
+            Self::BadParts => bad_input("set `parts` to the number of cells of a campaign"),
+            Self::TooManyCells => bad_input("divide the specification into several"),
+            Self::NoCell { .. } => bad_input("use a number from 0 to the last cell's"),
+            Self::Unreadable { error, .. } if error.kind() != io::ErrorKind::NotFound => {
+                cannot_run(examples)
             }
-            Self::BadParts => "set `parts` to the number of cells of a campaign".to_owned(),
-            Self::TooManyCells => "divide the specification into several".to_owned(),
-            Self::NoCell { .. } => "use a number from 0 to the last cell's".to_owned(),
             Self::Unreadable { .. } | Self::NotATable(_) | Self::BadValue { .. } => {
-                "correct the file; docs/sweeps.md has examples".to_owned()
+                bad_input(examples)
             }
-            Self::Syntax(_) | Self::NoGrid => {
-                "correct the file; docs/sweeps.md has examples".to_owned()
-            }
+            Self::Syntax(_) | Self::NoGrid => bad_input(examples),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, found, shown};
 
 /// The kernel could not be started, or it failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,59 +52,40 @@ pub(crate) enum BootError {
 }
 
 impl UserError for BootError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::Silent { .. }
-            | Self::Crashed { .. }
-            | Self::NoReport
-            | Self::Sanitizer { .. }
-            | Self::Failed { .. } => FOUND,
-            Self::NotOnBochs { .. }
-            | Self::NoReplicas
-            | Self::NoGuests(_)
-            | Self::FewForGuests
-            | Self::NoSanitizer(_)
-            | Self::UnknownWorkload { .. } => BAD_INPUT,
-            _ => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::NoEmulator { package, .. } => {
-                format!("sudo apt-get install {package} (on Debian and Ubuntu)")
+                cannot_run(format!("sudo apt-get install {package} (on Debian and Ubuntu)"))
             }
             Self::OldEmulator { .. } => {
-                "install a newer version; Debian 12 has it in bookworm-backports".to_owned()
+                cannot_run("install a newer version; Debian 12 has it in bookworm-backports")
             }
-            Self::NotOnBochs { .. } => "remove --emulator: QEMU supports all options".to_owned(),
-            Self::NoReplicas => "remove --replicas, or use another --arch".to_owned(),
-            Self::NoGuests(_) => "--arch aarch64, or --arch riscv64".to_owned(),
-            Self::FewForGuests => "--cpus 3".to_owned(),
-            Self::NoSanitizer(_) => "use QEMU, and another --arch than loongarch64".to_owned(),
-            Self::Disc(_) => {
-                "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space"
-                    .to_owned()
-            }
-            Self::NoSource(_) => {
-                "build this command in the repository, or give a kernel with --kernel ELF"
-                    .to_owned()
-            }
-            Self::Build { target, .. } => format!("rustup target add {target}"),
+            Self::NotOnBochs { .. } => bad_input("remove --emulator: QEMU supports all options"),
+            Self::NoReplicas => bad_input("remove --replicas, or use another --arch"),
+            Self::NoGuests(_) => bad_input("--arch aarch64, or --arch riscv64"),
+            Self::FewForGuests => bad_input("--cpus 3"),
+            Self::NoSanitizer(_) => bad_input("use QEMU, and another --arch than loongarch64"),
+            Self::Disc(_) => cannot_run(
+                "sudo apt-get install grub-pc-bin xorriso mtools, or free some disk space",
+            ),
+            Self::NoSource(_) => cannot_run(
+                "build this command in the repository, or give a kernel with --kernel ELF",
+            ),
+            Self::Build { target, .. } => cannot_run(format!("rustup target add {target}")),
             Self::UnknownWorkload { known, .. } => {
-                format!("use {}, or the path of a recording", known.join(", "))
+                bad_input(format!("use {}, or the path of a recording", known.join(", ")))
             }
             Self::Start(_) => {
-                "free about 600 MiB of memory, or use fewer CPUs with --cpus".to_owned()
+                cannot_run("free about 600 MiB of memory, or use fewer CPUs with --cpus")
             }
             Self::Silent { .. } => {
-                "--console to show all lines, or --patience SECONDS to wait longer".to_owned()
+                found("--console to show all lines, or --patience SECONDS to wait longer")
             }
             Self::Sanitizer { .. } => {
-                "shootdown sanitize --preset shootdown, which prints each fault".to_owned()
+                found("shootdown sanitize --preset shootdown, which prints each fault")
             }
             Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
-                "add --console, which shows every line that the kernel prints".to_owned()
+                found("add --console, which shows every line that the kernel prints")
             }
         }
     }

@@ -49,7 +49,7 @@ use super::console::Line;
 use super::emulator::{Architecture, Emulator};
 use super::error::BootError;
 use super::options::{Boot, Discards, ReclaimFlushes, Replicas};
-use crate::error::{Failure, SimulationError};
+use crate::error::{CannotRun, Failure};
 use crate::machines::{Embedded, MachineFileError};
 use crate::recordings::{RecordingError, open, refused};
 use crate::render::Printed;
@@ -204,7 +204,7 @@ impl Comparison {
             Replicas::Unflushed => false,
         };
         let simulated = run(machine, settings, Rc::new(workload), like_booted)
-            .map_err(|error| SimulationError::new(name, design, error))?;
+            .map_err(|error| CannotRun::simulation(name, design, error))?;
         let row = |(count, simulated)| {
             // The simulated machine batches, and has no faults.
             let is_same = is_replicated_alike

@@ -11,7 +11,7 @@ use shootdown_run::host_loops::{HostLoop, fit, host_loops, value_of};
 use shootdown_sim::machine::Machine;
 
 use super::machines::check::{Check, CheckError, SET, loop_of};
-use crate::error::{CANNOT_RUN, Failure, SimulationError, UserError};
+use crate::error::{CannotRun, Failure};
 use crate::machines::{self, Embedded};
 use crate::output::{Existing, Output, print};
 
@@ -45,20 +45,9 @@ const BASE: Embedded = Embedded::RISCV_64;
 #[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64")))]
 const BASE: Embedded = Embedded::XEON_2S;
 
-/// The host could not be measured.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot measure this host: {0}")]
-struct HostError(String);
-
-impl UserError for HostError {
-    fn exit_status(&self) -> u8 {
-        CANNOT_RUN
-    }
-
-    fn remedy(&self) -> String {
-        "run this on an idle Linux with two CPUs and the command `cat`, or add `--busy`".to_owned()
-    }
-}
+/// The remedy if the host cannot be measured.
+const QUIET_HOST: &str =
+    "run this on an idle Linux with two CPUs and the command `cat`, or add `--busy`";
 
 /// Times of loops.
 type Measured = Vec<(&'static HostLoop, f64)>;
@@ -76,7 +65,9 @@ impl Calibrate {
         let output = self.output.as_deref().map(|path| Output::new(path, existing)).transpose()?;
         // Before the measurement, which takes seconds.
         machines::find(self.extends.as_ref())?;
-        let measured = host::measure(self.load()).map_err(|error| HostError(error.to_string()))?;
+        let measured = host::measure(self.load()).map_err(|error| {
+            CannotRun::new(format!("cannot measure this host: {error}"), QUIET_HOST)
+        })?;
         let name = output.as_ref().and_then(|output| output.path().file_stem());
         let name = name.map_or("this-host".into(), |stem| stem.to_string_lossy().into_owned());
         let start = self.start(&name, &measured);
@@ -152,8 +143,8 @@ fn quoted(machine: &Machine) -> Result<Measured, CheckError> {
     Ok(quoted)
 }
 
-fn fitted(machine: &Machine, measured: &Measured) -> Result<Machine, SimulationError> {
-    fit(machine, measured).map_err(|error| SimulationError::new("the loops", "linux-7.0", error))
+fn fitted(machine: &Machine, measured: &Measured) -> Result<Machine, CannotRun> {
+    fit(machine, measured).map_err(|error| CannotRun::simulation("the loops", "linux-7.0", error))
 }
 
 /// Returns the fitted numbers as sections of a machine file. Idle states are a list, which is

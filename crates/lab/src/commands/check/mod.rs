@@ -20,7 +20,9 @@ use shootdown_check::{
     Verdict,
 };
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, Failure, UserError, shown};
+use crate::error::{
+    CANNOT_RUN, FOUND, Failure, Help, UserError, bad_input, cannot_run, found, shown,
+};
 use crate::output::{Output, print};
 use crate::progress;
 use crate::selection::parse_time;
@@ -123,33 +125,24 @@ pub(crate) enum CheckError {
 }
 
 impl UserError for CheckError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::UnknownDesign(_) | Self::BadProgram(_) => BAD_INPUT,
-            Self::EmptyProgram | Self::NoProgramFor(_) => BAD_INPUT,
-            Self::Found { .. } | Self::Zoo { has_violation: true, .. } => FOUND,
-            Self::Unreached(_) | Self::Undecided(_) | Self::Zoo { .. } => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::BadProgram(_) | Self::EmptyProgram => {
-                "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list"
-                    .to_owned()
-            }
-            Self::NoProgramFor(_) => "use --design shootdown, or remove --program".to_owned(),
-            Self::Found { repeat: Some(repeat), .. } => format!("{repeat}, to repeat this"),
+            Self::BadProgram(_) | Self::EmptyProgram => bad_input(
+                "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list",
+            ),
+            Self::NoProgramFor(_) => bad_input("use --design shootdown, or remove --program"),
+            Self::UnknownDesign(_) => bad_input("shootdown check --list"),
+            Self::Found { repeat: Some(repeat), .. } => found(format!("{repeat}, to repeat this")),
             Self::Found { design: Design::Bug(bug, _), .. } => {
-                format!("shootdown check --design {}", Design::Bug(bug, Variant::Fixed))
+                found(format!("shootdown check --design {}", Design::Bug(bug, Variant::Fixed)))
             }
-            Self::UnknownDesign(_) | Self::Found { .. } => "shootdown check --list".to_owned(),
-            Self::Unreached(_) => "search longer, with --budget TIME".to_owned(),
+            Self::Found { .. } => found("shootdown check --list"),
+            Self::Unreached(_) => cannot_run("search longer, with --budget TIME"),
             Self::Undecided(budget) | Self::Zoo { budget, .. } => {
-                format!(
-                    "search longer, with --budget {}s",
-                    budget.as_secs().max(1).saturating_mul(4)
-                )
+                let has_violation = matches!(self, Self::Zoo { has_violation: true, .. });
+                let longer = budget.as_secs().max(1).saturating_mul(4);
+                let status = if has_violation { FOUND } else { CANNOT_RUN };
+                Help::new(status, format!("search longer, with --budget {longer}s"))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, UserError};
+use crate::error::{Help, UserError, bad_input, cannot_run, found};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExplainError {
@@ -25,25 +25,16 @@ pub(super) enum ExplainError {
 }
 
 impl UserError for ExplainError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::NoCpu { .. } | Self::OnlyTables | Self::OneProgram => BAD_INPUT,
-            Self::Exceeded(_) => FOUND,
-            Self::NoDirectory(_) | Self::Undecided => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::NoCpu { last, .. } => format!("--cpu N, with N from 0 to {last}"),
-            Self::OnlyTables => "use --format text or --format json".to_owned(),
-            Self::OneProgram => "give a recording without --pid, a text with one".to_owned(),
-            Self::NoDirectory(_) => "name a file for the recording with --output FILE".to_owned(),
+            Self::NoCpu { last, .. } => bad_input(format!("--cpu N, with N from 0 to {last}")),
+            Self::OnlyTables => bad_input("use --format text or --format json"),
+            Self::OneProgram => bad_input("give a recording without --pid, a text with one"),
+            Self::NoDirectory(_) => cannot_run("name a file for the recording with --output FILE"),
             Self::Exceeded(_) => {
-                "compare with an earlier recording: shootdown explain --compare EARLIER FILE"
-                    .to_owned()
+                found("compare with an earlier recording: shootdown explain --compare EARLIER FILE")
             }
-            Self::Undecided => "record again, on a host with less load".to_owned(),
+            Self::Undecided => cannot_run("record again, on a host with less load"),
         }
     }
 }

@@ -5,7 +5,7 @@ use inferno::flamegraph::{Options, from_lines};
 use shootdown_explain::{Analysis, Explanation};
 
 use super::folded;
-use crate::error::{CANNOT_RUN, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, shown};
 use crate::render::{duration, grouped};
 
 /// The largest number of letters of the command in the title.
@@ -77,15 +77,12 @@ pub(crate) enum NotDrawn {
 }
 
 impl UserError for NotDrawn {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
+        let remedy = "use --format text or --format folded";
         match self {
-            Self::NoShootdowns => crate::error::BAD_INPUT,
-            Self::Failed => CANNOT_RUN,
+            Self::NoShootdowns => bad_input(remedy),
+            Self::Failed => cannot_run(remedy),
         }
-    }
-
-    fn remedy(&self) -> String {
-        "use --format text or --format folded".to_owned()
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::commands::record::{Flushes, RecordError, Signals, StopRequest};
-use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, UserError};
+use crate::error::{Failure, Help, UserError, bad_input, cannot_run};
 use crate::selection;
 
 use tally::{Tally, cgroup};
@@ -75,17 +75,10 @@ enum ExportError {
 }
 
 impl UserError for ExportError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::Address { .. } => BAD_INPUT,
-            Self::Record(_) => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::Address { .. } => "choose a free address with --listen ADDRESS:PORT".to_owned(),
-            Self::Record(error) => error.remedy(),
+            Self::Address { .. } => bad_input("choose a free address with --listen ADDRESS:PORT"),
+            Self::Record(error) => cannot_run(error.help().remedy),
         }
     }
 }

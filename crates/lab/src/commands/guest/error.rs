@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::commands::sanitize::SanitizeError;
-use crate::error::{BAD_INPUT, CANNOT_RUN, INTERRUPTED, UserError, shown};
+use crate::error::{Help, INTERRUPTED, UserError, bad_input, cannot_run, shown};
 use crate::output::OutputError;
 use crate::recordings::RecordingError;
 
@@ -61,62 +61,48 @@ pub(crate) enum GuestError {
 }
 
 impl UserError for GuestError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::Interrupted => INTERRUPTED,
-            Self::Output(error) => error.exit_status(),
-            Self::Sanitize(error) => error.exit_status(),
-            Self::NoPackage { .. }
-            | Self::NoKernel(_)
-            | Self::NotAnImage(_)
-            | Self::NotFound(_)
-            | Self::NoLibrary { .. }
-            | Self::File { .. } => BAD_INPUT,
-            _ => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::NoProgram { package, .. } => {
-                format!("sudo apt-get install {package} (on Debian and Ubuntu)")
+                cannot_run(format!("sudo apt-get install {package} (on Debian and Ubuntu)"))
             }
             Self::Failed { program: "apt-get", .. } => {
-                "check the network, or give an image of a kernel with --kernel".to_owned()
+                cannot_run("check the network, or give an image of a kernel with --kernel")
             }
-            Self::Failed { .. } => "free some disk space, and run the command again".to_owned(),
+            Self::Failed { .. } => cannot_run("free some disk space, and run the command again"),
             Self::NoMirror => {
-                "give images with --kernel /boot/vmlinuz-VERSION and --busybox PATH".to_owned()
+                cannot_run("give images with --kernel /boot/vmlinuz-VERSION and --busybox PATH")
             }
-            Self::NoPackage { known, .. } => format!("use --kernel with {}", known.join(", ")),
-            Self::NoPort => "cargo xtask port linux --cloud, in the repository".to_owned(),
+            Self::NoPackage { known, .. } => {
+                bad_input(format!("use --kernel with {}", known.join(", ")))
+            }
+            Self::NoPort => cannot_run("cargo xtask port linux --cloud, in the repository"),
             Self::NoKernel(_) => {
-                "use --kernel 6.12, --kernel shootdown, or the path of an image".to_owned()
+                bad_input("use --kernel 6.12, --kernel shootdown, or the path of an image")
             }
             Self::NotAnImage(_) => {
-                "give a bzImage, such as /boot/vmlinuz-VERSION on Debian and Ubuntu".to_owned()
+                bad_input("give a bzImage, such as /boot/vmlinuz-VERSION on Debian and Ubuntu")
             }
             Self::NotFound(_) => {
-                "give the path of a program, or the name of a program in PATH".to_owned()
+                bad_input("give the path of a program, or the name of a program in PATH")
             }
-            Self::NoLibrary { .. } => "install the library, and run the command again".to_owned(),
-            Self::File { .. } => "check the path, and that this user may read it".to_owned(),
-            Self::Output(error) => error.remedy(),
-            Self::Sanitize(error) => error.remedy(),
+            Self::NoLibrary { .. } => bad_input("install the library, and run the command again"),
+            Self::File { .. } => bad_input("check the path, and that this user may read it"),
+            Self::Output(error) => error.help(),
+            Self::Sanitize(error) => error.help(),
             Self::Temporary(_) => {
-                "free some disk space, or set TMPDIR to another directory".to_owned()
+                cannot_run("free some disk space, or set TMPDIR to another directory")
             }
             Self::NotStarted { .. } | Self::Signals(_) => {
-                "stop other programs, and run the command again".to_owned()
+                cannot_run("stop other programs, and run the command again")
             }
-            Self::Crashed { .. } => {
-                "add --console to show all lines of the kernel, or use a larger --memory-mib"
-                    .to_owned()
-            }
-            Self::TooLong { .. } => "wait longer with --limit SECONDS".to_owned(),
-            Self::Recorder { remedy, .. } => remedy.clone(),
-            Self::Recording(_) => "report this with the whole command".to_owned(),
-            Self::Interrupted => "run the command again".to_owned(),
+            Self::Crashed { .. } => cannot_run(
+                "add --console to show all lines of the kernel, or use a larger --memory-mib",
+            ),
+            Self::TooLong { .. } => cannot_run("wait longer with --limit SECONDS"),
+            Self::Recorder { remedy, .. } => cannot_run(remedy),
+            Self::Recording(_) => cannot_run("report this with the whole command"),
+            Self::Interrupted => Help::new(INTERRUPTED, "run the command again"),
         }
     }
 }

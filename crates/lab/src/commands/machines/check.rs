@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use shootdown_run::host_loops::{HostLoop, host_loops};
 use shootdown_sim::machine::{Machine, Number};
 
-use crate::error::{FOUND, Failure, SimulationError, UserError, shown};
+use crate::error::{CannotRun, Failure, Help, UserError, bad_input, found, shown};
 use crate::render::table::Table;
 
 /// The largest difference between a loop in the simulator and on the real machine, if the file
@@ -23,21 +23,17 @@ pub(crate) enum CheckError {
 }
 
 impl UserError for CheckError {
-    fn exit_status(&self) -> u8 {
-        if matches!(self, Self::Differs { .. }) { FOUND } else { crate::error::BAD_INPUT }
-    }
-
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::NoLoops(_) => {
-                "add a section `[measured]`, as `shootdown calibrate` writes it".to_owned()
+                bad_input("add a section `[measured]`, as `shootdown calibrate` writes it")
             }
             Self::UnknownLoop { .. } => {
                 let keys: Vec<_> = host_loops().iter().map(|it| it.key.as_str()).collect();
-                format!("use {}", keys.join(", "))
+                bad_input(format!("use {}", keys.join(", ")))
             }
             Self::Differs { .. } => {
-                "correct the numbers of the file, or fit them with `shootdown calibrate`".to_owned()
+                found("correct the numbers of the file, or fit them with `shootdown calibrate`")
             }
         }
     }
@@ -144,7 +140,7 @@ fn compare((machine, number): (&Machine, &Number)) -> Result<Compared, Failure> 
     let host_loop = loop_of(machine, number)?;
     let simulated_ns = host_loop
         .time_ns(machine)
-        .map_err(|error| SimulationError::new(&host_loop.about, "linux-7.0", error))?;
+        .map_err(|error| CannotRun::simulation(&host_loop.about, "linux-7.0", error))?;
     let fitted = host_loop.fitted_number(machine);
     let is_later = |it: &HostLoop| {
         machine.measured.iter().any(|number| number.key == it.key)

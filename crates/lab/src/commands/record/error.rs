@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::recorded::{BUFFER_KIB_MAX, Recorded};
-use crate::error::{INTERRUPTED, UserError, shown};
+use crate::error::{Help, INTERRUPTED, UserError, shown};
 use crate::output::OutputError;
 
 /// The exit status if the recorder itself fails, as env(1) and timeout(1) use it.
@@ -88,68 +88,72 @@ fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(shown).collect()
 }
 
-impl UserError for RecordError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::Interrupted => INTERRUPTED,
-            Self::NotStarted { error, .. } if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Self::NotStarted { .. } => NOT_RUNNABLE,
-            _ => FAILED,
-        }
-    }
+fn failed(remedy: impl Into<String>) -> Help {
+    Help::new(FAILED, remedy)
+}
 
-    fn remedy(&self) -> String {
+impl UserError for RecordError {
+    fn help(&self) -> Help {
         match self {
-            Self::NotRoot => "run the command as root, for example with sudo".to_owned(),
-            Self::PidNamespace => "run it on the host, with --pid or --cgroup, or in a container \
-                                   with the host's processes (--pid=host, hostPID: true)"
-                .to_owned(),
-            Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
+            Self::NotRoot => failed("run the command as root, for example with sudo"),
+            Self::PidNamespace => failed(
+                "run it on the host, with --pid or --cgroup, or in a container with the host's \
+                 processes (--pid=host, hostPID: true)",
+            ),
+            Self::NoTracefs => failed("mount -t tracefs nodev /sys/kernel/tracing"),
             Self::NoEvent { event }
                 if event.starts_with("csd/") || event.starts_with("irq_vectors/") =>
             {
-                "use Linux 6.5 or later on x86-64".to_owned()
+                failed("use Linux 6.5 or later on x86-64")
             }
             Self::NoEvent { .. } => {
-                "use Linux 5.8 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
+                failed("use Linux 5.8 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS")
             }
-            Self::NoSymbols => "sysctl kernel.kptr_restrict=1".to_owned(),
+            Self::NoSymbols => failed("sysctl kernel.kptr_restrict=1"),
             Self::Kernel { .. } => {
-                "run the command as root of the machine, outside any container".to_owned()
+                failed("run the command as root of the machine, outside any container")
             }
-            Self::NoMemory { .. } => "use smaller buffers with --buffer-kib".to_owned(),
-            Self::NoName { .. } => "name the recording with --output FILE".to_owned(),
-            Self::Output(error) => error.remedy(),
+            Self::NoMemory { .. } => failed("use smaller buffers with --buffer-kib"),
+            Self::NoName { .. } => failed("name the recording with --output FILE"),
+            Self::Output(error) => failed(error.help().remedy),
             Self::NotStarted { error, .. } => match error.kind() {
-                io::ErrorKind::NotFound => {
-                    "give the path of a program, or the name of a program in PATH".to_owned()
-                }
-                _ => "check that the program runs without `shootdown record`".to_owned(),
+                io::ErrorKind::NotFound => Help::new(
+                    NOT_FOUND,
+                    "give the path of a program, or the name of a program in PATH",
+                ),
+                _ => Help::new(
+                    NOT_RUNNABLE,
+                    "check that the program runs without `shootdown record`",
+                ),
             },
-            Self::NoUser { .. } => "name a user of /etc/passwd with --user".to_owned(),
+            Self::NoUser { .. } => failed("name a user of /etc/passwd with --user"),
             Self::NoProcess { .. } => {
-                "use the numbers of running processes, as `ps -e` prints them".to_owned()
+                failed("use the numbers of running processes, as `ps -e` prints them")
             }
             Self::NothingSelected => {
-                "check that the process, or a process of the control group, runs".to_owned()
+                failed("check that the process, or a process of the control group, runs")
             }
             Self::NoCgroup { .. } => {
-                "name a control group below /sys/fs/cgroup, as `systemd-cgls` prints it".to_owned()
+                failed("name a control group below /sys/fs/cgroup, as `systemd-cgls` prints it")
             }
-            Self::System { .. } => "stop other programs, and run the command again".to_owned(),
-            Self::Interrupted => "run the command again".to_owned(),
+            Self::System { .. } => failed("stop other programs, and run the command again"),
+            Self::Interrupted => Help::new(INTERRUPTED, "run the command again"),
             Self::Incomplete(recorded) => {
                 let larger = recorded.buffer_kib.saturating_mul(4).min(BUFFER_KIB_MAX);
-                format!("record again with --force --buffer-kib {larger}")
+                failed(format!("record again with --force --buffer-kib {larger}"))
             }
             Self::DiskFull { .. } => {
-                "choose a file on a disk with more free space, with --output".to_owned()
+                failed("choose a file on a disk with more free space, with --output")
             }
             Self::LimitReached(recorded) => {
                 let larger = recorded.limit_mib.saturating_mul(4);
-                format!("record again with --force --limit-mib {larger}, or with --duration")
+                failed(format!(
+                    "record again with --force --limit-mib {larger}, or with --duration"
+                ))
             }
-            Self::InstancesLeft { paths } => format!("rmdir {}", all_shown(paths).join(" ")),
+            Self::InstancesLeft { paths } => {
+                failed(format!("rmdir {}", all_shown(paths).join(" ")))
+            }
         }
     }
 }

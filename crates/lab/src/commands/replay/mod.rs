@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::Args;
 use shootdown_designs::{Design, registry};
 
-use crate::error::{Failure, UserError};
+use crate::error::{Failure, Help, UserError, bad_input};
 use crate::machines::{self, Embedded};
 use crate::output::print;
 use crate::render::Readable;
@@ -67,9 +67,9 @@ const SIDE_BY_SIDE: [Design; 4] =
 pub(crate) struct UnknownDesign(pub(crate) String);
 
 impl UserError for UnknownDesign {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         let names: Vec<_> = registry().iter().map(|design| design.name()).collect();
-        format!("use some of {}", names.join(", "))
+        bad_input(format!("use some of {}", names.join(", ")))
     }
 }
 

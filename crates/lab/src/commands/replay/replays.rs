@@ -14,7 +14,7 @@ use shootdown_sim::Machine;
 
 use super::fidelity::Fidelity;
 use super::verdict::{DesignRow, Kernel, Recording, Schedule, Verdict};
-use crate::error::{Failure, SimulationError, UserError, shown};
+use crate::error::{CannotRun, Failure, Help, UserError, bad_input, shown};
 use crate::recordings::{RecordingError, open_intact_part, refused};
 use crate::{machines, progress};
 
@@ -35,12 +35,12 @@ pub(crate) struct TooFewCpus {
 }
 
 impl UserError for TooFewCpus {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self.known.join(" or ") {
             none if none.is_empty() => {
-                "add --schedule simulated, which works with any number of CPUs".to_owned()
+                bad_input("add --schedule simulated, which works with any number of CPUs")
             }
-            known => format!("add --machine {known}, or --schedule simulated"),
+            known => bad_input(format!("add --machine {known}, or --schedule simulated")),
         }
     }
 }
@@ -183,7 +183,7 @@ pub(crate) fn once(
         replay::ReplayError::Read(error) => refused(request.recording, error).into(),
         error => {
             let recording = request.recording.display().to_string();
-            SimulationError::new(&recording, design, error).into()
+            CannotRun::simulation(&recording, design, error).into()
         }
     })
 }

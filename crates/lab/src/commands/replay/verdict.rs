@@ -11,7 +11,7 @@ use shootdown_run::{Classes, MemoryCosts, Outcome};
 use shootdown_sim::{Counts, FlushWaits, TimeByCause};
 
 use super::fidelity::Fidelity;
-use crate::error::{FOUND, UserError, Violations, shown};
+use crate::error::{Help, UserError, Violations, found, shown};
 use crate::render::{displayed, duration, grouped, significant};
 
 /// The schedule of a replay, which decides the CPU and the order of the threads.
@@ -185,19 +185,14 @@ pub(crate) enum Shortfall {
 }
 
 impl UserError for Unaccounted {
-    fn exit_status(&self) -> u8 {
-        FOUND
-    }
-
-    fn remedy(&self) -> String {
-        match self.shortfall {
+    fn help(&self) -> Help {
+        found(match self.shortfall {
             Shortfall::Cut(_) => "use these counts for that part only, or record the program again",
             Shortfall::Dropped(_) | Shortfall::Flushes => {
                 "do not use these counts: record the program again, from its start, with \
                  `shootdown record`"
             }
-        }
-        .to_owned()
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use shootdown_run::text::{Grid, Row, TextError};
 use shootdown_sim::machine::{Machine, MachineError};
 
 use super::replay::designs;
-use crate::error::{Failure, UserError, Violations, shown};
+use crate::error::{Failure, Help, UserError, Violations, bad_input, shown};
 use crate::machines::{self, Embedded};
 use crate::output::{Output, print};
 use crate::progress;
@@ -90,18 +90,16 @@ enum OptionError {
 }
 
 impl UserError for OptionError {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         match self {
             Self::NoValue(_) => {
-                "write KEY=VALUE, for example --set workers=4 or --set tlb.entries=64".to_owned()
+                bad_input("write KEY=VALUE, for example --set workers=4 or --set tlb.entries=64")
             }
-            Self::Parameter { error, .. } => error.remedy.clone(),
-            Self::Number { remedy, .. } | Self::Cpus { remedy, .. } => remedy.clone(),
-            Self::Design { equal, .. } => {
-                format!(
-                    "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
-                )
-            }
+            Self::Parameter { error, .. } => bad_input(&error.remedy),
+            Self::Number { remedy, .. } | Self::Cpus { remedy, .. } => bad_input(remedy),
+            Self::Design { equal, .. } => bad_input(format!(
+                "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
+            )),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
+use crate::error::{Help, UserError, bad_input, cannot_run, shown};
 
 /// The kernel could not be run, or the run shows nothing.
 #[derive(Debug, thiserror::Error)]
@@ -50,64 +50,46 @@ pub(crate) enum SanitizeError {
 }
 
 impl UserError for SanitizeError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::NoPlugin(_)
-            | Self::Temporary(_)
-            | Self::Signals(_)
-            | Self::NotStarted { .. }
-            | Self::NoPlugins { .. }
-            | Self::QemuFailed { .. }
-            | Self::Refused { .. } => CANNOT_RUN,
-            _ => BAD_INPUT,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::NoProgram => "add -- qemu-system-… with its options, or --arch".to_owned(),
-            Self::NoSettled => "add --settled SYMBOL, or remove --mode permission".to_owned(),
-            Self::NoSymbols { .. } => {
-                "give the symbols of this very kernel with --symbols, or hooks with --reuse"
-                    .to_owned()
-            }
-            Self::NoSymbol(_) => "use a name that `nm` prints for the kernel".to_owned(),
-            Self::Symbols { .. } => {
-                "give an ELF file that is not stripped, System.map, or a copy of /proc/kallsyms"
-                    .to_owned()
-            }
-            Self::HiddenAddresses(_) => "copy /proc/kallsyms as root".to_owned(),
+            Self::NoProgram => bad_input("add -- qemu-system-… with its options, or --arch"),
+            Self::NoSettled => bad_input("add --settled SYMBOL, or remove --mode permission"),
+            Self::NoSymbols { .. } => bad_input(
+                "give the symbols of this very kernel with --symbols, or hooks with --reuse",
+            ),
+            Self::NoSymbol(_) => bad_input("use a name that `nm` prints for the kernel"),
+            Self::Symbols { .. } => bad_input(
+                "give an ELF file that is not stripped, System.map, or a copy of /proc/kallsyms",
+            ),
+            Self::HiddenAddresses(_) => bad_input("copy /proc/kallsyms as root"),
             Self::NoPlugin(_) => {
-                "cargo build --release -p shootdown-sanitizer, or give it with --plugin".to_owned()
+                cannot_run("cargo build --release -p shootdown-sanitizer, or give it with --plugin")
             }
-            Self::Temporary(_) => "free some space, or set TMPDIR".to_owned(),
-            Self::Signals(_) => "report this, with the command".to_owned(),
-            Self::NotStarted { .. } => "install QEMU, or correct the program's name".to_owned(),
-            Self::NoPlugins { .. } => {
+            Self::Temporary(_) => cannot_run("free some space, or set TMPDIR"),
+            Self::Signals(_) => cannot_run("report this, with the command"),
+            Self::NotStarted { .. } => cannot_run("install QEMU, or correct the program's name"),
+            Self::NoPlugins { .. } => cannot_run(
                 "run QEMU without this command first; if it works, it needs plugins: version 10.0, \
-                 built with --enable-plugins"
-                    .to_owned()
-            }
-            Self::QemuFailed { .. } => {
-                "correct QEMU's options, by its message above; run it without this command first"
-                    .to_owned()
-            }
-            Self::Refused { .. } => {
+                 built with --enable-plugins",
+            ),
+            Self::QemuFailed { .. } => cannot_run(
+                "correct QEMU's options, by its message above; run it without this command first",
+            ),
+            Self::Refused { .. } => cannot_run(
                 "use QEMU 10.0, a known architecture, pages of 4 KiB, less than 2 TiB of memory, \
-                 hooks with the right unit, and the plugin of this version"
-                    .to_owned()
-            }
-            Self::NoTranslation => "let the guest run longer".to_owned(),
+                 hooks with the right unit, and the plugin of this version",
+            ),
+            Self::NoTranslation => bad_input("let the guest run longer"),
             Self::OneCpu { .. } => {
-                "use -smp 4, see how many CPUs the kernel finds, and run threads on all".to_owned()
+                bad_input("use -smp 4, see how many CPUs the kernel finds, and run threads on all")
             }
-            Self::NoOwner => "run programs that unmap memory while other threads use it, or add \
-                              --reuse SYMBOL:ARGUMENT with a function that frees a frame"
-                .to_owned(),
-            Self::NotCalled { .. } => {
-                "boot with nokaslr, use the symbols of this very kernel, or run more programs"
-                    .to_owned()
-            }
+            Self::NoOwner => bad_input(
+                "run programs that unmap memory while other threads use it, or add --reuse \
+                 SYMBOL:ARGUMENT with a function that frees a frame",
+            ),
+            Self::NotCalled { .. } => bad_input(
+                "boot with nokaslr, use the symbols of this very kernel, or run more programs",
+            ),
         }
     }
 }

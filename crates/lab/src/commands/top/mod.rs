@@ -21,7 +21,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use shootdown_explain::Remedies;
 
 use crate::commands::record::{RecordError, Signals, StackOptions, StopRequest};
-use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, UserError, shown};
+use crate::error::{Failure, Help, UserError, bad_input, cannot_run, shown};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::selection::{self, Selection};
 
@@ -273,24 +273,17 @@ enum TopError {
 }
 
 impl UserError for TopError {
-    fn exit_status(&self) -> u8 {
+    fn help(&self) -> Help {
         match self {
-            Self::NoTerminal => BAD_INPUT,
-            Self::Record(
+            Self::NoTerminal => bad_input("shootdown top --batch"),
+            Self::Record(error) => match error {
                 RecordError::NoProcess { .. }
                 | RecordError::NoCgroup { .. }
-                | RecordError::NothingSelected,
-            ) => BAD_INPUT,
-            Self::Record(_) | Self::Output(_) | Self::System(_) => CANNOT_RUN,
-        }
-    }
-
-    fn remedy(&self) -> String {
-        match self {
-            Self::NoTerminal => "shootdown top --batch".to_owned(),
-            Self::Record(error) => error.remedy(),
-            Self::Output(error) => error.remedy(),
-            Self::System(_) => "check the terminal, and the free space of the disk".to_owned(),
+                | RecordError::NothingSelected => bad_input(error.help().remedy),
+                _ => cannot_run(error.help().remedy),
+            },
+            Self::Output(error) => cannot_run(error.help().remedy),
+            Self::System(_) => cannot_run("check the terminal, and the free space of the disk"),
         }
     }
 }

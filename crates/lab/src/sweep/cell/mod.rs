@@ -17,7 +17,7 @@ use shootdown_run::replay::Survey;
 use shootdown_sim::Machine;
 
 use super::grid::Grid;
-use crate::error::{Failure, UserError, shown};
+use crate::error::{Failure, Help, UserError, bad_input, shown};
 use crate::machines;
 use crate::recordings::{open, refused};
 
@@ -105,8 +105,8 @@ type Set = BTreeMap<String, Value>;
 struct BadParameter(String);
 
 impl UserError for BadParameter {
-    fn remedy(&self) -> String {
-        "correct the specification; docs/sweeps.md lists the parameters".to_owned()
+    fn help(&self) -> Help {
+        bad_input("correct the specification; docs/sweeps.md lists the parameters")
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Inputs, Set, design, first_seed, object, shootdown};
-use crate::error::{Failure, UserError, shown};
+use crate::error::{Failure, Help, UserError, bad_input, shown};
 use crate::studies::{Conditions, Experiment, Runs, Scale, experiments, simulate};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ const fn full() -> Scale {
 struct UnknownWorkload(String);
 
 impl UserError for UnknownWorkload {
-    fn remedy(&self) -> String {
+    fn help(&self) -> Help {
         let names: Vec<_> = experiments().map(|experiment| experiment.workload).collect();
-        format!("use some of {}", names.join(", "))
+        bad_input(format!("use some of {}", names.join(", ")))
     }
 }
 
