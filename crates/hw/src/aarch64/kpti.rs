@@ -151,11 +151,6 @@ unsafe impl Processor for Kpti {
 
 // SAFETY: as for `Aarch64`, under both ASIDs.
 unsafe impl Broadcaster for Kpti {
-    #[inline]
-    fn capabilities(&self) -> Broadcast {
-        self.processor.capabilities()
-    }
-
     /// Each operation is executed once for each half.
     #[inline]
     fn costs(&self) -> NotifyCosts {
@@ -184,6 +179,7 @@ unsafe impl Broadcaster for Kpti {
     }
 
     forward! { self => self.processor;
+        fn capabilities() -> Broadcast;
         fn broadcast_kernel(extent: Extent) -> Result<(), Refused>;
         fn complete() -> u64;
         fn clock_ns() -> u64;

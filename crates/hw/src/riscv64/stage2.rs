@@ -44,7 +44,7 @@ use super::encoding::{ADDRESSES_MAX, Mode, addresses, vmid_of};
 use super::instructions as run;
 use super::processor::RiscV64;
 use super::sbi;
-use crate::{Processor, VcpuNames, forward_memory, forward_processor};
+use crate::{Processor, VcpuNames, forward, forward_memory, forward_processor};
 
 /// Number of VMIDs that are used, at most.
 const VMIDS: u16 = 255;
@@ -179,14 +179,9 @@ unsafe impl crate::Stage2 for Stage2 {
 
 // SAFETY: as for `RiscV64`: a remote fence has reached its harts when its call returns.
 unsafe impl Broadcaster for Stage2 {
-    #[inline]
-    fn capabilities(&self) -> Broadcast {
-        self.common.capabilities()
-    }
-
-    #[inline]
-    fn costs(&self) -> NotifyCosts {
-        self.common.costs()
+    forward! { self => self.common;
+        fn capabilities() -> Broadcast;
+        fn costs() -> NotifyCosts;
     }
 
     fn broadcast<B: CpuBits>(

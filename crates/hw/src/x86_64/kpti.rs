@@ -241,11 +241,6 @@ unsafe impl<M: MarkUserHalf> PcidProcessor for Kpti<M> {
 
 // SAFETY: as for `X86_64`, under both tags.
 unsafe impl<M: MarkUserHalf> Broadcaster for Kpti<M> {
-    #[inline]
-    fn capabilities(&self) -> Broadcast {
-        self.processor.capabilities()
-    }
-
     /// Each operation is executed once for each half.
     #[inline]
     fn costs(&self) -> NotifyCosts {
@@ -269,6 +264,7 @@ unsafe impl<M: MarkUserHalf> Broadcaster for Kpti<M> {
     }
 
     forward! { self => self.processor;
+        fn capabilities() -> Broadcast;
         fn broadcast_kernel(extent: Extent) -> Result<(), Refused>;
         fn complete() -> u64;
     }

@@ -13,7 +13,7 @@ use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Levels, PageOperand, Scope};
 use crate::aarch64::sequence::{TAG_SHIFT, base_register};
 use crate::aarch64::settings::Aarch64;
-use crate::{Processor, VcpuNames, forward_memory, forward_processor};
+use crate::{Processor, VcpuNames, forward, forward_memory, forward_processor};
 
 impl Stage2 {
     /// Starts to drop an extent of the loaded guest. Waits in between, where the manual requires
@@ -184,11 +184,6 @@ unsafe impl Broadcaster for Stage2 {
         Broadcast { reach: Reach::Everyone, ..self.common.capabilities() }
     }
 
-    #[inline]
-    fn costs(&self) -> NotifyCosts {
-        self.common.costs()
-    }
-
     /// Reaches all CPUs, whatever `cpus` contains.
     fn broadcast<B: CpuBits>(
         &self,
@@ -212,9 +207,9 @@ unsafe impl Broadcaster for Stage2 {
         self.common.complete_broadcasts(|| instruction::tlbi_el2(REPEATED, Domain::InnerShareable))
     }
 
-    #[inline]
-    fn clock_ns(&self) -> u64 {
-        self.common.clock_ns()
+    forward! { self => self.common;
+        fn costs() -> NotifyCosts;
+        fn clock_ns() -> u64;
     }
 }
 
