@@ -22,20 +22,9 @@ const MECHANISMS: [(&str, &str); 3] = [
 ];
 
 /// The programs of the comparison whose counts vary little.
-const PROGRAMS: [&str; 12] = [
-    "purge,200",
-    "purge-moving,100",
-    "purge-idle,200",
-    "tables-idle,100",
-    "protect-idle,200",
-    "alone-moving,100",
-    "exec,10",
-    "exec-threads,20",
-    "exit,20",
-    "turns-idle,300",
-    "turns-processes,300",
-    "reclaim,4",
-];
+const PROGRAMS: &str = "purge,200:purge-moving,100:purge-idle,200:tables-idle,100:\
+                        protect-idle,200:alone-moving,100:exec,10:exec-threads,20:exit,20:\
+                        turns-idle,300:turns-processes,300:reclaim,4";
 
 const CPUS: u32 = BOOK.1;
 
@@ -50,9 +39,8 @@ pub(super) fn compare() -> Result<(), Failure> {
 fn boots() -> Result<Vec<Vec<Row>>, Failure> {
     let kernel = kernel::build_with(Configuration::Faults, Variant::Shootdown)?;
     let archive = guest::archive(&kernel)?;
-    let programs = PROGRAMS.join(":");
-    let switches = MECHANISMS.map(|(switch, _)| format!("{switch}:{programs}"));
-    let runs: Vec<String> = [programs.clone()].into_iter().chain(switches).collect();
+    let switches = MECHANISMS.map(|(switch, _)| format!("{switch}:{PROGRAMS}"));
+    let runs: Vec<String> = [PROGRAMS.to_owned()].into_iter().chain(switches).collect();
     let boots = parallel::map(&runs, |run| {
         let (kernel, archive, clock) = (&kernel, archive.as_path(), Clock::Instructions);
         let boot = Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run };
@@ -68,7 +56,7 @@ fn entries(variant: Variant) -> Result<Vec<u64>, Failure> {
         .run()?;
     let kernel = kernel::build(variant)?;
     let archive = guest::archive(&kernel)?;
-    let runs: Vec<&str> = ["naps,1"].into_iter().chain(PROGRAMS).collect();
+    let runs: Vec<&str> = ["naps,1"].into_iter().chain(PROGRAMS.split(':')).collect();
     let loaded = parallel::map(&runs, |run| {
         let (kernel, archive, clock) = (&kernel, archive.as_path(), Clock::Instructions);
         let words = sanitized::WORDS;

@@ -1,7 +1,11 @@
 //! Linux's own selftests, from the same source, compiled as static programs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use super::suite;
 use crate::command::{Command, Failure, unwritable};
@@ -11,152 +15,35 @@ use crate::port::linux::guest::Member;
 use crate::port::linux::kernel;
 use crate::setup;
 
-/// A folder of selftests, further sources of each program there, and the programs with their
-/// arguments. A program that stands twice is compiled once. No version has all of them.
+/// A folder of selftests. `selftests.toml` describes the fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Folder {
-    name: &'static str,
-    sources: &'static [&'static str],
-    programs: &'static [&'static str],
+    name: String,
+    sources: Vec<String>,
+    programs: Vec<String>,
+    #[serde(default)]
+    more: BTreeMap<String, String>,
 }
+
+/// The contents of `selftests.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Folders {
+    folder: Vec<Folder>,
+}
+
+static FOLDERS: LazyLock<Vec<Folder>> = LazyLock::new(|| {
+    let folders: Folders =
+        toml::from_str(include_str!("selftests.toml")).expect("a test reads the file");
+    folders.folder
+});
 
 impl Folder {
     fn place(&self, tree: &Path) -> PathBuf {
-        tree.join("tools/testing/selftests").join(self.name)
+        tree.join("tools/testing/selftests").join(&self.name)
     }
 }
-
-/// The programs of both versions. Left out of `mm`: what needs a module, two NUMA nodes, or memory
-/// that fails; the benchmarks of KSM; and of `x86`, what needs 32-bit programs, and the numbers of
-/// system calls.
-const FOLDERS: [Folder; 4] = [
-    Folder {
-        name: "mm",
-        sources: &["vm_util.c", "thp_settings.c", "hugepage_settings.c"],
-        programs: &[
-            "compaction_test",
-            "cow",
-            "droppable",
-            "folio_split_race_test",
-            "guard-regions",
-            "gup_longterm",
-            "hugepage-mmap",
-            "hugepage-mremap",
-            "hugepage-shm",
-            "hugepage-vmemmap",
-            "hugetlb-madvise",
-            "hugetlb-mmap",
-            "hugetlb-mremap",
-            "hugetlb-shm",
-            "hugetlb-vmemmap",
-            "hugetlb_fault_after_madv",
-            "hugetlb_madv_vs_map",
-            "khugepaged",
-            "ksm_functional_tests",
-            "ksm_tests -M -p 10",
-            "ksm_tests -U",
-            "ksm_tests -Z -p 10 -z 0",
-            "ksm_tests -Z -p 10 -z 1",
-            "madv_populate",
-            "map_fixed_noreplace",
-            "map_hugetlb",
-            "map_populate",
-            "mdwe_test",
-            "memfd_secret",
-            "merge",
-            "migration",
-            "mkdirty",
-            "mlock-random-test",
-            "mlock2-tests",
-            "mrelease_test",
-            "mremap_dontunmap",
-            "mremap_test",
-            "mseal_test",
-            "on-fault-limit",
-            "pagemap_ioctl",
-            "pkey_sighandler_tests",
-            "prctl_thp_disable",
-            "process_madv",
-            "protection_keys",
-            "rmap",
-            "seal_elf /bin/seal_elf",
-            "soft-dirty",
-            "split_huge_page_test",
-            "thuge-gen",
-            "transhuge-stress -d 5",
-            "uffd-stress anon 20 4",
-            "uffd-stress shmem 20 4",
-            "uffd-stress shmem-private 20 4",
-            "uffd-unit-tests",
-            "uffd-wp-mremap",
-            "va_high_addr_switch",
-            "virtual_address_range",
-        ],
-    },
-    Folder {
-        name: "x86",
-        sources: &[],
-        programs: &[
-            "amx",
-            "apx",
-            "avx",
-            "check_initial_reg_state",
-            "corrupt_xstate_header",
-            "fsgsbase",
-            "fsgsbase_restore",
-            "ioperm",
-            "iopl",
-            "lam",
-            "mov_ss_trap",
-            "nx_stack",
-            "sigaltstack",
-            "sigreturn",
-            "sigtrap_loop",
-            "single_step_syscall",
-            "syscall_arg_fault",
-            "syscall_nt",
-            "sysret_ss_attrs",
-            "test_mremap_vdso",
-            "test_shadow_stack",
-            "test_vsyscall",
-        ],
-    },
-    Folder {
-        name: "membarrier",
-        sources: &[],
-        programs: &["membarrier_test_multi_thread", "membarrier_test_single_thread"],
-    },
-    Folder {
-        name: "rseq",
-        sources: &["rseq.c"],
-        programs: &[
-            "basic_percpu_ops_test",
-            "basic_test",
-            "param_test -T s -r 100 -t 8",
-            "param_test -T l -r 100 -t 8",
-            "param_test -T b -M -r 100 -t 8",
-            "param_test -T m -M -r 100 -t 8",
-            "param_test -T i -r 100 -t 8",
-            "param_test -T r -r 100 -t 8",
-            "slice_test",
-            "syscall_errors_test",
-        ],
-    },
-];
-
-/// Sources that only some programs need.
-const MORE_SOURCES: [(&str, &str); 11] = [
-    ("amx", "xstate.c"),
-    ("apx", "xstate.c"),
-    ("avx", "xstate.c"),
-    ("pkey_sighandler_tests", "pkey_util.c"),
-    ("protection_keys", "pkey_util.c"),
-    ("uffd-wp-mremap", "uffd-common.c"),
-    ("uffd-stress", "uffd-common.c"),
-    ("uffd-unit-tests", "uffd-common.c"),
-    ("sysret_ss_attrs", "thunks.S"),
-    ("fsgsbase_restore", "clang_helpers_64.S"),
-    ("syscall_arg_fault", "clang_helpers_64.S"),
-];
 
 /// As the Makefiles of the selftests have them. One test forgets a header.
 const FLAGS: &str = "-static -O2 -no-pie -pthread -w -mxsave -U_FORTIFY_SOURCE -D_GNU_SOURCE= \
@@ -183,7 +70,8 @@ pub(super) fn run(linux: Configuration) -> Result<(), Failure> {
 
 /// The programs that this version has, with their folders and arguments.
 fn programs(tree: &Path) -> Vec<(&'static Folder, &'static str)> {
-    let all = FOLDERS.iter().flat_map(|folder| folder.programs.iter().map(move |it| (folder, *it)));
+    let of = |folder: &'static Folder| folder.programs.iter().map(move |it| (folder, it.as_str()));
+    let all = FOLDERS.iter().flat_map(of);
     all.filter(|(folder, words)| folder.place(tree).join(name(words) + ".c").exists()).collect()
 }
 
@@ -229,8 +117,7 @@ fn compile(tree: &Path, folder: &Folder, name: &str, to: &PathBuf) -> Result<(),
     // A script of the selftests writes this file: the host has no liburing to link.
     let local = place.join("local_config.h");
     fs::write(&local, "").map_err(unwritable(&local))?;
-    let more = MORE_SOURCES.iter().filter(|(program, _)| *program == name).map(|(_, more)| *more);
-    let sources = folder.sources.iter().copied().chain(more);
+    let sources = folder.sources.iter().chain(folder.more.get(name)).map(String::as_str);
     let sources: Vec<_> = sources.filter(|source| place.join(source).exists()).collect();
     Command::new("gcc")
         .args(FLAGS)
@@ -241,4 +128,18 @@ fn compile(tree: &Path, folder: &Folder, name: &str, to: &PathBuf) -> Result<(),
         .arg(to)
         .within(&place)
         .output_or_show()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_sources_are_of_programs() {
+        assert_eq!(FOLDERS.iter().map(|folder| folder.programs.len()).sum::<usize>(), 91);
+        for Folder { name: folder, programs, more, .. } in &*FOLDERS {
+            let is_known = |program: &String| programs.iter().any(|words| name(words) == *program);
+            assert!(more.keys().all(is_known), "{folder}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! stress-ng's memory class, and what it has for maps, processes and switches.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::thread;
 
 use super::suite::{self, Machine};
@@ -11,46 +13,10 @@ use crate::port::linux::guest::Member;
 use crate::port::linux::kernel::{self, Kernel};
 use crate::setup;
 
-/// The stressors, and the number of operations of all four instances together.
-const STRESSORS: [(&str, u32); 37] = [
-    ("bad-altstack", 40),
-    ("bigheap", 400),
-    ("brk", 4000),
-    ("clone", 40),
-    ("fork", 80),
-    ("madvise", 12),
-    ("malloc", 4000),
-    ("membarrier", 40),
-    ("memfd", 8),
-    ("memthrash", 4),
-    ("mincore", 40),
-    ("mlock", 8),
-    ("mmap", 4),
-    ("mmapaddr", 400),
-    ("mmapfixed", 40),
-    ("mmapfork", 4),
-    ("mmaphuge", 40),
-    ("mmapmany", 4000),
-    ("mprotect", 400),
-    ("mremap", 16),
-    ("msync", 40),
-    ("msyncmany", 40),
-    ("munmap", 4),
-    ("pagemove", 4),
-    ("pageswap", 40),
-    ("pthread", 40),
-    ("remap", 8),
-    ("rmap", 40),
-    ("shm", 8),
-    ("shm-sysv", 8),
-    ("stack", 40),
-    ("stackmmap", 4),
-    ("switch", 4000),
-    ("tlb-shootdown", 8),
-    ("userfaultfd", 400),
-    ("vm", 400),
-    ("vm-segv", 40),
-];
+/// The stressors, by their names. `stressors.toml` has the numbers of operations.
+static STRESSORS: LazyLock<BTreeMap<String, u32>> = LazyLock::new(|| {
+    toml::from_str(include_str!("stressors.toml")).expect("a test reads the file")
+});
 
 /// For each stressor. stress-ng stops by itself before.
 const SECONDS: u32 = 40;
@@ -175,6 +141,13 @@ pub(in crate::port::linux) fn members(program: PathBuf) -> Result<Vec<Member>, F
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_stressor_has_operations() {
+        assert_eq!(STRESSORS.len(), 37);
+        let brk = "100 /usr/bin/stress-ng --brk 4 --brk-ops 4000 --timeout 40 --verify ";
+        assert_eq!(list(&[]).lines().filter(|line| line.starts_with(brk)).count(), 1);
+    }
 
     #[test]
     fn stressors_of_the_class_share_an_hour() {
