@@ -156,23 +156,26 @@ fn count(
     kernels: &[PathBuf],
     variants: &[Variant],
 ) -> Result<Vec<Row>, Failure> {
-    // The machines that take longest start first.
-    let boots: Vec<(u32, &PathBuf, Variant)> = machines
-        .iter()
-        .rev()
-        .flat_map(|&cpus| {
-            kernels.iter().zip(variants).map(move |(kernel, &variant)| (cpus, kernel, variant))
-        })
-        .collect();
-    let found = parallel::map(&boots, |&(cpus, kernel, variant)| {
+    let kernels: Vec<_> = kernels.iter().zip(variants.iter().copied()).collect();
+    let mut rows = on_machines(machines, &kernels, |cpus, &(kernel, variant)| {
         boot::rows(kernel, variant, Machine { arch, cpus, clock: Clock::Instructions }, "all")
-    });
-    let mut rows = Vec::new();
-    for found in found {
-        rows.extend(found?);
-    }
+    })?;
     rows.sort_by_key(|row| (row.cpus, row.variant));
     Ok(rows)
+}
+
+/// Boots kernels on machines with these numbers of CPUs, those that take longest first. Returns
+/// what the boots return.
+fn on_machines<K: Sync, T: Send>(
+    machines: &[u32],
+    kernels: &[K],
+    boot: impl Fn(u32, &K) -> Result<Vec<T>, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
+    let machines = machines.iter().rev();
+    let boots: Vec<_> =
+        machines.flat_map(|&cpus| kernels.iter().map(move |kernel| (cpus, kernel))).collect();
+    let found = parallel::map(&boots, |&(cpus, kernel)| boot(cpus, kernel));
+    Ok(found.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Boots ours alone, and compares its rows with the golden rows of stock and of ours.

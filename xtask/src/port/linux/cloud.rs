@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use super::configuration::Configuration;
-use super::guest::{self, Boot};
+use super::guest;
 use super::kernel::Kernel;
 use super::{ISOLATED, NOT_ISOLATED, check_contents, expect_none, has_emulator, kernel, table};
 use crate::command::{Failure, unwritable};
@@ -26,8 +26,7 @@ pub(super) fn check() -> Result<(), Failure> {
     let kernel = build()?;
     let archive = guest::archive(&kernel)?;
     let rows = |words| {
-        let (kernel, archive) = (&kernel, archive.as_path());
-        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, words, run: PROGRAMS };
+        let boot = kernel.boot(&archive, (4, Clock::Host), words, PROGRAMS);
         boot.rows().map(|(runs, _)| table::summed(&runs))
     };
     let (shared, isolated) = (rows(NOT_ISOLATED)?, rows(ISOLATED)?);

@@ -53,17 +53,19 @@ pub(super) fn archive(kernel: &Kernel) -> Result<PathBuf, Failure> {
     let program = folder.join("init");
     let archive = folder.join(format!("{}.cpio", kernel.name));
     crate::setup::c_compiler()?;
-    Command::new(configuration.tool("gcc"))
-        .args("-O2 -Wall -Wextra -Werror -static -pthread -o")
-        .arg(&program)
-        .arg(SOURCE)
-        .run()?;
+    compile(&configuration.tool("gcc"), SOURCE, &program)?;
     let mut members = vec![Member::new("init", program)];
     if !configuration.is_arm64() {
         members.push(Member::new("test_vmalloc.ko", kernel.module.clone()));
     }
     pack(&archive, &members)?;
     Ok(archive)
+}
+
+/// Compiles a program that needs no library in the guest.
+pub(super) fn compile(compiler: &str, source: &str, program: &Path) -> Result<(), Failure> {
+    let command = Command::new(compiler).args("-O2 -Wall -Wextra -Werror -static -pthread -o");
+    command.arg(program).arg(source).run()
 }
 
 /// A file of an archive.
@@ -77,6 +79,13 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(name: impl Into<String>, file: PathBuf) -> Self {
         Self { name: name.into(), file }
+    }
+
+    /// Returns the libraries that a program of the host loads, where it expects them.
+    pub(super) fn libraries_of(program: &Path) -> Result<Vec<Self>, Failure> {
+        let printed = Command::new("ldd").arg(program).output()?;
+        let paths = printed.split_whitespace().filter(|word| word.starts_with('/'));
+        Ok(paths.map(|path| Self::new(&path[1..], PathBuf::from(path))).collect())
     }
 }
 
@@ -120,6 +129,19 @@ pub(super) struct Boot<'a> {
     pub(super) words: &'a str,
     /// What the guest runs.
     pub(super) run: &'a str,
+}
+
+impl Kernel {
+    /// Returns a boot with a number of CPUs and a clock.
+    pub(super) fn boot<'a>(
+        &'a self,
+        archive: &'a Path,
+        (cpus, clock): (u32, Clock),
+        words: &'a str,
+        run: &'a str,
+    ) -> Boot<'a> {
+        Boot { kernel: self, archive, cpus, clock, words, run }
+    }
 }
 
 impl Boot<'_> {
@@ -256,6 +278,13 @@ impl Boot<'_> {
 /// then, in stock as in ours (`tsc=reliable`: 2 of 180 boots).
 fn dies_of_breakpoint(output: &str) -> bool {
     !output.contains("booted ") && output.contains("Oops: int3")
+}
+
+/// Returns the engine's counter with a name, which the guest prints at its end; 0 without one.
+pub(super) fn count(output: &str, name: &str) -> u64 {
+    let counts = output.lines().filter_map(|line| line.strip_prefix("count ")?.split_once(' '));
+    let mut named = counts.filter(|(counted, _)| *counted == name);
+    named.next().and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
 }
 
 fn is_trace(line: &str) -> bool {

@@ -56,7 +56,7 @@ const FORGETFUL: &str = "forget_on_entry:filters,50";
 pub(super) fn compare(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for (kernel, archive) in kernels.iter().zip(archives) {
-        let boot = |clock, run| Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run };
+        let boot = |clock, run| kernel.boot(archive, (CPUS, clock), WORDS, run);
         let mut all = Vec::new();
         for run in COUNTED {
             let output = boot(Clock::Instructions, run).output()?;
@@ -73,14 +73,7 @@ pub(super) fn compare(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<Vec
             return Err(Failure::new(cause, "find those that free page tables, or miss a hook"));
         }
     }
-    let ours = |run| Boot {
-        kernel: &kernels[1],
-        archive: archives[1],
-        cpus: CPUS,
-        clock: Clock::Host,
-        words: WORDS,
-        run,
-    };
+    let ours = |run| kernels[1].boot(archives[1], (CPUS, Clock::Host), WORDS, run);
     super::expect_none("QEMU, with an isolated CPU", wrong(&ours("filters,50"))?)?;
     // A CPU that executes what is no code any more stops the kernel.
     if wrong(&ours(FORGETFUL)).is_ok_and(|found| found == 0) {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::configuration::Configuration;
-use super::guest::{self, Boot, Member};
+use super::guest::{self, Member};
 use super::package::Packages;
 use super::{has_emulator, kernel};
 use crate::command::{Command, Failure, unwritable};
@@ -43,24 +43,19 @@ pub(super) fn check() -> Result<(), Failure> {
     let archive = guest::archive(&kernel)?;
     let (image, archive) = host(&kernel.image, &archive)?;
     let booted = |(cpus, run): (u32, _)| {
-        let (kernel, clock) = (&kernel, Clock::Host);
-        let boot = Boot { kernel, archive: &archive, cpus, clock, words: WORDS, run };
+        let boot = kernel.boot(&archive, (cpus, Clock::Host), WORDS, run);
         let command = Command::new("qemu-system-x86_64").args(HOST);
         let command = command.arg("-kernel").arg(&image).arg("-initrd").arg(&archive);
         let words = format!("{HOST_WORDS} -- {cpus} {}", boot.words(""));
         let (rows, output) = boot.rows_by(command.arg("-append").arg(words))?;
-        let count = |name: &str| {
-            let line = output.lines().find_map(|line| line.strip_prefix(&format!("count {name} ")));
-            line.and_then(|count| count.trim().parse().ok()).unwrap_or(0_u64)
-        };
+        let skipped = guest::count(&output, "skipped_away");
         let wrong: u64 = rows.iter().map(|row| row.count("wrong")).sum();
         println!(
-            "`{run}` on {cpus} virtual CPUs: {wrong} wrong, {} interrupts sent, {} CPUs skipped \
-             because they were away",
-            count("interrupts_sent"),
-            count("skipped_away")
+            "`{run}` on {cpus} virtual CPUs: {wrong} wrong, {} interrupts sent, {skipped} CPUs \
+             skipped because they were away",
+            guest::count(&output, "interrupts_sent"),
         );
-        Ok::<_, Failure>((wrong, count("skipped_away")))
+        Ok::<_, Failure>((wrong, skipped))
     };
     let (wrong, skipped) = booted(CHECKS)?;
     if wrong > 0 || skipped < SKIPPED_MIN {
@@ -85,22 +80,16 @@ fn host(image: &Path, archive: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let package = Packages::read()?.hypervisor.fetch()?;
     Command::new("sh").arg("-c").arg(UNPACK).arg(package).within(&folder).run()?;
     let (init, packed) = (folder.join("init"), folder.join("host.cpio"));
-    Command::new("gcc")
-        .args("-O2 -Wall -Wextra -Werror -static -o")
-        .arg(&init)
-        .arg("ports/linux/guest/hypervisor.c")
-        .run()?;
+    guest::compile("gcc", "ports/linux/guest/hypervisor.c", &init)?;
     let emulator = Command::new("sh").args("-c").arg("command -v qemu-system-x86_64").output()?;
     let emulator = emulator.trim();
-    let libraries = Command::new("ldd").arg(emulator).output()?;
-    let libraries = libraries.split_whitespace().filter(|word| word.starts_with('/'));
     let mut members = vec![
         Member::new("init", init),
         Member::new("qemu", PathBuf::from(emulator)),
         Member::new("guest/kernel", image.to_owned()),
         Member::new("guest/archive", archive.to_owned()),
     ];
-    members.extend(libraries.map(|name| Member::new(name.trim_start_matches('/'), name.into())));
+    members.extend(Member::libraries_of(Path::new(emulator))?);
     members.extend(["irqbypass", "kvm", "kvm-amd"].map(|name| {
         let name = format!("{name}.ko.xz");
         Member::new(format!("modules/{name}"), folder.join(name))

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 
 use super::configuration::Configuration;
-use super::guest::{self, Boot};
+use super::guest;
 use super::kernel;
 use super::{BOOK, WORDS, has_emulator, sanitized, table};
 use crate::boots::golden;
-use crate::command::{Failure, cargo};
+use crate::command::Failure;
 use crate::parallel;
 use crate::port::machine::Clock;
 use crate::port::row::Row;
@@ -42,8 +42,7 @@ fn boots() -> Result<Vec<Vec<Row>>, Failure> {
     let switches = MECHANISMS.map(|(switch, _)| format!("{switch}:{PROGRAMS}"));
     let runs: Vec<String> = [PROGRAMS.to_owned()].into_iter().chain(switches).collect();
     let boots = parallel::map(&runs, |run| {
-        let (kernel, archive, clock) = (&kernel, archive.as_path(), Clock::Instructions);
-        let boot = Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run };
+        let boot = kernel.boot(&archive, (CPUS, Clock::Instructions), WORDS, run);
         boot.rows().map(|(rows, _)| table::summed(&rows))
     });
     boots.into_iter().collect()
@@ -52,15 +51,13 @@ fn boots() -> Result<Vec<Vec<Row>>, Failure> {
 /// The entries that TLBs load for each program: those of its boot beside a TLB that forgets nothing
 /// but what is flushed, without those of a boot whose program does nearly nothing.
 fn entries(variant: Variant) -> Result<Vec<u64>, Failure> {
-    cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
-        .run()?;
+    sanitized::build()?;
     let kernel = kernel::build(variant)?;
     let archive = guest::archive(&kernel)?;
     let runs: Vec<&str> = ["naps,1"].into_iter().chain(PROGRAMS.split(':')).collect();
     let loaded = parallel::map(&runs, |run| {
-        let (kernel, archive, clock) = (&kernel, archive.as_path(), Clock::Instructions);
-        let words = sanitized::WORDS;
-        sanitized::entries_filled(&Boot { kernel, archive, cpus: CPUS, clock, words, run })
+        let machine = (CPUS, Clock::Instructions);
+        sanitized::entries_filled(&kernel.boot(&archive, machine, sanitized::WORDS, run))
     });
     let loaded = loaded.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(loaded[1..].iter().map(|all| all.saturating_sub(loaded[0])).collect())

@@ -5,7 +5,6 @@ use std::path::Path;
 use super::believe::stress;
 use super::believe::suite::{self, Runs};
 use super::configuration::Configuration;
-use super::guest::Boot;
 use super::kernel::Kernel;
 use super::plugin::{self, Marks};
 use super::{BOOK, WORDS, has_emulator, paths, table};
@@ -76,8 +75,7 @@ fn runs() -> impl Iterator<Item = (&'static str, u64, String)> {
 
 /// Boots a kernel, and returns a row for each stressor.
 fn counted(kernel: &Kernel, archive: &Path, plugin: &Path) -> Result<Vec<Row>, Failure> {
-    let clock = Clock::Instructions;
-    let boot = Boot { kernel, archive, cpus: CPUS, clock, words: WORDS, run: "" };
+    let boot = kernel.boot(archive, (CPUS, Clock::Instructions), WORDS, "");
     let (output, marks) = plugin::output(&boot, plugin, &paths::arguments(kernel)?)?;
     rows(&suite::parse(&output), &marks, kernel.variant)
 }

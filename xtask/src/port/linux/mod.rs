@@ -19,17 +19,15 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use configuration::Configuration;
-use guest::Boot;
 use kernel::Kernel;
 pub(crate) use sanitized::soak;
 
 use super::machine::Clock;
 use super::row::{self, Row};
 use super::source::Variant;
-use super::{STALE_MIN, bochs, has_emulator};
+use super::{STALE_MIN, bochs, has_emulator, on_machines};
 use crate::boots::golden;
 use crate::command::Failure;
-use crate::parallel;
 use crate::port::source::Arch;
 
 /// The golden files, with the rows of both kernels: on all machines, and with an isolated CPU.
@@ -67,6 +65,9 @@ const WORDS: &str = "mitigations=off";
 
 /// The checks: what each finds is counted as wrong.
 const CHECKS: &str = "replace,400:protect,200:paging,50:filters,20:compact,20:ldt,50";
+
+/// Checks if flushes reach no other CPU.
+const HERE_ONLY: &str = "flush_here_only:replace,100:protect,50";
 
 /// The checks on Bochs, which is slow, with programs that switch between spaces.
 const CHECKS_ON_BOCHS: &str = "turns-processes,100:purge,20:exit,5:exec,3:replace,40:protect,20";
@@ -130,17 +131,11 @@ fn compare(linux: Configuration, machines: &[u32]) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
     let (kernels, archives) = both(linux)?;
     let archives = [archives[0].as_path(), archives[1].as_path()];
-    // The machines that take longest start first.
-    let boots: Vec<_> = machines
-        .iter()
-        .rev()
-        .flat_map(|&cpus| kernels.iter().zip(archives).map(move |(kernel, it)| (cpus, kernel, it)))
-        .collect();
+    let both: Vec<_> = kernels.iter().zip(archives).collect();
     let plugin = plugin::compile(paths::PLUGIN)?;
-    let found = parallel::map(&boots, |&(cpus, kernel, archive)| {
-        let clock = Clock::Instructions;
+    let runs = on_machines(machines, &both, |cpus, (kernel, archive)| {
         let run = if cpus > CPUS_MANY { PROGRAMS_OF_MANY } else { PROGRAMS };
-        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run };
+        let boot = kernel.boot(archive, (cpus, Clock::Instructions), WORDS, run);
         let (runs, output) = paths::counted(&boot, &plugin)?;
         if cpus > 1 && output.contains("count tables_kept 0") {
             let cause = "no page table waited for an idle CPU, which may walk it";
@@ -148,13 +143,8 @@ fn compare(linux: Configuration, machines: &[u32]) -> Result<(), Failure> {
         }
         eprintln!("{}, {cpus} CPUs: {} runs", kernel.variant.name(), runs.len());
         Ok(runs)
-    });
-    let (mut rows, mut runs) = (Vec::new(), Vec::new());
-    for found in found {
-        let found = found?;
-        rows.extend(table::summed(&found.iter().map(|run| run.row.clone()).collect::<Vec<_>>()));
-        runs.extend(found);
-    }
+    })?;
+    let mut rows = table::summed(&runs.iter().map(|run| run.row.clone()).collect::<Vec<_>>());
     rows.sort_by_key(|row| (row.cpus, row.variant));
     let paths = paths::of_runs(&runs);
     for &cpus in machines {
@@ -199,24 +189,15 @@ fn compare_isolated(kernels: &[Kernel; 2], archives: [&Path; 2]) -> Result<(), F
 /// Bochs keeps nothing under a PCID that is not loaded, so it does not show a user half that is
 /// not dropped. The model in `crates/hw/src/tests/halves.rs` does.
 fn check_contents(kernel: &Kernel, archive: &Path) -> Result<(), Failure> {
-    let on_qemu = |words, run| {
-        let boot = Boot { kernel, archive, cpus: 4, clock: Clock::Host, words, run };
-        wrong(words, boot.rows())
-    };
+    let on_qemu =
+        |words, run| wrong(words, kernel.boot(archive, (4, Clock::Host), words, run).rows());
     let on_bochs = |words, run| {
-        let boot = Boot { kernel, archive, cpus: 2, clock: Clock::Instructions, words, run };
+        let boot = kernel.boot(archive, (2, Clock::Instructions), words, run);
         wrong(words, boot.rows_on_bochs())
     };
     expect_none("QEMU", on_qemu(NOT_ISOLATED, CHECKS)?)?;
     expect_none("QEMU, isolated", on_qemu(ISOLATED, CHECKS)?)?;
-    let unnotified = on_qemu(NOT_ISOLATED, "flush_here_only:replace,100:protect,50")?;
-    println!("checks if flushes reach no other CPU: {unnotified} wrong");
-    if unnotified < STALE_MIN {
-        return Err(Failure::new(
-            format!("only {unnotified} are wrong if flushes reach no other CPU"),
-            "find out why ports/linux/guest does not detect them",
-        ));
-    }
+    expect_many(on_qemu(NOT_ISOLATED, HERE_ONLY)?)?;
     if let Err(failure) = bochs::install() {
         println!("skipped with PCIDs: {}", failure.cause());
         return Ok(());
@@ -243,6 +224,16 @@ fn expect_none(place: &str, found: u64) -> Result<(), Failure> {
     Err(Failure::new(cause, "find the cause in ports/linux/shootdown"))
 }
 
+/// Checks what was found if flushes reach no other CPU.
+fn expect_many(found: u64) -> Result<(), Failure> {
+    println!("checks if flushes reach no other CPU: {found} wrong");
+    if found >= STALE_MIN {
+        return Ok(());
+    }
+    let cause = format!("only {found} are wrong if flushes reach no other CPU");
+    Err(Failure::new(cause, "find out why ports/linux/guest does not detect them"))
+}
+
 /// All programs at the same time, on 4 and 8 CPUs, three of which come and go.
 fn storm(linux: Configuration, seconds: u32) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
@@ -250,16 +241,10 @@ fn storm(linux: Configuration, seconds: u32) -> Result<(), Failure> {
     let archive = guest::archive(&kernel)?;
     for cpus in [4, 8] {
         let run = format!("storm,{seconds}");
-        let clock = Clock::Host;
-        let boot = Boot { kernel: &kernel, archive: &archive, cpus, clock, words: "", run: &run };
-        let (rows, output) = boot.rows()?;
+        let (rows, output) = kernel.boot(&archive, (cpus, Clock::Host), "", &run).rows()?;
         let wrong: u64 = rows.iter().map(|row| row.count("wrong")).sum();
-        let reclaimed =
-            output.lines().find_map(|line| line.strip_prefix("count spaces_reclaimed "));
-        println!(
-            "{cpus} CPUs, {seconds} s: {wrong} wrong, {} spaces given back",
-            reclaimed.unwrap_or("no").trim()
-        );
+        let reclaimed = guest::count(&output, "spaces_reclaimed");
+        println!("{cpus} CPUs, {seconds} s: {wrong} wrong, {reclaimed} spaces given back");
         if wrong > 0 {
             return Err(Failure::new("stale reads, or lost or late writes", "find the cause"));
         }

@@ -71,8 +71,7 @@ const MODES: &str = "--mode reuse --mode tables --mode speculation";
 /// Breaks stock Linux in each way, and then runs both kernels for these minutes.
 pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     has_emulator(Arch::X86_64)?;
-    cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
-        .run()?;
+    build()?;
     let kernels = [kernel::build(Variant::Stock)?, kernel::build(Variant::Shootdown)?];
     // Its module is stock's, and no program here loads it.
     let archive = guest::archive(&kernels[0])?;
@@ -95,6 +94,12 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Builds the command, and the plugin of QEMU.
+pub(super) fn build() -> Result<(), Failure> {
+    let build = "build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer";
+    cargo(build).run()
 }
 
 /// The command, which boots a kernel.
@@ -144,8 +149,7 @@ struct Runs {
 impl Runs {
     /// Every program at the same time, while CPUs come and go. Nothing may be found.
     fn storm(&self, kernel: &Kernel, cpus: u32, hooks: Hooks, modes: &str) -> Result<(), Failure> {
-        let (archive, clock) = (&self.archive, Clock::Host);
-        let boot = Boot { kernel, archive, cpus, clock, words: WORDS, run: "storm,60" };
+        let boot = kernel.boot(&self.archive, (cpus, Clock::Host), WORDS, "storm,60");
         let begin = Instant::now();
         let output = sanitizing(&boot, hooks, modes).captured()?;
         let (text, name) = (String::from_utf8_lossy(&output.stdout), kernel.variant.name());
@@ -175,8 +179,7 @@ impl Runs {
         if socket.exists() {
             fs::remove_file(&socket).map_err(unwritable(&socket))?;
         }
-        let (archive, clock, words) = (&self.archive, Clock::Host, WORDS);
-        let boot = Boot { kernel, archive, cpus: 4, clock, words, run };
+        let boot = kernel.boot(&self.archive, (4, Clock::Host), WORDS, run);
         let options = format!("{MODES} --limit 1 --seconds 300");
         let waiting = format!("-S -gdb unix:{},server=on,wait=off", socket.display());
         let command = sanitizing(&boot, Hooks::Preset, &options).args(&waiting);

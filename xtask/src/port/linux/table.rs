@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::port::row::{Columns, Row, pairs};
+use crate::port::row::{Columns, Pair, Row, pairs};
 use crate::port::source::Variant;
 
 /// The sums over all runs of a program. `flushing` are the interrupts in which a flush ran, `least`
@@ -13,7 +13,8 @@ pub(super) const COLUMNS: Columns =
 /// Returns the sums over the runs of each program, in the order of the programs.
 pub(super) fn summed(runs: &[Row]) -> Vec<Row> {
     let mut sums = Vec::new();
-    for runs in runs.chunk_by(|one, other| one.scenario == other.scenario) {
+    let key = |row: &Row| (row.scenario.clone(), row.cpus, row.variant);
+    for runs in runs.chunk_by(|one, other| key(one) == key(other)) {
         let sum = |column| runs.iter().map(|row| row.count(column)).sum::<u64>();
         let (least, most) = (runs.iter().map(interrupts).min(), runs.iter().map(interrupts).max());
         let counts = vec![
@@ -49,13 +50,19 @@ fn flushing(row: &Row) -> u64 {
 
 /// Returns a table in Markdown of the programs on a machine.
 pub(super) fn of_machine(rows: &[Row], cpus: u32) -> String {
-    let mut text = "| program | operations | interrupts that flush, stock | ours | all \
-                    interrupts, stock | ours | 1000 instructions, stock | ours |\n\
-                    |---|---:|---:|---:|---:|---:|---:|---:|\n"
-        .to_owned();
+    let head = "| program | operations | interrupts that flush, stock | ours | all interrupts, \
+                stock | ours | 1000 instructions, stock | ours |\n\
+                |---|---:|---:|---:|---:|---:|---:|---:|\n";
+    let columns = [("flushing", 1), ("interrupts", 1), ("instructions", 1000)];
+    of_columns(rows, cpus, head, &columns)
+}
+
+/// Returns a table in Markdown of some columns of the programs on a machine, each in a unit.
+pub(super) fn of_columns(rows: &[Row], cpus: u32, head: &str, columns: &[(&str, u64)]) -> String {
+    let mut text = head.to_owned();
     for (stock, ours) in pairs(rows).iter().filter(|(stock, _)| stock.cpus == cpus) {
         let _ = write!(text, "| `{}` | {} |", stock.scenario, stock.count("operations"));
-        for (column, unit) in [("flushing", 1), ("interrupts", 1), ("instructions", 1000)] {
+        for (column, unit) in columns {
             let (theirs, found) = (stock.count(column) / unit, ours.count(column) / unit);
             let _ = write!(text, " {theirs} | {found} |");
         }
@@ -75,32 +82,41 @@ pub(super) fn of_machines(rows: &[Row]) -> String {
     for pairs in pairs.chunk_by(|one, other| one.0.cpus == other.0.cpus) {
         let varies = |row: &Row| row.count("runs") > 1;
         let sum = |column, several: Option<bool>| {
-            let counted =
-                pairs.iter().filter(|(row, _)| several.is_none_or(|is| varies(row) == is));
-            counted.fold((0, 0), |sums: (u64, u64), (stock, ours)| {
-                (sums.0 + stock.count(column), sums.1 + ours.count(column))
-            })
+            let is_counted = |(row, _): &&Pair<'_>| several.is_none_or(|is| varies(row) == is);
+            sums(pairs.iter().filter(is_counted), column)
         };
-        let more = pairs.iter().filter_map(|(stock, ours)| {
-            let (theirs, found) = (stock.count("flushing"), ours.count("flushing"));
-            (found > theirs).then(|| format!("`{}` ({found} to {theirs})", stock.scenario))
-        });
-        let more = more.collect::<Vec<_>>().join(", ");
+        let more = more(pairs, |row| row.count("flushing"));
         let (once, several) = (sum("flushing", Some(false)), sum("flushing", Some(true)));
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {more} | {} | {} |",
             pairs[0].0.cpus,
             once.0,
             once.1,
             several.0,
             several.1,
-            if more.is_empty() { "none" } else { &more },
             percent(sum("interrupts", Some(false))),
             percent(sum("instructions", None)),
         );
     }
     text
+}
+
+/// The sums of a column, of stock and of ours.
+pub(super) fn sums<'p>(pairs: impl Iterator<Item = &'p Pair<'p>>, column: &str) -> (u64, u64) {
+    pairs.fold((0, 0), |sums, (stock, ours)| {
+        (sums.0 + stock.count(column), sums.1 + ours.count(column))
+    })
+}
+
+/// The programs of which ours has more, with the counts.
+pub(super) fn more(pairs: &[Pair<'_>], count: impl Fn(&Row) -> u64) -> String {
+    let more = pairs.iter().filter_map(|(stock, ours)| {
+        let (theirs, found) = (count(stock), count(ours));
+        (found > theirs).then(|| format!("`{}` ({found} to {theirs})", stock.scenario))
+    });
+    let more = more.collect::<Vec<_>>().join(", ");
+    if more.is_empty() { "none".to_owned() } else { more }
 }
 
 /// The second number as a part of the first.

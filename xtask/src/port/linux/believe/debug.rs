@@ -2,7 +2,7 @@
 
 use crate::command::Failure;
 use crate::port::linux::configuration::Configuration;
-use crate::port::linux::guest::{self, Boot};
+use crate::port::linux::guest;
 use crate::port::linux::kernel;
 use crate::port::machine::Clock;
 use crate::port::source::Variant;
@@ -26,9 +26,7 @@ pub(super) fn run() -> Result<(), Failure> {
     let archive = guest::archive(&kernel)?;
     println!("| words | program | operations | wrong | reports |\n|---|---|---:|---:|---:|");
     for (words, run) in RUNS {
-        let boot =
-            Boot { kernel: &kernel, archive: &archive, cpus: CPUS, clock: Clock::Host, words, run };
-        let (rows, _) = boot.rows()?;
+        let (rows, _) = kernel.boot(&archive, (CPUS, Clock::Host), words, run).rows()?;
         for row in &rows {
             let (count, wrong) = (row.count("operations"), row.count("wrong"));
             println!("| `{words}` | `{}` | {count} | {wrong} | 0 |", row.scenario);

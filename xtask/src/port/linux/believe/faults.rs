@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::command::{Failure, cargo, unwritable};
+use crate::command::{Failure, unwritable};
 use crate::port::bochs;
 use crate::port::linux::arm64::SHORT_ASIDS;
 use crate::port::linux::configuration::Configuration;
-use crate::port::linux::guest::{self, Boot};
+use crate::port::linux::guest;
 use crate::port::linux::kernel::{self, Kernel};
 use crate::port::linux::{CHECKS_ON_BOCHS, ISOLATED, isolated, sanitized};
 use crate::port::machine::Clock;
@@ -83,7 +83,6 @@ const WORDS: &str = "mitigations=off oops=panic";
 /// A CPU that waits for ever is reported after 25 s, and ends the boot.
 const WORDS_OF_STALL: &str = "mitigations=off oops=panic softlockup_panic=1 watchdog_thresh=15 \
      rcupdate.rcu_cpu_stall_timeout=25 sysctl.kernel.panic_on_rcu_stall=1";
-const WORDS_OF_SANITIZED: &str = "nopti";
 
 const CPU_MS_MAX: u64 = 120_000;
 const CPUS: u32 = 4;
@@ -99,8 +98,8 @@ pub(super) fn run(linux: Configuration) -> Result<(), Failure> {
 pub(super) fn run_on_arm64() -> Result<(), Failure> {
     let words = format!("{WORDS_OF_STALL} {SHORT_ASIDS}");
     let kernel = kernel::build_with(Configuration::Arm64Faults, Variant::Shootdown)?;
-    let (archive, run, clock) = (guest::archive(&kernel)?, SANITIZED_ON_ARM64, Clock::Host);
-    let boot = Boot { kernel: &kernel, archive: &archive, cpus: CPUS, clock, words: &words, run };
+    let (archive, run) = (guest::archive(&kernel)?, SANITIZED_ON_ARM64);
+    let boot = kernel.boot(&archive, (CPUS, Clock::Host), &words, run);
     if let Some(found) = sanitized::first_fault(&boot)? {
         return Err(Failure::new(format!("without a fault: {found}"), "find the cause"));
     }
@@ -114,8 +113,7 @@ fn find_each<'f>(
     intact: &[(&str, &str)],
     faults: impl Iterator<Item = &'f Fault>,
 ) -> Result<(), Failure> {
-    cargo("build --quiet --profile ci --package shootdown-lab --package shootdown-sanitizer")
-        .run()?;
+    sanitized::build()?;
     let kernel = kernel::build_with(configuration, Variant::Shootdown)?;
     for (words, run) in intact {
         if let Some(found) = booted(&kernel, words, "none", run)? {
@@ -164,14 +162,8 @@ impl By {
             }
             Self::Sanitizer(run) => {
                 let (archive, run) = (guest::archive(kernel)?, format!("{fault}:{run}"));
-                let boot = Boot {
-                    kernel,
-                    archive: &archive,
-                    cpus: CPUS,
-                    clock: Clock::Host,
-                    words: WORDS_OF_SANITIZED,
-                    run: &run,
-                };
+                let machine = (CPUS, Clock::Host);
+                let boot = kernel.boot(&archive, machine, sanitized::WORDS, &run);
                 sanitized::first_fault(&boot)
             }
             Self::Bochs => on_bochs(kernel, fault),
@@ -183,7 +175,7 @@ impl By {
 fn booted(kernel: &Kernel, words: &str, fault: &str, run: &str) -> Result<Option<String>, Failure> {
     let archive = guest::archive(kernel)?;
     let run = if fault == "none" { run.to_owned() } else { format!("{fault}:{run}") };
-    let boot = Boot { kernel, archive: &archive, cpus: CPUS, clock: Clock::Host, words, run: &run };
+    let boot = kernel.boot(&archive, (CPUS, Clock::Host), words, &run);
     let (output, end) = boot.ran_with("", CPU_MS_MAX)?;
     let log = archive.with_file_name(format!("{fault}.log"));
     fs::write(&log, &output).map_err(unwritable(&log))?;
@@ -218,8 +210,7 @@ fn on_bochs(kernel: &Kernel, fault: &str) -> Result<Option<String>, Failure> {
     }
     let archive = guest::archive(kernel)?;
     let run = format!("{fault}:{CHECKS_ON_BOCHS}");
-    let clock = Clock::Instructions;
-    let boot = Boot { kernel, archive: &archive, cpus: 2, clock, words: ISOLATED, run: &run };
+    let boot = kernel.boot(&archive, (2, Clock::Instructions), ISOLATED, &run);
     Ok(found_in(&boot.rows_on_bochs()?.1))
 }
 

@@ -132,10 +132,9 @@ fn chosen(lines: impl Iterator<Item = String>, names: &[&str]) -> String {
 
 /// The program and the libraries that it loads, where it expects them.
 pub(in crate::port::linux) fn members(program: PathBuf) -> Result<Vec<Member>, Failure> {
-    let libraries = Command::new("ldd").arg(&program).output()?;
-    let found = libraries.split_whitespace().filter(|word| word.starts_with('/'));
-    let libraries = found.map(|path| Member::new(&path[1..], PathBuf::from(path)));
-    Ok(libraries.chain([Member::new(PROGRAM, program.clone())]).collect())
+    let mut members = Member::libraries_of(&program)?;
+    members.push(Member::new(PROGRAM, program));
+    Ok(members)
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::command::{Command, Failure};
+use crate::command::Failure;
 use crate::parallel;
 use crate::port::boot;
-use crate::port::linux::guest::{self, Boot, Member};
+use crate::port::linux::guest::{self, Member};
 use crate::port::linux::kernel::Kernel;
 use crate::port::machine::Clock;
 
@@ -79,11 +79,7 @@ pub(in crate::port::linux) fn archive(
     let folder = crate::output().join("ports/linux");
     std::fs::create_dir_all(&folder).map_err(crate::command::unwritable(&folder))?;
     let (program, file) = (folder.join("suite"), folder.join(format!("{name}.list")));
-    Command::new("gcc")
-        .args("-O2 -Wall -Wextra -Werror -static -o")
-        .arg(&program)
-        .arg(SOURCE)
-        .run()?;
+    guest::compile("gcc", SOURCE, &program)?;
     std::fs::write(&file, list).map_err(crate::command::unwritable(&file))?;
     let mut members = vec![Member::new("init", program), Member::new("list", file)];
     members.extend_from_slice(more);
@@ -95,7 +91,7 @@ pub(in crate::port::linux) fn archive(
 /// Boots a kernel with an archive, and returns the verdicts of its programs.
 fn boot(kernel: &Kernel, archive: &Path, machine: Machine) -> Result<Runs, Failure> {
     let Machine { cpus, options, words } = machine;
-    let boot = Boot { kernel, archive, cpus, clock: Clock::Host, words, run: "" };
+    let boot = kernel.boot(archive, (cpus, Clock::Host), words, "");
     let (output, end) = boot.ran_with(options, CPU_MS_MAX)?;
     let log = archive.with_extension(format!("{}.log", kernel.name));
     std::fs::write(&log, &output).map_err(crate::command::unwritable(&log))?;
