@@ -6,88 +6,148 @@ use std::str::FromStr;
 use super::{Config, Programs, SPACES_MAX};
 use crate::hardware::{PAGES, SLOTS};
 
-/// An operation that a kernel performs on a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
+/// Defines the operations. Each has numbers, the name in programs, and a verb phrase. `changes` is
+/// for those that remove entries of their spaces' tables, or forbid writes by them.
+macro_rules! operations {
+    ($(
+        $(#[$doc:meta])*
+        $op:ident$(($one:ident $(, $two:ident)?))? $name:literal $($changes:ident)?:
+            $what:literal $(, $argument:expr)?;
+    )*) => {
+        /// An operation that a kernel performs on a CPU.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Op {
+            $($(#[$doc])* $op $((operations!(@type $one) $(, operations!(@type $two))?))?,)*
+        }
+
+        impl Op {
+            /// Returns the operation with a name and numbers.
+            fn of(name: &str, numbers: &[usize]) -> Option<Self> {
+                Some(match (name, numbers) {
+                    $(($name, &[$($one $(, $two)?)?]) => Self::$op $(($one $(, $two)?))?,)*
+                    _ => return None,
+                })
+            }
+
+            /// Returns the name of the operation, its first number, and its second number.
+            const fn parts(self) -> (&'static str, Option<usize>, Option<usize>) {
+                match self {
+                    $(Self::$op $(($one $(, $two)?))? => (
+                        $name,
+                        operations!(@option $($one)?),
+                        operations!(@option $($($two)?)?),
+                    ),)*
+                }
+            }
+
+            /// Returns `true` if the operation removes entries of its spaces' tables, or forbids
+            /// writes by them.
+            pub(super) const fn changes_primary(self) -> bool {
+                match self { $(Self::$op { .. } => operations!(@is $($changes)?),)* }
+            }
+
+            /// Describes the operation as a verb phrase, for a history.
+            pub fn describe(self) -> String {
+                match self { $(Self::$op $(($one $(, $two)?))? => format!($what $(, $argument)?),)* }
+            }
+        }
+    };
+    (@type $number:ident) => { usize };
+    (@option) => { None };
+    (@option $number:ident) => { Some($number) };
+    (@is) => { false };
+    (@is changes) => { true };
+}
+
+operations! {
     /// Runs a thread of this space, which is in user mode for a while. The following operations are
     /// its system calls.
-    Run(usize),
+    Run(space) "run": "runs space {space}";
     /// Goes idle, with the space still loaded.
-    Idle,
+    Idle "idle": "goes idle";
     /// Loads the kernel's own root.
-    Leave,
+    Leave "leave": "leaves its space";
     /// Unmaps a page of a space, flushes, waits, and reuses its frame.
-    Unmap(usize, usize),
+    Unmap(space, page) "unmap" changes: "unmaps page {page} of space {space}";
     /// As [`Op::Unmap`], with interrupts masked while the CPU waits.
-    UnmapMasked(usize, usize),
+    UnmapMasked(space, page) "unmap-masked" changes:
+        "unmaps page {page} of space {space}, with interrupts masked";
     /// As [`Op::Unmap`]. The thread sleeps until the CPUs that it waits for wake it.
-    UnmapAsleep(usize, usize),
+    UnmapAsleep(space, page) "unmap-asleep" changes:
+        "unmaps page {page} of space {space}, and sleeps until the flush is done";
     /// Maps an unmapped page of a space, if its frame is free. This requires no flush.
-    Map(usize, usize),
+    Map(space, page) "map": "maps page {page} of space {space}";
     /// Reclaims a page of a space: unmaps it and flushes it in a batch.
-    Reclaim(usize, usize),
+    Reclaim(space, page) "reclaim" changes: "reclaims page {page} of space {space}";
     /// Write-protects a page of a space.
-    Protect(usize, usize),
+    Protect(space, page) "protect" changes: "write-protects page {page} of space {space}";
     /// Reclaims a page of a space that is read-only from the beginning: unmaps it without a flush,
     /// and flushes what is due when its frame is reused.
-    DeferAndReuse(usize, usize),
+    DeferAndReuse(space, page) "defer-and-reuse" changes:
+        "defers the flush of page {page} of space {space}, and reuses its frame";
     /// Handles a guest's fault on a page, in a secondary table that is filled from the space's: see
     /// [`PrimaryChanges`](shootdown::PrimaryChanges). The guest then uses the page. Operations that
     /// unmap pages of such a space are changes.
-    Shadow(usize, usize),
+    Shadow(space, page) "shadow": "handles a guest's fault on page {page} of space {space}";
     /// Moves a page of a space to another frame: unmaps it, flushes, waits, copies it, and maps it
     /// again.
-    Migrate(usize, usize),
+    Migrate(space, page) "migrate" changes: "migrates page {page} of space {space}";
     /// Removes a table and its pages from a space, flushes, and frees the table when no CPU can
     /// walk it.
-    UnmapTable(usize, usize),
+    UnmapTable(space, slot) "unmap-table" changes: "unmaps table {slot} of space {space}";
     /// As [`Op::UnmapTable`], but does not interrupt CPUs that are lazy on the space. The table
     /// stays in quarantine until these CPUs have forgotten their pointers to it. If the quarantine
     /// is full, they are interrupted.
-    FreeTable(usize, usize),
+    FreeTable(space, slot) "free-table" changes:
+        "unmaps table {slot} of space {space}, and quarantines it";
     /// Replaces a table by a large page, and frees the table and its pages. Then unmaps the large
     /// page, flushes, and reuses its frame.
-    UnmapLarge(usize, usize),
+    UnmapLarge(space, slot) "unmap-large" changes:
+        "replaces table {slot} of space {space} by a large page, and unmaps it";
     /// Unmaps a page of a space and the same page of its [neighbour](Self::spaces) by two flushes.
     /// The first is polled, and then joined with the second.
-    UnmapJoined(usize, usize),
+    UnmapJoined(space, page) "unmap-joined" changes:
+        "unmaps page {page} of spaces {space} and {}", space ^ 1;
     /// Reclaims a page of a space and the same page of its neighbour in one batch.
-    ReclaimBoth(usize, usize),
+    ReclaimBoth(space, page) "reclaim-both" changes:
+        "reclaims page {page} of spaces {space} and {}", space ^ 1;
     /// Frees the pages of a table, which were zeroed where they are and left mapped: claims their
     /// entries, flushes all of them once, and tests each page for zeros. The first is found to be
     /// zero, and its frame is reused; the second is in use again, and mapped back.
-    FreeDiscarded(usize, usize),
+    FreeDiscarded(space, slot) "free-discarded" changes:
+        "frees the discarded pages of table {slot} of space {space}";
     /// Makes all CPUs forget their pointers to the space's tables in quarantine, and frees these
     /// tables.
-    FlushWalkers(usize),
+    FlushWalkers(space) "flush-walkers": "flushes the walkers of space {space}";
     /// Trims from a space's CPU mask the CPUs that do not use it.
-    TrimCpumask(usize),
+    TrimCpumask(space) "trim-cpumask": "trims the CPU mask of space {space}";
     /// Pins the tag of a space for a device, which then uses the space for a while.
-    Pin(usize),
+    Pin(space) "pin": "pins space {space} for a device";
     /// Attaches a device with a TLB of its own to a space, which the device then uses for a while.
-    Attach(usize),
+    Attach(space) "attach": "attaches a device to space {space}";
     /// A hypervisor stops this CPU for a while. If the CPU runs a space, it then continues in user
     /// mode.
-    Stop,
+    Stop "stop": "is stopped by its hypervisor";
     /// Walks a table of the space that this CPU runs by software, with interrupts masked. A
     /// hypervisor stops the CPU after it has read the pointer to the table, for a while. If the CPU
     /// runs another space, it does nothing; if flushes are broadcast, it is stopped, and walks
     /// nothing.
-    StopInWalk(usize, usize),
+    StopInWalk(space, slot) "stop-in-walk":
+        "walks table {slot} of space {space}, and is stopped by its hypervisor";
     /// Makes other CPUs drop their hazards of dead spaces.
-    Reap,
+    Reap "reap": "reaps dead spaces";
     /// Unmaps a kernel page, which all CPUs use, and reuses its frame.
-    UnmapKernel(usize),
+    UnmapKernel(page) "unmap-kernel": "unmaps kernel page {page}";
     /// Removes the kernel's page table with its pages, flushes, and frees the table.
-    UnmapKernelTable,
+    UnmapKernelTable "unmap-kernel-table": "unmaps the kernel's page table";
     /// Waits until no CPU runs the space or will run it, and retires it. Its tables are freed when
     /// no CPU can walk them.
-    Retire(usize),
+    Retire(space) "retire": "retires space {space}";
     /// Goes offline, and comes back online.
-    OfflineOnline,
+    OfflineOnline "offline-online": "goes offline, and comes back";
     /// Is in user mode for a while, where flushes of the kernel's pages do not interrupt it. If the
     /// CPU runs no space, it sleeps in the same way.
-    StayInUser,
+    StayInUser "stay-in-user": "is in user mode, without interrupts for the kernel";
 }
 
 impl Op {
@@ -105,135 +165,6 @@ impl Op {
         let has_two = matches!(self, Self::UnmapJoined(..) | Self::ReclaimBoth(..));
         let neighbour = self.space().filter(|_| has_two).map(|space| space ^ 1);
         self.space().into_iter().chain(neighbour)
-    }
-
-    /// Returns `true` if the operation removes entries of its spaces' tables, or forbids writes by
-    /// them.
-    pub(super) const fn changes_primary(self) -> bool {
-        match self {
-            Self::Unmap(..)
-            | Self::UnmapMasked(..)
-            | Self::UnmapAsleep(..)
-            | Self::Reclaim(..)
-            | Self::Protect(..)
-            | Self::DeferAndReuse(..)
-            | Self::Migrate(..)
-            | Self::UnmapTable(..)
-            | Self::FreeTable(..)
-            | Self::UnmapLarge(..)
-            | Self::UnmapJoined(..)
-            | Self::ReclaimBoth(..)
-            | Self::FreeDiscarded(..) => true,
-            Self::Run(_)
-            | Self::Idle
-            | Self::Leave
-            | Self::Shadow(..)
-            | Self::Map(..)
-            | Self::FlushWalkers(_)
-            | Self::TrimCpumask(_)
-            | Self::Pin(_)
-            | Self::Attach(_)
-            | Self::Stop
-            | Self::StopInWalk(..)
-            | Self::Reap
-            | Self::UnmapKernel(_)
-            | Self::UnmapKernelTable
-            | Self::Retire(_)
-            | Self::OfflineOnline
-            | Self::StayInUser => false,
-        }
-    }
-
-    /// Describes the operation as a verb phrase, for a history.
-    pub fn describe(self) -> String {
-        match self {
-            Self::Run(space) => format!("runs space {space}"),
-            Self::Idle => "goes idle".to_owned(),
-            Self::Leave => "leaves its space".to_owned(),
-            Self::Unmap(space, page) => format!("unmaps page {page} of space {space}"),
-            Self::UnmapMasked(space, page) => {
-                format!("unmaps page {page} of space {space}, with interrupts masked")
-            }
-            Self::UnmapAsleep(space, page) => {
-                format!("unmaps page {page} of space {space}, and sleeps until the flush is done")
-            }
-            Self::Map(space, page) => format!("maps page {page} of space {space}"),
-            Self::Reclaim(space, page) => format!("reclaims page {page} of space {space}"),
-            Self::Protect(space, page) => format!("write-protects page {page} of space {space}"),
-            Self::DeferAndReuse(space, page) => {
-                format!("defers the flush of page {page} of space {space}, and reuses its frame")
-            }
-            Self::Shadow(space, page) => {
-                format!("handles a guest's fault on page {page} of space {space}")
-            }
-            Self::Migrate(space, page) => format!("migrates page {page} of space {space}"),
-            Self::UnmapTable(space, slot) => format!("unmaps table {slot} of space {space}"),
-            Self::FreeTable(space, slot) => {
-                format!("unmaps table {slot} of space {space}, and quarantines it")
-            }
-            Self::UnmapLarge(space, slot) => {
-                format!("replaces table {slot} of space {space} by a large page, and unmaps it")
-            }
-            Self::UnmapJoined(space, page) => {
-                format!("unmaps page {page} of spaces {space} and {}", space ^ 1)
-            }
-            Self::ReclaimBoth(space, page) => {
-                format!("reclaims page {page} of spaces {space} and {}", space ^ 1)
-            }
-            Self::FreeDiscarded(space, slot) => {
-                format!("frees the discarded pages of table {slot} of space {space}")
-            }
-            Self::FlushWalkers(space) => format!("flushes the walkers of space {space}"),
-            Self::TrimCpumask(space) => format!("trims the CPU mask of space {space}"),
-            Self::Pin(space) => format!("pins space {space} for a device"),
-            Self::Attach(space) => format!("attaches a device to space {space}"),
-            Self::Stop => "is stopped by its hypervisor".to_owned(),
-            Self::StopInWalk(space, slot) => {
-                format!("walks table {slot} of space {space}, and is stopped by its hypervisor")
-            }
-            Self::Reap => "reaps dead spaces".to_owned(),
-            Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
-            Self::UnmapKernelTable => "unmaps the kernel's page table".to_owned(),
-            Self::Retire(space) => format!("retires space {space}"),
-            Self::OfflineOnline => "goes offline, and comes back".to_owned(),
-            Self::StayInUser => "is in user mode, without interrupts for the kernel".to_owned(),
-        }
-    }
-
-    /// Returns the name of the operation, its first number, and its second number.
-    const fn parts(self) -> (&'static str, Option<usize>, Option<usize>) {
-        match self {
-            Self::Run(space) => ("run", Some(space), None),
-            Self::Idle => ("idle", None, None),
-            Self::Leave => ("leave", None, None),
-            Self::Unmap(space, page) => ("unmap", Some(space), Some(page)),
-            Self::UnmapMasked(space, page) => ("unmap-masked", Some(space), Some(page)),
-            Self::UnmapAsleep(space, page) => ("unmap-asleep", Some(space), Some(page)),
-            Self::Map(space, page) => ("map", Some(space), Some(page)),
-            Self::Reclaim(space, page) => ("reclaim", Some(space), Some(page)),
-            Self::Protect(space, page) => ("protect", Some(space), Some(page)),
-            Self::DeferAndReuse(space, page) => ("defer-and-reuse", Some(space), Some(page)),
-            Self::Shadow(space, page) => ("shadow", Some(space), Some(page)),
-            Self::Migrate(space, page) => ("migrate", Some(space), Some(page)),
-            Self::UnmapTable(space, slot) => ("unmap-table", Some(space), Some(slot)),
-            Self::FreeTable(space, slot) => ("free-table", Some(space), Some(slot)),
-            Self::UnmapLarge(space, slot) => ("unmap-large", Some(space), Some(slot)),
-            Self::UnmapJoined(space, page) => ("unmap-joined", Some(space), Some(page)),
-            Self::ReclaimBoth(space, page) => ("reclaim-both", Some(space), Some(page)),
-            Self::FreeDiscarded(space, slot) => ("free-discarded", Some(space), Some(slot)),
-            Self::FlushWalkers(space) => ("flush-walkers", Some(space), None),
-            Self::TrimCpumask(space) => ("trim-cpumask", Some(space), None),
-            Self::Pin(space) => ("pin", Some(space), None),
-            Self::Attach(space) => ("attach", Some(space), None),
-            Self::Stop => ("stop", None, None),
-            Self::StopInWalk(space, slot) => ("stop-in-walk", Some(space), Some(slot)),
-            Self::Reap => ("reap", None, None),
-            Self::UnmapKernel(page) => ("unmap-kernel", Some(page), None),
-            Self::UnmapKernelTable => ("unmap-kernel-table", None, None),
-            Self::Retire(space) => ("retire", Some(space), None),
-            Self::OfflineOnline => ("offline-online", None, None),
-            Self::StayInUser => ("stay-in-user", None, None),
-        }
     }
 }
 
@@ -275,39 +206,8 @@ impl FromStr for Op {
         let (name, numbers) = text.split_once(' ').unwrap_or((text, ""));
         let numbers = numbers.split('.').filter(|number| !number.is_empty());
         let numbers = numbers.map(str::parse).collect::<Result<Vec<usize>, _>>();
-        let op = match (name, &*numbers.map_err(|_| unknown())?) {
-            ("run", &[space]) => Self::Run(space),
-            ("idle", []) => Self::Idle,
-            ("leave", []) => Self::Leave,
-            ("unmap", &[space, page]) => Self::Unmap(space, page),
-            ("unmap-masked", &[space, page]) => Self::UnmapMasked(space, page),
-            ("unmap-asleep", &[space, page]) => Self::UnmapAsleep(space, page),
-            ("map", &[space, page]) => Self::Map(space, page),
-            ("reclaim", &[space, page]) => Self::Reclaim(space, page),
-            ("protect", &[space, page]) => Self::Protect(space, page),
-            ("defer-and-reuse", &[space, page]) => Self::DeferAndReuse(space, page),
-            ("shadow", &[space, page]) => Self::Shadow(space, page),
-            ("migrate", &[space, page]) => Self::Migrate(space, page),
-            ("unmap-table", &[space, slot]) => Self::UnmapTable(space, slot),
-            ("free-table", &[space, slot]) => Self::FreeTable(space, slot),
-            ("unmap-large", &[space, slot]) => Self::UnmapLarge(space, slot),
-            ("unmap-joined", &[space, page]) => Self::UnmapJoined(space, page),
-            ("reclaim-both", &[space, page]) => Self::ReclaimBoth(space, page),
-            ("free-discarded", &[space, slot]) => Self::FreeDiscarded(space, slot),
-            ("flush-walkers", &[space]) => Self::FlushWalkers(space),
-            ("trim-cpumask", &[space]) => Self::TrimCpumask(space),
-            ("pin", &[space]) => Self::Pin(space),
-            ("attach", &[space]) => Self::Attach(space),
-            ("stop", []) => Self::Stop,
-            ("stop-in-walk", &[space, slot]) => Self::StopInWalk(space, slot),
-            ("reap", []) => Self::Reap,
-            ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
-            ("unmap-kernel-table", []) => Self::UnmapKernelTable,
-            ("retire", &[space]) => Self::Retire(space),
-            ("offline-online", []) => Self::OfflineOnline,
-            ("stay-in-user", []) => Self::StayInUser,
-            _ => return Err(unknown()),
-        };
+        let numbers = numbers.map_err(|_| unknown())?;
+        let op = Self::of(name, &numbers).ok_or_else(unknown)?;
         let (_, space, page) = op.parts();
         let (spaces, pages) = match op {
             Self::UnmapKernel(_) => (SLOTS, 1),
