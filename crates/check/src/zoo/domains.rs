@@ -5,26 +5,19 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, nothing};
+use super::{Stage, nothing, programs};
 use crate::hardware::{OnLoad, Reach};
 use crate::machine::{HostileMachine, fence, publish, with_machine};
 
 /// The tag of the space.
 const TAG: u16 = 1;
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("domain-without-the-cpu-that-left", &[leave_and_return, flush_in_domains])
-        .handled_by(nothing),
-    Program::new("domain-taken-for-every-cpu", &[return_unless_clean, flush_and_mark_clean])
-        .handled_by(nothing),
-    Program::new("domains-chosen-before-the-change", &[join, choose_domains_and_unmap])
-        .handled_by(nothing),
-    Program::new(
-        "domain-moves-with-a-virtual-cpu",
-        &[move_away_and_back, flush_the_virtual_domain],
-    )
-    .handled_by(nothing),
-];
+programs! {
+    "domain-without-the-cpu-that-left": leave_and_return, flush_in_domains => nothing;
+    "domain-taken-for-every-cpu": return_unless_clean, flush_and_mark_clean => nothing;
+    "domains-chosen-before-the-change": join, choose_domains_and_unmap => nothing;
+    "domain-moves-with-a-virtual-cpu": move_away_and_back, flush_the_virtual_domain => nothing;
+}
 
 /// Invalidates the tag in the domains of these CPUs, and waits.
 fn invalidate_in_domains(stage: &Stage, cpus: u64) {

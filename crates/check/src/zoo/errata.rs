@@ -1,26 +1,20 @@
 //! Processors that break the guarantees of their architecture, under kernels without a workaround.
 
-use super::{Program, Stage, nothing, unmap_interrupt_and_reuse, use_the_space};
+use super::{Stage, nothing, programs, unmap_interrupt_and_reuse, use_the_space};
 use crate::hardware::{Entry, OnLoad};
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("completed-before-the-last-access", &[use_the_space, reuse_after_one_barrier])
-        .handled_by(nothing),
-    Program::new("one-tlbsync-on-zen-5", &[use_the_space, reuse_after_one_wait])
-        .handled_by(nothing),
-    Program::new("fence-that-ignores-its-address", &[use_the_space, unmap_interrupt_and_reuse])
-        .handled_by(invalidate_the_page),
-    Program::new(
-        "global-page-kept-by-invlpg",
-        &[use_the_kernel_and_the_space, unmap_a_kernel_page],
-    )
-    .handled_by(invalidate_the_kernel_page),
-    Program::new("root-and-asid-in-one-write", &[switch_in_one_write]).handled_by(nothing),
-    Program::new("streaming-accesses-not-waited-for", &[use_the_space, reuse_without_interrupt])
-        .handled_by(nothing),
-    Program::new("late-mark-taken-for-a-mapping", &[mark_and_use, unmap_twice]),
-];
+programs! {
+    "completed-before-the-last-access": use_the_space, reuse_after_one_barrier => nothing;
+    "one-tlbsync-on-zen-5": use_the_space, reuse_after_one_wait => nothing;
+    "fence-that-ignores-its-address":
+        use_the_space, unmap_interrupt_and_reuse => invalidate_the_page;
+    "global-page-kept-by-invlpg":
+        use_the_kernel_and_the_space, unmap_a_kernel_page => invalidate_the_kernel_page;
+    "root-and-asid-in-one-write": switch_in_one_write => nothing;
+    "streaming-accesses-not-waited-for": use_the_space, reuse_without_interrupt => nothing;
+    "late-mark-taken-for-a-mapping": mark_and_use, unmap_twice;
+}
 
 fn reuse_after_one_barrier(stage: &Stage) {
     let frame = stage.unmap(0, 0);

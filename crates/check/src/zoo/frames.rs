@@ -4,26 +4,20 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, use_the_space};
+use super::{Stage, programs, use_the_space};
 use crate::hardware::{Entry, OnLoad};
 use crate::machine::{HostileMachine, fence, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("frame-freed-before-the-flush", &[use_the_space, free_and_flush]),
-    Program::new(
-        "late-answer-counts-for-the-next-round",
-        &[use_the_space, flush_twice_and_wait_once],
-    )
-    .handled_by(invalidate_and_count),
-    Program::new(
-        "partial-flush-overtakes-a-full-one",
-        &[miss_a_full_flush, flush_all_and_then_a_page],
-    ),
-    Program::new("interrupt-before-the-local-flush", &[mark_and_flush_later]),
-    Program::new("tag-given-on-with-what-is-under-it", &[reuse_a_tag]),
-    Program::new("put-off-and-freed-at-once", &[use_and_sweep, unmap_and_defer]),
-    Program::new("copy-in-use-beside-the-original", &[use_the_space, copy_on_write]),
-];
+programs! {
+    "frame-freed-before-the-flush": use_the_space, free_and_flush;
+    "late-answer-counts-for-the-next-round":
+        use_the_space, flush_twice_and_wait_once => invalidate_and_count;
+    "partial-flush-overtakes-a-full-one": miss_a_full_flush, flush_all_and_then_a_page;
+    "interrupt-before-the-local-flush": mark_and_flush_later;
+    "tag-given-on-with-what-is-under-it": reuse_a_tag;
+    "put-off-and-freed-at-once": use_and_sweep, unmap_and_defer;
+    "copy-in-use-beside-the-original": use_the_space, copy_on_write;
+}
 
 /// From the moment at which the copy is mapped, no CPU may use the original.
 fn copy_on_write(stage: &Stage) {

@@ -4,33 +4,22 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, nothing, use_the_space};
+use super::{Stage, nothing, programs, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
 
 /// The VMID of the guest, which is space 0.
 const VMID: u16 = 1;
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("combined-entry-outlives-stage-2", &[use_the_space, unmap_from_the_guest])
-        .handled_by(nothing),
-    Program::new("combined-again-from-a-dying-entry", &[use_the_space, unmap_without_a_barrier])
-        .handled_by(nothing),
-    Program::new("tables-of-a-stopped-guest-edited", &[run_and_stop, edit_while_it_is_stopped]),
-    Program::new(
-        "device-walks-freed-kernel-tables",
-        &[share_with_a_device, free_the_kernels_table],
-    ),
-    Program::new(
-        "device-tlb-never-invalidated",
-        &[use_by_a_device_with_a_tlb, unmap_from_the_device],
-    ),
-    Program::new("fault-between-start-and-end", &[fault_and_use, unmap_from_both]),
-    Program::new(
-        "page-freed-before-the-device-is-done",
-        &[share_with_a_device, unmap_while_the_queue_is_full],
-    ),
-];
+programs! {
+    "combined-entry-outlives-stage-2": use_the_space, unmap_from_the_guest => nothing;
+    "combined-again-from-a-dying-entry": use_the_space, unmap_without_a_barrier => nothing;
+    "tables-of-a-stopped-guest-edited": run_and_stop, edit_while_it_is_stopped;
+    "device-walks-freed-kernel-tables": share_with_a_device, free_the_kernels_table;
+    "device-tlb-never-invalidated": use_by_a_device_with_a_tlb, unmap_from_the_device;
+    "fault-between-start-and-end": fault_and_use, unmap_from_both;
+    "page-freed-before-the-device-is-done": share_with_a_device, unmap_while_the_queue_is_full;
+}
 
 fn unmap_from_the_guest(stage: &Stage) {
     let frame = stage.unmap(0, 0);

@@ -4,36 +4,22 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use shootdown::Word;
 
-use super::{Program, Stage, nothing, use_the_space};
+use super::{Stage, nothing, programs, use_the_space};
 use crate::hardware::{Entry, OnLoad, PAGES};
 use crate::machine::{fence, publish, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "completed-by-another-cpu",
-        &[use_the_space, broadcast_and_go_on, rely_on_its_own_barrier],
-    )
-    .handled_by(nothing),
-    Program::new("broadcast-without-its-barrier", &[use_the_space, broadcast_and_reuse])
-        .handled_by(nothing),
-    Program::new(
-        "local-invalidation-for-a-shared-page",
-        &[use_the_space, invalidate_here_and_reuse],
-    )
-    .handled_by(nothing),
-    Program::new("invalidated-before-the-entry-is-visible", &[use_the_space, store_and_broadcast])
-        .handled_by(nothing),
-    Program::new("load-of-a-root-expected-to-flush", &[load_both_under_no_tag]).handled_by(nothing),
-    Program::new(
-        "asid-chosen-during-a-broadcast",
-        &[switch_by_the_tag_it_finds, flush_by_the_tag_it_has],
-    ),
-    Program::new("walks-enabled-before-the-root-is-written", &[write_the_asid_and_the_root])
-        .handled_by(nothing),
-    Program::new("stride-larger-than-the-page", &[use_the_space, broadcast_by_large_strides])
-        .handled_by(nothing),
-    Program::new("absence-cached-by-the-walker", &[use_when_mapped, map_a_kernel_page]),
-];
+programs! {
+    "completed-by-another-cpu":
+        use_the_space, broadcast_and_go_on, rely_on_its_own_barrier => nothing;
+    "broadcast-without-its-barrier": use_the_space, broadcast_and_reuse => nothing;
+    "local-invalidation-for-a-shared-page": use_the_space, invalidate_here_and_reuse => nothing;
+    "invalidated-before-the-entry-is-visible": use_the_space, store_and_broadcast => nothing;
+    "load-of-a-root-expected-to-flush": load_both_under_no_tag => nothing;
+    "asid-chosen-during-a-broadcast": switch_by_the_tag_it_finds, flush_by_the_tag_it_has;
+    "walks-enabled-before-the-root-is-written": write_the_asid_and_the_root => nothing;
+    "stride-larger-than-the-page": use_the_space, broadcast_by_large_strides => nothing;
+    "absence-cached-by-the-walker": use_when_mapped, map_a_kernel_page;
+}
 
 fn write_the_asid_and_the_root(stage: &Stage) {
     stage.load_under(0, 1, OnLoad::Flush);

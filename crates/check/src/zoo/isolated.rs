@@ -4,25 +4,16 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage};
+use super::{Stage, programs};
 use crate::hardware::Entry;
 use crate::kernel_pages::ENTRY_PAGE;
 use crate::machine::{HostileMachine, fence, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "flushed-before-it-says-in-kernel",
-        &[enter_the_kernel, |stage| unmap_unless_in_user(stage, 0)],
-    ),
-    Program::new(
-        "kernel-table-freed-under-user-mode",
-        &[stay_in_user_mode, free_the_table_unless_in_user],
-    ),
-    Program::new(
-        "entry-stack-flushed-late",
-        &[stay_in_user_mode, |stage| unmap_unless_in_user(stage, ENTRY_PAGE)],
-    ),
-];
+programs! {
+    "flushed-before-it-says-in-kernel": enter_the_kernel, |stage| unmap_unless_in_user(stage, 0);
+    "kernel-table-freed-under-user-mode": stay_in_user_mode, free_the_table_unless_in_user;
+    "entry-stack-flushed-late": stay_in_user_mode, |stage| unmap_unless_in_user(stage, ENTRY_PAGE);
+}
 
 fn set_in_user(is_in_user: bool) {
     with_machine(|machine| {

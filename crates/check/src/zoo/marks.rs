@@ -5,21 +5,16 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, use_the_space};
+use super::{Stage, programs, use_the_space};
 use crate::machine::fence;
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "old-entry-taken-for-uncached",
-        &[use_the_space, |stage| stage.signal("old"), unmap_unless_young],
-    ),
-    Program::new("accessed-flag-read-before-the-swap", &[mark_and_use, unmap_if_not_accessed]),
-    Program::new(
-        "cached-before-the-accessed-flag-is-set",
-        &[mark_and_use_in_any_order, unmap_unless_returned_accessed],
-    ),
-    Program::new("linked-before-it-is-a-sharer", &[link_and_use, unmap_and_interrupt_sharers]),
-];
+programs! {
+    "old-entry-taken-for-uncached": use_the_space, |stage| stage.signal("old"), unmap_unless_young;
+    "accessed-flag-read-before-the-swap": mark_and_use, unmap_if_not_accessed;
+    "cached-before-the-accessed-flag-is-set":
+        mark_and_use_in_any_order, unmap_unless_returned_accessed;
+    "linked-before-it-is-a-sharer": link_and_use, unmap_and_interrupt_sharers;
+}
 
 fn unmap_unless_young(stage: &Stage) {
     let is_old = stage.word("old").load(Acquire) != 0;

@@ -73,6 +73,16 @@ impl Program {
     }
 }
 
+/// Defines the programs of a module. Each has the name of a bug, what the CPUs do, and a handler of
+/// interrupts if it does not invalidate everything.
+macro_rules! programs {
+    ($($bug:literal: $($cpu:expr),* $(=> $handler:ident)?;)*) => {
+        pub(super) const PROGRAMS: &[super::Program] =
+            &[$(super::Program::new($bug, &[$($cpu),*])$(.handled_by($handler))?),*];
+    };
+}
+use programs;
+
 /// Variant of a bug's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {

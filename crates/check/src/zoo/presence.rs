@@ -4,38 +4,26 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, free_table_after_interrupt, join_the_mask};
+use super::{Stage, free_table_after_interrupt, join_the_mask, programs};
 use crate::hardware::Entry;
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
 use crate::machine::{fence, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("mask-read-before-entry-is-written", &[join_and_use, flush_the_mask]),
-    Program::new("barrier-skipped-as-the-bit-was-set", &[be_lazy_and_return, flush_unless_lazy]),
-    Program::new(
-        "left-out-in-the-middle-of-a-switch",
-        &[switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space")],
-    ),
-    Program::new("mask-trimmed-by-another", &[use_while_trimmed, trim_and_flush]),
-    Program::new(
-        "mask-cleared-before-the-root-is-left",
-        &[leave_the_mask_and_the_space, free_a_table_under_the_mask],
-    ),
-    Program::new("interrupted-while-lazy", &[run_and_idle, flush_if_active_or_lazy]),
-    Program::new(
-        "generation-read-after-the-load",
-        &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
-    ),
-    Program::new(
-        "flush-request-lost-as-the-cpu-returns",
-        &[be_stopped_and_return, request_or_interrupt],
-    ),
-    Program::new(
-        "flush-request-lost-by-a-second-stop",
-        &[be_stopped_twice_and_return, request_or_interrupt],
-    ),
-    Program::new("left-to-a-switch-that-is-skipped", &[drop_from_the_record, flush_if_recorded]),
-];
+programs! {
+    "mask-read-before-entry-is-written": join_and_use, flush_the_mask;
+    "barrier-skipped-as-the-bit-was-set": be_lazy_and_return, flush_unless_lazy;
+    "left-out-in-the-middle-of-a-switch":
+        switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space");
+    "mask-trimmed-by-another": use_while_trimmed, trim_and_flush;
+    "mask-cleared-before-the-root-is-left":
+        leave_the_mask_and_the_space, free_a_table_under_the_mask;
+    "interrupted-while-lazy": run_and_idle, flush_if_active_or_lazy;
+    "generation-read-after-the-load":
+        load_and_read_the_generation, |stage| flush_if_set(stage, "active");
+    "flush-request-lost-as-the-cpu-returns": be_stopped_and_return, request_or_interrupt;
+    "flush-request-lost-by-a-second-stop": be_stopped_twice_and_return, request_or_interrupt;
+    "left-to-a-switch-that-is-skipped": drop_from_the_record, flush_if_recorded;
+}
 
 /// The virtual CPU does not run.
 const AWAY: u64 = 1;

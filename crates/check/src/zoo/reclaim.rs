@@ -4,41 +4,24 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, use_the_space};
+use super::{Stage, programs, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::{fence, with_machine};
 
 const USER: usize = 0;
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "munmap-finds-what-reclaim-took",
-        &[use_the_space, unmap_and_flush_later, unmap_again],
-    ),
-    Program::new(
-        "pending-flag-of-two-is-cleared-by-one",
-        &[use_the_space, unmap_with_a_flag, unmap_another_and_rely_on_the_flag],
-    ),
-    Program::new(
-        "clear-entry-taken-for-a-finished-flush",
-        &[use_the_space, clear_and_flush, copy_a_clear_page],
-    ),
-    Program::new("written-out-before-the-flush", &[use_the_space, write_out_a_dirty_page]),
-    Program::new(
-        "clean-page-dropped-where-marks-are-not-looked-for",
-        &[use_the_space, drop_a_clean_page],
-    ),
-    Program::new("tested-for-zeros-before-the-flush", &[use_the_space, free_a_page_of_zeros]),
-    Program::new("freed-by-a-clear-dirty-mark", &[mark_dirty_and_use, clear_mark_and_free]),
-    Program::new(
-        "moved-and-flushed-after-the-lock",
-        &[use_the_space, move_and_flush, unmap_the_new_place],
-    ),
-    Program::new(
-        "area-unlinked-before-the-flush",
-        &[use_the_space, unlink_and_flush, free_unmapped_pages],
-    ),
-];
+programs! {
+    "munmap-finds-what-reclaim-took": use_the_space, unmap_and_flush_later, unmap_again;
+    "pending-flag-of-two-is-cleared-by-one":
+        use_the_space, unmap_with_a_flag, unmap_another_and_rely_on_the_flag;
+    "clear-entry-taken-for-a-finished-flush": use_the_space, clear_and_flush, copy_a_clear_page;
+    "written-out-before-the-flush": use_the_space, write_out_a_dirty_page;
+    "clean-page-dropped-where-marks-are-not-looked-for": use_the_space, drop_a_clean_page;
+    "tested-for-zeros-before-the-flush": use_the_space, free_a_page_of_zeros;
+    "freed-by-a-clear-dirty-mark": mark_dirty_and_use, clear_mark_and_free;
+    "moved-and-flushed-after-the-lock": use_the_space, move_and_flush, unmap_the_new_place;
+    "area-unlinked-before-the-flush": use_the_space, unlink_and_flush, free_unmapped_pages;
+}
 
 fn unmap_and_flush_later(stage: &Stage) {
     stage.word("batched").fetch_add(1, AcqRel);

@@ -5,20 +5,15 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, use_the_space};
+use super::{Stage, programs, use_the_space};
 use crate::machine::{HostileMachine, fence, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "sharers-read-before-the-entry-is-cleared",
-        &[become_a_sharer, read_the_sharers_and_unmap],
-    ),
-    Program::new("not-a-sharer-before-the-path-is-dropped", &[cut_the_link, free_the_shared_table]),
-    Program::new(
-        "shared-table-freed-after-one-flush",
-        &[use_the_first_tree, use_the_second_tree, free_a_table_of_two_trees],
-    ),
-];
+programs! {
+    "sharers-read-before-the-entry-is-cleared": become_a_sharer, read_the_sharers_and_unmap;
+    "not-a-sharer-before-the-path-is-dropped": cut_the_link, free_the_shared_table;
+    "shared-table-freed-after-one-flush":
+        use_the_first_tree, use_the_second_tree, free_a_table_of_two_trees;
+}
 
 /// Loads a tree that does not have the table yet.
 fn load_without_the_table(stage: &Stage) {

@@ -4,30 +4,20 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, free_table_after_interrupt, join_the_mask, use_the_space};
+use super::{Stage, free_table_after_interrupt, join_the_mask, programs, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::{WalkCaches, fence, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("table-freed-before-the-flush", &[use_the_space, free_a_table]),
-    Program::new("lazy-cpus-walk-freed-tables", &[be_lazy, free_a_table_of_lazy_cpus]),
-    Program::new("lazy-root-outlives-its-space", &[go_offline, exit_the_space])
-        .handled_by(leave_the_space),
-    Program::new(
-        "only-pages-dropped-when-a-table-goes",
-        &[use_the_space, |stage| free_table_after_interrupt(stage, || true)],
-    )
-    .handled_by(invalidate_the_pages_of_a_table),
-    Program::new(
-        "shared-table-unhooked-and-too-little-flushed",
-        &[use_the_space, unshare_and_free],
-    ),
-    Program::new(
-        "early-answer-when-tables-are-freed",
-        &[use_the_space, free_a_table_on_early_acknowledgement],
-    )
-    .handled_by(acknowledge_early),
-];
+programs! {
+    "table-freed-before-the-flush": use_the_space, free_a_table;
+    "lazy-cpus-walk-freed-tables": be_lazy, free_a_table_of_lazy_cpus;
+    "lazy-root-outlives-its-space": go_offline, exit_the_space => leave_the_space;
+    "only-pages-dropped-when-a-table-goes":
+        use_the_space, |stage| free_table_after_interrupt(stage, || true) => invalidate_the_pages_of_a_table;
+    "shared-table-unhooked-and-too-little-flushed": use_the_space, unshare_and_free;
+    "early-answer-when-tables-are-freed":
+        use_the_space, free_a_table_on_early_acknowledgement => acknowledge_early;
+}
 
 fn free_a_table(stage: &Stage) {
     let table = stage.unlink_table(0, 0);

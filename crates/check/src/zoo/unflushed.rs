@@ -4,20 +4,17 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage, use_the_space};
+use super::{Stage, programs, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::fence;
 
 const USER: usize = 0;
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new("first-word-of-a-page-unmapped-twice", &[use_and_catch_up, unmap_twice_and_reuse]),
-    Program::new(
-        "zeroed-before-the-deferred-flush",
-        &[use_the_space, unmap_and_leave_the_flush, zero_free_frames],
-    ),
-    Program::new("pinned-before-the-deferred-flush", &[pin_and_use, look_for_pins_and_reuse]),
-];
+programs! {
+    "first-word-of-a-page-unmapped-twice": use_and_catch_up, unmap_twice_and_reuse;
+    "zeroed-before-the-deferred-flush": use_the_space, unmap_and_leave_the_flush, zero_free_frames;
+    "pinned-before-the-deferred-flush": pin_and_use, look_for_pins_and_reuse;
+}
 
 /// Catches up with the space as at a switch, and continues to use it.
 fn use_and_catch_up(stage: &Stage) {

@@ -4,22 +4,16 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Program, Stage};
+use super::{Stage, programs};
 use crate::machine::{HostileMachine, with_machine};
 
-pub(super) const PROGRAMS: &[Program] = &[
-    Program::new(
-        "both-wait-with-interrupts-masked",
-        &[|stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0)],
-    ),
-    Program::new(
-        "waiter-holds-the-lock-that-the-target-spins-for",
-        &[lock_masked, flush_under_the_lock],
-    ),
-    Program::new("rung-before-it-can-answer", &[come_online, flush_if_online]),
-    Program::new("ring-lost-while-the-handler-leaves", &[handle_and_exit, ring_the_bell])
-        .handled_by(handle_the_bell),
-];
+programs! {
+    "both-wait-with-interrupts-masked":
+        |stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0);
+    "waiter-holds-the-lock-that-the-target-spins-for": lock_masked, flush_under_the_lock;
+    "rung-before-it-can-answer": come_online, flush_if_online;
+    "ring-lost-while-the-handler-leaves": handle_and_exit, ring_the_bell => handle_the_bell;
+}
 
 fn wait_masked(stage: &Stage, other: usize) {
     stage.masked(|| {
