@@ -2,48 +2,8 @@
 
 use toml::{Table, Value};
 
+use super::file::TIMES_OF_CORE;
 use super::{MachineError, require};
-
-/// The numbers that are times of the core: they scale with its clock if both files state theirs as
-/// `clock.ghz`. Delivery of interrupts, memory and other sockets have clocks of their own.
-const TIMES_OF_CORE: [(&str, &[&str]); 6] = [
-    ("cache", &["hit_ns", "core_ns", "store_ns", "atomic_ns", "fence_ns", "pause_ns"]),
-    (
-        "tlb",
-        &[
-            "walk_ns",
-            "load_root_ns",
-            "load_root_and_discard_ns",
-            "invalidate_page_ns",
-            "invalidate_all_ns",
-        ],
-    ),
-    ("interrupt", &["send_ns", "entry_ns", "acknowledge_ns", "exit_ns"]),
-    ("virtualization", &["send_exit_ns", "inject_ns", "acknowledge_exit_ns"]),
-    (
-        "kernel",
-        &[
-            "syscall_ns",
-            "fault_ns",
-            "areas_ns",
-            "find_area_ns",
-            "flush_ns",
-            "entry_ns",
-            "around_fault_ns",
-            "new_page_ns",
-            "unmap_page_ns",
-            "fork_entry_ns",
-            "frame_ns",
-            "clear_page_ns",
-            "copy_page_ns",
-            "move_page_ns",
-            "context_switch_ns",
-            "wake_ns",
-            "migrate_ns",
-        ],
-    ),
-    ("storage", &["page_ns"]),
-];
 
 /// Returns the file `own` with the numbers that it lacks, which are those of `base`. The sources of
 /// inherited numbers begin with the name of the base.

@@ -117,10 +117,11 @@ impl FromValue for usize {
 }
 
 /// Defines a section: the type of its keys in the file (`$file`), and of their values (`$section`).
+/// `core` marks times of the core.
 macro_rules! section {
     (
         $(#[$doc:meta])* $vis:vis $section:ident, $file:ident, $name:literal:
-        $($(#[$field_doc:meta])* $field:ident: $kind:ty = $key:ident,)*
+        $($(#[$field_doc:meta])* $field:ident: $kind:ty = $key:ident $($core:ident)?,)*
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,9 @@ macro_rules! section {
         pub(super) struct $file { $($key: Sourced,)* }
 
         impl $file {
+            /// The section, and its times of the core.
+            const OF_CORE: (&str, &[&str]) = ($name, &[$($(section!(@$core $key),)?)*]);
+
             pub(super) fn resolve(&self, scale: f64) -> $section {
                 $section {
                     $($field: <$kind>::from_value(self.$key.value, stringify!($key), scale),)*
@@ -142,6 +146,7 @@ macro_rules! section {
             }
         }
     };
+    (@core $key:ident) => { stringify!($key) };
 }
 
 section! {
@@ -158,9 +163,9 @@ section! {
     /// CPU takes them: capacity is not modelled.
     pub Cache, CacheFile, "cache":
     /// The line is in this CPU's own cache.
-    hit: Time = hit_ns,
+    hit: Time = hit_ns core,
     /// The line comes from a thread of the same core.
-    core: Time = core_ns,
+    core: Time = core_ns core,
     /// The line comes from a CPU of the same cluster.
     cluster: Time = cluster_ns,
     /// The line comes from a CPU of the same socket.
@@ -170,13 +175,13 @@ section! {
     /// The line is in no cache.
     memory: Time = memory_ns,
     /// A store, which waits in the store buffer for its line.
-    store: Time = store_ns,
+    store: Time = store_ns core,
     /// A locked read-modify-write, in addition to fetching the line.
-    atomic: Time = atomic_ns,
+    atomic: Time = atomic_ns core,
     /// A full barrier, in addition to waiting for earlier stores.
-    fence: Time = fence_ns,
+    fence: Time = fence_ns core,
     /// One iteration of a loop that waits for another CPU (`pause`).
-    pause: Time = pause_ns,
+    pause: Time = pause_ns core,
 }
 
 section! {
@@ -203,17 +208,17 @@ section! {
     /// Number of cached entries of upper page-table levels; fully associative.
     upper_entries: usize = upper_entries,
     /// A miss, in addition to the accesses to page-table entries.
-    walk: Time = walk_ns,
+    walk: Time = walk_ns core,
     /// Loading a root without dropping the entries of its tag.
-    load_root: Time = load_root_ns,
+    load_root: Time = load_root_ns core,
     /// Loading a root, possibly the current one, and dropping the entries of its tag.
-    load_root_and_discard: Time = load_root_and_discard_ns,
+    load_root_and_discard: Time = load_root_and_discard_ns core,
     /// Invalidating one page, or all consecutive pages that one operation can name.
-    invalidate_page: Time = invalidate_page_ns,
+    invalidate_page: Time = invalidate_page_ns core,
     /// Number of consecutive pages that one operation can name.
     pages_per_invalidation: usize = pages_per_invalidation,
     /// Invalidating everything, global translations included.
-    invalidate_all: Time = invalidate_all_ns,
+    invalidate_all: Time = invalidate_all_ns core,
     /// Number of pages above which a flush drops all entries of a tag instead.
     flush_ceiling: usize = flush_ceiling,
 }
@@ -222,7 +227,7 @@ section! {
     /// Cost of an interrupt, including the part of the hypervisor where CPUs are virtual.
     pub Interrupt, InterruptFile, "interrupt":
     /// Writing the command to the interrupt controller, for each group of targets.
-    send: Time = send_ns,
+    send: Time = send_ns core,
     /// Size of a group. One command can reach all targets in the same group.
     targets_per_send: usize = targets_per_send,
     /// From the command to a CPU of the same socket.
@@ -230,62 +235,62 @@ section! {
     /// From the command to a CPU of another socket.
     deliver_system: Time = deliver_system_ns,
     /// From the interrupted instruction to the handler: the entry of the CPU and of the kernel.
-    entry: Time = entry_ns,
+    entry: Time = entry_ns core,
     /// Acknowledging the interrupt at the controller, before the handler does its work.
-    acknowledge: Time = acknowledge_ns,
+    acknowledge: Time = acknowledge_ns core,
     /// From the handler back to the interrupted instruction.
-    exit: Time = exit_ns,
+    exit: Time = exit_ns core,
 }
 
 section! {
     /// Additional cost of an interrupt where CPUs are virtual.
     pub(super) Virtualization, VirtualizationFile, "virtualization":
     /// The sender's exit to the hypervisor, for each command to the controller.
-    send_exit: Time = send_exit_ns,
+    send_exit: Time = send_exit_ns core,
     /// From the hypervisor's own interrupt to the target's: VM exit, injection and VM entry.
-    inject: Time = inject_ns,
+    inject: Time = inject_ns core,
     /// The target's exit to the hypervisor when it acknowledges the interrupt.
-    acknowledge_exit: Time = acknowledge_exit_ns,
+    acknowledge_exit: Time = acknowledge_exit_ns core,
 }
 
 section! {
     /// Cost of the kernel's own work, in addition to its accesses to shared memory.
     pub Kernel, KernelFile, "kernel":
     /// A system call: entry, dispatch, exit.
-    syscall: Time = syscall_ns,
+    syscall: Time = syscall_ns core,
     /// A page fault: exception, search for the cause, return.
-    fault: Time = fault_ns,
+    fault: Time = fault_ns core,
     /// Creating, splitting, joining or removing areas of an address space.
-    areas: Time = areas_ns,
+    areas: Time = areas_ns core,
     /// Finding the area of a call that changes none, such as `madvise`.
-    find_area: Time = find_area_ns,
+    find_area: Time = find_area_ns core,
     /// Preparing a flush that the memory manager requests, besides what the design does.
-    flush: Time = flush_ns,
+    flush: Time = flush_ns core,
     /// Reading one page-table entry in a loop.
-    entry: Time = entry_ns,
+    entry: Time = entry_ns core,
     /// Examining one page of a file around the page of a fault, mapped or not.
-    around_fault: Time = around_fault_ns,
+    around_fault: Time = around_fault_ns core,
     /// Adding a new page to the kernel's records, besides allocating and filling it.
-    new_page: Time = new_page_ns,
+    new_page: Time = new_page_ns core,
     /// Removing one page from the kernel's records.
-    unmap_page: Time = unmap_page_ns,
+    unmap_page: Time = unmap_page_ns core,
     /// Copying one page-table entry at a fork.
-    fork_entry: Time = fork_entry_ns,
+    fork_entry: Time = fork_entry_ns core,
     /// Allocating or freeing a frame.
-    frame: Time = frame_ns,
+    frame: Time = frame_ns core,
     /// Filling a page with zeros.
-    clear_page: Time = clear_page_ns,
+    clear_page: Time = clear_page_ns core,
     /// Copying a page.
-    copy_page: Time = copy_page_ns,
+    copy_page: Time = copy_page_ns core,
     /// Moving a page to another node, besides its copy: isolating it, removing and restoring its
     /// mappings, and the memory's latency.
-    move_page: Time = move_page_ns,
+    move_page: Time = move_page_ns core,
     /// Switching from one thread to another, without the cost of the address space.
-    context_switch: Time = context_switch_ns,
+    context_switch: Time = context_switch_ns core,
     /// Making a sleeping thread runnable.
-    wake: Time = wake_ns,
+    wake: Time = wake_ns core,
     /// Moving a running thread to another CPU (`sched_setaffinity`), without the context switches.
-    migrate: Time = migrate_ns,
+    migrate: Time = migrate_ns core,
     /// Longest time for which a thread runs while others wait for its CPU.
     timeslice: Time = timeslice_us,
 }
@@ -345,12 +350,28 @@ section! {
     pub Storage, StorageFile, "storage":
     /// The kernel's work for a page that is read or written, on the CPU that requests it: finding
     /// its block, and all other work of the page cache and the file system.
-    page: Time = page_ns,
+    page: Time = page_ns core,
     /// Time to read a page that was written before, during which the CPU is free.
     read: Time = read_us,
     /// Time to write a page, during which the CPU is free.
     write: Time = write_us,
 }
+
+/// The times of the core, by section: they scale with its clock if two files state theirs as
+/// `clock.ghz`. Delivery of interrupts, memory and other sockets have clocks of their own.
+pub(super) const TIMES_OF_CORE: [(&str, &[&str]); 11] = [
+    TopologyFile::OF_CORE,
+    CacheFile::OF_CORE,
+    FarFile::OF_CORE,
+    TlbFile::OF_CORE,
+    InterruptFile::OF_CORE,
+    VirtualizationFile::OF_CORE,
+    KernelFile::OF_CORE,
+    BroadcastFile::OF_CORE,
+    DomainsFile::OF_CORE,
+    RemoteFenceFile::OF_CORE,
+    StorageFile::OF_CORE,
+];
 
 /// Behaviour of CPUs that have no thread to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
