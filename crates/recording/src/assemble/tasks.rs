@@ -14,31 +14,7 @@ const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
 
 /// The prefixes of the names of kernel threads, for sources that know only the name of a thread.
-const KERNEL_NAMES: [&str; 23] = [
-    "<idle>",
-    "swapper",
-    "kthreadd",
-    "kworker/",
-    "ksoftirqd/",
-    "migration/",
-    "cpuhp/",
-    "idle_inject/",
-    "irq/",
-    "rcu_",
-    "rcuc/",
-    "rcub/",
-    "rcuog/",
-    "rcuop/",
-    "rcuos/",
-    "kswapd",
-    "kcompactd",
-    "khugepaged",
-    "ksmd",
-    "kdevtmpfs",
-    "kauditd",
-    "oom_reaper",
-    "jbd2/",
-];
+const KERNEL_NAMES: &str = include_str!("kernel_names.txt");
 
 /// The live threads.
 #[derive(Debug)]
@@ -458,7 +434,7 @@ impl Process {
 
 /// Guesses the kind of a thread from its name.
 fn guess(tid: Tid, process: Option<u32>, name: &str) -> StartTask {
-    let is_kernel = KERNEL_NAMES.iter().any(|start| name.starts_with(start));
+    let is_kernel = KERNEL_NAMES.lines().any(|start| name.starts_with(start));
     let kind = if is_kernel { TaskKind::Kernel } else { TaskKind::User };
     StartTask { tid, process: process.unwrap_or(tid.0), kind, name: name.to_owned() }
 }
