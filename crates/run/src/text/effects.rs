@@ -75,7 +75,7 @@ fn check_files(code: &Code) -> Parsed<()> {
 /// Checks that the text declares the buffer of each pipe.
 fn check_pipes(code: &Code) -> Parsed<()> {
     for step in code.threads.iter().flat_map(|thread| &thread.steps) {
-        let (Kind::Send(pipe) | Kind::Receive(pipe)) = &step.kind else { continue };
+        let Kind::UsePipe(pipe, _) = &step.kind else { continue };
         if code.pipes.iter().all(|(name, _)| *name != pipe.name) {
             let name = &code.names.pipes[pipe.name];
             let remedy = format!("add `pipe {name} MESSAGES` to the declarations, or `socket`");

@@ -180,12 +180,17 @@ impl<'t> Parser<'t> {
     ) -> Parsed<Indexed> {
         let name = self.name(what)?;
         let name = number_of(names(&mut self.names), name);
-        let index = self.accept("(").then(|| {
-            let index = self.expression("an index", &[Unit::Count])?;
-            self.expect(")", "close the bracket of the index")?;
-            Ok(index)
-        });
-        Ok(Indexed { name, index: index.transpose()? })
+        Ok(Indexed { name, index: self.index()? })
+    }
+
+    /// Takes an optional index in brackets.
+    pub(super) fn index(&mut self) -> Parsed<Option<Expression>> {
+        if !self.accept("(") {
+            return Ok(None);
+        }
+        let index = self.expression("an index", &[Unit::Count])?;
+        self.expect(")", "close the bracket of the index")?;
+        Ok(Some(index))
     }
 
     /// Takes the name of a thread.

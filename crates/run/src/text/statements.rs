@@ -9,7 +9,7 @@ use super::expression::Expression;
 use super::lexer::{Token, Unit, tokens};
 use super::parser::{NameKind, Parsed, Parser, number_of};
 use super::syntax::{
-    Change, Code, Indexed, Kind, Loop, Map, MemorySize, Parameter, Part, PipeKind, PipeSpec,
+    Change, Code, End, Indexed, Kind, Loop, Map, MemorySize, Parameter, Part, PipeKind, PipeSpec,
     Sharing, Step, Thread,
 };
 use crate::settings::Supply;
@@ -457,11 +457,11 @@ impl Parser<'_> {
             "exec" => Kind::Plain(Operation::Exec),
             "pin" => Kind::Pin(self.expression("a CPU", NUMBER)?),
             "yield" => Kind::Plain(Operation::Yield),
-            "sleep" => Kind::Sleep(self.expression("a time", TIME)?),
-            "compute" => Kind::Compute(self.expression("a time", TIME)?),
+            "sleep" => Kind::Timed(Operation::Sleep, self.expression("a time", TIME)?),
+            "compute" => Kind::Timed(Operation::Compute, self.expression("a time", TIME)?),
             "syscall" => Kind::Plain(Operation::SystemCall),
-            "lock" => Kind::Lock(self.indexed("a lock", |names| &mut names.locks)?),
-            "unlock" => Kind::Unlock(self.indexed("a lock", |names| &mut names.locks)?),
+            "lock" => Kind::OnLock(Operation::Lock, self.lock()?),
+            "unlock" => Kind::OnLock(Operation::Unlock, self.lock()?),
             "barrier" => {
                 let barrier = self.indexed("a barrier", |names| &mut names.barriers)?;
                 Kind::Barrier(barrier, self.expression("a number of threads", NUMBER)?)
@@ -469,20 +469,15 @@ impl Parser<'_> {
             "block" => Kind::Plain(Operation::Block),
             "wake" => {
                 let thread = self.thread()?;
-                let index = self.accept("(").then(|| {
-                    let index = self.expression("an index", NUMBER)?;
-                    self.expect(")", "close the bracket of the index")?;
-                    Ok(index)
-                });
-                Kind::Wake(thread, index.transpose()?)
+                Kind::Wake(thread, self.index()?)
             }
             "stop" => {
                 let cpu = self.expression("a CPU", NUMBER)?;
                 self.expect("for", "write `stop CPU for TIME`")?;
                 Kind::Stop(cpu, self.expression("a time", TIME)?)
             }
-            "send" => Kind::Send(self.indexed("a pipe", |names| &mut names.pipes)?),
-            "receive" => Kind::Receive(self.indexed("a pipe", |names| &mut names.pipes)?),
+            "send" => Kind::UsePipe(self.pipe()?, End::Send),
+            "receive" => Kind::UsePipe(self.pipe()?, End::Receive),
             "count" => {
                 let number = (!is_end).then(|| self.expression("a number", SIZE));
                 Kind::Count(number.transpose()?)
@@ -496,6 +491,14 @@ impl Parser<'_> {
             }
             _ => return Ok(None),
         }))
+    }
+
+    fn lock(&mut self) -> Parsed<Indexed> {
+        self.indexed("a lock", |names| &mut names.locks)
+    }
+
+    fn pipe(&mut self) -> Parsed<Indexed> {
+        self.indexed("a pipe", |names| &mut names.pipes)
     }
 
     fn start(&mut self, start: fn(ProgramId) -> Operation) -> Parsed<Kind> {

@@ -1,7 +1,7 @@
 //! A parsed text: threads as flat code, with names as numbers.
 
 use shootdown_program::OnFault;
-use shootdown_program::operation::{Access, Operation, Permission, ProgramId};
+use shootdown_program::operation::{Access, LockId, Operation, Permission, ProgramId};
 
 use super::error::Position;
 use super::expression::Expression;
@@ -61,6 +61,13 @@ pub(super) struct PipeSpec {
     pub(super) kind: PipeKind,
 }
 
+/// The end of a pipe that a thread uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Send,
+    Receive,
+}
+
 /// The time at which a sender that waits for room is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PipeKind {
@@ -113,16 +120,15 @@ pub(super) enum Kind {
     /// An operation without operands.
     Plain(Operation),
     Pin(Expression),
-    Sleep(Expression),
-    Compute(Expression),
-    Lock(Indexed),
-    Unlock(Indexed),
+    /// An operation that takes a time.
+    Timed(fn(u64) -> Operation, Expression),
+    /// An operation on a lock.
+    OnLock(fn(LockId) -> Operation, Indexed),
     /// Waits until the given number of threads have arrived.
     Barrier(Indexed, Expression),
     /// Stops a virtual CPU for a time.
     Stop(Expression, Expression),
-    Send(Indexed),
-    Receive(Indexed),
+    UsePipe(Indexed, End),
     Count(Option<Expression>),
     Let(usize, Expression),
     /// Begins a loop over numbers.

@@ -9,7 +9,7 @@ use shootdown_program::operation::{AreaId, ProgramId, Steps, Workload};
 use shootdown_sim::{Counts, FlushWaits, HotSpot, Rng, Sim, Time, TimeByCause};
 
 use super::error::{Position, TextError};
-use super::syntax::{Code, PipeKind};
+use super::syntax::{Code, End, PipeKind};
 use super::thread::Running;
 
 /// A run of a text. It is the workload that the executor runs.
@@ -99,13 +99,6 @@ pub(super) struct Pipe {
     messages: u64,
     receivers: VecDeque<ProgramId>,
     senders: VecDeque<ProgramId>,
-}
-
-/// The end of a pipe that a thread uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Send,
-    Receive,
 }
 
 impl Pipe {

@@ -14,7 +14,7 @@ use shootdown_sim::{Rng, Time};
 use super::error::{Position, TextError};
 use super::expression::{Expression, Scope};
 use super::syntax::{COUNT, Change, INDEX, Indexed, Kind, Loop, Map, Part, Sharing};
-use super::world::{Areas, Backed, End, Instance, Named, Shared};
+use super::world::{Areas, Backed, Instance, Named, Shared};
 use waiting::Waiting;
 
 /// Number of pages that a thread touches between two points at which its time slice may end.
@@ -198,21 +198,14 @@ impl Running {
                 let cpu = self.value(cpu)?;
                 self.queue.push_back(Operation::Migrate(self.existing_cpu(cpu)?));
             }
-            Kind::Sleep(ns) => {
+            Kind::Timed(operation, ns) => {
                 let ns = self.value(ns)?;
-                self.queue.push_back(Operation::Sleep(ns));
+                self.queue.push_back(operation(ns));
             }
-            Kind::Compute(ns) => {
-                let ns = self.value(ns)?;
-                self.queue.push_back(Operation::Compute(ns));
-            }
-            Kind::Lock(lock) => {
-                let lock = self.lock(lock)?;
-                self.queue.push_back(Operation::Lock(lock));
-            }
-            Kind::Unlock(lock) => {
-                let lock = self.lock(lock)?;
-                self.queue.push_back(Operation::Unlock(lock));
+            Kind::OnLock(operation, lock) => {
+                let (name, index) = self.key(lock)?;
+                let lock = LockId(self.shared.state.borrow_mut().lock(name, index));
+                self.queue.push_back(operation(lock));
             }
             Kind::Barrier(barrier, size) => self.arrive(barrier, size)?,
             Kind::Stop(cpu, time) => {
@@ -222,10 +215,9 @@ impl Running {
                     sim.stop_cpu(cpu, sim.now(), sim.now() + time);
                 }
             }
-            Kind::Send(pipe) => self.use_pipe(pipe, End::Send)?,
-            Kind::Receive(pipe) => self.use_pipe(pipe, End::Receive)?,
+            Kind::UsePipe(pipe, end) => self.use_pipe(pipe, *end)?,
             Kind::Count(number) => {
-                let number = number.as_ref().map_or(Ok(1), |number| self.value(number))?;
+                let number = self.value_or(number.as_ref(), 1)?;
                 let inside: Vec<usize> =
                     self.intervals.iter().map(|(interval, _)| *interval).collect();
                 self.shared.state.borrow_mut().count(number, &inside);
@@ -282,6 +274,10 @@ impl Running {
         expression.value(&mut self.vars)
     }
 
+    fn value_or(&mut self, value: Option<&Expression>, default: u64) -> Result<u64, TextError> {
+        value.map_or(Ok(default), |value| self.value(value))
+    }
+
     fn error<T>(
         &self,
         cause: impl Into<String>,
@@ -292,7 +288,7 @@ impl Running {
 
     fn enter_loop(&mut self, over: &Loop) -> Result<Flow, TextError> {
         let (from, to) = (self.value(&over.from)?, self.value(&over.to)?);
-        let step = over.step.as_ref().map_or(Ok(1), |step| self.value(step))?;
+        let step = self.value_or(over.step.as_ref(), 1)?;
         if step == 0 {
             return self.error("the step of the loop is 0", "use a step of at least 1");
         }
@@ -348,8 +344,7 @@ impl Running {
 /// Memory.
 impl Running {
     fn key(&mut self, of: &Indexed) -> Result<(usize, u64), TextError> {
-        let index = of.index.as_ref().map_or(Ok(0), |index| self.value(index))?;
-        Ok((of.name, index))
+        Ok((of.name, self.value_or(of.index.as_ref(), 0)?))
     }
 
     fn map(&mut self, map: &Map) -> Result<(), TextError> {
@@ -385,7 +380,7 @@ impl Running {
     fn remap(&mut self, of: &Indexed, size: Option<&Expression>) -> Result<(), TextError> {
         let key = self.key(of)?;
         let Named { area, pages: from, .. } = *self.area(key, of)?;
-        let to = size.map_or(Ok(from), |size| self.value(size))?;
+        let to = self.value_or(size, from)?;
         if to == 0 {
             return self.error("the area has no pages", "use at least 1 page, or `unmap` it");
         }
@@ -508,7 +503,7 @@ impl Running {
         thread: usize,
         count: Option<&Expression>,
     ) -> Result<(), TextError> {
-        let count = count.map_or(Ok(1), |count| self.value(count))?;
+        let count = self.value_or(count, 1)?;
         if count > STARTED_MAX {
             let remedy = format!("start at most {STARTED_MAX} at a time");
             return self.error(format!("{count} threads are too many"), remedy);
@@ -532,7 +527,7 @@ impl Running {
     }
 
     fn wake(&mut self, thread: usize, index: Option<&Expression>) -> Result<(), TextError> {
-        let index = index.map_or(Ok(0), |index| self.value(index))?;
+        let index = self.value_or(index, 0)?;
         let found = self.shared.state.borrow().latest(thread, index);
         let Some(program) = found else {
             let name = &self.shared.code.threads[thread].name;
@@ -550,10 +545,5 @@ impl Running {
             return self.error(cause, "use `cpus`, for example `pin index % cpus`");
         }
         Ok(cpu as usize)
-    }
-
-    fn lock(&mut self, lock: &Indexed) -> Result<LockId, TextError> {
-        let (name, index) = self.key(lock)?;
-        Ok(LockId(self.shared.state.borrow_mut().lock(name, index)))
     }
 }

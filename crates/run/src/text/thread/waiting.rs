@@ -6,8 +6,8 @@ use shootdown_program::operation::Operation;
 
 use super::super::error::TextError;
 use super::super::expression::Expression;
-use super::super::syntax::Indexed;
-use super::super::world::{End, Pipe};
+use super::super::syntax::{End, Indexed};
+use super::super::world::Pipe;
 use super::Running;
 
 /// The event that a thread waits for.
