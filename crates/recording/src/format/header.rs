@@ -38,7 +38,7 @@ pub enum Source {
 }
 
 /// A summary of all records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Number of records, including those of kinds that a reader skips.
     pub records: u64,
@@ -51,7 +51,7 @@ pub struct Totals {
 }
 
 /// The reason why a recording ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// The command exited with this status.
@@ -59,6 +59,7 @@ pub enum Ended {
     /// The command was killed by this signal.
     Signalled(i32),
     /// The recording was stopped while the command still ran.
+    #[default]
     Interrupted,
 }
 

@@ -16,14 +16,8 @@ use super::linked::{HEAP, Linker, OWN, Object, Program, fork, write_after_fork, 
 use super::parts::{measured, on_cpu_0, steps};
 
 /// Assumed: 800 KiB, of which a simple command uses 160 KiB.
-const BUSYBOX: Object = Object {
-    text_pages: 100,
-    used_pages: 20,
-    data_pages: 2,
-    sealed_pages: 0,
-    read_first_pages: 1,
-    zero_pages: 2,
-};
+const BUSYBOX: Object =
+    Object { text_pages: 100, used_pages: 20, data_pages: 2, zero_pages: 2, ..SMALL };
 /// Assumed: 24 KiB.
 const LDSO: Object = Object { text_pages: 3, used_pages: 3, zero_pages: 0, ..SMALL };
 /// Assumed: 384 KiB.

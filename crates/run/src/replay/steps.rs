@@ -12,6 +12,7 @@
 //! thread also computes whenever it is on its CPU and not in one of these calls.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::{replace, take};
 
 use shootdown_program::operation::{Access, Filling, Mapping, Permission, RawAddress};
 use shootdown_recording::record::{
@@ -20,8 +21,6 @@ use shootdown_recording::record::{
 use shootdown_recording::{ReadError, Reader, Tracker};
 
 use super::effects::{fault, map, page_after, pages, permission, stack_of_new_program};
-use super::folios::MappedFolios;
-use super::late_switches::{EarlyExecs, LateSwitches};
 use super::linux::{self, gathers_after_flush, gathers_from_beginning};
 use super::survey::{Outcome, PROGRESS_RECORDS, Survey, is_within_fault};
 
@@ -81,10 +80,9 @@ pub(crate) enum Targets {
 /// Reads steps from a recording.
 pub(crate) struct Steps<'r> {
     reader: Reader<'r>,
+    /// The first reading, without the parts that the next three fields read.
+    survey: Survey,
     outcomes: std::iter::Enumerate<std::vec::IntoIter<Outcome>>,
-    /// The folios of mappings, by the number of the call that makes the mapping.
-    folios: HashMap<usize, MappedFolios>,
-    moved_to: VecDeque<u64>,
     faults_flushed: std::vec::IntoIter<bool>,
     requests_asked: std::vec::IntoIter<bool>,
     tracker: Tracker,
@@ -96,9 +94,6 @@ pub(crate) struct Steps<'r> {
     heap_ends: HashMap<SpaceId, u64>,
     records_read: u64,
     progress: Box<dyn Fn(u64) + 'r>,
-    waited_to_gather: HashSet<usize>,
-    late_switches: LateSwitches,
-    early_execs: EarlyExecs,
     /// Switches that take effect after the record with a number.
     late: Vec<(u64, Step)>,
     /// Switches that take effect now.
@@ -106,8 +101,6 @@ pub(crate) struct Steps<'r> {
     /// Actions that follow the last step, without time in between.
     following: VecDeque<Action>,
     last: Option<Step>,
-    /// The usual time from a request to the flush of its target.
-    delivery_ns: u64,
     kernel_time: KernelTime,
 }
 
@@ -159,13 +152,13 @@ impl<'r> Steps<'r> {
         progress: impl Fn(u64) + 'r,
     ) -> Self {
         let cpus = reader.header().cpus;
+        let mut survey = survey.clone();
         Self {
             reader,
-            outcomes: survey.outcomes.clone().into_iter().enumerate(),
-            folios: survey.folios.clone(),
-            moved_to: survey.moved_to.clone(),
-            faults_flushed: survey.faults_flushed.clone().into_iter(),
-            requests_asked: survey.requests_asked.clone().into_iter(),
+            outcomes: take(&mut survey.outcomes).into_iter().enumerate(),
+            faults_flushed: take(&mut survey.faults_flushed).into_iter(),
+            requests_asked: take(&mut survey.requests_asked).into_iter(),
+            survey,
             tracker: Tracker::new(cpus),
             cpus: vec![Cpu::default(); cpus as usize],
             tasks: HashMap::new(),
@@ -173,14 +166,10 @@ impl<'r> Steps<'r> {
             heap_ends: HashMap::new(),
             records_read: 0,
             progress: Box::new(progress),
-            waited_to_gather: survey.waited_to_gather.clone(),
-            late_switches: survey.late_switches.clone(),
-            early_execs: survey.early_execs.clone(),
             late: Vec::new(),
             due: VecDeque::new(),
             following: VecDeque::new(),
             last: None,
-            delivery_ns: survey.delivery_ns.unwrap_or(0),
             kernel_time,
         }
     }
@@ -209,7 +198,7 @@ impl<'r> Steps<'r> {
             self.account(&record);
             let task = self.tracker.running(record.cpu);
             let action = self.action(&record);
-            let action = match self.early_execs.get(&self.records_read) {
+            let action = match self.survey.early_execs.get(&self.records_read) {
                 Some(&early) => early.map(|space| self.exec(space)),
                 None => action,
             };
@@ -217,10 +206,10 @@ impl<'r> Steps<'r> {
             self.let_take_effect(&record);
             let step = action.map(|action| {
                 let cpu = record.cpu as usize;
-                let computed_ns = core::mem::take(&mut self.cpus[cpu].computed_ns);
+                let computed_ns = take(&mut self.cpus[cpu].computed_ns);
                 Step { at_ns: record.time_ns, cpu, task, computed_ns, action }
             });
-            match (step, self.late_switches.get(&self.records_read)) {
+            match (step, self.survey.late_switches.get(&self.records_read)) {
                 (Some(step), Some(&after)) => self.late.push((after, step)),
                 (Some(step), None) => return Ok(Some(step)),
                 (None, _) if !self.due.is_empty() => return Ok(self.due.pop_front()),
@@ -248,7 +237,7 @@ impl<'r> Steps<'r> {
         let Some(task) = self.tracker.recorded(record.cpu) else { return };
         // A target that had caught up before left no record of a flush.
         let waited_to_ns = |cpu: &mut Cpu| match cpu.asked_at_ns.take() {
-            Some(at_ns) => (at_ns + self.delivery_ns).saturating_sub(from_ns),
+            Some(at_ns) => (at_ns + self.survey.delivery_ns.unwrap_or(0)).saturating_sub(from_ns),
             None => 0,
         };
         let is_within = is_within_fault(&record.event);
@@ -327,7 +316,7 @@ impl<'r> Steps<'r> {
             }
             Event::Exec { space, .. } => {
                 running?;
-                let is_done = self.early_execs.contains_key(&self.records_read);
+                let is_done = self.survey.early_execs.contains_key(&self.records_read);
                 (!is_done).then(|| self.exec(*space))
             }
             Event::Exit => {
@@ -405,7 +394,7 @@ impl<'r> Steps<'r> {
     fn call(&mut self, task: TaskId, call: &Call) -> Option<Action> {
         let (number, outcome) = self.outcomes.next().unwrap_or((0, Outcome::Failed));
         let moved_to = match call {
-            Call::Remap { .. } if outcome != Outcome::Failed => self.moved_to.pop_front()?,
+            Call::Remap { .. } if outcome != Outcome::Failed => self.survey.moved_to.pop_front()?,
             _ => 0,
         };
         let allocates_nothing =
@@ -414,7 +403,7 @@ impl<'r> Steps<'r> {
         let is_done = (allocates_nothing || is_sync) && outcome == Outcome::Silent;
         let gathers = outcome != Outcome::Failed
             && gathers_from_beginning(call)
-            && !self.waited_to_gather.contains(&number);
+            && !self.survey.waited_to_gather.contains(&number);
         let in_call = InKernel::Call { number, call: *call, outcome, moved_to, is_done, gathers };
         self.tasks.insert(task, in_call);
         // Write-back that flushed nothing found no page to protect, as in a file in memory.
@@ -448,11 +437,11 @@ impl<'r> Steps<'r> {
         };
         // If the program left the address of new memory to the kernel, it is known only when the
         // call returns. But then the call replaces no mapping, and does not flush.
-        if core::mem::replace(is_done, true) {
+        if replace(is_done, true) {
             return None;
         }
         let (number, call, moved_to) = (*number, *call, *moved_to);
-        let begins = gathers_after_flush(&call) && !core::mem::replace(gathers, true);
+        let begins = gathers_after_flush(&call) && !replace(gathers, true);
         let at = match call {
             Call::Map { address, .. } | Call::Break { address } => address,
             _ => moved_to,
@@ -491,7 +480,7 @@ impl<'r> Steps<'r> {
     /// Adds the operations that give a new mapping its folios.
     fn use_folios(&mut self, number: usize, effect: &RawAddress) {
         if let RawAddress::Map { pages, .. } = effect
-            && let Some(folios) = self.folios.get(&number)
+            && let Some(folios) = self.survey.folios.get(&number)
         {
             self.following.extend(folios.operations(pages).into_iter().map(Action::Memory));
         }

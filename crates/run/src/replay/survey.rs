@@ -16,7 +16,7 @@ use super::late_switches::{EarlyExecs, LateSwitches, SwitchSurvey};
 use super::linux::{self, flushes_exclusively, locks_area_only, locks_exclusively};
 
 /// The properties of a recording that are known before its replay.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// The header of the recording.
     pub header: Header,
@@ -115,7 +115,8 @@ impl Survey {
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
         let tracker = Tracker::new(reader.header().cpus);
         let release = linux::version(&reader.header().kernel);
-        let mut surveyor = Surveyor { tracker, release, ..Surveyor::default() };
+        let found = Self { header: reader.header().clone(), ..Self::default() };
+        let mut surveyor = Surveyor { found, tracker, release, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
             surveyor.record(&record);
@@ -124,34 +125,21 @@ impl Survey {
                 progress(read);
             }
         }
+        let Surveyor { mut found, mut times, .. } = surveyor;
         if !surveyor.has_interrupts {
-            surveyor.kernel.requests.get_or_insert(0);
+            found.kernel.requests.get_or_insert(0);
         }
-        let (late_switches, early_execs) = surveyor.switches.found();
-        Ok(Self {
-            header: reader.header().clone(),
-            totals: *reader.totals().expect("a reader has totals at its end"),
-            cut: reader.cut().map(ToString::to_string),
-            kernel: surveyor.kernel,
-            threads: surveyor.threads,
-            spaces: surveyor.spaces.len(),
-            unattributed: surveyor.unattributed,
-            busy_ns: surveyor.busy_ns,
-            parallel_ns: surveyor.parallel_ns,
-            delivery_ns: surveyor.times.delivery_ns(),
-            request_ns: surveyor.times.request_ns(),
-            flush_ns: surveyor.times.flush_ns(),
-            deliveries: surveyor.times.into_deliveries(),
-            reclaims: surveyor.reclaims,
-            outcomes: surveyor.outcomes,
-            moved_to: surveyor.moved_to.into_iter().flatten().collect(),
-            faults_flushed: surveyor.faults_flushed,
-            requests_asked: surveyor.requests_asked,
-            waited_to_gather: surveyor.waited_to_gather,
-            late_switches,
-            early_execs,
-            folios: surveyor.folios.found(),
-        })
+        found.totals = *reader.totals().expect("a reader has totals at its end");
+        found.cut = reader.cut().map(ToString::to_string);
+        found.spaces = surveyor.spaces.len();
+        found.delivery_ns = times.delivery_ns();
+        found.request_ns = times.request_ns();
+        found.flush_ns = times.flush_ns();
+        found.deliveries = times.into_deliveries();
+        found.moved_to = surveyor.moved_to.into_iter().flatten().collect();
+        (found.late_switches, found.early_execs) = surveyor.switches.found();
+        found.folios = surveyor.folios.found();
+        Ok(found)
     }
 }
 
@@ -160,16 +148,12 @@ pub(super) const PROGRESS_RECORDS: u64 = 1 << 16;
 
 #[derive(Default)]
 struct Surveyor {
+    /// The properties that are known so far.
+    found: Survey,
     tracker: Tracker,
-    kernel: KernelCounts,
-    threads: usize,
     spaces: HashSet<SpaceId>,
-    outcomes: Vec<Outcome>,
     moved_to: Vec<Option<u64>>,
-    unattributed: u64,
-    busy_ns: u64,
-    parallel_ns: u64,
-    /// The time up to which the two times above are counted.
+    /// The time up to which its times are counted.
     counted_to_ns: u64,
     /// Largest number of CPUs that now run threads of the same recorded space.
     together: usize,
@@ -177,18 +161,14 @@ struct Surveyor {
     by_others: HashSet<u32>,
     has_interrupts: bool,
     times: FlushTimes,
-    reclaims: bool,
-    faults_flushed: Vec<bool>,
     /// The fault that each task is in.
     in_fault: HashMap<TaskId, OpenFault>,
-    requests_asked: Vec<bool>,
     /// The last request of each task.
     last_request: HashMap<TaskId, usize>,
     /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
     /// The release of the recorded kernel, if it could be read.
     release: Option<(u32, u32)>,
-    waited_to_gather: HashSet<usize>,
     switches: SwitchSurvey,
     folios: FolioSurvey,
 }
@@ -215,7 +195,7 @@ impl Surveyor {
     fn record(&mut self, record: &Record) {
         let recorded = self.tracker.recorded(record.cpu);
         if recorded.is_none() && matches!(record.event, Event::Call(_) | Event::Fault { .. }) {
-            self.unattributed += 1;
+            self.found.unattributed += 1;
         }
         self.times.record(record, recorded.is_some());
         self.switches.record(record, &self.tracker);
@@ -225,11 +205,11 @@ impl Surveyor {
         }
         match &record.event {
             Event::Task { owner: Owner::Recorded, space, .. } => {
-                self.threads += 1;
+                self.found.threads += 1;
                 self.spaces.insert(*space);
             }
             Event::Spawn { space, .. } => {
-                self.threads += 1;
+                self.found.threads += 1;
                 self.spaces.insert(*space);
                 if let Some(creator) = recorded.and_then(|task| self.tracker.task(task)) {
                     self.folios.forked(creator.space, *space);
@@ -239,7 +219,7 @@ impl Surveyor {
                 self.spaces.insert(*space);
             }
             Event::Fault { address, code } => {
-                self.kernel.faults += 1;
+                self.found.kernel.faults += 1;
                 if let Some(task) = recorded {
                     self.fault(task, *address, *code);
                 }
@@ -285,10 +265,10 @@ impl Surveyor {
     }
 
     fn fault(&mut self, task: TaskId, address: u64, code: FaultCode) {
-        let number = self.faults_flushed.len();
+        let number = self.found.faults_flushed.len();
         let fault = OpenFault { number, address, code, has_flushed: false };
         self.in_fault.insert(task, fault);
-        self.faults_flushed.push(false);
+        self.found.faults_flushed.push(false);
     }
 
     /// Counts the time up to now, in which the same threads have run.
@@ -296,10 +276,10 @@ impl Surveyor {
         let passed_ns = now_ns - self.counted_to_ns;
         self.counted_to_ns = now_ns;
         if self.together >= 1 {
-            self.busy_ns += passed_ns;
+            self.found.busy_ns += passed_ns;
         }
         if self.together >= 2 {
-            self.parallel_ns += passed_ns;
+            self.found.parallel_ns += passed_ns;
         }
     }
 
@@ -318,11 +298,11 @@ impl Surveyor {
         }
         match (reason, pages) {
             (FlushReason::Request, _) => {
-                self.last_request.extend(by.map(|task| (task, self.requests_asked.len())));
-                self.requests_asked.push(false);
+                self.last_request.extend(by.map(|task| (task, self.found.requests_asked.len())));
+                self.found.requests_asked.push(false);
             }
-            (_, None) => self.kernel.flushes_full += 1,
-            (_, Some(_)) => self.kernel.flushes_ranged += 1,
+            (_, None) => self.found.kernel.flushes_full += 1,
+            (_, Some(_)) => self.found.kernel.flushes_ranged += 1,
         }
         if reason != FlushReason::Remote
             && let Some(task) = by
@@ -338,7 +318,7 @@ impl Surveyor {
         let has_flushed = if let Some(call) = self.open.get_mut(&task) {
             mem::replace(&mut call.has_flushed, true)
         } else if let Some(fault) = self.in_fault.get_mut(&task) {
-            self.faults_flushed[fault.number] |= reason == FlushReason::LocalSpace;
+            self.found.faults_flushed[fault.number] |= reason == FlushReason::LocalSpace;
             mem::replace(&mut fault.has_flushed, true)
         } else {
             return;
@@ -353,7 +333,7 @@ impl Surveyor {
     /// already. But if the flush comes after a part in which others may lock the space, that is
     /// known only of calls that began before this one.
     fn note_waiting(&mut self, task: TaskId) {
-        let Self { open, tracker, waited_to_gather, release, .. } = self;
+        let Self { open, tracker, found, release, .. } = self;
         let Some(call) = open.get(&task).filter(|it| locks_exclusively(&it.call)) else {
             return;
         };
@@ -363,7 +343,7 @@ impl Surveyor {
                 && !locks_area_only(&it.call, *release)
         };
         let waiting = open.iter().filter(|&(&other, it)| waits(it) && space(other) == space(task));
-        waited_to_gather.extend(waiting.map(|(_, it)| it.number));
+        found.waited_to_gather.extend(waiting.map(|(_, it)| it.number));
     }
 
     /// Returns the memory that a task changes.
@@ -390,13 +370,13 @@ impl Surveyor {
         self.note_sender(by, targets);
         let of_program = if by.is_some() { targets.len() as u64 } else { 0 };
         if let Some(request) = by.and_then(|task| self.last_request.remove(&task)) {
-            self.requests_asked[request] = !targets.is_empty();
+            self.found.requests_asked[request] = !targets.is_empty();
         }
         // A CPU that has flushed for another one since its request does not flush itself.
         if let Some(fault) = by.and_then(|task| self.in_fault.get(&task)) {
-            self.faults_flushed[fault.number] = true;
+            self.found.faults_flushed[fault.number] = true;
         }
-        *self.kernel.requests.get_or_insert(0) += of_program;
+        *self.found.kernel.requests.get_or_insert(0) += of_program;
     }
 
     /// Notes for which program the targets will flush.
@@ -414,23 +394,23 @@ impl Surveyor {
         self.has_interrupts = true;
         self.note_sender(by, targets);
         if by.is_some() {
-            self.kernel.interrupts_sent += targets.len() as u64;
+            self.found.kernel.interrupts_sent += targets.len() as u64;
         } else {
             let hit = targets.iter().filter(|&&cpu| self.tracker.recorded(cpu).is_some());
-            self.kernel.interrupts_by_others += hit.count() as u64;
+            self.found.kernel.interrupts_by_others += hit.count() as u64;
         }
     }
 
     fn call(&mut self, task: TaskId, call: &Call) {
-        self.kernel.calls += 1;
-        self.reclaims |=
+        self.found.kernel.calls += 1;
+        self.found.reclaims |=
             matches!(call, Call::Advise { advice: linux::MADV_PAGEOUT, .. } | Call::Sync { .. });
         let move_number = matches!(call, Call::Remap { .. }).then(|| {
             self.moved_to.push(None);
             self.moved_to.len() - 1
         });
-        let number = self.outcomes.len();
-        self.outcomes.push(Outcome::Failed);
+        let number = self.found.outcomes.len();
+        self.found.outcomes.push(Outcome::Failed);
         self.open.insert(task, OpenCall { number, call: *call, move_number, has_flushed: false });
     }
 
@@ -439,7 +419,7 @@ impl Surveyor {
         if is_error(value) {
             return;
         }
-        self.outcomes[call.number] =
+        self.found.outcomes[call.number] =
             if call.has_flushed { Outcome::Flushed } else { Outcome::Silent };
         if let Some(number) = call.move_number {
             self.moved_to[number] = Some(value as u64);
