@@ -113,12 +113,26 @@ impl Instrumented {
     }
 }
 
+/// Implements methods by those of the design, with the same names.
+macro_rules! forward {
+    ($(fn $name:ident($($space:ident: &Space)?) $(-> $returned:ty)?;)*) => {$(
+        fn $name(&self $(, $space: &Space)?) $(-> $returned)? {
+            self.design.$name($(&*$space.space)?)
+        }
+    )*};
+}
+
 impl Flush for Instrumented {
     type Space = Space;
     type Pending = Flushing;
 
-    fn policy(&self) -> Policy {
-        self.design.policy()
+    forward! {
+        fn policy() -> Policy;
+        fn notifications_max(space: &Space) -> Option<usize>;
+        fn is_used_elsewhere(space: &Space) -> bool;
+        fn gather_begins(space: &Space);
+        fn gather_ends(space: &Space);
+        fn is_nested(space: &Space) -> bool;
     }
 
     fn space(&self, root: Root) -> Space {
@@ -148,30 +162,10 @@ impl Flush for Instrumented {
         self.sim.flush_sent();
     }
 
-    fn notifications_max(&self, space: &Space) -> Option<usize> {
-        self.design.notifications_max(&*space.space)
-    }
-
-    fn is_used_elsewhere(&self, space: &Space) -> bool {
-        self.design.is_used_elsewhere(&*space.space)
-    }
-
     fn flush(&self, space: &Space, change: &Change) -> Flushing {
         let send = || self.design.flush(&*space.space, change);
         let (flush, reported) = self.report(space, change, send);
         Flushing { flush, reported }
-    }
-
-    fn gather_begins(&self, space: &Space) {
-        self.design.gather_begins(&*space.space);
-    }
-
-    fn gather_ends(&self, space: &Space) {
-        self.design.gather_ends(&*space.space);
-    }
-
-    fn is_nested(&self, space: &Space) -> bool {
-        self.design.is_nested(&*space.space)
     }
 
     fn wait(&self, Flushing { flush, reported }: Flushing) -> Horizon {
@@ -209,6 +203,8 @@ impl Defer for Instrumented {
 
 impl Batching for Instrumented {
     type Batch = Batch;
+
+    forward! { fn is_batched(space: &Space) -> bool; }
 
     fn add_space(&self, batch: &mut Batch, space: &Space) -> Result<(), BatchIsFull> {
         self.design.add_space(&mut batch.batch, &*space.space)
@@ -272,13 +268,11 @@ impl Batching for Instrumented {
         }
         deferred.map(|flush| Flushing { flush, reported: Reported { records, began_at, sent_at } })
     }
-
-    fn is_batched(&self, space: &Space) -> bool {
-        self.design.is_batched(&*space.space)
-    }
 }
 
 impl Lifetimes for Instrumented {
+    forward! { fn take_dead() -> Option<Root>; }
+
     fn retire(&self, space: &Space) -> Retired {
         // No thread uses the space any longer. The oracle checks its tables when they are freed.
         let record = self.sim.flush_of_tables_began(space.root, None);
@@ -286,10 +280,6 @@ impl Lifetimes for Instrumented {
         self.sim.flush_sent();
         self.sim.flush_ended(record);
         retired
-    }
-
-    fn take_dead(&self) -> Option<Root> {
-        self.design.take_dead()
     }
 
     fn reap(&self) {
@@ -307,8 +297,13 @@ impl Lifetimes for Instrumented {
 }
 
 impl Scheduling for Instrumented {
-    fn online(&self) {
-        self.design.online();
+    forward! {
+        fn online();
+        fn enter_kernel();
+        fn enter_lazy();
+        fn leave_space();
+        fn interrupt();
+        fn tick();
     }
 
     #[expect(unsafe_code, reason = "the trait's `switch` is unsafe")]
@@ -317,30 +312,10 @@ impl Scheduling for Instrumented {
         self.sim.count_at_switch(|| unsafe { self.design.switch(&*space.space) });
     }
 
-    fn enter_kernel(&self) {
-        self.design.enter_kernel();
-    }
-
     #[expect(unsafe_code, reason = "the trait's `return_to_user` is unsafe")]
     unsafe fn return_to_user(&self, space: &Space) {
         // SAFETY: the caller fulfils the same contract.
         self.sim.count_at_switch(|| unsafe { self.design.return_to_user(&*space.space) });
-    }
-
-    fn enter_lazy(&self) {
-        self.design.enter_lazy();
-    }
-
-    fn leave_space(&self) {
-        self.design.leave_space();
-    }
-
-    fn interrupt(&self) {
-        self.design.interrupt();
-    }
-
-    fn tick(&self) {
-        self.design.tick();
     }
 }
 
