@@ -4,6 +4,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::kernel::arch::{Arch, Architecture};
+use crate::kernel::sync::masked;
 
 /// The number of the CPU that is writing, or [`NO_CPU`].
 static WRITER: AtomicU32 = AtomicU32::new(NO_CPU);
@@ -19,15 +20,12 @@ macro_rules! println {
 pub(crate) use println;
 
 pub(crate) fn line(text: fmt::Arguments<'_>) {
-    let were_masked = Arch::interrupts_masked();
-    Arch::mask_interrupts();
-    let before = acquire(Arch::cpu());
-    // Writing cannot fail.
-    let _ = writeln!(Console, "{text}");
-    WRITER.store(before, Ordering::Release);
-    if !were_masked {
-        Arch::unmask_interrupts();
-    }
+    masked(|| {
+        let before = acquire(Arch::cpu());
+        // Writing cannot fail.
+        let _ = writeln!(Console, "{text}");
+        WRITER.store(before, Ordering::Release);
+    });
 }
 
 /// Waits until no other CPU is writing, and returns the writer before: none, or this CPU if a fault
