@@ -44,17 +44,13 @@ impl Rules {
                 self.check_targets(targets)?;
             }
             Event::Frame { frame, caller, function } => {
-                if function.function.len().max(function.file.len()) > NAME_BYTES_MAX {
-                    return Err(Invalid::LongName);
-                }
+                check_names([&function.function, &function.file])?;
                 self.check_frame(*caller)?;
                 self.declare_frame(*frame)?;
             }
             Event::Stack { frame, .. } => self.check_frame(*frame)?,
             Event::Name { frame, function, file } => {
-                if function.len().max(file.len()) > NAME_BYTES_MAX {
-                    return Err(Invalid::LongName);
-                }
+                check_names([function, file])?;
                 self.check_call(*frame)?;
             }
             Event::Lost { count } => {
@@ -84,57 +80,40 @@ impl Rules {
     }
 
     fn check_time_and_cpu(&self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
-        if time_ns < self.time_ns {
-            return Err(Invalid::TimeBackwards);
-        }
-        if cpu >= self.cpus {
-            return Err(Invalid::UnknownCpu(cpu));
-        }
-        Ok(())
+        check(time_ns >= self.time_ns, Invalid::TimeBackwards)?;
+        check(cpu < self.cpus, Invalid::UnknownCpu(cpu))
     }
 
     fn declare(&mut self, task: TaskId) -> Result<(), Invalid> {
-        if self.tasks == TASKS_MAX {
-            return Err(Invalid::TooManyTasks);
-        }
-        if task.0 != self.tasks + 1 {
-            return Err(Invalid::TaskOutOfSequence(task));
-        }
+        check(self.tasks < TASKS_MAX, Invalid::TooManyTasks)?;
+        check(task.0 == self.tasks + 1, Invalid::TaskOutOfSequence(task))?;
         self.tasks += 1;
         Ok(())
     }
 
     fn declare_frame(&mut self, frame: FrameId) -> Result<(), Invalid> {
-        if self.frames == FRAMES_MAX {
-            return Err(Invalid::TooManyFrames);
-        }
-        if frame.0 != self.frames + 1 {
-            return Err(Invalid::FrameOutOfSequence(frame));
-        }
+        check(self.frames < FRAMES_MAX, Invalid::TooManyFrames)?;
+        check(frame.0 == self.frames + 1, Invalid::FrameOutOfSequence(frame))?;
         self.frames += 1;
         Ok(())
     }
 
     fn check_frame(&self, frame: FrameId) -> Result<(), Invalid> {
-        if frame.0 > self.frames { Err(Invalid::UnknownFrame(frame)) } else { Ok(()) }
+        check(frame.0 <= self.frames, Invalid::UnknownFrame(frame))
     }
 
     /// Checks the number of a call, which is not [`FrameId::NONE`].
     fn check_call(&self, frame: FrameId) -> Result<(), Invalid> {
-        if frame == FrameId::NONE {
-            return Err(Invalid::UnknownFrame(frame));
-        }
+        check(frame != FrameId::NONE, Invalid::UnknownFrame(frame))?;
         self.check_frame(frame)
     }
 
     fn check_task(&self, task: TaskId) -> Result<(), Invalid> {
-        if task.0 > self.tasks { Err(Invalid::UnknownTask(task)) } else { Ok(()) }
+        check(task.0 <= self.tasks, Invalid::UnknownTask(task))
     }
 
     fn check_targets(&self, targets: &[u32]) -> Result<(), Invalid> {
-        if !targets.is_sorted_by(|a, b| a < b) {
-            return Err(Invalid::TargetsUnsorted);
-        }
+        check(targets.is_sorted_by(|a, b| a < b), Invalid::TargetsUnsorted)?;
         match targets.last() {
             Some(&cpu) if cpu >= self.cpus => Err(Invalid::UnknownCpu(cpu)),
             _ => Ok(()),
@@ -144,10 +123,16 @@ impl Rules {
 
 /// Checks the number of a space, and the name of a task in it.
 fn check_space(space: SpaceId, name: &str) -> Result<(), Invalid> {
-    if space.0 >= SPACES_MAX {
-        return Err(Invalid::TooManySpaces);
-    }
-    if name.len() > NAME_BYTES_MAX { Err(Invalid::LongName) } else { Ok(()) }
+    check(space.0 < SPACES_MAX, Invalid::TooManySpaces)?;
+    check_names([name])
+}
+
+fn check_names<const N: usize>(names: [&str; N]) -> Result<(), Invalid> {
+    check(names.iter().all(|name| name.len() <= NAME_BYTES_MAX), Invalid::LongName)
+}
+
+fn check(is_met: bool, otherwise: Invalid) -> Result<(), Invalid> {
+    if is_met { Ok(()) } else { Err(otherwise) }
 }
 
 /// The reason why a recording is invalid, although its checksums match.
