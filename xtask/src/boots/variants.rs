@@ -18,11 +18,16 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// A row of a table.
+/// A row of a table: boots of a workload, one for each value of an option.
 struct Row {
     label: String,
-    runs: Vec<Run>,
-    /// For each column, the index of a run, and the name of a count in the kernel's report.
+    workload: &'static str,
+    cpus: u32,
+    option: &'static str,
+    values: Vec<&'static str>,
+    /// With a fault, CPUs must read wrong words. If this is `false`, those are only counted.
+    shows: bool,
+    /// For each column, the index of a value, and the name of a count in the kernel's report.
     cells: Vec<(usize, &'static str)>,
     /// A count that must be the same in all runs without a fault.
     same: Option<&'static str>,
@@ -30,18 +35,8 @@ struct Row {
     is_in_test: bool,
 }
 
-/// A boot of a workload with a value of an option.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    workload: &'static str,
-    cpus: u32,
-    option: &'static str,
-    value: &'static str,
-    /// The value is a fault.
-    has_fault: bool,
-    /// CPUs must read wrong words. If this is `false`, those of a fault are only counted.
-    shows: bool,
-}
+/// The values that are faults.
+const FAULTS: [&str; 2] = ["untested", "unflushed"];
 
 const INTERRUPTS: &str = "ipis_sent";
 const WRONG: &str = "violations";
@@ -67,7 +62,7 @@ fn tables() -> Vec<Table> {
             head: "| flushes of these pages | pages read in | interrupts | wrong words |\n",
             rows: of_values(
                 ("reclaim", "--reclaim"),
-                (&["batched", "per-page"], &["unflushed"]),
+                &["batched", "per-page", "unflushed"],
                 &["read_in", INTERRUPTS, WRONG],
             ),
         },
@@ -76,7 +71,7 @@ fn tables() -> Vec<Table> {
             head: "| flushes of these pages | pages moved | interrupts | wrong words |\n",
             rows: of_values(
                 ("moves", "--reclaim"),
-                (&["batched", "per-page"], &["unflushed"]),
+                &["batched", "per-page", "unflushed"],
                 &["migrated", INTERRUPTS, WRONG],
             ),
         },
@@ -86,58 +81,51 @@ fn tables() -> Vec<Table> {
                    | wrong words |\n",
             rows: of_values(
                 ("arena", "--discards"),
-                (&["in-place", "immediate"], &["untested", "unflushed"]),
+                &["in-place", "immediate", "untested", "unflushed"],
                 &["pages_discarded_in_place", "pages_discarded_freed", INTERRUPTS, WRONG],
             ),
         },
     ]
 }
 
-/// Returns a row for each value of an option: those that are right, of which CI boots the first,
-/// and the faults.
+/// Returns a row for each value of an option. CI boots the first, and the faults.
 fn of_values(
     (workload, option): (&'static str, &'static str),
-    (right, faults): (&[&'static str], &[&'static str]),
+    values: &[&'static str],
     counts: &[&'static str],
 ) -> Vec<Row> {
-    let row = |&value: &&'static str| {
-        let is_fault = faults.contains(&value);
-        Row {
-            label: value.to_owned(),
-            runs: vec![Run {
-                workload,
-                cpus: 4,
-                option,
-                value,
-                has_fault: is_fault,
-                shows: is_fault,
-            }],
-            cells: counts.iter().map(|count| (0, *count)).collect(),
-            same: None,
-            is_in_test: is_fault || value == right[0],
-        }
+    let row = |&value: &&'static str| Row {
+        label: value.to_owned(),
+        workload,
+        cpus: 4,
+        option,
+        values: vec![value],
+        shows: true,
+        cells: counts.iter().map(|count| (0, *count)).collect(),
+        same: None,
+        is_in_test: FAULTS.contains(&value) || value == values[0],
     };
-    right.iter().chain(faults).map(row).collect()
+    values.iter().map(row).collect()
 }
 
 /// Returns the row of a workload with upper page tables for each CPU. With the fault, flushes leave
 /// those of other CPUs out, which shows if CPUs use memory that another CPU frees.
 fn with_replicas(workload: &'static str, cpus: u32, shows: bool) -> Row {
-    const ALWAYS: usize = 2;
-    const FAULT: usize = 3;
-    let run = |value| {
-        let has_fault = value == "unflushed";
-        let shows = has_fault && shows;
-        Run { workload, cpus, option: "--replicas", value, has_fault, shows }
-    };
+    let [never, if_worth, always, fault] = [0, 1, 2, 3];
     Row {
         label: format!("`{workload}` | {cpus}"),
-        runs: ["never", "if-worth", "always", "unflushed"].map(run).to_vec(),
-        cells: [0, 1, ALWAYS]
-            .map(|run| (run, INTERRUPTS))
-            .into_iter()
-            .chain([(ALWAYS, "replica_links"), (FAULT, WRONG)])
-            .collect(),
+        workload,
+        cpus,
+        option: "--replicas",
+        values: vec!["never", "if-worth", "always", "unflushed"],
+        shows,
+        cells: vec![
+            (never, INTERRUPTS),
+            (if_worth, INTERRUPTS),
+            (always, INTERRUPTS),
+            (always, "replica_links"),
+            (fault, WRONG),
+        ],
         // All tables of replicas are freed. In a workload that is short of memory, the frames in
         // use depend on the pages of its file.
         same: (workload != "reclaim").then_some("frames_in_use"),
@@ -170,45 +158,44 @@ pub(super) fn compare(built: &Built, part: Part) -> Result<(), Failure> {
 }
 
 impl Row {
-    /// Boots the runs, and returns the row.
+    /// Boots the workload with each value, and returns the row.
     fn boot(&self, built: &Built) -> Result<String, Failure> {
-        let output = |Run { workload, cpus, option, value, .. }: &Run| {
-            built.console(workload, &format!("--cpus {cpus} {option} {value}"))
-        };
-        self.text(&self.runs.iter().map(output).collect::<Result<Vec<_>, _>>()?)
+        let Self { workload, cpus, option, .. } = self;
+        let output =
+            |value: &&str| built.console(workload, &format!("--cpus {cpus} {option} {value}"));
+        self.text(&self.values.iter().map(output).collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Returns the row of the reports that the runs have printed.
+    /// Returns the row of the reports that the boots have printed.
     fn text(&self, outputs: &[String]) -> Result<String, Failure> {
+        let count = |value: &str, output: &str, name: &str| {
+            number(output, name).ok_or_else(|| self.failure(value, "has no report"))
+        };
         let mut expected = None;
-        for (run, output) in self.runs.iter().zip(outputs) {
-            let wrong = run.count(output, WRONG)?;
-            if run.shows && wrong == 0 || !run.has_fault && wrong > 0 {
-                return Err(run.failure(&format!("reads {wrong} wrong words")));
+        for (value, output) in self.values.iter().zip(outputs) {
+            let wrong = count(value, output, WRONG)?;
+            let has_fault = FAULTS.contains(value);
+            if has_fault && self.shows && wrong == 0 || !has_fault && wrong > 0 {
+                return Err(self.failure(value, &format!("reads {wrong} wrong words")));
             }
-            if let Some(name) = self.same.filter(|_| !run.has_fault) {
-                let count = run.count(output, name)?;
+            if let Some(name) = self.same.filter(|_| !has_fault) {
+                let count = count(value, output, name)?;
                 let expected = *expected.get_or_insert(count);
                 if count != expected {
-                    return Err(run.failure(&format!("has {name} {count}, not {expected}")));
+                    let cause = format!("has {name} {count}, not {expected}");
+                    return Err(self.failure(value, &cause));
                 }
             }
         }
         let mut text = format!("| {} |", self.label);
-        for &(run, name) in &self.cells {
-            let _ = write!(text, " {} |", self.runs[run].count(&outputs[run], name)?);
+        for &(index, name) in &self.cells {
+            let _ = write!(text, " {} |", count(self.values[index], &outputs[index], name)?);
         }
         Ok(text + "\n")
     }
-}
 
-impl Run {
-    fn count(&self, output: &str, name: &str) -> Result<u64, Failure> {
-        number(output, name).ok_or_else(|| self.failure("has no report"))
-    }
-
-    fn failure(&self, cause: &str) -> Failure {
-        let Self { workload, cpus, option, value, .. } = self;
+    fn failure(&self, value: &str, cause: &str) -> Failure {
+        let Self { workload, cpus, option, .. } = self;
         Failure::new(
             format!("`{workload}` with {option} {value} {cause}"),
             format!(

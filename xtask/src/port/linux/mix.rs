@@ -1,6 +1,9 @@
 //! A mix of stress-ng's stressors with fixed operations, counted on both kernels.
 
 use std::path::Path;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use super::believe::stress;
 use super::believe::suite::{self, Runs};
@@ -18,32 +21,15 @@ use crate::port::source::{Arch, Variant};
 /// The golden file.
 pub(super) const COUNTS: &str = "ports/linux/stress.csv";
 
-/// A stressor, its instances, the numbers of operations of all of them together, one for each run,
-/// and more options.
-type Stressor = (&'static str, u32, &'static [u64], &'static str);
+/// The contents of `mix.toml`: a stressor, its instances, the numbers of operations of all of them
+/// together, one for each run, and more options.
+#[derive(Deserialize)]
+struct Mix {
+    stressors: Vec<(String, u32, Vec<u64>, String)>,
+}
 
-/// Stressors of the classes memory and vm that map, protect, drop or move pages. Those whose
-/// flushes depend on time are left out, as well as those that take over a billion instructions for
-/// one operation. In the two with several runs, threads of a process flush at the same time, and
-/// their counts vary severalfold from one number of operations to the next.
-const MIX: [Stressor; 12] = [
-    ("bad-altstack", 4, &[80], ""),
-    ("madvise", 1, &[1, 2, 3, 4], ""),
-    ("malloc", 4, &MALLOCS, "--malloc-pthreads 3"),
-    ("membarrier", 4, &[20], ""),
-    ("mprotect", 4, &[4000], ""),
-    ("munmap", 4, &[40], ""),
-    ("remap", 4, &[4], ""),
-    ("resources", 4, &[4], ""),
-    ("rmap", 4, &[40], ""),
-    ("tlb-shootdown", 4, &[100], ""),
-    ("userfaultfd", 4, &[2000], ""),
-    ("vm-segv", 4, &[40], ""),
-];
-const MALLOCS: [u64; 16] = [
-    4000, 4500, 5000, 5500, 6000, 6500, 7000, 7500, 8000, 8500, 9000, 9500, 10_000, 10_500, 11_000,
-    11_500,
-];
+static MIX: LazyLock<Mix> =
+    LazyLock::new(|| toml::from_str(include_str!("mix.toml")).expect("a test reads the file"));
 
 /// For each stressor, of the guest's clock. No stressor takes so long.
 const SECONDS: u32 = 600;
@@ -65,10 +51,10 @@ pub(super) fn compare() -> Result<(), Failure> {
 
 /// All runs: the stressor, the number of operations, and the line of the guest's list.
 fn runs() -> impl Iterator<Item = (&'static str, u64, String)> {
-    MIX.iter().flat_map(|(name, instances, numbers, more)| {
+    MIX.stressors.iter().flat_map(|(name, instances, numbers, more)| {
         numbers.iter().map(move |operations| {
             let words = format!("{instances} --{name}-ops {operations} {more}");
-            (*name, *operations, stress::line(name, words.trim_end(), SECONDS))
+            (name.as_str(), *operations, stress::line(name, words.trim_end(), SECONDS))
         })
     })
 }

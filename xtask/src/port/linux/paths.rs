@@ -2,6 +2,9 @@
 //! and the interrupts of stock in which a flush ran.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use super::guest::Boot;
 use super::kernel::Kernel;
@@ -20,73 +23,31 @@ pub(super) const RUN_COLUMNS: Columns =
 /// The golden file's columns.
 pub(super) const COLUMNS: Columns = &["instructions"];
 
-/// A path of a kernel, as a row of the table.
+/// A path of a kernel, as a row of the table. `paths.toml` describes the fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Path {
-    /// The name in the table.
-    name: &'static str,
-    /// The function in stock, and in ours.
-    functions: [&'static str; 2],
-    /// The program that takes the path, and its machine.
-    program: (&'static str, u32),
-    /// Of all calls, or of those in which a flush ran.
-    calls: Calls,
+    name: String,
+    functions: [String; 2],
+    program: (String, u32),
+    #[serde(default)]
+    only_flushing: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Calls {
-    All,
-    Flushing,
+/// The contents of `paths.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Paths {
+    counted: Vec<String>,
+    flushes: Vec<String>,
+    paths: Vec<Path>,
 }
 
-const fn path(name: &'static str, function: &'static str, program: (&'static str, u32)) -> Path {
-    Path { name, functions: [function, function], program, calls: Calls::All }
-}
+static PATHS: LazyLock<Paths> =
+    LazyLock::new(|| toml::from_str(include_str!("paths.toml")).expect("a test reads the file"));
 
-const SWITCH: &str = "switch_mm_irqs_off";
-const LAZY: &str = "enter_lazy_tlb";
-const RANGE: &str = "flush_tlb_mm_range";
 /// The handlers of stock: of a function that several CPUs were asked to call, and of one CPU.
 const HANDLERS: [&str; 2] = ["sysvec_call_function", "sysvec_call_function_single"];
-const OUR_HANDLER: &str = "sysvec_shootdown";
-
-/// The paths of the table.
-const PATHS: [Path; 9] = [
-    path("enter lazy", LAZY, ("turns-idle", 4)),
-    path("return from lazy", SWITCH, ("turns-idle", 4)),
-    path("switch to another space without tags", SWITCH, ("turns-processes", 1)),
-    path("flush a page alone", RANGE, ("mprotect", 1)),
-    path("flush 8 pages alone", RANGE, ("purge", 1)),
-    Path {
-        name: "flush a page and free page tables alone",
-        functions: [RANGE, "shootdown_gather_flush"],
-        program: ("tables-idle", 1),
-        calls: Calls::All,
-    },
-    path("flush a page while the other three idle", RANGE, ("protect-idle", 4)),
-    path("flush a batch of reclaim and wait for others", "arch_tlbbatch_flush", ("reclaim", 4)),
-    Path {
-        name: "handle a flush",
-        functions: [HANDLERS[0], OUR_HANDLER],
-        program: ("reclaim", 4),
-        calls: Calls::Flushing,
-    },
-];
-
-/// The functions whose calls are counted, of both kernels.
-const COUNTED: [&str; 8] = [
-    SWITCH,
-    LAZY,
-    RANGE,
-    "arch_tlbbatch_flush",
-    "shootdown_gather_flush",
-    HANDLERS[0],
-    HANDLERS[1],
-    OUR_HANDLER,
-];
-
-/// The functions that flush in a handler.
-const FLUSHES: [&str; 4] =
-    ["flush_tlb_func", "do_flush_tlb_all", "do_kernel_range_flush", "shootdown_handle_flush_ipi"];
 
 /// The counts of a program's calls of one function: all, and those in which a flush ran. Of each,
 /// the calls, and their most frequent number of instructions.
@@ -122,15 +83,15 @@ pub(super) fn counted(
 /// If stock lacks a function without which no interrupt would count as one that flushes.
 pub(super) fn arguments(kernel: &Kernel) -> Result<String, Failure> {
     if kernel.variant == Variant::Stock {
-        for function in HANDLERS.iter().chain(&FLUSHES[..1]) {
+        for function in HANDLERS.into_iter().chain([PATHS.flushes[0].as_str()]) {
             kernel.address(function)?;
         }
     }
-    let argument = |kind: &str, function: &&str| {
+    let argument = |kind: &str, function: &String| {
         format!(",{kind}={:x}", kernel.address(function).unwrap_or(1))
     };
-    let paths = COUNTED.iter().map(|function| argument("path", function));
-    Ok(paths.chain(FLUSHES.iter().map(|function| argument("flush", function))).collect())
+    let paths = PATHS.counted.iter().map(|function| argument("path", function));
+    Ok(paths.chain(PATHS.flushes.iter().map(|function| argument("flush", function))).collect())
 }
 
 /// Parses what the plugin wrote; `None` if that has another form.
@@ -142,14 +103,14 @@ fn counts(line: &str) -> Option<Vec<Counts>> {
         all: (calls, mode),
         flushing: (flushing, mode_of_flushing),
     };
-    (chunks.len() == COUNTED.len()).then(|| chunks.iter().map(of).collect())
+    (chunks.len() == PATHS.counted.len()).then(|| chunks.iter().map(of).collect())
 }
 
 /// Stock's interrupts in which a flush ran, of what the plugin wrote after a program.
 pub(super) fn flushing(line: &str) -> Option<u64> {
     let counts = counts(line)?;
     let of_handlers =
-        COUNTED.iter().zip(counts).filter(|(function, _)| HANDLERS.contains(function));
+        PATHS.counted.iter().zip(counts).filter(|(it, _)| HANDLERS.contains(&it.as_str()));
     Some(of_handlers.map(|(_, counts)| counts.flushing.0).sum())
 }
 
@@ -165,22 +126,19 @@ fn of_line(row: &Row, line: &str) -> Option<Run> {
 /// The instructions of each path, of both kernels, as far as its machine was booted.
 pub(super) fn of_runs(runs: &[Run]) -> Vec<Row> {
     let row = |path: &Path, variant: Variant| {
-        let (program, cpus) = path.program;
-        let function = path.functions[usize::from(variant == Variant::Shootdown)];
-        let at = COUNTED.iter().position(|counted| *counted == function)?;
+        let (program, cpus) = (path.program.0.as_str(), path.program.1);
+        let function = &path.functions[usize::from(variant == Variant::Shootdown)];
+        let at = PATHS.counted.iter().position(|counted| counted == function)?;
         let taken = runs.iter().find(|run| {
             (run.row.scenario.as_str(), run.row.cpus, run.row.variant) == (program, cpus, variant)
         })?;
         let counts = taken.counts[at];
-        let (calls, instructions) = match path.calls {
-            Calls::All => counts.all,
-            Calls::Flushing => counts.flushing,
-        };
+        let (calls, instructions) = if path.only_flushing { counts.flushing } else { counts.all };
         // A path that was not taken has no row, so that the golden file differs.
-        (calls > 0).then(|| Row::new(path.name, cpus, variant, COLUMNS, vec![instructions]))?
+        (calls > 0).then(|| Row::new(&path.name, cpus, variant, COLUMNS, vec![instructions]))?
     };
     let both = |path| [Variant::Stock, Variant::Shootdown].map(|variant| row(path, variant));
-    PATHS.iter().flat_map(both).flatten().collect()
+    PATHS.paths.iter().flat_map(both).flatten().collect()
 }
 
 /// Returns a table in Markdown of the paths.
@@ -200,7 +158,7 @@ mod tests {
 
     /// A line of the plugin: of each function, its place, 100 more, its place, and 200 more.
     fn line() -> String {
-        (0..COUNTED.len()).map(|at| format!("{at} {} {at} {} ", 100 + at, 200 + at)).collect()
+        (0..PATHS.counted.len()).map(|at| format!("{at} {} {at} {} ", 100 + at, 200 + at)).collect()
     }
 
     fn run(program: &str, cpus: u32, variant: Variant) -> Run {
@@ -243,8 +201,8 @@ mod tests {
 
     #[test]
     fn each_path_is_of_functions_that_are_counted() {
-        for path in &PATHS {
-            assert!(path.functions.iter().all(|it| COUNTED.contains(it)), "{}", path.name);
+        for path in &PATHS.paths {
+            assert!(path.functions.iter().all(|it| PATHS.counted.contains(it)), "{}", path.name);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Rules that the port leaves out, one at a time, and what finds each.
 
 use std::fs;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use crate::command::{Failure, unwritable};
 use crate::port::bochs;
@@ -14,61 +17,34 @@ use crate::port::row::Row;
 use crate::port::source::Variant;
 use crate::port::watch::End;
 
-/// A file in `/sys/kernel/debug/shootdown`, and what finds the fault.
-struct Fault(&'static str, By);
+/// A file in `/sys/kernel/debug/shootdown`, what finds the fault, and the guest's programs.
+#[derive(Debug, Deserialize)]
+struct Fault(String, By, String);
 
-#[derive(Clone, Copy, Debug)]
+/// `faults.toml` describes the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum By {
-    /// The guest runs these programs.
-    Guest(&'static str),
-    /// The same, until a CPU has waited too long.
-    Stall(&'static str),
-    /// The same, with CPU 3 isolated.
-    Isolated(&'static str),
-    /// The same, on a kernel with lockdep, KASAN and `DEBUG_VM`.
-    Debug(&'static str),
-    /// The sanitizer observes them.
-    Sanitizer(&'static str),
-    /// The checks on Bochs, with PCIDs and page-table isolation.
+    Guest,
+    Stall,
+    Isolated,
+    Debug,
+    Sanitizer,
     Bochs,
 }
 
-const FAULTS: [Fault; 17] = [
-    Fault("flush_here_only", By::Guest("replace,100:protect,50")),
-    Fault("flush_unanswered", By::Stall("purge,50")),
-    Fault("others_unnotified", By::Stall("purge,50")),
-    Fault("range_ends_early", By::Guest("replace,100:protect,50")),
-    Fault("gather_unflushed", By::Guest("replace,100")),
-    Fault("tables_freed_at_once", By::Sanitizer("purge,2:tables-idle,50:exit,10")),
-    Fault("batch_lacks_pages", By::Guest("paging,50")),
-    Fault("batch_lacks_spaces", By::Guest("compact,50")),
-    Fault("batch_unsent", By::Guest("paging,50")),
-    Fault("batch_holds_no_space", By::Debug("compact,100")),
-    Fault("space_not_retired", By::Stall("exit,100:exec,30")),
-    Fault("space_freed_under_lock", By::Debug("exec,5:exit,5")),
-    Fault("users_uncalled", By::Guest("ldt,100")),
-    Fault("unplugged_stays_online", By::Stall("storm,20")),
-    Fault("kernel_unflushed", By::Guest("filters,50")),
-    Fault("forget_on_entry", By::Isolated("filters,50")),
-    Fault("user_half_unmarked", By::Bochs),
-];
+/// The contents of `faults.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Faults {
+    x86: Vec<Fault>,
+    arm64: Vec<Fault>,
+    /// Faults that may stay undetected.
+    missed: Vec<String>,
+}
 
-/// The same on AArch64. There, a CPU that idles, runs a kernel thread or is unplugged has the empty
-/// table loaded, so nothing is left to find of spaces that it keeps.
-const FAULTS_ON_ARM64: [Fault; 8] = [
-    Fault("flush_here_only", By::Guest("replace,100:protect,50")),
-    Fault("flush_here_only", By::Sanitizer("purge,20:exec,5:replace,50")),
-    Fault("range_ends_early", By::Guest("replace,100:protect,50")),
-    Fault("gather_unflushed", By::Sanitizer("mmap,50:replace,50")),
-    Fault("batch_lacks_pages", By::Guest("paging,50")),
-    Fault("batch_unsent", By::Guest("paging,50")),
-    Fault("asids_overlap", By::Sanitizer("crowd,20")),
-    Fault("flush_unanswered", By::Stall("purge,400:purge-moving,400")),
-];
-
-/// Faults that may stay undetected. A process has to end between two steps of one batch; and a TLB
-/// has to keep entries under a PCID that is not loaded, which neither emulator does.
-const MISSED: [&str; 2] = ["batch_holds_no_space", "user_half_unmarked"];
+static FAULTS: LazyLock<Faults> =
+    LazyLock::new(|| toml::from_str(include_str!("faults.toml")).expect("a test reads the file"));
 
 /// The programs of all faults, which must find nothing without one.
 const INTACT: &str = "replace,100:protect,50:purge,50:paging,50:compact,50:exit,100:exec,30:\
@@ -90,7 +66,7 @@ const CPUS: u32 = 4;
 pub(super) fn run(linux: Configuration) -> Result<(), Failure> {
     let intact = [(WORDS_OF_STALL, INTACT), (isolated::WORDS, "filters,50")];
     let has_debug = linux != Configuration::Newest;
-    let faults = FAULTS.iter().filter(|fault| has_debug || !matches!(fault.1, By::Debug(_)));
+    let faults = FAULTS.x86.iter().filter(|fault| has_debug || fault.1 != By::Debug);
     find_each(linux.with_faults(), &intact, faults)
 }
 
@@ -105,7 +81,7 @@ pub(super) fn run_on_arm64() -> Result<(), Failure> {
     }
     println!("without a fault, the sanitizer finds nothing: `{run}`");
     let intact = [(WORDS_OF_STALL, INTACT_ON_ARM64), (&*words, INTACT_ON_ARM64)];
-    find_each(Configuration::Arm64Faults, &intact, FAULTS_ON_ARM64.iter())
+    find_each(Configuration::Arm64Faults, &intact, FAULTS.arm64.iter())
 }
 
 fn find_each<'f>(
@@ -123,12 +99,12 @@ fn find_each<'f>(
     }
     println!("\n| rule left out | looked for by | found |\n|---|---|---|");
     let mut unexpected = Vec::new();
-    for Fault(name, by) in faults {
-        let found = by.find(&kernel, name)?;
+    for fault in faults {
+        let found = fault.find(&kernel)?;
         let text = found.as_deref().unwrap_or("nothing");
-        println!("| `{name}` | {} | {text} |", by.name());
-        if found.is_none() && !MISSED.contains(name) {
-            unexpected.push(*name);
+        println!("| `{}` | {} | {text} |", fault.0, fault.looked_for_by());
+        if found.is_none() && !FAULTS.missed.contains(&fault.0) {
+            unexpected.push(fault.0.as_str());
         }
     }
     println!();
@@ -139,34 +115,36 @@ fn find_each<'f>(
     Err(Failure::new(cause, "read the logs in target/ports/linux"))
 }
 
-impl By {
-    fn name(self) -> String {
-        match self {
-            Self::Guest(run) | Self::Stall(run) => format!("`{run}`"),
-            Self::Isolated(run) => format!("`{run}`, a CPU isolated"),
-            Self::Debug(run) => format!("lockdep, KASAN: `{run}`"),
-            Self::Sanitizer(run) => format!("sanitizer: `{run}`"),
-            Self::Bochs => format!("Bochs, PCIDs, PTI: `{CHECKS_ON_BOCHS}`"),
+impl Fault {
+    fn looked_for_by(&self) -> String {
+        let Self(_, by, run) = self;
+        match by {
+            By::Guest | By::Stall => format!("`{run}`"),
+            By::Isolated => format!("`{run}`, a CPU isolated"),
+            By::Debug => format!("lockdep, KASAN: `{run}`"),
+            By::Sanitizer => format!("sanitizer: `{run}`"),
+            By::Bochs => format!("Bochs, PCIDs, PTI: `{CHECKS_ON_BOCHS}`"),
         }
     }
 
-    /// Boots with a fault. Returns what was found first.
-    fn find(self, kernel: &Kernel, fault: &str) -> Result<Option<String>, Failure> {
-        match self {
-            Self::Guest(run) => booted(kernel, WORDS, fault, run),
-            Self::Stall(run) => booted(kernel, WORDS_OF_STALL, fault, run),
-            Self::Isolated(run) => booted(kernel, isolated::WORDS, fault, run),
-            Self::Debug(run) => {
+    /// Boots with the fault. Returns what was found first.
+    fn find(&self, kernel: &Kernel) -> Result<Option<String>, Failure> {
+        let Self(fault, by, run) = self;
+        match by {
+            By::Guest => booted(kernel, WORDS, fault, run),
+            By::Stall => booted(kernel, WORDS_OF_STALL, fault, run),
+            By::Isolated => booted(kernel, isolated::WORDS, fault, run),
+            By::Debug => {
                 let kernel = kernel::build_with(Configuration::Debug, Variant::Shootdown)?;
                 booted(&kernel, WORDS, fault, run)
             }
-            Self::Sanitizer(run) => {
+            By::Sanitizer => {
                 let (archive, run) = (guest::archive(kernel)?, format!("{fault}:{run}"));
                 let machine = (CPUS, Clock::Host);
                 let boot = kernel.boot(&archive, machine, sanitized::WORDS, &run);
                 sanitized::first_fault(&boot)
             }
-            Self::Bochs => on_bochs(kernel, fault),
+            By::Bochs => on_bochs(kernel, fault),
         }
     }
 }
@@ -234,7 +212,7 @@ mod tests {
         let is_known = |fault: &Fault| {
             fault.0 == "flush_here_only" || header.contains(&format!("F({})", fault.0))
         };
-        assert!(FAULTS_ON_ARM64.iter().all(is_known));
+        assert!(FAULTS.arm64.iter().all(is_known));
         let (faults, _) = header.split_once("Mechanisms").expect("what is no fault");
         // Others need AArch64, or a guest of KVM.
         let is_elsewhere =
@@ -242,7 +220,7 @@ mod tests {
         let is_ours = |line: &&str| line.contains("\tF(") && !is_elsewhere(line);
         let switches = faults.lines().filter(is_ours).count();
         let declared = |fault: &&Fault| header.contains(&format!("F({})", fault.0));
-        assert_eq!(FAULTS.iter().filter(declared).count(), switches);
-        assert_eq!(FAULTS.len(), switches + 2);
+        assert_eq!(FAULTS.x86.iter().filter(declared).count(), switches);
+        assert_eq!(FAULTS.x86.len(), switches + 2);
     }
 }
