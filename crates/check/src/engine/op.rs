@@ -48,7 +48,9 @@ macro_rules! operations {
 
             /// Describes the operation as a verb phrase, for a history.
             pub fn describe(self) -> String {
-                match self { $(Self::$op $(($one $(, $two)?))? => format!($what $(, $argument)?),)* }
+                match self {
+                    $(Self::$op $(($one $(, $two)?))? => format!($what $(, $argument)?),)*
+                }
             }
         }
     };

@@ -13,7 +13,8 @@ programs! {
     "lazy-cpus-walk-freed-tables": be_lazy, free_a_table_of_lazy_cpus;
     "lazy-root-outlives-its-space": go_offline, exit_the_space => leave_the_space;
     "only-pages-dropped-when-a-table-goes":
-        use_the_space, |stage| free_table_after_interrupt(stage, || true) => invalidate_the_pages_of_a_table;
+        use_the_space, |stage| free_table_after_interrupt(stage, || true)
+        => invalidate_the_pages_of_a_table;
     "shared-table-unhooked-and-too-little-flushed": use_the_space, unshare_and_free;
     "early-answer-when-tables-are-freed":
         use_the_space, free_a_table_on_early_acknowledgement => acknowledge_early;
