@@ -61,16 +61,16 @@ pub(crate) fn read_tracked(file: &str) -> Result<String, Failure> {
     text.map_err(failed)
 }
 
-/// Returns the CPU time of all processes that this one has waited for, and of theirs: zero if the
+/// Returns the CPU time of this process, of all that it has waited for, and of theirs: zero if the
 /// host does not know.
-pub(crate) fn cpu_time_of_children() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     /// Linux counts the times in this file in hundredths of a second, whatever its own clock.
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program is in parentheses, and may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    // The fields 16 and 17: the times of children in user mode and in the kernel.
-    TICK * fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<u32>().ok()).sum()
+    // The fields 14 to 17: the times in user mode and in the kernel, and those of children.
+    TICK * fields.skip(11).take(4).filter_map(|ticks| ticks.parse::<u32>().ok()).sum()
 }
 
 /// The output and the exit status of a command. The status is `None` if the command was stopped at

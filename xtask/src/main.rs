@@ -163,7 +163,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => {
-            let cpu_time = command::cpu_time_of_children();
+            let cpu_time = command::cpu_time();
             eprintln!("\nxtask: done in {:.0?}, with {cpu_time:.0?} of CPU time", start.elapsed());
             ExitCode::SUCCESS
         }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::inputs::Inputs;
-use crate::command::{Command, Failure, cpu_time_of_children};
+use crate::command::{Command, Failure, cpu_time};
 
 /// One step of the tests.
 pub(super) struct Step {
@@ -192,7 +192,7 @@ fn startable(
 
 /// Prints the CPU time of the step that this process has run.
 pub(super) fn print_cpu_time() {
-    println!("{CPU_TIME}{}", cpu_time_of_children().as_millis());
+    println!("{CPU_TIME}{}", cpu_time().as_millis());
 }
 
 /// Runs a step as a process, and prints its name before each of its lines. Returns its CPU time as
