@@ -38,28 +38,28 @@ const STEPS: &[Step] = &[
     Step::new("tidy", Cores::One, &[], 5, tidy::check),
     // Cargo builds into one folder for one command at a time: these two are never side by side. The
     // compiler leaves a core idle whenever it waits for the largest crate.
-    Step::new("clippy", Cores::One, &["toolchain"], 60, builds::clippy),
-    Step::new("build", Cores::One, &["toolchain"], 220, builds::tests).after("clippy"),
-    Step::new("miri", Cores::One, &["packages"], 140, || soak::miri(Miri::Sample))
+    Step::new("clippy", Cores::One, &["toolchain"], 130, builds::clippy),
+    Step::new("build", Cores::One, &["toolchain"], 500, builds::tests).after("clippy"),
+    Step::new("miri", Cores::One, &["packages"], 160, || soak::miri(Miri::Sample))
         .reads(&["crates/shootdown"]),
-    Step::new("bare", Cores::One, &["packages"], 40, builds::bare_targets).reads(CRATES),
-    Step::new("c", Cores::One, &["packages"], 40, || c::check().and_then(|()| c_kernel::check()))
+    Step::new("bare", Cores::One, &["packages"], 55, builds::bare_targets).reads(CRATES),
+    Step::new("c", Cores::One, &["packages"], 30, || c::check().and_then(|()| c_kernel::check()))
         .reads(C),
-    Step::new("effects", Cores::One, &["toolchain"], 40, effects::check).reads(C),
-    Step::new("tests", Cores::One, &["build"], 180, binaries::run),
-    Step::new("proof", Cores::One, &["build"], 60, proof::check).reads(&["crates", "proof"]),
-    Step::new("boots", Cores::One, &["packages", "build"], 150, || boots::run(boots::Part::Sample))
+    Step::new("effects", Cores::One, &["toolchain"], 20, effects::check).reads(C),
+    Step::new("tests", Cores::One, &["build"], 850, binaries::run),
+    Step::new("proof", Cores::One, &["build"], 65, proof::check).reads(&["crates", "proof"]),
+    Step::new("boots", Cores::One, &["packages", "build"], 210, || boots::run(boots::Part::Sample))
         .reads(CRATES),
-    Step::new("counts", Cores::One, &["packages", "build"], 80, bench::counts_if_possible)
+    Step::new("counts", Cores::One, &["packages", "build"], 20, bench::counts_if_possible)
         .reads(&["crates"]),
-    Step::new("port", Cores::One, &["packages", "build"], 80, port::test),
-    Step::new("documentation", Cores::One, &["build"], 20, builds::documentation).reads(CRATES),
-    Step::new("book", Cores::One, &["documentation"], 45, book::with_api),
-    Step::new("guests", Cores::One, &["packages", "build"], 30, experiments::check).reads(CRATES),
-    Step::new("bytes", Cores::One, &["build"], 40, demo::same_bytes).reads(CRATES),
-    Step::new("publishing", Cores::One, &["toolchain"], 15, publishing::check),
-    Step::new("page", Cores::One, &["packages", "build"], 20, page::check),
-    Step::new("readme", Cores::One, &["build"], 15, demo::readme),
+    Step::new("port", Cores::One, &["packages", "build"], 110, port::test),
+    Step::new("documentation", Cores::One, &["build"], 30, builds::documentation).reads(CRATES),
+    Step::new("book", Cores::One, &["documentation"], 50, book::with_api),
+    Step::new("guests", Cores::One, &["packages", "build"], 35, experiments::check).reads(CRATES),
+    Step::new("bytes", Cores::One, &["build"], 80, demo::same_bytes).reads(CRATES),
+    Step::new("publishing", Cores::One, &["toolchain"], 35, publishing::check),
+    Step::new("page", Cores::One, &["packages", "build"], 10, page::check),
+    Step::new("readme", Cores::One, &["build"], 30, demo::readme),
     Step::new("examples", Cores::One, &["build"], 5, builds::doc_tests).reads(CRATES),
 ];
 
