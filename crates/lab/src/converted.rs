@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::error::{Help, UserError, bad_input, cannot_run, shown};
+use crate::error::{bad_input, cannot_run, shown, user_errors};
 
 /// A format that its tool converts.
 #[derive(Debug)]
@@ -60,25 +60,16 @@ const FORMATS: [Format; 4] = [
 /// Largest number of formats inside each other, such as a compressed `perf.data`.
 const DEPTH_MAX: usize = 2;
 
-/// A file was not converted.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConversionError {
-    #[error("{} needs `{program}`: {error}", shown(.path))]
-    NoProgram { path: PathBuf, program: &'static str, error: io::Error },
-    #[error("{}: `{program}` cannot read it: {}", shown(.path), shown(.message))]
-    Refused { path: PathBuf, program: &'static str, message: String },
-}
-
-impl UserError for ConversionError {
-    fn help(&self) -> Help {
-        match self {
-            Self::NoProgram { program, .. } => {
-                cannot_run(format!("install {program}, or convert the file where it was recorded"))
-            }
-            Self::Refused { program, .. } => {
-                bad_input(format!("convert the file with the version of {program} that wrote it"))
-            }
-        }
+user_errors! {
+    /// A file was not converted.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum ConversionError {
+        #[error("{} needs `{program}`: {error}", shown(.path))]
+        NoProgram { path: PathBuf, program: &'static str, error: io::Error } =>
+            cannot_run(format!("install {program}, or convert the file where it was recorded")),
+        #[error("{}: `{program}` cannot read it: {}", shown(.path), shown(.message))]
+        Refused { path: PathBuf, program: &'static str, message: String } =>
+            bad_input(format!("convert the file with the version of {program} that wrote it")),
     }
 }
 

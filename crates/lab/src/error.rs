@@ -48,6 +48,32 @@ pub(crate) trait UserError: Error + Send + Sync {
     fn help(&self) -> Help;
 }
 
+/// Implements [`UserError`] for an enum that derives `thiserror::Error`. After `=>`, each variant has
+/// its [`Help`]: an expression in which the fields of the variant are references.
+macro_rules! user_errors {
+    ($(#[$about:meta])* $visible:vis enum $name:ident {$(
+        $(#[$cause:meta])*
+        $variant:ident $(($value:tt: $(#[$from:meta])? $of:ty))? $({ $($field:ident: $type:ty),* })?
+            => $help:expr,
+    )*}) => {
+        $(#[$about])*
+        $visible enum $name {$(
+            $(#[$cause])*
+            $variant $(($(#[$from])? $of))? $({ $($field: $type),* })?,
+        )*}
+
+        impl $crate::error::UserError for $name {
+            #[allow(unused_variables, reason = "some helps need no field")]
+            fn help(&self) -> $crate::error::Help {
+                match self {
+                    $(Self::$variant $(($value))? $({ $($field),* })? => $help,)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use user_errors;
+
 /// The error of any command.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) Box<dyn UserError>);

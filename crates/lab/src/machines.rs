@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_sim::machine::{Machine, MachineError, Number};
 
-use crate::error::{Help, UserError, bad_input, shown};
+use crate::error::{bad_input, shown, user_errors};
 
 /// A machine whose file is compiled into the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,41 +106,32 @@ fn no_base(name: &str) -> MachineError {
 /// The largest machine file that is read, in bytes. The files in `machines/` have at most 20 KiB.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A machine is unknown, or its file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MachineFileError {
-    #[error("there is no machine `{}`", shown(.name))]
-    Unknown { name: OsString },
-    #[error("{}: {error}", shown(.path))]
-    Unreadable { path: PathBuf, error: io::Error },
-    #[error("{}: {}", shown(.path), shown(one_line(&.error.to_string())))]
-    Refused { path: PathBuf, error: MachineError },
-    #[error("{} has more than {} KiB", shown(.path), BYTES_MAX >> 10)]
-    TooLong { path: PathBuf },
-    #[error("{}: the name of the machine is empty", shown(.path))]
-    NoName { path: PathBuf },
+const CORRECT: &str = "correct the file; machines/*.toml in the repository are examples";
+
+user_errors! {
+    /// A machine is unknown, or its file cannot be used.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum MachineFileError {
+        #[error("there is no machine `{}`", shown(.name))]
+        Unknown { name: OsString } => {
+            let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
+            bad_input(format!("use {}, or the path of a .toml file", known.join(", ")))
+        },
+        #[error("{}: {error}", shown(.path))]
+        Unreadable { path: PathBuf, error: io::Error } =>
+            bad_input("use a machine that needs no file; `shootdown machines` lists them"),
+        #[error("{}: {}", shown(.path), shown(one_line(&.error.to_string())))]
+        Refused { path: PathBuf, error: MachineError } => bad_input(CORRECT),
+        #[error("{} has more than {} KiB", shown(.path), BYTES_MAX >> 10)]
+        TooLong { path: PathBuf } => bad_input(CORRECT),
+        #[error("{}: the name of the machine is empty", shown(.path))]
+        NoName { path: PathBuf } => bad_input(CORRECT),
+    }
 }
 
 impl MachineFileError {
     pub(crate) fn refused(path: &Path, error: MachineError) -> Self {
         Self::Refused { path: path.to_owned(), error }
-    }
-}
-
-impl UserError for MachineFileError {
-    fn help(&self) -> Help {
-        match self {
-            Self::Unknown { .. } => {
-                let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
-                bad_input(format!("use {}, or the path of a .toml file", known.join(", ")))
-            }
-            Self::Unreadable { .. } => {
-                bad_input("use a machine that needs no file; `shootdown machines` lists them")
-            }
-            Self::Refused { .. } | Self::TooLong { .. } | Self::NoName { .. } => {
-                bad_input("correct the file; machines/*.toml in the repository are examples")
-            }
-        }
     }
 }
 

@@ -6,26 +6,18 @@ use std::path::{Path, PathBuf};
 
 use shootdown_recording::{ReadError, Reader};
 
-use crate::error::{Help, UserError, bad_input, shown};
+use crate::error::{bad_input, shown, user_errors};
 
-/// A recording could not be opened or read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RecordingError {
-    #[error("{}: {error}", shown(.path))]
-    Unopened { path: PathBuf, error: io::Error },
-    /// The contents are not a valid recording.
-    #[error("{}: {error}", shown(.path))]
-    Refused { path: PathBuf, error: ReadError },
-}
-
-impl UserError for RecordingError {
-    fn help(&self) -> Help {
-        match self {
-            Self::Unopened { .. } => {
-                bad_input("make a recording with `shootdown record -- COMMAND`")
-            }
-            Self::Refused { error, .. } => bad_input(error.remedy()),
-        }
+user_errors! {
+    /// A recording could not be opened or read.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum RecordingError {
+        #[error("{}: {error}", shown(.path))]
+        Unopened { path: PathBuf, error: io::Error } =>
+            bad_input("make a recording with `shootdown record -- COMMAND`"),
+        /// The contents are not a valid recording.
+        #[error("{}: {error}", shown(.path))]
+        Refused { path: PathBuf, error: ReadError } => bad_input(error.remedy()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_run::text::{CellError, GridError, Text, TextError};
 
-use crate::error::{Help, UserError, bad_input, cannot_run, shown};
+use crate::error::{bad_input, cannot_run, shown, user_errors};
 
 /// A workload whose file is compiled into the command.
 #[derive(Clone, Copy, Debug)]
@@ -51,34 +51,27 @@ impl Embedded {
 /// The largest file that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A workload is unknown, or its text cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WorkloadError {
-    #[error("{}: {error}", shown(.path))]
-    Unreadable { path: PathBuf, error: io::Error },
-    #[error("{} has more than {} KiB", shown(.path), BYTES_MAX >> 10)]
-    TooLong { path: PathBuf },
-    /// The text has a mistake. The excerpt has the line with a caret.
-    #[error("{}:{error}\n{excerpt}", shown(.path))]
-    Text { path: PathBuf, error: Box<TextError>, excerpt: String },
-    /// A statement cannot be performed.
-    #[error("{}:{error} ({of})\n{excerpt}", shown(.path))]
-    Step { path: PathBuf, of: String, error: Box<TextError>, excerpt: String },
-    #[error("{}: {error}", shown(.path))]
-    Run { path: PathBuf, error: Box<GridError> },
-}
-
-impl UserError for WorkloadError {
-    fn help(&self) -> Help {
-        match self {
-            Self::Unreadable { .. } => {
-                let known: Vec<_> = EMBEDDED.iter().map(|workload| workload.name).collect();
-                bad_input(format!("use a file, or {}", known.join(", ")))
-            }
-            Self::TooLong { .. } => bad_input("use a shorter text: loops and parameters help"),
-            Self::Text { error, .. } | Self::Step { error, .. } => bad_input(&error.remedy),
-            Self::Run { .. } => cannot_run("use fewer CPUs or threads, or less memory"),
-        }
+user_errors! {
+    /// A workload is unknown, or its text cannot be used.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum WorkloadError {
+        #[error("{}: {error}", shown(.path))]
+        Unreadable { path: PathBuf, error: io::Error } => {
+            let known: Vec<_> = EMBEDDED.iter().map(|workload| workload.name).collect();
+            bad_input(format!("use a file, or {}", known.join(", ")))
+        },
+        #[error("{} has more than {} KiB", shown(.path), BYTES_MAX >> 10)]
+        TooLong { path: PathBuf } => bad_input("use a shorter text: loops and parameters help"),
+        /// The text has a mistake. The excerpt has the line with a caret.
+        #[error("{}:{error}\n{excerpt}", shown(.path))]
+        Text { path: PathBuf, error: Box<TextError>, excerpt: String } => bad_input(&error.remedy),
+        /// A statement cannot be performed.
+        #[error("{}:{error} ({of})\n{excerpt}", shown(.path))]
+        Step { path: PathBuf, of: String, error: Box<TextError>, excerpt: String } =>
+            bad_input(&error.remedy),
+        #[error("{}: {error}", shown(.path))]
+        Run { path: PathBuf, error: Box<GridError> } =>
+            cannot_run("use fewer CPUs or threads, or less memory"),
     }
 }
 

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::converted::converted;
-use crate::error::{Failure, Help, INTERRUPTED, UserError, bad_input, cannot_run, shown};
+use crate::error::{Failure, Help, INTERRUPTED, bad_input, cannot_run, shown, user_errors};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::progress;
 
@@ -78,54 +78,41 @@ struct Kept {
     bytes: u64,
 }
 
-/// There is no recording, or an incomplete one.
-#[derive(Debug, thiserror::Error)]
-enum ImportFailure {
-    /// The text could not be opened.
-    #[error("{}: {error}", shown(.path))]
-    NoInput { path: PathBuf, error: io::Error },
-    /// The text was refused.
-    #[error("{}: {error}", shown(.path))]
-    Refused { path: PathBuf, error: ImportError },
-    /// No program was chosen.
-    #[error("{}: choose a program: {}", shown(.path), listed(.requesters))]
-    NoProgram { path: PathBuf, requesters: Vec<Requester> },
-    /// The recording could not be written.
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    /// The handlers of signals could not be installed.
-    #[error("signals: {0}")]
-    Signals(io::Error),
-    /// A file of another tool cannot be converted.
-    #[error("no temporary directory: {0}")]
-    NoDirectory(io::Error),
-    /// The user stopped the import.
-    #[error("interrupted, and nothing was imported")]
-    Interrupted,
-    /// The recording was kept, but the text lacks events.
-    #[error("{}", .0.loss())]
-    Incomplete(Box<Kept>),
-}
-
-impl UserError for ImportFailure {
-    fn help(&self) -> Help {
-        match self {
-            Self::NoInput { .. } => bad_input(
-                "make the text with `trace-cmd report > FILE` or `perf script --ns > FILE`",
-            ),
-            Self::Refused { error, .. } => bad_input(error.remedy()),
-            Self::NoProgram { requesters, .. } => bad_input(match requesters.first() {
+user_errors! {
+    /// There is no recording, or an incomplete one.
+    #[derive(Debug, thiserror::Error)]
+    enum ImportFailure {
+        /// The text could not be opened.
+        #[error("{}: {error}", shown(.path))]
+        NoInput { path: PathBuf, error: io::Error } =>
+            bad_input("make the text with `trace-cmd report > FILE` or `perf script --ns > FILE`"),
+        /// The text was refused.
+        #[error("{}: {error}", shown(.path))]
+        Refused { path: PathBuf, error: ImportError } => bad_input(error.remedy()),
+        /// No program was chosen.
+        #[error("{}: choose a program: {}", shown(.path), listed(.requesters))]
+        NoProgram { path: PathBuf, requesters: Vec<Requester> } =>
+            bad_input(match requesters.first() {
                 Some(first) => format!("add --pid {}", first.pid),
                 None => "add --pid PID or --command NAME".to_owned(),
             }),
-            Self::Output(error) => error.help(),
-            Self::Signals(_) => cannot_run("stop other programs, and run the command again"),
-            Self::NoDirectory(_) => cannot_run("name a directory with TMPDIR"),
-            Self::Interrupted => Help::new(INTERRUPTED, "run the command again"),
-            Self::Incomplete(_) => bad_input(
-                "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M",
-            ),
-        }
+        /// The recording could not be written.
+        #[error(transparent)]
+        Output(error: #[from] OutputError) => error.help(),
+        /// The handlers of signals could not be installed.
+        #[error("signals: {0}")]
+        Signals(_: io::Error) => cannot_run("stop other programs, and run the command again"),
+        /// A file of another tool cannot be converted.
+        #[error("no temporary directory: {0}")]
+        NoDirectory(_: io::Error) => cannot_run("name a directory with TMPDIR"),
+        /// The user stopped the import.
+        #[error("interrupted, and nothing was imported")]
+        Interrupted => Help::new(INTERRUPTED, "run the command again"),
+        /// The recording was kept, but the text lacks events.
+        #[error("{}", .0.loss())]
+        Incomplete(_: Box<Kept>) => bad_input(
+            "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M",
+        ),
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{Sweep, SweepError};
-use crate::error::{BAD_INPUT, CANNOT_RUN, Help, UserError, bad_input, cannot_run, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, Help, bad_input, cannot_run, shown, user_errors};
 
 /// A file of rows that a sweep appends to. No other process can append to it at the same time.
 #[derive(Debug)]
@@ -85,47 +85,34 @@ pub(crate) struct Place {
     length: usize,
 }
 
-/// A file of rows cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RowsError {
-    #[error("{}: {error}", shown(.path))]
-    Io { path: PathBuf, error: io::Error },
-    #[error("{} exists", shown(.0))]
-    Exists(PathBuf),
-    #[error("another process writes to {}", shown(.0))]
-    Locked(PathBuf),
-    #[error("{}, line {line}: this is not a row of a sweep", shown(.path))]
-    NotARow { path: PathBuf, line: u64 },
-    #[error("{}, line {line}: cell {cell} is in the file twice", shown(.path))]
-    Twice { path: PathBuf, line: u64, cell: u64 },
-    #[error("{} has rows of another sweep, of other inputs, or of another version", shown(.0))]
-    OtherSweep(PathBuf),
-    #[error("{}: cell {cell} has another row in an earlier file", shown(.path))]
-    Differs { path: PathBuf, cell: u64 },
-    #[error("the files have no rows")]
-    Empty,
-}
+const ANOTHER: &str = "choose another file with --output";
+const REMOVE: &str = "remove this line, and add --resume to compute its cell again";
 
-impl UserError for RowsError {
-    fn help(&self) -> Help {
-        let another = "choose another file with --output";
-        match self {
-            Self::Io { error, .. } => {
-                let is_missing = error.kind() == io::ErrorKind::NotFound;
-                let status = if is_missing { BAD_INPUT } else { CANNOT_RUN };
-                Help::new(status, "use a file on a disk with free space, with --output")
-            }
-            Self::Exists(_) => bad_input(format!("add --resume to continue, or {another}")),
-            Self::Locked(_) => cannot_run(format!("wait for it, or {another}")),
-            Self::NotARow { .. } | Self::Twice { .. } => {
-                bad_input("remove this line, and add --resume to compute its cell again")
-            }
-            Self::OtherSweep(_) => bad_input(another),
-            Self::Differs { .. } => {
-                bad_input("use files that the same version computed, and report this otherwise")
-            }
-            Self::Empty => bad_input("use files that `shootdown sweep --output` wrote"),
-        }
+user_errors! {
+    /// A file of rows cannot be used.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum RowsError {
+        #[error("{}: {error}", shown(.path))]
+        Io { path: PathBuf, error: io::Error } => {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            let status = if is_missing { BAD_INPUT } else { CANNOT_RUN };
+            Help::new(status, "use a file on a disk with free space, with --output")
+        },
+        #[error("{} exists", shown(.0))]
+        Exists(_: PathBuf) => bad_input(format!("add --resume to continue, or {ANOTHER}")),
+        #[error("another process writes to {}", shown(.0))]
+        Locked(_: PathBuf) => cannot_run(format!("wait for it, or {ANOTHER}")),
+        #[error("{}, line {line}: this is not a row of a sweep", shown(.path))]
+        NotARow { path: PathBuf, line: u64 } => bad_input(REMOVE),
+        #[error("{}, line {line}: cell {cell} is in the file twice", shown(.path))]
+        Twice { path: PathBuf, line: u64, cell: u64 } => bad_input(REMOVE),
+        #[error("{} has rows of another sweep, of other inputs, or of another version", shown(.0))]
+        OtherSweep(_: PathBuf) => bad_input(ANOTHER),
+        #[error("{}: cell {cell} has another row in an earlier file", shown(.path))]
+        Differs { path: PathBuf, cell: u64 } =>
+            bad_input("use files that the same version computed, and report this otherwise"),
+        #[error("the files have no rows")]
+        Empty => bad_input("use files that `shootdown sweep --output` wrote"),
     }
 }
 

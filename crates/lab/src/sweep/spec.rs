@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::SweepError;
 use super::cell::{Cell, Inputs};
 use super::grid::{Grid, VALUES_MAX};
-use crate::error::{Help, UserError, bad_input, cannot_run, shown};
+use crate::error::{Help, bad_input, cannot_run, shown, user_errors};
 use crate::machines::one_line;
 
 /// A sweep: cells with numbers from 0, which can be run in any order.
@@ -25,63 +25,53 @@ pub struct Sweep {
     inputs: Inputs,
 }
 
-/// A specification cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SpecError {
-    #[error("{}: {error}", shown(.path))]
-    Unreadable { path: PathBuf, error: io::Error },
-    #[error("{}", shown(.0))]
-    Syntax(String),
-    #[error("the specification has no [[grid]]")]
-    NoGrid,
-    #[error("a grid has no `command`")]
-    NoCommand,
-    #[error("a sweep cannot run `{}`", shown(.0))]
-    UnknownCommand(String),
-    #[error("`{}` is not a parameter of `{of}`", shown(.name))]
-    UnknownKey { name: String, of: String, known: String },
-    #[error("`{}` has no value, or a value that is neither a number nor text", shown(.0))]
-    NoValues(String),
-    #[error("`{}` is not a range of whole numbers", shown(.0))]
-    BadRange(String),
-    #[error("`{}` is not a table", shown(.0))]
-    NotATable(String),
-    #[error("a cell of `{of}`: {}", shown(.cause))]
-    BadValue { of: String, cause: String },
-    #[error("`parts` is not one whole number from 1 to {VALUES_MAX}")]
-    BadParts,
-    #[error("the sweep has more than {VALUES_MAX} cells")]
-    TooManyCells,
-    #[error("there is no cell {number}: the sweep has {cells}")]
-    NoCell { number: u64, cells: u64 },
+/// The help for most mistakes.
+const EXAMPLES: &str = "correct the file; docs/sweeps.md has examples";
+
+user_errors! {
+    /// A specification cannot be used.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum SpecError {
+        #[error("{}: {error}", shown(.path))]
+        Unreadable { path: PathBuf, error: io::Error } => match error.kind() {
+            io::ErrorKind::NotFound => bad_input(EXAMPLES),
+            _ => cannot_run(EXAMPLES),
+        },
+        #[error("{}", shown(.0))]
+        Syntax(_: String) => bad_input(EXAMPLES),
+        #[error("the specification has no [[grid]]")]
+        NoGrid => bad_input(EXAMPLES),
+        #[error("a grid has no `command`")]
+        NoCommand => commands(),
+        #[error("a sweep cannot run `{}`", shown(.0))]
+        UnknownCommand(_: String) => commands(),
+        #[error("`{}` is not a parameter of `{of}`", shown(.name))]
+        UnknownKey { name: String, of: String, known: String } =>
+            bad_input(format!("use some of {known}")),
+        #[error("`{}` has no value, or a value that is neither a number nor text", shown(.0))]
+        NoValues(_: String) => bad_input("use one value, or a list of values"),
+        #[error("`{}` is not a range of whole numbers", shown(.0))]
+        BadRange(_: String) => bad_input(
+            "use a list, or { from = 2, to = 64, times = 2 }, or { from = 1, to = 9, \
+             step = 1 }",
+        ),
+        #[error("`{}` is not a table", shown(.0))]
+        NotATable(_: String) => bad_input(EXAMPLES),
+        #[error("a cell of `{of}`: {}", shown(.cause))]
+        BadValue { of: String, cause: String } => bad_input(EXAMPLES),
+        #[error("`parts` is not one whole number from 1 to {VALUES_MAX}")]
+        BadParts => bad_input("set `parts` to the number of cells of a campaign"),
+        #[error("the sweep has more than {VALUES_MAX} cells")]
+        TooManyCells => bad_input("divide the specification into several"),
+        #[error("there is no cell {number}: the sweep has {cells}")]
+        NoCell { number: u64, cells: u64 } => bad_input("use a number from 0 to the last cell's"),
+    }
 }
 
-impl UserError for SpecError {
-    fn help(&self) -> Help {
-        let examples = "correct the file; docs/sweeps.md has examples";
-        match self {
-            Self::UnknownKey { known, .. } => bad_input(format!("use some of {known}")),
-            Self::UnknownCommand(_) | Self::NoCommand => {
-                let names: Vec<_> = Cell::COMMANDS.iter().map(|(name, _)| *name).collect();
-                bad_input(format!("set `command` to {}", names.join(", ")))
-            }
-            Self::NoValues(_) => bad_input("use one value, or a list of values"),
-            Self::BadRange(_) => bad_input(
-                "use a list, or { from = 2, to = 64, times = 2 }, or { from = 1, to = 9, \
-                 step = 1 }",
-            ),
-            Self::BadParts => bad_input("set `parts` to the number of cells of a campaign"),
-            Self::TooManyCells => bad_input("divide the specification into several"),
-            Self::NoCell { .. } => bad_input("use a number from 0 to the last cell's"),
-            Self::Unreadable { error, .. } if error.kind() != io::ErrorKind::NotFound => {
-                cannot_run(examples)
-            }
-            Self::Unreadable { .. } | Self::NotATable(_) | Self::BadValue { .. } => {
-                bad_input(examples)
-            }
-            Self::Syntax(_) | Self::NoGrid => bad_input(examples),
-        }
-    }
+/// The help for a command that is missing or unknown.
+fn commands() -> Help {
+    let names: Vec<_> = Cell::COMMANDS.iter().map(|(name, _)| *name).collect();
+    bad_input(format!("set `command` to {}", names.join(", ")))
 }
 
 impl Sweep {

@@ -21,7 +21,7 @@ use shootdown_check::{
 };
 
 use crate::error::{
-    CANNOT_RUN, FOUND, Failure, Help, UserError, bad_input, cannot_run, found, shown,
+    CANNOT_RUN, FOUND, Failure, Help, bad_input, cannot_run, found, shown, user_errors,
 };
 use crate::output::{Output, print};
 use crate::progress;
@@ -98,54 +98,48 @@ impl LifetimeArg {
     }
 }
 
-/// The check could not be made, found a violation, or gave no result.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CheckError {
-    #[error("{0}")]
-    UnknownDesign(UnknownDesign),
-    #[error("{0}")]
-    BadProgram(BadProgram),
-    #[error("the program has no operations")]
-    EmptyProgram,
-    /// Only the engine can run the program of `--program`.
-    #[error("{0} has its own program, so --program cannot be used")]
-    NoProgramFor(Design),
-    /// The checker found a violation.
-    #[error("{design}: {violation}")]
-    Found { design: Design, violation: String, repeat: Option<String> },
-    /// Some situations that a search must cover never occurred.
-    #[error("the search was too short, because these situations never occurred: {}", .0.join("; "))]
-    Unreached(Vec<String>),
-    /// The budget ended before all schedules of the program were searched.
-    #[error("the budget was too short: not all schedules of the program were searched")]
-    Undecided(Duration),
-    /// Some known bugs were not found, or some fixed variants have a violation.
-    #[error("{failed} known bugs were not found, or their fixed variants have violations")]
-    Zoo { failed: usize, has_violation: bool, budget: Duration },
+user_errors! {
+    /// The check could not be made, found a violation, or gave no result.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum CheckError {
+        #[error("{0}")]
+        UnknownDesign(_: UnknownDesign) => bad_input("shootdown check --list"),
+        #[error("{0}")]
+        BadProgram(_: BadProgram) => bad_input(A_PROGRAM),
+        #[error("the program has no operations")]
+        EmptyProgram => bad_input(A_PROGRAM),
+        /// Only the engine can run the program of `--program`.
+        #[error("{0} has its own program, so --program cannot be used")]
+        NoProgramFor(_: Design) => bad_input("use --design shootdown, or remove --program"),
+        /// The checker found a violation.
+        #[error("{design}: {violation}")]
+        Found { design: Design, violation: String, repeat: Option<String> } =>
+            found(match (repeat, *design) {
+                (Some(repeat), _) => format!("{repeat}, to repeat this"),
+                (None, Design::Bug(bug, _)) => {
+                    format!("shootdown check --design {}", Design::Bug(bug, Variant::Fixed))
+                }
+                (None, _) => "shootdown check --list".to_owned(),
+            }),
+        /// Some situations that a search must cover never occurred.
+        #[error("the search was too short, because these situations never occurred: {}", .0.join("; "))]
+        Unreached(_: Vec<String>) => cannot_run("search longer, with --budget TIME"),
+        /// The budget ended before all schedules of the program were searched.
+        #[error("the budget was too short: not all schedules of the program were searched")]
+        Undecided(budget: Duration) => cannot_run(longer(*budget)),
+        /// Some known bugs were not found, or some fixed variants have a violation.
+        #[error("{failed} known bugs were not found, or their fixed variants have violations")]
+        Zoo { failed: usize, has_violation: bool, budget: Duration } =>
+            Help::new(if *has_violation { FOUND } else { CANNOT_RUN }, longer(*budget)),
+    }
 }
 
-impl UserError for CheckError {
-    fn help(&self) -> Help {
-        match self {
-            Self::BadProgram(_) | Self::EmptyProgram => bad_input(
-                "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list",
-            ),
-            Self::NoProgramFor(_) => bad_input("use --design shootdown, or remove --program"),
-            Self::UnknownDesign(_) => bad_input("shootdown check --list"),
-            Self::Found { repeat: Some(repeat), .. } => found(format!("{repeat}, to repeat this")),
-            Self::Found { design: Design::Bug(bug, _), .. } => {
-                found(format!("shootdown check --design {}", Design::Bug(bug, Variant::Fixed)))
-            }
-            Self::Found { .. } => found("shootdown check --list"),
-            Self::Unreached(_) => cannot_run("search longer, with --budget TIME"),
-            Self::Undecided(budget) | Self::Zoo { budget, .. } => {
-                let has_violation = matches!(self, Self::Zoo { has_violation: true, .. });
-                let longer = budget.as_secs().max(1).saturating_mul(4);
-                let status = if has_violation { FOUND } else { CANNOT_RUN };
-                Help::new(status, format!("search longer, with --budget {longer}s"))
-            }
-        }
-    }
+const A_PROGRAM: &str =
+    "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list";
+
+/// The remedy for a search that was too short.
+fn longer(budget: Duration) -> String {
+    format!("search longer, with --budget {}s", budget.as_secs().max(1).saturating_mul(4))
 }
 
 impl Check {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::commands::record::{Flushes, RecordError, Signals, StopRequest};
-use crate::error::{Failure, Help, UserError, bad_input, cannot_run};
+use crate::error::{Failure, bad_input, cannot_run, user_errors};
 use crate::selection;
 
 use tally::{Tally, cgroup};
@@ -66,19 +66,13 @@ impl Export {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ExportError {
-    #[error("{address}: {error}")]
-    Address { address: SocketAddr, error: io::Error },
-    #[error(transparent)]
-    Record(RecordError),
-}
-
-impl UserError for ExportError {
-    fn help(&self) -> Help {
-        match self {
-            Self::Address { .. } => bad_input("choose a free address with --listen ADDRESS:PORT"),
-            Self::Record(error) => cannot_run(error.help().remedy),
-        }
+user_errors! {
+    #[derive(Debug, thiserror::Error)]
+    enum ExportError {
+        #[error("{address}: {error}")]
+        Address { address: SocketAddr, error: io::Error } =>
+            bad_input("choose a free address with --listen ADDRESS:PORT"),
+        #[error(transparent)]
+        Record(error: RecordError) => cannot_run(error.help().remedy),
     }
 }

@@ -4,38 +4,28 @@ use rayon::prelude::*;
 use shootdown_run::host_loops::{HostLoop, host_loops};
 use shootdown_sim::machine::{Machine, Number};
 
-use crate::error::{CannotRun, Failure, Help, UserError, bad_input, found, shown};
+use crate::error::{CannotRun, Failure, bad_input, found, shown, user_errors};
 use crate::render::table::Table;
 
 /// The largest difference between a loop in the simulator and on the real machine, if the file
 /// states no error.
 const TOLERANCE_PERCENT: f64 = 10.0;
 
-/// A machine file quotes no loop, or one that is unknown.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CheckError {
-    #[error("the file of {} has no measured loops", shown(.0))]
-    NoLoops(String),
-    #[error("{}: there is no loop `{}`", shown(.machine), shown(.key))]
-    UnknownLoop { machine: String, key: String },
-    #[error("{differ} of {all} loops differ from the real machine by more than the stated error")]
-    Differs { differ: usize, all: usize },
-}
-
-impl UserError for CheckError {
-    fn help(&self) -> Help {
-        match self {
-            Self::NoLoops(_) => {
-                bad_input("add a section `[measured]`, as `shootdown calibrate` writes it")
-            }
-            Self::UnknownLoop { .. } => {
-                let keys: Vec<_> = host_loops().iter().map(|it| it.key.as_str()).collect();
-                bad_input(format!("use {}", keys.join(", ")))
-            }
-            Self::Differs { .. } => {
-                found("correct the numbers of the file, or fit them with `shootdown calibrate`")
-            }
-        }
+user_errors! {
+    /// A machine file quotes no loop, or one that is unknown.
+    #[derive(Debug, thiserror::Error)]
+    pub(crate) enum CheckError {
+        #[error("the file of {} has no measured loops", shown(.0))]
+        NoLoops(_: String) =>
+            bad_input("add a section `[measured]`, as `shootdown calibrate` writes it"),
+        #[error("{}: there is no loop `{}`", shown(.machine), shown(.key))]
+        UnknownLoop { machine: String, key: String } => {
+            let keys: Vec<_> = host_loops().iter().map(|it| it.key.as_str()).collect();
+            bad_input(format!("use {}", keys.join(", ")))
+        },
+        #[error("{differ} of {all} loops differ from the real machine by more than the stated error")]
+        Differs { differ: usize, all: usize } =>
+            found("correct the numbers of the file, or fit them with `shootdown calibrate`"),
     }
 }
 

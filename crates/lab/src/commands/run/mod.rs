@@ -14,7 +14,7 @@ use shootdown_run::text::{Grid, Row, TextError};
 use shootdown_sim::machine::{Machine, MachineError};
 
 use super::replay::designs;
-use crate::error::{Failure, Help, UserError, Violations, bad_input, shown};
+use crate::error::{Failure, Violations, bad_input, shown, user_errors};
 use crate::machines::{self, Embedded};
 use crate::output::{Output, print};
 use crate::progress;
@@ -73,34 +73,24 @@ impl Printed for Rows {
     }
 }
 
-/// An option cannot be used.
-#[derive(Debug, thiserror::Error)]
-enum OptionError {
-    #[error("--set {}: there is no `=`", shown(.0))]
-    NoValue(String),
-    #[error("--set {}: {}", shown(.set), .error.cause)]
-    Parameter { set: String, error: TextError },
-    #[error("--set {}: {cause}", shown(.set))]
-    Number { set: String, cause: String, remedy: String },
-    #[error("--cpus: {cause}")]
-    Cpus { cause: String, remedy: String },
-    /// The rows would be those of another design.
-    #[error("--designs {design}: {machine} does not broadcast, and rows would be those of {equal}")]
-    Design { design: Design, machine: String, equal: Design },
-}
-
-impl UserError for OptionError {
-    fn help(&self) -> Help {
-        match self {
-            Self::NoValue(_) => {
-                bad_input("write KEY=VALUE, for example --set workers=4 or --set tlb.entries=64")
-            }
-            Self::Parameter { error, .. } => bad_input(&error.remedy),
-            Self::Number { remedy, .. } | Self::Cpus { remedy, .. } => bad_input(remedy),
-            Self::Design { equal, .. } => bad_input(format!(
-                "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
-            )),
-        }
+user_errors! {
+    /// An option cannot be used.
+    #[derive(Debug, thiserror::Error)]
+    enum OptionError {
+        #[error("--set {}: there is no `=`", shown(.0))]
+        NoValue(_: String) =>
+            bad_input("write KEY=VALUE, for example --set workers=4 or --set tlb.entries=64"),
+        #[error("--set {}: {}", shown(.set), .error.cause)]
+        Parameter { set: String, error: TextError } => bad_input(&error.remedy),
+        #[error("--set {}: {cause}", shown(.set))]
+        Number { set: String, cause: String, remedy: String } => bad_input(remedy),
+        #[error("--cpus: {cause}")]
+        Cpus { cause: String, remedy: String } => bad_input(remedy),
+        /// The rows would be those of another design.
+        #[error("--designs {design}: {machine} does not broadcast, and rows would be those of {equal}")]
+        Design { design: Design, machine: String, equal: Design } => bad_input(format!(
+            "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
+        )),
     }
 }
 

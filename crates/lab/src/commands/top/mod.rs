@@ -21,7 +21,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use shootdown_explain::Remedies;
 
 use crate::commands::record::{RecordError, Signals, StackOptions, StopRequest};
-use crate::error::{Failure, Help, UserError, bad_input, cannot_run, shown};
+use crate::error::{Failure, bad_input, cannot_run, shown, user_errors};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::selection::{self, Selection};
 
@@ -259,31 +259,22 @@ impl<'t> Session<'t> {
     }
 }
 
-/// The table cannot be shown.
-#[derive(Debug, thiserror::Error)]
-enum TopError {
-    #[error("standard input or output is not a terminal")]
-    NoTerminal,
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    #[error("{0}")]
-    System(io::Error),
-}
-
-impl UserError for TopError {
-    fn help(&self) -> Help {
-        match self {
-            Self::NoTerminal => bad_input("shootdown top --batch"),
-            Self::Record(error) => match error {
-                RecordError::NoProcess { .. }
-                | RecordError::NoCgroup { .. }
-                | RecordError::NothingSelected => bad_input(error.help().remedy),
-                _ => cannot_run(error.help().remedy),
-            },
-            Self::Output(error) => cannot_run(error.help().remedy),
-            Self::System(_) => cannot_run("check the terminal, and the free space of the disk"),
-        }
+user_errors! {
+    /// The table cannot be shown.
+    #[derive(Debug, thiserror::Error)]
+    enum TopError {
+        #[error("standard input or output is not a terminal")]
+        NoTerminal => bad_input("shootdown top --batch"),
+        #[error(transparent)]
+        Record(error: #[from] RecordError) => match error {
+            RecordError::NoProcess { .. }
+            | RecordError::NoCgroup { .. }
+            | RecordError::NothingSelected => bad_input(error.help().remedy),
+            _ => cannot_run(error.help().remedy),
+        },
+        #[error(transparent)]
+        Output(error: #[from] OutputError) => cannot_run(error.help().remedy),
+        #[error("{0}")]
+        System(_: io::Error) => cannot_run("check the terminal, and the free space of the disk"),
     }
 }
