@@ -13,7 +13,9 @@ use crate::machine::{HostileMachine, fence, publish, with_machine};
 const TAG: u16 = 1;
 
 programs! {
-    "domain-without-the-cpu-that-left": leave_and_return, flush_in_domains => nothing;
+    "domain-without-the-cpu-that-left":
+        |stage| come_back_if(stage, |seen, generation| !stage.is_fixed() || seen == generation),
+        flush_in_domains => nothing;
     "domain-taken-for-every-cpu": return_unless_clean, flush_and_mark_clean => nothing;
     "domains-chosen-before-the-change": join, choose_domains_and_unmap => nothing;
     "domain-moves-with-a-virtual-cpu": move_away_and_back, flush_the_virtual_domain => nothing;
@@ -52,10 +54,6 @@ fn come_back_if(stage: &Stage, is_clean: impl FnOnce(u64, u64) -> bool) {
         stage.load_under(0, TAG, on_load);
     });
     stage.user_mode();
-}
-
-fn leave_and_return(stage: &Stage) {
-    come_back_if(stage, |seen, generation| !stage.is_fixed() || seen == generation);
 }
 
 fn return_unless_clean(stage: &Stage) {

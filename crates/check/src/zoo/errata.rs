@@ -1,8 +1,10 @@
 //! Processors that break the guarantees of their architecture, under kernels without a workaround.
 
-use super::{Stage, nothing, programs, unmap_interrupt_and_reuse, use_the_space};
+use super::{
+    Stage, nothing, programs, unmap_broadcast_and_reuse, unmap_interrupt_and_reuse, use_the_space,
+};
 use crate::hardware::{Entry, OnLoad};
-use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
+use crate::machine::{HostileMachine, WalkCaches, with_machine};
 
 programs! {
     "completed-before-the-last-access": use_the_space, reuse_after_one_barrier => nothing;
@@ -12,19 +14,17 @@ programs! {
     "global-page-kept-by-invlpg":
         use_the_kernel_and_the_space, unmap_a_kernel_page => invalidate_the_kernel_page;
     "root-and-asid-in-one-write": switch_in_one_write => nothing;
-    "streaming-accesses-not-waited-for": use_the_space, reuse_without_interrupt => nothing;
+    "streaming-accesses-not-waited-for":
+        use_the_space, |stage| unmap_broadcast_and_reuse(stage, || stage.interrupt_and_wait(0))
+        => nothing;
     "late-mark-taken-for-a-mapping": mark_and_use, unmap_twice;
 }
 
 fn reuse_after_one_barrier(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    publish();
-    stage.broadcast(0);
-    if stage.is_fixed() {
+    unmap_broadcast_and_reuse(stage, || {
         with_machine(HostileMachine::broadcast_nothing);
         stage.complete();
-    }
-    stage.reuse(frame);
+    });
 }
 
 fn reuse_after_one_wait(stage: &Stage) {
@@ -74,16 +74,6 @@ fn switch_in_one_write(stage: &Stage) {
     }
     stage.load_under(1, 2, OnLoad::Flush);
     stage.user_mode();
-}
-
-fn reuse_without_interrupt(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    publish();
-    stage.broadcast(0);
-    if stage.is_fixed() {
-        stage.interrupt_and_wait(0);
-    }
-    stage.reuse(frame);
 }
 
 fn mark_and_use(stage: &Stage) {

@@ -66,8 +66,7 @@ fn invalidate_and_count(stage: &Stage) {
 fn miss_a_full_flush(stage: &Stage) {
     let (generation, absent) = (stage.word("the generation"), stage.word("absent"));
     let seen = generation.load(Acquire);
-    stage.load(0);
-    stage.user_mode();
+    use_the_space(stage);
     absent.store(1, Release);
     fence();
     stage.masked(|| {
@@ -115,16 +114,14 @@ fn mark_and_flush_later(stage: &Stage) {
 }
 
 fn reuse_a_tag(stage: &Stage) {
-    stage.load(0);
-    stage.user_mode();
+    use_the_space(stage);
     let on_load = if stage.is_fixed() { OnLoad::Flush } else { OnLoad::Keep };
     stage.load_under(1, 1, on_load);
     stage.user_mode();
 }
 
 fn use_and_sweep(stage: &Stage) {
-    stage.load(0);
-    stage.user_mode();
+    use_the_space(stage);
     // The timer tick.
     if stage.word("state").load(Acquire) != 0 {
         stage.invalidate_page(0);

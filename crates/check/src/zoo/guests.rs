@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Stage, nothing, programs, use_the_space};
+use super::{Stage, nothing, programs, unmap_broadcast_and_reuse, use_the_space};
 use crate::hardware::Entry;
 use crate::machine::{HostileMachine, WalkCaches, publish, with_machine};
 
@@ -22,14 +22,10 @@ programs! {
 }
 
 fn unmap_from_the_guest(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    publish();
-    stage.broadcast(0);
-    if stage.is_fixed() {
+    unmap_broadcast_and_reuse(stage, || {
         with_machine(|machine| machine.broadcast_combined(VMID));
         stage.complete();
-    }
-    stage.reuse(frame);
+    });
 }
 
 fn unmap_without_a_barrier(stage: &Stage) {

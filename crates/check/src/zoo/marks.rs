@@ -5,15 +5,18 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Stage, programs, use_the_space};
+use super::{Stage, programs, unmap_interrupt_if_set_and_reuse, use_the_space};
 use crate::machine::fence;
 
 programs! {
     "old-entry-taken-for-uncached": use_the_space, |stage| stage.signal("old"), unmap_unless_young;
     "accessed-flag-read-before-the-swap": mark_and_use, unmap_if_not_accessed;
     "cached-before-the-accessed-flag-is-set":
-        mark_and_use_in_any_order, unmap_unless_returned_accessed;
-    "linked-before-it-is-a-sharer": link_and_use, unmap_and_interrupt_sharers;
+        mark_and_use_in_any_order,
+        // The swap returns the flag. Read after it, the flag can only be newer.
+        |stage| unmap_interrupt_if_set_and_reuse(stage, "accessed");
+    "linked-before-it-is-a-sharer":
+        link_and_use, |stage| unmap_interrupt_if_set_and_reuse(stage, "sharers");
 }
 
 fn unmap_unless_young(stage: &Stage) {
@@ -43,13 +46,6 @@ fn mark_and_use_in_any_order(stage: &Stage) {
     stage.user_mode();
 }
 
-fn unmap_unless_returned_accessed(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    // The swap returns the flag. Read after it, the flag can only be newer.
-    stage.interrupt_if_set("accessed");
-    stage.reuse(frame);
-}
-
 fn unmap_if_not_accessed(stage: &Stage) {
     let is_accessed = || stage.word("accessed").load(Acquire) != 0;
     let accessed_before = is_accessed();
@@ -69,10 +65,4 @@ fn link_and_use(stage: &Stage) {
     };
     stage.in_fixed_order(enter, || stage.load(0));
     stage.user_mode();
-}
-
-fn unmap_and_interrupt_sharers(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    stage.interrupt_if_set("sharers");
-    stage.reuse(frame);
 }

@@ -29,7 +29,7 @@ use crate::explore::Scenario;
 use crate::hardware::{Entry, OnLoad, Violation};
 use crate::machine::{
     CheckWord, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, System, WalkCaches,
-    fence, run, with_machine,
+    fence, publish, run, with_machine,
 };
 use crate::profile::Profile;
 
@@ -61,25 +61,18 @@ struct Program {
     handler: fn(&Stage),
 }
 
-impl Program {
-    /// Returns a program whose CPUs invalidate everything when they are interrupted.
-    const fn new(bug: &'static str, cpus: &'static [fn(&Stage)]) -> Self {
-        Self { bug, cpus, handler: handle_by_invalidating }
-    }
-
-    /// Returns the program with another handler of interrupts.
-    const fn handled_by(self, handler: fn(&Stage)) -> Self {
-        Self { handler, ..self }
-    }
-}
-
 /// Defines the programs of a module. Each has the name of a bug, what the CPUs do, and a handler of
 /// interrupts if it does not invalidate everything.
 macro_rules! programs {
-    ($($bug:literal: $($cpu:expr),* $(=> $handler:ident)?;)*) => {
-        pub(super) const PROGRAMS: &[super::Program] =
-            &[$(super::Program::new($bug, &[$($cpu),*])$(.handled_by($handler))?),*];
+    ($($bug:literal: $($cpu:expr),* $(=> $handler:path)?;)*) => {
+        pub(super) const PROGRAMS: &[super::Program] = &[$(super::Program {
+            bug: $bug,
+            cpus: &[$($cpu),*],
+            handler: super::programs!(@handler $($handler)?),
+        }),*];
     };
+    (@handler) => { super::Stage::invalidate_all };
+    (@handler $handler:path) => { $handler };
 }
 use programs;
 
@@ -338,6 +331,21 @@ fn unmap_interrupt_and_reuse(stage: &Stage) {
     stage.reuse(frame);
 }
 
-fn handle_by_invalidating(stage: &Stage) {
-    stage.invalidate_all();
+/// Unmaps a page, interrupts CPU 0 if the lowest bit of a word is set, and reuses the frame.
+fn unmap_interrupt_if_set_and_reuse(stage: &Stage, word: &str) {
+    let frame = stage.unmap(0, 0);
+    stage.interrupt_if_set(word);
+    stage.reuse(frame);
+}
+
+/// Unmaps a page, broadcasts its invalidation, calls `fix` in the fixed variant, and reuses the
+/// frame.
+fn unmap_broadcast_and_reuse(stage: &Stage, fix: impl FnOnce()) {
+    let frame = stage.unmap(0, 0);
+    publish();
+    stage.broadcast(0);
+    if stage.is_fixed() {
+        fix();
+    }
+    stage.reuse(frame);
 }

@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Stage, free_table_after_interrupt, join_the_mask, programs};
+use super::{
+    Stage, free_table_after_interrupt, join_the_mask, programs, unmap_interrupt_if_set_and_reuse,
+    use_the_space,
+};
 use crate::hardware::Entry;
 use crate::interrupt_oracle::{FlushScope, SpaceUse};
-use crate::machine::{fence, with_machine};
+use crate::machine::{CheckWord, fence, with_machine};
 
 programs! {
     "mask-read-before-entry-is-written": join_and_use, flush_the_mask;
@@ -16,13 +19,15 @@ programs! {
         switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space");
     "mask-trimmed-by-another": use_while_trimmed, trim_and_flush;
     "mask-cleared-before-the-root-is-left":
-        leave_the_mask_and_the_space, free_a_table_under_the_mask;
+        leave_the_mask_and_the_space,
+        |stage| free_table_after_interrupt(stage, || stage.word("the mask").load(Acquire) & 1 != 0);
     "interrupted-while-lazy": run_and_idle, flush_if_active_or_lazy;
     "generation-read-after-the-load":
         load_and_read_the_generation, |stage| flush_if_set(stage, "active");
     "flush-request-lost-as-the-cpu-returns": be_stopped_and_return, request_or_interrupt;
     "flush-request-lost-by-a-second-stop": be_stopped_twice_and_return, request_or_interrupt;
-    "left-to-a-switch-that-is-skipped": drop_from_the_record, flush_if_recorded;
+    "left-to-a-switch-that-is-skipped":
+        drop_from_the_record, |stage| unmap_interrupt_if_set_and_reuse(stage, "the record");
 }
 
 /// The virtual CPU does not run.
@@ -45,12 +50,6 @@ fn flush_the_mask(stage: &Stage) {
     fence();
     stage.claim_flushed(0, 0);
     stage.reuse(entry.target());
-}
-
-fn flush_the_mask_in_order(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    stage.interrupt_if_set("the mask");
-    stage.reuse(frame);
 }
 
 fn be_lazy_and_return(stage: &Stage) {
@@ -109,7 +108,7 @@ fn trim_and_flush(stage: &Stage) {
         fence();
     }
     stage.signal("trimmed");
-    flush_the_mask_in_order(stage);
+    unmap_interrupt_if_set_and_reuse(stage, "the mask");
 }
 
 fn leave_the_mask_and_the_space(stage: &Stage) {
@@ -117,10 +116,6 @@ fn leave_the_mask_and_the_space(stage: &Stage) {
     stage.user_mode();
     let leave_mask = || _ = stage.word("the mask").fetch_and(!1, AcqRel);
     stage.masked(|| stage.in_fixed_order(|| stage.load_kernel(), leave_mask));
-}
-
-fn free_a_table_under_the_mask(stage: &Stage) {
-    free_table_after_interrupt(stage, || stage.word("the mask").load(Acquire) & 1 != 0);
 }
 
 fn run_and_idle(stage: &Stage) {
@@ -165,43 +160,40 @@ fn load_and_read_the_generation(stage: &Stage) {
     stage.user_mode();
 }
 
-/// The virtual CPU uses the space, is stopped, and returns.
-fn be_stopped_and_return(stage: &Stage) {
+/// The virtual CPU uses the space, is stopped, and returns by `come_back`, which returns the word
+/// that it finds.
+fn be_stopped(stage: &Stage, come_back: impl FnOnce(&CheckWord) -> u64) {
     let word = stage.word("the virtual CPU");
-    stage.load(0);
-    stage.user_mode();
+    use_the_space(stage);
     stage.masked(|| {
         word.store(AWAY, Release);
-        let found = if stage.is_fixed() {
-            word.swap(0, AcqRel)
-        } else {
-            let found = word.load(Acquire);
-            word.store(0, Release);
-            found
-        };
-        if found & REQUEST != 0 {
+        if come_back(word) & REQUEST != 0 {
             stage.invalidate_all();
         }
     });
     stage.user_mode();
 }
 
+fn be_stopped_and_return(stage: &Stage) {
+    be_stopped(stage, |word| {
+        if stage.is_fixed() {
+            return word.swap(0, AcqRel);
+        }
+        let found = word.load(Acquire);
+        word.store(0, Release);
+        found
+    });
+}
+
 fn be_stopped_twice_and_return(stage: &Stage) {
-    let word = stage.word("the virtual CPU");
-    stage.load(0);
-    stage.user_mode();
-    stage.masked(|| {
-        word.store(AWAY, Release);
+    be_stopped(stage, |word| {
         if stage.is_fixed() {
             word.fetch_or(AWAY, AcqRel);
         } else {
             word.store(AWAY, Release);
         }
-        if word.swap(0, AcqRel) & REQUEST != 0 {
-            stage.invalidate_all();
-        }
+        word.swap(0, AcqRel)
     });
-    stage.user_mode();
 }
 
 fn drop_from_the_record(stage: &Stage) {
@@ -220,12 +212,6 @@ fn drop_from_the_record(stage: &Stage) {
         }
     });
     stage.user_mode();
-}
-
-fn flush_if_recorded(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    stage.interrupt_if_set("the record");
-    stage.reuse(frame);
 }
 
 /// Unmaps a page, and leaves a request if the virtual CPU does not run. Interrupts it otherwise.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Stage, programs, use_the_space};
+use super::{Stage, programs, unmap_interrupt_if_set_and_reuse, use_the_space};
 use crate::machine::{HostileMachine, fence, with_machine};
 
 programs! {
@@ -21,12 +21,6 @@ fn load_without_the_table(stage: &Stage) {
     stage.load(0);
 }
 
-fn flush_the_sharers(stage: &Stage) {
-    let frame = stage.unmap(0, 0);
-    stage.interrupt_if_set("the sharers");
-    stage.reuse(frame);
-}
-
 fn become_a_sharer(stage: &Stage) {
     load_without_the_table(stage);
     stage.word("the sharers").fetch_or(1, AcqRel);
@@ -36,7 +30,7 @@ fn become_a_sharer(stage: &Stage) {
 
 fn read_the_sharers_and_unmap(stage: &Stage) {
     if stage.is_fixed() {
-        return flush_the_sharers(stage);
+        return unmap_interrupt_if_set_and_reuse(stage, "the sharers");
     }
     let is_sharer = stage.word("the sharers").load(Acquire) != 0;
     let frame = stage.unmap(0, 0);

@@ -11,7 +11,7 @@ use crate::machine::{WalkCaches, fence, with_machine};
 programs! {
     "table-freed-before-the-flush": use_the_space, free_a_table;
     "lazy-cpus-walk-freed-tables": be_lazy, free_a_table_of_lazy_cpus;
-    "lazy-root-outlives-its-space": go_offline, exit_the_space => leave_the_space;
+    "lazy-root-outlives-its-space": go_offline, exit_the_space => Stage::load_kernel;
     "only-pages-dropped-when-a-table-goes":
         use_the_space, |stage| free_table_after_interrupt(stage, || true)
         => invalidate_the_pages_of_a_table;
@@ -28,8 +28,7 @@ fn free_a_table(stage: &Stage) {
 }
 
 fn be_lazy(stage: &Stage) {
-    stage.load(0);
-    stage.user_mode();
+    use_the_space(stage);
     stage.word("lazy").store(1, Release);
 }
 
@@ -54,10 +53,6 @@ fn exit_the_space(stage: &Stage) {
     stage.wait_for("no thread left");
     stage.interrupt_if_set("the mask");
     with_machine(|machine| machine.free_root(stage.space(0).root()));
-}
-
-fn leave_the_space(stage: &Stage) {
-    stage.load_kernel();
 }
 
 fn invalidate_the_pages_of_a_table(stage: &Stage) {
