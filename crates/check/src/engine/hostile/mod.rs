@@ -90,42 +90,33 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
             let name = |place| format!("{} of CPU {number}", words::cpu_word(place));
             machine.with_names(CpuState::default, name)
         };
-        let cpus = (0..config.cpus).map(cpu).collect();
         let vcpu = |number| {
             machine.with_names(VcpuWord::default, |_| format!("hypervisor's word of CPU {number}"))
         };
-        let vcpus = (0..config.cpus).filter(|_| is_guest).map(vcpu).collect();
-        let freed = vec![Cell::new(0); config.cpus];
         let Config { tags, broken, fault, .. } = config;
         let Profile { erratum, stages, .. } = machine.profile();
         let workaround = erratum.filter(|_| fault != Some(Fault::NoWorkaround));
         let are_late = workaround == Some(Erratum::UserAccessesLate);
         let user = |cpu| CheckWord::named(0, || format!("user mode of CPU {cpu}"));
-        let users = (0..config.cpus).filter(|_| are_late).map(user).collect();
         let sleeper = |cpu| CheckWord::named(0, || format!("sleeper of CPU {cpu}"));
-        let sleepers = (0..config.cpus).map(sleeper).collect();
-        let broadcast_tags = vec![Cell::new(0); config.cpus];
         let first =
             if matches!(tags, Tags::Refused(_)) { Answer::NoneReached } else { Answer::Taken };
-        let answers = vec![Cell::new(first); config.cpus];
-        let asked = vec![Cell::new(0); config.cpus];
-        let retired_by = RefCell::default();
         Self {
-            cpus,
-            vcpus,
+            cpus: (0..config.cpus).map(cpu).collect(),
+            vcpus: (0..config.cpus).filter(|_| is_guest).map(vcpu).collect(),
             tags,
             broken,
             fault,
             workaround,
             stages,
             entries: vec![Cell::default(); config.cpus],
-            users,
-            sleepers,
-            broadcast_tags,
-            answers,
-            asked,
-            retired_by,
-            freed,
+            users: (0..config.cpus).filter(|_| are_late).map(user).collect(),
+            sleepers: (0..config.cpus).map(sleeper).collect(),
+            broadcast_tags: vec![Cell::new(0); config.cpus],
+            answers: vec![Cell::new(first); config.cpus],
+            asked: vec![Cell::new(0); config.cpus],
+            retired_by: RefCell::default(),
+            freed: vec![Cell::new(0); config.cpus],
         }
     }
 
