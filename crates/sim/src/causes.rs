@@ -63,17 +63,16 @@ causes! {
 
 /// Times by cause, of one CPU or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct TimeByCause([Time; COUNT]);
 
 impl TimeByCause {
     /// The difference from an earlier reading.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(core::array::from_fn(|cause| self.0[cause] - earlier.0[cause]))
     }
 
     /// The mean of sums over `runs`, each rounded down to a picosecond. 0 runs count as 1.
-    #[must_use]
     pub fn mean(&self, runs: u64) -> Self {
         Self(self.0.map(|time| Time::from_ps(time.ps() / runs.max(1))))
     }

@@ -5,11 +5,11 @@
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Rng([u64; 4]);
 
 impl Rng {
     /// Creates the stream of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
         Self(core::array::from_fn(|_| {
@@ -21,7 +21,6 @@ impl Rng {
     }
 
     /// Creates the stream of the `index`-th part of an experiment with the given seed.
-    #[must_use]
     pub fn stream(seed: u64, index: u64) -> Self {
         Self::new(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(17))
     }

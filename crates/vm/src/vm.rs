@@ -17,6 +17,7 @@ use crate::table::{PageTables, Slot};
 /// A memory manager: the platform, the coherence, and the page of zeros that all spaces share.
 ///
 /// A clone refers to the same memory manager.
+#[must_use]
 pub struct Vm<S: System> {
     pub(crate) platform: S::Platform,
     pub(crate) coherence: Arc<S::Coherence>,
@@ -66,7 +67,6 @@ impl<S: System> Vm<S> {
 
     /// Records where every page is mapped, so that memory can be [reclaimed](Self::reclaim) and
     /// pages [migrated](crate::AddressSpace::migrate). Call this before the first space is made.
-    #[must_use]
     pub fn with_reclaim(self) -> Self {
         let rmap = Some(Arc::new(Rmap::new(self.platform.node_count())));
         Self { rmap, ..self }
@@ -76,7 +76,6 @@ impl<S: System> Vm<S> {
     /// the same window of `window_bytes`, rounded down to a power of two. (Linux:
     /// `fault_around_bytes`, which is 64 KiB.) With less than two pages, the default, a fault maps
     /// one page.
-    #[must_use]
     pub fn with_fault_around(self, window_bytes: u64) -> Self {
         let fault_around_bytes = window_bytes.checked_ilog2().map_or(0, |log| 1 << log);
         Self { fault_around_bytes, ..self }
@@ -85,7 +84,6 @@ impl<S: System> Vm<S> {
     /// Makes a fault on a page of a stored file that is not in memory also read its neighbours:
     /// those in the same window of `window_pages`, rounded down to a power of two. (Linux:
     /// `read_ahead_kb`, which is 128 KiB.) With less than two, the default, a fault reads one page.
-    #[must_use]
     pub fn with_read_ahead(self, window_pages: u64) -> Self {
         let read_ahead_pages = window_pages.checked_ilog2().map_or(0, |log| 1 << log);
         Self { read_ahead_pages, ..self }
@@ -94,7 +92,6 @@ impl<S: System> Vm<S> {
     /// Limits how many page tables are quarantined because lazy CPUs could walk them. Beyond the
     /// limit, lazy CPUs are interrupted. Each CPU keeps the tables of at most one dead space
     /// quarantined.
-    #[must_use]
     pub fn with_quarantined_tables_max(self, quarantined_tables_max: u64) -> Self {
         Self { quarantined_tables_max, ..self }
     }

@@ -86,6 +86,7 @@ fn sized_for<L: SpaceLifetime>(
 
 /// The designs `shootdown…`, with room for `64 * WORDS` CPUs and the lifetime `L` of spaces.
 #[derive(Debug)]
+#[must_use]
 pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     sim: Rc<Sim>,
     policy: Policy,
@@ -119,19 +120,16 @@ pub const POLICY: Policy = Policy {
 
 impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
     /// Creates the engine on this machine, with [`POLICY`].
-    #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::on(sim, NotifyBy::Chosen, None)
     }
 
     /// Creates an engine that breaks a rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         Self::on(sim, NotifyBy::Chosen, broken)
     }
 
     /// Returns this engine with another policy.
-    #[must_use]
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }

@@ -57,6 +57,7 @@ impl Design {
 
 /// The designs `arc-3.9` and `arc-ranged`.
 #[derive(Debug)]
+#[must_use]
 pub struct Arc {
     sim: Rc<Sim>,
     /// For each CPU, the number of tags that it has assigned (`asid_cache`).
@@ -100,19 +101,16 @@ impl CountedMm for Mm {
 
 impl Arc {
     /// Creates the design `arc-3.9` on this machine: `munmap` and `madvise` flush the whole space.
-    #[must_use]
     pub fn by_space(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, ExtraFlushes::SPACE_PER_UNMAP, None)
     }
 
     /// Creates the design `arc-ranged` on this machine: `munmap` and `madvise` flush each area.
-    #[must_use]
     pub fn by_area(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, None)
     }
 
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, unmap: ExtraFlushes, broken: Option<LinuxRule>) -> Self {
         sim.set_lock_waiting(LockWaiting::Sleep);
         let cpus = sim.machine().cpu_count();

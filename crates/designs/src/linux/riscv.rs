@@ -52,6 +52,7 @@ impl Design {
 
 /// The design `riscv`.
 #[derive(Debug)]
+#[must_use]
 pub struct Riscv {
     sim: Rc<Sim>,
     asids: AsidAllocator,
@@ -86,13 +87,11 @@ impl CountedMm for Mm {
 
 impl Riscv {
     /// Creates the design on this machine.
-    #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, None)
     }
 
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
         let machine = sim.machine();
         let (cpus, tags) = (machine.cpu_count(), machine.tlb.tags);

@@ -91,6 +91,7 @@ fn compute(ns: u64) -> Option<Operation> {
 /// possibility is a write in each iteration, between the calls ([`Writes`]). Linux flushes in both
 /// calls, because the page is present both times.
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct MprotectThreaded {
     /// Number of processes.
     pub copies: u32,
@@ -115,14 +116,12 @@ pub enum Writes {
 
 impl MprotectThreaded {
     /// Processes whose start costs only the work on their memory.
-    #[must_use]
     pub const fn new(copies: u32, iterations: u64) -> Self {
         let writes = Writes::Once;
         Self { copies, iterations, writes, fork_compute_ns: 0, start_compute_ns: 0 }
     }
 
     /// The published benchmark: one process for each of 32 CPUs.
-    #[must_use]
     pub const fn published() -> Self {
         Self::new(32, 10_000)
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 /// Arrangement of the CPUs. They are numbered socket by socket, cluster by cluster, core by core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Topology {
     /// Number of sockets, or nodes: each has its own memory, and an interconnect joins them.
     pub sockets: usize,
@@ -36,6 +37,7 @@ pub enum Links {
 
 /// Distance from one CPU to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use]
 pub enum Distance {
     /// The CPU itself, or another thread of its core.
     Core,
@@ -51,7 +53,6 @@ pub enum Distance {
 
 impl Topology {
     /// Creates a topology in which all CPUs of `sockets` sockets are in use.
-    #[must_use]
     pub const fn new(
         sockets: usize,
         clusters_per_socket: usize,
@@ -67,7 +68,6 @@ impl Topology {
     }
 
     /// Returns the same topology with other links between sockets.
-    #[must_use]
     pub const fn with_links(self, links: Links) -> Self {
         Self { links, ..self }
     }
@@ -90,7 +90,6 @@ impl Topology {
     }
 
     /// The distance between two CPUs.
-    #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> Distance {
         [Distance::Core, Distance::Cluster, Distance::Socket]
             .into_iter()
@@ -99,7 +98,6 @@ impl Topology {
     }
 
     /// The distance between two different sockets.
-    #[must_use]
     pub const fn between_sockets(&self, a: usize, b: usize) -> Distance {
         let is_linked = match self.links {
             Links::All => true,

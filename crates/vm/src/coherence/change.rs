@@ -6,6 +6,7 @@ use shootdown::{Extent, ExtentSet, FlushCause, Machine, PageSize, Pending, Pinne
 
 /// Translations that no CPU may use any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Change {
     /// The addresses from the first to the last; `None` for the whole space.
     pub range: Option<Range<u64>>,
@@ -76,14 +77,12 @@ impl From<Cause> for FlushCause {
 impl Change {
     /// Returns the change of an operation that removed every small page of a range, such as
     /// `munmap`.
-    #[must_use]
     pub fn range(range: Range<u64>, freed: Freed) -> Self {
         let extent = Extent::range(range.clone(), PageSize::SIZE_4K);
         Self::of(Some(range), extent, freed, Cause::Unmap)
     }
 
     /// Returns the change for one page that reclaim has unmapped.
-    #[must_use]
     pub fn reclaimed(address: u64) -> Self {
         Self::reclaimed_range(address..address + crate::PAGE_BYTES)
     }
@@ -128,7 +127,6 @@ impl Change {
     }
 
     /// Returns the change for the whole space, as at its end.
-    #[must_use]
     pub fn whole(freed: Freed) -> Self {
         Self::of(None, Extent::whole(), freed, Cause::Exit)
     }

@@ -91,6 +91,7 @@ impl Design {
 
 /// The designs `arm64`, `arm64-5.6` and `arm64-skip`.
 #[derive(Debug)]
+#[must_use]
 pub struct Arm64 {
     sim: Rc<Sim>,
     variant: Variant,
@@ -166,31 +167,26 @@ impl CountedMm for Mm {
 
 impl Arm64 {
     /// Creates the design `arm64` on this machine.
-    #[must_use]
     pub fn stock(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::Stock, None)
     }
 
     /// Creates the design `arm64-5.6` on this machine.
-    #[must_use]
     pub fn reusing(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::Reusing, None)
     }
 
     /// Creates the design `arm64-skip` on this machine.
-    #[must_use]
     pub fn skip(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::Skip, None)
     }
 
     /// Creates the design `arm64-tlbid` on this machine.
-    #[must_use]
     pub fn in_domains(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, Variant::InDomains, None)
     }
 
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, variant: Variant, broken: Option<LinuxRule>) -> Self {
         let machine = sim.machine();
         let (cpus, tags) = (machine.cpu_count(), machine.tlb.tags);

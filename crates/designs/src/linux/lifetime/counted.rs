@@ -32,7 +32,6 @@ struct Rq {
 impl Linux70 {
     /// Creates the design `linux-7.0` on this machine, with interrupts at exit, or
     /// `powerpc-counted`, with a broadcast.
-    #[must_use]
     pub fn counted(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let rqs = (0..sim.machine().cpu_count()).map(|_| Rq::default()).collect();
         Self::with_lifetime(sim, exit_flush, Counted(rqs))

@@ -56,7 +56,6 @@ const NONE: u64 = 0;
 
 impl Linux70 {
     /// Creates the design `linux-hazard` on this machine: the proposal.
-    #[must_use]
     pub fn hazard(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let rq = |_| Rq {
             words: CachePadded(Words {

@@ -24,7 +24,6 @@ pub struct Shoot {
 
 impl Linux70 {
     /// Creates the design `powerpc-shoot` on this machine.
-    #[must_use]
     pub fn shoot(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let in_kernel = (0..sim.machine().cpu_count()).map(|_| Cell::new(false)).collect();
         Self::with_lifetime(sim, exit_flush, Shoot { in_kernel })

@@ -54,7 +54,6 @@ pub(super) enum FlushTargets {
 impl Linux412 {
     /// Creates the design `abis` on this machine. It breaks the rule `broken`, for tests that
     /// expect the oracle to detect that.
-    #[must_use]
     pub fn abis(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
         sim.track_holders();
         Self { targets: FlushTargets::Holders, broken, ..Self::new(sim) }

@@ -37,13 +37,11 @@ impl Design {
 
 impl Linux412 {
     /// Creates the design `unmap-batched` on this machine.
-    #[must_use]
     pub fn batched(sim: Rc<Sim>) -> Self {
         Self { reclaim_flush: ReclaimFlush::Batched, ..Self::new(sim) }
     }
 
     /// Returns this design with a broken rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
         Self { broken, ..self }
     }

@@ -74,6 +74,7 @@ impl Design {
 
 /// The design `latr`.
 #[derive(Debug)]
+#[must_use]
 pub struct Latr {
     linux: Linux412,
     sim: Rc<Sim>,
@@ -116,13 +117,11 @@ pub struct Published {
 
 impl Latr {
     /// Creates the design on this machine.
-    #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, None)
     }
 
     /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LatrRule>) -> Self {
         let rings = (0..sim.machine().cpu_count()).map(|_| Ring::new()).collect();
         Self { linux: Linux412::batched(Rc::clone(&sim)), sim, rings, broken }

@@ -42,6 +42,7 @@ impl Design {
 
 /// The designs `linux-4.12`, `unmap-4.2` and `unmap-batched`.
 #[derive(Debug)]
+#[must_use]
 pub struct Linux412 {
     sim: Rc<Sim>,
     cpus: Vec<TlbState>,
@@ -73,7 +74,6 @@ struct TlbState {
 
 impl Linux412 {
     /// Creates the design on this machine.
-    #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         sim.set_lock_waiting(LockWaiting::SpinOnWriters);
         let cpus = sim.machine().cpu_count();

@@ -134,7 +134,6 @@ pub(super) fn flush_all_nonglobals(sim: &Sim) {
 
 impl Linux70 {
     /// Creates the design `linux-7.0-invlpgb` on this machine.
-    #[must_use]
     pub fn invlpgb(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let global = GlobalAsids::new(&sim);
         Self { global, ..Self::counted(sim, exit_flush) }

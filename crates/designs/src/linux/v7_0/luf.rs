@@ -81,7 +81,6 @@ impl Luf {
 
 impl Linux70 {
     /// Creates the design `linux-7.0-luf` on this machine.
-    #[must_use]
     pub fn luf(sim: Rc<Sim>) -> Self {
         let luf = Some(Luf::new(sim.machine().cpu_count()));
         Self { luf, ..Self::counted(sim, ExitFlush::Interrupts) }

@@ -55,6 +55,7 @@ impl Design {
 
 /// The design `linux-7.0`, and those with other lifetimes or with INVLPGB.
 #[derive(Debug)]
+#[must_use]
 pub struct Linux70 {
     sim: Rc<Sim>,
     cpus: Vec<TlbState>,
@@ -114,13 +115,11 @@ const SHOOT: u64 = u64::MAX;
 
 impl Linux70 {
     /// Creates the design `linux-7.0-uncounted` on this machine.
-    #[must_use]
     pub fn uncounted(sim: Rc<Sim>) -> Self {
         Self::with_lifetime(sim, ExitFlush::Interrupts, Uncounted)
     }
 
     /// Creates the design on this machine, with a lifetime for spaces on which CPUs are lazy.
-    #[must_use]
     pub fn with_lifetime(
         sim: Rc<Sim>,
         exit_flush: ExitFlush,
@@ -155,7 +154,6 @@ impl Linux70 {
     }
 
     /// Returns this design with a broken rule, for tests that expect the oracle to detect it.
-    #[must_use]
     pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
         Self { broken, ..self }
     }

@@ -24,7 +24,6 @@ pub(super) enum StoppedFlush {
 
 impl Linux70 {
     /// Creates the design `linux-7.0-pv` on this machine.
-    #[must_use]
     pub fn paravirtual(sim: Rc<Sim>) -> Self {
         let counted = Self::counted(sim, ExitFlush::Interrupts);
         Self { stopped_flush: StoppedFlush::ByHypervisor, ..counted }

@@ -34,7 +34,6 @@ pub(super) enum MaskClearing {
 
 impl Linux70 {
     /// Creates the design `linux-6.12` on this machine.
-    #[must_use]
     pub fn clearing_at_switch(sim: Rc<Sim>) -> Self {
         let counted = Self::counted(sim, ExitFlush::Interrupts);
         Self { mask_clearing: MaskClearing::AtSwitch, ..counted }

@@ -42,7 +42,6 @@ impl Design {
 impl Linux70 {
     /// Creates the design `linux-7.3` on this machine. It breaks the rule `broken`, for tests that
     /// expect the oracle to detect that.
-    #[must_use]
     pub fn waiting_preemptibly(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
         let object_lock = match broken {
             Some(LinuxRule::LockCall) => ObjectLock::Broken,
