@@ -14,13 +14,7 @@ use shootdown::{ExtentSet, Root, Word};
 use shootdown_sim::{Cause, Sim, SimWord, SpinLock, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
-use crate::design::{Design, Purpose};
 use crate::linux::CachePadded;
-
-impl Design {
-    /// Every flush interrupts all CPUs and waits.
-    pub const NAIVE: Self = Self::new("naive", Purpose::General, |sim| Naive::new(sim).into());
-}
 
 /// The design `naive`.
 #[derive(Debug)]

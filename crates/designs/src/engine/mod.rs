@@ -20,59 +20,19 @@ use shootdown::{
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Change, CleanPages, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed, Lifetimes,
+    Change, Discards, EmptyTables, ErasedCoherence, FaultLock, Flush, Freed, Lifetimes,
     PageRecords, Placement, Policy, ReclaimFlush, Replication, Retired, Scheduling, UnmapLock,
     ZeroPage,
 };
 
-use crate::design::{Design, Purpose};
-use crate::linux;
 pub use notify_by::NotifyBy;
 
-impl Design {
-    /// The engine with its own policy.
-    pub const SHOOTDOWN: Self =
-        Self::new("shootdown", Purpose::General, |sim| sized(sim, NotifyBy::Chosen, POLICY));
-    /// The engine, with the policy of Linux 7.0.
-    pub const SHOOTDOWN_ALONE: Self = Self::new("shootdown-alone", Purpose::General, |sim| {
-        sized(sim, NotifyBy::Chosen, linux::POLICY)
-    });
-    /// The engine, with upper page tables for each CPU of every space, whether or not they are
-    /// worth their cost.
-    pub const SHOOTDOWN_REPLICAS: Self =
-        Self::new("shootdown-replicas", Purpose::Research, |sim| {
-            let policy = Policy { replication: Replication::Always, ..POLICY };
-            sized(sim, NotifyBy::Chosen, policy)
-        });
-    /// The engine, which notifies other CPUs by interrupts alone.
-    pub const SHOOTDOWN_INTERRUPTS: Self =
-        Self::new("shootdown-interrupts", Purpose::OtherHardware, |sim| {
-            sized(sim, NotifyBy::Interrupts, POLICY)
-        });
-    /// The engine, which notifies other CPUs by broadcasts where the machine has them.
-    pub const SHOOTDOWN_BROADCASTS: Self =
-        Self::new("shootdown-broadcasts", Purpose::OtherHardware, |sim| {
-            sized(sim, NotifyBy::Broadcasts, POLICY)
-        });
-    /// The engine, with the policy of Linux 7.0, whose CPUs answer before they invalidate pages.
-    pub const SHOOTDOWN_EARLY_ANSWERS: Self =
-        Self::new("shootdown-early-answers", Purpose::Research, |sim| {
-            sized(sim, NotifyBy::EarlyAnswers, linux::POLICY)
-        });
-    /// The engine with its own policy, which flushes the pages of files that reclaim has unmapped,
-    /// and that no CPU can write, when their frames are reused.
-    pub const SHOOTDOWN_REUSE: Self = Self::new("shootdown-reuse", Purpose::Research, |sim| {
-        let policy = Policy { clean_pages: CleanPages::AtReuse, ..POLICY };
-        sized_for::<HandoffAtReuse>(sim, NotifyBy::Chosen, policy)
-    });
-}
-
 /// The engine, compiled for the machine's number of CPUs.
-fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
+pub(crate) fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
     sized_for::<Handoff>(sim, notify_by, policy)
 }
 
-fn sized_for<L: SpaceLifetime>(
+pub(crate) fn sized_for<L: SpaceLifetime>(
     sim: Rc<Sim>,
     notify_by: NotifyBy,
     policy: Policy,

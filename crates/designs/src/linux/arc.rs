@@ -44,16 +44,6 @@ use super::active_mm::{ActiveMms, CountedMm, put};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask};
-use crate::design::{Design, Purpose};
-
-impl Design {
-    /// Linux on ARC, whose `munmap` flushes the whole space.
-    pub const ARC_3_9: Self =
-        Self::new("arc-3.9", Purpose::OtherHardware, |sim| Arc::by_space(sim).into());
-    /// Linux on ARC, whose `munmap` flushes ranges.
-    pub const ARC_RANGED: Self =
-        Self::new("arc-ranged", Purpose::OtherHardware, |sim| Arc::by_area(sim).into());
-}
 
 /// The designs `arc-3.9` and `arc-ranged`.
 #[derive(Debug)]

@@ -38,17 +38,6 @@ use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{CachePadded, Calls, CpuMask, FlushInfo, NO_MM, UnmapBatch};
-use crate::design::{Design, Purpose};
-use crate::variant::with_batches_of;
-
-impl Design {
-    /// Linux on RISC-V.
-    pub const RISCV: Self =
-        Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
-    /// Linux on RISC-V before its batches: reclaim and migration flush each page that they unmap.
-    pub const RISCV_PER_PAGE: Self =
-        Self::new("riscv(1)", Purpose::Reclaim, |sim| with_batches_of(Riscv::new(sim).into(), 1));
-}
 
 /// The design `riscv`.
 #[derive(Debug)]

@@ -19,13 +19,6 @@ use shootdown_sim::{LockWaiting, Sim, SimWord, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM};
-use crate::design::{Design, Purpose};
-
-impl Design {
-    /// Linux with TLB generations, as first merged.
-    pub const LINUX_4_14: Self =
-        Self::new("linux-4.14", Purpose::General, |sim| Linux414::new(sim).into());
-}
 
 /// The design `linux-4.14`.
 #[derive(Debug)]

@@ -65,29 +65,8 @@ use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, UnmapBatch};
-use crate::design::{Design, Purpose};
-use crate::variant::with_batches_of;
 
 mod batch;
-
-impl Design {
-    /// Linux on arm64.
-    pub const ARM64: Self =
-        Self::new("arm64", Purpose::OtherHardware, |sim| Arm64::stock(sim).into());
-    /// Linux on arm64 until the end of 2025, which also flushed pages that a fault reuses.
-    pub const ARM64_5_6: Self =
-        Self::new("arm64-5.6", Purpose::OtherHardware, |sim| Arm64::reusing(sim).into());
-    /// Linux on arm64 before its batches: reclaim and migration flush each page that they unmap.
-    pub const ARM64_PER_PAGE: Self =
-        Self::new("arm64(1)", Purpose::Reclaim, |sim| with_batches_of(Arm64::stock(sim).into(), 1));
-    /// Linux on arm64 with TLBI domains: a flush of a whole space reaches the domains of the CPUs
-    /// that have run it.
-    pub const ARM64_TLBID: Self =
-        Self::new("arm64-tlbid", Purpose::OtherHardware, |sim| Arm64::in_domains(sim).into());
-    /// Linux on arm64 that skips broadcasts if no other CPU is active.
-    pub const ARM64_SKIP: Self =
-        Self::new("arm64-skip", Purpose::OtherHardware, |sim| Arm64::skip(sim).into());
-}
 
 /// The designs `arm64`, `arm64-5.6` and `arm64-skip`.
 #[derive(Debug)]

@@ -32,28 +32,14 @@ use shootdown::Root;
 use shootdown_vm::Retired;
 
 use super::v7_0::{Linux70, Mm};
-use crate::design::{Design, Purpose};
 
 pub use counted::Counted;
 pub use hazard::Hazard;
 pub use shoot::Shoot;
 
-impl Design {
-    /// Linux 7.0 with lazy CPUs counted, as on powerpc before it interrupted them at exit.
-    pub const POWERPC_COUNTED: Self = Self::new("powerpc-counted", Purpose::General, |sim| {
-        Linux70::counted(sim, EXIT_FLUSH).into()
-    });
-    /// Linux 7.0 with lazy CPUs interrupted at exit, as on powerpc.
-    pub const POWERPC_SHOOT: Self =
-        Self::new("powerpc-shoot", Purpose::General, |sim| Linux70::shoot(sim, EXIT_FLUSH).into());
-    /// Linux 7.0 with lazy CPUs found by hazard pointers, as proposed.
-    pub const LINUX_HAZARD: Self =
-        Self::new("linux-hazard", Purpose::General, |sim| Linux70::hazard(sim, EXIT_FLUSH).into());
-}
-
 /// The last flush of the three designs. If it interrupted lazy CPUs, as on x86, none would be left,
 /// and the lifetimes would not differ. The choice favours all three alike.
-const EXIT_FLUSH: ExitFlush = ExitFlush::Broadcast;
+pub(crate) const EXIT_FLUSH: ExitFlush = ExitFlush::Broadcast;
 
 /// The method by which the last flush of a space, after which Linux frees page tables, reaches CPUs
 /// that are lazy on the space.

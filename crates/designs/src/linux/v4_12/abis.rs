@@ -33,14 +33,7 @@ use shootdown_sim::{Holder, Sim};
 use shootdown_vm::{Change, FirstUse, Freed, PAGE_BYTES, Policy};
 
 use super::{Linux412, Mm};
-use crate::design::{Design, Purpose};
 use crate::linux::LinuxRule;
-
-impl Design {
-    /// Linux with ABIS.
-    pub const ABIS: Self =
-        Self::new("abis", Purpose::Research, |sim| Linux412::abis(sim, None).into());
-}
 
 /// The CPUs that a flush concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,14 +26,7 @@ use shootdown_sim::Sim;
 use shootdown_vm::{Batching, Change, ReclaimFlush};
 
 use super::{Linux412, Mm};
-use crate::design::{Design, Purpose};
 use crate::linux::{FlushInfo, LinuxRule, UnmapBatch};
-
-impl Design {
-    /// Linux with batched reclaim: one interrupt for each CPU and batch of pages.
-    pub const UNMAP_BATCHED: Self =
-        Self::new("unmap-batched", Purpose::Reclaim, |sim| Linux412::batched(sim).into());
-}
 
 impl Linux412 {
     /// Creates the design `unmap-batched` on this machine.

@@ -40,7 +40,6 @@ use shootdown_vm::{
 };
 
 use super::{Linux412, Mm};
-use crate::design::{Design, Purpose};
 use crate::linux::{CachePadded, FlushInfo, UnmapBatch};
 
 /// Number of states of a CPU, as in the paper. The source has 256.
@@ -65,11 +64,6 @@ pub enum LatrRule {
     InvalidateOnSweep,
     /// Idle CPUs are interrupted after two ticks, so that they also sweep.
     InterruptIdle,
-}
-
-impl Design {
-    /// Linux with batched reclaim whose `munmap` notifies no CPU: LATR, in its safe configuration.
-    pub const LATR: Self = Self::new("latr", Purpose::Research, |sim| Latr::new(sim).into());
 }
 
 /// The design `latr`.

@@ -24,21 +24,11 @@ use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retire
 
 use super::batch::TlbFlushBatched;
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, LinuxRule, NO_MM};
-use crate::design::{Design, Purpose};
 use abis::FlushTargets;
 
 pub mod abis;
 pub mod batched;
 pub mod latr;
-
-impl Design {
-    /// Linux before TLB generations.
-    pub const LINUX_4_12: Self =
-        Self::new("linux-4.12", Purpose::General, |sim| Linux412::new(sim).into());
-    /// Linux before batched reclaim: pages that reclaim unmaps are flushed one by one.
-    pub const UNMAP_4_2: Self =
-        Self::new("unmap-4.2", Purpose::Reclaim, |sim| Linux412::new(sim).into());
-}
 
 /// The designs `linux-4.12`, `unmap-4.2` and `unmap-batched`.
 #[derive(Debug)]

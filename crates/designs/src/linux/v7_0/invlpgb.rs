@@ -24,17 +24,8 @@ use shootdown_sim::machine::Tagging;
 use shootdown_sim::{BroadcastScope, Sim, SimWord, SpinLock};
 
 use super::{Linux70, Mm, SWITCHING, TLB_NR_DYN_ASIDS};
-use crate::design::{Design, Purpose};
 use crate::linux::FlushInfo;
 use crate::linux::lifetime::ExitFlush;
-
-impl Design {
-    /// Linux 7.0, with INVLPGB where the machine has it. The last flush
-    /// interrupts, as on x86, unless INVLPGB broadcasts it.
-    pub const LINUX_INVLPGB: Self = Self::new("linux-7.0-invlpgb", Purpose::OtherHardware, |sim| {
-        Linux70::invlpgb(sim, ExitFlush::Interrupts).into()
-    });
-}
 
 /// The allocator of global tags. Indices are `asid`s, which are one less than tags.
 #[derive(Debug)]

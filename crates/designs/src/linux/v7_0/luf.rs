@@ -25,15 +25,8 @@ use shootdown_sim::{Sim, SimWord};
 use shootdown_vm::{CleanPages, Defer, Policy, Refault};
 
 use super::Linux70;
-use crate::design::{Design, Purpose};
 use crate::linux::lifetime::ExitFlush;
 use crate::linux::{CachePadded, UnmapBatch};
-
-impl Design {
-    /// Linux today, with LUF.
-    pub const LINUX_LUF: Self =
-        Self::new("linux-7.0-luf", Purpose::Research, |sim| Linux70::luf(sim).into());
-}
 
 /// The order of batches and flushes.
 #[derive(Debug)]

@@ -30,7 +30,6 @@ use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
-use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
 use luf::{Luf, LufBatch};
 use pv::StoppedFlush;
@@ -42,16 +41,6 @@ pub mod luf;
 pub mod pv;
 pub mod v6_12;
 pub mod v7_3;
-
-impl Design {
-    /// Linux today.
-    pub const LINUX_7_0: Self = Self::new("linux-7.0", Purpose::General, |sim| {
-        Linux70::counted(sim, ExitFlush::Interrupts).into()
-    });
-    /// Linux today, without the count of the CPUs that are lazy on a space.
-    pub const LINUX_UNCOUNTED: Self =
-        Self::new("linux-7.0-uncounted", Purpose::General, |sim| Linux70::uncounted(sim).into());
-}
 
 /// The design `linux-7.0`, and those with other lifetimes or with INVLPGB.
 #[derive(Debug)]

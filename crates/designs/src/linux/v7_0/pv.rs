@@ -6,14 +6,7 @@ use std::rc::Rc;
 use shootdown_sim::Sim;
 
 use super::Linux70;
-use crate::design::{Design, Purpose};
 use crate::linux::lifetime::ExitFlush;
-
-impl Design {
-    /// Linux today, as a guest of KVM. The same as `linux-7.0` where no CPU is stopped.
-    pub const LINUX_7_0_PV: Self =
-        Self::new("linux-7.0-pv", Purpose::OtherHardware, |sim| Linux70::paravirtual(sim).into());
-}
 
 /// The flush of virtual CPUs that the hypervisor does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,14 +12,7 @@ use std::rc::Rc;
 use shootdown_sim::Sim;
 
 use super::Linux70;
-use crate::design::{Design, Purpose};
 use crate::linux::lifetime::ExitFlush;
-
-impl Design {
-    /// Linux 6.12, which is the kernel of many recordings.
-    pub const LINUX_6_12: Self =
-        Self::new("linux-6.12", Purpose::Recorded, |sim| Linux70::clearing_at_switch(sim).into());
-}
 
 /// The first version that clears the mask at a flush. Recordings of 6.12 show that it does not, and
 /// the source of 6.17 does; of the versions in between, neither was checked.

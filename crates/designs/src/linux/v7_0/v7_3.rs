@@ -27,17 +27,9 @@ use shootdown_sim::Sim;
 use shootdown_vm::Cause;
 
 use super::Linux70;
-use crate::design::{Design, Purpose};
 use crate::linux::calls::ObjectLock;
 use crate::linux::lifetime::ExitFlush;
 use crate::linux::{Calls, LinuxRule};
-
-impl Design {
-    /// Linux 7.3, whose flushes wait preemptibly.
-    pub const LINUX_7_3: Self = Self::new("linux-7.3", Purpose::Recorded, |sim| {
-        Linux70::waiting_preemptibly(sim, None).into()
-    });
-}
 
 impl Linux70 {
     /// Creates the design `linux-7.3` on this machine. It breaks the rule `broken`, for tests that
