@@ -75,7 +75,21 @@ impl SimWord {
     }
 }
 
+/// Implements atomic operations by those of the host's word with the same names.
+macro_rules! atomics {
+    ($($name:ident)*) => {$(
+        #[inline]
+        #[track_caller]
+        fn $name(&self, value: u64, _order: Ordering) -> u64 {
+            self.access(Access::Atomic);
+            self.0.$name(value, Relaxed)
+        }
+    )*};
+}
+
 impl Word for SimWord {
+    atomics! { swap fetch_add fetch_or fetch_and }
+
     fn new(value: u64) -> Self {
         Self::with(value)
     }
@@ -90,30 +104,6 @@ impl Word for SimWord {
     fn store(&self, value: u64, _order: Ordering) {
         self.access(Access::Store);
         self.0.store(value, Relaxed);
-    }
-    #[inline]
-    #[track_caller]
-    fn swap(&self, value: u64, _order: Ordering) -> u64 {
-        self.access(Access::Atomic);
-        self.0.swap(value, Relaxed)
-    }
-    #[inline]
-    #[track_caller]
-    fn fetch_add(&self, value: u64, _order: Ordering) -> u64 {
-        self.access(Access::Atomic);
-        self.0.fetch_add(value, Relaxed)
-    }
-    #[inline]
-    #[track_caller]
-    fn fetch_or(&self, value: u64, _order: Ordering) -> u64 {
-        self.access(Access::Atomic);
-        self.0.fetch_or(value, Relaxed)
-    }
-    #[inline]
-    #[track_caller]
-    fn fetch_and(&self, value: u64, _order: Ordering) -> u64 {
-        self.access(Access::Atomic);
-        self.0.fetch_and(value, Relaxed)
     }
     #[inline]
     #[track_caller]
