@@ -48,8 +48,8 @@ pub(crate) trait UserError: Error + Send + Sync {
     fn help(&self) -> Help;
 }
 
-/// Implements [`UserError`] for an enum that derives `thiserror::Error`. After `=>`, each variant has
-/// its [`Help`]: an expression in which the fields of the variant are references.
+/// Implements [`UserError`] for an enum that derives `thiserror::Error`. After `=>`, each variant
+/// has its [`Help`]: an expression in which the fields of the variant are references.
 macro_rules! user_errors {
     ($(#[$about:meta])* $visible:vis enum $name:ident {$(
         $(#[$cause:meta])*

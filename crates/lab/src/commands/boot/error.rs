@@ -44,11 +44,13 @@ user_errors! {
         #[error("the emulator could not be started: {0}")]
         Start(_: io::Error) =>
             cannot_run("free about 600 MiB of memory, or use fewer CPUs with --cpus"),
-        #[error("the kernel printed nothing for {} s after `{}`", .patience.as_secs(), shown(.last))]
+        #[error("the kernel printed nothing for {} s after `{}`", .patience.as_secs(),
+                shown(.last))]
         Silent { last: String, patience: Duration } =>
             found("--console to show all lines, or --patience SECONDS to wait longer"),
         /// A triple fault, or an error of the emulator.
-        #[error("the kernel or the emulator ended unexpectedly ({status}) after `{}`", shown(.last))]
+        #[error("the kernel or the emulator ended unexpectedly ({status}) after `{}`",
+                shown(.last))]
         Crashed { last: String, status: String } => found(ALL_LINES),
         #[error("there is no workload and no file `{}`", shown(.name))]
         UnknownWorkload { name: String, known: Vec<&'static str> } =>

@@ -122,7 +122,8 @@ user_errors! {
                 (None, _) => "shootdown check --list".to_owned(),
             }),
         /// Some situations that a search must cover never occurred.
-        #[error("the search was too short, because these situations never occurred: {}", .0.join("; "))]
+        #[error("the search was too short, because these situations never occurred: {}",
+                .0.join("; "))]
         Unreached(_: Vec<String>) => cannot_run("search longer, with --budget TIME"),
         /// The budget ended before all schedules of the program were searched.
         #[error("the budget was too short: not all schedules of the program were searched")]

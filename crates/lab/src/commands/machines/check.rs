@@ -23,7 +23,8 @@ user_errors! {
             let keys: Vec<_> = host_loops().iter().map(|it| it.key.as_str()).collect();
             bad_input(format!("use {}", keys.join(", ")))
         },
-        #[error("{differ} of {all} loops differ from the real machine by more than the stated error")]
+        #[error("{differ} of {all} loops differ from the real machine by more than the stated \
+                 error")]
         Differs { differ: usize, all: usize } =>
             found("correct the numbers of the file, or fit them with `shootdown calibrate`"),
     }

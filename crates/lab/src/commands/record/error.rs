@@ -81,7 +81,8 @@ user_errors! {
         #[error("interrupted, and nothing was recorded")]
         Interrupted => Help::new(INTERRUPTED, "run the command again"),
         /// The recording was kept, but lacks events.
-        #[error("{} events were lost: {} was kept, but lacks them", .0.written.lost, shown(&.0.output))]
+        #[error("{} events were lost: {} was kept, but lacks them", .0.written.lost,
+                shown(&.0.output))]
         Incomplete(recorded: Box<Recorded>) => {
             let larger = recorded.buffer_kib.saturating_mul(4).min(BUFFER_KIB_MAX);
             failed(format!("record again with --force --buffer-kib {larger}"))

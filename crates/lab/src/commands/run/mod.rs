@@ -87,7 +87,8 @@ user_errors! {
         #[error("--cpus: {cause}")]
         Cpus { cause: String, remedy: String } => bad_input(remedy),
         /// The rows would be those of another design.
-        #[error("--designs {design}: {machine} does not broadcast, and rows would be those of {equal}")]
+        #[error("--designs {design}: {machine} does not broadcast, and rows would be those of \
+                 {equal}")]
         Design { design: Design, machine: String, equal: Design } => bad_input(format!(
             "use --designs {equal}, or a machine that broadcasts: --machine amd-invlpgb"
         )),
