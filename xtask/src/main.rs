@@ -30,7 +30,7 @@ use test::Selection;
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
-cargo xtask test            run all of CI: twenty minutes on two cores
+cargo xtask test            run all of CI: 22 minutes on two idle cores
 cargo xtask test --changed  leave out the steps that have passed with the files that they read
 cargo xtask test STEP       run one step of it; a wrong name lists the steps
 cargo xtask book            build the book and the API into target/book

@@ -27,8 +27,7 @@ impl Inputs {
         fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
         let index = folder.join(format!("index-{}", std::process::id()));
         let git = |words: &str| Command::new("git").args(words).env("GIT_INDEX_FILE", &index);
-        let added = git("add --all").output();
-        let tree = added.and_then(|_| git("write-tree").output());
+        let tree = git("add --all").output().and_then(|_| git("write-tree").output());
         // There is none if git failed.
         let _ = fs::remove_file(&index);
         Ok(Self { tree: tree?.trim().to_owned(), folder })

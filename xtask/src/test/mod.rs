@@ -38,8 +38,10 @@ const STEPS: &[Step] = &[
     Step::new("tidy", Cores::One, &[], 5, tidy::check),
     // Cargo builds into one folder for one command at a time: these two are never side by side. The
     // compiler leaves a core idle whenever it waits for the largest crate.
-    Step::new("clippy", Cores::One, &["toolchain"], 130, builds::clippy),
-    Step::new("build", Cores::One, &["toolchain"], 500, builds::tests).after("clippy"),
+    Step::new("clippy", Cores::One, &["toolchain"], 130, builds::clippy).reads(CRATES),
+    Step::new("build", Cores::One, &["toolchain"], 500, builds::tests)
+        .after("clippy")
+        .reads(CRATES),
     Step::new("miri", Cores::One, &["packages"], 160, || soak::miri(Miri::Sample))
         .reads(&["crates/shootdown"]),
     Step::new("bare", Cores::One, &["packages"], 55, builds::bare_targets).reads(CRATES),
@@ -71,11 +73,7 @@ pub(crate) fn all(selection: Selection) -> Result<(), Failure> {
 /// Runs one step in this process.
 pub(crate) fn step(name: &str) -> Result<(), Failure> {
     match STEPS.iter().find(|step| step.name == name) {
-        Some(step) => {
-            let result = (step.run)();
-            schedule::print_cpu_time();
-            result
-        }
+        Some(step) => schedule::run_one(step),
         None => {
             let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
             Err(Failure::new(

@@ -190,9 +190,11 @@ fn startable(
     (busy + cores_of(step) <= cores).then_some(position)
 }
 
-/// Prints the CPU time of the step that this process has run.
-pub(super) fn print_cpu_time() {
+/// Runs a step in this process, and prints its CPU time.
+pub(super) fn run_one(step: &Step) -> Result<(), Failure> {
+    let result = (step.run)();
     println!("{CPU_TIME}{}", cpu_time().as_millis());
+    result
 }
 
 /// Runs a step as a process, and prints its name before each of its lines. Returns its CPU time as
