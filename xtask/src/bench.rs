@@ -50,9 +50,9 @@ const PATHS_IN_C: [(&str, [u64; 2]); 9] = [
     ("switch", [256, 174]),
     ("switch-untagged", [246, 157]),
     ("lazy", [94, 42]),
-    ("alone-and-wait", [155, 127]),
+    ("alone-and-wait", [161, 127]),
     ("tables-and-wait", [155, 128]),
-    ("lazy-and-wait", [328, 269]),
+    ("lazy-and-wait", [335, 269]),
     ("one-and-wait", [670, 607]),
 ];
 
