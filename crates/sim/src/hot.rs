@@ -20,8 +20,28 @@ pub(crate) const PAGE_RECORDS: u16 = 1;
 pub(crate) const TABLE_LOCKS: u16 = 2;
 pub(crate) const PAIRS: u16 = 3;
 
-/// Lines with the modules whose lines are well known, and the names of these.
-const MODULES: &str = include_str!("hot_modules.txt");
+/// The names of modules whose lines are well known.
+const MODULES: [(&str, &str); 19] = [
+    ("vm/src/area_index.rs", "lock of an area"),
+    ("vm/src/locked_areas.rs", "lock of the space"),
+    ("vm/src/file.rs", "lock of a file's pages"),
+    ("program/src/interpreter/threads.rs", "lock of the workload"),
+    ("sim/src/frames.rs", "lock of free frames"),
+    ("run/src/accounting.rs", "lock of LRU lists, counter of the cgroup"),
+    ("run/src/platform.rs", "sharers of a page table"),
+    ("sim/src/hypervisor.rs", "state of a virtual CPU"),
+    ("designs/src/linux/calls.rs", "queue of calls of a CPU"),
+    ("designs/src/linux/mask.rs", "mm_cpumask"),
+    ("designs/src/linux/v7_0/mod.rs", "context.tlb_gen and loaded_mm"),
+    ("designs/src/linux/mm_count.rs", "mm_count"),
+    ("shootdown/src/parts/flush_log/mod.rs", "log of a space's flushes"),
+    ("shootdown/src/parts/cpumask/mod.rs", "CPUs of a space"),
+    ("shootdown/src/parts/presence/mod.rs", "presence of a CPU"),
+    ("shootdown/src/parts/bell/mod.rs", "doorbell of a CPU"),
+    ("vm/src/reclaim/rmap.rs", "lock of a reverse map"),
+    ("vm/src/replicas/mod.rs", "replicas of a space"),
+    ("vm/src/deferred/quarantine.rs", "quarantine of page tables"),
+];
 
 /// The waits for lines and locks of one name, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -122,8 +142,7 @@ impl Default for HotSpots {
 
 /// Returns the name of a module: the well-known one, or its path from the crate on.
 fn name_of(file: &'static str) -> &'static str {
-    let mut modules = MODULES.lines().filter_map(|line| line.split_once(' '));
-    let known = modules.find(|(module, _)| file.ends_with(module));
+    let known = MODULES.into_iter().find(|(module, _)| file.ends_with(module));
     let path = file.rsplit_once("crates/").map_or(file, |(_, path)| path);
     known.map_or(path, |(_, name)| name)
 }
