@@ -10,9 +10,9 @@ use crate::{output, root};
 /// The page of a quick demonstration that is not about recordings.
 const STUDIES: &str = "demo-studies.html";
 
-/// Chapters of that page: a text in each, and the numbers of its plots and rows. The first has a
-/// row for each published number, the second the rates of five loops and the interrupts of four,
-/// each on four sizes, and the last a drawing of each known bug.
+/// Chapters of that page: a text in each, and the numbers of its plots and rows. The second has the
+/// rates of five loops and the interrupts of four, each on four sizes and with a row of titles; the
+/// last has a drawing of each known bug.
 const CHAPTERS: [(&str, &str, usize, usize); 3] = [
     ("published", "Published measurements", 24, 147),
     ("sizes", "more and fewer CPUs", 5 + 4, 5 * 5),

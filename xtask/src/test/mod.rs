@@ -28,8 +28,8 @@ const C: &[&str] = &["crates/capi", "crates/hw", "crates/shootdown"];
 /// The steps, in the order in which they start: for each, its cores, the steps that must have
 /// passed before it, and its budget.
 ///
-/// A budget is about the number of seconds of CPU time that the step takes from a clean clone. What
-/// several steps need is built by the first of them.
+/// A budget is about the number of seconds of CPU time that the step takes from a clean clone. The
+/// first step that needs a build makes it for the others.
 const STEPS: &[Step] = &[
     Step::new("toolchain", Cores::None, &[], 10, setup::toolchain),
     // This step downloads, and leaves the cores to the compiler.
@@ -49,7 +49,11 @@ const STEPS: &[Step] = &[
         .reads(C),
     Step::new("effects", Cores::One, &["toolchain"], 20, effects::check).reads(C),
     Step::new("tests", Cores::One, &["build"], 850, binaries::run),
-    Step::new("proof", Cores::One, &["build"], 65, proof::check).reads(&["crates", "proof"]),
+    Step::new("proof", Cores::One, &["build"], 65, proof::check).reads(&[
+        "crates",
+        "docs/data",
+        "proof",
+    ]),
     Step::new("boots", Cores::One, &["packages", "build"], 210, || boots::run(boots::Part::Sample))
         .reads(CRATES),
     Step::new("counts", Cores::One, &["packages", "build"], 20, bench::counts_if_possible)
@@ -57,7 +61,7 @@ const STEPS: &[Step] = &[
     Step::new("port", Cores::One, &["packages", "build"], 110, port::test),
     Step::new("documentation", Cores::One, &["build"], 30, builds::documentation).reads(CRATES),
     Step::new("book", Cores::One, &["documentation"], 50, book::with_api),
-    Step::new("guests", Cores::One, &["packages", "build"], 35, experiments::check).reads(CRATES),
+    Step::new("guests", Cores::One, &["packages", "build"], 35, experiments::check),
     Step::new("bytes", Cores::One, &["build"], 80, demo::same_bytes).reads(CRATES),
     Step::new("publishing", Cores::One, &["toolchain"], 35, publishing::check),
     Step::new("page", Cores::One, &["packages", "build"], 10, page::check),

@@ -90,15 +90,16 @@ enum End {
 /// Runs the steps, and prints a table of their ends. A failure names all steps that did not pass.
 pub(super) fn run(steps: &[Step], selection: Selection) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let inputs = Inputs::of_now()?;
-    // What prepares the host depends on the host.
+    let inputs = Inputs::of_now("index")?;
+    // The set-up depends on the host.
     let is_left_out = |step: &Step| {
         let can_be = selection == Selection::Changed && step.cores == Cores::One;
         can_be && inputs.have_passed(step.name, step.files)
     };
     run_on(cores, steps, is_left_out, |step| {
         let (cpu, result) = in_process(step.name);
-        (cpu, result.and_then(|()| inputs.pass(step.name, step.files)))
+        let pass = |()| inputs.pass(&Inputs::of_now(step.name)?, step.name, step.files);
+        (cpu, result.and_then(pass))
     })
 }
 
